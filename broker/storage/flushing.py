@@ -19,7 +19,7 @@ from broker.storage.log_types import LogDirFailed, is_passing
 LOGS_IN_A_SLICE = 500
 WRITTEN_AT_ONCE = 1000
 WRITTEN_BY_A_THREAD = 50
-"""Logs that a thread writes at one time. Others wait for a thread, too."""
+"""Logs per thread job, so that other jobs get a thread in between."""
 
 
 class DueFlushes:
@@ -45,7 +45,7 @@ class DueFlushes:
         self._since.pop(log, None)
 
     async def flush(self, now: float) -> None:
-        """Those that are due; one that fails does not stop the others."""
+        """Flushes the logs that are due. A log that fails does not stop the others."""
         for at, found in enumerate([*self._since, *(log for log in self._rolled if log not in self._since)], 1):
             if at % LOGS_IN_A_SLICE == 0:
                 await asyncio.sleep(0)
@@ -99,7 +99,7 @@ class EpochFiles:
             await asyncio.wait([self._writing])
 
     async def write_some(self) -> None:
-        """In the order of their changes; one that fails does not stop the others."""
+        """Writes in the order of the changes. A file that fails does not stop the others."""
         for _ in range(WRITTEN_AT_ONCE // WRITTEN_BY_A_THREAD):
             logs = list(islice(self._behind, WRITTEN_BY_A_THREAD))
             for log in logs:

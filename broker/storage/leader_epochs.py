@@ -23,7 +23,7 @@ class LeaderEpochCache:
             self._epochs.append(epoch)
             self._starts.append(start)
         self.is_changed = False
-        """The checkpoint file has something else."""
+        """The checkpoint file is out of date."""
         self.on_change: Callable[[], None] = _ignore
 
     @property
@@ -97,7 +97,7 @@ class LeaderEpochCache:
             self.changed()
 
     def changed(self) -> None:
-        """The file is to be written again."""
+        """Marks the checkpoint file as out of date."""
         self.is_changed = True
         self.on_change()
 

@@ -1,10 +1,10 @@
 """One partition's log on disk: segments, log start and end, leader epochs (LOG-1..3).
 
-Everything but `flush` and `read_cold` is direct: it works on the page cache. Offsets are those of records, `LEO` is the log
-end offset. The high watermark belongs to the partition, which passes it where it matters.
+Most methods work on the page cache; `flush` and `read_cold` wait for the disk in a thread. `LEO` is the log end offset. The
+high watermark belongs to the partition, which passes it as an argument.
 
-What is on the disk after a power loss: all below the recovery point (INV-21). `flush` moves it, after the segments' files,
-the indexes, the epochs and the directory that names them are synced; a truncation moves it back.
+After a power loss the disk has everything below the recovery point (INV-21). `flush` advances the recovery point once the
+segments' files, the indexes, the epochs and the directory that names them are synced. A truncation moves it back.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from protocol.types import TopicPartition
 log = logging.getLogger(__name__)
 
 WARM_TRIES = 6
-"""How often a cold read is tried again in the page cache: for its index, for places in it, for the records."""
+"""Tries of a cold read. After each, a thread brings what was missing into the page cache: the index, batch headers, records."""
 BASE_OFFSET_MAX = 2**63 - 1 - 2**31
-"""Whatever its last offset delta is, the offset after the batch is a number of 64 bits."""
+"""Largest base offset of a fetched batch. With any last offset delta, the offset after the batch fits in 64 bits."""
 ASSIGNED_BYTES = 16
-"""Base offset, length and leader epoch: what a leader writes in front of a producer's batch."""
+"""Base offset, length and leader epoch: the bytes of a producer's batch that the leader replaces."""
 
 __all__ = [
     "AppendInfo",
@@ -71,10 +71,10 @@ __all__ = [
 
 
 class LogListener:
-    """Receives what happens to logs. Each log gets one when it is made. This one does nothing; it is for a log on its own."""
+    """Receives the events of logs. This base class only removes discarded files; it is for a log without a LogManager."""
 
     def failed(self, log: Log, failure: LogDirFailed) -> None:
-        """The disk refused a call of the log, which raises `failure` next (Kafka: LogDirFailureChannel)."""
+        """A disk call of the log failed. The log raises `failure` next (Kafka: LogDirFailureChannel)."""
 
     def rolled(self, log: Log) -> None:
         """The log has started a new segment."""
@@ -89,7 +89,7 @@ class LogListener:
         """The recovery point, or the offset up to which the log is clean, moved back (`LoweredPoints`). Raises OSError."""
 
     def before_write_after_cut(self, log: Log) -> None:
-        """The log is about to be written, and a checkpoint still has the point from before a cut. Raises OSError."""
+        """The log is about to be written, but a checkpoint still has the recovery point from before a cut. Raises OSError."""
 
     async def until_appendable(self, log: Log) -> None:
         """Waits until the next append needs no checkpoint before it."""
@@ -144,12 +144,12 @@ class Log:
 
     @property
     def segments(self) -> Sequence[Segment]:
-        """Oldest first; the last is the one that is appended to."""
+        """Oldest first. The last is the active segment."""
         return self._segments
 
     @property
     def is_in_use(self) -> bool:
-        """The segment that is appended to was read or written since the last look at the open files."""
+        """The active segment was read or written since open files were last checked (`OpenFiles`)."""
         return self._segments[-1].is_used
 
     @property
@@ -160,7 +160,7 @@ class Log:
     # -- appending ------------------------------------------------------------------------------------------------
 
     def accepting(self, records: Buffer, allowance: Allowance) -> produced_batches.Steps:
-        """What `append_as_leader` checks and changes, however long it takes. Its result is for a log of the same `config`."""
+        """The checks and changes of `append_as_leader`, however long they take. The result is valid for this `config` only."""
         header = validate_produced(records, max_message_bytes=self.config.max_message_bytes)[0][1]
         return produced_batches.accepting(records, header, self.config, self._wall_ms, allowance)
 
@@ -171,11 +171,11 @@ class Log:
         allowance: Allowance | None = None,
         accepted: AcceptedBefore | None = None,
     ) -> AppendInfo:
-        """Appends what a producer sent: one batch, validated, with offsets and the leader epoch assigned.
+        """Validates a producer's batch, assigns its offsets and leader epoch, and appends it.
 
-        One that is in the log already is answered as it was, `size_bytes` 0. `accepted` is the result of `accepting`, if that
-        was asked for. Raises KafkaError for a batch that is not allowed (nothing is written then), LogDirFailed for the disk,
-        TakesLong for a batch that `accepting` must look at, with this log's settings of now.
+        A duplicate returns the offsets of the batch in the log, and `size_bytes` 0. `accepted` is the result of `accepting`, if
+        the caller ran it. Raises KafkaError for an invalid batch (nothing is written), LogDirFailed for the disk, and
+        TakesLong when the caller must run `accepting` first, with the log's current config.
         """
         config = self.config
         if accepted is None or accepted.config is not config:
@@ -215,11 +215,11 @@ class Log:
         )
 
     def append_as_follower(self, records: memoryview) -> AppendInfo:
-        """Appends what the leader sent, byte for byte; a partial batch at the end is cut off.
+        """Appends the leader's batches byte for byte, without a partial batch at the end.
 
-        Raises KafkaError(CORRUPT_MESSAGE) for broken bytes and KafkaError(OFFSET_OUT_OF_RANGE) for a batch before the
-        LEO (nothing is written then), LogDirFailed for the disk. An empty log whose start is inside the first batch (the
-        leader's records were deleted up to there) starts with that batch.
+        Raises KafkaError(CORRUPT_MESSAGE) for broken bytes, KafkaError(OFFSET_OUT_OF_RANGE) for a batch before the LEO
+        (nothing is written in both cases), and LogDirFailed for the disk. If the log is empty and its start is inside the
+        first batch (the leader's records were deleted up to there), the log starts with that batch.
         """
         expected = self.log_end_offset
         if expected == self.log_start_offset:
@@ -250,19 +250,20 @@ class Log:
             if (segment.size or headers[-1].last_offset - segment.base_offset > RELATIVE_OFFSET_MAX) and must_roll(
                 segment, headers[-1], size, self.config, self._wall_ms, self.topic_partition
             ):
-                # At the LEO, even if the first batch leaves a hole: then a segment that ends early is damage (recovery).
+                # The segment starts at the LEO, even if a hole precedes the first batch: recovery takes a segment that ends
+                # before the next one starts for damage.
                 segment = self._roll(max(self.log_end_offset, headers[-1].last_offset - RELATIVE_OFFSET_MAX))
             segment.append(parts, headers)
         except OSError as error:
             raise self.failed(error) from error
         self.producers.note(headers)
-        # Published last: a reader never sees an end that is not written (BUG-19).
+        # Set last: a reader never sees an end that is not written (BUG-19).
         self.log_end_offset = segment.next_offset
 
     def _check_usable(self) -> None:
-        """After a failure the disk is not asked again: what a failed fsync did not write is lost (FLT-29).
+        """Raises LogDirFailed after a failure: data that a failed fsync did not write is lost, so nothing is retried (FLT-29).
 
-        A log that was deleted or closed is another matter: whoever still has it is late, the disk is well.
+        Raises KafkaError(NOT_LEADER_OR_FOLLOWER) for a log that was deleted or closed: the caller is late, the disk works.
         """
         if self._failure is not None:
             raise self._reported(failure_of(self.log_dir, self._failure, is_lasting=True))
@@ -271,9 +272,9 @@ class Log:
 
     @contextmanager
     def _using_disk(self, *, is_half_done: bool = False) -> Iterator[None]:
-        """Raises LogDirFailed for an OSError inside. Not for the hot path: a `try` there costs nothing.
+        """Raises LogDirFailed for an OSError inside. The hot path uses a plain `try`, which costs nothing.
 
-        `is_half_done`: an error inside leaves something half done, so that the log cannot be used again even if the error passes.
+        `is_half_done`: an error inside leaves the work half done, so the log stays unusable even if the error is temporary.
         """
         self._check_usable()
         try:
@@ -282,9 +283,9 @@ class Log:
             raise self.failed(error, is_lasting=is_half_done) from error
 
     def failed(self, error: OSError, *, is_lasting: bool = False) -> LogDirFailed:
-        """Notes that the disk failed: it is not asked again. Reports the failure, and returns it for the caller to raise.
+        """Reports the failure, and returns it for the caller to raise. The log is unusable from now on.
 
-        An error that passes is not noted (`LogUnavailable`): whoever got it may try again.
+        A temporary error (`is_passing`) leaves the log usable, so the caller may retry.
         """
         failure = failure_of(self.log_dir, error, is_lasting=is_lasting)
         if not is_passing(failure):
@@ -292,7 +293,7 @@ class Log:
         return self._reported(failure)
 
     def _reported(self, failure: LogDirFailed) -> LogDirFailed:
-        """When this returns, whoever serves the log has stopped, and the log may be closed."""
+        """Reports the failure to the listener. Afterwards the log is not served any more, and may be closed."""
         self._listener.failed(self, failure)
         return failure
 
@@ -324,17 +325,17 @@ class Log:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, max_offset: int, min_one_batch: bool) -> ReadResult:
-        """Batches from the one that holds `offset` on, all below `max_offset`, at most `max_bytes`.
+        """Batches from the one that holds `offset`, all below `max_offset`, at most `max_bytes`.
 
-        With `min_one_batch` the first batch comes whole even if it is larger. Raises KafkaError(OFFSET_OUT_OF_RANGE),
-        WouldBlock when the disk would have to be asked (then `read_cold`), LogDirFailed.
+        With `min_one_batch` the first batch is returned whole even if it is larger. Raises KafkaError(OFFSET_OUT_OF_RANGE),
+        LogDirFailed, and WouldBlock when the data is not in the page cache (then call `read_cold`).
         """
         return self._read(offset, max_bytes, max_offset, min_one_batch, may_block=False)
 
     async def read_cold(self, offset: int, max_bytes: int, max_offset: int, min_one_batch: bool) -> ReadResult:
-        """`read`, whose pages a thread first brings into the page cache, so that the loop does not wait for the disk.
+        """`read` after a thread has brought the pages into the page cache, so that the loop does not wait for the disk.
 
-        The thread looks at no state; after it `read` looks at everything again (BUG-12).
+        The thread reads no state of the log; each try afterwards checks everything again (BUG-12).
         """
         for _ in range(WARM_TRIES):
             try:
@@ -378,7 +379,7 @@ class Log:
         return timestamps.at_once(self.searching(timestamp_ms, max_offset))
 
     def searching(self, timestamp_ms: int, max_offset: int) -> timestamps.Search:
-        """As `offset_for_timestamp`, with stops. Each batch is looked for in the log as it is then."""
+        """As `offset_for_timestamp`, with stops. After a stop the search continues in the log as it is then."""
         offset = 0
         while True:
             offset = max(offset, self.log_start_offset)
@@ -418,12 +419,12 @@ class Log:
         with self._using_disk(is_half_done=True):
             if offset < self.recovery_point:
                 self._lower_recovery_point(self._bases[bisect_right(self._bases, offset) - 1])
-            # The newest are removed first: a crash in between leaves the start of the log, not a log with a hole.
+            # The newest segments are removed first: a crash in between leaves the start of the log, not a log with a hole.
             while len(self._segments) > 1 and self._bases[-1] >= offset:
                 self._remove(self._segments.pop())
                 self._bases.pop()
             if not self._segments[-1].truncate_to(offset) and self._segments[-1].next_offset < offset:
-                # Compaction left a hole before it: the offsets in it were given out, and the name keeps the end.
+                # Compaction left a hole before `offset`. Its offsets were assigned once; the new segment's name keeps the LEO.
                 self._segments[-1].seal()
                 self._begin_segment(offset)
                 self._listener.has_hole(self)
@@ -437,7 +438,7 @@ class Log:
             self._filesystem.check_spare()
         with self._using_disk(is_half_done=True):
             if offset < self.log_start_offset:
-                # Before anything is removed: a start that the checkpoint still has would become the end of what is left.
+                # Written before anything is removed: after a crash the log would continue at the checkpoint's old log start.
                 self.log_start_offset = offset
                 self._lower_recovery_point(min(offset, self.recovery_point))
                 self._listener.before_write_after_cut(self)
@@ -453,16 +454,16 @@ class Log:
             self._end_moved_back()
 
     def _lower_recovery_point(self, offset: int) -> None:
-        """Before a cut: what is written there later must not count as synced after a power loss (INV-21, `LoweredPoints`).
+        """Called before a cut: later writes there must not count as synced after a power loss (INV-21, `LoweredPoints`).
 
-        Whole segments are verified, so it moves back to the start of a segment.
+        Recovery verifies whole segments, so the caller passes the start of a segment, or of the new log.
         """
         self.recovery_point = offset
         self.is_point_behind = True
         self._listener.point_lowered(self)
 
     async def appendable(self) -> None:
-        """Waits until the next append needs no checkpoint before it: after a cut that would be written on the loop."""
+        """Waits until the next append needs no checkpoint first. Otherwise an append after a cut writes it on the loop."""
         if self.is_point_behind:
             await self._listener.until_appendable(self)
 
@@ -484,7 +485,7 @@ class Log:
         self.discard(segment.remove())
 
     def discard(self, paths: Sequence[str]) -> None:
-        """Removes files. Unlinking a large file takes long: the listener may do it in a thread."""
+        """Has the listener remove files, maybe in a thread: unlinking a large file takes long."""
         self._listener.discard(self, paths)
 
     def unlink(self, paths: Sequence[str]) -> None:
@@ -493,13 +494,13 @@ class Log:
             self._filesystem.remove(path)
 
     def increment_log_start(self, offset: int) -> None:
-        """Records below `offset` are not served any more; their segments are removed with the next retention."""
+        """Records below `offset` are not served any more. The next retention check removes their segments."""
         if offset > self.log_start_offset:
             self.log_start_offset = min(offset, self.log_end_offset)
             self.leader_epochs.truncate_from_start(self.log_start_offset)
 
     def delete_old_segments(self, high_watermark: int, now_ms: int) -> int:
-        """Retention (LOG-1, INV-22). Returns how many segments went; the log start moves with them. Raises LogDirFailed.
+        """Retention (LOG-1, INV-22): deletes old segments and advances the log start. Returns how many. Raises LogDirFailed.
 
         The last segment stays, see `roll_if_old`.
         """
@@ -512,9 +513,9 @@ class Log:
         return count
 
     def roll_if_old(self, high_watermark: int, now_ms: int) -> bool:
-        """Ends the last segment when retention has left no other and wants that one too. Raises LogDirFailed.
+        """Rolls when the log has one segment and retention would delete it. Returns whether it did. Raises LogDirFailed.
 
-        Flush before it is deleted: after a power loss only the name of the empty segment says where the log continues.
+        Flush before the old segment is deleted: after a power loss only the new segment's name says where the log continues.
         """
         if len(self._segments) > 1:
             return False
@@ -545,14 +546,14 @@ class Log:
             self.producers.drop_strays(self._bases)
 
     def holds(self, segments: Sequence[Segment], cuts: int) -> bool:
-        """True when these are still neighbours that are only read, and nothing was cut since `cuts`."""
+        """True when these segments are still adjacent and inactive, and the log was not cut since `cuts`."""
         if self._is_closed or self._failure is not None or self.cuts != cuts:
             return False
         at = bisect_right(self._bases, segments[0].base_offset) - 1
         return at >= 0 and self._segments[at : min(at + len(segments), len(self._segments) - 1)] == list(segments)
 
     def replace_segments(self, cleaned: Segment, sources: Sequence[Segment]) -> None:
-        """The compacted segment takes the place of those it was made from, which `holds`. Raises LogDirFailed."""
+        """Puts the compacted segment in the place of its sources, for which `holds` is true. Raises LogDirFailed."""
         at = self._segments.index(sources[0])
         with self._using_disk():
             removed = segment_swap.swap_files(cleaned, sources)
@@ -565,7 +566,7 @@ class Log:
     # -- the disk -------------------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Waits until all that was appended before is on the disk; moves the recovery point there. Raises LogDirFailed."""
+        """Waits until everything appended so far is on the disk, then advances the recovery point. Raises LogDirFailed."""
         async with self._flush_lock:
             if self._is_closed:
                 return
@@ -586,7 +587,7 @@ class Log:
                 return  # it was deleted meanwhile
             with self._using_disk():
                 self.producers.written(unsynced.snapshots)
-            # What was cut and written again meanwhile is not what was synced.
+            # After a cut meanwhile, the records below `end` may not be the ones that were synced.
             if cuts == self.cuts:
                 self.recovery_point = max(self.recovery_point, end)
 
@@ -595,7 +596,7 @@ class Log:
         paths: list[str] = []
         directories: list[str] = []
         for segment in self._segments:
-            segment.write_out_unsynced()  # what may fail comes before the first is taken
+            segment.write_out_unsynced()  # may fail, so it runs before anything is taken
         for segment in self._segments:
             is_unsynced, index_paths = segment.take_unsynced()
             paths += index_paths
@@ -611,7 +612,7 @@ class Log:
         return Unsynced(segments, paths, directories, writes, epochs)
 
     def _take_epochs(self) -> EpochsWrite | None:
-        """None: the file has them."""
+        """None when the file is up to date."""
         if not self.leader_epochs.is_changed:
             return None
         self.leader_epochs.is_changed = self._names_are_synced = False
@@ -619,7 +620,7 @@ class Log:
 
     @asynccontextmanager
     async def epochs_write(self) -> AsyncIterator[EpochsWrite | None]:
-        """What brings their file up to date, for whom writes it inside; None: nothing is to be written. No flush comes between."""
+        """Gives the pending write of the leader epochs, or None. No flush runs until the caller leaves the context."""
         async with self._flush_lock:
             yield None if self._is_closed or self._failure is not None else self._take_epochs()
 
@@ -627,7 +628,7 @@ class Log:
         self._listener.epochs_changed(self)
 
     def _is_unsynced_again(self, unsynced: Unsynced) -> None:
-        """What `_take_unsynced` gave did not get to the disk, or nobody knows."""
+        """Undoes `_take_unsynced` after a failed sync: its data may not be on the disk."""
         self._names_are_synced = False
         self.leader_epochs.changed()
         self.producers.all_is_unsynced()
@@ -638,10 +639,10 @@ class Log:
                 index.is_unsynced |= index.path in paths
 
     def sync_to_close(self) -> None:
-        """Writes what makes the next start quick, and flushes, when nothing else is done with the log any more.
+        """The last flush, when nothing else uses the log. Also writes the indexes and a producer snapshot, for a quick start.
 
-        The directory that names the log's own is for the caller to sync. Blocks: for a thread. Raises OSError, also for a disk
-        that failed before; nobody else hears of it, as the broker stops.
+        The caller syncs the log directory itself. Blocks: for a thread. Raises OSError, also for a disk that failed before,
+        and does not report it, as the broker stops.
         """
         if self._failure is not None:
             raise self._failure
@@ -661,13 +662,13 @@ class Log:
         self.recovery_point = self.log_end_offset
 
     def close(self) -> None:
-        """Closes the files; what was not flushed before is not on the disk."""
+        """Closes the files, without a flush."""
         self._is_closed = True
         for segment in self._segments:
             segment.close()
 
     def moved_to(self, directory: str) -> None:
-        """Its directory was renamed. The next flush syncs the name."""
+        """The log's directory was renamed. The next flush syncs the new name."""
         self.directory = self.producers.directory = directory
         self._names_are_synced = False
         self.leader_epochs.changed()
@@ -675,16 +676,16 @@ class Log:
             segment.moved_to(directory)
 
     def mark_deleted(self) -> None:
-        """The directory is renamed away: nothing more is written there."""
+        """Closes the log before its directory is renamed away: nothing more is written there."""
         self.is_deleted = True
         self.cleaned_up_to = 0
         self.close()
 
 
 def _check_fetched(records: Buffer, expected: int) -> tuple[list[BatchHeader], int]:
-    """What a follower makes sure of before it appends what its leader sent (REP-9).
+    """The checks of a follower before it appends the leader's batches (REP-9).
 
-    Returns (headers, bytes) of the whole batches, of which none starts before the offset `expected`.
+    Returns (headers, size in bytes) of the whole batches. None of them starts before the offset `expected`.
 
     Raises KafkaError(CORRUPT_MESSAGE) for broken bytes, KafkaError(OFFSET_OUT_OF_RANGE) for a batch before `expected`.
     """
@@ -708,6 +709,6 @@ def _check_fetched(records: Buffer, expected: int) -> tuple[list[BatchHeader], i
 
 
 def _start_inside(records: Buffer, start: int) -> int:
-    """Where an empty log starts: at its `start`, or at the first batch, if that holds `start`."""
+    """Where an empty log starts: at the first batch if that holds `start`, else at `start`."""
     first = next(iter_batches(records), None)
     return first[1].base_offset if first and first[1].base_offset < start <= first[1].last_offset else start

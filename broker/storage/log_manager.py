@@ -1,7 +1,7 @@
-"""All logs of a broker: opening, making, moving, deleting them (LOG-1..3, LOG-6).
+"""All logs of a broker: opens, creates, moves and deletes them (LOG-1..3, LOG-6).
 
-Log directories are independent: one that fails takes its own logs with it, and the `DirectoryListener` hears of it once.
-`upkeep` does what is due in the background, `checkpoints` has the logs' offsets on the disk.
+Log directories are independent: when one fails, only its own logs go offline, and the `DirectoryListener` is called.
+`upkeep` runs the background work, `checkpoints` keeps the logs' offsets on the disk.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from protocol.types import TopicPartition
 log = logging.getLogger(__name__)
 
 LOGS_IN_A_PIECE = 64
-"""What a thread takes at one time when the broker stops."""
+"""Logs per thread job when the broker stops."""
 
 Overrides = Mapping[str, str]
 
 
 class LogConfigs:
-    """The settings of each log: its topic's, over the broker's defaults; effective at once.
+    """The settings of each log: its topic's overrides on top of the broker's defaults. Changes take effect at once.
 
-    A value that is not allowed is logged and left out, or the earlier one stays.
+    An invalid value is logged. The earlier value stays, if there is one.
     """
 
     def __init__(self, defaults: TopicConfig) -> None:
@@ -56,13 +56,13 @@ class LogConfigs:
         self._newest: tuple[str, Overrides, TopicConfig, Overrides] | None = None
 
     def of_new(self, topic: str, overrides: Overrides) -> tuple[TopicConfig, Overrides]:
-        """`of`, without earlier ones. The logs of a topic, which are made one after the other, share what it gives."""
+        """`of` without earlier overrides. A topic's logs are created one after the other, and share the result."""
         if self._newest is None or self._newest[:2] != (topic, overrides):
             self._newest = (topic, dict(overrides), *self.of(topic, overrides, {}))
         return self._newest[2:]
 
     def of(self, topic: str, overrides: Overrides, earlier: Overrides) -> tuple[TopicConfig, Overrides]:
-        """The config, and those of the overrides that are in it."""
+        """The config, and the overrides that it contains."""
         if not overrides:
             return self.defaults, {}
         usable, complaints = believable(TopicConfig, overrides, earlier, f"topic {topic}")
@@ -71,7 +71,7 @@ class LogConfigs:
         return self.defaults.with_overrides(usable), usable
 
     def update_topics(self, logs: Iterable[Log], overrides: Mapping[str, Overrides]) -> bool:
-        """New overrides of topics. False: none of these logs is concerned."""
+        """Applies new overrides of topics. False when they concern none of these logs."""
         updated: dict[str, tuple[TopicConfig, Overrides]] = {}
         for found in logs:
             topic = found.topic_partition.topic
@@ -108,7 +108,7 @@ class LogManager:
         producer_expiration: ProducerExpiration = DEFAULT_EXPIRATION,
     ) -> None:
         self.is_loading = False
-        """A thread opens logs. It still does when `start` was cancelled."""
+        """A thread is opening logs. Stays True when `start` is cancelled, as the thread continues."""
         self.high_watermark_of: Callable[[TopicPartition], int] | None = None
         self._server = DirectoryListener()
         self._configs = LogConfigs(topic_defaults)
@@ -118,7 +118,7 @@ class LogManager:
         self.log_directories = LogDirectories(filesystem, log_dirs, self.report)
         self.futures = FutureLogs(filesystem)
         self.disks_since = disk_history.ALWAYS
-        """The broker epoch since when all disks have been there: a replica that is older may have had its log on another one."""
+        """The broker epoch since which all disks have been present. An older replica may have had its log on a lost disk."""
         self._logs: dict[TopicPartition, Log] = {}
         self._offline: dict[TopicPartition, str] = {}
         self.cleaned = CleanerCheckpoint(self.log_directories, self._logs.values)
@@ -132,16 +132,16 @@ class LogManager:
         self.upkeep = LogUpkeep(self, self.checkpoints, filesystem, clock, schedule, producer_expiration)
 
     def serve(self, server: DirectoryListener, high_watermark_of: Callable[[TopicPartition], int]) -> None:
-        """Who serves the logs from now on. Not in the constructor: the server needs this LogManager in its own."""
+        """Sets who serves the logs. Not a constructor argument, as the server's constructor needs this LogManager."""
         self._server = server
         self.high_watermark_of = high_watermark_of
 
     # -- start and stop -------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Takes the directories' locks and opens all logs, in threads. Raises LogDirectoryError when none can be used.
+        """Locks the directories and opens all logs, in threads. Raises LogDirectoryError when no directory can be used.
 
-        When it raises, everything is given back; only directories whose logs were all opened are closed cleanly.
+        When it raises, locks and files are released. Only directories whose logs were all opened are closed cleanly.
         """
         self.is_loading = True
         try:
@@ -164,7 +164,7 @@ class LogManager:
         self.is_loading = False
 
     async def _load(self, directory: LogDirectory) -> str | None:
-        """Opens all logs of a directory; returns why not when the disk refuses. Raises LogDirectoryError."""
+        """Opens all logs of a directory. Returns the reason when the disk fails. Raises LogDirectoryError."""
         began = self._clock.monotonic()
         try:
             found = await asyncio.get_running_loop().run_in_executor(None, self._open_all, directory)
@@ -194,7 +194,7 @@ class LogManager:
         return None
 
     def _align_futures(self) -> None:
-        """After a crash a log and its copy may have lost different things."""
+        """Cuts copies that differ from their log: in a crash the two may have lost different records."""
         for current in list(self._logs.values()):
             with contextlib.suppress(LogDirFailed):
                 self.futures.align(current)
@@ -240,7 +240,7 @@ class LogManager:
         return opened
 
     def _let_go(self, found: Log) -> None:
-        """It is not one of the broker's logs any more: nobody has anything left to do for it."""
+        """The log no longer belongs to the broker: its background work is dropped."""
         self.upkeep.forget(found)
         self.log_directories.count_again()
 
@@ -248,7 +248,7 @@ class LogManager:
 
     def log_failed(self, log: Log, failure: LogDirFailed) -> None:
         is_served = self._logs.get(log.topic_partition) is log
-        # A failed directory takes all its replicas with it; only a log that fails alone is named.
+        # When a directory fails, all its replicas go offline. The partition is named only when its log fails alone.
         is_alone = is_served and isinstance(failure, LogUnavailable)
         self.report(failure, log.topic_partition if is_alone else None)
 
@@ -257,10 +257,10 @@ class LogManager:
             self.futures.follow(log)
 
     def report(self, failure: LogDirFailed, tp: TopicPartition | None = None) -> None:
-        """Every failure comes here once, before it is raised. Only an error of the disk takes its directory offline.
+        """Handles every failure, before it is raised. Only an error of the disk takes its directory offline.
 
-        `tp` is the partition whose log failed alone, or could not be made, removed or replaced: its replica goes offline, unless
-        the error passes. While logs are opened nobody serves them: the directory is just left out.
+        `tp` is the partition whose log failed alone, or could not be created, removed or replaced. Its replica goes offline
+        unless the error is temporary. While logs are being opened, the directory goes offline and the listener is not called.
         """
         if self.is_loading:
             self.fail_directory(failure.directory)
@@ -281,18 +281,18 @@ class LogManager:
         self.report(failure, tp)
         return failure
 
-    # -- at a start and at a stop, beside the logs ----------------------------------------------------------------
+    # -- disk histories, and the stop -----------------------------------------------------------------------------
 
     def note_disks(self, broker_epoch: int) -> None:
-        """Notes in every directory since when its disk has been there, for `disks_since`. Before `ensure_meta`."""
+        """Writes into every directory since when its disk has been present; sets `disks_since`. Call before `ensure_meta`."""
         histories = disk_history.DiskHistories(self._filesystem, list(self.log_directories), self.report)
         self.disks_since = histories.take_up(self._logs.keys(), broker_epoch)
 
     async def shutdown(self) -> None:
-        """Flushes and closes every log, writes the checkpoints and, where all went well, the clean-shutdown marker.
+        """Flushes and closes every log, writes the checkpoints and, if all succeeded, the clean-shutdown marker.
 
-        A directory that this process has not locked, or not loaded completely, stays as it is: another process may use it,
-        and a marker there would keep the next start from its recovery (BUG-18). Once more does nothing.
+        A directory that this process has not locked, or not loaded completely, is left as it is: another process may use it,
+        and a marker there would keep the next start from its recovery (BUG-18). A second call does nothing.
         """
         await self.upkeep.finished()
         for directory in self.log_directories.online():
@@ -308,7 +308,7 @@ class LogManager:
         for found in self.all_logs():
             found.close()
         for directory in self.log_directories:
-            # While a thread still repairs its logs, no other process may have it: the end of this one gives it back.
+            # A thread may still repair the directory's logs. It then stays locked until this process ends.
             if directory.is_loaded or not self.is_loading:
                 directory.release()
         self._logs.clear()
@@ -319,7 +319,7 @@ class LogManager:
         return self._logs.get(tp)
 
     def is_of(self, tp: TopicPartition, topic_id: str | None) -> bool:
-        """Whether the log, if there is one, can be that topic's, though one bit of its id is wrong. Raises LogDirFailed."""
+        """False when the log is another topic's. One wrong bit in its topic id is allowed. Raises LogDirFailed."""
         found = self._logs.get(tp)
         if found is None or topic_id is None:
             return True
@@ -329,7 +329,7 @@ class LogManager:
             raise self.reported(found.log_dir, error, tp) from error
 
     def logs(self) -> Iterable[Log]:
-        """Those that are served; copies that are to replace one are `futures.logs()`."""
+        """The logs that are served. Future copies (KIP-113) are in `futures.logs()`."""
         return self._logs.values()
 
     def all_logs(self) -> list[Log]:
@@ -340,7 +340,7 @@ class LogManager:
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """Paths of all that are configured."""
+        """Paths of all configured directories."""
         return self.log_directories.paths
 
     @property
@@ -349,11 +349,11 @@ class LogManager:
         return self.log_directories.offline_paths
 
     def get_or_create(self, tp: TopicPartition, topic_id: str | None, overrides: Mapping[str, str]) -> Log:
-        """The log, made in the directory that has the fewest when it is not there. Raises LogDirFailed, and KafkaError for
-        a name that no directory can have.
+        """The log. A missing one is created, in the directory that an admin chose or that has the fewest logs.
 
-        An id is written to a log that has none, or a damaged one. Overrides that are not valid are logged and left out. A log whose
-        directory failed is not made again: an empty one must not stand for what was acknowledged.
+        `topic_id` is written to a log that has none, or a damaged one. Invalid overrides are logged and left out. A log whose
+        directory failed is not created again: an empty log must not replace acknowledged records. Raises LogDirFailed, and
+        KafkaError for a name that no directory can have.
         """
         config, usable = self._configs.of_new(tp.topic, overrides)
         found = self._logs.get(tp)
@@ -433,21 +433,21 @@ class LogManager:
         return future
 
     def drop_future(self, tp: TopicPartition) -> None:
-        """The copy is not wanted any more. Raises LogDirFailed."""
+        """Removes the copy, if there is one. Raises LogDirFailed."""
         self.log_directories.count_again()
         future = self.futures.remove(tp)
         if future is not None:
             self.upkeep.removals.begin_renamed_tree(self._renamed_away(future, DELETED_SUFFIX, None))
 
     def swap(self, tp: TopicPartition) -> tuple[Log, str]:
-        """The copy, which is complete, takes the log's place. Returns it, and what `futures.finish` removes. Raises LogDirFailed."""
+        """Replaces the log by its complete copy. Returns the copy, and the path for `futures.finish`. Raises LogDirFailed."""
         current = self._logs[tp]
         self._let_go(current)
         future = self.futures.get(tp)
         try:
             swapped, removed = self.futures.swap(current)
         except LogDirFailed as failure:
-            # The copy waits for its disk's return; a log that was closed for it is opened at the next start.
+            # The copy is out of use until the next start, and so is the log if it was closed for the swap.
             if future is not None:
                 self._fail(future)
             if current.is_deleted:
@@ -460,27 +460,27 @@ class LogManager:
         return swapped, removed
 
     def topics(self) -> set[str]:
-        """Those that have a log here."""
+        """The topics that have a log here."""
         return {tp.topic for tp in self._logs}
 
     def update_topic_configs(self, overrides: Mapping[str, Overrides]) -> None:
-        """New overrides of topics, effective at once. A value that is not allowed is logged, and the earlier one stays."""
+        """Applies new overrides of topics at once. An invalid value is logged, and the earlier one stays."""
         if self._configs.update_topics(self.all_logs(), overrides):
             self.upkeep.configured(self.all_logs())
             self.upkeep.retention_is_due()
 
     def update_defaults(self, defaults: TopicConfig) -> None:
-        """The broker's settings for topics have changed: effective at once wherever a topic has none of its own."""
+        """Applies the broker's new topic defaults at once, wherever a topic has no override."""
         self._configs.update_defaults(self.all_logs(), defaults)
         self.upkeep.configured(self.all_logs())
         self.upkeep.retention_is_due()
 
     def delete(self, tp: TopicPartition) -> None:
-        """Renames the directory away at once and removes it in a thread (LAI-6). Raises LogDirFailed."""
+        """Renames the log's directory away at once and removes it in a thread (LAI-6). Raises LogDirFailed."""
         self.upkeep.removals.begin_renamed_tree(self._rename_away(tp, DELETED_SUFFIX))
 
     def set_aside(self, tp: TopicPartition) -> None:
-        """Renames the directory of a stray replica away, where a person may look at it. Raises LogDirFailed."""
+        """Renames the directory of a stray replica, and keeps it for a person to look at. Raises LogDirFailed."""
         path = self._rename_away(tp, STRAY_SUFFIX)
         log.warning("%s is set aside in %s: remove it by hand once nobody needs it", tp, path)
 
@@ -501,7 +501,7 @@ class LogManager:
         return target
 
     def fail_directory(self, path: str) -> bool:
-        """The disk under `path` failed: nothing there is touched any more until the next start (LOG-6). False: it is known."""
+        """Takes the log directory offline until the next start (LOG-6). False when it is offline already."""
         for directory in self.log_directories:
             if directory.path == path and directory.is_online:
                 log.error("log directory %s is offline from now on", path)
@@ -513,7 +513,7 @@ class LogManager:
         return False
 
     def _fail(self, found: Log) -> None:
-        """Forgets the log, and gives back its files, so that the volume can be taken away. A copy of it waits for its return."""
+        """Forgets the log and closes its files, so that the volume can be unmounted. The log's copy is closed, too."""
         tp = found.topic_partition
         if self._logs.get(tp) is found:
             del self._logs[tp]
@@ -531,7 +531,7 @@ class LogManager:
 
 
 async def _in_pieces(logs: Sequence[Log], work: Callable[[Log], None]) -> None:
-    """Does it in threads, for some of the logs at a time. All are tried; raises the first that failed."""
+    """Runs `work` in threads, for LOGS_IN_A_PIECE logs each. Tries all logs, then raises an error of those that failed."""
 
     def one_piece(piece: Sequence[Log]) -> None:
         failure: OSError | None = None

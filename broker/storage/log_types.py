@@ -1,4 +1,4 @@
-"""What a log returns, what it is made of, and how it fails."""
+"""Results, parts and failures of a log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LogDirFailed(KafkaError):
 
 
 class LogUnavailable(LogDirFailed):
-    """One log cannot be used: KAFKA_STORAGE_ERROR for its partition, and nothing is wrong with the disk (`disk_errors`).
+    """One log cannot be used, although its disk works (`disk_errors`): KAFKA_STORAGE_ERROR for its partition.
 
     `is_passing`: the process lacks a descriptor or memory, and the same call may succeed later; nothing was changed.
     """
@@ -48,7 +48,7 @@ class LogUnavailable(LogDirFailed):
 
 
 def failure_of(directory: str, error: OSError, *, is_lasting: bool = False) -> LogDirFailed:
-    """What the error means for a log in that directory: LogUnavailable, or that the directory has failed.
+    """The failure that the error means for a log in the directory: LogUnavailable, or LogDirFailed for the whole directory.
 
     `is_lasting`: the log stays unusable even if the error itself passes.
     """
@@ -63,9 +63,9 @@ def is_passing(failure: Exception) -> bool:
 
 
 class UnavailableLogs:
-    """Logs that single logs cannot be used although their disk works: not a line for each of ten thousand partitions.
+    """Writes a log line when a log cannot be used although its disk works, but not one for each of ten thousand partitions.
 
-    The first error of a kind gets a line. Later ones are counted in one line per minute.
+    The first error of an errno is logged at once. Later ones are counted, and logged at most once a minute.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -88,13 +88,13 @@ class UnavailableLogs:
 
 
 class DirectoryListener:
-    """Serves the logs of a LogManager, and hears of the ones that cannot be served any more. This one does nothing."""
+    """Serves the logs of a LogManager, and is called when some cannot be served any more. This base class does nothing."""
 
     def directory_failed(self, directory: str, tp: TopicPartition | None = None) -> None:
-        """The disk under the log directory failed; `tp`: as a log was to be made, removed or replaced there."""
+        """The log directory's disk failed; `tp` is set if that happened when its log was created, removed or replaced."""
 
     def replica_failed(self, tp: TopicPartition) -> None:
-        """The partition's log cannot be used, made or removed, although the disk is well."""
+        """The partition's log cannot be used, created or removed, although the disk works."""
 
 
 class AppendInfo(NamedTuple):

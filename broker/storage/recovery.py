@@ -1,4 +1,4 @@
-"""Opening a partition's directory: after a clean stop nothing is read, after a crash what may be torn is verified (LOG-2).
+"""Opens a partition's directory. After a clean stop only the last segment's end is read, after a crash more is verified (LOG-2).
 
 1. A swap of compacted segments is finished (`segment_swap`). Leftovers are removed: `.deleted`, `.cleaned`, `.swap`,
    `.tmp` files, indexes without a log.
@@ -83,7 +83,7 @@ def open_log(
 def new_log(
     filesystem: FileSystem, directory: str, config: TopicConfig, *, topic_id: str | None, wall_ms: Callable[[], int]
 ) -> LogParts:
-    """Of a directory that was made this moment. Raises OSError; no file stays open then."""
+    """The parts of a log in a directory that was just created. Raises OSError; no file stays open then."""
     if topic_id is not None:
         topic_ids.write_new(filesystem, directory, topic_id)
     segment = Segment(

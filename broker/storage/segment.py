@@ -1,10 +1,10 @@
-"""One segment: `<base offset>.log` with its two indexes (LOG-1). Offsets are those of records, positions bytes of the file.
+"""One segment: `<base offset>.log` with its two indexes (LOG-1). A position is the byte in the log file where a batch starts.
 
-The newest batches' positions are kept in memory, so that what follows the end of the log (followers, consumers that keep
-up, the high watermark) finds its place without the index. All positions are at the start of a batch.
+The positions of the newest batches are kept in memory, so that reads near the log end (followers, consumers that keep up, the
+high watermark) do not need the index.
 
-A segment's log file is opened when it is first read or written, and closed again when it rests (`open_files`). A segment that
-is not appended to any more keeps only its name, its bounds and its newest timestamp in memory.
+The log file is opened when it is first read or written, and closed when it was not used for a while (`open_files`). An inactive
+segment keeps only its name, its bounds and its newest timestamp in memory.
 
 Everything here runs on the loop (or, at start, in the one thread that opens the log); threads only warm and sync files.
 """
@@ -40,16 +40,17 @@ VERIFY_BYTES = 4 * 1024 * 1024
 NO_TIMESTAMP = -1
 REMOVED_SUFFIX = ".deleted"
 KINDS = (".log", ".index", ".timeindex", ".txnindex")
-"""What a segment's files end with. The last is Kafka's list of aborted transactions: not written here, but removed and cut."""
+"""Suffixes of a segment's files. `.txnindex` is Kafka's list of aborted transactions: cut and removed here, but never written."""
 _ABORTED = struct.Struct(">hqqqq")
-"""An entry of it: version, producer id, first offset, last offset, last stable offset."""
+"""A `.txnindex` entry: version, producer id, first offset, last offset, last stable offset."""
 
 IsBelieved = Callable[[BatchHeader, BatchHeader | None], bool]
-"""(a batch whose CRC is right, the one after it) -> whether its offset and epoch, outside the CRC, can be true."""
+"""(a batch with a valid CRC, the batch after it) -> whether the first one's offset and epoch, which the CRC does not cover, can
+be true."""
 
 
 class WouldBlock(Exception):
-    """The bytes are not in the page cache. `warm` brings them there, in a thread; then the same call may be made again."""
+    """The bytes are not in the page cache. Run `warm` in a thread to bring them there, then repeat the call."""
 
     def __init__(self, segment: Segment, warm: Callable[[], object]) -> None:
         super().__init__(segment.path)
@@ -62,7 +63,7 @@ def segment_name(base_offset: int) -> str:
 
 
 class Segment:
-    """Open for reading and, if it is the last of its log, for appending."""
+    """A segment of a log: readable, and appendable while it is the active one."""
 
     __slots__ = (
         "_directory",
@@ -101,9 +102,9 @@ class Segment:
         suffix: str = "",
         is_new: bool = False,
     ) -> None:
-        """`suffix` ends the names of all its files until `rename`: of a segment that is no part of its log yet.
+        """With `is_new` the log file is created, else it must exist. Existing indexes are not read yet. Raises OSError.
 
-        The log file is there already, and its indexes are not looked at; or it is made now, if the segment `is_new`. Raises OSError.
+        `suffix` ends the names of all files until `rename`. It marks a segment that is not part of its log yet.
         """
         self._directory = directory
         self._suffix = suffix
@@ -126,7 +127,7 @@ class Segment:
         self._indexes_are_warm = False
         self._pins = 0
         self._is_closing = False
-        # Of the newest batches, without a hole up to the end: where each starts, and the offset after its last record.
+        # The newest batches, consecutive up to the end: the position of each, and the offset after its last record.
         self._recent_positions: array[int] | None = None
         self._recent_ends: array[int] | None = None
         path = self.path
@@ -142,19 +143,19 @@ class Segment:
 
     @property
     def path(self) -> str:
-        """Of the log file."""
+        """The path of the log file."""
         return self._path_of(".log")
 
     @property
     def paths(self) -> list[str]:
-        """Of all its files that may be there."""
+        """The paths of all files that the segment may have."""
         return [self._path_of(kind) for kind in KINDS]
 
     def _path_of(self, kind: str) -> str:
         return f"{self._directory}/{segment_name(self.base_offset)}{kind}{self._suffix}"
 
     def moved_to(self, directory: str) -> None:
-        """The directory was renamed; open files stay what they are."""
+        """The directory was renamed. Open files stay open."""
         self._directory = directory
         self._name_indexes()
 
@@ -176,11 +177,10 @@ class Segment:
         return fd
 
     def rest(self) -> bool:
-        """Nothing happens here: the file is closed, and what is remembered of the newest batches given back.
+        """Closes an unused file, and frees the memory for the newest batches. False when the file stays open (`can_rest`).
 
-        False while a thread uses the file. One that is not synced stays open, too: of a write that fails in the
-        background, only a descriptor that was open at the time is sure to hear (FLT-29). One that could not be opened
-        again stays open, too.
+        An unsynced file stays open: if a write fails in the background, only a descriptor that was open at that time is sure
+        to get the error (FLT-29).
         """
         self._forget_recent()
         if not self.can_rest:
@@ -190,7 +190,7 @@ class Segment:
 
     @property
     def can_rest(self) -> bool:
-        """No thread uses the file, nothing in it is unsynced, and its descriptor is of use once it is closed."""
+        """No thread uses the file, all of it is synced, and closing it frees a descriptor below the limit of open files."""
         return not (
             self._pins or self.is_unsynced or (self._fd is not None and self._filesystem.is_beyond_limit(self._fd))
         )
@@ -208,7 +208,7 @@ class Segment:
         if self.index.is_loaded and self.time_index.is_loaded:
             return
         try:
-            # The first entry is for what comes behind so many bytes.
+            # A segment gets its first entry behind more than `index_interval_bytes` of batches.
             self.index.load(may_be_missing=self.size <= self.index_interval_bytes)
             self.time_index.load()
             self._check_last_entries()
@@ -228,16 +228,13 @@ class Segment:
             raise IndexCorrupt(f"{self.time_index.path}: {newest[0]} ms for offset {newest[1]} is wrong")
 
     def _fits(self, entry: tuple[int, int]) -> bool:
-        """True when at the entry's position there is a batch that starts at or before the entry's offset."""
+        """True when a batch starts at the entry's position, and its base offset is not above the entry's offset."""
         offset, position = entry
         found = next(self.headers(position), None)
         return found is not None and found[1].base_offset <= offset
 
     def has_timestamp(self, timestamp: int, offset: int) -> bool:
-        """True when the batch that holds `offset` has `timestamp` as its largest: what the time index says of it.
-
-        Raises IndexCorrupt.
-        """
+        """Checks a time index entry: `timestamp` is the largest of the batch that holds `offset`. Raises IndexCorrupt."""
         entry = None if self.index.is_loaded or self.size <= self.index_interval_bytes else self.index.last_in_file()
         if entry is None or entry[0] > offset:
             self.index.load(may_be_missing=self.size <= self.index_interval_bytes)
@@ -248,9 +245,9 @@ class Segment:
         return False
 
     def load_end(self) -> bool:
-        """Finds `next_offset` and the largest timestamp, reading from the last index entry on (clean start).
+        """Finds `next_offset` and the largest timestamp. Reads from the last index entry on (after a clean stop).
 
-        False when the file is not whole batches up to its end: then it must be verified.
+        False when the file does not end with a whole batch. The caller must then verify it.
         """
         self.load_indexes()
         last = self.index.last()
@@ -286,9 +283,9 @@ class Segment:
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
 
     def verify(self, is_believed: IsBelieved) -> None:
-        """Re-reads the whole segment (LOG-2) and cuts the file after the last valid batch; the indexes are rebuilt.
+        """Reads the whole segment (LOG-2), cuts the file before the first invalid batch, and rebuilds the indexes.
 
-        Valid: whole, of format v2, CRC right, and believed.
+        A valid batch is whole, in format v2, has a right CRC, and is believed.
         """
         self._start_indexes()
         self._forget_recent()
@@ -315,7 +312,7 @@ class Segment:
         self.close_time_index()
 
     def _whole_batches(self) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of the batches with the right CRC, up to the first that is broken."""
+        """(position, header) of the batches up to the first that is broken."""
         position = 0
         while position < self.size:
             data = self._filesystem.read(self._file(), VERIFY_BYTES, position)
@@ -339,7 +336,7 @@ class Segment:
     # -- appending ------------------------------------------------------------------------------------------------
 
     def append(self, parts: Sequence[Buffer], headers: Sequence[BatchHeader]) -> None:
-        """Writes whole batches, whose headers (with their final offsets) are given, at the end. Raises OSError."""
+        """Writes whole batches at the end. `headers` are theirs, with the final offsets. Raises OSError."""
         position = self.size
         self._filesystem.write(self._file(), parts, position)
         self.is_unsynced = True
@@ -380,24 +377,24 @@ class Segment:
         self._recent_ends = self._recent_positions = None
 
     def close_time_index(self) -> None:
-        """The segment takes no more appends, or is closed: its largest timestamp becomes the time index's last entry."""
+        """Adds the largest timestamp as the last time index entry. Called at a roll and at a close."""
         if self.size and self.time_index.is_loaded:
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
 
     def seal(self) -> None:
-        """The next segment starts: this one is only read from now on. Raises OSError."""
+        """Ends appending, as the next segment starts. Raises OSError."""
         self.write_indexes()
         self._newest_is_known = True
         self._forget_recent()
 
     def write_indexes(self) -> None:
-        """Both files are there, and complete; the segment takes no more appends, or is closed. Raises OSError."""
+        """Completes both index files. Called at a roll and at a close. Raises OSError."""
         self.close_time_index()
         for index in (self.index, self.time_index):
             index.write_out()
 
     def newest_timestamp(self) -> int:
-        """The largest timestamp in the segment, NO_TIMESTAMP without one. Looks once at the end of the time index."""
+        """The largest timestamp in the segment, or NO_TIMESTAMP. Reads the end of the time index at most once."""
         if self.max_timestamp == NO_TIMESTAMP and self.size and not self._newest_is_known:
             try:
                 newest = self.time_index.last_in_file()
@@ -410,29 +407,29 @@ class Segment:
         return self.max_timestamp
 
     def newest_ms(self) -> int:
-        """How old it is, for retention: its largest timestamp, or when its file was last written if it has none. Raises OSError."""
+        """The time that retention uses: the largest timestamp, or without one the time of the last write. Raises OSError."""
         newest = self.newest_timestamp()
         return newest if newest >= 0 else max(self._filesystem.modified_ms(self.path), self.created_ms)
 
     def first_batch_timestamp(self) -> int:
-        """The largest timestamp of its first batch, NO_TIMESTAMP without one. May read the disk."""
+        """The largest timestamp of the first batch, or NO_TIMESTAMP. May read the disk."""
         if self.first_timestamp == NO_TIMESTAMP:
             first = next(self.headers(), None)
             self.first_timestamp = first[1].max_timestamp if first else NO_TIMESTAMP
         return self.first_timestamp
 
     def forget_indexes(self) -> None:
-        """Gives back the indexes' memory (20 bytes for every 4 KiB of log); not for the last segment. Raises OSError."""
+        """Frees the indexes' memory (20 bytes for every 4 KiB of log). Not for the active segment. Raises OSError."""
         self.index.unload()
         self.time_index.unload()
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     def position_of(self, offset: int, *, may_block: bool) -> int:
-        """Where the batch that holds `offset` starts, or the first after it; the segment's size when there is none.
+        """The position of the batch that holds `offset`, else of the first batch after it, else the segment's size.
 
-        Raises WouldBlock, when the file must be looked at and `may_block` is False, KafkaError(CORRUPT_MESSAGE) when
-        something that is no batch is before it.
+        Raises WouldBlock when `may_block` is False and the page cache does not have the data, and KafkaError(CORRUPT_MESSAGE)
+        when the search meets bytes that are not a batch.
         """
         if offset >= self.next_offset:
             return self.size
@@ -446,7 +443,7 @@ class Segment:
         entry = self.index.entry_before(offset)
         start = end = entry[1] if entry else 0
         if entry is not None and start <= 0:
-            start = end = -1  # no batch but the first starts there, and that one has no entry
+            start = end = -1  # only the first batch starts at 0, and it has no entry: this entry is wrong
         for at, header in self.headers(start, may_block=may_block):
             if at == start and entry is not None and header.base_offset > entry[0]:
                 break
@@ -454,7 +451,8 @@ class Segment:
                 return at
             end = at + header.size_in_bytes
         if end == start and entry is not None:
-            # No batch of that offset there: without this look at the index, bytes from the middle of one were served.
+            # The entry is wrong: no batch with its offset starts at its position. Without this check, bytes from the middle of
+            # a batch were served.
             log.warning("%s: position %d for offset %d is wrong: made anew", self.index.path, entry[1], entry[0])
             self.rebuild_indexes()
             return self.position_of(offset, may_block=True)
@@ -463,7 +461,7 @@ class Segment:
         return end
 
     def _warm_indexes(self) -> None:
-        """For a thread: the index files come into the page cache, so that reading them takes no time any more."""
+        """Brings the index files into the page cache, so that the loop can read them quickly. For a thread."""
         self._filesystem.read_file(self.index.path)
         self._filesystem.read_file(self.time_index.path)
         self._indexes_are_warm = True
@@ -478,9 +476,9 @@ class Segment:
         return self._filesystem.read(self._file(), size, position)
 
     def read_batches(self, start: int, end: int, max_bytes: int, min_one_batch: bool, *, may_block: bool) -> Buffer:
-        """Bytes [start, end), at most `max_bytes`, but the first batch whole if it is asked for. Raises WouldBlock.
+        """Bytes [start, end), at most `max_bytes`; the last batch may be cut. Raises WouldBlock.
 
-        Nothing, when the first batch is larger and not asked for; else the last batch may be cut.
+        If the first batch alone is larger than `max_bytes`, it is returned whole with `min_one_batch`, else nothing is.
         """
         size = end - start
         if size > max_bytes:
@@ -491,9 +489,9 @@ class Segment:
         return self.read(start, size, may_block=may_block)
 
     def headers(self, position: int = 0, *, may_block: bool = True) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of the batches from `position` on, read in chunks; the records are passed over.
+        """(position, header) of the batches from `position` on. Reads in chunks, and skips the records.
 
-        Ends before what cannot be a batch of this segment.
+        Ends before the first bytes that cannot be a batch of this segment.
         """
         end = self.size
         while 0 <= position <= end - HEADER_SIZE:
@@ -519,9 +517,9 @@ class Segment:
     # -- cutting, syncing, closing --------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> bool:
-        """Drops the batch that holds `offset` and all after it; the segment is the last of its log from now on.
+        """Drops the batch that holds `offset` and all after it. The segment becomes the active one.
 
-        False when no batch held it.
+        True when a batch was dropped that starts before `offset`.
         """
         position = self.position_of(offset, may_block=True)
         cut = next(self.headers(position), None)
@@ -545,7 +543,7 @@ class Segment:
         self.is_unsynced = True
 
     def _forget_transactions_from(self, offset: int) -> None:
-        """Kafka's list of aborted transactions loses those that ended there or later: it is believed by a Kafka that opens the log."""
+        """Cuts Kafka's list of aborted transactions at `offset`: a Kafka that opens the log believes the list."""
         path = self._path_of(".txnindex")
         data = self._filesystem.read_file(path)
         if data:
@@ -556,23 +554,23 @@ class Segment:
                 self._filesystem.truncate_path(path, kept)
 
     def sync(self) -> None:
-        """Waits until the log file is on the disk; for a thread, pinned."""
+        """Waits until the log file is on the disk. For a thread; the segment must be pinned."""
         self._filesystem.sync(self._file())
 
     def write_out_unsynced(self) -> None:
-        """Before `take_unsynced`: the index files get what they do not have yet. Raises OSError."""
+        """Writes the index entries that the files do not have yet. Call before `take_unsynced`. Raises OSError."""
         for index in (self.index, self.time_index):
             if index.is_unsynced:
                 index.write_out()
 
     def sync_to_rest(self) -> None:
-        """Waits until the log file is on the disk, and closes it: where there is no descriptor to keep it open. Raises OSError."""
+        """Syncs the log file and closes it, when too many files are open to keep it. Blocks. Raises OSError."""
         self.sync()
         self.is_unsynced = False
         self.rest()
 
     def take_unsynced(self) -> tuple[bool, list[str]]:
-        """(is the log file to be synced, paths of the indexes that are); they count as synced from now on."""
+        """(whether the log file must be synced, paths of the indexes that must be). They count as synced from now on."""
         paths = []
         for index in (self.index, self.time_index):
             if index.is_unsynced:
@@ -582,7 +580,7 @@ class Segment:
         return was_unsynced, paths
 
     def pin(self) -> None:
-        """A thread starts to use the file: closing waits for `unpin`, or the descriptor might become another file's."""
+        """Delays a close until `unpin`, while a thread uses the file: else the descriptor could become another file's."""
         self._file()
         self._pins += 1
 
@@ -592,14 +590,14 @@ class Segment:
             self._close_file()
 
     def close(self) -> None:
-        """Closes the file, as soon as no thread uses it."""
+        """Closes the file as soon as no thread uses it."""
         if not self._is_closing:
             self._is_closing = True
             if not self._pins:
                 self._close_file()
 
     def rename(self, suffix: str) -> None:
-        """Its files, all there and the indexes written, end with `suffix` from now on; the log file is the last to change."""
+        """Renames the files, all of which must exist, to end with `suffix`. The log file is renamed last."""
         before = self._suffix
         for kind in (".index", ".timeindex", ".log"):
             old = self._path_of(kind)
@@ -610,7 +608,7 @@ class Segment:
         self._name_indexes()
 
     def remove(self) -> list[str]:
-        """Closes the segment and renames its files away. Returns what is still to be unlinked, which may take long."""
+        """Closes the segment and renames its files. Returns the new paths, to be unlinked, which may take long."""
         self.close()
         renamed = []
         for path in self.paths:

@@ -3,15 +3,15 @@
     <base>.index       int32 offset - base offset | int32 position of a batch that holds it or starts before it
     <base>.timeindex   int64 timestamp (ms)       | int32 offset - base offset in the batch that has that timestamp
 
-An index is a function of the log: one that is missing, torn or not ordered is rebuilt by the segment (FLT-27). An index of a
-full segment has 260,000 entries, so nothing looks at all of them. `load` checks the first and the last entry; a look-up
-ends at an entry that it has compared itself, and the segment compares that entry with the log.
+An index is a function of the log: the segment rebuilds one that is missing, torn or not ordered (FLT-27). The index of a full
+segment has 260,000 entries, so they are not all checked. `load` checks the first and the last entry, and the segment compares
+the entry that a look-up finds with the log.
 
-A file is read when an entry is first looked up, and is open only while it is read or written. New entries are kept in memory
-and written some hundred at a time, when the segment ends, and before a flush: a crash costs only entries of a segment whose
-indexes the next start rebuilds.
+A file is read at the first look-up, and is open only while it is read or written. New entries are kept in memory, and written
+some hundred at a time, at a roll, and before a flush. A crash loses only entries of a segment whose indexes the next start
+rebuilds.
 
-An offset that is too far from the base for an entry gets none: no leader writes it there, a damaged or forged file may have it.
+An offset too far from the base offset gets no entry: no leader writes it, only a damaged or forged file contains it.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class SparseIndex:
         self._data = None
 
     def begin(self) -> None:
-        """Of a new segment, which has no file yet."""
+        """Starts the index of a new segment, which has no file yet."""
         self._set(b"")
         self._is_there = False
 
@@ -128,7 +128,7 @@ class SparseIndex:
         self.is_unsynced = True
 
     def write_out(self) -> None:
-        """The file gets the entries that it does not have yet; one that was never written is made, as Kafka wants. Raises OSError."""
+        """Writes the entries that the file lacks. Creates a missing file even without entries, as Kafka does. Raises OSError."""
         data = self._data
         if data is None or (self._is_there and self._written == len(data)):
             return

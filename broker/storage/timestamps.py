@@ -21,7 +21,7 @@ from protocol.kafka.record_checks import STEP, times_and_keys
 Found = tuple[int, int, int]
 """(timestamp in ms, offset, leader epoch) of a record"""
 Search = Generator[Callable[[], Any] | None, Any, Found | None]
-"""Stops with None for others to have their turn, or with what a thread is to do, whose result is to be sent."""
+"""Yields None to let other work run, or a function for a thread, whose result is sent back."""
 PAYLOAD_AT_ONCE = 64 * 1024
 UNPACKED_AT_ONCE = 1024 * 1024
 """Bytes of a batch, and what they unpack to, on the loop; more is unpacked in a thread."""
@@ -85,7 +85,7 @@ def newest(segments: Sequence[Segment]) -> int:
 
 
 def _batch_in(segment: Segment, timestamp_ms: int, offset: int) -> tuple[Buffer, BatchHeader] | None:
-    """The time index tells the offset before which no record has that timestamp."""
+    """Starts at the time index entry: no record before its offset has that timestamp."""
     segment.load_indexes()
     entry = segment.time_index.entry_before(timestamp_ms)
     if entry is not None and not segment.has_timestamp(*entry):

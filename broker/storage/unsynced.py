@@ -1,4 +1,4 @@
-"""What of a log is not on the disk yet (LOG-3, FLT-24, FLT-29)."""
+"""The parts of a log that are not on the disk yet (LOG-3, FLT-24, FLT-29)."""
 
 from __future__ import annotations
 

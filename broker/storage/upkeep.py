@@ -93,7 +93,7 @@ class LogUpkeep(LogListener):
     # -- which logs there are -------------------------------------------------------------------------------------
 
     def opened(self, log: Log) -> None:
-        """Looks after the log from now on."""
+        """Starts background work for the log."""
         if log.leader_epochs.is_changed:
             self._epoch_files.changed(log)
         self._flushes.watch(log)
@@ -104,7 +104,7 @@ class LogUpkeep(LogListener):
             self._flushes.watch(found)
 
     def forget(self, log: Log) -> None:
-        """It is not one of the broker's logs any more: nothing is left to do for it."""
+        """The log no longer belongs to the broker: drops its pending work."""
         self._flushes.forget(log)
         self._epoch_files.forget(log)
         self._checkpoints.lowered.forget(log)
@@ -169,7 +169,7 @@ class LogUpkeep(LogListener):
         await self._epoch_files.done()
 
     def retention_is_due(self) -> None:
-        """With the next tick."""
+        """Has the next tick check retention."""
         self._next_retention = self._clock.monotonic()
 
     async def _checkpoint_due(self, now: float) -> None:

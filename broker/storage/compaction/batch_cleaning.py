@@ -1,11 +1,12 @@
-"""What stays of a batch when its log is compacted, to the byte as in Kafka 3.9 (LogCleaner, MemoryRecords.filterTo). Pure.
+"""Compacts one batch, to the byte as Kafka 3.9 does (LogCleaner, MemoryRecords.filterTo). Pure.
 
-a record is dropped     a later one has its key; or it is a tombstone whose time is over; or its transaction was aborted
-a batch without a loss  is copied as it is, unless it has tombstones that are seen for the first time: their time is
-                        over `delete.retention.ms` from now, noted in its base timestamp with attribute bit 6 (KIP-534)
-with some               is built again from those that stay: offsets, producer, sequence and last offset stay
-without any             is removed; only its header stays if it is its producer's last (its sequence must not be forgotten)
-a transaction's marker  is removed like a tombstone, once nothing of its transaction is left
+a record                is dropped if it has no key, a later record has its key, it is a tombstone whose delete horizon has
+                        passed, or its transaction was aborted
+a batch, all kept       is copied as it is. If it has tombstones without a delete horizon yet, it gets one:
+                        `delete.retention.ms` from now, in its base timestamp, with attribute bit 6 (KIP-534)
+a batch, some kept      is rebuilt from the kept records: offsets, producer, sequence and last offset do not change
+a batch, none kept      is removed; its header stays if it is its producer's last batch (the sequence must not be lost)
+a transaction marker    is removed like a tombstone, once no batch of its transaction is left
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from protocol.kafka.record_batch import (
 
 NO_TIMESTAMP = -1
 FAR = 2**62
-"""A sum of two such timestamps is no more a number of 64 bits."""
+"""Limit below which a sum of two timestamps fits in 64 bits."""
 _MARKER_KEY = struct.Struct(">hh")
 ABORT, COMMIT = 0, 1
 
 
 RawRecord = tuple[int, int, int, int, int, bytes | None, bool]
-"""Of a record in unpacked batch bytes: start, end, where its key's length starts; timestamp delta, offset delta; key; has a
-value. A plain tuple: there are millions of them."""
+"""A record in unpacked batch bytes: start, end, start of the key's length; timestamp delta, offset delta; key; whether it has a
+value. A plain tuple, as there are millions of them."""
 
 
 def raw_records(data: bytes, count: int) -> list[RawRecord]:
-    """The `count` records of unpacked batch bytes. Raises KafkaError(CORRUPT_MESSAGE) when they do not fill it.
+    """The `count` records of unpacked batch bytes. Raises KafkaError(CORRUPT_MESSAGE) when they do not fill `data`.
 
-    Numbers of one byte, which most are, are read in place: a call for each would double the time.
+    Most numbers have one byte, and are read in place: a call for each would double the time.
     """
     found: list[RawRecord] = []
     at = 0
@@ -134,18 +135,18 @@ def _unpacked(buffer: Buffer, position: int, header: BatchHeader) -> bytes:
 
 
 def checked(buffer: Buffer, position: int, header: BatchHeader) -> BatchHeader:
-    """The header, if the batch is what was written. Raises KafkaError(CORRUPT_MESSAGE): a new CRC must not hide damage."""
+    """The header, if the batch is intact. Raises KafkaError(CORRUPT_MESSAGE): a rebuilt batch's new CRC must not hide damage."""
     if header.last_offset_delta < 0 or header.record_count < 0 or not crc_is_valid(buffer, position, header):
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} is broken")
     return header
 
 
 class Transactions:
-    """Which transactional batches were aborted, and which markers end a transaction of which something is left.
+    """Which transactional batches were aborted, and which markers end a transaction that still has batches.
 
-    `note` takes every batch of the log, in order, up to the high watermark: also those behind the part that is cleaned,
-    or an aborted batch in it whose marker is behind it would count as committed. Then the pass that copies calls `saw`
-    for each transactional data batch and `is_of_nothing` for each control batch, in order.
+    First, `note` gets every batch of the log up to the high watermark, in order. This includes batches behind the cleaned part:
+    else an aborted batch whose marker is there would count as committed. Then the copying pass calls `saw` for each
+    transactional data batch and `is_of_nothing` for each control batch, in order.
     """
 
     def __init__(self) -> None:
@@ -154,7 +155,7 @@ class Transactions:
         self._seen: set[int] = set()
 
     def note(self, buffer: Buffer, position: int, header: BatchHeader) -> None:
-        """Data batches start transactions, markers end them."""
+        """A data batch starts a transaction, a marker ends it."""
         if header.is_control:
             kind = marker_kind(buffer, position, header)
             if kind in (ABORT, COMMIT):
@@ -164,11 +165,11 @@ class Transactions:
             self._open.setdefault(header.producer_id, header.base_offset)
 
     def first_open(self, end_offset: int) -> int:
-        """Where the first transaction starts that none of these markers ends, at most `end_offset`."""
+        """The start of the first transaction without a marker, or `end_offset` if that is lower."""
         return min([end_offset, *self._open.values()])
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Of a data batch: True when its transaction's marker says abort."""
+        """True for a data batch whose transaction ends with an abort marker."""
         if not header.is_transactional:
             return False
         ends = self._ends.get(header.producer_id, [])
@@ -176,11 +177,11 @@ class Transactions:
         return at < len(ends) and ends[at][1]
 
     def saw(self, header: BatchHeader) -> None:
-        """A transactional data batch, whether it stays or not."""
+        """Notes a transactional data batch of the copying pass, whether it is kept or not."""
         self._seen.add(header.producer_id)
 
     def is_of_nothing(self, buffer: Buffer, position: int, header: BatchHeader) -> bool:
-        """Of a control batch: True when no batch of its transaction came before it in this pass, or it is empty."""
+        """True for a control batch that is empty, or whose transaction has no batch before it in this pass."""
         if header.record_count == 0:
             return True
         if marker_kind(buffer, position, header) not in (ABORT, COMMIT):
@@ -199,7 +200,7 @@ def marker_kind(buffer: Buffer, position: int, header: BatchHeader) -> int | Non
 
 
 def note_keys(offset_map: OffsetMap, buffer: Buffer, position: int, header: BatchHeader, first_dirty: int) -> bool:
-    """Notes the keys of a data batch from `first_dirty` on; False when the map is full. Raises KafkaError."""
+    """Adds the keys of a data batch, from `first_dirty` on, to the map. False when the map is full. Raises KafkaError."""
     put = offset_map.put
     base = header.base_offset
     for *_, delta, key, _ in raw_records(_unpacked(buffer, position, header), header.record_count):
@@ -211,7 +212,7 @@ def note_keys(offset_map: OffsetMap, buffer: Buffer, position: int, header: Batc
 
 
 class LastOfProducer(NamedTuple):
-    """What must be kept of a producer: the batch that ends at `last_offset`, or its marker if it has none (-1)."""
+    """The batch of a producer that must be kept: the one that ends at `last_offset`, or if that is -1, its marker of `epoch`."""
 
     last_offset: int
     epoch: int
@@ -237,7 +238,7 @@ class BatchCleaner:
         self.records_dropped = 0
 
     def cleaned(self, buffer: Buffer, position: int, header: BatchHeader) -> Buffer | None:
-        """What is written instead of the batch at `position`: itself, a smaller one, or nothing. Raises KafkaError."""
+        """The replacement of the batch at `position`: itself, a rebuilt batch, or None. Raises KafkaError."""
         horizon = header.delete_horizon_ms
         is_over = horizon is not None and horizon <= self._now_ms
         if header.is_control:
@@ -268,7 +269,7 @@ class BatchCleaner:
         return _rebuilt(header, data, kept, horizon)
 
     def _kept(self, data: bytes, header: BatchHeader, is_over: bool) -> tuple[list[RawRecord], bool]:
-        """The records that stay, and whether a tombstone is among them."""
+        """The records that are kept, and whether a tombstone is among them."""
         records = raw_records(data, header.record_count)
         if header.is_control:
             return records, any(not record[-1] for record in records)
@@ -297,13 +298,13 @@ class BatchCleaner:
 
 
 def _emptied(header: BatchHeader) -> bytes:
-    """Only the header is left: who wrote it, up to which sequence and offset."""
+    """The batch without records: the header keeps its producer, sequence and offsets."""
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_BIT)
     return with_compression(header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0), b"", 0)
 
 
 def _rebuilt(header: BatchHeader, data: bytes, kept: list[RawRecord], horizon: int | None) -> bytes:
-    """The batch of the records that stay. Its base timestamp is the first one's, or the horizon: deltas follow it."""
+    """The batch of the kept records. Its base timestamp is the first record's, or the delete horizon."""
     old_base = header.base_timestamp
     if header.is_log_append_time:
         timestamps = [header.max_timestamp] * len(kept)

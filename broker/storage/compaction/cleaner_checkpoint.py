@@ -1,9 +1,9 @@
-"""Up to where each compacted log is clean: `cleaner-offset-checkpoint` in every log directory (LOG-4).
+"""The offset up to which each compacted log is clean: `cleaner-offset-checkpoint` in every log directory (LOG-4).
 
-An entry that is too high is dangerous: what is below it is not searched for later records of a key, so a tombstone there
-could be removed before what it deletes. So when a log is cut, it is lowered on the disk before anything is appended (`LoweredPoints`);
-when a log is deleted, before another of its name is made; and after a crash nothing above the recovery point is believed
-clean. One that is too low only costs time.
+An entry that is too high is dangerous: records below it are not searched for later records of a key, so a tombstone there
+could be removed before the record that it deletes. An entry is therefore lowered on the disk after a cut, before anything is
+appended (`LoweredPoints`), and after a deletion, before a log of the same name is created. At a start, nothing above the
+recovery point counts as clean. An entry that is too low only costs time.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ class CleanerCheckpoint:
         self._turns = itertools.count(1)
 
     def restore(self, directory: LogDirectory, opened: Iterable[Log]) -> None:
-        """At start, for all logs of a directory. Raises OSError."""
+        """Sets `cleaned_up_to` of all logs of a directory, at a start. Raises OSError."""
         offsets = directory.read_offsets(CLEANED)
         for found in opened:
-            if found.directory == f"{directory.path}/{found.topic_partition}":  # no copy on its way to this directory
+            if found.directory == f"{directory.path}/{found.topic_partition}":  # not a future copy
                 found.cleaned_up_to = min(offsets.get(found.topic_partition, 0), found.recovery_point)
 
     def lower_now(self, log_dir: str) -> None:
-        """As `lower`, on the loop, waiting for the disk. The file names only logs that are here after it. Raises OSError."""
+        """As `lower`, but on the loop. Afterwards the file names only logs that exist. Raises OSError."""
         for directory in self._online(log_dir):
             if directory.read_offsets(CLEANED):
                 directory.overwrite_offsets(CLEANED, self._offsets(directory), next(self._turns))
 
     async def lower(self, log_dir: str) -> None:
-        """Logs of the directory were cut: waits until their offsets, if there were any, are on the disk. Raises OSError."""
+        """After a cut: waits until the offsets of the directory's logs are on the disk, if its file has any. Raises OSError."""
         for directory in self._online(log_dir):
             if directory.read_offsets(CLEANED):
                 await self.write(log_dir)

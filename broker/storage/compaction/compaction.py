@@ -1,11 +1,11 @@
-"""Which log is compacted next, how far, and which segments become one (LOG-4). Pure; the rules are Kafka 3.9's LogCleaner.
+"""Which log is compacted next, how far, and which segments are merged (LOG-4). Pure; the rules are Kafka 3.9's (LogCleaner).
 
     0        log start      first dirty             first uncleanable                 LEO
     |............|--- clean ---|--------- dirty ---------|--- left alone ---|- active -|
 
-Clean: each key is there once. Dirty: what was written since. A cleaning notes the last offset of each key of the dirty part,
-as far as its memory reaches, and then copies all segments up to there without the records that a later one has replaced.
-Left alone is what is not stable (high watermark, open transactions), not on the disk for sure, or too young.
+The clean part has each key once. The dirty part was written since the last cleaning. A cleaning notes the last offset of each
+key in the dirty part, as far as its memory reaches. It then copies all segments up to there without the records that a later one
+replaced. Records are left alone if they are not stable (high watermark, open transactions) or too young.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ NO_TIMESTAMP = -1
 INDEX_ENTRY_BYTES_MAX = 12
 
 KEY_BYTES_MAX = 16
-"""A longer key is noted by a digest, which is longer than this: no key can be taken for another's digest."""
+"""A longer key is replaced by its digest. The digest is longer than this, so it never equals a short key."""
 DIGEST_BYTES = 20
 ENTRY_BYTES = 200
-"""What a key and its offset take in a dict, measured: the key up to 69 bytes, the offset 32, the slot up to 100."""
+"""Measured size of a key and its offset in a dict: the key up to 69 bytes, the offset 32, the slot up to 100."""
 
 
 class SegmentFacts(NamedTuple):
-    """A segment as compaction sees it: sizes in bytes, times in ms.
+    """The facts about a segment that compaction needs: sizes in bytes, times in ms.
 
-    `first_ms` is the largest timestamp of its first batch, `newest_ms` of all; NO_TIMESTAMP when not known or needed.
+    `first_ms` is the largest timestamp of the first batch, `newest_ms` that of all; NO_TIMESTAMP if unknown or not needed.
     """
 
     base_offset: int
@@ -41,7 +41,7 @@ class SegmentFacts(NamedTuple):
 
 
 class Cleanable(NamedTuple):
-    """What of a log could be cleaned. `is_overdue`: max.compaction.lag.ms is over for something in it."""
+    """The part of a log that can be cleaned. `is_overdue`: some of it is older than `max.compaction.lag.ms`."""
 
     first_dirty: int
     first_uncleanable: int
@@ -51,12 +51,12 @@ class Cleanable(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The dirty bytes' share."""
+        """The share of dirty bytes."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
     def is_due(self, min_ratio: float) -> bool:
-        """Whether `min.cleanable.dirty.ratio` or `max.compaction.lag.ms` asks for a cleaning."""
+        """Whether `min.cleanable.dirty.ratio` or `max.compaction.lag.ms` requires a cleaning."""
         return self.dirty_bytes > 0 and (self.is_overdue or self.ratio > min_ratio)
 
 
@@ -71,10 +71,10 @@ def cleanable(
     max_lag_ms: int,
     now_ms: int,
 ) -> Cleanable:
-    """Looks at the segments of a log, of which the last is the active one and stays as it is.
+    """The cleanable part of a log. The last of its `segments` is the active one, and is not cleaned.
 
-    `cleaned_up_to` is from the checkpoint; where that cannot be (beyond the end, before the start), all is dirty.
-    `stable_offset`: nothing at or after it is touched; a segment that holds it counts as a whole.
+    `cleaned_up_to` is from the checkpoint. If it is outside of the log, the whole log is dirty. The segment that holds
+    `stable_offset`, and all later ones, are not cleaned.
     """
     first_dirty = cleaned_up_to if log_start_offset <= cleaned_up_to <= log_end_offset else log_start_offset
     limit = min(stable_offset, segments[-1].base_offset)
@@ -93,7 +93,7 @@ def cleanable(
 def grouped(
     segments: Sequence[SegmentFacts], *, end_offset: int, segment_bytes: int, index_bytes: int
 ) -> list[tuple[int, int]]:
-    """Splits segments, up to `end_offset`, into runs [first, end) that each fit into one: bytes, indexes, relative offsets."""
+    """Splits segments, up to `end_offset`, into runs [first, end) that fit in one segment: size, index size, relative offsets."""
     ends = [*(s.base_offset for s in segments[1:]), end_offset]
     runs: list[tuple[int, int]] = []
     first = size = entries = 0
@@ -110,7 +110,7 @@ def grouped(
 
 
 class OffsetMap:
-    """The last offset of each key of the dirty part, up to a number of keys that fits `log.cleaner.dedupe.buffer.size`."""
+    """The last offset of each key of the dirty part. Limited to the keys that fit in `log.cleaner.dedupe.buffer.size`."""
 
     __slots__ = ("_limit", "_offsets", "latest_offset")
 
@@ -123,7 +123,7 @@ class OffsetMap:
         return len(self._offsets)
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Notes that `key` was written at `offset`; False when there is no room for a further key."""
+        """Notes that `key` was written at `offset`. False when there is no room for another key."""
         if len(key) > KEY_BYTES_MAX:
             key = blake2b(key, digest_size=DIGEST_BYTES).digest()
         offsets = self._offsets
@@ -133,7 +133,7 @@ class OffsetMap:
         return True
 
     def reached(self, offset: int) -> None:
-        """All up to `offset` was looked at."""
+        """Everything up to `offset` was read."""
         self.latest_offset = max(self.latest_offset, offset)
 
     def is_replaced(self, key: bytes, offset: int) -> bool:

@@ -1,14 +1,14 @@
 """Compaction of logs with `cleanup.policy=compact`, one at a time, in slices between the broker's other work (LOG-4).
 
-1. The dirtiest log that is due is taken (`compaction.cleanable`). What is to be cleaned is on the disk, and the recovery point's
-   checkpoint says so: recovery must not take the holes that compaction makes for damage.
+1. The dirtiest log that is due is chosen (`compaction.cleanable`) and flushed, and its recovery point is checkpointed. Recovery
+   would otherwise take the holes that compaction makes for damage.
 2. The dirty part is read: the last offset of each key, as far as `log.cleaner.dedupe.buffer.size` reaches.
-3. All segments up to there are copied, group by group, without what was replaced (`batch_cleaning`). Each new segment is
+3. All segments up to there are copied, group by group, without replaced records (`batch_cleaning`). Each new segment is
    synced, then takes the place of its group in one step on the loop (`segment_swap`).
-4. `cleaner-offset-checkpoint` says up to where the log is clean.
+4. `cleaner-offset-checkpoint` records up to which offset the log is clean.
 
-A thread reads, unpacks and writes one slice at a time, so the loop waits for no more than that. After each slice the log is
-looked at again: if it was cut, closed, deleted, or its policy changed, the work is thrown away.
+A thread reads, unpacks and writes one slice at a time. After each slice the loop checks the log again: if it was cut, closed or
+deleted, or its policy changed, the work is discarded.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ log = logging.getLogger(__name__)
 
 SLICE_BYTES = 64 * 1024
 SLICE_RECORDS = 1000
-"""What a thread does at one time: about a millisecond."""
+"""Limits of one slice: about a millisecond of work for a thread."""
 
 LOGS_IN_A_SLICE = 100
-"""Looking at a log takes some 10 us, more when its segments' times are asked for."""
+"""Logs examined before the loop may do other work. One takes some 10 us, or more if its segments' times are needed."""
 
 EachBatch = Callable[[Buffer, int, BatchHeader], bool]
-"""(buffer, position, header) -> False to stop there"""
+"""(buffer, position, header) -> False to stop before this batch"""
 
 
 class CleanerSettings(NamedTuple):
-    """Of the broker: bytes, bytes per second, seconds."""
+    """The broker's `log.cleaner.*` settings, in bytes, bytes per second and seconds."""
 
     is_enabled: bool = True
     backoff_s: float = 15.0
@@ -69,11 +69,11 @@ class CleanerSettings(NamedTuple):
 
 
 class GaveUp(Exception):
-    """The log changed meanwhile: what was cleaned is not for it any more."""
+    """The log changed meanwhile: the cleaning is discarded."""
 
 
 class NeedsMarkers(Exception):
-    """The log has transactions: their ends must be known before."""
+    """The log has transactions. Their markers must be read before it is cleaned."""
 
 
 class LogCleaner:
@@ -95,13 +95,13 @@ class LogCleaner:
         self._write_event = write_event
 
     async def run(self) -> None:
-        """Cleans what is due until cancelled. A directory that fails is reported."""
+        """Cleans logs that are due, until cancelled. A directory that fails is reported."""
         while True:
             if not (self.settings.is_enabled and await self.clean_next()):
                 await asyncio.sleep(self.settings.backoff_s)
 
     async def clean_next(self) -> bool:
-        """Cleans the dirtiest log that is due; False when there is none, or it came to nothing."""
+        """Cleans the dirtiest log that is due. False when no log is due, or the cleaning did not succeed."""
         try:
             chosen = await self._choose()
             if chosen is None:
@@ -111,7 +111,7 @@ class LogCleaner:
             return False
 
     async def _choose(self) -> tuple[Log, Cleanable] | None:
-        """Looks at all logs, in slices. Raises LogDirFailed."""
+        """The dirtiest log that is due. Examines all logs, in slices. Raises LogDirFailed."""
         due = []
         for at, found in enumerate(list(self.manager.logs()), 1):
             if at % LOGS_IN_A_SLICE == 0:
@@ -144,7 +144,7 @@ class LogCleaner:
         )
 
     def _stable_offset(self, found: Log) -> int:
-        """The high watermark, or where the first open transaction starts. 0 while nobody knows the high watermark."""
+        """The lower of the high watermark and the start of the first open transaction. 0 while the high watermark is unknown."""
         if self.manager.high_watermark_of is None:
             return 0
         open_transactions = [
@@ -169,7 +169,7 @@ class LogCleaner:
             self._leave_alone(found, error)
             return False
         except Exception as error:
-            # The task's boundary: whatever is in one log, the others and the broker continue.
+            # The task's boundary: no content of one log may stop the cleaning of the others.
             log.exception("%s is not compacted any more", found.topic_partition)
             self._leave_alone(found, error)
             return False
@@ -181,7 +181,7 @@ class LogCleaner:
 
 
 def _facts(segments: Sequence[Segment], min_lag_ms: int = 0, max_lag_ms: int = LONG_MAX) -> list[SegmentFacts]:
-    """Times are looked up only where a lag asks for them: that may read the disk. Raises OSError."""
+    """Looks up times only if a lag setting needs them, as this may read the disk. Raises OSError."""
     return [
         SegmentFacts(
             segment.base_offset,
@@ -195,7 +195,7 @@ def _facts(segments: Sequence[Segment], min_lag_ms: int = 0, max_lag_ms: int = L
 
 
 class Cleaning:
-    """One log is cleaned once. Raises GaveUp, KafkaError for a batch that cannot be read, OSError, LogDirFailed."""
+    """One cleaning of one log. Raises GaveUp, KafkaError for a batch that cannot be read, OSError, LogDirFailed."""
 
     def __init__(self, cleaner: LogCleaner, cleaned: Log, work: Cleanable) -> None:
         self._manager = cleaner.manager
@@ -235,7 +235,7 @@ class Cleaning:
         )
 
     async def _make_safe(self) -> None:
-        """Step 1: what is to be cleaned is on the disk, and the recovery point's checkpoint says so."""
+        """Step 1: flushes the part to be cleaned, and checkpoints the recovery point."""
         if self._log.recovery_point < self._work.first_uncleanable:
             await self._log.flush()
             self._look_again(self._sources)
@@ -245,13 +245,14 @@ class Cleaning:
         self._look_again(self._sources)
 
     def _look_again(self, sources: Sequence[Segment]) -> None:
-        """After every await. Raises GaveUp."""
+        """Checks that the log can still be cleaned. Call after every await. Raises GaveUp."""
         if self._manager.get(self._log.topic_partition) is not self._log:
             raise GaveUp("it is not here any more")
         if "compact" not in self._log.config.cleanup_policy:
             raise GaveUp("its policy changed")
         if self._manager.futures.get(self._log.topic_partition) is not None:
-            # A copy has values whose deletion it would never see, if the tombstone went now (KIP-113).
+            # The copy may have a value whose tombstone it has not read yet. If the tombstone is removed now, the copy keeps the
+            # value for good (KIP-113).
             raise GaveUp("it moves to another log directory")
         if not self._log.holds(sources, self._cuts):
             raise GaveUp("its segments changed")
@@ -259,7 +260,7 @@ class Cleaning:
     # -- reading --------------------------------------------------------------------------------------------------
 
     async def _read_dirty_part(self) -> None:
-        """Step 2."""
+        """Step 2: fills the offset map from the dirty part."""
         first_dirty = self._work.first_dirty
         self._map = OffsetMap(self._settings.dedupe_bytes, self._settings.load_factor)
         is_full = False
@@ -289,9 +290,9 @@ class Cleaning:
         return self._transactions
 
     async def _read_markers(self) -> Transactions:
-        """Of the whole log, as far as it is replicated: what is cleaned may belong to a transaction that ended behind it.
+        """Reads the markers up to the high watermark: a transaction in the cleaned part may end behind that part.
 
-        Where one is that has no such end, the cleaning stops before its segment: the end may still be cut off.
+        The cleaning stops before the segment of a transaction without a replicated marker: that marker may still be cut off.
         """
         high_watermark_of = self._manager.high_watermark_of
         high_watermark = high_watermark_of(self._log.topic_partition) if high_watermark_of is not None else 0
@@ -310,7 +311,7 @@ class Cleaning:
         return found
 
     def _stop_before(self, offset: int) -> None:
-        """Only whole segments before it are cleaned. Raises GaveUp when nothing of them is dirty."""
+        """Limits the cleaning to whole segments before `offset`. Raises GaveUp when none of them is dirty."""
         bases = [*(source.base_offset for source in self._sources), self._work.first_uncleanable]
         end = max((base for base in bases if base <= offset), default=0)
         self._work = self._work._replace(first_uncleanable=end)
@@ -321,7 +322,7 @@ class Cleaning:
     async def _walk(self, source: Segment, pinned: Sequence[Segment], each: EachBatch) -> None:
         """Calls `each` for the batches of a segment, in a thread, slice by slice."""
         position = 0
-        end = source.size  # of the active segment: what comes behind it may be half written
+        end = source.size  # later appends to the active segment may be half written
         goes_on = True
 
         def work() -> None:
@@ -344,7 +345,7 @@ class Cleaning:
     # -- copying --------------------------------------------------------------------------------------------------
 
     async def _copy(self) -> tuple[int, int]:
-        """Step 3. Returns how many bytes are left, and how many records went."""
+        """Step 3: copies the segments. Returns the bytes that are left, and the number of records dropped."""
         end_offset = self._map.latest_offset + 1
         producers = {
             producer_id: LastOfProducer(entry.batches[-1].last_offset if entry.batches else -1, entry.epoch)
@@ -370,7 +371,7 @@ class Cleaning:
         return left, batches.records_dropped
 
     async def _copy_group(self, group: Sequence[Segment], batches: BatchCleaner) -> int:
-        """One new segment of a group, swapped in. Returns its size."""
+        """Makes one new segment of a group, and swaps it in. Returns its size."""
         directory, base = self._log.directory, group[0].base_offset
         target: Segment | None = None
 
@@ -397,7 +398,7 @@ class Cleaning:
                 await self._copy_segment(source, target, batches)
             await self._finish(target)
             self._look_again(group)
-            # From here on its files may be the only ones, even if the disk fails in between.
+            # From here on, the new segment's files may be the only ones, even if the swap fails half-way.
             is_offered = True
             self._log.replace_segments(target, group)
         finally:
@@ -440,7 +441,7 @@ class Cleaning:
             await self._throttle(position - start + target.size - size)
 
     async def _finish(self, target: Segment) -> None:
-        """All of it is on the disk before it counts."""
+        """Syncs the new segment before it is swapped in."""
         directory = self._log.directory
 
         def sync() -> None:
@@ -456,9 +457,9 @@ class Cleaning:
 
 
 def _slice(source: Segment, position: int, end_position: int, each: EachBatch) -> tuple[int, bool]:
-    """Some batches of [position, end_position): where the next slice starts, and False when `each` wanted to stop.
+    """Calls `each` for some batches of [position, end_position). Returns the next slice's position, and False if `each` stopped.
 
-    For a thread. Raises KafkaError(CORRUPT_MESSAGE) for what is no batch, OSError.
+    For a thread. Raises KafkaError(CORRUPT_MESSAGE) for bytes that are not a batch, OSError.
     """
     left = end_position - position
     data = source.read(position, min(SLICE_BYTES, left), may_block=True)

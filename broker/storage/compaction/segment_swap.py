@@ -1,13 +1,13 @@
 """One compacted segment takes the place of several, safely at every point where the machine may stop (LOG-4, FLT-24).
 
     1. the new segment is written and synced as <base>.log.cleaned, .index.cleaned, .timeindex.cleaned
-    2. renamed to .swap, the log file last: from here on the new one counts, whatever happens
-    3. the old ones' files are renamed to .deleted
-    4. .swap is taken off the new one's names
+    2. its files are renamed to .swap, the log file last: from here on the new segment counts, even after a crash
+    3. the old segments' files are renamed to .deleted
+    4. the suffix .swap is removed from the new segment's files
     5. the directory is synced, the .deleted files are removed
 
-`finish_swaps` does the rest of it when a log is opened: before 2 the new files are dropped, after it the old ones. A directory
-that Kafka left in the middle of its own swap is treated alike (Kafka 3.9's LogLoader).
+`finish_swaps` completes an interrupted swap when a log is opened: before step 2 the new files are dropped, after it the old
+ones. It also completes a swap that Kafka left unfinished (Kafka 3.9's LogLoader).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)(\.cleaned|\.
 
 
 def remove_cleaned(filesystem: FileSystem, directory: str, base_offset: int) -> None:
-    """What an earlier attempt may have left. Raises OSError."""
+    """Removes the files that an earlier attempt may have left. Raises OSError."""
     for kind in KINDS:
         filesystem.remove(f"{directory}/{segment_name(base_offset)}{kind}{CLEANED_SUFFIX}")
 
 
 def swap_files(cleaned: Segment, sources: Sequence[Segment]) -> list[str]:
-    """Steps 2 to 4, on the loop, so that nobody sees them half done. Returns what may be unlinked. Raises OSError."""
+    """Steps 2 to 4, on the loop, so that no reader sees them half done. Returns the paths to unlink. Raises OSError."""
     cleaned.rename(SWAP_SUFFIX)
     removed = [path for source in sources for path in source.remove()]
     cleaned.rename("")
@@ -43,7 +43,7 @@ def swap_files(cleaned: Segment, sources: Sequence[Segment]) -> list[str]:
 
 
 def finish_swaps(filesystem: FileSystem, directory: str, index_interval_bytes: int) -> list[str]:
-    """Before anything else is read in a log's directory. Returns the names that are there. Raises OSError."""
+    """Completes interrupted swaps. Call before anything else is read in a log's directory. Returns its names. Raises OSError."""
     names = filesystem.list(directory)
     if not any(name.endswith(SWAP_SUFFIX) for name in names):
         return names
@@ -53,7 +53,7 @@ def finish_swaps(filesystem: FileSystem, directory: str, index_interval_bytes: i
         if match:
             key = match[3] if match[3] == CLEANED_SUFFIX else match[2] + (match[3] or "")
             found.setdefault(key, set()).add(int(match[1]))
-    # Kafka renames the log file first: while any .cleaned is left, its old segments are all there.
+    # Kafka renames the log file first: while any .cleaned file is left, its old segments all exist.
     first_cleaned = min(found.get(CLEANED_SUFFIX, ()), default=None)
     for base in sorted(found.get(".log" + SWAP_SUFFIX, ())):
         if first_cleaned is None or base < first_cleaned:
@@ -70,7 +70,7 @@ def _finish(filesystem: FileSystem, directory: str, base: int, bases: set[int], 
     for _, header in swapped.headers():
         end = header.next_offset
     swapped.close()
-    # An old one that had nothing left, at the very end, stays: what it has is older than what replaced it.
+    # An old segment at the very end, of which no record was kept, stays: its records are older than those that replaced them.
     old = sorted(one for one in bases if one == base or base <= one < end)
     log.warning("%s: the swap of a compacted segment up to %d is finished, %d old ones go", stem, end, len(old))
     for one in old:

@@ -1,25 +1,24 @@
-"""Since when a broker's disks have been there. This distinguishes a lost log from one that was never made (FLT-33, INV-1).
+"""Since when a broker's disks have been present. This distinguishes a lost log from one that was never created (FLT-33, INV-1).
 
-A replica without a log is ordinary: the broker may have died between the creation of the topic and its first LeaderAndIsr.
-It is a loss when the disk was emptied or replaced. The two look alike, so each log directory has a file `ottla.disk`
-(Kafka ignores it):
+A replica without a log is normal if the broker died between the creation of the topic and its first LeaderAndIsr. If the disk was
+emptied or replaced, the log is lost. The two cases look alike, so each log directory has a file `ottla.disk` (Kafka ignores it):
 
     since.broker.epoch=4294967310     the broker epoch of the first life of the broker that had this disk
     log.dirs=/data/a,/data/b          all directories of that broker when the file was written
     version=0
 
-A broker epoch and the creation of a partition's state are both zxids of ZooKeeper, which count up. A partition that is older
-than one of the broker's disks may have had its log on the disk that was there before.
+A broker epoch and the creation of a partition's state are both ZooKeeper zxids, which increase. A partition that is older than
+one of the broker's disks may have had its log on an earlier disk.
 
-`since` becomes the present broker epoch
+`since` is set to the current broker epoch
 
-1. of a directory without `meta.properties`: the disk is empty;
-2. of all directories, when one of them was removed from `log.dirs`: logs may have been lost with it;
-3. of all directories, when a high watermark checkpoint names a log that is not there: somebody has removed it by hand. A topic
-   that was deleted within the last seconds before a crash looks the same; that only means more caution;
-4. of a directory whose file is damaged.
+1. for a directory without `meta.properties`: the disk is empty;
+2. for all directories, when one was removed from `log.dirs`: logs may have been lost with it;
+3. for all directories, when a high watermark checkpoint names a log that does not exist: somebody removed it by hand. A topic
+   that was deleted in the last seconds before a crash looks the same; this only adds caution;
+4. for a directory whose file is damaged.
 
-A directory that was made by Kafka, or before this file existed, counts as old.
+A directory that Kafka created, or that is older than this file, counts as present since always.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ ALWAYS = 0
 
 @dataclass(frozen=True, slots=True)
 class DiskHistory:
-    """What the file says."""
+    """The content of the file."""
 
     since: int
     directories: tuple[str, ...]
@@ -77,9 +76,9 @@ class DiskHistories:
         self._report = report
 
     def take_up(self, present: Collection[TopicPartition], broker_epoch: int) -> int:
-        """Since when all disks have been there; what has changed is written.
+        """The broker epoch since which all disks have been present. Writes the files that changed.
 
-        To be called in each life of the broker, before `meta.properties` is written. `present` are the partitions that have a log.
+        Call once in each life of the broker, before `meta.properties` is written. `present`: the partitions that have a log.
         """
         found = self._of_each(lambda directory: self._read(directory, broker_epoch))
         lost = {tp for missing in self._of_each(lambda d: _lost(d, present)).values() for tp in missing}

@@ -1,24 +1,24 @@
-"""Future logs: copies that are to take the place of a log in another directory (LOG-6, KIP-113).
+"""Future logs: copies that will replace a log in another directory (LOG-6, KIP-113).
 
     <topic>-<p>                        the log that is served
     <topic>-<p>.<32 hex>-future        a copy that grows, in another log directory
     <topic>-<p>.<32 hex>-delete        what is being removed
 
-Taking the place of the log, in this order:
+The copy replaces the log in these steps:
 
-1. All of the copy is synced, and then a file `replaces-current` in its directory: from here on it counts as complete.
-2. On the loop, without a wait in between: what was appended meanwhile is copied; the log becomes `-delete`, the copy gets its name.
-3. Both log directories are synced; then the file and what is `-delete` are removed.
+1. The copy is synced, then a file `replaces-current` in its directory. From here on the copy counts as complete.
+2. On the loop, without a wait in between: new appends are copied, the log is renamed to `-delete`, the copy gets the log's name.
+3. Both log directories are synced, then the file and the `-delete` directory are removed.
 
-After a crash the names tell how far it got. Names of two file systems can come back from a power loss in any mixture:
+After a crash the names show which step was reached. After a power loss, the names in two file systems may be of different steps:
 
-    log     copy                           then
-    there   future                         before 2: the file is removed, the copying continues
-    none    future, with the file          within 2: the copy gets its name now
-    there   at its name, with the file     within 3: the log is older, and is removed
-    none    at its name, with the file     the file is removed
+    log      copy                           at the start
+    exists   future                         before 2: the file is removed, the copying continues
+    missing  future, with the file          in 2: the copy gets the log's name now
+    exists   final name, with the file      in 3: the log is older, and is removed
+    missing  final name, with the file      the file is removed
 
-Where a directory is offline nothing of this is decided, and nothing that is `-delete` removed: the log may lie there, or here.
+While a directory is offline, none of this is done and no `-delete` directory is removed: the log may be in either directory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 REPLACES_CURRENT = "replaces-current"
 TOPIC_NAME_MAX = 255 - 43
-"""A longer one leaves no room for the suffix in a file's name (Kafka's rule too)."""
+"""A longer topic name leaves no room for the suffix in a file name (Kafka has the same rule)."""
 
 _PLAIN = re.compile(r"(.+)-(0|[1-9][0-9]*)")
 _FUTURE = re.compile(rf"(.+)-(0|[1-9][0-9]*)\.[0-9a-f]{{32}}{FUTURE_SUFFIX}")
@@ -60,11 +60,11 @@ class _Found(NamedTuple):
 
 
 PREFERRED_MAX = 20_000
-"""Replicas that are not here, and of which an admin said where they are to be made."""
+"""Maximum number of replicas that are not here yet, and for which an admin chose a directory."""
 
 
 class FutureLogs:
-    """The copies that this broker has. `preferred`: where replicas are to be made that are not here yet."""
+    """The copies of this broker. `preferred`: the directories that an admin chose for replicas that are not here yet."""
 
     def __init__(self, filesystem: FileSystem) -> None:
         self.preferred: dict[TopicPartition, str] = {}
@@ -72,7 +72,7 @@ class FutureLogs:
         self._futures: dict[TopicPartition, Log] = {}
 
     def prefer(self, tp: TopicPartition, directory: str) -> None:
-        """Where the replica is to be made. Anybody may say so of any name, so only the newest PREFERRED_MAX count."""
+        """Notes the directory for a new replica. Clients may send any name, so only the newest PREFERRED_MAX are kept."""
         self.preferred.pop(tp, None)
         if len(self.preferred) >= PREFERRED_MAX:
             del self.preferred[next(iter(self.preferred))]
@@ -91,11 +91,11 @@ class FutureLogs:
         return list(self._futures)
 
     def add(self, future: Log) -> bool:
-        """False: there is another for the partition already."""
+        """False when the partition has another copy already."""
         return self._futures.setdefault(future.topic_partition, future) is future
 
     def remove(self, tp: TopicPartition) -> Log | None:
-        """Nothing happens on the disk."""
+        """Forgets the copy. Changes nothing on the disk."""
         return self._futures.pop(tp, None)
 
     def follow(self, current: Log) -> None:
@@ -117,13 +117,13 @@ class FutureLogs:
         self._filesystem.write_atomically(f"{future.directory}/{REPLACES_CURRENT}", b"")
 
     def swap(self, current: Log) -> tuple[Log, str]:
-        """Step 2; the copy ends where the log does. Returns it, and what is to be removed. Raises LogDirFailed."""
+        """Step 2. The copy and the log have the same LEO. Returns the copy, and the path to remove. Raises LogDirFailed."""
         tp = current.topic_partition
         future = self._futures.pop(tp)
         assert future.log_end_offset == current.log_end_offset, f"{future.directory} is not complete"
         future.increment_log_start(current.log_start_offset)
         for epoch, start in current.leader_epochs.entries:
-            future.leader_epochs.assign(epoch, start)  # one of which there is no record yet (BUG-15)
+            future.leader_epochs.assign(epoch, start)  # includes an epoch without records (BUG-15)
         removed = path_of_renamed(current.log_dir, tp, DELETED_SUFFIX)
         path = path_of(future.log_dir, tp)
         current.mark_deleted()
@@ -140,7 +140,7 @@ class FutureLogs:
         return future, removed
 
     def _rename_back(self, removed: str, path: str) -> None:
-        """The copy is lost with its disk: the log is what there is. It is closed, and opened at the next start."""
+        """Undoes the log's rename, as the copy's disk failed. The log is closed, and opened at the next start."""
         try:
             self._filesystem.rename(removed, path)
         except OSError as error:
@@ -155,7 +155,7 @@ class FutureLogs:
 
 
 def _agreed_end(current: Log, future: Log) -> int:
-    """Up to where the copy has the log's records: up to the lower end of the newest epoch that both have (REP-6)."""
+    """The offset up to which the copy has the log's records: the lower end of the newest epoch that both have (REP-6)."""
     ends = dict(_epoch_ends(current))
     for epoch, end in reversed(_epoch_ends(future)):
         if epoch in ends:
@@ -171,12 +171,12 @@ def _epoch_ends(log: Log) -> list[tuple[int, int]]:
 
 
 def new_suffix() -> str:
-    """Of a new copy's directory, behind the partition's name."""
+    """The suffix of a new copy's directory, after the partition's name."""
     return f".{uuid.uuid4().hex}{FUTURE_SUFFIX}"
 
 
 def settle(filesystem: FileSystem, directories: Sequence[LogDirectory]) -> None:
-    """At start, before logs are opened, with all directories at hand: finishes what a crash interrupted, see the module.
+    """Completes interrupted replacements, see the module. At a start, before logs are opened, and only if no directory failed.
 
     Raises LogDirFailed.
     """
@@ -231,7 +231,7 @@ def _scan(
 
 
 def _unmark(filesystem: FileSystem, path: str) -> None:
-    """Synced: a file that comes back after the next move would make two logs complete. Raises OSError."""
+    """Removes `replaces-current`, synced: if it came back after the next move, two logs would be complete. Raises OSError."""
     filesystem.remove(f"{path}/{REPLACES_CURRENT}")
     filesystem.sync_directory(path)
 

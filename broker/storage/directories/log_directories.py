@@ -1,4 +1,4 @@
-"""All directories of `log.dirs` (LOG-6): their locks, where a new log is made, and what is in each at a start."""
+"""All directories of `log.dirs` (LOG-6): locks them, chooses the one for a new log, and opens the logs in them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from protocol.types import TopicPartition
 log = logging.getLogger(__name__)
 
 OpenLog = Callable[[LogDirectory, TopicPartition, str, int, int, int], Log]
-"""(directory, partition, path, recovery point, log start, up to where it was compacted)"""
+"""(directory, partition, path, recovery point, log start, offset up to which it is compacted)"""
 
 
 class LogDirectories:
-    """They are independent: one that fails takes only its own logs with it. `report` is called for one that fails."""
+    """The directories are independent: when one fails, only its own logs go offline, and `report` is called."""
 
     def __init__(self, filesystem: FileSystem, paths: Sequence[str], report: Callable[[LogDirFailed], None]) -> None:
         self._filesystem = filesystem
         self._directories = [LogDirectory(filesystem, path) for path in paths]
         self._report = report
-        # Logs of each directory, None: to be counted again. A count over ten thousand logs for each new one is too much.
+        # Number of logs in each directory, or None to count again. Counting ten thousand logs for each new one is too slow.
         self._counts: Counter[str] | None = None
 
     def __iter__(self) -> Iterator[LogDirectory]:
@@ -38,12 +38,12 @@ class LogDirectories:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Of all that are configured."""
+        """The paths of all configured directories."""
         return tuple(directory.path for directory in self._directories)
 
     @property
     def offline_paths(self) -> tuple[str, ...]:
-        """Of the directories that failed."""
+        """The paths of the directories that failed."""
         return tuple(directory.path for directory in self._directories if not directory.is_online)
 
     def spaces(self) -> dict[str, tuple[int, int] | None]:
@@ -55,7 +55,7 @@ class LogDirectories:
     def acquire(self) -> list[str]:
         """Locks the directories, and finishes interrupted moves. Blocks: for a thread. Raises LogDirectoryError.
 
-        Returns why some cannot be used; these are offline.
+        Returns a reason for each directory that cannot be used; these are offline.
         """
         failures = []
         for directory in self._directories:
@@ -72,7 +72,7 @@ class LogDirectories:
         return failures
 
     def check_meta(self, broker_id: int, cluster_id: str) -> None:
-        """Before anything is promised to anybody. Raises LogDirectoryError for another broker's or cluster's directory."""
+        """Checks every existing `meta.properties`. Raises LogDirectoryError for another broker's or cluster's directory."""
         self._look_at_each(lambda directory: directory.check_meta(broker_id, cluster_id))
 
     def ensure_meta(self, broker_id: int, cluster_id: str) -> None:
@@ -80,7 +80,7 @@ class LogDirectories:
         self._look_at_each(lambda directory: directory.ensure_meta(broker_id, cluster_id))
 
     def _look_at_each(self, look: Callable[[LogDirectory], object]) -> None:
-        """A directory that fails is reported. Raises LogDirectoryError when none is left, and what `look` raises."""
+        """Calls `look` for each online directory. Reports one that fails. Raises LogDirectoryError when none is left."""
         for directory in self.online():
             try:
                 look(directory)
@@ -92,7 +92,7 @@ class LogDirectories:
     # -- where a new log is made ----------------------------------------------------------------------------------
 
     def for_new(self, wanted: str | None, logs: Callable[[], Iterable[Log]]) -> LogDirectory | None:
-        """The directory that an admin wanted, else the one with the fewest `logs`; None: it is offline."""
+        """The directory that an admin chose (`wanted`), else the one with the fewest logs. None when it is offline."""
         online = self.online()
         if wanted is not None:
             online = [directory for directory in online if directory.path == wanted]
@@ -106,12 +106,12 @@ class LogDirectories:
         return chosen
 
     def count_again(self) -> None:
-        """Logs were removed, or have moved."""
+        """Logs were removed or moved: the next `for_new` counts them again."""
         self._counts = None
 
 
 def cannot_be_used(directory: LogDirectory, error: OSError) -> str:
-    """The directory is offline. Returns why, for people."""
+    """Takes the directory offline. Returns the reason as text."""
     log.error("log directory %s cannot be used: %s", directory.path, error)
     directory.is_online = False
     directory.release()
@@ -138,7 +138,7 @@ def open_all(
                 log.error("%s cannot be opened, and is left alone; the others are: %s", path, error)
                 continue
             last = opened[-1].segments[-1]
-            # Most are not used at once, and a process may not have so many files open.
+            # Most logs are not used soon, and a process may not have so many files open.
             if not last.rest() and filesystem.in_use.are_far_too_many:
                 last.sync_to_rest()
     except BaseException:
@@ -146,7 +146,7 @@ def open_all(
             found.close()
         raise
     if any(found.recovery_point < points.get(found.topic_partition, 0) for found in opened):
-        # Before anything is appended: what comes there is not synced.
+        # Lowered before anything is appended: later appends above the new point are not synced.
         lowered = {found.topic_partition: found.recovery_point for found in opened}
         directory.write_offsets(checkpoints.RECOVERY_POINTS, lowered, 0)
     return opened, (points.keys() | starts.keys() | marks.keys() | cleaned.keys()) - {

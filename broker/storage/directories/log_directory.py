@@ -24,7 +24,7 @@ DELETED_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 FUTURE_SUFFIX = "-future"
 RENAMED_TOPIC_MAX = 150
-"""Characters of the topic's name that the name of a deleted or set-aside directory keeps: the whole has 255."""
+"""Characters of the topic name in the name of a deleted or set-aside directory. A file name has at most 255."""
 
 
 class LogDirectoryError(Exception):
@@ -32,7 +32,7 @@ class LogDirectoryError(Exception):
 
 
 class LogDirectory:
-    """Held by one process at a time. `is_loaded`: this process has the lock, and has opened every log in it."""
+    """A log directory, used by one process at a time. `is_loaded`: this process has the lock and opened every log."""
 
     def __init__(self, filesystem: FileSystem, path: str) -> None:
         self.path = os.path.abspath(path)
@@ -46,7 +46,7 @@ class LogDirectory:
         self._content: dict[str, int] = {}
 
     def acquire(self) -> None:
-        """Makes the directory and takes its lock. Raises LogDirectoryError when a live process has it, OSError."""
+        """Creates the directory and locks it. Raises LogDirectoryError when another process has the lock, OSError."""
         self._make()
         try:
             self._lock_fd = self._filesystem.lock(f"{self.path}/{LOCK}")
@@ -56,7 +56,7 @@ class LogDirectory:
             ) from None
 
     def _make(self) -> None:
-        """A directory whose name is not on the disk is lost in a power loss, with all that was synced in it."""
+        """Creates the directory and syncs its name: else a power loss removes it, with all data that was synced in it."""
         made_in = []
         path = self.path
         while not self._filesystem.exists(path):
@@ -67,12 +67,12 @@ class LogDirectory:
             self._filesystem.sync_directory(parent)
 
     def check_is_there(self) -> None:
-        """A directory that was taken away is not made again, empty. Raises FileNotFoundError."""
+        """Raises FileNotFoundError if the directory was unmounted or removed: it must not be created again, empty."""
         if not self._filesystem.is_directory(self.path):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
 
     def release(self) -> None:
-        """Gives the lock back: from now on the directory is another process's."""
+        """Releases the lock: another process may use the directory now."""
         self.is_loaded = False
         if self._lock_fd is not None:
             self._filesystem.close(self._lock_fd)
@@ -85,7 +85,7 @@ class LogDirectory:
             self._filesystem.write_atomically(f"{self.path}/{META}", text.encode())
 
     def check_meta(self, broker_id: int, cluster_id: str) -> bool:
-        """False when there is no `meta.properties` yet. Raises LogDirectoryError as `ensure_meta`."""
+        """Checks `meta.properties`. False when there is none yet. Raises LogDirectoryError as `ensure_meta`."""
         path = f"{self.path}/{META}"
         wanted = {"broker.id": str(broker_id), "cluster.id": cluster_id}
         data = self._filesystem.read_file(path)
@@ -118,7 +118,7 @@ class LogDirectory:
         self._filesystem.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", b'{"version":0}')
 
     def space(self) -> tuple[int, int] | None:
-        """(bytes of its volume, bytes free); None when it does not tell."""
+        """(bytes of its volume, bytes free), or None if the file system returns an error."""
         try:
             return self._filesystem.space(self.path)
         except OSError as error:
@@ -129,7 +129,7 @@ class LogDirectory:
         return checkpoints.read_offsets(self._filesystem, f"{self.path}/{name}")
 
     def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int], turn: int) -> bool:
-        """Writes a checkpoint, synced: for a thread. False: one that was overtaken by a later `turn` is left out."""
+        """Writes and syncs a checkpoint. For a thread. False, without a write, after one with a later `turn`."""
         with self._writing:
             if turn < self._written.get(name, 0):
                 return False
@@ -138,7 +138,7 @@ class LogDirectory:
             return True
 
     def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Unless the file says that already: in an idle cluster every five seconds."""
+        """Writes the file if its content changes. In an idle cluster it would be the same every five seconds."""
         data = checkpoints.encode_offsets(offsets)
         told = hash(data)
         if self._content.get(name) != told:
@@ -147,18 +147,18 @@ class LogDirectory:
             self._content[name] = told
 
     def overwrite_offsets(self, name: str, offsets: Mapping[TopicPartition, int], turn: int) -> None:
-        """The same on the loop, rarely, whatever was written meanwhile.
+        """As `write_offsets`, but on the loop, rarely, and after any earlier `turn`.
 
-        Synced, too: a power loss could leave an empty file, and without a recovery point a compacted log's holes look like damage.
+        Synced, too: a power loss could leave an empty file. Without a recovery point a compacted log's holes look like damage.
         """
         with self._writing:
             self._written[name] = turn
             self._write(name, offsets)
 
     def partitions(self, *, keeps_deleted: bool = False) -> list[tuple[TopicPartition, str]]:
-        """(partition, directory) of each log in it, copies that are to replace one elsewhere included (`-future`).
+        """(partition, path) of each log in the directory, including future copies (`-future`).
 
-        Half-deleted ones are removed unless they are to be kept, other directories are left alone.
+        Removes half-deleted logs unless `keeps_deleted`. Other directories are left alone.
         """
         found = []
         for name in self._filesystem.list(self.path):
@@ -178,9 +178,9 @@ class LogDirectory:
 
 
 def path_of(log_dir: str, tp: TopicPartition, suffix: str = "") -> str:
-    """The path of a partition's directory: the one place where names from outside become a path.
+    """The path of a partition's directory. Checks names from outside before they become a path.
 
-    Whoever asked, a directory outside of `log_dir` is not made, renamed or removed. Raises KafkaError(INVALID_TOPIC_EXCEPTION).
+    The path is never outside of `log_dir`. Raises KafkaError(INVALID_TOPIC_EXCEPTION).
     """
     if not (is_valid_topic_name(tp.topic) and is_partition_number(tp.partition)):
         name = f"topic {shown(tp.topic)}, partition {shown(tp.partition)}"
@@ -189,6 +189,6 @@ def path_of(log_dir: str, tp: TopicPartition, suffix: str = "") -> str:
 
 
 def path_of_renamed(log_dir: str, tp: TopicPartition, suffix: str) -> str:
-    """What the directory is called that is deleted, or set aside: a name that no other has. Raises KafkaError as `path_of`."""
+    """The new, unique path of a directory that is deleted or set aside. Raises KafkaError as `path_of`."""
     path_of(log_dir, tp)
     return f"{log_dir}/{tp.topic[:RENAMED_TOPIC_MAX]}-{tp.partition}.{uuid.uuid4().hex}{suffix}"

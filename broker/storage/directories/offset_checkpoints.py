@@ -1,7 +1,7 @@
 """The checkpoints of all log directories: recovery points, log starts, high watermarks (LOG-3).
 
-A log's offsets are in the files of its own directory only. An entry of a log that was deleted, or moved to another directory,
-must not be taken for that of a log which is made there later: after a crash that one would not be verified (BUG-24).
+A log's offsets are in the files of its own directory only. The entry of a log that was deleted or moved to another directory
+must not be used for a log that is created there later: after a crash the new log would not be verified (BUG-24).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Report = Callable[[LogDirFailed], None]
 
 ALL = (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS)
 PAUSE_S = 0.02
-"""Between two checkpoints: cuts come in slices, and each checkpoint names all logs of its directory."""
+"""Pause between two checkpoints after cuts. Cuts come in slices, and each checkpoint names all logs of its directory."""
 
 
 class OffsetCheckpoints:
-    """Reads and writes them.
+    """Reads and writes the checkpoints.
 
-    `logs_in` are the logs in a directory, copies included. `is_served` leaves out the copies. `report` is called for each
-    failure, before it is raised. `forgotten` are logs that were removed, which the files may still name.
+    `logs_in` returns the logs in a directory, including future copies; `is_served` is False for copies. `report` is called for
+    each failure before it is raised. `forgotten` are removed logs that the files may still name.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class OffsetCheckpoints:
     ) -> None:
         self.forgotten: set[TopicPartition] = set()
         self.are_behind = False
-        """The recovery points are to be written with the next tick."""
+        """The next tick writes the recovery points."""
         self.lowered = LoweredPoints(self._write_points, self._write_points_now, report)
         self._directories = directories
         self._cleaned = cleaned
@@ -54,9 +54,9 @@ class OffsetCheckpoints:
     # -- high watermarks ------------------------------------------------------------------------------------------
 
     def read_high_watermarks(self) -> dict[TopicPartition, int]:
-        """Of the logs that are served. A directory that cannot be read has failed, and is left out.
+        """The high watermarks of the logs that are served, without those in a directory that cannot be read and so has failed.
 
-        Raises LogUnavailable when it can be read later.
+        Raises LogUnavailable if the error is temporary.
         """
         marks: dict[TopicPartition, int] = {}
         for directory in self._directories.online():
@@ -70,7 +70,7 @@ class OffsetCheckpoints:
         return marks
 
     async def write_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:
-        """`marks` of other directories' logs are not mixed up. Raises LogDirFailed."""
+        """Writes `marks`, each into the file of its log's directory. Raises LogDirFailed."""
 
         def marks_of(found: Iterable[Log]) -> dict[TopicPartition, int]:
             served = (log.topic_partition for log in found if self._is_served(log))
@@ -81,7 +81,7 @@ class OffsetCheckpoints:
     # -- recovery points and log starts ---------------------------------------------------------------------------
 
     async def write_recovery_points(self) -> None:
-        """Raises LogDirFailed, as the others."""
+        """Raises LogDirFailed, as the other writes."""
         await self._write_all(checkpoints.RECOVERY_POINTS, _recovery_points)
 
     async def write_log_starts(self) -> None:
@@ -105,12 +105,12 @@ class OffsetCheckpoints:
             except OSError as error:
                 failure = failure_of(directory.path, error)
                 self._report(failure)
-                self.are_behind |= isinstance(failure, LogUnavailable)  # once more with the next tick
+                self.are_behind |= isinstance(failure, LogUnavailable)  # retried with the next tick
         if failure is not None:
             raise failure
 
     async def _write(self, directory: LogDirectory, name: str, offsets: Mapping[TopicPartition, int]) -> bool:
-        """In a thread. False: a later one was faster, and is on the disk. Raises OSError."""
+        """Writes in a thread. False when a later write was faster, and is on the disk. Raises OSError."""
         turn = next(self._turns)
         return await asyncio.get_running_loop().run_in_executor(None, directory.write_offsets, name, offsets, turn)
 
@@ -118,12 +118,12 @@ class OffsetCheckpoints:
         behind = self.lowered.behind(directory.path)
         if behind:
             await self._cleaned.lower(directory.path)
-        # One that was overtaken by a later one is not what the disk has.
+        # If a later write was faster, these points are not on the disk.
         if await self._write(directory, checkpoints.RECOVERY_POINTS, points):
             self.lowered.written(behind)
 
     async def _write_points(self, path: str) -> None:
-        """Of a directory some of whose logs were cut. Raises OSError."""
+        """Writes the recovery points of a directory in which logs were cut. Raises OSError."""
         for directory in self._directories:
             if directory.path == path and directory.is_online:
                 await self._write_points_of(directory, _recovery_points(self._logs_in(directory)))
@@ -131,7 +131,7 @@ class OffsetCheckpoints:
                 self.lowered.written(self.lowered.behind(path))
 
     def _write_points_now(self, path: str) -> None:
-        """The same on the loop, with the log starts. Raises OSError."""
+        """As `_write_points`, but on the loop, and with the log starts. Raises OSError."""
         for directory in self._directories.online():
             if directory.path == path:
                 self._cleaned.lower_now(path)
@@ -143,9 +143,9 @@ class OffsetCheckpoints:
     # -- logs that were removed -----------------------------------------------------------------------------------
 
     def forget_removed(self) -> None:
-        """Before a log is made. A directory where that is not possible is reported: nothing is made there any more.
+        """Removes the entries of `forgotten` logs. Call before a log is created. A directory that fails is reported.
 
-        Raises LogUnavailable when it is possible later.
+        Raises LogUnavailable if the error is temporary.
         """
         for directory in self._directories.online():
             try:
@@ -155,7 +155,7 @@ class OffsetCheckpoints:
         self.forgotten.clear()
 
     def forget(self, directory: LogDirectory, partitions: Collection[TopicPartition]) -> None:
-        """These have no log in that directory. Raises OSError."""
+        """Removes the entries of partitions that have no log in the directory. Raises OSError."""
         for name in ALL:
             offsets = directory.read_offsets(name)
             kept = {tp: offset for tp, offset in offsets.items() if tp not in partitions}
@@ -170,12 +170,12 @@ class OffsetCheckpoints:
 
 
 def _recovery_points(logs: Iterable[Log]) -> dict[TopicPartition, int]:
-    """What is written of these logs."""
+    """The recovery points to write for these logs."""
     return {found.topic_partition: found.recovery_point for found in logs}
 
 
 def _log_starts(logs: Iterable[Log]) -> dict[TopicPartition, int]:
-    """Only starts that differ from the first segment's name, as Kafka does."""
+    """The log starts that are above the first segment's base offset. As in Kafka, others are not written."""
     return {
         found.topic_partition: found.log_start_offset
         for found in logs
@@ -184,15 +184,15 @@ def _log_starts(logs: Iterable[Log]) -> dict[TopicPartition, int]:
 
 
 class LoweredPoints:
-    """Recovery points that a cut has lowered: on the disk before anything is appended to such a log (INV-21).
+    """Recovery points lowered by a cut. They are on the disk before anything is appended to such a log (INV-21).
 
-    The same holds for the offset up to which a log is clean (LOG-4). What is written after a cut below the recovery point is not
-    synced, so a power loss must not bring back a checkpoint with the old point. The cut itself needs no such care: all that is
-    left of the log was synced, and a point beyond the log's end is taken for its end. So a cut only notes the log here. In a
-    rolling restart thousands of partitions are cut at about the same time; they wait together for one checkpoint of each
-    directory, which a thread writes. An append that comes earlier writes the checkpoint itself, for all of them.
+    The same holds for the offset up to which a log is clean (LOG-4). Records appended after a cut below the recovery point are
+    not synced, so a power loss must not bring back a checkpoint with the old point. The cut itself needs no checkpoint: all
+    that is left of the log was synced, and a point beyond the log's end counts as its end. A cut therefore only notes the log
+    here. In a rolling restart thousands of partitions are cut at about the same time; they share one checkpoint of each
+    directory, which a thread writes. An append before that writes the checkpoint itself, for all of them.
 
-    `write` a directory's checkpoint in a thread, or `write_now`; both call `written`. Either raises OSError.
+    `write` writes a directory's checkpoint in a thread, `write_now` on the loop. Both call `written`, and raise OSError.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class LoweredPoints:
         self._wrote = asyncio.Event()
 
     def lowered(self, log: Log) -> None:
-        """Its point was lowered. Raises OSError where there is no loop to write it later."""
+        """The log's point was lowered. Without a running loop it is written at once, which raises OSError."""
         self._behind[log] = None
         if self._writing is None or self._writing.done():
             try:
@@ -220,18 +220,18 @@ class LoweredPoints:
             self._writing = loop.create_task(self._write_all())
 
     def needed(self, log: Log) -> None:
-        """It is going to be written. Raises OSError."""
+        """Writes the checkpoint now, as the log will be written next. Raises OSError."""
         self._write_now(log.log_dir)
         log.is_point_behind = False
         self._behind.pop(log, None)
 
     async def settled(self, log: Log) -> None:
-        """Waits until appending to the log needs no checkpoint any more."""
+        """Waits until an append to the log needs no checkpoint."""
         while log in self._behind and self._writing is not None and not self._writing.done():
             await self._wrote.wait()
 
     async def done(self) -> None:
-        """Waits for what is being written."""
+        """Waits for running writes."""
         if self._writing is not None and not self._writing.done():
             await asyncio.wait([self._writing])
 
@@ -244,9 +244,9 @@ class LoweredPoints:
         return {log: log.cuts for log in self._behind if log.log_dir == log_dir}
 
     def written(self, behind: Mapping[Log, int]) -> None:
-        """What these logs said when `behind` gave them is on the disk; or their directory has failed."""
+        """The points that these logs had when `behind` returned them are on the disk, or their directory has failed."""
         for log, cuts in behind.items():
-            # One that was cut again meanwhile waits for the next.
+            # A log that was cut again meanwhile waits for the next checkpoint.
             if log in self._behind and log.cuts == cuts:
                 log.is_point_behind = False
                 del self._behind[log]
@@ -268,7 +268,7 @@ class LoweredPoints:
         try:
             await self._write(log_dir)
         except OSError as error:
-            # Each still knows that it is behind: the append that comes next writes the checkpoint itself.
+            # `is_point_behind` stays set: the log's next append writes the checkpoint itself.
             for log in self.behind(log_dir):
                 del self._behind[log]
             self._report(failure_of(log_dir, error))

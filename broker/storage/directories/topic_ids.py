@@ -1,12 +1,12 @@
-"""The topic that a log belongs to: `partition.metadata` in its directory (KIP-516), and what is believed of it.
+"""The topic that a log belongs to: `partition.metadata` in its directory (KIP-516), and when it is believed.
 
     version: 0
     topic_id: <22 characters>
 
-A topic that is deleted and made again under its name has another id, and its old records must not come back (FLT-36). But the
-file has no CRC, and one flipped bit in it must not cost the log that it stands beside (FLT-27). Two topics' random ids differ
-in dozens of bits, so a file that differs in one bit from what it should be is that file, damaged: it is written again. Kafka
-takes the whole log directory offline for a file that it cannot read, and refuses the partition for any other id.
+A topic that is deleted and created again has another id, and its old records must not come back (FLT-36). The file has no CRC,
+but one flipped bit in it must not cost the log (FLT-27). The random ids of two topics differ in dozens of bits, so a file that
+differs from the expected one in a single bit is damaged, and is written again. Kafka takes the whole log directory offline for a
+file that it cannot read, and refuses the partition for any other id.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ FLIPPED_BITS_MAX = 1
 
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _NEVER_WRITTEN = b"\0"
-"""What a power loss leaves where a file's data was not synced."""
+"""The bytes that a power loss leaves where a file's data was not synced."""
 
 
 def decode(data: bytes) -> str | None:
-    """The id; None for what is no such file."""
+    """The topic id, None if the data contains none."""
     for line in data.decode(errors="replace").splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "topic_id" and _TOPIC_ID.fullmatch(value.strip()):
@@ -41,7 +41,7 @@ def encode(topic_id: str) -> bytes:
 
 
 def can_be(data: bytes, topic_id: str) -> bool:
-    """True when the file says that id, but for one bit; also when a power loss left so little of it that it says none."""
+    """True when the file has that id, with at most one wrong bit. Bytes that a power loss removed at its end do not count."""
     if decode(data) == topic_id:
         return True
     written = data.rstrip(_NEVER_WRITTEN)
@@ -50,7 +50,7 @@ def can_be(data: bytes, topic_id: str) -> bool:
 
 
 def read(filesystem: FileSystem, directory: str) -> str | None:
-    """The id of the log there; None when there is none, or none that can be read."""
+    """The topic id of the log in the directory, None if it is missing or unreadable."""
     data = filesystem.read_file(f"{directory}/{PARTITION_METADATA}")
     if data is None:
         return None
@@ -61,7 +61,7 @@ def read(filesystem: FileSystem, directory: str) -> str | None:
 
 
 def write(filesystem: FileSystem, directory: str, topic_id: str) -> None:
-    """Not synced: the first flush of the log does it."""
+    """Writes the file without a sync: the log's first flush syncs it."""
     filesystem.write_atomically(f"{directory}/{PARTITION_METADATA}", encode(topic_id), sync=False)
 
 
@@ -71,7 +71,7 @@ def write_new(filesystem: FileSystem, directory: str, topic_id: str) -> None:
 
 
 def is_of(filesystem: FileSystem, found: Log, topic_id: str) -> bool:
-    """Whether the log can be that topic's: its file says so, says nothing, or has one wrong bit. Raises OSError."""
+    """Whether the log can be that topic's: the file has its id, has one wrong bit, or is missing. Raises OSError."""
     if found.topic_id == topic_id:
         return True
     data = filesystem.read_file(f"{found.directory}/{PARTITION_METADATA}")
@@ -79,7 +79,7 @@ def is_of(filesystem: FileSystem, found: Log, topic_id: str) -> bool:
 
 
 def adopt(filesystem: FileSystem, found: Log, topic_id: str) -> None:
-    """Writes the id of a log that has none, or a damaged one; another topic's stays what it is. Raises OSError."""
+    """Writes the id of a log that has none, or a damaged one. The id of another topic is left. Raises OSError."""
     if found.topic_id == topic_id or not is_of(filesystem, found, topic_id):
         return
     if found.topic_id is not None:

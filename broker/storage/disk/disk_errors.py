@@ -1,11 +1,11 @@
-"""Which errors say something about a disk, and which about this process or one path (LOG-6, FLT-28..30). Pure.
+"""Which errors concern a disk, and which only this process or one path (LOG-6, FLT-28..30). Pure.
 
-    a disk             EIO, ENOSPC, EROFS, EDQUOT, ESTALE, ENODEV, EACCES, ENOENT, ... and whatever is not named here
-    this process       EMFILE, ENFILE: no descriptor is left; ENOMEM: no memory. It passes.
-    one path           ENAMETOOLONG, ELOOP, ENOTDIR, EISDIR: other files of the same disk can be used. It stays.
+    a disk             EIO, ENOSPC, EROFS, EDQUOT, ESTALE, ENODEV, EACCES, ENOENT, ... and all that are not named here
+    this process       EMFILE, ENFILE: no descriptor is left; ENOMEM: no memory. Temporary.
+    one path           ENAMETOOLONG, ELOOP, ENOTDIR, EISDIR: other files of the same disk can be used. Permanent.
 
-Only an error of the disk takes a log directory offline. A failed sync is always one of the disk, whatever it says: what it has not
-written may be lost (see `FileSystem.sync`).
+Only an error of the disk takes a log directory offline. A failed sync always counts as an error of the disk, whatever its errno:
+data that it did not write may be lost (see `FileSystem.sync`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ OF_ONE_PATH = frozenset((errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.E
 
 
 def lacks_descriptor(error: OSError) -> bool:
-    """No file could be opened: neither this one nor another."""
+    """No descriptor is left, so no file can be opened."""
     return error.errno in NO_DESCRIPTOR
 
 
 def is_passing(error: OSError) -> bool:
-    """Nothing is wrong with the disk or the path; later the same call may succeed."""
+    """The disk and the path work, and the same call may succeed later."""
     return error.errno in PASSING
 
 

@@ -1,8 +1,8 @@
-"""Threads for what waits for the disk, or computes long, by kind, so that nothing slow takes the threads of what clients wait for.
+"""Threads for work that waits for the disk or computes long. Each kind has its own, so that slow work does not delay clients.
 
-Flushes and checkpoints run in the threads of the loop's own executor. Reads of pages that are not in memory, the cleaner and
-removals have their own: deleting a topic of thousands of large files must not hold up a consumer or a flush. Large batches are
-unpacked in threads of their own, which leave a processor to the loop where there are several.
+Flushes and checkpoints run in the loop's default executor. Cold reads, the cleaner and removals have their own threads: deleting
+a topic of thousands of large files must not delay a consumer or a flush. Large batches are unpacked in separate threads, which
+leave a processor to the loop where there are several.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ READS = ThreadPoolExecutor(4, "log-read")
 CLEANING = ThreadPoolExecutor(1, "log-clean")
 REMOVALS = ThreadPoolExecutor(1, "log-remove")
 UNPACKING_MAX = max(1, min(4, (os.cpu_count() or 1) // 2))
-"""So many large batches are unpacked at a time, and so many lie unpacked in memory."""
+"""Maximum number of large batches that are being unpacked, or are in memory unpacked, at one time."""
 UNPACKING = ThreadPoolExecutor(UNPACKING_MAX, "unpack")
-"""A thread of each is started when it is first needed."""
+"""The executors start their threads when they are first needed."""
 
 
 class Places:
-    """Who unpacks a large batch has one of a few places until the batch is looked through, in the order of asking."""
+    """Limits how many large batches are unpacked at a time. A batch holds its place until it is checked; the order is FIFO."""
 
     def __init__(self, count: int) -> None:
         self._free = count
@@ -39,7 +39,7 @@ class Places:
             self.give_back()
 
     async def take(self) -> None:
-        """Returns when it has a place, which it gives back with `give_back`."""
+        """Waits for a place. The caller returns it with `give_back`."""
         if self._free and not self._waiting:
             self._free -= 1
         else:

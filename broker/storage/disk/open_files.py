@@ -1,4 +1,4 @@
-"""Which files are open, so that a log at rest holds no descriptor (a broker has ten thousand logs, and a process twenty thousand files)."""
+"""Tracks open log files, and closes unused ones: a broker may have ten thousand logs, a process twenty thousand open files."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from itertools import islice
 from typing import Protocol
 
 IDLE_CHECK_TICKS = 10
-"""Files that were not used between two looks are closed."""
+"""Ticks between two checks. Files that were not used between two checks are closed."""
 OPEN_MAX = 4096
-"""With more than these open, or more than the files' share of the descriptors, each tick is a look."""
+"""With more open files than this, or than the files' share of the descriptors, every tick is a check."""
 LOOKED_AT_FOR_ONE = 64
-"""Files that are looked at when one is to be closed at once: those that are not synced stay open."""
+"""Files tried when one must be closed at once: unsynced files stay open."""
 CLOSED_AT_ONCE = 1000
-"""A close takes 1 us, and much longer on a busy machine."""
+"""Files closed per tick. A close takes 1 us, and much longer on a busy machine."""
 
 
 class OpenFile(Protocol):
-    """What opens a file when it needs one. `is_used` is set by each use."""
+    """An object that opens its file when needed. Each use sets `is_used`."""
 
     is_used: bool
 
     @property
     def can_rest(self) -> bool:
-        """Nobody uses it now, all of it is on the disk, and its descriptor is of use to others."""
+        """No thread uses the file, it is synced, and closing it frees a usable descriptor."""
         ...
 
     def rest(self) -> bool:
-        """Closes the file. False: it cannot rest."""
+        """Closes the file. False when it must stay open."""
 
 
 class OpenFiles:
-    """Those that were opened. `tick` is called each second, on the loop, where all of them are used.
+    """The open files. `tick` is called each second, on the loop.
 
-    `share`: how many of the process's descriptors are for them (`descriptors`).
+    `share`: how many of the process's descriptors are for these files (`descriptors`).
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class OpenFiles:
         self._open.pop(file, None)
 
     def belong_to_this_thread(self) -> None:
-        """The loop's, from now on: until then one thread or another opens logs."""
+        """Makes the current thread the loop's thread. Until this call, several threads open logs."""
         self._loops_thread = threading.get_ident()
 
     def tick(self) -> None:
@@ -63,18 +63,18 @@ class OpenFiles:
 
     @property
     def are_too_many(self) -> bool:
-        """More than OPEN_MAX, or than their share."""
+        """More files are open than OPEN_MAX, or than `share`."""
         return len(self._open) > min(self.share, OPEN_MAX)
 
     @property
     def are_far_too_many(self) -> bool:
-        """Also those that are not synced have to be closed: they use twice their share."""
+        """More than twice `share` are open: unsynced files must be closed, too."""
         return len(self._open) > 2 * self.share
 
     def close_one_at_rest(self) -> bool:
-        """Closes the file that was opened or looked at the longest ago, and can be closed. False: there is none, or not for us.
+        """Closes the first file that can rest, of those opened or tried longest ago. False when none of them can.
 
-        Only in the loop's thread: in another one, the loop may be using the file.
+        Does nothing outside of the loop's thread, as the loop may be using the file.
         """
         if threading.get_ident() != self._loops_thread:
             return False
@@ -86,7 +86,7 @@ class OpenFiles:
         return False
 
     def close_idle(self) -> None:
-        """Closes what was not used since the last call, some of it now and the rest in the next calls."""
+        """Closes files that were not used since the last call: some now, the rest in the next calls."""
         if not self._idle:
             for file in list(self._open):  # the cleaner's thread may open one meanwhile
                 if file.is_used:

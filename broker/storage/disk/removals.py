@@ -1,4 +1,4 @@
-"""Removes what logs do not need any more, in a thread of its own: unlinking large files takes long."""
+"""Removes files that logs do not need any more, in a separate thread: unlinking large files takes long."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ log = logging.getLogger(__name__)
 
 
 class Removals:
-    """One run at a time, which takes all that came meanwhile. A file that cannot be removed is left for the next start.
+    """One run at a time, which removes everything queued until it starts. Files that cannot be removed stay until the next start.
 
-    Where only a descriptor is missing, `retry`, called each second, tries again.
+    If a tree fails only for lack of a descriptor or memory, `retry`, called each second, tries again.
     """
 
     def __init__(self, filesystem: FileSystem) -> None:
@@ -32,12 +32,12 @@ class Removals:
         self._begin()
 
     def begin_renamed_tree(self, path: str) -> None:
-        """Its new name comes to the disk first: under the old one half of the log would count after a power loss."""
+        """Removes a renamed log. Its new name is synced first: after a power loss half a log could have its old name."""
         self._trees.append(path)
         self._begin()
 
     def retry(self) -> None:
-        """What failed for want of a descriptor may be possible now."""
+        """Retries removals that failed with a temporary error."""
         if self._postponed:
             self._trees += self._postponed
             self._postponed = []
@@ -70,7 +70,7 @@ class Removals:
             self._begin()
 
     def _remove(self, files: Sequence[str], trees: Sequence[str]) -> None:
-        """The names of all trees are synced at once, not one by one."""
+        """Syncs the new names of all trees in a directory at once."""
         for path in files:
             self._try(self._filesystem.remove, path, ())
         trees_in: dict[str, list[str]] = {}
@@ -82,7 +82,7 @@ class Removals:
                     self._try(self._filesystem.remove_tree, path, (path,))
 
     def _try(self, work: Callable[[str], None], path: str, postponed: Sequence[str]) -> bool:
-        """`postponed`: the trees that are to be removed later, if that fails for now only."""
+        """False on an error. After a temporary one, the trees `postponed` are removed later."""
         try:
             work(path)
         except OSError as error:

@@ -1,8 +1,8 @@
-"""Descriptors that are kept for nothing, so that a file can be opened when the process has no other left (FLT-30).
+"""Reserved descriptors, so that a file can be opened when the process has no other descriptor left (FLT-30).
 
-A file that is opened and closed again (a checkpoint, an index, a directory to sync) takes a spare one and gives it back. So what
-must be written is written however many connections there are. A log file that stays open may take spare ones only down
-to a half; after that its partition waits until another file is closed.
+A file that is closed soon (a checkpoint, an index, a directory to sync) takes a spare descriptor and returns it. Necessary writes
+therefore succeed however many connections there are. A log file that stays open may take only half of the spare descriptors;
+after that its partition waits until another file is closed.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class SpareDescriptors:
 
     @property
     def are_missing(self) -> bool:
-        """Some are in use, or cannot be had."""
+        """Some are in use, or could not be opened."""
         return len(self._spare) < self._wanted
 
     def keep(self, count: int) -> None:
-        """So many from now on, as soon as they can be had."""
+        """Sets the number of spare descriptors, and opens as many as possible now."""
         self._wanted = count
         while len(self._spare) > count:
             os.close(self._spare.pop())
         self.fill()
 
     def fill(self) -> None:
-        """Opens what is missing, as far as there are descriptors: to be called now and then."""
+        """Opens missing spare descriptors, as far as the limit allows. Call it now and then."""
         with contextlib.suppress(OSError):
             if self._model is None and self._wanted:
                 self._model = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -50,7 +50,7 @@ class SpareDescriptors:
                 self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def give_up_one(self, *, is_kept: bool) -> bool:
-        """Frees a descriptor for a file. False: none is left for that; `is_kept`: for one that stays open."""
+        """Frees a descriptor for a file; `is_kept`: the file stays open. False when none is left for it."""
         self._tell()
         if is_kept and len(self._spare) <= self._wanted // 2:
             return False
@@ -61,7 +61,7 @@ class SpareDescriptors:
         return True
 
     def take_back(self, fd: int) -> bool:
-        """A file's descriptor, about to be closed, becomes a spare one in the same step. False: it is to be closed."""
+        """Turns a file's descriptor into a spare one, in one step. False when the caller must close it."""
         if len(self._spare) >= self._wanted or self._model is None:
             return False
         try:

@@ -1,23 +1,23 @@
-"""The producer state of one log with its snapshots on the disk: what the Log calls (LOG-5, INV-20, INV-21, BUG-24).
+"""The producer state of one log, and its snapshots on the disk (LOG-5, INV-20, INV-21, BUG-24). The Log calls:
 
-    a batch is in the log          note       the state follows; nothing is noted before it is written
+    a batch is in the log          note       updates the state; a batch is never noted before it is written
     a segment is rolled            roll       snapshot at its base offset
     the log is closed cleanly      snapshot   at the LEO, so that the next start reads one small file
     the end moves back             cut        snapshots beyond it are removed; the state is rebuilt if a producer's batch was cut
-    segments went or were merged   drop_strays
+    segments are removed or merged drop_strays
     all is dropped                 restart_at
 
-A snapshot is written to the page cache; the log's next flush syncs it, before the recovery point moves over it. So after a
-crash those up to the recovery point are what was written, and those beyond it are not believed. With many producers it
-takes too long to encode on the loop (4 us for each producer); then only a frozen state is kept, and the flush's thread encodes
-and writes it.
+A snapshot is written to the page cache. The log's next flush syncs it before the recovery point moves past it. After a crash,
+snapshots up to the recovery point are intact, and later ones are not believed. With many producers, encoding a snapshot on the
+loop takes too long (4 us for each producer); then only a frozen state is kept, and the flush's thread encodes and writes it.
 
-A cut must not read a whole segment of small batches on the loop (4 us each, a million of them in 200 MB): every thousand
-batches a copy of the state is kept in memory, the older the sparser, so what is read again is about as much as was cut.
+A cut must not read a whole segment of small batches on the loop (4 us each, a million of them in 200 MB). Every thousand
+batches, a copy of the state is therefore kept in memory, with fewer copies of older states. The rebuild then reads about as much
+as was cut.
 
-The batches of segments that were deleted are in no log any more, but their producers are in the snapshot at the first
-segment's start. Kafka 3.9 forgets them in a restart when that offset is not above the log start; here it is used, or the
-last batch could be written twice after its records were deleted.
+The batches of deleted segments are in no log any more, but their producers are in the snapshot at the first segment's start.
+Kafka 3.9 ignores that snapshot in a restart unless its offset is above the log start. Here it is used: else a producer's last
+batch could be written twice after its records were deleted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class ProducerExpiration(NamedTuple):
-    """`producer.id.expiration.ms`, and how often it is looked whose time is over."""
+    """`producer.id.expiration.ms`, and the interval of the checks in seconds."""
 
     after_ms: int
     check_s: float
@@ -45,26 +45,26 @@ class ProducerExpiration(NamedTuple):
 
 COPY_BATCHES = 1024
 COPY_BATCHES_PER_PRODUCER = 8
-"""A copy costs as much as there are producers: with many it is made less often."""
+"""The cost of a copy grows with the number of producers: with many, copies are made less often."""
 COPIES_MAX = 16
 
 WRITTEN_AT_ONCE = 256
-"""Producers: with more the next flush writes the snapshot."""
+"""Producers in a snapshot that is written at once. With more, the next flush writes it."""
 
 ALL_PRODUCERS_MAX = 500_000
-"""Producers of all logs of a broker, and of the copies of their states: a kilobyte each at the most."""
+"""Producers in the states of all logs of a broker, and in the copies of the states. Each takes at most a kilobyte."""
 
 DEFAULT_EXPIRATION = ProducerExpiration(86_400_000, 600.0)
 
 
 class SnapshotWrites(NamedTuple):
-    """Frozen states of snapshots by their offsets, and where they belong."""
+    """Snapshots to write: frozen states by offset, and the log's directory."""
 
     directory: str
     states: Mapping[int, ProducerState]
 
     def write(self, filesystem: FileSystem) -> None:
-        """For a thread. In a directory that was renamed meanwhile nothing is written. Raises OSError."""
+        """For a thread. Writes nothing if the directory was renamed meanwhile. Raises OSError."""
         for offset, state in self.states.items():
             path = f"{self.directory}/{producer_snapshots.file_name(offset)}"
             with contextlib.suppress(FileNotFoundError):
@@ -72,7 +72,7 @@ class SnapshotWrites(NamedTuple):
 
 
 def to_shrink(logs: Sequence[LogProducers]) -> Iterator[tuple[LogProducers, int]]:
-    """When all of them together have more than ALL_PRODUCERS_MAX: which are to keep how many. The largest shrink first."""
+    """The logs to shrink, and how many producers each keeps, until all have at most ALL_PRODUCERS_MAX. The largest come first."""
     sizes = sorted(((found.size, at) for at, found in enumerate(logs)), reverse=True)
     total = sum(size for size, _ in sizes)
     for size, at in sizes:
@@ -84,7 +84,7 @@ def to_shrink(logs: Sequence[LogProducers]) -> Iterator[tuple[LogProducers, int]
 
 
 class LogProducers:
-    """Of one Log, which owns the order of calls. All methods that touch the disk raise OSError."""
+    """The producers of one Log, which is responsible for the order of calls. Methods that use the disk raise OSError."""
 
     __slots__ = (
         "_copies",
@@ -117,11 +117,11 @@ class LogProducers:
         return sorted(self._snapshots)
 
     def check(self, header: BatchHeader) -> Duplicate | None:
-        """`ProducerState.check`: whether a client's batch may be appended (None), or is here already. Raises KafkaError."""
+        """`ProducerState.check`: None when a client's batch may be appended, else its duplicate. Raises KafkaError."""
         return self.state.check(header)
 
     def note(self, headers: Sequence[BatchHeader]) -> None:
-        """These batches are in the log."""
+        """Updates the state: these batches are in the log."""
         append = self.state.append
         for header in headers:
             append(header, header[0])
@@ -130,7 +130,7 @@ class LogProducers:
             self._copy()
 
     def _copy(self) -> None:
-        """Remembers the state at the LEO. Those that are kept are the farther apart the older they are."""
+        """Keeps a copy of the state at the LEO. Older copies are thinned out."""
         if self._since_copy < COPY_BATCHES_PER_PRODUCER * len(self.state.producers):
             return
         self._since_copy = 0
@@ -140,12 +140,12 @@ class LogProducers:
             self._copies.append(self.state.freeze())
 
     def roll(self, base_offset: int) -> None:
-        """A segment starts at `base_offset`, which is the LEO or beyond it."""
+        """A segment starts at `base_offset`, at or above the LEO."""
         self.state.skip_to(base_offset)
         self.snapshot()
 
     def snapshot(self) -> None:
-        """Writes the state at the LEO, or has the next flush write it, unless it is there."""
+        """Writes a snapshot at the LEO, or has the next flush write it, unless it exists."""
         offset = self.state.end_offset
         if offset > 0 and offset not in self._snapshots:
             if len(self.state.producers) > WRITTEN_AT_ONCE:
@@ -157,7 +157,7 @@ class LogProducers:
             self._names_changed = True
 
     def cut(self, segments: Sequence[Segment], end_offset: int) -> None:
-        """The log ends at `end_offset` now, these segments are left."""
+        """The log was cut to `end_offset`. `segments` are those that are left."""
         self._remove(offset for offset in self._snapshots if offset > end_offset)
         self._copies = [copy for copy in self._copies if copy.end_offset <= end_offset]
         if not self.state.truncate(end_offset):
@@ -170,7 +170,7 @@ class LogProducers:
         self.state.restart_at(offset)
 
     def drop_strays(self, segment_bases: Collection[int]) -> None:
-        """Only these segments are left: snapshots that are not of the start of one are removed, except the one of a clean stop."""
+        """Removes snapshots that are not at the start of one of these segments, except the one of a clean stop."""
         self._remove(producer_snapshots.strays(self._snapshots, segment_bases))
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
@@ -181,11 +181,11 @@ class LogProducers:
 
     @property
     def size(self) -> int:
-        """Producers that it keeps in memory, in its state and in the copies."""
+        """Producers in memory, in the state and its copies."""
         return len(self.state.producers) + sum(len(copy.producers) for copy in self._copies)
 
     def shrink(self, count: int) -> None:
-        """There are too many in all logs: keeps those `count` producers that wrote last."""
+        """Keeps the `count` producers that wrote last, as all logs together have too many."""
         self._copies.clear()
         gone = self.state.keep(count) if len(self.state.producers) > count else 0
         if gone:
@@ -197,9 +197,9 @@ class LogProducers:
             )
 
     def take_unsynced(self) -> tuple[bool, list[str], SnapshotWrites]:
-        """(do the directory's names have to be synced, paths of the snapshots that do, what a thread writes before that).
+        """(whether the directory must be synced, paths of snapshots to sync, the writes that a thread does before).
 
-        They count as synced from now on; `written` gets the writes.
+        These count as synced from now on. Pass the writes to `written` when they are done.
         """
         changed, self._names_changed = self._names_changed, False
         paths = [self._path(offset) for offset in sorted(self._unsynced)]
@@ -207,7 +207,7 @@ class LogProducers:
         return changed, paths, SnapshotWrites(self.directory, dict(self._unwritten))
 
     def written(self, writes: SnapshotWrites) -> None:
-        """The thread is done. A snapshot that was removed meanwhile is removed again; one that has moved is still to be written."""
+        """The thread is done. A snapshot dropped meanwhile is removed; one whose directory was renamed is written later."""
         for offset, state in writes.states.items():
             if offset not in self._snapshots:
                 self._filesystem.remove(f"{writes.directory}/{producer_snapshots.file_name(offset)}")
@@ -219,7 +219,7 @@ class LogProducers:
                 self._names_changed = True
 
     def all_is_unsynced(self) -> None:
-        """What `take_unsynced` gave was not synced."""
+        """Undoes `take_unsynced` after a failed sync."""
         self._unsynced |= self._snapshots
         self._names_changed = True
 
@@ -235,7 +235,7 @@ class LogProducers:
             self._names_changed = True
 
     def _rebuild(self, segments: Sequence[Segment], end_offset: int) -> None:
-        """The state from the newest snapshot that can be read, and the batches after it."""
+        """Rebuilds the state from the newest copy or readable snapshot, and the batches after it."""
         first = segments[0].base_offset
         self.state = ProducerState(first)
         if self._copies and self._copies[-1].end_offset >= max(first, *self._snapshots, 0):
@@ -256,14 +256,15 @@ class LogProducers:
                 self._remove((offset,))
         for segment in segments:
             if segment.base_offset >= self.state.end_offset:
-                # One that was not believed, or broken: without it those of deleted segments would be forgotten in a cut.
+                # The snapshot here was broken or not believed. Without a new one, a later cut would forget the producers of
+                # deleted segments.
                 self.roll(segment.base_offset)
             if segment.next_offset > self.state.end_offset:
                 self._replay(segment)
         self.state.skip_to(end_offset)
 
     def _replay_end(self, segments: Sequence[Segment]) -> bool:
-        """What comes after the state, found by the index. False: the index does not lead there."""
+        """Replays the batches after the state, found by the index. False when the index is wrong."""
         for segment in segments:
             if segment.next_offset > self.state.end_offset:
                 segment.load_indexes()
@@ -274,7 +275,7 @@ class LogProducers:
         return True
 
     def _replay(self, segment: Segment, position: int = 0) -> None:
-        """From the start of the file, without a position: then the index is not believed."""
+        """Replays from `position`; without one from the start of the file, which does not depend on the index."""
         state = self.state
         for _, header in segment.headers(position):
             if header.base_offset >= state.end_offset:
@@ -290,9 +291,9 @@ def load(
     end_offset: int,
     believed_up_to: int,
 ) -> LogProducers:
-    """The state of a log that is opened; of its `snapshots` (offsets) those beyond `believed_up_to` are not used.
+    """The producers of a log that is opened. Its `snapshots` (offsets) beyond `believed_up_to` are not used.
 
-    Snapshots that nothing needs any more are removed. Raises OSError.
+    Removes snapshots that are not needed any more. Raises OSError.
     """
     producers = LogProducers(filesystem, directory, ProducerState(), snapshots)
     end = min(end_offset, believed_up_to)

@@ -1,31 +1,30 @@
-"""What a leader makes sure of before it appends a producer's batch, and what it changes in it. Pure.
+"""The leader's checks of a producer's batch, and the changes that it makes in the batch before the append. Pure.
 
-Always, after the header and the CRC (`record_batch.validate_produced`):
+Every batch is checked, after its header and CRC (`record_batch.validate_produced`):
 
 - a compressed payload unpacks (BAD-21), to at most 64 MiB (BAD-22);
-- the first 8 records are whole, in order, and fill the batch exactly if there are no more (BAD-12, 13, 18). The length of
-  a longer batch is only compared with the least that so many records need: 0.45 us for each record of each batch would
-  halve what a broker takes of small records. What is wrong there, its CRC being right, a client made on purpose or by a
-  bug in its encoder, which shows in small batches too; brokers do not stumble over it.
+- the first 8 records are whole and in order, and a batch of at most 8 records ends after them (BAD-12, 13, 18). The length of
+  a larger batch is only compared with the minimum for its record count: 0.45 us for each record of each batch would halve the
+  throughput of small records. If such a batch has a right CRC and bad records, its client has a bug, which small batches show
+  too, or means harm. Brokers tolerate the batch.
 
-The largest timestamp in the header is what time look-ups, retention and compaction go by, so it becomes right, whatever the
-client wrote (Kafka's LogValidator does the same, from all records). It stays as it is when it is the largest of the first 8
-records' and the last one's; all records of up to 8 are looked at. Otherwise (some clients write -1, or the first record's
-time) all are walked, and where the header was wrong the batch gets another one, with a CRC of its own. What is left is a
-batch of more than 8 records, out of order in time, whose client left out records in the middle: its header is too low, but
-never below its first 8 records and its last one, so retention keeps it as long as those ask for. It is never too high.
+Time look-ups, retention and compaction use the largest timestamp in the header, so the leader corrects it (as Kafka's
+LogValidator does, from all records). The header is kept if it equals the largest timestamp of the first 8 records and the last
+one. Otherwise (some clients write -1, or the first record's time) all records are read, and a wrong header is replaced, with a
+new CRC. One case stays wrong: a batch of more than 8 records, not in time order, whose client ignored records in the middle.
+Its header is too low, but never below the first 8 records and the last one, and never too high.
 
-Where a topic's settings ask for it, each record is decoded, and the refusal names those that are wrong:
+Some topic settings need each record to be decoded. The error then names the invalid records:
 
-- `cleanup.policy=compact`: each has a key;
-- `message.timestamp.before.max.ms`, `after.max.ms`: its time is not too far from the broker's (CreateTime only).
+- `cleanup.policy=compact`: each record has a key;
+- `message.timestamp.before.max.ms`, `after.max.ms`: each timestamp is near enough to the broker's clock (CreateTime only).
 
-With a `compression.type` other than `producer` the batch is compressed again when it came in another; then all its records
-are checked.
+With a `compression.type` other than `producer`, a batch in another compression is compressed again, and all its records are
+checked.
 
-What takes longer than a turn of the loop may (`accept` then raises TakesLong) is done by `accepting`: unpacking and packing in
-a thread, walks over records with stops. 2 KB of zstd may stand for 64 MiB, or for millions of records, so both are
-limited for each batch, and together for the batches of one request (`Allowance`).
+If the work is too long for a loop turn, `accept` raises TakesLong and `accepting` does it: it unpacks and packs in a thread,
+and pauses between records. 2 KB of zstd may unpack to 64 MiB or millions of records, so both are limited for each batch, and for
+all batches of one request together (`Allowance`).
 """
 
 from __future__ import annotations
@@ -58,20 +57,20 @@ from protocol.kafka.record_checks import (
 
 RECORDS_CHECKED = 8
 UNPACKED_BYTES_MAX = 64 * 1024 * 1024
-"""Of the batches of one request together."""
+"""Limit for all batches of one request together."""
 RECORDS_MAX = 1_000_000
-"""Of one batch, and of the compressed batches of one request together."""
+"""Limit for one batch, and for all compressed batches of one request together."""
 UNPACKED_AT_ONCE = 1024 * 1024
 """Bytes that are unpacked on the loop: 1 to 4 ms."""
 PAYLOAD_AT_ONCE = 64 * 1024
-"""Bytes of a compressed batch that are unpacked on the loop: if they are all empty members of gzip, that takes 20 ms."""
+"""Bytes of a compressed batch that are unpacked on the loop. The worst case, all empty gzip members, takes 20 ms."""
 COMPRESSED_AT_ONCE = 64 * 1024
 """Bytes that are packed on the loop: gzip takes 1 ms for 20 KB at its highest level."""
 RECORD_ERRORS_MAX = 100
 """How many wrong records an answer names."""
 NO_TIMESTAMP = -1
 TOO_LARGE = ErrorCode.MESSAGE_TOO_LARGE
-"""Of which a Java producer makes smaller batches."""
+"""A Java producer splits the batch on this error."""
 
 LOG_APPEND_TIME = "LogAppendTime"
 PRODUCERS_OWN = "producer"
@@ -79,7 +78,7 @@ _COMPRESSION_OF = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 
 
 Accepted = tuple[Buffer, BatchHeader]
 Steps = Generator[Callable[[], Any] | None, Any, Accepted]
-"""Stops with None for others to have their turn, or with what a thread is to do, whose result is to be sent."""
+"""Yields None to let other work run, or a function for a thread, whose result is sent back."""
 
 
 class AcceptedBefore(NamedTuple):
@@ -90,7 +89,7 @@ class AcceptedBefore(NamedTuple):
 
 
 class Allowance:
-    """What the compressed batches of one request may still unpack to."""
+    """The bytes and records that the compressed batches of one request may still unpack to."""
 
     __slots__ = ("bytes", "records")
 
@@ -106,9 +105,9 @@ def accept(
     wall_ms: Callable[[], int],
     allowance: Allowance | None = None,
 ) -> Accepted:
-    """The batch as it is to be appended, but for its offsets, and its header. `wall_ms` is the wall clock.
+    """The batch to append, without its final offsets, and its header. `wall_ms` is the wall clock.
 
-    Raises KafkaError as the module says, TakesLong when `accepting` must do it; what is refused is not changed.
+    Raises KafkaError by the module's rules, and TakesLong when `accepting` must do the work.
     """
     compression = header.attributes & COMPRESSION_MASK
     count = header.record_count
@@ -137,7 +136,7 @@ def accept(
 def accepting(
     batch: Buffer, header: BatchHeader, config: TopicConfig, wall_ms: Callable[[], int], allowance: Allowance
 ) -> Steps:
-    """As `accept`, however long it takes. Memory: what the batch unpacks to, and that once more if it is compressed again."""
+    """As `accept`, however long it takes. Needs memory for the unpacked batch, and twice that if it is compressed again."""
     compression = header.attributes & COMPRESSION_MASK
     count = header.record_count
     data, at = batch, HEADER_SIZE
@@ -167,7 +166,7 @@ def accepting(
 
 
 def at_once(steps: Steps) -> Accepted:
-    """The result, without a stop: for a broker's own batches."""
+    """The result, without pauses: for a broker's own batches."""
     try:
         work = next(steps)
         while True:
@@ -178,7 +177,7 @@ def at_once(steps: Steps) -> Accepted:
 
 
 def _end(steps: Generator[None, None, Any]) -> Any:
-    """Its result, if it needs no more than one stop. Raises TakesLong."""
+    """The result, if the steps pause at most once. Raises TakesLong."""
     try:
         next(steps)
         next(steps)
@@ -213,7 +212,7 @@ def _too_many(count: int) -> KafkaError:
 
 
 def _with_right_timestamp(batch: Buffer, header: BatchHeader, data: Buffer, at: int) -> Generator[None, None, Accepted]:
-    """All records are walked: the header's largest timestamp is theirs, NO_TIMESTAMP if none has one."""
+    """Sets the header's largest timestamp from all records, NO_TIMESTAMP if none has one."""
     newest = header.base_timestamp + (yield from checking_records(data, at, header.record_count))
     if newest > LONG_MAX:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"a record's timestamp, {newest}, is no number of 64 bits")

@@ -10,16 +10,16 @@
                                                     34     4  coordinator epoch
                                                     38     8  first offset of its open transaction, -1 without one
 
-Kafka writes one entry for each producer, with its last batch, and so forgets the four before it in every restart: a
-producer that repeats one of those then gets OUT_OF_ORDER_SEQUENCE_NUMBER. Here each kept batch is an entry, oldest first. A
-reader that knows one per producer, as Kafka does, is left with the last, which is the entry that it would have written itself.
+Kafka writes one entry for each producer, with its last batch, and so forgets the four batches before it in every restart. A
+producer that retries one of those then gets OUT_OF_ORDER_SEQUENCE_NUMBER. Here each kept batch is an entry, oldest first. Kafka
+keeps only the last entry of a producer, which is the one that it would have written itself.
 
-Snapshots are taken when a segment is rolled (at its base offset), and in a clean stop. A log is opened, or was cut:
+Snapshots are taken when a segment is rolled (at the new segment's base offset), and in a clean stop. When a log is opened or cut:
 
-1. `out_of_range` names the snapshots that are not for this log any more, `strays` those that no segment needs: removed.
-2. `newest_first` gives those to try. One that `decode` refuses is removed, and the next one tried; without any the state
-   starts empty at the first segment.
-3. The batches from the state's `end_offset` on are appended to it.
+1. Snapshots that are outside of the log (`out_of_range`), or that no segment needs (`strays`), are removed.
+2. The others are tried, `newest_first`. One that `decode` refuses is removed. If none can be read, the state starts empty at
+   the first segment.
+3. The batches from the state's `end_offset` on are appended to the state.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def encode(state: ProducerState) -> bytes:
 
 
 def _rows(producer_id: int, entry: ProducerEntry) -> Iterator[bytes]:
-    """The producer's entries; only the last one counts for Kafka, so only that has the transaction."""
+    """The producer's entries. Kafka keeps only the last one, so only that one has the transaction."""
     for batch in entry.batches[:-1]:
         yield _ENTRY.pack(producer_id, entry.epoch, *batch, entry.coordinator_epoch, NO_TRANSACTION)
     last = entry.batches[-1] if entry.batches else BatchMetadata(-1, -1, 0, -1)
@@ -99,17 +99,17 @@ def decode(data: bytes, end_offset: int) -> ProducerState:
 
 
 def out_of_range(offsets: Iterable[int], *, first_offset: int, log_end_offset: int) -> list[int]:
-    """Snapshots of records that are not in the log any more: beyond its end, or all below its first segment."""
+    """Snapshots beyond the log's end, or before its first segment."""
     return [offset for offset in offsets if not first_offset <= offset <= log_end_offset]
 
 
 def newest_first(offsets: Iterable[int], *, first_offset: int, log_end_offset: int) -> list[int]:
-    """Those to try when the state is rebuilt."""
+    """The snapshots to try when the state is rebuilt, newest first."""
     return sorted((offset for offset in offsets if first_offset <= offset <= log_end_offset), reverse=True)
 
 
 def strays(offsets: Iterable[int], segment_bases: Collection[int]) -> list[int]:
-    """Snapshots that are not of the start of a segment. The newest of all stays: a clean stop wrote it at the end."""
+    """Snapshots that are not at the start of a segment, without the newest if it is from a clean stop (behind all starts)."""
     bases = frozenset(segment_bases)
     newest_base = max(bases, default=-1)
     unneeded = sorted(offset for offset in offsets if offset not in bases)

@@ -1,21 +1,21 @@
-"""What a log knows of the idempotent producers that wrote it (LOG-5, INV-20; Kafka's ProducerStateManager). Pure.
+"""The idempotent producers of a log (LOG-5, INV-20; Kafka's ProducerStateManager). Pure.
 
-A producer numbers its records; a batch says its producer id, the producer's epoch and the sequence of its first record.
-Of each producer its epoch and its last five batches are kept, as five may be in flight. The rules of `check` are those of
-Kafka 3.9 (UnifiedLog.analyzeAndValidateProducerState, ProducerAppendInfo):
+A producer numbers its records. A batch contains the producer id, the producer epoch and the sequence of its first record. The
+state keeps each producer's epoch and last five batches, as five may be in flight. The rules of `check` are those of Kafka 3.9
+(UnifiedLog.analyzeAndValidateProducerState, ProducerAppendInfo):
 
     epoch below the known one                          INVALID_PRODUCER_EPOCH
     epoch and first and last sequence of a kept batch  a duplicate: answered with that batch's offsets, nothing is written
     epoch above the known one                          must start at sequence 0, else OUT_OF_ORDER_SEQUENCE_NUMBER
     the known epoch                                    must continue where the last batch ended, after 2^31-1 at 0
-    a producer that is not known                       is taken at any sequence: it may have expired, or its records were deleted
+    an unknown producer                                may start at any sequence: it may have expired, or its records were deleted
 
-UNKNOWN_PRODUCER_ID is never answered (KIP-360). Only the leader checks, and only what clients send; a follower and a log that is
-read again take the batches as they are. The state is a function of the log (BUG-24): `check` changes nothing, `append`
-is called after the batch is in the log, with the same header that a rebuild finds there.
+UNKNOWN_PRODUCER_ID is never returned (KIP-360). Only the leader checks, and only batches of clients; a follower and a rebuild
+accept the batches as they are. The state is a function of the log (BUG-24): `check` changes nothing, and `append` is called
+after the batch is in the log, with the same header that a rebuild finds there.
 
-The log's rule for a cut: call `truncate`. If that is False the state is now empty, and is rebuilt from the newest
-usable snapshot (`producer_snapshots`) and the batches from its `end_offset` on.
+After a cut the log calls `truncate`. If that returns False the state is empty, and the log rebuilds it from the newest usable
+snapshot (`producer_snapshots`) and the batches from its `end_offset` on.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ SEQUENCE_MAX = 2**31 - 1
 BATCHES_KEPT = 5
 """Per producer: clients have at most five requests in flight to a broker."""
 PRODUCERS_MAX = 50_000
-"""Of one log. A client may invent a producer id for each batch (in Kafka until there is no memory left): those that wrote
-the longest ago make room. Should one come again it is a producer that is not known, as one that expired."""
+"""Maximum per log, as a client may invent a producer id for each batch (in Kafka until memory runs out). Producers that wrote
+longest ago are dropped. If one returns, it is unknown, like an expired one."""
 COMPARED = 512
-"""At this many producers the half that wrote longest ago is dropped at once; the others are then left alone for long."""
+"""Producers compared when room is needed. The half of them that wrote longest ago is dropped; the others are compared last."""
 
 NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
@@ -53,7 +53,7 @@ _owners = itertools.count(NOBODY + 1)
 
 
 class BatchMetadata(NamedTuple):
-    """A batch of the log: sequence and offset of its last record, how many records before that, its time in ms."""
+    """A batch of the log: sequence and offset of its last record, number of records before that one, timestamp in ms."""
 
     last_sequence: int
     last_offset: int
@@ -71,7 +71,7 @@ class BatchMetadata(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """The batch that is in the log already. It is acknowledged like a new one: at the high watermark (BUG-11)."""
+    """The batch in the log that a duplicate repeats. Like a new one, it is acknowledged at the high watermark (BUG-11)."""
 
     first_offset: int
     last_offset: int
@@ -80,13 +80,13 @@ class Duplicate(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """One producer. A `ProducerState` changes only entries whose `owner` it is, see its `freeze`.
+    """One producer. A `ProducerState` changes only the entries that it owns (`owner`, see `freeze`).
 
     `batches`: at most five, oldest first, all of `epoch`.
 
-    `last_timestamp` is in ms, of its last batch or transaction marker. `transaction_first_offset` is where its open
-    transaction starts, -1 without one; `coordinator_epoch` is of who wrote its last transaction marker. `is_heard` and
-    `heard_ms` are for `expire`, and no function of the log: did a batch come since it looked last, and when did it see one.
+    `last_timestamp`, in ms, is that of the last batch or transaction marker. `transaction_first_offset` is the start of the
+    open transaction, -1 without one. `coordinator_epoch` is from the last transaction marker. `is_heard` (a batch arrived since
+    the last `expire`) and `heard_ms` (when `expire` last saw that) are for `expire`, and not a function of the log.
     """
 
     epoch: int
@@ -104,7 +104,7 @@ class ProducerEntry:
 
     @property
     def last_offset(self) -> int:
-        """Of its last batch; -1 without one."""
+        """The last offset of the last batch, -1 without one."""
         return self.batches[-1][1] if self.batches else -1
 
     def copy(self, owner: int) -> ProducerEntry:
@@ -120,7 +120,7 @@ class ProducerEntry:
         )
 
     def begin_epoch(self, epoch: int) -> None:
-        """Sequences restart with every epoch, so what was kept is irrelevant."""
+        """Drops the kept batches of another epoch: sequences restart with every epoch."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches = []
@@ -138,7 +138,7 @@ def last_sequence_of(header: BatchHeader) -> int:
 
 
 class ProducerState:
-    """The producers of one log, as its records below `end_offset` tell."""
+    """The producers of one log, from its records below `end_offset`."""
 
     __slots__ = ("_changed_up_to", "_owner", "end_offset", "producers")
 
@@ -146,14 +146,14 @@ class ProducerState:
         self.end_offset = end_offset
         self.producers: dict[int, ProducerEntry] = dict(producers) if producers is not None else {}
         self._owner = next(_owners)
-        # All below may have changed the state: with a snapshot nobody knows which of it did.
+        # Records below this offset may have changed the state. A snapshot does not say which of them did.
         self._changed_up_to = end_offset if self.producers else 0
 
     def check(self, header: BatchHeader) -> Duplicate | None:
-        """Whether a client's batch may be appended (None), or is in the log already. Changes nothing.
+        """None when a client's batch may be appended, else the batch in the log that it duplicates. Changes nothing.
 
-        Hot: returns at once without a producer id. Raises KafkaError as the module says, and INVALID_TXN_STATE for a batch
-        outside of its producer's open transaction.
+        Hot path: returns at once without a producer id. Raises KafkaError by the module's rules, and INVALID_TXN_STATE for a
+        batch outside of its producer's open transaction.
         """
         if header.producer_id < 0:
             return None
@@ -188,9 +188,9 @@ class ProducerState:
         return None
 
     def append(self, header: BatchHeader, base_offset: int, coordinator_epoch: int = NO_COORDINATOR_EPOCH) -> None:
-        """The batch is in the log at `base_offset`, whoever checked it. `coordinator_epoch` is a transaction marker's.
+        """Notes a batch that is in the log at `base_offset`. `coordinator_epoch` is that of a transaction marker.
 
-        Hot, as `check`: hence the header taken apart at once.
+        Hot path, so the header is unpacked in one step.
         """
         _, _, _, _, _, attributes, delta, base_timestamp, max_timestamp, producer_id, epoch, sequence, count = header
         last_offset = base_offset + delta
@@ -199,7 +199,7 @@ class ProducerState:
             return
         is_control = attributes & CONTROL_BIT
         if is_control and count == 0:
-            return  # the marker was compacted away, and all of its transaction before it
+            return  # compaction removed the marker, and before it the whole transaction
         self._changed_up_to = last_offset + 1
         entry = self.producers.get(producer_id)
         if entry is None:
@@ -225,18 +225,18 @@ class ProducerState:
             entry.transaction_first_offset = base_offset
 
     def freeze(self) -> ProducerState:
-        """The state as it is now, which never changes: a batch that comes later changes a copy of its producer's entry.
+        """An immutable copy of the state: later batches change a copy of their producer's entry.
 
-        As quick as a copy of a dict: 25 us for 1,000 producers.
+        As fast as copying a dict: 25 us for 1,000 producers.
         """
         frozen = ProducerState(self.end_offset, self.producers)
         self._owner = next(_owners)
         return frozen
 
     def truncate(self, end_offset: int) -> bool:
-        """The log was cut to `end_offset`. True: the state is right. False: it is empty now, see the module.
+        """The log was cut to `end_offset`. False when the state is now empty and must be rebuilt.
 
-        A cut that takes no batch of a producer needs no rebuild.
+        A cut that removes no producer's batch needs no rebuild.
         """
         if end_offset >= self._changed_up_to:
             self.end_offset = min(self.end_offset, end_offset)
@@ -251,11 +251,11 @@ class ProducerState:
         self._changed_up_to = 0
 
     def skip_to(self, offset: int) -> None:
-        """The log ends at `offset` at least, without a batch between: its start was moved there."""
+        """The log ends at least at `offset`: the offsets before it have no batch."""
         self.end_offset = max(self.end_offset, offset)
 
     def _make_room(self) -> None:
-        """Looks at some, of which those that wrote last go to the end of the dict, and the others nowhere."""
+        """Compares COMPARED producers: drops the half that wrote longest ago, and moves the others to the end of the dict."""
         producers = self.producers
         some = [
             (producer_id, producers.pop(producer_id)) for producer_id in list(itertools.islice(producers, COMPARED))
@@ -265,7 +265,7 @@ class ProducerState:
         producers.update(some[goes:])
 
     def keep(self, count: int) -> int:
-        """Forgets all but those `count` that wrote last, and those with an open transaction. Returns how many went.
+        """Keeps the `count` producers that wrote last, and those with an open transaction. Returns how many were dropped.
 
         Takes half a microsecond for each producer.
         """
@@ -283,13 +283,13 @@ class ProducerState:
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forgets producers without an open transaction that wrote nothing for `producer.id.expiration.ms`.
 
-        Kafka goes by the timestamps of their records alone. Those are the client's: one that writes records of 2013 is
-        forgotten by the next look (each ten minutes), and by a restart, between two of its batches, and what it
-        then sends again is written twice. Here the later of that timestamp and of when this process heard of the producer
-        counts. One that was not heard of since the start is kept for an hour at the least, when nobody repeats a batch any
-        more, and not for the whole time, or a broker that restarts every day would never forget any.
+        Kafka uses only the record timestamps, which the client sets. A producer that writes records of 2013 is forgotten
+        between two of its batches, at the next check (every ten minutes) or restart, and a batch that it retries is written
+        twice. Here the later of that timestamp and the time when this process last saw the producer counts. A producer not seen
+        since the start is kept for at least an hour, until its retries have ended. It is not kept for the whole expiration
+        time, or a broker that restarts every day would never forget any producer.
 
-        Called each few minutes: a batch counts as heard at the first look after it. Returns how many went.
+        Called every few minutes: a batch counts as seen at the first call after it. Returns how many were forgotten.
         """
         gone = []
         for producer_id, entry in self.producers.items():
