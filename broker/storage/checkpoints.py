@@ -31,22 +31,23 @@ _NUMBER = re.compile(r"[0-9]{1,19}")
 
 
 def _rows(data: bytes, columns: int) -> list[list[str]]:
-    """The rows, split at blanks. Raises ValueError, also for a last line without its end: it may have been longer."""
+    """The rows, split at blanks. Raises ValueError, also if the last line has no newline: it may have been longer."""
     lines = data.decode("utf-8").split("\n")
     if len(lines) < 3 or lines[0] != "0" or lines[-1]:
-        raise ValueError("it does not begin with version 0 and a count, or its last line is cut off")
+        raise ValueError("expected version 0 in line 1, a count in line 2, and a newline at the end")
     rows = [line.split(" ") for line in lines[2:-1]]
     if len(rows) != _number(lines[1]):
-        raise ValueError(f"{len(rows)} rows, {lines[1]} announced")
-    if any(len(row) != columns for row in rows):
-        raise ValueError(f"a row has not {columns} columns")
+        raise ValueError(f"line 2: it announces {lines[1]} rows, but {len(rows)} follow")
+    for number, row in enumerate(rows, 3):
+        if len(row) != columns:
+            raise ValueError(f"line {number}: expected {columns} columns, found {len(row)}")
     return rows
 
 
 def _number(text: str) -> int:
-    """int() would also take signs, blanks, underscores and other scripts' digits, which only a broken file has."""
+    """Digits only. int() would also accept signs, blanks, underscores and digits of other scripts; only a broken file has them."""
     if not _NUMBER.fullmatch(text):
-        raise ValueError(f"{text!r} is no number")
+        raise ValueError(f"{text!r} is not a number")
     return int(text)
 
 
@@ -59,7 +60,7 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
-    """Raises ValueError for another shape."""
+    """Raises ValueError if the content has another form."""
     return {
         TopicPartition(topic, _number(partition)): _number(offset)
         for topic, partition, offset in _rows(data, columns=3)
@@ -71,7 +72,7 @@ def encode_epochs(entries: Sequence[tuple[int, int]]) -> bytes:
 
 
 def decode_epochs(data: bytes) -> list[tuple[int, int]]:
-    """(epoch, start offset), both increasing (INV-19). Raises ValueError."""
+    """Entries (leader epoch, start offset), both increasing (INV-19). Raises ValueError."""
     entries = [(_number(epoch), _number(start)) for epoch, start in _rows(data, columns=2)]
     for (epoch, start), (next_epoch, next_start) in itertools.pairwise(entries):
         if next_epoch <= epoch or next_start < start:
@@ -80,24 +81,24 @@ def decode_epochs(data: bytes) -> list[tuple[int, int]]:
 
 
 def read_offsets(filesystem: FileSystem, path: str) -> dict[TopicPartition, int]:
-    """The checkpoint at `path`; empty when there is none or it cannot be read, which is logged."""
+    """The checkpoint at `path`. Empty if it does not exist; also, with a warning in the log, if it cannot be read."""
     data = filesystem.read_file(path)
     if not data:
         return {}  # Kafka makes them empty, until there is something to note
     try:
         return decode_offsets(data)
     except ValueError as error:
-        log.warning("%s is broken (%s): taken as empty", path, error)
+        log.warning("%s is broken (%s): the broker treats it as empty", path, error)
         return {}
 
 
 def read_epochs(filesystem: FileSystem, path: str) -> list[tuple[int, int]] | None:
-    """The epochs at `path`; None when the file does not exist or is broken: they are then read from the log."""
+    """The leader epochs at `path`. None if the file does not exist or is broken: the epochs are then read from the log."""
     data = filesystem.read_file(path)
     if data is None:
         return None
     try:
         return decode_epochs(data)
     except ValueError as error:
-        log.warning("%s is broken (%s): made anew from the log", path, error)
+        log.warning("%s is broken (%s): it is rebuilt from the log", path, error)
         return None

@@ -1,7 +1,7 @@
-"""What recovery believes (LOG-2, INV-21, FLT-27). Pure.
+"""Which batches recovery accepts (LOG-2, INV-21, FLT-27). Pure.
 
-A batch's CRC covers all but its first 16 bytes, and of these its base offset and its leader epoch can be wrong without
-being seen at once. They are judged by what stands around them.
+A batch's CRC does not cover its first 16 bytes. A damaged base offset or leader epoch in them is therefore not visible in the
+batch itself. Recovery compares these two fields with what surrounds the batch.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ EpochEntry = tuple[int, int]
 """(leader epoch, its first offset)"""
 
 NEW_EPOCHS_MAX = 2**16
-"""How far the epoch of a log's last batch may be ahead of all known ones: elections that this replica did not write down."""
+"""How far the leader epoch of the last batch may be above all known ones: elections that this replica has not written down."""
 
 
 class Judge:
-    """Goes with the verification through a log, batch by batch; `epochs` are those of the batches it believed.
+    """Judges the batches of a log in order. `epochs` has the leader epochs of the batches that it accepted.
 
-    An offset that leaves a hole (compaction makes them) and an epoch that rises need a witness: the batch that follows,
-    the recovery point, the next segment's name, or the epoch checkpoint (`stored`, empty when there is none).
+    An offset that leaves a hole (compaction makes holes) and a leader epoch that rises need evidence: the next batch, the recovery
+    point, the name of the next segment, or the leader epoch checkpoint (`stored`, empty if there is none).
 
-    The last batch of the log has no follower, and the checkpoint is written in the background. When all replicas are killed
-    just after an election, nothing bears witness to the first batch of the new epoch, and it may be acknowledged. So it is
-    believed if its epoch is newer than all known ones, by at most NEW_EPOCHS_MAX; a wrong bit there is not seen.
+    The last batch of the log has no next batch, and the checkpoint is written in the background. If all replicas are killed just
+    after an election, there is no evidence for the first batch of the new epoch, but it may be acknowledged. It is therefore
+    accepted if its epoch is above all known ones, by at most NEW_EPOCHS_MAX. A damaged bit in that range is not detected.
     """
 
     def __init__(self, stored: Sequence[EpochEntry], recovery_point: int, cleaned_up_to: int = 0) -> None:
@@ -46,7 +46,7 @@ class Judge:
         self._next_first = next_first
 
     def is_believed(self, header: BatchHeader, following: BatchHeader | None) -> bool:
-        """Whether a batch with the right CRC may stand where it is; if so, it is taken note of."""
+        """Whether to accept a batch whose CRC is right. If so, it becomes the last accepted batch."""
         if not (
             self._offset_is_believed(header, following)
             and self._epoch_is_believed(header, following or self._next_first)
@@ -83,7 +83,7 @@ class Judge:
         return epoch == latest or following.partition_leader_epoch >= epoch
 
     def _checkpoint_says(self, epoch: int, offset: int) -> bool:
-        """The checkpoint gives that epoch to `offset`, or knows only what came after both."""
+        """True if the checkpoint has `epoch` at `offset`, or only later epochs that start above it."""
         at = bisect_right(self._stored, offset, key=itemgetter(1)) - 1
         if at >= 0:
             return self._stored[at][0] == epoch
@@ -91,7 +91,7 @@ class Judge:
 
 
 def rising(entries: Iterable[EpochEntry]) -> list[EpochEntry]:
-    """Those whose epoch is above all before it."""
+    """The entries whose epoch is above that of every earlier entry."""
     kept: list[EpochEntry] = []
     for epoch, start in entries:
         if not kept or epoch > kept[-1][0]:
@@ -102,9 +102,9 @@ def rising(entries: Iterable[EpochEntry]) -> list[EpochEntry]:
 def rebuilt_epochs(
     stored: Sequence[EpochEntry], found: Sequence[EpochEntry], *, read_from: int, end_offset: int
 ) -> list[EpochEntry]:
-    """The epochs of a log: the checkpoint's below `read_from`, from there on those that the batches have (`found`).
+    """The leader epochs of a log: below `read_from` those of the checkpoint, from there on those of the batches (`found`).
 
-    An epoch that starts at the very end has no batch and counts all the same (BUG-15).
+    An epoch that starts at the log end offset has no batch yet, but is kept (BUG-15).
     """
     before = [entry for entry in stored if entry[1] < read_from and (not found or entry[0] <= found[0][0])]
     at_the_end = [entry for entry in stored if entry[1] == end_offset]

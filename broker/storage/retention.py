@@ -1,6 +1,6 @@
 """When a log starts a new segment, and which old segments may be deleted (LOG-1, INV-22).
 
-`deletable` decides from numbers alone; the others look at a log's segments, which may read their time indexes from the disk.
+`deletable` decides from numbers alone. The other functions look at segments, which may read their time indexes from the disk.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def must_roll(
     wall_ms: Callable[[], int],
     of: TopicPartition,
 ) -> bool:
-    """Kafka's LogSegment.shouldRoll: by size, by relative offset, by index size, by time of the records.
+    """Kafka's LogSegment.shouldRoll: by size, relative offset, index size, or the time of the records.
 
-    `last` is the header of the last batch which comes, `size` the bytes of all.
+    `last` is the header of the last batch to append, `size` the bytes of all batches to append.
     """
     if segment.size + size > config.segment_bytes or last.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
         return True
@@ -50,7 +50,7 @@ def must_roll(
 
 
 class SegmentAge(NamedTuple):
-    """What retention looks at: `newest_ms` is the largest timestamp in it, or when it was last written if it has none."""
+    """What retention knows of a segment. `newest_ms`: its largest timestamp, or the time of its last write if it has none."""
 
     base_offset: int
     next_offset: int
@@ -69,12 +69,12 @@ def deletable(
     retention_ms: int,
     retention_bytes: int,
 ) -> int:
-    """How many segments from the front may be deleted; all of them only when the last one, which is appended to, is ended first.
+    """How many of the oldest segments may be deleted. If it is all of them, the caller must roll the active segment first.
 
-    `segments` are taken one by one, and none behind the first that stays; `total_size` is of all.
-    A segment is deleted when it is older than `retention_ms`, or the log without it still has `retention_bytes`, or it is
-    wholly below the log start, which for the last does not count; -1 switches a limit off. One that reaches past the high
-    watermark stops the count, and so does the last while it is empty (Kafka's `UnifiedLog.deletableSegments`).
+    `segments` is read up to the first segment that stays. `total_size` is the size of all segments. -1 switches a limit off.
+    A segment may be deleted if it is older than `retention_ms`, if the log without it still has `retention_bytes`, or if it is
+    below the log start offset (not the active segment). The count stops at a segment that reaches above the high watermark, and at
+    an empty active segment (Kafka's `UnifiedLog.deletableSegments`).
     """
     excess = total_size - retention_bytes if retention_bytes >= 0 else -1
     count = 0
@@ -100,10 +100,10 @@ def deletable_segments(
     log_end_offset: int,
     now_ms: int,
 ) -> int:
-    """How many segments from the front may be deleted, as `deletable` counts.
+    """How many of the oldest segments may be deleted; see `deletable`.
 
-    Without `delete` in cleanup.policy only those below the log start. Looks at the time index of the first that stays, and of
-    none behind it. Raises OSError.
+    Without `delete` in cleanup.policy only segments below the log start offset may. Reads time indexes up to the first segment
+    that stays. Raises OSError.
     """
     is_limited = "delete" in config.cleanup_policy
     retention_ms = config.retention_ms if is_limited else -1

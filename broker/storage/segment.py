@@ -216,7 +216,7 @@ class Segment:
             self._rebuild_for(error)
 
     def _rebuild_for(self, error: IndexCorrupt) -> None:
-        log.warning("%s: the indexes are made anew", error)
+        log.warning("%s: the indexes are rebuilt", error)
         self.rebuild_indexes()
 
     def _check_last_entries(self) -> None:
@@ -453,7 +453,9 @@ class Segment:
         if end == start and entry is not None:
             # The entry is wrong: no batch with its offset starts at its position. Without this check, bytes from the middle of
             # a batch were served.
-            log.warning("%s: position %d for offset %d is wrong: made anew", self.index.path, entry[1], entry[0])
+            log.warning(
+                "%s: position %d for offset %d is wrong: the index is rebuilt", self.index.path, entry[1], entry[0]
+            )
             self.rebuild_indexes()
             return self.position_of(offset, may_block=True)
         if end != self.size:

@@ -72,7 +72,7 @@ def raw_records(data: bytes, count: int) -> list[RawRecord]:
             else:
                 offset, at = _varint(data, at)
                 if not -INT_LIMIT <= offset < INT_LIMIT:
-                    raise _broken(f"offset delta {offset} is no number of 32 bits")
+                    raise _broken(f"offset delta {offset} does not fit into 32 bits")
             fields = at
             size = data[at]
             if size < 0x80:

@@ -1,6 +1,6 @@
-"""Every call of the storage layer to the disk. Tests put another FileSystem in its place to lose power, tear or fail.
+"""All disk calls of the storage layer. Tests replace FileSystem by one that loses power, tears writes or fails.
 
-Writes go to the page cache and are direct; `sync` and `sync_directory` wait for the disk and belong in a thread.
+Writes go to the page cache. `sync` and `sync_directory` wait for the disk, so they are called in a thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WHOLE_FILE = struct.Struct("hhqqi")
 
 
 class FileSystem:
-    """The real one. Files are known by their descriptor; all errors are OSError."""
+    """The real file system. Open files are identified by their descriptors. All errors are OSError."""
 
     def __init__(self) -> None:
         self.in_use = OpenFiles()
@@ -37,11 +37,11 @@ class FileSystem:
         self._knows_nowait = hasattr(os, "RWF_NOWAIT")
 
     def open(self, path: str) -> int:
-        """For reading and writing; made when it is not there. Raises OSError (ELOOP) for a symbolic link."""
+        """Opens a file for reading and writing, and creates it if it does not exist. Raises OSError (ELOOP) for a symbolic link."""
         return self._open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
 
     def create(self, path: str) -> int:
-        """As `open`, but always a new, empty file. What had the name is removed: of a symbolic link the link, not what it leads to."""
+        """Like `open`, but the file is always new and empty: an existing file, or a symbolic link itself, is removed first."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         try:
             return self._open(path, flags)
@@ -50,19 +50,19 @@ class FileSystem:
             return self._open(path, flags)
 
     def reopen(self, path: str) -> int:
-        """A file that is there, for reading and writing. Raises FileNotFoundError."""
+        """Opens an existing file for reading and writing. Raises FileNotFoundError."""
         return self._open(path, os.O_RDWR)
 
     def open_to_keep(self, path: str) -> int:
-        """`open` of a file that stays open: it leaves others half of the spare descriptors, and raises OSError instead."""
+        """Like `open`, for a file that stays open. It uses at most half of the spare descriptors, and raises OSError if it needs more."""
         return self._open(path, os.O_RDWR | os.O_CREAT, is_kept=True)
 
     def reopen_to_keep(self, path: str) -> int:
-        """`reopen`, as `open_to_keep`."""
+        """Like `reopen`, with the limit of `open_to_keep`."""
         return self._open(path, os.O_RDWR, is_kept=True)
 
     def check_spare(self) -> None:
-        """Before something that must not stay half done. Raises OSError when there may be no descriptor for all of it."""
+        """Call it before work that must not stop half-way. Raises OSError if descriptors are too scarce to finish it."""
         self.close(self._open(os.devnull, os.O_RDONLY, is_kept=True))
 
     def _open(self, path: str, flags: int, *, is_kept: bool = False) -> int:
@@ -75,7 +75,7 @@ class FileSystem:
         return self._with_spare(lambda: os.open(path, flags, 0o644), is_kept=is_kept)
 
     def _with_spare(self, work: Callable[[], Result], *, is_kept: bool = False) -> Result:
-        """`work`, which found no descriptor: a log file at rest is closed for it, or a spare one is given up."""
+        """Repeats `work`, which found no free descriptor, after closing a log file at rest or giving up a spare descriptor."""
         while True:
             if not self.in_use.close_one_at_rest() and not self.spare.give_up_one(is_kept=is_kept):
                 return work()
@@ -86,7 +86,7 @@ class FileSystem:
                     raise
 
     def is_beyond_limit(self, fd: int) -> bool:
-        """The limit of open files was lowered below it (`prlimit`): closed, it would make room for no other."""
+        """True if the limit of open files was lowered below `fd` (`prlimit`). Closing it would not allow another file to be opened."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return soft != resource.RLIM_INFINITY and fd >= soft
 
@@ -95,9 +95,9 @@ class FileSystem:
             os.close(fd)
 
     def lock(self, path: str) -> int:
-        """A descriptor of the file, which no other process may lock until it is closed. Raises BlockingIOError.
+        """Locks the file until the returned descriptor is closed. Raises BlockingIOError if another process holds the lock.
 
-        Nor may a Kafka: Java takes another kind of lock, which does not see the first.
+        It takes two locks: flock for ottla, and an fcntl lock, which is the kind that Kafka (Java) takes and sees.
         """
         fd = self.open(path)
         try:
@@ -112,15 +112,15 @@ class FileSystem:
         return os.fstat(fd).st_size
 
     def size_of(self, path: str) -> int:
-        """Of a file that is not open. Raises FileNotFoundError."""
+        """The size of a file that is not open. Raises FileNotFoundError."""
         return os.stat(path).st_size
 
     def modified_ms(self, path: str) -> int:
-        """When the file was last written, by the wall clock. Raises FileNotFoundError."""
+        """The time of the last write to the file, by the wall clock. Raises FileNotFoundError."""
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def write(self, fd: int, parts: Sequence[Buffer], position: int) -> None:
-        """Writes all parts one after the other from `position` on, in one call where the kernel takes them."""
+        """Writes all parts one after the other, starting at `position`, in one system call if the kernel accepts them."""
         wanted = sum(map(len, parts))
         written = os.pwritev(fd, parts, position)
         if written != wanted:
@@ -132,7 +132,7 @@ class FileSystem:
                 written += count
 
     def read(self, fd: int, size: int, position: int) -> bytes:
-        """Up to `size` bytes, fewer at the end of the file; may wait for the disk."""
+        """Reads up to `size` bytes, fewer at the end of the file. May wait for the disk."""
         data = os.pread(fd, size, position)
         if len(data) < size:
             parts = [data]
@@ -144,7 +144,7 @@ class FileSystem:
         return data
 
     def read_cached(self, fd: int, size: int, position: int) -> Buffer | None:
-        """Up to `size` bytes if all are in the page cache; None when the disk would have to be asked."""
+        """Reads up to `size` bytes from the page cache. Returns None if some of them are only on the disk."""
         if not self._knows_nowait:
             return self.read(fd, size, position)
         buffer = bytearray(size)
@@ -167,16 +167,16 @@ class FileSystem:
         os.ftruncate(fd, size)
 
     def truncate_path(self, path: str, size: int) -> None:
-        """`truncate` of a file by its name. Raises FileNotFoundError."""
+        """Like `truncate`, for a path. Raises FileNotFoundError."""
         os.truncate(path, size)
 
     def sync(self, fd: int) -> None:
-        """Waits until the file's data and size are on the disk. A failure is one of the disk, whatever its number says."""
+        """Waits until the file's data and size are on the disk. A failure always counts as a failure of the disk (see `_of_the_disk`)."""
         with _of_the_disk():
             os.fdatasync(fd)
 
     def sync_path(self, path: str) -> None:
-        """`sync` of a file by its name; one that was removed meanwhile is fine."""
+        """Like `sync`, for a path. Does nothing if the file was removed meanwhile."""
         with contextlib.suppress(FileNotFoundError):
             fd = self._open(path, os.O_RDWR)
             try:
@@ -185,7 +185,7 @@ class FileSystem:
                 self.close(fd)
 
     def sync_directory(self, path: str) -> None:
-        """Waits until what was made, renamed and removed in the directory is on the disk; one that does not exist any more is fine."""
+        """Waits until creations, renames and removals in the directory are on the disk. Does nothing if it no longer exists."""
         with contextlib.suppress(FileNotFoundError):
             fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
@@ -198,12 +198,12 @@ class FileSystem:
         os.replace(old, new)
 
     def remove(self, path: str) -> None:
-        """Removes a file; none there is fine."""
+        """Removes a file. Does nothing if it does not exist."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
-        """Removes a directory with all that is in it; none there is fine."""
+        """Removes a directory and its content. Does nothing if it does not exist."""
         with contextlib.suppress(FileNotFoundError):
             try:
                 shutil.rmtree(path)
@@ -214,11 +214,11 @@ class FileSystem:
                 self.spare.fill()
 
     def make_directory(self, path: str) -> None:
-        """With its parents; there already is fine."""
+        """Creates a directory and its parents. Does nothing if it exists."""
         os.makedirs(path, exist_ok=True)
 
     def make_new_directory(self, path: str) -> bool:
-        """In a directory that is there. False: it is there already."""
+        """Creates a directory in an existing one. Returns False if it exists already."""
         try:
             os.mkdir(path)
         except FileExistsError:
@@ -236,19 +236,19 @@ class FileSystem:
         return names
 
     def space(self, path: str) -> tuple[int, int]:
-        """(bytes of the volume that holds the path, bytes of it that can still be written)."""
+        """(total bytes, free bytes) of the volume that holds the path."""
         volume = os.statvfs(path)
         return volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
 
     def is_directory(self, path: str) -> bool:
-        """Raises OSError when the disk does not tell: a log that cannot be looked at is not one that is not there."""
+        """Raises OSError if the disk does not answer: a log that cannot be read is not the same as a log that does not exist."""
         try:
             return stat.S_ISDIR(os.stat(path).st_mode)
         except (FileNotFoundError, NotADirectoryError):
             return False
 
     def exists(self, path: str) -> bool:
-        """Raises OSError as `is_directory`."""
+        """Raises OSError like `is_directory`."""
         try:
             os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -256,7 +256,7 @@ class FileSystem:
         return True
 
     def read_file(self, path: str) -> bytes | None:
-        """All of it, or None when it is not there."""
+        """The whole content, or None if the file does not exist."""
         try:
             fd = self._open(path, os.O_RDONLY)
         except FileNotFoundError:
@@ -268,7 +268,7 @@ class FileSystem:
             self.close(fd)
 
     def read_end(self, path: str, size: int) -> tuple[bytes, int] | None:
-        """(the last `size` bytes of the file, fewer if it is shorter, its size); None when it is not there."""
+        """(the last `size` bytes, or fewer; the size of the file). None if the file does not exist."""
         try:
             fd = self._open(path, os.O_RDONLY)
         except FileNotFoundError:
@@ -281,7 +281,7 @@ class FileSystem:
             self.close(fd)
 
     def write_new(self, path: str, data: bytes) -> None:
-        """Where no file of that name can be; not synced."""
+        """Writes a new file. It replaces an existing one, and is not synced."""
         fd = self.create(path)
         try:
             self.write(fd, (data,), 0)
@@ -289,7 +289,7 @@ class FileSystem:
             self.close(fd)
 
     def write_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        """The file has its old content or the new one, never a mixture (LOG-3): temporary file, fsync, rename, fsync."""
+        """Replaces the file: after a crash it has the old content or the new one (LOG-3). Temporary file, fsync, rename, fsync."""
         temporary = path + ".tmp"
         fd = self.create(temporary)
         try:
@@ -305,7 +305,7 @@ class FileSystem:
 
 @contextlib.contextmanager
 def _of_the_disk() -> Iterator[None]:
-    """What a failed sync did not write may be lost, even if only memory was missing (FLT-29)."""
+    """Turns a passing error of a sync (no memory) into EIO: the data that it did not write may be lost (FLT-29)."""
     try:
         yield
     except OSError as error:
@@ -315,7 +315,10 @@ def _of_the_disk() -> Iterator[None]:
 
 
 def _lock_for_java(fd: int) -> None:
-    """fcntl's lock of the whole file, where the system has the kind that another close of the file does not give back."""
+    """Takes an fcntl lock on the whole file if the system has open file description locks.
+
+    The older kind would be released when any other descriptor of the file is closed.
+    """
     if not hasattr(fcntl, "F_OFD_SETLK"):
         return
     try:

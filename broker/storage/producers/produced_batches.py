@@ -215,7 +215,7 @@ def _with_right_timestamp(batch: Buffer, header: BatchHeader, data: Buffer, at: 
     """Sets the header's largest timestamp from all records, NO_TIMESTAMP if none has one."""
     newest = header.base_timestamp + (yield from checking_records(data, at, header.record_count))
     if newest > LONG_MAX:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"a record's timestamp, {newest}, is no number of 64 bits")
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"a record's timestamp, {newest}, does not fit into 64 bits")
     newest = max(newest, NO_TIMESTAMP)
     if newest == header.max_timestamp:
         return batch, header
