@@ -129,7 +129,7 @@ def _open_parts(
             start = segments[0].base_offset
         else:
             # Deleted by request, and the deleted records' tail was lost: their offsets must not be given out again.
-            log.warning("%s: the log ends at %d and goes on at its start %d", directory, end, start)
+            log.warning("%s: the log ends at %d and continues at its start %d", directory, end, start)
             segments.append(segment_at(start, True))
             end = start
     leader_epochs = LeaderEpochCache(epochs)

@@ -277,7 +277,7 @@ async def _hand_over(term: Term, complete: Collection[TopicPartition]) -> None:
             announcement.stop(replica, tp, delete=True)
         if removed := sorted(cluster.move_of(tp).removing):
             _step(term, tp, 8, f"{removed} are out of the ISR")
-            _step(term, tp, 9, f"{to_delete} are told to delete their logs")
+            _step(term, tp, 9, f"{to_delete} delete their logs")
     announcement.leadership(handed_over)
     await term.announce(announcement)
 
@@ -333,7 +333,7 @@ async def _after_last_write(term: Term, finished: Mapping[TopicPartition, tuple[
     log.info("reassigned: %s", ", ".join(f"{tp} to {list(replicas)}" for tp, replicas in finished.items()))
     if not cluster.topics_to_delete.isdisjoint(tp.topic for tp in finished):
         for tp in finished:
-            _step(term, tp, 13, "deletions of topics go on")
+            _step(term, tp, 13, "deletions of topics continue")
         await topic_deletions.resume(term)
 
 

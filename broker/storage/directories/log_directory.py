@@ -122,7 +122,7 @@ class LogDirectory:
         try:
             return self._filesystem.space(self.path)
         except OSError as error:
-            log.warning("%s does not tell how much room it has: %s", self.path, error)
+            log.warning("%s: the free space is unknown: %s", self.path, error)
             return None
 
     def read_offsets(self, name: str) -> dict[TopicPartition, int]:

@@ -56,7 +56,7 @@ def read(filesystem: FileSystem, directory: str) -> str | None:
         return None
     found = decode(data)
     if found is None:
-        log.warning("%s/%s is broken: it tells no topic id", directory, PARTITION_METADATA)
+        log.warning("%s/%s is broken: it has no topic id", directory, PARTITION_METADATA)
     return found
 
 
