@@ -82,7 +82,9 @@ class UnavailableLogs:
         self._reported[number] = now, 0
         others = f" ({others_count} more in the last minute)" if others_count else ""
         remedy = (
-            "the broker tries again" if error.is_passing else "its partition answers KAFKA_STORAGE_ERROR, all others are served"
+            "the broker tries again"
+            if error.is_passing
+            else "its partition answers KAFKA_STORAGE_ERROR, all others are served"
         )
         log.error("a log cannot be used now, %s: %s%s", remedy, error, others)
 
