@@ -2,8 +2,9 @@
 
 Anybody who reaches the control listener can claim to be the controller of a later epoch. If the broker believed that, it would
 refuse the true controller's requests until it restarts. A broker therefore believes a new controller epoch only if
-`/controller_epoch` has it and `/controller` names the sender: two reads in one round trip, once for each new controller. A sync
-precedes them, so that a lagging server of the ensemble does not make the true controller look forged.
+`/controller_epoch` has it and `/controller` names the sender. A claim of a higher controller epoch, or of an unknown broker
+epoch, causes one sync and one read of these nodes and of this broker's registration; claims that wait together share it. The
+sync comes first, so that a lagging server of the ensemble does not make the true controller look forged.
 
     epoch higher than ZooKeeper's                NotConfirmed: the connection is closed
     ZooKeeper's epoch, but another controller    NotConfirmed
@@ -13,7 +14,7 @@ precedes them, so that a lagging server of the ensemble does not make the true c
 The request waits because a controller that was just elected has reached ZooKeeper. This broker will reach ZooKeeper soon too,
 or lose its session. Until then it cannot tell whether the sender is the controller.
 
-A false sender that knows the epochs of the controller and of this broker is not detected. Detection would need a secret
+A false sender that uses the controller's id and epoch and this broker's epoch is not detected. Detection would need a secret
 (`ControlConnections.is_welcome`).
 """
 
@@ -31,7 +32,7 @@ from protocol.zk.znodes import BrokerIdZNode, ControllerEpochZNode, ControllerZN
 log = logging.getLogger(__name__)
 
 HELD_MAX_S = 30.0
-"""How long a controller waits for an answer (`controller.socket.timeout.ms`)."""
+"""The default of `controller.socket.timeout.ms`. After that time the controller has given the request up."""
 RETRY_S = 0.05
 NOBODY = -1
 
@@ -49,19 +50,21 @@ class ZooKeeper(Protocol):
 
 
 class Confirmation:
-    """Calls `deposed_below(epoch)` when ZooKeeper has a new controller epoch: requests of earlier epochs must be refused."""
+    """Calls `refuse_epochs_below(epoch)` when ZooKeeper has a new controller epoch."""
 
-    def __init__(self, zk: ZooKeeper, own_id: int, deposed_below: Callable[[int], None]) -> None:
+    def __init__(self, zk: ZooKeeper, own_id: int, refuse_epochs_below: Callable[[int], None]) -> None:
         self._zk = zk
         self._own_path = BrokerIdZNode.path(own_id)
-        self._deposed_below = deposed_below
+        self._refuse_epochs_below = refuse_epochs_below
         self._epoch = NO_EPOCH
         self._controller = NOBODY
         self._broker_epoch = NO_EPOCH
         self._reading: asyncio.Task[None] | None = None
 
     async def of_controller(self, controller_id: int, controller_epoch: int) -> None:
-        """Returns at once for the known controller and for earlier epochs. Raises NotConfirmed."""
+        """Asks ZooKeeper only about a higher epoch. Earlier epochs pass: the request is refused later. Raises NotConfirmed, for the
+        known epoch from another sender too.
+        """
         if controller_epoch > self._epoch:
             await self._read_until_answered()
         if controller_epoch > self._epoch:
@@ -79,7 +82,9 @@ class Confirmation:
         if broker_epoch != self._broker_epoch:
             await self._read_until_answered()
         if broker_epoch != self._broker_epoch:
-            raise NotConfirmed(f"it is for broker epoch {broker_epoch}, ZooKeeper has {self._broker_epoch}")
+            raise NotConfirmed(
+                f"the request is for broker epoch {broker_epoch}, but ZooKeeper has {self._broker_epoch}"
+            )
 
     def close(self) -> None:
         if self._reading is not None:
@@ -91,27 +96,29 @@ class Confirmation:
             async with asyncio.timeout(HELD_MAX_S):
                 while True:
                     try:
-                        await self._read_from_now_on()
+                        await self._read_again()
                     except (ConnectionLoss, SessionExpired) as error:
                         if not is_logged:
                             log.info("a control request waits until ZooKeeper can be asked about its sender: %s", error)
                         is_logged = True
                         await asyncio.sleep(RETRY_S)
                     except ZkError as error:
-                        raise NotConfirmed(f"ZooKeeper cannot say who its sender is: {error}") from None
+                        raise NotConfirmed(f"ZooKeeper cannot say who the sender of the request is: {error}") from None
                     else:
                         return
         except TimeoutError:
-            raise NotConfirmed(f"ZooKeeper could not be asked about its sender for {HELD_MAX_S:g} s") from None
+            raise NotConfirmed(
+                f"ZooKeeper could not be asked about the sender of the request for {HELD_MAX_S:g} s"
+            ) from None
 
-    async def _read_from_now_on(self) -> None:
-        """Waits for a read that starts after this call. Callers that wait at the same time share one read."""
+    async def _read_again(self) -> None:
+        """Waits for a read that starts after this call. Callers that wait together share one read."""
         earlier = self._reading
         if earlier is not None and not earlier.done():
             await asyncio.wait((earlier,))
         if self._reading is None or self._reading is earlier:
             self._reading = asyncio.get_running_loop().create_task(self._read(), name="who is controller?")
-            self._reading.add_done_callback(_noted)
+            self._reading.add_done_callback(_retrieve_error)
         # Shielded: the connection that asked first may end while the others still wait.
         await asyncio.shield(self._reading)
 
@@ -127,10 +134,10 @@ class Confirmation:
             self._controller = ControllerZNode.decode(controller[0]) if controller is not None else NOBODY
         if found > self._epoch:
             self._epoch = found
-            self._deposed_below(found)
+            self._refuse_epochs_below(found)
 
 
-def _noted(read: asyncio.Task[None]) -> None:
-    """Retrieves the error, in case all connections that asked have ended."""
+def _retrieve_error(read: asyncio.Task[None]) -> None:
+    """asyncio would log the error if all connections that asked have ended."""
     if not read.cancelled():
         read.exception()

@@ -10,8 +10,9 @@ Anybody who reaches the address can connect, so all resources of a connection ar
   an untrusted one, or is closed if there is none.
 * An answer that is not read for WRITE_TIMEOUT_S ends the connection. The next frame is read after the answer is written.
 
-A connection that has brought a request of the confirmed controller, for this life of the broker, is *trusted*: others are
-closed first. Idle connections are allowed: other brokers use them to watch whether this process is alive (`connection_watch`).
+A connection becomes *trusted* when a request of the confirmed controller, for this life of the broker, was carried out on it.
+Untrusted connections are closed first. Idle connections are allowed: other brokers use them to watch whether this process is
+alive (`connection_watch`).
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ FRAME_TIMEOUT_S = 30.0
 WRITE_TIMEOUT_S = 30.0
 BYTES_MAX = 2 * FRAME_BYTES_MAX
 CONNECTIONS_MAX = 256
-"""Each other broker has three or four: the controller's, and those that watch whether this process is alive."""
+"""Each other broker has one to three: watches of this process, the controller's requests, a ControlledShutdown."""
+TOO_MANY_BYTES = f"unfinished control requests take more than {BYTES_MAX} bytes, and this one is the first to be closed"
 BACKLOG = 128
 READ_BYTES = 256 * 1024
 
 
 class Connection:
-    """One connection. `is_busy`: its request is being carried out and must not be cancelled."""
+    """One connection. `is_busy`: its request has its turn, so no limit may close the connection. Only `close` cancels it."""
 
     def __init__(self, number: int, address: str, task: asyncio.Task[None]) -> None:
         self.number = number
@@ -45,7 +47,7 @@ class Connection:
         self.is_trusted = False
         self.is_busy = False
         self.held_bytes = 0
-        self.frame_number = 0
+        self.arrival = 0
         self._task = task
         self.reason = ""
 
@@ -54,8 +56,8 @@ class Connection:
         self._task.cancel()
 
 
-class Answer(Protocol):
-    """Takes a frame without its length and returns one with it. Raises ValueError for a frame that ends the connection."""
+class HandleFrame(Protocol):
+    """Takes a request frame without its length. Returns the response frame with its length. Raises ValueError to end the connection."""
 
     def __call__(self, connection: Connection, frame: bytearray) -> Awaitable[bytes]: ...
 
@@ -63,8 +65,8 @@ class Answer(Protocol):
 class ControlConnections:
     """See the module."""
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
+    def __init__(self, handle_frame: HandleFrame) -> None:
+        self._handle_frame = handle_frame
         self._server: asyncio.Server | None = None
         self._connections: dict[Connection, asyncio.Task[None]] = {}
         self.connections_max = CONNECTIONS_MAX
@@ -75,7 +77,7 @@ class ControlConnections:
         return len(self._connections)
 
     async def start(self, host: str, port: int) -> int:
-        """Listens; returns the bound port (`port` 0: a free one). Raises OSError when it is taken."""
+        """Listens, and returns the bound port (`port` 0: a free one). Raises OSError if the port is taken."""
         self._server = await asyncio.start_server(self._connected, host or None, port, backlog=BACKLOG)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -88,7 +90,7 @@ class ControlConnections:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def is_welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """The only place where a peer is admitted. Everybody is admitted now; a shared secret or mTLS belongs here."""
+        """Decides whether to admit a peer. Now everybody is admitted; a check of a shared secret or of mTLS belongs here."""
         return not writer.is_closing()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -98,7 +100,7 @@ class ControlConnections:
         self._numbers += 1
         connection = Connection(self._numbers, str(peer[0]) if peer else "", task)
         try:
-            if self._has_place():
+            if self._make_room():
                 self._connections[connection] = task
                 if await self.is_welcome(reader, writer):
                     await self._serve(connection, reader, writer)
@@ -124,7 +126,7 @@ class ControlConnections:
             if frame is None:
                 return
             try:
-                answer = await self._answer(connection, frame)
+                answer = await self._handle_frame(connection, frame)
             finally:
                 connection.is_busy = False
             del frame
@@ -140,7 +142,7 @@ class ControlConnections:
         if not first:
             return None
         self._numbers += 1
-        connection.frame_number = self._numbers
+        connection.arrival = self._numbers
         async with asyncio.timeout(FRAME_TIMEOUT_S):
             head = first + await reader.readexactly(LENGTH_BYTES - len(first))
             length = int.from_bytes(head, "big", signed=True)
@@ -157,8 +159,8 @@ class ControlConnections:
 
     # -- the limits ---------------------------------------------------------------------------------------------------
 
-    def _has_place(self) -> bool:
-        """True if there is room for one more connection. Closes an untrusted connection if there are too many."""
+    def _make_room(self) -> bool:
+        """Makes room for one more connection: closes an untrusted one if there are too many. False if there is no untrusted one."""
         if len(self._connections) < self.connections_max:
             return True
         untrusted = [c for c in self._connections if not c.is_trusted and not c.is_busy]
@@ -179,13 +181,13 @@ class ControlConnections:
         while self.held_bytes > BYTES_MAX:
             victim = self._victim()
             if victim is None or victim is connection:
-                raise ValueError(f"unfinished control requests take {BYTES_MAX} bytes, and this one is the oldest")
-            self._end(victim, f"unfinished control requests take {BYTES_MAX} bytes, and this one is the oldest")
+                raise ValueError(TOO_MANY_BYTES)
+            self._end(victim, TOO_MANY_BYTES)
 
     def _victim(self) -> Connection | None:
         """The connection to close, among those with a partly read or waiting frame: untrusted ones first, then the oldest frame."""
         waiting = (c for c in self._connections if c.held_bytes and not c.is_busy)
-        return min(waiting, key=lambda c: (c.is_trusted, c.frame_number), default=None)
+        return min(waiting, key=lambda c: (c.is_trusted, c.arrival), default=None)
 
     def _end(self, connection: Connection, reason: str) -> None:
         connection.end(reason)

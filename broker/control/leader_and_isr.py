@@ -1,15 +1,16 @@
-"""Handles LeaderAndIsr: reads the data that opening logs needs from ZooKeeper, then calls the replica manager (LAI-1..5).
+"""Handles LeaderAndIsr: reads from ZooKeeper what is needed to open logs, then calls the replica manager (LAI-1..5).
 
 A log is opened with its topic's settings. Defaults are unsafe: a leader would accept records with fewer in-sync replicas
-than the topic demands (INV-17), and retention would delete records that a compacted topic keeps. A missing log is created only
-if the partition is younger than this broker's disks (`disk_history`). While ZooKeeper cannot be asked for the settings or the
-age, the partitions concerned are *held*. The other partitions and all later requests are carried out.
+than the topic demands (INV-17), and retention would delete records that a compacted topic keeps. If a partition is not new, has
+this broker in its ISR and has no log here, it gets a log only if it is younger than each of this broker's disks; otherwise its
+records were lost (`disk_history`). Partitions are *held* while ZooKeeper cannot be asked for their settings or age, or while no
+file descriptor is free for their logs. The other partitions and all later requests are carried out.
 
-1. The handler reads again every `RETRY_S`. When it has the answer, it applies the held partitions.
+1. The handler tries again every `RETRY_S`. When ZooKeeper has answered, it applies the held partitions.
 2. A newer LeaderAndIsr for a held partition replaces it, a newer StopReplica drops it.
 3. A held partition of an earlier life of this broker, or of a deposed controller, is dropped when its turn comes.
-4. By then the controller already has the answer to the request. If a held partition cannot be served, the broker asks for a
-   LeaderAndIsr of everything, as after a disk failure. The answer to that request contains the error.
+4. By then the request has been answered, without an error for the held partitions. If one of them cannot be served, the broker
+   asks for a LeaderAndIsr of everything, as after a disk failure. Its response to that request contains the error.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ LoadCreationZxids = Callable[[Sequence[TopicPartition]], Awaitable[Mapping[Topic
 
 
 class HeldPartition(NamedTuple):
-    """A partition that waits for ZooKeeper. `request` is the LeaderAndIsr that contained it."""
+    """A partition that waits for ZooKeeper's answer, or until its log can be opened. `request`: the LeaderAndIsr that contained it."""
 
     state: PartitionState
     request: LeaderAndIsrRequest

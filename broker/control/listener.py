@@ -119,7 +119,6 @@ class ControlListener:
             connection.is_busy = True
             request = await _finished(steps)
             assert not isinstance(request, ControlledShutdownRequest)
-            connection.is_trusted = True
             return request
 
         if head.controller_id is None:
@@ -128,6 +127,7 @@ class ControlListener:
             response = await self._controlled_shutdown(request)
         else:
             response = await self._in_turn(head.controller_id, head.controller_epoch, head.broker_epoch, parsed)
+            connection.is_trusted |= response.error is ErrorCode.NONE
         return framing.response_frame(head.correlation_id, response)
 
     async def _in_turn(

@@ -249,6 +249,21 @@ async def test_frames_are_answered_in_order_and_garbage_closes_the_connection(
         writer.close()
 
 
+async def test_a_connection_is_trusted_after_a_request_that_was_carried_out(
+    node: Node, listener: ControlListener
+) -> None:
+    """BAD-28: any earlier controller epoch passes the confirmation, since it is refused later. It proves nothing."""
+    await listener.handle(requests(node.epoch, 5)[1])
+    port = await listener.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for controller_epoch, is_trusted in ((4, False), (5, True), (4, True)):
+        writer.write(framing.request_frame(1, requests(node.epoch, controller_epoch)[1]))
+        await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+        (connection,) = listener._connections._connections
+        assert connection.is_trusted is is_trusted
+    writer.close()
+
+
 def many(node: Node, count: int, *, is_full: bool = False) -> LeaderAndIsrRequest:
     states = tuple(STATE._replace(partition=partition, is_new=True) for partition in range(count))
     return LeaderAndIsrRequest(9, 1, node.epoch, states, {TP.topic: TOPIC_ID}, is_full=is_full)
