@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import os
 import random
 import socket
 from pathlib import Path
@@ -15,27 +17,60 @@ LOCAL_HOST = "127.0.0.1"
 EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 LOWEST = 10_000
 HIGHEST = 65_535
-ATTEMPTS = 10_000
+BLOCK = 50
 
 
 class NoFreePorts(Exception):
     """There are too few free ports on this machine."""
 
 
+class ClaimedPorts:
+    """Ports that this process may hand out. Until it ends, no other process takes one of them, even while no server listens there.
+
+    Otherwise a cluster that starts in another process could take the port of a broker that was just killed. The ports are claimed in
+    blocks. A claim is a socket in Linux's abstract namespace, which belongs to the network namespace, as ports do.
+    """
+
+    def __init__(self, candidates: range) -> None:
+        self._blocks = [candidates[at : at + BLOCK] for at in range(0, len(candidates), BLOCK)]
+        random.shuffle(self._blocks)
+        self._claims: list[socket.socket] = []
+        self._ports: list[int] = []
+
+    def take(self) -> int:
+        """A port that this process has not handed out before. Raises NoFreePorts."""
+        while not self._ports:
+            if not self._blocks:
+                raise NoFreePorts(f"every port on {LOCAL_HOST} is in use or claimed by another process of ottla")
+            block = self._blocks.pop()
+            claim = socket.socket(socket.AF_UNIX)
+            try:
+                claim.bind(f"\0ottla-ports-{block[0]}")
+            except OSError:
+                claim.close()
+                continue
+            self._claims.append(claim)
+            self._ports = random.sample(block, len(block))
+        return self._ports.pop()
+
+
 def free_ports(count: int) -> list[int]:
-    """`count` different ports of 127.0.0.1 without a listener. They are random, so that two callers seldom choose the same."""
+    """`count` different ports of 127.0.0.1 without a listener. Each port is handed out once. Raises NoFreePorts."""
+    ports = _claimed_ports(os.getpid())
+    chosen: list[int] = []
+    while len(chosen) < count:
+        port = ports.take()
+        if is_free(LOCAL_HOST, port):
+            chosen.append(port)
+    return chosen
+
+
+@functools.cache
+def _claimed_ports(pid: int) -> ClaimedPorts:
+    """The ports of this process; a forked one gets its own."""
     low, high = _ephemeral_range()
     candidates = range(LOWEST, low) if low - LOWEST > 2000 else range(high + 1, HIGHEST + 1)
-    if len(candidates) < 2000:
-        candidates = range(LOWEST, HIGHEST + 1)
-    chosen: list[int] = []
-    for _ in range(ATTEMPTS):
-        if len(chosen) == count:
-            return chosen
-        port = random.choice(candidates)
-        if port not in chosen and is_free(LOCAL_HOST, port):
-            chosen.append(port)
-    raise NoFreePorts(f"found only {len(chosen)} of {count} free ports on {LOCAL_HOST}")
+    return ClaimedPorts(candidates if len(candidates) >= 2000 else range(LOWEST, HIGHEST + 1))
 
 
 def is_free(host: str, port: int) -> bool:

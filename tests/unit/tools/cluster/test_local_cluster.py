@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -167,6 +170,23 @@ def test_no_cluster_there(cluster: LocalCluster, zookeeper: str) -> None:
     cluster.create(brokers=2, zookeeper=zookeeper)
     with pytest.raises(ClusterError, match=r"no broker 3 in .*: the brokers are 1, 2"):
         cluster.kill(3)
+
+
+def test_no_two_callers_get_the_same_port() -> None:
+    """A killed broker's port was given to a cluster that another process started meanwhile."""
+    ask = "from tools.cluster.ports import free_ports; print(*free_ports(500)); input()"
+    asked = [sys.executable, "-c", ask]
+    with ExitStack() as stack:
+        others = [
+            stack.enter_context(subprocess.Popen(asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            for _ in range(3)
+        ]
+        found = [free_ports(500), free_ports(500)]
+        for other in others:
+            assert other.stdout is not None
+            found.append([int(port) for port in other.stdout.readline().split()])
+    ports = [port for some in found for port in some]
+    assert len(set(ports)) == len(ports) == 5 * 500
 
 
 def test_ports_stay_free_for_their_servers() -> None:
