@@ -116,10 +116,16 @@ def assert_healed(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
         batches = batches_on_disk(replica_directory(cluster, broker, topic, partition))
         return tuple(batch for batch in batches if batch[0] <= last_offset[partition])
 
-    def logs_are_equal() -> bool:
-        return all(len({compared_batches(b, p) for b in assignment[p].replicas}) == 1 for p in assignment)
+    def last_batches() -> dict[int, dict[int, tuple[int, tuple[tuple[int, int, int, int], ...]]]]:
+        """Partition -> broker -> (number of batches, the last ones), of the partitions whose replicas differ."""
+        found = {p: {b: compared_batches(b, p) for b in assignment[p].replicas} for p in assignment}
+        return {
+            p: {b: (len(batches), batches[-3:]) for b, batches in replicas.items()}
+            for p, replicas in found.items()
+            if len(set(replicas.values())) > 1
+        }
 
-    eventually(logs_are_equal, f"replica logs of {topic} equal batch by batch")
+    eventually(lambda: Compared(last_batches(), {}), f"replica logs of {topic} equal batch by batch")
 
     assert_known_alike(cluster, zk, topic)
 
