@@ -1,8 +1,8 @@
 """Metadata (API 3), v0 to v12: brokers, leaders and ISRs from this broker's cache; auto-creation.
 
-The addresses are those of the request's listener. An unknown topic is created if
-`auto.create.topics.enable` and, from v4, the request allow it. The answer for the topic is usually LEADER_NOT_AVAILABLE, and the
-client retries; if creation is refused, the answer is the error of the refusal.
+The addresses are those of the request's listener. An unknown topic is created if `auto.create.topics.enable` and, from v4, the
+request allow it. The answer for the topic is usually LEADER_NOT_AVAILABLE, and the client retries. If creation is refused, the answer
+has the error of the refusal.
 """
 
 from __future__ import annotations
