@@ -28,7 +28,7 @@ import uvloop
 from broker.admin.config_admin import ConfigAdmin
 from broker.admin.topic_admin import TopicAdmin
 from broker.cluster import registration
-from broker.cluster.controller_client import ControllerClient
+from broker.cluster.controlled_shutdown_client import ControlledShutdownClient
 from broker.cluster.lease import LeadershipLease
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.peer_watch import PeerWatch
@@ -285,7 +285,9 @@ class Broker:
             cluster_id=cluster_id,
             zookeeper=self._zk,
             metadata=self._metadata,
-            metadata_topics=MetadataTopics(self._metadata, lambda: self._suspected_leaders.suspected, INTERNAL_TOPICS),
+            metadata_topics=MetadataTopics(
+                self._metadata, lambda: self._suspected_leaders.unreachable, INTERNAL_TOPICS
+            ),
             replica_manager=self._replicas,
             log_manager=self._log_manager,
             fetches=self._replicas.fetches,
@@ -424,7 +426,7 @@ class Broker:
         # This request needs its own connection. On the one from this process's controller to this broker, the LeaderAndIsr that
         # the answer waits for would wait behind it.
         network = self._open_control_client()
-        client = ControllerClient(
+        client = ControlledShutdownClient(
             self._config, self._zk, ControlClient(network), self._listeners.control_plane, self._broker_epoch
         )
         try:

@@ -184,11 +184,11 @@ class ConfigAdmin:
     ) -> None:
         """Changes these settings. With `replaces_all` all other settings are reset. Raises KafkaError, ZkError."""
         entity = self._entity(resource)
-        effective = self._configs.layers.effective
-        defaults = effective.topic_defaults() if entity.config is TopicConfig else effective
+        running = self._configs.layers.effective
+        effective = running.topic_defaults() if entity.config is TopicConfig else running
 
         def decide(current: Mapping[str, str]) -> dict[str, str]:
-            return changed(entity.config, {} if replaces_all else current, changes, defaults)
+            return changed(entity.config, {} if replaces_all else current, changes, effective)
 
         decide({})  # errors in the request itself are reported even without ZooKeeper
         if entity.guard is not None and await self._zk.exists(entity.guard) is None:

@@ -36,11 +36,12 @@ class Change(NamedTuple):
 
 
 def changed(
-    config: type, current: Mapping[str, str], changes: Sequence[Change], defaults: TopicConfig | BrokerConfig
+    config: type, current: Mapping[str, str], changes: Sequence[Change], effective: TopicConfig | BrokerConfig
 ) -> dict[str, str]:
-    """The settings after the changes, for a TopicConfig or a BrokerConfig. `defaults` has the lists that unset lists start from.
+    """The settings after the changes, for a TopicConfig or a BrokerConfig.
 
-    Raises KafkaError with Kafka's code, and the reason.
+    `effective`: the values in effect without this topic's overrides, or the running broker's. Unset lists, lag checks and thread
+    limits start from them. Raises KafkaError with Kafka's code, and the reason.
     """
     check_request(changes)
     result = dict(current)
@@ -51,12 +52,12 @@ def changed(
         assert value is not None
         check_key(config, key)
         if operation != Operation.SET:
-            value = _with_items(config, key, operation, value, result.get(key), defaults)
+            value = _with_items(config, key, operation, value, result.get(key), effective)
         result[key] = _checked(config, key, value)
         if key in THREAD_KEYS and config is BrokerConfig:
-            _check_threads(key, int(result[key]), getattr(defaults, attribute(key)))
+            _check_threads(key, int(result[key]), getattr(effective, attribute(key)))
     if any(change.key in LAG_KEYS for change in changes):
-        _check_lags(result, defaults)
+        _check_lags(result, effective)
     return result
 
 
@@ -69,13 +70,13 @@ def _check_threads(key: str, wanted: int, current: int) -> None:
         )
 
 
-def _check_lags(overrides: Mapping[str, str], defaults: TopicConfig | BrokerConfig) -> None:
+def _check_lags(overrides: Mapping[str, str], effective: TopicConfig | BrokerConfig) -> None:
     """Checks a topic's lags; other settings that were written by hand may be invalid. Raises KafkaError."""
-    if not isinstance(defaults, TopicConfig):
+    if not isinstance(effective, TopicConfig):
         return
     lags, _ = believable(TopicConfig, {key: overrides[key] for key in LAG_KEYS if key in overrides}, {}, "")
     try:
-        defaults.with_overrides(lags).check_together()
+        effective.with_overrides(lags).check_together()
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
@@ -114,12 +115,12 @@ def _checked(config: type, key: str, value: str) -> str:
 
 
 def _with_items(
-    config: type, key: str, operation: int, value: str, current: str | None, defaults: TopicConfig | BrokerConfig
+    config: type, key: str, operation: int, value: str, current: str | None, effective: TopicConfig | BrokerConfig
 ) -> str:
     """The list with the given items appended, without duplicates, or with them removed."""
     if not is_list(config, key):
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"{key} is not a list: items cannot be appended or subtracted")
-    items = _items(getattr(defaults, attribute(key)) if current is None else current)
+    items = _items(getattr(effective, attribute(key)) if current is None else current)
     given = _items(value)
     if operation == Operation.APPEND:
         return ",".join(dict.fromkeys(items + given))

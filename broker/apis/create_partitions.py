@@ -1,7 +1,8 @@
 """CreatePartitions (API 37), v0 to v3: only on the controller; waits until the new partitions have leaders (CTL-8).
 
-`count` is the new total. `validate_only` checks everything and creates nothing. REQUEST_TIMED_OUT: the partitions were created but
-did not get leaders in time.
+`count` is the new total. `validate_only` checks everything and creates nothing. REQUEST_TIMED_OUT has three
+causes, and the message says which: the partitions were created but have no leaders in time; ZooKeeper failed, and the outcome is
+unknown; the topic kept changing, and nothing was created.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Answers = Mapping[str, KafkaError | None]
 
 TOPICS_IN_A_STEP = 100
 TOPICS_AT_ONCE = 20
-"""Number of refusals, without a request to ZooKeeper, between two pauses."""
+"""Topics between two pauses: a run of refused topics asks no ZooKeeper and so never yields by itself."""
 NEW_PARTITIONS_MAX = 10_000
 """Limit of new partitions in one request (as in Kafka with KRaft): placing and writing them takes 30 ms of the broker's time."""
 
@@ -66,10 +67,11 @@ async def _create(context: ApiContext, request: Request, body: Any) -> Answers:
             given = await finished(context, request, collected(topic.assignments, lambda row: row.broker_ids))
         answers[name] = None
         try:
-            known = len(context.metadata.partitions_of(name))
-            if known and left < topic.count - known <= TOPIC_PARTITIONS_MAX:
+            existing = len(context.metadata.partitions_of(name))
+            # `add_partitions` refuses more than TOPIC_PARTITIONS_MAX, and decides about topics that the cache does not have.
+            if existing and left < topic.count - existing <= TOPIC_PARTITIONS_MAX:
                 raise KafkaError(
-                    ErrorCode.POLICY_VIOLATION, f"more than {NEW_PARTITIONS_MAX} partitions in one request"
+                    ErrorCode.POLICY_VIOLATION, f"more than {NEW_PARTITIONS_MAX} new partitions in one request"
                 )
             added = await context.topic_admin.add_partitions(name, topic.count, given, validate_only=body.validate_only)
             left -= len(added)

@@ -75,7 +75,7 @@ def _refusal(key_type: int, version: int) -> _Coordinator | None:
 
 def _find(context: ApiContext, request: Request, group_id: str) -> _Coordinator:
     state = context.metadata.partition(TopicPartition(OFFSETS_TOPIC, context.groups.partition_of(group_id)))
-    if state is None or state.leader in context.suspected_leaders.suspected:
+    if state is None or state.leader in context.suspected_leaders.unreachable:
         return _Coordinator(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is unknown at the moment")
     node = context.node_endpoint(state.leader, request.connection.listener)
     if node is None:

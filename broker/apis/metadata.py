@@ -1,7 +1,8 @@
 """Metadata (API 3), v0 to v12: brokers, leaders and ISRs from this broker's cache; auto-creation.
 
-The addresses are those of the request's listener. An unknown topic is created if both the request (v4) and
-`auto.create.topics.enable` allow it; the answer is then LEADER_NOT_AVAILABLE, and the client retries.
+The addresses are those of the request's listener. An unknown topic is created if `auto.create.topics.enable` and, from v4, the
+request allow it. The answer for the topic is usually LEADER_NOT_AVAILABLE, and the client retries. If creation is refused, the answer
+has the error of the refusal.
 """
 
 from __future__ import annotations
@@ -132,7 +133,10 @@ def _respond_when_settled(
 
 
 def _respond(context: ApiContext, request: Request, topics: Callable[[], Sequence[bytes]]) -> None:
-    """Makes the body when the answer's turn comes: after waiting behind a produce in a failover, it must not name the old leader."""
+    """Builds the body only when all earlier requests of the connection are answered.
+
+    A body built before could name a leader that died meanwhile.
+    """
     listener = request.connection.listener
 
     def body() -> bytes:

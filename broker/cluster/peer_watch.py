@@ -41,7 +41,7 @@ class PeerWatch:
         self._forget()
         for broker_id in list(self._watched):
             self._end(broker_id)
-        self._suspected_leaders.are_watched = False
+        self._suspected_leaders.peers_are_watched = False
         self._suspected_leaders.close()
 
     def _metadata_changed(self, _: list[TopicPartition]) -> None:
@@ -53,9 +53,9 @@ class PeerWatch:
                 self._suspected_leaders.depart(broker)
         for broker_id, broker in live.items():
             if broker_id not in self._watched:
-                self._suspected_leaders.come(broker_id)
+                self._suspected_leaders.forget_departure(broker_id)
                 self._begin(broker)
-        self._suspected_leaders.are_watched = bool(self._watched)
+        self._suspected_leaders.peers_are_watched = bool(self._watched)
         self._suspected_leaders.look_again()
 
     def _begin(self, broker: BrokerInfo) -> None:
@@ -74,4 +74,4 @@ class PeerWatch:
 
     def _end(self, broker_id: int) -> None:
         self._watched.pop(broker_id)[1].close()
-        self._suspected_leaders.suspected.discard(broker_id)
+        self._suspected_leaders.unreachable.discard(broker_id)

@@ -1,8 +1,9 @@
 """Leaders that may have died a moment ago, and the Metadata answers that wait until this is known (CTL-16).
 
 A client whose leader died asks another broker in the same millisecond, before there is a new leader. librdkafka asks once. If the
-answer names the old leader or none, it does not ask again for a second. The broker therefore delays such an answer, for at most
-HOLD_S, until it knows the next leader. Later requests of the same connection wait too, but no others.
+answer names the old leader or none, the client does not ask again for a second. The broker therefore delays an answer about a
+partition whose last known leader is suspected or departed, for at most HOLD_S. A partition that already has no leader is answered
+without waiting. Later requests of the same connection wait too, but no others.
 
 These are short-lived hints, only for clients. Only the controller and ZooKeeper decide which broker leads and which is dead.
 """
@@ -20,9 +21,9 @@ GRACE_S = 0.003
 """A killed process's connections end one after the other, in random order: a client may know of the death, and ask, up to a
 millisecond before the brokers know. An answer that names topics waits this long, in case a connection is about to end."""
 LINGER_S = 3.0
-"""How long Metadata continues to list a broker that has departed. librdkafka (2.16) drops unlisted brokers before it moves their
-partitions. If one answer contains both changes, the end of the dead broker's thread takes the partitions from their new leader, and
-they pause until a timer of one second fires."""
+"""How long Metadata continues to list a broker that has departed. librdkafka (2.16) first ends the thread of a broker that
+is no longer listed. If the same answer moves partitions to a new leader, the ending thread detaches them again, and they stop until
+librdkafka's one-second timer fires."""
 
 WAITERS_MAX = 1_000
 """Limit of waiting answers; further requests are answered at once."""
@@ -45,33 +46,40 @@ class SuspectedLeaders:
     """No broker is in doubt until PeerWatch reports it. Without fast failure detection no broker ever is."""
 
     def __init__(self, metadata: MetadataCache) -> None:
-        self.suspected: set[int] = set()
-        """Brokers whose connection to this one has ended, without further news yet."""
-        self.are_watched = False
+        self.unreachable: set[int] = set()
+        """Brokers to which this broker's watching connection has just ended; it is not yet known whether they died."""
+        self.peers_are_watched = False
         """There are other brokers, and PeerWatch watches them."""
         self._metadata = metadata
         self._departed: dict[int, tuple[BrokerInfo, asyncio.TimerHandle]] = {}
         self._waiters: dict[_Waiter, None] = {}
         self._topics_waiting = 0
-        self._suspected_key: tuple[int, frozenset[int]] | None = None
-        self._suspected_topics: frozenset[str] = frozenset()
+        self._doubtful_key: tuple[int, frozenset[int]] | None = None
+        self._doubtful_topics: frozenset[str] = frozenset()
 
     def suspect(self, broker_id: int) -> None:
-        self.suspected.add(broker_id)
+        self.unreachable.add(broker_id)
 
     def trust(self, broker_id: int) -> None:
-        """The broker is alive, or nothing contradicts it any more."""
-        if broker_id in self.suspected:
-            self.suspected.discard(broker_id)
+        """The watch ends its suspicion.
+
+        A new connection lasts, or connections keep ending early, or the result is unclear, or AGAIN_S have passed since the watch
+        found the broker dead.
+        """
+        if broker_id in self.unreachable:
+            self.unreachable.discard(broker_id)
             self.look_again()
 
     def depart(self, broker: BrokerInfo) -> None:
-        """The controller no longer lists the broker as live. The broker's partitions are in doubt until they have other leaders."""
-        self.come(broker.id)
-        timer = asyncio.get_running_loop().call_later(LINGER_S, self.come, broker.id)
+        """The controller no longer lists the broker as live.
+
+        Its partitions are in doubt until they have another leader or none, for at most LINGER_S.
+        """
+        self.forget_departure(broker.id)
+        timer = asyncio.get_running_loop().call_later(LINGER_S, self.forget_departure, broker.id)
         self._departed[broker.id] = (broker, timer)
 
-    def come(self, broker_id: int) -> None:
+    def forget_departure(self, broker_id: int) -> None:
         """The broker is registered (again), or departed long enough ago."""
         departed = self._departed.pop(broker_id, None)
         if departed is not None:
@@ -82,16 +90,20 @@ class SuspectedLeaders:
         return [broker for broker, _ in self._departed.values()]
 
     def when_settled(self, topics: Iterable[str], then: Callable[[], None]) -> None:
-        """Calls `then` when no leader of these topics is in doubt: usually after GRACE_S, at most HOLD_S later."""
+        """Calls `then` once no leader of these topics is in doubt, or HOLD_S after the first check.
+
+        The first check is delayed by GRACE_S if brokers are watched and no doubt about these topics is known yet. If too many
+        answers wait already, the first check calls `then`.
+        """
         names = tuple(topics)
-        if self.are_watched and names and not self._are_suspected(names):
+        if self.peers_are_watched and names and not self._is_a_leader_in_doubt(names):
             asyncio.get_running_loop().call_later(GRACE_S, self._when_settled_now, names, then)
         else:
             self._when_settled_now(names, then)
 
     def _when_settled_now(self, names: tuple[str, ...], then: Callable[[], None]) -> None:
         is_full = len(self._waiters) >= WAITERS_MAX or self._topics_waiting + len(names) > TOPICS_MAX
-        if is_full or not self._are_suspected(names):
+        if is_full or not self._is_a_leader_in_doubt(names):
             then()
             return
         waiter = _Waiter(names, then)
@@ -103,7 +115,7 @@ class SuspectedLeaders:
         """Called after a change of the metadata or of the doubts. Releases the answers whose leaders are settled."""
         released = 0
         for waiter in list(self._waiters):
-            if not self._are_suspected(waiter.topics):
+            if not self._is_a_leader_in_doubt(waiter.topics):
                 if released == RELEASED_AT_ONCE:
                     asyncio.get_running_loop().call_soon(self.look_again)
                     return
@@ -112,24 +124,24 @@ class SuspectedLeaders:
 
     def close(self) -> None:
         """Ends all doubts: waiting answers are sent now."""
-        self.suspected.clear()
+        self.unreachable.clear()
         for broker_id in list(self._departed):
-            self.come(broker_id)
+            self.forget_departure(broker_id)
         self.look_again()
 
-    def _are_suspected(self, topics: tuple[str, ...]) -> bool:
-        doubtful = frozenset(self.suspected | self._departed.keys())
+    def _is_a_leader_in_doubt(self, topics: tuple[str, ...]) -> bool:
+        doubtful = frozenset(self.unreachable | self._departed.keys())
         if not doubtful:
             return False
         key = (self._metadata.version, doubtful)
-        if key != self._suspected_key:
+        if key != self._doubtful_key:
             # Computed once for all waiters: each may have asked for ten thousand partitions.
             of = self._metadata.partitions_of
-            self._suspected_key = key
-            self._suspected_topics = frozenset(
+            self._doubtful_key = key
+            self._doubtful_topics = frozenset(
                 name for name in self._metadata.topics() if any(state.leader in doubtful for state in of(name).values())
             )
-        return not self._suspected_topics.isdisjoint(topics)
+        return not self._doubtful_topics.isdisjoint(topics)
 
     def _release(self, waiter: _Waiter) -> None:
         del self._waiters[waiter]

@@ -2,7 +2,7 @@
 
 A topic is cached until the metadata cache reports that it changed. For a large topic each partition is cached too, so that a change
 of one does not encode the others again. The answers depend on the listener (its clients see no leader on a broker without it), on
-the live brokers and on the suspected brokers. When live or suspected brokers change, everything is encoded again.
+the live brokers and on the unreachable brokers. When live or unreachable brokers change, everything is encoded again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Kept = dict[int, tuple[PartitionState, bytes]]
 
 @dataclass(slots=True)
 class _Encoded:
-    """The cache for one listener and version. `valid_for`: the brokers' version, and the suspected brokers."""
+    """The cache for one listener and version. `valid_for`: the brokers' version, and the unreachable brokers."""
 
     valid_for: tuple[int, frozenset[int]]
     topics: dict[str, tuple[int, bytes]] = field(default_factory=dict)
@@ -38,12 +38,12 @@ class _Encoded:
 
 
 class MetadataTopics:
-    """See the module's docstring. `suspected()` returns brokers that may just have died; `internal` topics are marked as such."""
+    """See the module's docstring. `unreachable()` returns brokers that may just have died; `internal` topics are marked as such."""
 
-    def __init__(self, metadata: MetadataCache, suspected: Callable[[], Set[int]], internal: Collection[str]) -> None:
+    def __init__(self, metadata: MetadataCache, unreachable: Callable[[], Set[int]], internal: Collection[str]) -> None:
         self._internal = internal
         self._metadata = metadata
-        self._suspected = suspected
+        self._unreachable = unreachable
         self._encoded: dict[tuple[str, int], _Encoded] = {}
 
     def encoded(self, listener: str, version: int, name: str) -> bytes:
@@ -92,7 +92,7 @@ class MetadataTopics:
                         yield
 
     def _of(self, listener: str, version: int) -> _Encoded:
-        valid_for = (self._metadata.brokers_version, frozenset(self._suspected()))
+        valid_for = (self._metadata.brokers_version, frozenset(self._unreachable()))
         encoded = self._encoded.get((listener, version))
         if encoded is None or encoded.valid_for != valid_for:
             encoded = self._encoded[listener, version] = _Encoded(valid_for)
@@ -102,12 +102,12 @@ class MetadataTopics:
         """Encodes the topic. Yields the number of partitions encoded since the last yield: at pauses, and at the end."""
         states = self._metadata.partitions_of(name)
         kept: Kept = encoded.partitions.setdefault(name, {}) if len(states) >= LARGE_TOPIC else {}
-        suspected = encoded.valid_for[1]
+        unreachable = encoded.valid_for[1]
         count = 0
         for index, state in list(states.items()):
             before = kept.get(index)
             if before is None or before[0] is not state:
-                partition = self._partition(state, listener, version, suspected)
+                partition = self._partition(state, listener, version, unreachable)
                 kept[index] = (state, metadata_codec.encode_partition(version, partition))
                 count += 1
                 if count == PARTITIONS_IN_A_STEP:
@@ -127,12 +127,12 @@ class MetadataTopics:
         yield count
 
     def _partition(
-        self, state: PartitionState, listener: str, version: int, suspected: frozenset[int]
+        self, state: PartitionState, listener: str, version: int, unreachable: frozenset[int]
     ) -> MetadataPartition:
-        """Reports no leader if the leader is dead or suspected, or does not have this listener."""
+        """Reports no leader if the leader is dead or unreachable, or does not have this listener."""
         error, leader = ErrorCode.NONE, state.leader
         broker = self._metadata.broker(leader)
-        if broker is None or leader in suspected:
+        if broker is None or leader in unreachable:
             error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
         elif broker.endpoint(listener) is None:
             known = version >= LISTENER_NOT_FOUND_SINCE

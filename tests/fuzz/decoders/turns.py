@@ -172,7 +172,7 @@ class _Broker:
             cluster_id="fuzz",
             zookeeper=session,
             metadata=node.metadata,
-            metadata_topics=MetadataTopics(node.metadata, lambda: suspected_leaders.suspected, (OFFSETS_TOPIC,)),
+            metadata_topics=MetadataTopics(node.metadata, lambda: suspected_leaders.unreachable, (OFFSETS_TOPIC,)),
             replica_manager=node.manager,
             log_manager=node.logs,
             fetches=node.manager.fetches,

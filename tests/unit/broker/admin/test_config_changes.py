@@ -105,25 +105,25 @@ def test_what_is_refused(config: type, changes: list[tuple[str, int, str | None]
 
 
 @pytest.mark.parametrize(
-    ("current", "defaults"),
+    ("current", "effective"),
     [
         ({LAG_MIN: "6"}, TopicConfig()),
         ({LAG_MIN: "6", LAG_MAX: "7"}, TopicConfig()),
         ({}, TopicConfig(min_compaction_lag_ms=6)),
     ],
 )
-def test_a_change_that_contradicts_what_is_set(current: dict[str, str], defaults: TopicConfig) -> None:
+def test_a_change_that_contradicts_what_is_set(current: dict[str, str], effective: TopicConfig) -> None:
     with pytest.raises(KafkaError, match=LAG_MIN) as refused:
-        changed(TopicConfig, current, [Change(LAG_MAX, SET, "5")], defaults)
+        changed(TopicConfig, current, [Change(LAG_MAX, SET, "5")], effective)
     assert refused.value.code is ErrorCode.INVALID_CONFIG
 
 
 @pytest.mark.parametrize(("current", "wanted"), [(8, "4"), (8, "16"), (1, "2"), (1, "1"), (3, "1")])
 def test_threads_at_most_double_or_halve(current: int, wanted: str) -> None:
     """As a real Kafka takes them."""
-    defaults = BrokerConfig(num_io_threads=current)
+    effective = BrokerConfig(num_io_threads=current)
     change = Change("num.io.threads", SET, wanted)
-    assert changed(BrokerConfig, {}, [change], defaults) == {"num.io.threads": wanted}
+    assert changed(BrokerConfig, {}, [change], effective) == {"num.io.threads": wanted}
 
 
 ITEMS = st.lists(st.sampled_from(["0:1", "0:2", "1:1", "2:3"]))

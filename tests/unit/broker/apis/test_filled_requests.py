@@ -110,7 +110,7 @@ class EveryApi:
             cluster_id="c",
             zookeeper=zk,
             metadata=node.metadata,
-            metadata_topics=MetadataTopics(node.metadata, lambda: suspected_leaders.suspected, ()),
+            metadata_topics=MetadataTopics(node.metadata, lambda: suspected_leaders.unreachable, ()),
             replica_manager=node.manager,
             log_manager=node.logs,
             fetches=node.manager.fetches,

@@ -37,7 +37,7 @@ class Asking:
         self.suspected_leaders = SuspectedLeaders(self.world.metadata)
         self.world.context.suspected_leaders = self.suspected_leaders
         self.world.context.metadata_topics = MetadataTopics(
-            self.world.metadata, lambda: self.suspected_leaders.suspected, ()
+            self.world.metadata, lambda: self.suspected_leaders.unreachable, ()
         )
         self.world.context.cluster_id = "c"
         self.lead(2, 1, 2, 3)
@@ -77,7 +77,7 @@ async def test_the_answer_waits_for_the_next_leader(topics: list[Any] | None) ->
     asking.lead(3, 1, 3)
     assert leaders(answer()) == [(0, 1), (0, 3)]
     assert {row.node_id for row in answer().brokers} == {1, 2, 3}, "the one that departed is listed a little longer"
-    asking.suspected_leaders.come(2)
+    asking.suspected_leaders.forget_departure(2)
     assert {row.node_id for row in asking.ask(topics)().brokers} == {1, 3}
 
 

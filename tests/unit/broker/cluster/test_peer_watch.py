@@ -72,10 +72,10 @@ async def test_a_suspicion_ends_with_what_is_found(world: World) -> None:
     world.live(b1=5, b2=6, b3=7)
     watch = world.begun[0][1]
     watch.suspected(True)
-    assert world.suspected_leaders.suspected == {2}
+    assert world.suspected_leaders.unreachable == {2}
     watch.suspected(False)
     watch.suspected(False)
-    assert world.suspected_leaders.suspected == set()
+    assert world.suspected_leaders.unreachable == set()
 
 
 async def test_a_suspicion_ends_with_the_life_it_was_of(world: World) -> None:
@@ -83,7 +83,7 @@ async def test_a_suspicion_ends_with_the_life_it_was_of(world: World) -> None:
     for _, watch in world.begun:
         watch.suspected(True)
     world.live(b1=5, b2=8)  # 2 started again, 3 has departed
-    assert world.suspected_leaders.suspected == set()
+    assert world.suspected_leaders.unreachable == set()
     assert world.open() == [("h", 9002)]
 
 

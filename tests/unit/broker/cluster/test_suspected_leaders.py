@@ -68,7 +68,7 @@ async def test_while_nobody_is_in_doubt_the_answer_is_given_at_once(world: World
 
 async def test_a_question_that_came_just_before_the_news_waits_for_the_next_leader(world: World) -> None:
     """A client and the brokers hear of a death in any order."""
-    world.leaders.are_watched = True
+    world.leaders.peers_are_watched = True
     told = asyncio.Event()
     world.ask("of nothing")
     world.ask("a", "a")
@@ -116,7 +116,7 @@ async def test_that_there_is_no_leader_is_an_answer_too(world: World) -> None:
 async def test_one_that_is_back_is_not_in_doubt(world: World) -> None:
     world.leaders.depart(broker(2))
     world.ask("a", "a")
-    world.leaders.come(2)
+    world.leaders.forget_departure(2)
     world.leaders.look_again()
     assert world.answered == ["a"]
     assert world.leaders.departed() == []
@@ -128,7 +128,7 @@ async def test_nobody_waits_for_ever(world: World, monkeypatch: pytest.MonkeyPat
     answered = asyncio.Event()
     world.leaders.when_settled(("a",), answered.set)
     await answered.wait()
-    assert world.leaders.suspected == {2}
+    assert world.leaders.unreachable == {2}
     world.leaders.trust(2)
     assert world.answered == []
 

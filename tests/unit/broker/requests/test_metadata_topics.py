@@ -28,8 +28,8 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cache = MetadataCache()
-        self.suspected: set[int] = set()
-        self.topics = MetadataTopics(self.cache, lambda: self.suspected, {"__internal"})
+        self.unreachable: set[int] = set()
+        self.topics = MetadataTopics(self.cache, lambda: self.unreachable, {"__internal"})
         self.encoded: Counter[str] = Counter()
         original = metadata_codec.encode_partition
 
@@ -92,7 +92,7 @@ def test_only_what_changed_is_encoded_again(world: World) -> None:
     world.update(state("large", 7, leader=2, epoch=1))
     assert world.encodings("large", "small") == 1, "the others of a large topic are kept"
     assert world.encodings("large", "small", version=9) == LARGE + 1, "another version is another encoding"
-    world.suspected.add(1)
+    world.unreachable.add(1)
     assert world.encodings("small") == 1
     world.update(brokers=(1,))
     assert world.encodings("small") == 1

@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 
 
 class ControllerUnknown(Exception):
-    """There is no controller now, or it has no control listener; the text says which."""
+    """There is no controller, or it is not registered, or it has no control listener; the text says which."""
 
 
-class ControllerClient:
-    """Looks up the controller in ZooKeeper for each attempt, because it may change in between. It may be this broker."""
+class ControlledShutdownClient:
+    """Looks up the controller in ZooKeeper for each attempt, because the controller may change. This broker may be the controller."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class ControllerClient:
         self._broker_epoch = broker_epoch
 
     async def controlled_shutdown(self) -> bool:
-        """Returns True if, according to the controller, this broker leads no partition that another broker could lead."""
+        """True once the controller reports that this broker leads no partition with several replicas; False after the last attempt."""
         attempts = self._config.controlled_shutdown_max_retries + 1
         for attempt in range(1, attempts + 1):
             remaining = await self._attempt()
@@ -51,7 +51,7 @@ class ControllerClient:
         return False
 
     async def _attempt(self) -> int | None:
-        """The number of partitions that this broker still leads; None if the controller did not answer, or with an error."""
+        """The number of partitions with several replicas that this broker still leads; None if there was no answer or an error."""
         try:
             address = await self._address()
             request = ControlledShutdownRequest(self._config.broker_id, self._broker_epoch())
@@ -73,7 +73,7 @@ class ControllerClient:
             data, stat = await self._zk.get(BrokerIdZNode.path(controller))
             broker = BrokerIdZNode.decode(controller, data, stat.czxid)
         except NoNode as error:
-            raise ControllerUnknown(f"there is no controller now ({error})") from None
+            raise ControllerUnknown(f"no controller, or it is not registered: {error}") from None
         endpoint = broker.endpoint(self._control_listener)
         if endpoint is None:
             raise ControllerUnknown(f"broker {controller} has no listener {self._control_listener}")
