@@ -90,4 +90,4 @@ class RequestHandler:
             if request.large_size:
                 request.connection.frame_handled(request)
             request.connection.hold &= ~Hold.ASYNC_API
-            request.connection.handle_waiting()
+            request.connection.requeue_waiting()

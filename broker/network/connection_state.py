@@ -36,7 +36,7 @@ class Hold:
     ANOTHER_FETCH = 8
     """A fetch came while another is unanswered: a connection has one at a time."""
     HAD_ITS_SHARE = 32
-    """The connection got a large answer in this turn of the loop; others come first."""
+    """The connection got a large answer or sent a long fetch in this turn of the loop; others come first."""
     NO_ROOM = 16
     """The unread answers of all clients leave no room for another fetch."""
 

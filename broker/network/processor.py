@@ -112,7 +112,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._first_request = processor.first_request
         self._is_paused = False
         self._is_reading = True  # the last state given to the transport
-        self._waits_for_room = False  # in the queue, which calls read_on in its turn
+        self._waits_for_room = False  # for room in the queue; the channel then calls `read_again`
         self._shared = processor.receive_view
         self._rest = NOTHING  # the connection's own buffer
         self._held = 0  # bytes at its start that were not submitted yet
@@ -188,10 +188,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._filled == self._frame_size:
             whole = memoryview(self._frame)
             self._frame = self.frame_began = None
-            self._submit(whole, self._channel.large_is_whole(self))
+            self._submit(whole, self._channel.finish_large(self))
         elif not self._channel.may_read_large(self):
             self._pause()
-        elif self._channel.large_turn_is_over(self) and self._is_reading and self._transport is not None:
+        elif self._channel.wait_for_next_large_turn(self) and self._is_reading and self._transport is not None:
             self._is_reading = False
             self._transport.pause_reading()
 
@@ -242,14 +242,14 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.hold |= Hold.EARLY_ANSWERS
         elif self.hold & Hold.EARLY_ANSWERS:
             self.hold &= ~Hold.EARLY_ANSWERS
-            self.handle_waiting()
+            self.requeue_waiting()
         if (
             self._is_paused
             and not self.hold
             and not self._waits_for_room
             and order.in_flight <= self._limits.in_flight_max // 2
         ):
-            self.read_on()
+            self.read_again()
 
     def wait_with(self, request: Request) -> None:
         """Keeps the request until no reason to hold is left. Meanwhile reading stops, so that waiting requests are bounded."""
@@ -291,18 +291,18 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Bytes that the answer to a fetch may have; 0 means none if possible."""
         return self._channel.answer_room(self)
 
-    def room_again(self) -> None:
-        """There is room for the answer of a waiting fetch."""
+    def retry_fetch(self) -> None:
+        """Requeues a fetch that waited for room for its answer, if no other reason to hold is left."""
         self.hold &= ~Hold.NO_ROOM
-        self.handle_waiting()
+        self.requeue_waiting()
 
-    def goes_on(self) -> None:
-        """Continues after the connection used up its share of a turn. Its waiting requests are queued behind those of others."""
+    def renew_share(self) -> None:
+        """A new turn began after the connection used up its share of one. Requeues its waiting requests behind those of others."""
         self.hold &= ~Hold.HAD_ITS_SHARE
         if self.waiting and not self.hold and self.state is ConnectionState.OPEN:
             waiting, self.waiting = self.waiting, deque()
             self._channel.put_last(waiting)
-        self.handle_waiting()
+        self.requeue_waiting()
 
     def frame_handled(self, request: Request) -> None:
         """The request's bytes are no longer needed."""
@@ -328,7 +328,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._reserved = 0
         if self.hold & Hold.ANOTHER_FETCH:
             self.hold &= ~Hold.ANOTHER_FETCH
-            self.handle_waiting()
+            self.requeue_waiting()
 
     def _count_unsent(self) -> None:
         """Counts the bytes in the transport after a change, and delays the next requests while they are too many."""
@@ -344,7 +344,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.hold |= Hold.SLOW_CLIENT
         elif not unsent and self.hold & Hold.SLOW_CLIENT:
             self.hold &= ~Hold.SLOW_CLIENT
-            self.handle_waiting()
+            self.requeue_waiting()
 
     def at_end(self, number: int, callback: Callable[[], object]) -> None:
         """Calls `callback` if the connection ends before request `number` is answered."""
@@ -370,15 +370,15 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def handle_waiting(self) -> None:
-        """Queues the waiting requests again and continues to read, if no reason to hold is left."""
+    def requeue_waiting(self) -> None:
+        """Requeues the waiting requests and continues to read, if no reason to hold is left."""
         if self.waiting and not self.hold and self.state is ConnectionState.OPEN:
             waiting, self.waiting = self.waiting, deque()
             self._channel.put_back(waiting)
         if self._is_paused and not self.hold:
-            self.read_on()
+            self.read_again()
 
-    def read_on(self) -> None:
+    def read_again(self) -> None:
         """Continues paused reading, if there is room; starts with the bytes that are in the buffer."""
         self._waits_for_room = False
         if not self._is_paused or self.state is not ConnectionState.OPEN:
@@ -395,7 +395,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._is_reading = True
             self._transport.resume_reading()
 
-    def next_large_turn(self) -> None:
+    def resume_large(self) -> None:
         """Continues to read a large frame: the turn of the loop in which large frames had their share is over."""
         if not self._is_paused and not self._is_reading and self._transport is not None and self.is_open:
             self._is_reading = True

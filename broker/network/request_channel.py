@@ -1,14 +1,21 @@
-"""The bounded queue between the processors and the request handler (NET-1, NET-2).
+"""The bounded queues between the processors and the request handler (NET-1, NET-2).
 
-Requests that one turn of the loop reads from all connections are handled in the same turn, in the order of arrival, without a task or
-a wake-up per request. A turn handles at most `SLICE` requests, so that reading and writing continue in between. Requests of consumers
-that recently got a large answer are *heavy*: they have their own queue, and come after the others in each turn.
+Requests that one turn of the loop reads are handled together right after it, in the order of arrival, without a task or a wake-up
+per request. To let reading and writing continue in between, a turn handles at most `SLICE` requests of a queue, or stops after
+`SLICE_S`. There are two queues. Requests of consumers that recently got a large answer or sent a long fetch are *heavy*: they have
+their own queue, which comes second in each turn.
 
-Memory is bounded twice. Small frames: each connection has one receive buffer and a limited number of requests in flight, and all
-together have at most `queued.max.requests` waiting here. Large frames: their bytes count from arrival until they are handled. Above
-`queued.max.request.bytes` only one connection, the oldest with an incomplete large frame, is read until there is room again; a client
-with an incomplete frame gets LARGE_FRAME_S for the rest. Frames of a producer's usual size have some extra room. This limit never
-delays small requests, such as those that waiting producers depend on. A connection is not read while one of its requests waits with it.
+The memory of requests is bounded in two ways:
+
+- Small frames: the connections of a processor share one receive buffer. Each connection keeps only the bytes of a read that are not
+  requests yet, and has a limited number of requests in flight. Each of the two queues takes new requests only while it has fewer than
+  `queued.max.requests`.
+- Large frames: their bytes count from arrival until the request is handled, and are limited by `queued.max.request.bytes`. Above the
+  limit, only the oldest incomplete large frame is read on, and frames up to MODEST_FRAME_MAX have a quarter more room. Small frames
+  are read as usual: waiting producers depend on some of them. Meanwhile, a large frame must arrive within LARGE_FRAME_S of its
+  start or of the last time that reading it resumed, unless it is paused and has at most MODEST_FRAME_MAX bytes.
+
+When a request must wait with its connection, reading from this connection pauses.
 
 Answers are bounded by `unsent` (`unsent_answers.py`).
 """
@@ -25,25 +32,26 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import Buffer, RequestHeader, response_header
 
 SLICE = 64
-"""Requests handled in one turn of the loop."""
+"""Limit of requests that one turn of the loop handles, for each of the two queues."""
 SLICE_S = 0.005
-"""Time limit for a turn's requests together; at least one is handled."""
+"""Time limit for the ordinary requests of a turn together; at least one is handled."""
 HEAVY_SLICE_S = 0.001
-"""The same for consumers with large answers: a turn has one such answer, or some small ones."""
+"""The same for heavy requests: a turn has one large answer, or some small ones."""
 MODEST_FRAME_MAX = 2 * 1024 * 1024
-"""Largest usual frame of a producer, in bytes. Frames up to this size have a quarter more room than larger ones."""
-RESERVE = 4
+"""Largest usual frame of a producer, in bytes. Such frames are *modest*: they have more room than larger ones."""
+MODEST_EXTRA_DIVISOR = 4
+"""The additional room of modest frames is `queued.max.request.bytes` divided by this number."""
 LARGE_STEP_MAX = 1024 * 1024
 LARGE_STEP_MIN = 64 * 1024
 """The buffer of a large frame grows at once by at most LARGE_STEP_MAX bytes, or LARGE_STEP_MIN while very many arrive."""
 MANY_LARGE = 8
 LARGE_TURN_MAX = 8 * 1024 * 1024
 """Bytes of large frames that are read in one turn of the loop. Connections with more bytes continue in the next turn."""
-QUEUE = 8
-"""With so many requests in the queue, an answer has at most ANSWER_IN_A_QUEUE bytes, so that other requests are served soon."""
+LONG_QUEUE = 8
+"""While this many requests are queued, an answer to a fetch has at most ANSWER_IN_A_QUEUE bytes, so that they are served soon."""
 ANSWER_IN_A_QUEUE = 1024 * 1024
 WOKEN_AT_ONCE = 16
-"""Fetches waiting for room that continue in one turn."""
+"""Limit of waiting fetches that one call of `wake_fetches` retries."""
 
 NO_FRAME = memoryview(b"")
 """Replaces a request's decoded frame, so that a waiting answer does not keep it in memory."""
@@ -67,12 +75,6 @@ class Connection(Protocol):
 
     def answer_room(self) -> int: ...
 
-    def next_large_turn(self) -> None: ...
-
-    def room_again(self) -> None: ...
-
-    def goes_on(self) -> None: ...
-
     def frame_handled(self, request: Request) -> None: ...
 
     @property
@@ -87,13 +89,26 @@ class Connection(Protocol):
 
     def close(self, reason: str) -> None: ...
 
-    def handle_waiting(self) -> None: ...
-
-    def read_on(self) -> None: ...
-
     def flush(self) -> None: ...
 
     def at_end(self, number: int, callback: Callable[[], object]) -> None: ...
+
+    # Each of these methods ends one kind of wait. The connection may still wait for another reason.
+
+    def requeue_waiting(self) -> None:
+        """Ends the wait of the requests in `waiting`. The caller has removed a reason from `hold`."""
+
+    def retry_fetch(self) -> None:
+        """Ends the wait of a fetch for room for its answer (`when_answers_are_taken`)."""
+
+    def renew_share(self) -> None:
+        """Ends the wait for the next turn, after a large answer or a long fetch used up the share of this one (`in_the_next_turn`)."""
+
+    def read_again(self) -> None:
+        """Ends the wait for room: in a queue (`when_there_is_room`), or for more bytes of a large frame (`may_read_large`)."""
+
+    def resume_large(self) -> None:
+        """Ends the wait of a large frame for the next turn (`wait_for_next_large_turn`)."""
 
 
 class Request:
@@ -215,12 +230,12 @@ class RequestChannel:
     def answer_room(self, connection: Connection) -> int:
         """Bytes that the answer to a fetch of this connection may have, given the unsent answers and the waiting requests."""
         room = self.unsent.room()
-        if room > ANSWER_IN_A_QUEUE and len(self._heavy if connection.is_heavy else self._queue) >= QUEUE:
+        if room > ANSWER_IN_A_QUEUE and len(self._heavy if connection.is_heavy else self._queue) >= LONG_QUEUE:
             return ANSWER_IN_A_QUEUE
         return room
 
     def put(self, request: Request) -> None:
-        """Queues a request for this turn of the loop."""
+        """Queues a new request. The next turn of the loop handles it, or a later one."""
         (self._heavy if request.connection.is_heavy else self._queue).append(request)
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -236,7 +251,7 @@ class RequestChannel:
             self._turns.call_soon(self._drain)
 
     def when_there_is_room(self, connection: Connection) -> None:
-        """Calls `connection.read_on()` when the queue has room again."""
+        """Calls `connection.read_again()` when the queue has room again."""
         (self._heavy_for_room if connection.is_heavy else self._waiting_for_room)[connection] = None
 
     def flush_soon(self, connection: Connection) -> None:
@@ -246,7 +261,7 @@ class RequestChannel:
             self._turns.call_soon(self._flush)
 
     def in_the_next_turn(self, connection: Connection) -> None:
-        """Calls `connection.goes_on()` in the next turn, because it used up its share of this one."""
+        """Calls `connection.renew_share()` in the next turn, because the connection used up its share of this one."""
         if not self._had_their_share:
             self._turns.call_soon(self._next_shares)
         self._had_their_share.append(connection)
@@ -265,7 +280,7 @@ class RequestChannel:
     def _next_shares(self) -> None:
         connections, self._had_their_share = self._had_their_share, []
         for connection in connections:
-            connection.goes_on()
+            connection.renew_share()
 
     def put_last(self, requests: deque[Request]) -> None:
         """Requeues requests of a connection that had its share, behind those of others."""
@@ -295,18 +310,18 @@ class RequestChannel:
             self._is_scheduled = False
         if self._waiting_for_room and len(self._queue) <= self._max_requests // 2:
             waiting, self._waiting_for_room = self._waiting_for_room, {}
-            left = self._read_on(waiting, self._queue)
+            left = self._read_again(waiting, self._queue)
             self._waiting_for_room = left | self._waiting_for_room
         if self._heavy_for_room and len(self._heavy) <= self._max_requests // 2:
             waiting, self._heavy_for_room = self._heavy_for_room, {}
-            left = self._read_on(waiting, self._heavy)
+            left = self._read_again(waiting, self._heavy)
             self._heavy_for_room = left | self._heavy_for_room
 
-    def _read_on(self, waiting: dict[Connection, None], queue: deque[Request]) -> dict[Connection, None]:
+    def _read_again(self, waiting: dict[Connection, None], queue: deque[Request]) -> dict[Connection, None]:
         """Reads the longest-waiting connections until the queue is full. Returns the rest, which stay ahead of new waiters."""
         connections = iter(waiting)
         for connection in connections:
-            connection.read_on()
+            connection.read_again()
             if len(queue) >= self._max_requests:
                 break
         return dict.fromkeys(connections)
@@ -331,7 +346,7 @@ class RequestChannel:
     # -- unread answers -----------------------------------------------------------------------------------------------------
 
     def when_answers_are_taken(self, connection: Connection) -> None:
-        """Calls `connection.room_again()` when there is room for another fetch."""
+        """Calls `connection.retry_fetch()` when there is room for another fetch."""
         self._waiting_for_unsent[connection] = None
 
     def unsent_changed(self, by: int) -> None:
@@ -346,10 +361,10 @@ class RequestChannel:
             if self.unsent.is_exhausted:
                 return
             del self._waiting_for_unsent[connection]
-            connection.room_again()
+            connection.retry_fetch()
 
     def gone(self, connection: Connection) -> None:
-        """Removes the connection from all queues."""
+        """The connection ended: it no longer waits for room. Its queued requests stay; `large_ended` releases its incomplete frame."""
         self._waiting_for_unsent.pop(connection, None)
         self._waiting_for_room.pop(connection, None)
         self._heavy_for_room.pop(connection, None)
@@ -361,17 +376,17 @@ class RequestChannel:
         return max(LARGE_STEP_MAX // (1 + len(self._large) // MANY_LARGE), LARGE_STEP_MIN)
 
     def may_read_large(self, connection: Connection) -> bool:
-        """False: the connection must wait for `read_on`, because there is no room for more bytes of its frame."""
+        """False: the connection must wait for `read_again`, because there is no room for more bytes of its frame."""
         most = self._max_large_bytes
         if most < 0 or self.large_bytes < most:
             return True
-        if connection in self._modest and self.large_bytes < most + most // RESERVE:
+        if connection in self._modest and self.large_bytes < most + most // MODEST_EXTRA_DIVISOR:
             return True
         return next(iter(self._large), connection) is connection
 
     @property
     def is_short_of_room(self) -> bool:
-        """Whether frames wait for room."""
+        """Whether large frames take `queued.max.request.bytes` or more."""
         return 0 <= self._max_large_bytes <= self.large_bytes
 
     def large_began(self, connection: Connection, size: int) -> None:
@@ -383,31 +398,31 @@ class RequestChannel:
     def large_grew(self, connection: Connection, size: int) -> None:
         """`size` more bytes have arrived."""
         if not self._large_of_turn:
-            self._turns.call_soon(self._next_large_turn)
+            self._turns.call_soon(self._resume_all_large)
         self._large_of_turn += size
         self._large[connection] += size
         self.large_bytes += size
 
-    def large_turn_is_over(self, connection: Connection) -> bool:
-        """True: the connection must wait for `next_large_turn`, because large frames had their share of this turn of the loop."""
+    def wait_for_next_large_turn(self, connection: Connection) -> bool:
+        """Returns True if large frames had their share of this turn; the connection then waits until `resume_large` is called."""
         if self._large_of_turn < LARGE_TURN_MAX:
             return False
         self._after_large_turn[connection] = None
         return True
 
-    def _next_large_turn(self) -> None:
+    def _resume_all_large(self) -> None:
         self._large_of_turn = 0
         waiting, self._after_large_turn = self._after_large_turn, {}
         for connection in waiting:
-            connection.next_large_turn()
+            connection.resume_large()
 
-    def large_is_whole(self, connection: Connection) -> int:
-        """Returns the frame's bytes, which its request carries as `large_size`."""
+    def finish_large(self, connection: Connection) -> int:
+        """The frame is complete. Returns its bytes: they still count, and its request carries them as `large_size`."""
         self._modest.discard(connection)
         return self._large.pop(connection)
 
     def large_ended(self, connection: Connection) -> None:
-        """The connection ended with an incomplete frame."""
+        """The connection ended: releases the room of its incomplete large frame, if there is one."""
         self._modest.discard(connection)
         self.large_handled(self._large.pop(connection, 0))
 
@@ -417,4 +432,4 @@ class RequestChannel:
         if self._max_large_bytes >= 0:
             for connection in list(self._large):
                 if self.may_read_large(connection):
-                    connection.read_on()
+                    connection.read_again()

@@ -32,7 +32,7 @@ class Connection:
     def close(self, reason: str) -> None:
         self.reasons.append(reason)
 
-    def handle_waiting(self) -> None:
+    def requeue_waiting(self) -> None:
         """Nothing waits."""
 
     def frame_handled(self, request: Request) -> None:

@@ -64,7 +64,7 @@ class Connection(FakeConnection):
         self.reason = reason
         self.is_open = False
 
-    def handle_waiting(self) -> None:
+    def requeue_waiting(self) -> None:
         """Nothing waits."""
 
     def at_end(self, number: int, callback: Any) -> None:

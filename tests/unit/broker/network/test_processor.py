@@ -191,7 +191,7 @@ def test_requests_wait_while_an_async_api_is_at_work(world: World) -> None:
     world.turns.run()
     assert world.ids() == [3]
     connection.hold &= ~Hold.ASYNC_API
-    connection.handle_waiting()
+    connection.requeue_waiting()
     receive(connection, transport, frame(4))
     world.turns.run()
     assert world.ids() == [3, 1, 2, 4]

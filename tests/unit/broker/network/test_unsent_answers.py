@@ -11,7 +11,7 @@ from broker.network.processor import (
     WRITE_BUFFER_HIGH,
     ClientConnection,
 )
-from broker.network.request_channel import ANSWER_IN_A_QUEUE, QUEUE, Request
+from broker.network.request_channel import ANSWER_IN_A_QUEUE, LONG_QUEUE, Request
 from broker.network.unsent_answers import ANSWER_MAX, ANSWER_MIN, UnsentAnswers
 from tests.unit.broker.network.test_processor import LIMITS, Transport, World, frame, receive
 
@@ -292,4 +292,4 @@ def test_an_answer_is_smaller_while_others_wait() -> None:
         connection, transport = connect_stuck(world)
         receive(connection, transport, frame(1))
     world.turns.run()
-    assert world.sizes == [ANSWER_IN_A_QUEUE] * (30 - QUEUE) + [ANSWER_MAX] * QUEUE
+    assert world.sizes == [ANSWER_IN_A_QUEUE] * (30 - LONG_QUEUE) + [ANSWER_MAX] * LONG_QUEUE
