@@ -28,14 +28,15 @@ SHARED_KAFKA_SETTINGS = {
     "offsets.topic.num.partitions": "4",
     "offsets.topic.replication.factor": "2",
 }
-"""Of `shared_kafka`, as test_group_apis.py needs them; they are the same to the other tests."""
+"""The settings of `shared_kafka`. test_group_apis.py needs them; no other test depends on them."""
 
 # An example that takes long on a busy machine is no failure.
 settings.register_profile("ottla", deadline=None)
 settings.load_profile("ottla")
 own_servers()  # also when the tests are killed
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell starts what runs in the background so, and commands that the tests interrupt would inherit it.
+    # A shell without job control lets its background processes ignore SIGINT. The commands that the tests interrupt would
+    # inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ClusterFactory = Callable[..., "LocalCluster"]
@@ -74,7 +75,7 @@ def new_cluster(tmp_path: Path) -> Iterator[ClusterFactory]:
 
 @pytest.fixture(scope="module")
 def new_module_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterFactory]:
-    """The same for a cluster that all tests of a module share: its fixture `cluster` calls this."""
+    """`new_cluster` for a cluster that all tests of a module share. The module's fixture `cluster` calls it."""
     with running_clusters(tmp_path_factory.mktemp("module-cluster")) as start:
         yield start
 
@@ -116,7 +117,7 @@ def kafka_tools() -> KafkaTools:
 
 @pytest.fixture(scope="session")
 def shared_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
-    """A real Kafka of three brokers for all tests that harm none of them; names of topics and groups are each test's own."""
+    """A real Kafka of three brokers for all tests that harm none of them; each test uses topics and groups of its own."""
     from tests.support.real_kafka import running_kafka, skip_without_kafka
 
     skip_without_kafka()
@@ -126,7 +127,7 @@ def shared_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test` needs neither a real Kafka nor Docker: what does, is in `make test-thorough`."""
+    """Tests that need a real Kafka or Docker run in `make test-thorough`, not in `make test`."""
     for item in items:
         if {"kafka_tools", "shared_kafka"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.kafka)
@@ -136,7 +137,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)  # after the fixtures of the session have cleaned up
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fails the run when a broker or ZooKeeper of a test still runs, and ends it."""
+    """If a broker or ZooKeeper of a test still runs, ends it and fails the run."""
     factory = getattr(session.config, "_tmp_path_factory", None)
     if factory is None or not Path("/proc").is_dir():
         return

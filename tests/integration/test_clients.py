@@ -102,13 +102,13 @@ class Confluent:
         assert errors == []
 
     def read(self, servers: str, topic: str) -> list[Sent]:
-        def all_are_below_the_high_watermark() -> list[Any]:
+        def records_if_all_are_readable() -> list[Any]:
             found = read_everything(servers, topic, PARTITIONS)
             return found if len(found) >= len(RECORDS) else []
 
         return [
             Sent(m.partition(), m.offset(), m.key(), m.value(), tuple(m.headers() or ()), m.timestamp()[1])
-            for m in eventually(all_are_below_the_high_watermark, "all records")
+            for m in eventually(records_if_all_are_readable, "all records")
         ]
 
 
@@ -184,8 +184,8 @@ class Aiokafka:
         return [Sent(m.partition, m.offset, m.key, m.value, tuple(m.headers), m.timestamp) for m in found]
 
 
-def topic_known_everywhere(cluster: LocalCluster) -> str:
-    """The controller answers when it knows the topic itself: the others may hear of it a moment later, as with Kafka."""
+def new_topic_known_everywhere(cluster: LocalCluster) -> str:
+    """Creates a topic and waits until every broker lists it. CreateTopics is answered when the controller alone knows it."""
     topic = new_topic(cluster.bootstrap_servers, PARTITIONS, 3, min_insync_replicas="2")
     for broker in cluster.broker_ids:
         eventually(lambda asked=broker: len(metadata_of(cluster, topic, asked)[2]) == PARTITIONS, f"{broker} knows it")
@@ -193,9 +193,9 @@ def topic_known_everywhere(cluster: LocalCluster) -> str:
 
 
 def way_of(cluster: LocalCluster, acks: str, compression: str) -> Way:
-    number = "all" if acks in ("all", IDEMPOTENT) else int(acks)
-    topic = topic_known_everywhere(cluster)
-    return Way(cluster.bootstrap_servers, topic, number, acks == IDEMPOTENT, compression)
+    acks_setting = "all" if acks in ("all", IDEMPOTENT) else int(acks)
+    topic = new_topic_known_everywhere(cluster)
+    return Way(cluster.bootstrap_servers, topic, acks_setting, acks == IDEMPOTENT, compression)
 
 
 @pytest.mark.parametrize(("acks", "compression"), WAYS)
@@ -207,10 +207,10 @@ def test_records_come_back(
     client.write(way)
     assert sorted(client.read(way.servers, way.topic)) == sorted(RECORDS)
     last_sequences = [RECORDS_PER_PARTITION - 1] * PARTITIONS if way.is_idempotent else []
-    assert producers_known_to_leaders(shared_cluster, way.topic) == last_sequences
+    assert last_sequences_of_producers(shared_cluster, way.topic) == last_sequences
 
 
-def producers_known_to_leaders(cluster: LocalCluster, topic: str) -> Sequence[int]:
+def last_sequences_of_producers(cluster: LocalCluster, topic: str) -> Sequence[int]:
     """LOG-5, KIP-664: the last sequences of all partitions' producers. Only a leader tells of them."""
     found = []
     leaders = 0

@@ -169,7 +169,7 @@ def test_interrupted_it_stops_what_it_started(directory: Path, when: str, how: s
             _, errors = process.communicate(timeout=TIMEOUT_S)
         finally:
             process.kill()
-    # CPython dies of SIGINT itself when the signal came inside an exec(), as of dataclasses: to a shell both are 130.
+    # -SIGINT: CPython ends itself by SIGINT if the signal arrives inside exec(), which dataclasses use. A shell shows 130 for both.
     assert process.returncode in (130, -signal.SIGINT), errors
     assert cluster.running() == []
     assert cluster.exists() == (when == "serving"), "a cluster that has served is kept, one that never did is not"
@@ -230,7 +230,7 @@ def refused_broker(serving: LocalCluster, tmp_path: Path, settings: Mapping[str,
 
 
 def test_a_broker_beside_the_one_that_serves(serving: LocalCluster, tmp_path: Path) -> None:
-    """Its id, its directory, its port, its whole configuration, and another cluster's directory."""
+    """A second broker is refused if it uses the first one's id, directory, port or configuration, or another cluster's directory."""
     reason = refused_broker(serving, tmp_path, {"broker.id": "1"})
     assert f"broker id 1 is registered by a live broker at {serving.address(1)}" in reason
     assert "choose another broker.id" in reason

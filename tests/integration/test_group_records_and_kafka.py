@@ -32,7 +32,7 @@ from protocol.types import TopicPartition
 from tests.support.group_members import commit_from_outside, joined_consumer, new_consumer
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
-from tests.support.peer_broker import Kind, PeerBroker
+from tests.support.swappable_broker import Kind, SwappableBroker
 
 pytestmark = [pytest.mark.integration, pytest.mark.kafka]
 
@@ -249,7 +249,7 @@ def in_transactions(bootstrap_servers: str) -> None:
 
 def test_we_read_what_kafka_wrote(kafka_tools: KafkaTools, tmp_path: Path) -> None:
     """Its groups and offsets, in the partitions where we look for them."""
-    with PeerBroker(tmp_path, kafka_tools, SETTINGS) as broker:
+    with SwappableBroker(tmp_path, kafka_tools, SETTINGS) as broker:
         broker.start("Kafka")
         committed = commit_as_groups_do(broker.bootstrap_servers, transactions=True)
         broker.stop(signal.SIGTERM)
@@ -289,7 +289,7 @@ def states(bootstrap_servers: str) -> dict[str, tuple[str, bool]]:
 def test_each_goes_on_with_the_others_groups(kafka_tools: KafkaTools, tmp_path: Path, writer: Kind) -> None:
     """The same offsets, the same groups; what the other commits then is there when the first one is back."""
     reader: Kind = "Kafka" if writer == "ottla" else "ottla"
-    with PeerBroker(tmp_path, kafka_tools, SETTINGS) as broker:
+    with SwappableBroker(tmp_path, kafka_tools, SETTINGS) as broker:
         servers = broker.bootstrap_servers
         broker.start(writer)
         committed = commit_as_groups_do(servers, transactions=False)

@@ -26,7 +26,7 @@ from broker.storage.directories.log_directory import LogDirectory, LogDirectoryE
 from broker.storage.disk.filesystem import FileSystem
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
-from tests.support.peer_broker import PeerBroker
+from tests.support.swappable_broker import SwappableBroker
 from tests.support.topics import create_topics
 from tools.cli import main
 
@@ -54,12 +54,12 @@ OVERRIDES = {
 }
 
 
-def producer(broker: PeerBroker, **settings: Any) -> Producer:
+def producer(broker: SwappableBroker, **settings: Any) -> Producer:
     own = {name.replace("_", "."): value for name, value in settings.items()}
     return Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 2, "log_level": 2} | own)
 
 
-def write(broker: PeerBroker) -> None:
+def write(broker: SwappableBroker) -> None:
     for codec in CODECS:
         for topic in ("plain", "compacted", "append-time"):
             writer = producer(broker, enable_idempotence=True, compression_type=codec, batch_num_messages=20)
@@ -81,7 +81,7 @@ def write(broker: PeerBroker) -> None:
                 writer.abort_transaction(30)
 
 
-def make(broker: PeerBroker) -> None:
+def make(broker: SwappableBroker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 2})
     create_topics(broker.bootstrap_servers, *(NewTopic(name, 1, 1, config=config) for name, config in TOPICS.items()))
     producer(broker).produce("deleted", b"value")
@@ -96,7 +96,7 @@ def make(broker: PeerBroker) -> None:
         group.close()
 
 
-def is_compacted(broker: PeerBroker, *topics: str) -> Callable[[], bool]:
+def is_compacted(broker: SwappableBroker, *topics: str) -> Callable[[], bool]:
     def check() -> bool:
         found = [broker.data / f"{topic}-0" / ("0" * 20 + ".log") for topic in topics]
         return all(path.stat().st_size < 11000 for path in found)
@@ -113,7 +113,7 @@ def inspect(*arguments: object) -> Any:
     return json.loads(result.stdout)
 
 
-def findings_while(broker: PeerBroker, work: Callable[[PeerBroker], None]) -> list[dict[str, str]]:
+def findings_while(broker: SwappableBroker, work: Callable[[SwappableBroker], None]) -> list[dict[str, str]]:
     """Of all looks while `work` is done."""
     told = []
     with ThreadPoolExecutor(1) as pool:
@@ -124,7 +124,7 @@ def findings_while(broker: PeerBroker, work: Callable[[PeerBroker], None]) -> li
     return told
 
 
-def open_transaction(broker: PeerBroker) -> Producer:
+def open_transaction(broker: SwappableBroker) -> Producer:
     writer = producer(broker, transactional_id="open")
     writer.init_transactions(30)
     writer.begin_transaction()
@@ -157,7 +157,7 @@ def assert_log_shows_everything(data: Path) -> None:
 
 @pytest.mark.timeout(240)
 def test_verify_finds_nothing_in_what_kafka_wrote(kafka_tools: KafkaTools, tmp_path: Path) -> None:
-    with PeerBroker(tmp_path / "cluster", kafka_tools, OVERRIDES) as broker:
+    with SwappableBroker(tmp_path / "cluster", kafka_tools, OVERRIDES) as broker:
         data = broker.data
         broker.start("Kafka")
         assert findings_while(broker, make) == []

@@ -29,7 +29,7 @@ from protocol.kafka.record_batch import BatchHeader, build_batch, iter_batches
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
 from tests.support.load import BackgroundProducer, read_everything
-from tests.support.peer_broker import Kind, PeerBroker
+from tests.support.swappable_broker import Kind, SwappableBroker
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.integration, pytest.mark.kafka]
@@ -50,7 +50,7 @@ OTHER: dict[Kind, Kind] = {"Kafka": "ottla", "ottla": "Kafka"}
 class Sequences:
     """An idempotent producer that sends its batches one by one to partition 0 of a topic."""
 
-    broker: PeerBroker
+    broker: SwappableBroker
     topic: str
     producer_id: int = -1
     next_sequence: int = 0
@@ -80,7 +80,7 @@ class Sequences:
         return ErrorCode(answer.error_code), answer.base_offset
 
 
-def make_topics(broker: PeerBroker) -> dict[str, int]:
+def make_topics(broker: SwappableBroker) -> dict[str, int]:
     """Name -> partitions: a plain and a compacted topic."""
     suffix = uuid.uuid4().hex[:6]
     topics = {f"plain-{suffix}": SMALL_SEGMENTS, f"compacted-{suffix}": SMALL_SEGMENTS | COMPACTED}
@@ -91,7 +91,7 @@ def make_topics(broker: PeerBroker) -> dict[str, int]:
     return dict.fromkeys(topics, PARTITIONS)
 
 
-def write(broker: PeerBroker, plain: str, compacted: str) -> None:
+def write(broker: SwappableBroker, plain: str, compacted: str) -> None:
     """Some segments of each compression, by idempotent producers; many values of few keys, a tombstone for one of them."""
     for compression in COMPRESSIONS:
         with BackgroundProducer(
@@ -123,7 +123,7 @@ def headers_of(files: Iterator[Path]) -> list[BatchHeader]:
     return found
 
 
-def wait_for_compaction(broker: PeerBroker, topic: str) -> None:
+def wait_for_compaction(broker: SwappableBroker, topic: str) -> None:
     def is_compacted() -> bool:
         try:
             return sum(h.record_count for h in headers_of(broker.files(topic, ".log"))) < PARTITIONS * VERSIONS * 3
@@ -133,7 +133,7 @@ def wait_for_compaction(broker: PeerBroker, topic: str) -> None:
     eventually(is_compacted, "the log is compacted")
 
 
-def contents(broker: PeerBroker, topics: dict[str, int]) -> dict[str, list[tuple[Any, ...]]]:
+def contents(broker: SwappableBroker, topics: dict[str, int]) -> dict[str, list[tuple[Any, ...]]]:
     """Topic -> (partition, offset, timestamp, key, value, leader epoch) of each record."""
     return {
         topic: sorted(
@@ -144,7 +144,7 @@ def contents(broker: PeerBroker, topics: dict[str, int]) -> dict[str, list[tuple
     }
 
 
-def epoch_ends(broker: PeerBroker, topics: dict[str, int], epochs: int) -> list[tuple[Any, ...]]:
+def epoch_ends(broker: SwappableBroker, topics: dict[str, int], epochs: int) -> list[tuple[Any, ...]]:
     """(topic, partition, asked epoch, epoch, end offset) as OffsetForLeaderEpoch answers."""
     asked = list(itertools.product(topics, range(PARTITIONS), range(epochs)))
     answers = []
@@ -158,7 +158,7 @@ def epoch_ends(broker: PeerBroker, topics: dict[str, int], epochs: int) -> list[
     return answers
 
 
-def tear_last_batch(broker: PeerBroker, topic: str) -> BatchHeader:
+def tear_last_batch(broker: SwappableBroker, topic: str) -> BatchHeader:
     """Cuts into the last batch of partition 0, as a lost page would (FLT-26). Returns its header."""
     last = [path for path in broker.files(topic, ".log") if path.parent.name == f"{topic}-0"][-1]
     headers = headers_of(iter([last]))
@@ -167,7 +167,7 @@ def tear_last_batch(broker: PeerBroker, topic: str) -> BatchHeader:
     return headers[-1]
 
 
-def dump_everything(broker: PeerBroker, kafka_tools: KafkaTools, plain: str, compacted: str) -> None:
+def dump_everything(broker: SwappableBroker, kafka_tools: KafkaTools, plain: str, compacted: str) -> None:
     """DumpLogSegments finds nothing wrong in logs, indexes and producer snapshots."""
     decoders = [f"--{kind}-decoder-class=org.apache.kafka.tools.api.StringDecoder" for kind in ("key", "value")]
     for topic in (plain, compacted):
@@ -191,7 +191,7 @@ def test_each_serves_what_the_other_left(
 ) -> None:
     """Then the writer takes its directory back, with what the other added."""
     reader = OTHER[writer]
-    with PeerBroker(tmp_path, kafka_tools, OVERRIDES) as broker:
+    with SwappableBroker(tmp_path, kafka_tools, OVERRIDES) as broker:
         broker.start(writer)
         topics = make_topics(broker)
         plain, compacted = topics

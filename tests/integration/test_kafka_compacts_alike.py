@@ -43,7 +43,7 @@ from protocol.types import TopicPartition
 from tests.support.compaction_workloads import HOUR_MS, MINUTE_MS, SCENARIOS, Scenario, Workload
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
-from tests.support.peer_broker import PeerBroker
+from tests.support.swappable_broker import SwappableBroker
 from tests.support.topics import create_topics
 from tools.inspect.disk_files import time_index
 
@@ -163,7 +163,7 @@ def horizons(files: dict[str, list[Batch]]) -> set[int]:
     return {horizon for horizon in found if horizon is not None}
 
 
-def let_kafka_clean(broker: PeerBroker, topics: dict[str, int]) -> None:
+def let_kafka_clean(broker: SwappableBroker, topics: dict[str, int]) -> None:
     """Until each log was cleaned once; then it is killed."""
     before = checkpoint(broker.data)
     broker.start("Kafka", topics)
@@ -260,7 +260,7 @@ def test_kafka_and_ottla_leave_the_same_log(kafka_tools: KafkaTools, tmp_path: P
     seed = int(os.environ.get(SEED) or randrange(10**9))
     print(f"{SEED}={seed}")
     data, peer_data = tmp_path / "ours", tmp_path / "kafkas"
-    with PeerBroker(tmp_path / "cluster", kafka_tools, OVERRIDES) as broker:
+    with SwappableBroker(tmp_path / "cluster", kafka_tools, OVERRIDES) as broker:
         broker.start("ottla")
         wanted = [NewTopic(scenario.name, 1, 1, config=scenario.config) for scenario in SCENARIOS]
         create_topics(broker.bootstrap_servers, *wanted)

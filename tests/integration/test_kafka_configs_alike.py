@@ -14,7 +14,7 @@ from broker.settings.config_layers import DYNAMIC_BROKER_KEYS
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from tests.support.kafka_tools import KafkaTools
-from tests.support.peer_broker import Kind, PeerBroker
+from tests.support.swappable_broker import Kind, SwappableBroker
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.integration, pytest.mark.kafka]
@@ -139,7 +139,7 @@ def altered(wire: Wire, kind: int, name: str, changes: list[tuple[str, str]]) ->
     return codes
 
 
-def ask(peer: PeerBroker, kind: Kind) -> Seen:
+def ask(peer: SwappableBroker, kind: Kind) -> Seen:
     topic = f"of-{kind}"
     peer.start(kind)
     with Wire(peer.cluster.port(1)) as wire:
@@ -165,7 +165,7 @@ def ask(peer: PeerBroker, kind: Kind) -> Seen:
 @pytest.fixture(scope="module")
 def both(kafka_tools: KafkaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Seen, Seen]]:
     """(Kafka's, ours)"""
-    with PeerBroker(tmp_path_factory.mktemp("configs"), kafka_tools, OVERRIDES) as peer:
+    with SwappableBroker(tmp_path_factory.mktemp("configs"), kafka_tools, OVERRIDES) as peer:
         yield ask(peer, "Kafka"), ask(peer, "ottla")
 
 

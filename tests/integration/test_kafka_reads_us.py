@@ -19,7 +19,7 @@ from tests.support import topics
 from tests.support.invariants import ZooKeeperView, assert_healed, batches_on_disk, replica_directory
 from tests.support.kafka_tools import KafkaTools
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
-from tests.support.peer_broker import PeerBroker
+from tests.support.swappable_broker import SwappableBroker
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 from tools.faults.verdict import Journal
@@ -206,7 +206,7 @@ def shapes(zk: ZooKeeperView, topic: str) -> dict[str, Any]:
 
 def test_znodes_are_kafkas(kafka_tools: KafkaTools, tmp_path: Path) -> None:
     """Kafka describes our topic, and what it writes itself has the same form. test_kafka_and_our_directories.py has the records."""
-    with PeerBroker(tmp_path, kafka_tools, {}) as broker:
+    with SwappableBroker(tmp_path, kafka_tools, {}) as broker:
         broker.start("ottla")
         ours = new_topic(broker.bootstrap_servers, 1)
         our_shapes = shapes(broker.zk, ours)

@@ -127,7 +127,7 @@ def test_ottla_reassign_moves_all_replicas_under_load(
 def test_a_replica_that_is_made_by_a_reassignment_is_made_where_it_is_wanted(
     cluster: LocalCluster, zk: ZooKeeperView, cli: Cli, tmp_path: Path
 ) -> None:
-    """The tool asks before the reassignment, and the broker remembers."""
+    """The tool sends AlterReplicaLogDirs first. The broker has no replica yet, so it remembers the directory for it."""
     topic = new_topic(cluster.bootstrap_servers)
     (start,) = zk.assignment(topic)[0].replicas
     target = next(broker for broker in cluster.broker_ids if broker != start)
@@ -137,7 +137,9 @@ def test_a_replica_that_is_made_by_a_reassignment_is_made_where_it_is_wanted(
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_what_is_refused(cluster: LocalCluster, topic: str, version: int) -> None:
+def test_unknown_targets_are_refused_and_the_present_directory_is_not(
+    cluster: LocalCluster, topic: str, version: int
+) -> None:
     first = disks(cluster, 1)[0]
     assert alter(cluster, 1, "/nowhere", topic, 0, version) is ErrorCode.LOG_DIR_NOT_FOUND
     assert alter(cluster, 1, first, "not-there", 0, version) is ErrorCode.REPLICA_NOT_AVAILABLE

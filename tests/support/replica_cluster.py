@@ -223,7 +223,7 @@ class Cluster:
     started: set[int] = field(default_factory=set)
     disks: int = 1
     tp: TopicPartition = TP
-    """Of which `lead` speaks."""
+    """The partition whose state `lead` sends."""
 
     async def start(self, *brokers: int) -> Cluster:
         for broker in brokers:
@@ -303,15 +303,16 @@ class Cluster:
         *,
         to: tuple[int, ...] | None = None,
         replicas: tuple[int, ...] = (),
-        topic_id: str = TOPIC_ID,
+        topic_id: str | None = TOPIC_ID,
         overrides: dict[str, str] | None = None,
         is_new: bool = True,
     ) -> dict[int, ControlResponse]:
         """The controller writes the state and sends it to all live replicas (or only to `to`).
 
-        `replicas` are all brokers that have been started, unless others are named.
+        `replicas`: by default all brokers that have been started. `topic_id` None: the topic has no id.
         """
         replicas = replicas or tuple(sorted(self.started))
+        topic_ids = {self.tp.topic: topic_id} if topic_id is not None else {}
         old = self.isr.states.get(self.tp)
         version = old.zk_version + 1 if old is not None else 0
         self.isr.states[self.tp] = LeaderAndIsr(leader, epoch, isr, self.controller_epoch, version)
@@ -331,9 +332,7 @@ class Cluster:
         for broker in to if to is not None else replicas:
             if broker in self.nodes:
                 node = self.nodes[broker]
-                request = LeaderAndIsrRequest(
-                    9, self.controller_epoch, node.epoch, (state,), {self.tp.topic: topic_id}, self.brokers()
-                )
+                request = LeaderAndIsrRequest(9, self.controller_epoch, node.epoch, (state,), topic_ids, self.brokers())
                 answers[broker] = node.carry_out(request, Lookup({self.tp.topic: overrides or {}}))
         return answers
 

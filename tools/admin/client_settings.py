@@ -1,4 +1,7 @@
-"""`--command-config`: one properties file for both client libraries, with librdkafka's names and Kafka's for security and others."""
+"""`--command-config`: one properties file for two client libraries.
+
+confluent-kafka gets all of it. kafka-python gets the keys below, under its own names.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def read_command_config(command_config: Path | None) -> dict[str, str]:
 
 
 def kafka_python_settings(properties: Mapping[str, str]) -> dict[str, Any]:
-    """The properties under kafka-python's names; those that it does not know are left out."""
+    """The properties of KAFKA_PYTHON_NAMES under kafka-python's names, and the hostname check. All others are ignored."""
     settings: dict[str, Any] = {
         KAFKA_PYTHON_NAMES[key]: value for key, value in properties.items() if key in KAFKA_PYTHON_NAMES
     }

@@ -1,4 +1,4 @@
-"""Replicas on the disk that a full LeaderAndIsr does not name: removed on evidence only (LAI-6, FLT-36)."""
+"""Strays, i.e. replicas on disk that a full LeaderAndIsr does not name, are deleted only on evidence (LAI-6, FLT-36)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def state(leader: int, replicas: tuple[int, ...], isr: tuple[int, ...] = (2,)) -
 
 
 @pytest.mark.parametrize(
-    ("own_topic_id", "is_known", "known_topic_id", "told", "other_topics", "verdict"),
+    ("own_topic_id", "is_known", "known_topic_id", "told", "other_topics", "action"),
     [
         (TOPIC_ID, False, None, None, (), StrayAction.SET_ASIDE),
         (None, False, None, None, (), StrayAction.SET_ASIDE),
@@ -38,15 +38,15 @@ def state(leader: int, replicas: tuple[int, ...], isr: tuple[int, ...] = (2,)) -
         (None, True, None, None, (), StrayAction.KEEP),
     ],
 )
-def test_the_verdict(
+def test_the_action_for_a_stray(
     own_topic_id: str | None,
     is_known: bool,
     known_topic_id: str | None,
     told: PartitionState | None,
     other_topics: tuple[str, ...],
-    verdict: StrayAction,
+    action: StrayAction,
 ) -> None:
-    assert verdict is action_for_stray(
+    assert action is action_for_stray(
         TP,
         own_topic_id,
         own_id=1,
@@ -80,7 +80,7 @@ def tell(
     other_topics: tuple[str, ...] = (),
     metadata_is_full: bool = True,
 ) -> None:
-    """What a controller sends to a broker that came: the cluster's metadata, then its own replicas."""
+    """What a controller sends to a broker that has started: the cluster's metadata, then the broker's own replicas."""
     ids = {row.topic: topic_id for row in states}
     head = (9, cluster.controller_epoch, node.epoch)
     node.carry_out(UpdateMetadataRequest(*head, states, ids, cluster.brokers(), is_full=metadata_is_full))
@@ -95,24 +95,27 @@ def directories(cluster: Cluster) -> list[str]:
     return sorted(f"{name.split('.')[0]}-{name.rpartition('-')[2]}" if "." in name else name for name in found)
 
 
-async def test_a_replica_of_a_topic_that_is_gone_is_set_aside_and_kept(cluster: Cluster, node: Node) -> None:
+@pytest.mark.parametrize("new_topic_id", [TOPIC_ID, None])
+async def test_a_replica_of_a_topic_that_is_gone_is_set_aside_and_kept(
+    cluster: Cluster, node: Node, new_topic_id: str | None
+) -> None:
     tell(cluster, node)
     assert node.logs.get(TP) is None
     assert directories(cluster) == ["t-0-stray"]
     cluster.kill(1)
     again = await cluster.start_broker(1)
-    assert again.logs.get(TP) is None, "it is not taken for a replica again"
+    assert again.logs.get(TP) is None, "after a restart it is still no replica"
     tell(cluster, again)
     assert directories(cluster) == ["t-0-stray"], "a person decides"
-    cluster.lead(1, 0, (1,), replicas=(1,))
-    assert again.records() == [], "a topic without ids that is created again starts empty too"
+    cluster.lead(1, 0, (1,), replicas=(1,), topic_id=new_topic_id)
+    assert again.records() == [], "created again, even with the same id or without one, the topic starts empty"
 
 
 @pytest.mark.parametrize(
     "is_doubted_by", ["unreadable", "metadata that is not whole", "an earlier controller's metadata"]
 )
 async def test_in_doubt_nothing_is_touched(cluster: Cluster, node: Node, is_doubted_by: str) -> None:
-    """A topic whose node somebody has filled with rubbish must not lose its records."""
+    """For example, somebody has filled the topic's node with rubbish: the topic must not lose its records."""
     match is_doubted_by:
         case "unreadable":
             tell(cluster, node, other_topics=("t",))
@@ -128,8 +131,8 @@ async def test_in_doubt_nothing_is_touched(cluster: Cluster, node: Node, is_doub
     assert node.records() == ["old"]
 
 
-async def test_a_topic_made_again_elsewhere_leaves_no_replica_here(cluster: Cluster, node: Node) -> None:
-    """FLT-36: the new topic of that name has no replica on this broker, so nothing else would ever look at the old one."""
+async def test_the_replica_of_an_earlier_topic_of_the_same_name_is_set_aside(cluster: Cluster, node: Node) -> None:
+    """FLT-36: the new topic has no replica on this broker, so nothing else would ever look at the old one."""
     tell(cluster, node, (state(2, (2, 3)),), OTHER_ID)
     assert node.logs.get(TP) is None
     assert directories(cluster) == ["t-0-stray"]

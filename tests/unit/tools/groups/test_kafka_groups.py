@@ -1,4 +1,4 @@
-"""Answers of a coordinator that moves or loads: asked again, of a new client, for half a minute at most."""
+"""While a coordinator or leader moves or loads, `KafkaGroups` repeats the request with a new client, for half a minute by default."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tools.admin.topic_views import PartitionView
 from tools.groups import kafka_groups
 from tools.groups.kafka_groups import KafkaGroups
 
-MOVING = (
+RETRIED = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -36,7 +36,7 @@ def answered(outcome: Any) -> Future[Any]:
 
 
 class FakeClient:
-    """Each group's answers in turn (an int is an error code), the last one again and again; takes `seconds` for each."""
+    """Gives each group's outcomes in turn, and repeats the last. An int is an error code. Each request takes `seconds`."""
 
     def __init__(self, outcomes: dict[str, list[Any]], clock: SimpleNamespace, seconds: float = 0.0) -> None:
         self.outcomes = outcomes
@@ -87,8 +87,8 @@ def make(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Make:
     return made
 
 
-@pytest.mark.parametrize("code", MOVING)
-def test_only_what_moves_is_asked_again(make: Make, code: int) -> None:
+@pytest.mark.parametrize("code", RETRIED)
+def test_only_groups_with_a_retried_error_are_asked_about_again(make: Make, code: int) -> None:
     groups, client = make({"a": [None], "b": [code, code, None], "c": [KafkaError.NON_EMPTY_GROUP]})
     outcomes = groups.delete_groups(["a", "b", "c"])
     assert client.asked == [["a", "b", "c"], ["b"], ["b"]]
@@ -97,7 +97,7 @@ def test_only_what_moves_is_asked_again(make: Make, code: int) -> None:
     assert "stop its consumers first" in str(outcomes["c"])
 
 
-@pytest.mark.parametrize("code", MOVING)
+@pytest.mark.parametrize("code", RETRIED)
 @pytest.mark.parametrize("seconds", [0.0, 3.0, 100.0])
 def test_it_gives_up_after_half_a_minute_and_says_why(
     make: Make, clock: SimpleNamespace, code: int, seconds: float
@@ -142,16 +142,22 @@ def test_a_list_without_the_groups_of_a_broker_that_loads_is_asked_for_again(
 
 
 @pytest.mark.parametrize(
-    ("leaders", "asked"), [([1, 1], 1), ([None, None, 2, 2], 2), ([1, None, 2, 2], 2), ([1, 2, 2, 2], 2), ([None], 0)]
+    ("leaders", "lists"),
+    [([1, 1], 1), ([None, None, 2, 2], 2), ([1, None, 2, 2], 2), ([1, 2, 2, 2], 2), ([None], None)],
 )
 def test_a_list_is_whole_only_when_no_coordinator_moved_meanwhile(
-    make: Make, monkeypatch: pytest.MonkeyPatch, leaders: list[int | None], asked: int
+    make: Make, monkeypatch: pytest.MonkeyPatch, leaders: list[int | None], lists: int | None
 ) -> None:
-    """The leaders of the one partition of `__consumer_offsets`, before and after each list."""
+    """`leaders`: the leader of the only partition of `__consumer_offsets` at each look at the cluster.
+
+    The tool looks before and after each list; the last leader repeats.
+    `lists`: how many lists it makes. None: it makes lists until the time-out, and reports a problem.
+    """
     groups, client = make({"all": [SimpleNamespace(valid=[], errors=[])]})
     monkeypatch.setattr(groups, "cluster", lambda: offsets_led_by(leaders.pop(0) if len(leaders) > 1 else leaders[0]))
     _, problems = groups.list_groups()
-    if asked:
-        assert (len(client.asked), problems) == (asked, [])
-    else:
+    if lists is None:
+        assert len(client.asked) > 2
         assert problems == ["__consumer_offsets-0 has no leader, or its leader keeps changing"]
+    else:
+        assert (len(client.asked), problems) == (lists, [])

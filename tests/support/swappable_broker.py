@@ -1,4 +1,4 @@
-"""One broker's directory, configuration and ZooKeeper, served by ottla or by a real Kafka in turn."""
+"""One broker's directory and configuration, on which ottla and a real Kafka run in turn."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ KAFKA_START_TIMEOUT_S = 60.0
 BROKER = 1
 
 
-class PeerBroker:
-    """A cluster of one broker; `start(kind)` and `stop(signal)` in turn, with the same ids, ports and files."""
+class SwappableBroker:
+    """One broker's directory and configuration, with its ZooKeeper; ottla or a real Kafka runs on them in turn.
+
+    `start(kind)` and `stop(signal)` alternate. Ids, ports and files stay the same.
+    """
 
     def __init__(self, directory: Path, tools: KafkaTools, overrides: Mapping[str, str]) -> None:
         self.cluster = LocalCluster(directory)
@@ -32,7 +35,7 @@ class PeerBroker:
         self._overrides = overrides
         self._kafka: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> PeerBroker:
+    def __enter__(self) -> SwappableBroker:
         self.cluster.create(brokers=1, overrides=dict(self._overrides))
         self.cluster.start()
         self.cluster.stop_broker(BROKER)
@@ -61,7 +64,7 @@ class PeerBroker:
 
     def start(self, kind: Kind, topics: Mapping[str, int] | None = None) -> None:
         """Returns when all partitions of `topics` (name -> how many) have a leader."""
-        eventually(lambda: self.zk.live_brokers() == [], "the broker of before is gone from ZooKeeper")
+        eventually(lambda: self.zk.live_brokers() == [], "the previous broker is gone from ZooKeeper")
         if kind == "Kafka":
             config = self.cluster.broker_directory(BROKER) / "server.properties"
             with self.kafka_log.open("ab") as log:
@@ -89,7 +92,7 @@ class PeerBroker:
             self.cluster.kill(BROKER)
 
     def files(self, topic: str, suffix: str) -> Iterator[Path]:
-        """Of all partitions of a topic, in order."""
+        """The files with that suffix in the directories `<topic>-*`, sorted by directory, then by name."""
         for directory in sorted(self.data.glob(f"{topic}-*")):
             yield from sorted(directory.glob(f"*{suffix}"))
 

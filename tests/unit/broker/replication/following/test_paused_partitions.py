@@ -1,4 +1,4 @@
-"""REP-9: a partition that cannot be copied is set aside with a pause that grows; the others of its fetcher are not delayed."""
+"""REP-9: a partition that cannot be copied is paused, longer after each failure. Its fetcher copies the others without delay."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Followed:
         return {tp: self.follower.log(tp).log_end_offset for tp in (GOOD, BAD)}
 
     async def rounds(self, count: int, seconds: float = 0.0) -> None:
-        """In each, both partitions get a record, and the follower fetches once."""
+        """In each round both partitions get a record, the follower fetches once, and then `seconds` pass."""
         for _ in range(count):
             for tp in (GOOD, BAD):
                 self.cluster.produce(1, "v", acks=1, tp=tp)
             await self.cluster.replicate(2)
             self.cluster.pass_time(seconds)
 
-    async def set_aside_then_copied(self) -> None:
+    async def assert_both_are_copied_after_the_pause(self) -> None:
         self.cluster.change_answer = lambda tp, data: data
         self.cluster.pass_time(BACKOFF_S)
         await self.rounds(3)
@@ -95,9 +95,9 @@ async def test_the_others_go_on_and_the_pause_grows(followed: Followed, change: 
     pauses = [later - earlier for earlier, later in itertools.pairwise(tries)]
     assert pauses[0] <= 3
     assert pauses == sorted(pauses)
-    assert 95 <= pauses[-1] <= 105, "at most replica.fetch.backoff.ms"
+    assert 95 <= pauses[-1] <= 105, "the longest pause is replica.fetch.backoff.ms: 100 rounds of 10 ms"
     assert len(tries) < 12
-    await followed.set_aside_then_copied()
+    await followed.assert_both_are_copied_after_the_pause()
     assert cluster.asked[-1] == {GOOD, BAD}
 
 
@@ -135,15 +135,17 @@ async def test_a_log_that_is_not_in_the_leaders_range(
     await followed.rounds(1)
     assert followed.ends() == {GOOD: 3, BAD: expected}
     assert followed.fetcher.phase_of(BAD) is Phase.TRUNCATING
-    await followed.set_aside_then_copied()
+    await followed.assert_both_are_copied_after_the_pause()
 
 
 async def test_a_leader_that_does_not_say_its_range_is_asked_again(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await followed.rounds(1)
+    questions: list[TopicPartition] = []
 
     async def list_offset(self: FakeEndpoint, tp: TopicPartition, epoch: int, timestamp: int) -> int:
+        questions.append(tp)
         raise LeaderUnavailable("it has no answer")
 
     monkeypatch.setattr(FakeEndpoint, "list_offset", list_offset)
@@ -152,9 +154,14 @@ async def test_a_leader_that_does_not_say_its_range_is_asked_again(
     assert followed.ends() == {GOOD: 4, BAD: 1}
     assert followed.fetcher.phase_of(BAD) is Phase.WAITING
     assert BAD not in followed.cluster.asked[-1]
+    assert questions == [BAD]
+    followed.cluster.pass_time(BACKOFF_S)
+    await followed.rounds(1)
+    assert BAD in followed.cluster.asked[-1]
+    assert questions == [BAD, BAD]
 
 
-async def test_one_that_is_removed_while_its_answer_is_under_way(followed: Followed) -> None:
+async def test_the_answer_for_a_partition_removed_meanwhile_is_not_appended(followed: Followed) -> None:
     """BUG-12"""
     await followed.rounds(1)
 
@@ -171,7 +178,10 @@ async def test_one_that_is_removed_while_its_answer_is_under_way(followed: Follo
 async def test_while_partitions_are_to_join_no_fetch_waits_long(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There are more than one request adds. A long poll between two requests would delay each hundred by half a second."""
+    """One request adds ADDED_AT_ONCE partitions, and there are more.
+
+    A long poll between two requests would delay each hundred by up to half a second.
+    """
     asked: list[tuple[int, bool]] = []
 
     async def fetch(self: FakeEndpoint, positions: Any, *, is_short: bool = False) -> dict[Any, Any]:
