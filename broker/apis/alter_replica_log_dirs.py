@@ -37,6 +37,7 @@ def _answer(context: ApiContext, request: Request) -> Steps:
                 if number % PARTITIONS_IN_A_STEP == 0:
                     yield
             yield
+        yield
     errors: dict[TopicPartition, ErrorCode] = {}
     refused: tuple[TopicPartition, str, KafkaError] | None = None
     failures = 0

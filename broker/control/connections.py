@@ -6,9 +6,10 @@ Anybody who reaches the address can connect, so all resources of a connection ar
 
 * A frame has at most FRAME_BYTES_MAX, and must be complete FRAME_TIMEOUT_S after its first bytes.
 * All frames together, partly read or waiting, take at most BYTES_MAX. Above that limit a connection is closed: see `_victim`.
-* There are at most `connections_max` connections, as the limit of open files allows. Above that limit a new connection replaces
-  an untrusted one, or is closed if there is none.
-* An answer that is not read for WRITE_TIMEOUT_S ends the connection. The next frame is read after the answer is written.
+* A new connection above `connections_max` replaces an untrusted one that is not busy; if there is none, the new one is
+  closed. The limit follows the limit of open files. When it falls, existing connections stay.
+* The next frame is read when the answer has been handed to the transport. If the transport's buffer stays too full for
+  WRITE_TIMEOUT_S, because the peer does not read, the connection ends.
 
 A connection becomes *trusted* when a request of the confirmed controller, for this life of the broker, was carried out on it.
 Untrusted connections are closed first. Idle connections are allowed: other brokers use them to watch whether this process is
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 LENGTH_BYTES = 4
 FRAME_BYTES_MAX = 32 * 1024**2
-"""Enough for a hundred thousand partitions of topics with the longest names, or a million with usual names."""
+"""Enough for a hundred thousand partitions of topics with the longest names, or 900,000 with names of 18 letters."""
 FRAME_TIMEOUT_S = 30.0
 WRITE_TIMEOUT_S = 30.0
 BYTES_MAX = 2 * FRAME_BYTES_MAX
@@ -105,7 +106,7 @@ class ControlConnections:
                 if await self.is_welcome(reader, writer):
                     await self._serve(connection, reader, writer)
         except (ValueError, TimeoutError) as error:
-            log.warning("control connection of %s closed: %s", peer, error or "it is too slow")
+            log.warning("control connection of %s closed: %s", peer, str(error) or "it is too slow")
         except (ConnectionError, asyncio.IncompleteReadError):
             log.debug("control connection of %s ended", peer)
         except asyncio.CancelledError:
@@ -118,7 +119,8 @@ class ControlConnections:
         finally:
             self._connections.pop(connection, None)
             self._release(connection)
-            writer.close()
+            # Not close(): it would keep the socket open until the peer reads what is still unsent.
+            writer.transport.abort()
 
     async def _serve(self, connection: Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -160,7 +162,10 @@ class ControlConnections:
     # -- the limits ---------------------------------------------------------------------------------------------------
 
     def _make_room(self) -> bool:
-        """Makes room for one more connection: closes an untrusted one if there are too many. False if there is no untrusted one."""
+        """Makes room for one more connection: closes an untrusted one if there are too many.
+
+        False if all untrusted ones are busy, or there is none.
+        """
         if len(self._connections) < self.connections_max:
             return True
         untrusted = [c for c in self._connections if not c.is_trusted and not c.is_busy]

@@ -170,8 +170,10 @@ class Group:
         self._at.set(now_s, wall_ms)
         error = self._join_error(request)
         if error is ErrorCode.GROUP_MAX_SIZE_REACHED:
-            # If there are too many members, the last ones to rejoin are removed.
-            self._members.remove(request.member_id)
+            # The group is full: others have taken the place of this member, or its metadata has become too large.
+            self._members.forget_pending(request.member_id)
+            if request.member_id in self.members:
+                self._generations.remove_member(self.members[request.member_id], Cause.MEMBER_LEFT)
             self._outbox.refuse_join(ticket, error)
         elif error is not ErrorCode.NONE:
             self._outbox.refuse_join(ticket, error, request.member_id)
@@ -200,9 +202,11 @@ class Group:
         return ErrorCode.NONE if consistent else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
     def _has_room_for(self, request: JoinRequest) -> bool:
-        """Checks `group.max.size`. In PreparingRebalance only members that have joined count, so the last to rejoin are refused.
+        """Checks `group.max.size`, MEMBERS_MAX and GROUP_BYTES_MAX. In PreparingRebalance only members that have joined count, so
+        the last to rejoin are refused.
 
-        A static member that rejoins takes its own place (Kafka refuses it in a full group). Unused member ids are limited to the
+        A static member that rejoins takes its own place (Kafka refuses it in a full group), except in PreparingRebalance if others
+        have filled the group. Unused member ids are limited to the
         maximum number of members, or to PENDING_OF_A_GROUP if that is more (Kafka has no limit). When the limit is reached, an id
         that was not used for PENDING_IS_OLD_S is dropped.
         """

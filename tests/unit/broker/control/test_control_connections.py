@@ -127,3 +127,23 @@ async def test_a_trickled_frame_and_an_unread_answer_have_a_deadline(
         await reader.read()
         assert reader.at_eof()
     assert await is_answered(silent), "a connection without a partly read frame may be silent"
+
+
+async def test_who_does_not_read_keeps_no_descriptor(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transport that is only closed keeps its socket until the peer has read what is still unsent."""
+    monkeypatch.setattr(connections, "WRITE_TIMEOUT_S", 0.05)
+    transports: list[asyncio.WriteTransport] = []
+
+    async def is_welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        transports.append(writer.transport)
+        return True
+
+    async def answer(connection: Connection, frame: bytearray) -> bytes:
+        return bytes(50_000_000)
+
+    monkeypatch.setattr(world.listening, "is_welcome", is_welcome)
+    monkeypatch.setattr(world.listening, "_handle_frame", answer)
+    _, writer = await world.open(framed(b"t123"))
+    await world.until(lambda: bool(transports) and not len(world.listening))
+    await world.until(lambda: transports[0].get_extra_info("socket").fileno() == -1)
+    writer.close()

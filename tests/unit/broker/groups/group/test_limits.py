@@ -87,6 +87,17 @@ def test_a_group_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert script.error(script.join()) is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
+def test_a_member_that_becomes_too_large_leaves_its_partitions_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was removed without a rebalance: nobody read its partitions."""
+    script = stable(None, None)
+    monkeypatch.setattr(group_module, "GROUP_BYTES_MAX", 10_000)
+    assert script.error(script.join("id-1", protocols=(Protocol("range", bytes(20_000)),))) is (
+        ErrorCode.GROUP_MAX_SIZE_REACHED
+    )
+    assert script.group.members.keys() == {"id-2"}
+    assert script.group.state is GroupState.PREPARING_REBALANCE
+
+
 def test_the_bytes_of_a_group_are_those_of_its_members() -> None:
     """Whatever happened: joined, joined again with more, replaced, assigned, left."""
     script = stable("a", "b", None)
