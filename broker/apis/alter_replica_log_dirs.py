@@ -1,8 +1,9 @@
 """AlterReplicaLogDirs (API 34), v1 and v2: moves replicas of this broker between its log directories (LOG-6, KIP-113).
 
-The answer means that the moves have started; DescribeLogDirs shows their progress. Each partition has its own error:
-LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, and REPLICA_NOT_AVAILABLE for a replica that this broker does not have. The broker remembers
-the directory then, and creates the replica there if it is assigned later. Of two directories for a partition, the last counts.
+A partition without an error moves from now on, or is there already; DescribeLogDirs shows the progress. Each partition has its own
+error: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, INVALID_TOPIC_EXCEPTION (the name is too long for a copy), or REPLICA_NOT_AVAILABLE
+(this broker does not have the replica). After REPLICA_NOT_AVAILABLE the broker remembers the directory, and creates the replica there
+if it is assigned later. If a request names two directories for a partition, the last one counts.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 v1 adds the rebalance timeout (v0 uses the session timeout), v4 a first answer that only gives a new member its id (KIP-394), v5 static
 members (KIP-345), v7 the protocol type in the answer, v8 the reason; from v9 a static leader that rejoins may skip the assignment
-(KIP-814). The answer waits until the members have joined.
+(KIP-814). A JoinGroup that takes part in a rebalance is answered when all members have joined, or when the time is up. The new id of
+a static member in a Stable group is stored first. All others are answered at once.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class ControllerUnknown(Exception):
-    """There is no controller, or it is not registered, or it has no control listener; the text says which."""
+    """The controller is not known, or not registered (the text has the missing path), or has no control listener."""
 
 
 class ControlledShutdownClient:

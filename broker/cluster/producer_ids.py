@@ -1,8 +1,8 @@
 """Ids for idempotent producers, unique in the cluster: taken from ZooKeeper in blocks of 1000 (LOG-5, Kafka's ZkProducerIdManager).
 
 `/latest_producer_id_block` has the last allocated block. A broker that needs ids writes the next block, conditional on the version
-that it read. If the answer to a write is lost, the owner of the block is unknown, so that block is not used: there are plenty of
-ids, and no two producers may ever share one.
+that it read. If the answer to a write is lost, this broker cannot know whether it owns the block, and does not use it. If the write
+was applied, those ids are never used. There are plenty of ids, and no two producers may ever share one.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class ProducerIds:
     async def next_id(self) -> int:
         """An id that was never used before.
 
-        Raises KafkaError: COORDINATOR_LOAD_IN_PROGRESS, which clients retry, while ZooKeeper does not answer; UNKNOWN_SERVER_ERROR
-        if the block's node is missing or not readable, or if no ids are left.
+        Raises KafkaError: COORDINATOR_LOAD_IN_PROGRESS, which clients retry, if ZooKeeper does not answer, or if other brokers took
+        the block in each of ATTEMPTS attempts; UNKNOWN_SERVER_ERROR if the block's node is missing or not readable, or if no ids
+        are left.
         """
         while self._next >= self._end:
             async with self._taking:

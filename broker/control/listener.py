@@ -1,12 +1,14 @@
-"""The control-plane listener: takes the controller's requests, and other brokers' ControlledShutdown for its own controller.
+"""The control-plane listener: takes the controller's requests, and ControlledShutdown if this process is the controller.
 
-It is a separate listener, so that a flood of client requests never delays a leadership change. Requests that change state
-are carried out one at a time, whatever connection they come from. ControlledShutdown waits for the controller's work, so it
-does not wait in that queue. A connection that sends anything else is closed.
+It is a separate listener, so that a leadership change does not wait in the queue of client requests. Requests that change state
+are carried out one at a time, whatever connection they come from. ControlledShutdown does not wait in that queue: its answer waits
+for requests of the controller, which may be for this broker and would wait behind it. A connection that sends anything else is
+closed.
 
-Anybody may have sent a request. The listener checks, in this order:
+Anybody may have sent a request. Requests that change state are checked here, in this order (ControlledShutdown is not):
 
-1. the head: the broker epoch is this life's (`fencing`), and ZooKeeper names the same controller (`confirmation`);
+1. the head: it is not for an earlier life of this broker (`fencing`). ZooKeeper is asked about a higher broker epoch or controller
+   epoch. For the known controller epoch, the sender must be the known controller (`confirmation`);
 2. in the queue: the rest of the request is unpacked and checked (`protocol.rpc.parsing`), in pieces;
 3. the request is not older than one that was carried out before (`fencing`).
 

@@ -6,6 +6,7 @@ FLT-1, 2, 4, 5, 6 and CTL-1 with real processes, a real ZooKeeper and confluent-
 from __future__ import annotations
 
 import signal
+import time
 
 import pytest
 
@@ -103,9 +104,11 @@ def test_a_repeated_batch_is_answered_with_its_first_offset_by_every_later_leade
 ) -> None:
     """LOG-5, INV-20, BUG-24: through a kill, and through a clean stop and start of all brokers."""
 
+    written_ms = int(time.time() * 1000)  # of now: retention would delete older records in the middle of a slow run
+
     def produce(wire: Wire, sequence: int, epoch: int = 0) -> tuple[int, int]:
         batch = build_batch(
-            [(None, b"v", (), 1_357_000_000_000)] * 2,
+            [(None, b"v", (), written_ms)] * 2,
             producer_id=producer_id,
             producer_epoch=epoch,
             base_sequence=sequence,

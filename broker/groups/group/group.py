@@ -6,7 +6,8 @@
 INV-24, each partition has one owner in a generation:
 - nobody receives an assignment before it is stored below the high watermark;
 - only the leader's first assignment of a generation counts;
-- a request with another generation, or with an id that no member has now, is refused.
+- SyncGroup, Heartbeat and OffsetCommit with another generation, or with an id that no member has now, are refused. Only an Empty
+  group accepts commits without a generation: nobody owns its partitions.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ class Group:
         *,
         on_transition: TransitionListener | None = None,
     ) -> Group:
-        """The group as it was stored: Stable, or Empty without members. Every member's session starts again."""
+        """The group as it was stored: Stable, or Empty without members. If it has too many members now, a rebalance starts.
+
+        Every member's session starts again.
+        """
         group = Group(group_id, settings, on_transition=on_transition)
         group._at.set(now_s, metadata.state_since_ms)
         members = group._members
@@ -319,8 +323,9 @@ class Group:
         return error
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_s: float) -> ErrorCode:
-        """NONE if the offsets may be committed. Non-members may commit only while there are no members. A member's commit is also a
-        heartbeat."""
+        """NONE if the offsets may be committed. Non-members may commit only while there are no members. A member's accepted commit
+        is also a heartbeat.
+        """
         outsider = generation < 0 and member_id == NO_MEMBER and instance_id is None
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -332,7 +337,7 @@ class Group:
         if error is not ErrorCode.NONE:
             return error
         if self.state is GroupState.COMPLETING_REBALANCE:
-            # The member knows the new generation but not its assignment, so it cannot have read anything yet.
+            # The member knows the new generation but not its assignment: it may not own what it commits. It retries after SyncGroup.
             return ErrorCode.REBALANCE_IN_PROGRESS
         self._at.now_s = now_s
         self._members.touch(self.members[member_id], now_s)
@@ -380,7 +385,7 @@ class Group:
         return self._settled()
 
     def next_deadline(self) -> float | None:
-        """When `advance` next has something to do, in monotonic seconds. A heartbeat only moves it later, and not at once."""
+        """When `advance` must next be called, in monotonic seconds. It may be too early: heartbeats do not postpone it."""
         return self._generations.next_deadline()
 
     def advance(self, now_s: float, wall_ms: int) -> list[Effect]:
@@ -400,6 +405,6 @@ class Group:
         return self._settled()
 
     def _settled(self) -> list[Effect]:
-        """Ends every event; returns its effects."""
+        """Ends an event that may have effects, and returns them."""
         self._generations.settle()
         return self._outbox.take()

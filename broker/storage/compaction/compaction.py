@@ -3,9 +3,10 @@
     0        log start      first dirty             first uncleanable                 LEO
     |............|--- clean ---|--------- dirty ---------|--- left alone ---|- active -|
 
-The clean part has each key once. The dirty part was written since the last cleaning. A cleaning notes the last offset of each
-key in the dirty part, as far as its memory reaches. It then copies all segments up to there without the records that a later one
-replaced. Records are left alone if they are not stable (high watermark, open transactions) or too young.
+The clean part has each key at most once. The dirty part was written since the last cleaning. A cleaning notes the last offset of
+each key in the dirty part, as far as its memory reaches. It then copies all segments that start before that point, without the
+records that a later one replaced and those that nobody needs any more (`batch_cleaning`). Only whole closed segments are cleaned. A
+segment is left alone if it is not stable (high watermark, open transactions) or too young.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ KEY_BYTES_MAX = 16
 """A longer key is replaced by its digest. The digest is longer than this, so it never equals a short key."""
 DIGEST_BYTES = 20
 ENTRY_BYTES = 200
-"""Measured size of a key and its offset in a dict: the key up to 69 bytes, the offset 32, the slot up to 100."""
+"""Memory of a key and its offset in a dict: the key up to 64 bytes, the offset 32, the slot up to 100."""
 
 
 class SegmentFacts(NamedTuple):
@@ -41,7 +42,10 @@ class SegmentFacts(NamedTuple):
 
 
 class Cleanable(NamedTuple):
-    """The part of a log that can be cleaned. `is_overdue`: some of it is older than `max.compaction.lag.ms`."""
+    """The part of a log that can be cleaned.
+
+    `is_overdue`: a dirty closed segment, cleanable or not, started more than `max.compaction.lag.ms` ago.
+    """
 
     first_dirty: int
     first_uncleanable: int
@@ -93,7 +97,11 @@ def cleanable(
 def grouped(
     segments: Sequence[SegmentFacts], *, end_offset: int, segment_bytes: int, index_bytes: int
 ) -> list[tuple[int, int]]:
-    """Splits segments, up to `end_offset`, into runs [first, end) that fit in one segment: size, index size, relative offsets."""
+    """Groups neighbouring segments that fit in one new segment by size, index size and relative offsets.
+
+    Returns the groups as ranges [first, end) of indexes into `segments`. A segment that is too large alone is a group too.
+    `end_offset` is where the last segment ends.
+    """
     ends = [*(s.base_offset for s in segments[1:]), end_offset]
     runs: list[tuple[int, int]] = []
     first = size = entries = 0
