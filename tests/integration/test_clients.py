@@ -9,6 +9,7 @@ import asyncio
 import json
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
