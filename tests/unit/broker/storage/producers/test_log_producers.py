@@ -362,7 +362,10 @@ class Story:
     def copy(self, amount: int) -> None:
         """A leader knows more, or has forgotten the producer: a gap, and an epoch that goes back, are taken as they are."""
         end = self.log.log_end_offset
-        self.log.append_as_follower(memoryview(replicated(1, 50 * amount, end, epoch=self.random.randrange(3))))
+        entry = self.log.producers.state.producers.get(1)
+        last = entry.last_sequence if entry else 0
+        sequence = (last + 50 * amount) % (SEQUENCE_MAX + 1)  # no leader has a batch twice
+        self.log.append_as_follower(memoryview(replicated(1, sequence, end, epoch=self.random.randrange(3))))
         self.note_from(end)
 
     def repeat(self, amount: int) -> None:
