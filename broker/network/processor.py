@@ -191,9 +191,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._submit(whole, self._channel.finish_large(self))
         elif not self._channel.may_read_large(self):
             self._pause()
-        elif self._channel.wait_for_next_large_turn(self) and self._is_reading and self._transport is not None:
-            self._is_reading = False
-            self._transport.pause_reading()
+        elif self._channel.wait_for_next_large_turn(self):
+            self._stop_reading()
 
     def eof_received(self) -> bool:
         """The client sends no more. It still gets the answers that are already written."""
@@ -391,15 +390,11 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._cut_frames(self._rest, self._held)
         elif not self._channel.may_read_large(self):
             self._is_paused = True
-        if not self._is_paused and not self._is_reading and self._transport is not None and self.is_open:
-            self._is_reading = True
-            self._transport.resume_reading()
+        self._start_reading()
 
     def resume_large(self) -> None:
         """Continues to read a large frame: the turn of the loop in which large frames had their share is over."""
-        if not self._is_paused and not self._is_reading and self._transport is not None and self.is_open:
-            self._is_reading = True
-            self._transport.resume_reading()
+        self._start_reading()
 
     # -- internals --------------------------------------------------------------------------------------------------------
 
@@ -422,9 +417,18 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _pause(self) -> None:
         self._is_paused = True
+        self._stop_reading()
+
+    def _stop_reading(self) -> None:
         if self._is_reading and self._transport is not None:
             self._is_reading = False
             self._transport.pause_reading()
+
+    def _start_reading(self) -> None:
+        """Unless a pause lasts."""
+        if not self._is_paused and not self._is_reading and self._transport is not None and self.is_open:
+            self._is_reading = True
+            self._transport.resume_reading()
 
     def _is_refusing(self) -> bool:
         """Whether no more requests are accepted from this connection now; reading is then paused."""

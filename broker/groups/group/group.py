@@ -210,9 +210,8 @@ class Group:
         the last to rejoin are refused.
 
         A static member that rejoins takes its own place (Kafka refuses it in a full group), except in PreparingRebalance if others
-        have filled the group. Unused member ids are limited to the
-        maximum number of members, or to PENDING_OF_A_GROUP if that is more (Kafka has no limit). When the limit is reached, an id
-        that was not used for PENDING_IS_OLD_S is dropped.
+        have filled the group. Unused member ids are limited to the maximum number of members, or to PENDING_OF_A_GROUP if that is
+        more (Kafka has no limit). When the limit is reached, an id that was not used for PENDING_IS_OLD_S is dropped.
         """
         members = self._members
         size_max = min(self._settings.max_size, MEMBERS_MAX)
