@@ -1,7 +1,7 @@
-# Three images from one file: `zookeeper` (Debian's ZooKeeper), `tools` (the command ottla) and, last and so the default, `broker`.
+# Three images: `zookeeper` (Debian's ZooKeeper), `tools` (the command ottla) and `broker`, which is last and therefore the default.
 #
-# The base is a tag of one Debian release, whose security updates each build takes in. For a build that can be made again bit by bit,
-# name a dated tag or a digest: --build-arg BASE_IMAGE=debian:bookworm-<date>-slim@sha256:... (with Compose: OTTLA_BASE_IMAGE).
+# The base is the tag of a Debian release, so each build includes its security updates. To pin the base, name a dated tag or a
+# digest: --build-arg BASE_IMAGE=debian:bookworm-<date>-slim@sha256:... (with Compose: OTTLA_BASE_IMAGE).
 # Python packages are those of requirements/*.txt, with hashes (`make lock`).
 ARG BASE_IMAGE=debian:bookworm-slim
 
@@ -31,7 +31,7 @@ RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3 python3-venv \
     && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/ottla
-# The dependencies first and alone: a change of our code does not fetch them again.
+# The dependencies are installed before our code is copied, so a change of our code does not fetch them again.
 WORKDIR /build
 COPY requirements/broker.txt requirements/
 RUN /opt/ottla/bin/pip install --no-cache-dir --require-hashes --only-binary :all: --requirement requirements/broker.txt

@@ -1,14 +1,15 @@
 # Needs Python 3.11 or newer and make; everything else is installed into .venv.
 #   make setup    the virtual environment .venv, with the command .venv/bin/ottla
 #   make demo     a cluster, a replayed event stream, a killed leader, a report
+#   make demo-year  the same with the whole year of flights, in two minutes, and two killed leaders
 #   make check    formatting, lints, types, import contracts
 #   make test     check, and the tests that take ten minutes together
-#   make test-thorough  the other tests: long runs, many examples, a real Kafka, Docker
+#   make test-thorough  all other tests: long runs, many examples, a real Kafka, Docker
 #   make kafka    the jars of a real Kafka in .kafka, which `make test-thorough` compares with; needs Maven and a JDK
 #   make fuzz     hostile bytes for every decoder; MINUTES=10, DECODER=all
 #   make clean    as freshly cloned; keeps ./ottla-cluster
-#   make lock     requirements/*.txt anew: exact versions with hashes, for the images and for CI (UPGRADE=--upgrade: the newest)
-# LOCKED=1 (with setup, demo, check, test, test-thorough) installs exactly those versions instead of what pyproject.toml allows.
+#   make lock     resolves requirements/*.txt again: exact versions with hashes, for the images and for CI (UPGRADE=--upgrade: the newest)
+# LOCKED=1 (with setup, demo, demo-year, check, test, test-thorough) installs exactly those versions instead of what pyproject.toml allows.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -18,16 +19,19 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 LOCKED ?=
 UPGRADE ?=
 
-.PHONY: help setup demo check test test-thorough kafka fuzz clean lock
+.PHONY: help setup demo demo-year check test test-thorough kafka fuzz clean lock
 
 help:
-	@sed -n '2,11s/^# *//p' Makefile
+	@sed -n '2,12s/^# *//p' Makefile
 
 setup: .venv/installed-dev
 	@echo "Ready: $(BIN)/ottla --help"
 
 demo: .venv/installed-replay
 	$(BIN)/ottla demo $(DEMO_OPTIONS)
+
+demo-year: .venv/installed-replay
+	$(BIN)/ottla demo --year --speed 262800 --out demo-out/year $(DEMO_OPTIONS)
 
 check: .venv/installed-dev
 	$(BIN)/ruff check .
@@ -46,13 +50,13 @@ test-thorough: .venv/installed-dev
 kafka: .kafka/fetched
 
 .kafka/fetched: tests/kafka/pom.xml
-	@command -v mvn >/dev/null || { echo "make: mvn is not there: install Maven and a JDK, 17 or newer (on Debian: apt-get install maven default-jdk-headless)" >&2; exit 1; }
-	@java --list-modules 2>/dev/null | grep -q '^jdk.compiler' || { echo "make: java is not there, or not of a JDK (on Debian: apt-get install default-jdk-headless)" >&2; exit 1; }
+	@command -v mvn >/dev/null || { echo "make: mvn was not found: install Maven and a JDK, 17 or newer (on Debian: apt-get install maven default-jdk-headless)" >&2; exit 1; }
+	@java --list-modules 2>/dev/null | grep -q '^jdk.compiler' || { echo "make: java was not found, or is not a JDK (on Debian: apt-get install default-jdk-headless)" >&2; exit 1; }
 	rm -rf .kafka
 	mvn --quiet --batch-mode --file tests/kafka/pom.xml dependency:copy-dependencies -DoutputDirectory='$(CURDIR)/.kafka/libs'
 	@touch $@
 
-# What is found lies in .fuzz, with a command that repeats it. `python -m tests.fuzz.corpus` keeps what was new, made small.
+# Findings are in .fuzz, each with a command that repeats it. `python -m tests.fuzz.corpus` adds inputs that reached new code to the corpus.
 fuzz: .venv/installed-fuzz
 	$(BIN)/python -m tests.fuzz.run --minutes $(or $(MINUTES),10) $(if $(DECODER),--decoder '$(DECODER)')
 
@@ -62,11 +66,11 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
-	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not there: install Python 3.11 or newer, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) was not found: install Python 3.11 or newer, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) --version) is too old: Python 3.11 or newer is needed; name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "make: $(PYTHON) cannot make virtual environments: install its venv module (on Debian: apt-get install python3-venv)" >&2; exit 1; }
 
-# The stamps are newer than what they were made from, so that a second call is quick. What `setup` installs has all that `demo` needs.
+# A stamp (.venv/installed-*) is newer than the files it depends on, so a second call is quick. `setup` also installs what `demo` needs.
 .venv/installed-dev: pyproject.toml $(if $(LOCKED),requirements/dev.txt) | $(BIN)/python
 ifdef LOCKED
 	$(BIN)/pip install --require-hashes --requirement requirements/dev.txt
@@ -86,7 +90,7 @@ ifndef LOCKED
 endif
 	@touch $@
 
-# For all platforms and for every Python from 3.11 on, from the index that pip uses. No index stands in the files.
+# Resolves for all platforms and every Python from 3.11 on, with the index that pip uses. The files do not name the index.
 lock: | $(BIN)/python
 	$(BIN)/pip install --quiet 'uv>=0.5'
 	@index=$${PIP_INDEX_URL:-$$($(BIN)/pip config get global.index-url 2>/dev/null || true)}; if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$$index"; fi; \

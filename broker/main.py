@@ -49,6 +49,8 @@ from broker.process.loop_watchdog import LoopWatchdog
 from broker.process.metrics import MetricsServer
 from broker.process.server_log import ServerLogHandler
 from broker.process.stopping import StopTime, end_process, unless_stopped
+from broker.recording.recorder import Recorder
+from broker.recording.recording_page import PATH, RecordingPage
 from broker.replication.isr_updates import IsrUpdates
 from broker.replication.leadership_changes import YOUNGEST
 from broker.replication.log_dirs.log_dir_events import LogDirEvents
@@ -86,21 +88,22 @@ METADATA_TIMEOUT_S = 10.0
 DESCRIPTOR_LIMIT_LOOK_S = 1.0
 FEW_CONNECTIONS = 100
 """If the limit of open files allows fewer client connections, the broker logs a warning."""
-FIRST_ASKED = (ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.INIT_PRODUCER_ID, ApiKey.FIND_COORDINATOR)
+FIRST_REQUESTS = (ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.INIT_PRODUCER_ID, ApiKey.FIND_COORDINATOR)
 """Requests that nearly every client sends as soon as it is connected."""
 UNCLEAN_KEY = "unclean.leader.election.enable"
 GC_THRESHOLDS = (50_000, 5, 200)
-"""Requests create many short-lived objects and no cycles: the default would collect garbage hundreds of times a second. To collect the
-second generation, at most 300,000 objects, takes 15 ms. One large request creates as many, and they live until it is answered."""
+"""Requests create many short-lived objects and no cycles: with Python's defaults the collector would run hundreds of times a second.
+Now it scans at most 300,000 objects of the second generation, which takes 15 ms. One large request may create that many objects, and
+they live until it is answered."""
 THREAD_SWITCH_S = 0.0005
 """How long a computing thread may delay the loop each time that the loop returns from a system call. Python's default of 5 ms adds
 tens of milliseconds to a request while a batch is unpacked."""
 UMASK = 0o027
-"""The umask: the group cannot write, and others cannot read, records, offsets, and clients' requests."""
+"""The least umask. Files contain records, offsets and clients' requests: the group cannot write them, and others cannot read them."""
 
 
-class PortInUse(Exception):
-    """A listener's port is in use; the text names it."""
+class CannotListen(Exception):
+    """A listener cannot use its address. The text names the address and the reason."""
 
 
 class Broker:
@@ -176,6 +179,9 @@ class Broker:
         self._configs.on_broker_config = self._broker_config_changed
         self._configs.on_topic_configs = self._topic_configs_changed
         self._configs.topics_here = self._log_manager.topics
+        self._recorder = Recorder(
+            config.broker_id, filesystem, clock, asyncio.get_running_loop(), self._directory_of_recordings
+        )
         self._counts = ConnectionCounts(config.max_connections, config.max_connections_per_ip, shares)
         self._shares = shares
         self._is_registered = asyncio.Event()
@@ -188,7 +194,7 @@ class Broker:
             self._log_dir_events.announce,
             self._creation_zxids,
             keep_out_of_collections,
-            Confirmation(self._zk, config.broker_id, self._replicas.deposed_below),
+            Confirmation(self._zk, config.broker_id, self._replicas.refuse_controllers_before),
         )
         self._control.limit_connections(shares.control)
         self._acceptors: dict[str, Acceptor] = {}
@@ -212,11 +218,11 @@ class Broker:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a thread still opens or flushes logs after `run`: the interpreter would wait for it."""
+        """Whether a thread still opens or flushes logs after `run`. The interpreter would wait for it at exit."""
         return self.unflushed or self._log_manager.is_loading
 
     def hurry(self) -> None:
-        """Stops without waiting for other brokers."""
+        """Ends the wait for the controller, which moves the leaderships away, if `run` is at that step."""
         self._stop_time.hurry()
 
     def server_log_failed(self, reason: str) -> None:
@@ -226,27 +232,13 @@ class Broker:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Starts, serves until `stop` is set, stops. If it cannot start or continue, raises an exception that `main` reports."""
+        """Starts, serves until `stop` is set, stops. Raises an exception, which `main` reports, if the broker cannot start or continue."""
         self._stop = stop
         try:
-            if not await unless_stopped(self._open(), stop):
+            if await unless_stopped(self._open(), stop):
+                await self._serve(stop)
+            else:
                 log.info("stopped during the start")
-                return
-            async with asyncio.TaskGroup() as background:
-                tasks = [
-                    background.create_task(self._lease.run(self._zk)),
-                    background.create_task(self._log_manager.upkeep.run()),
-                    background.create_task(self._cleaner.run()),
-                    background.create_task(self._configs.run()),
-                    background.create_task(self._follow_descriptor_limit()),
-                    background.create_task(give_back_regularly()),
-                ]
-                if await unless_stopped(self._join(stop), stop):
-                    await stop.wait()
-                self._stop_time.begin()
-                await self._leave()
-                for task in tasks:
-                    task.cancel()
         finally:
             self._stop_time.begin()
             try:
@@ -256,10 +248,27 @@ class Broker:
         if self._fatal is not None:
             raise self._fatal
 
+    async def _serve(self, stop: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as background:
+            tasks = [
+                background.create_task(self._lease.run(self._zk)),
+                background.create_task(self._log_manager.upkeep.run()),
+                background.create_task(self._cleaner.run()),
+                background.create_task(self._configs.run()),
+                background.create_task(self._follow_descriptor_limit()),
+                background.create_task(give_back_regularly()),
+            ]
+            if await unless_stopped(self._join(stop), stop):
+                await stop.wait()
+            self._stop_time.begin()
+            await self._leave()
+            for task in tasks:
+                task.cancel()
+
     async def _open(self) -> None:
         """Opens everything that can fail: directories, ZooKeeper, ports."""
         self._watchdog.start()
-        preloaded = asyncio.get_running_loop().run_in_executor(None, messages.preload, FIRST_ASKED)
+        preloaded = asyncio.get_running_loop().run_in_executor(None, messages.preload, FIRST_REQUESTS)
         began = self._clock.monotonic()
         await self._log_manager.start()
         self._events.write("logs_opened", seconds=round(self._clock.monotonic() - began, 3))
@@ -267,6 +276,7 @@ class Broker:
         await self._zk.start(self._config.zookeeper_connection_timeout_ms / 1000)
         await registration.prepare_paths(self._zk)
         await self._configs.start()
+        self._recorder.apply(self._configs.layers.effective)
         self._cluster_id = await registration.cluster_id(self._zk)
         self._log_manager.log_directories.check_meta(self._config.broker_id, self._cluster_id)
         await preloaded
@@ -275,7 +285,7 @@ class Broker:
     def _serve_metrics(self, listener: str) -> MetricsServer:
         host, port = metrics_listener(listener)
         with _port_errors(Endpoint("metrics.listener", host, port)):
-            return MetricsServer(host, port, self._watchdog.times)
+            return MetricsServer(host, port, self._watchdog.times, {PATH: RecordingPage(self._recorder)})
 
     async def _bind(self, cluster_id: str) -> None:
         config = self._config
@@ -300,6 +310,7 @@ class Broker:
             groups=self._groups,
             replica_listener=self._listeners.replica_listener,
             long_answers=LongAnswers(self._clock.monotonic),
+            recorder=self._recorder,
         )
         self._handler = RequestHandler(context)
         channel = RequestChannel(
@@ -385,14 +396,14 @@ class Broker:
         server_log.say(f"ottla broker {config.broker_id} ready: {addresses}")
 
     async def _wait_for_metadata(self, stop: asyncio.Event) -> None:
-        """Waits for the controller's first metadata: clients must not see an empty cluster."""
-        told = asyncio.Event()
-        remove = self._metadata.on_change(lambda _: told.set())
+        """Waits for the controller's first metadata, at most METADATA_TIMEOUT_S: clients must not see an empty cluster."""
+        changed = asyncio.Event()
+        remove = self._metadata.on_change(lambda _: changed.set())
         try:
             async with asyncio.timeout(METADATA_TIMEOUT_S):
                 while self._metadata.broker(self._config.broker_id) is None and not stop.is_set():
-                    await told.wait()
-                    told.clear()
+                    await changed.wait()
+                    changed.clear()
         except TimeoutError:
             log.warning(
                 "no controller has sent this broker the cluster's metadata within %g s: serving clients anyway",
@@ -402,7 +413,7 @@ class Broker:
             remove()
 
     async def _leave(self) -> None:
-        """Hands over its leaderships and answers waiting clients (STA-2)."""
+        """Moves this broker's leaderships away and answers waiting clients (STA-2)."""
         log.info("stopping")
         self._events.write("stopping")
         self._replicas.begin_stop()
@@ -423,8 +434,8 @@ class Broker:
         await step("stopping the replicas", self._replicas.shutdown())
 
     async def _ask_to_leave(self) -> None:
-        # This request needs its own connection. On the one from this process's controller to this broker, the LeaderAndIsr that
-        # the answer waits for would wait behind it.
+        # The request needs its own connection: this process may be the controller. Its LeaderAndIsr for this broker, for which the
+        # answer waits, would be queued behind the request on the controller's connection.
         network = self._open_control_client()
         client = ControlledShutdownClient(
             self._config, self._zk, ControlClient(network), self._listeners.control_plane, self._broker_epoch
@@ -449,6 +460,7 @@ class Broker:
         await step("resigning as controller", self._controller.stop())
         await step("closing the control listener", self._control.close())
         await step("announcing failed directories", self._log_dir_events.close())
+        await step("closing the recording", self._recorder.close())
         self._network.close()
         # From here on the loop serves nobody, and threads that close ten thousand logs may delay it.
         self._watchdog.close()
@@ -462,7 +474,7 @@ class Broker:
         self._events.close()
 
     async def _follow_descriptor_limit(self) -> None:
-        """Announces the connection limits that fit the limit of open files, now and when it is changed (`prlimit`)."""
+        """Applies and logs the shares of descriptors, at the start and whenever the limit of open files changes (`prlimit`)."""
         while True:
             shares = self._shares
             log.info(
@@ -485,6 +497,10 @@ class Broker:
             self._filesystem.in_use.share = shares.files
             self._filesystem.spare.keep(shares.spare)
 
+    def _directory_of_recordings(self) -> str | None:
+        online = self._log_manager.log_directories.online()
+        return online[0].path if online else None
+
     # -- how the parts are connected --------------------------------------------------------------------------------------
 
     def _broker_epoch(self) -> int:
@@ -496,7 +512,7 @@ class Broker:
             self._controller.on_session_expired()
 
     async def _creation_zxids(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The zxid that created each partition's state; YOUNGEST if there is no state, and so no records to lose."""
+        """The zxid that created each partition's state znode; YOUNGEST without a znode: such a partition has no records to lose."""
         nodes = await self._zk.get_many([PartitionStateZNode.path(tp) for tp in partitions])
         return {tp: node[1].czxid if node is not None else YOUNGEST for tp, node in zip(partitions, nodes, strict=True)}
 
@@ -513,7 +529,7 @@ class Broker:
         self._controller.on_session_restored()
 
     def _all_log_directories_failed(self) -> None:
-        """LOG-6: there is nothing left to serve. The broker stops and ends its session, so that others lead."""
+        """Nothing is left to serve (LOG-6). The broker stops and ends its session, so that others lead."""
         directories = ", ".join(self._log_manager.offline_dirs)
         self._end_for(
             LogDirectoryError(
@@ -550,6 +566,7 @@ class Broker:
         self._cleaner.settings = CleanerSettings.of(config)
         self._replicas.update_throttles(config)
         self._replicas.update_fetchers(config.num_replica_fetchers)
+        self._recorder.apply(config)
         self._counts.limit(config.max_connections, config.max_connections_per_ip)
         self._controller.set_unclean_election_default(config.unclean_leader_election_enable)
 
@@ -565,7 +582,7 @@ def _producer_expiration(config: BrokerConfig) -> ProducerExpiration:
 
 
 def keep_out_of_collections() -> None:
-    """Moves existing objects out of garbage collection, because most will stay. Scanning them took 0.3 to 0.5 s for 10,000
+    """Excludes existing objects from garbage collection, because most of them stay. A scan of them took 0.3 to 0.5 s for 10,000
     partitions (NET-4)."""
     gc.collect(0)
     gc.freeze()
@@ -578,11 +595,11 @@ def _port_errors(endpoint: Endpoint) -> Iterator[None]:
     except OSError as error:
         where = f"{endpoint.host or '*'}:{endpoint.port}"
         if error.errno == errno.EADDRINUSE:
-            raise PortInUse(
+            raise CannotListen(
                 f"port {endpoint.port} is in use: {endpoint.listener} cannot listen at {where}; stop the program there "
                 "or change listeners"
             ) from None
-        raise PortInUse(f"{endpoint.listener} cannot listen at {where}: {error.strerror or error}") from None
+        raise CannotListen(f"{endpoint.listener} cannot listen at {where}: {error.strerror or error}") from None
 
 
 async def serve(
@@ -593,23 +610,23 @@ async def serve(
     loop = asyncio.get_running_loop()
     broker = Broker(config, SystemClock(), event_log_path, given)
 
-    def asked(number: signal.Signals) -> None:
+    def stop_requested(by: signal.Signals) -> None:
         if stop.is_set():
-            log.info("%s: the broker is already stopping", number.name)
-            if number is signal.SIGINT:
+            log.info("%s: the broker is already stopping", by.name)
+            if by is signal.SIGINT:
                 broker.hurry()
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked, number)
+        loop.add_signal_handler(number, stop_requested, number)
     handler.on_failure = lambda reason: loop.call_soon_threadsafe(broker.server_log_failed, reason)
-    telling = asyncio.create_task(handler.run())
+    reporting = asyncio.create_task(handler.run())
     try:
         await broker.run(stop)
     finally:
-        telling.cancel()
+        reporting.cancel()
         handler.on_failure = lambda reason: None
-        handler.tell_left_out()
+        handler.report_omitted()
     if broker.is_at_work:
         end_process(int(broker.unflushed))
 
@@ -629,26 +646,26 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command. Exit code 1, with one line that says why, when the broker cannot start."""
-    asked = parse_arguments(arguments)
+    """Runs the command. If the broker cannot start, prints one line that says why, and exits with code 1."""
+    options = parse_arguments(arguments)
     os.umask(os.umask(UMASK) | UMASK)
     try:
-        handler = server_log.set_up(asked.log_file)
-        text = asked.config.read_text(encoding="utf-8") if asked.config is not None else None
-        name = str(asked.config) if asked.config is not None else ""
-        loaded = config_sources.load(text, name, os.environ, asked.override)
+        handler = server_log.set_up(options.log_file)
+        text = options.config.read_text(encoding="utf-8") if options.config is not None else None
+        name = str(options.config) if options.config is not None else ""
+        loaded = config_sources.load(text, name, os.environ, options.override)
         for warning in loaded.warnings:
             log.warning("%s", warning)
-        event_log_path = asked.config.absolute().parent / EVENT_LOG_NAME if asked.config is not None else None
+        event_log_path = options.config.absolute().parent / EVENT_LOG_NAME if options.config is not None else None
         descriptors.raise_limit()
         sys.setswitchinterval(THREAD_SWITCH_S)
         gc.set_threshold(*GC_THRESHOLDS)
         gc.collect()  # garbage of the imports
         uvloop.run(serve(loaded.config, event_log_path, loaded.given, handler))
-    except (ConfigError, LogDirectoryError, ZooKeeperUnavailable, ZkError, BrokerIdInUse, PortInUse) as error:
+    except (ConfigError, LogDirectoryError, ZooKeeperUnavailable, ZkError, BrokerIdInUse, CannotListen) as error:
         _fail(str(error))
     except (OSError, UnicodeDecodeError) as error:
-        where = error.filename if isinstance(error, OSError) and error.filename else asked.config
+        where = error.filename if isinstance(error, OSError) and error.filename else options.config
         _fail(f"{where}: {error.strerror if isinstance(error, OSError) and error.strerror else error}")
     except BaseExceptionGroup as group:
         known, others = group.split((ZkError, BrokerIdInUse, ConfigError, LogDirectoryError))

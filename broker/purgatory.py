@@ -1,10 +1,10 @@
-"""Where operations wait for an event on one of their keys (REP-5; Kafka: DelayedOperationPurgatory).
+"""Operations wait here for an event on one of their keys (REP-5; Kafka: DelayedOperationPurgatory).
 
 A handler parks an operation and returns; it never waits (BUG-26). An event on a key (an append, a move of the high watermark,
 a leadership change) checks the operations that watch the key. Each operation is completed exactly once: by a check, by its
 time-out, or by `complete_now`. It is then removed from all its keys, and its timer is cancelled.
 
-One turn of the loop checks at most AT_ONCE operations, for at most SLICE_S, because to check a fetch may mean to read
+One turn of the loop checks at most AT_ONCE operations, for at most SLICE_S, because the check of a fetch may read
 megabytes. Later turns check the others. The number of watched keys is bounded: an operation that would exceed KEYS_MAX is
 answered at once, as at its time-out. No operation waits longer than WAIT_MAX_S, whatever its client asks for.
 """
@@ -19,11 +19,11 @@ from typing import Any, Generic, Protocol, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 AT_ONCE = 256
-"""Most operations checked in one turn: a few milliseconds for the checks, and a few more for the answers."""
+"""Maximum number of operations checked in one turn: a few milliseconds for the checks, and a few more for the answers."""
 SLICE_S = 0.005
 WAIT_MAX_S = 300.0
 KEYS_MAX = 200_000
-"""Most keys that all operations of one purgatory watch together. Each key takes half a kilobyte of memory."""
+"""Maximum number of keys that all operations of one purgatory watch together. Each key takes half a kilobyte of memory."""
 
 
 class TimerHandle(Protocol):
@@ -31,7 +31,7 @@ class TimerHandle(Protocol):
 
 
 class Timers(Protocol):
-    """The part of an event loop that waiting needs."""
+    """The part of an event loop that the purgatory needs."""
 
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> TimerHandle: ...
 
@@ -99,7 +99,7 @@ class Purgatory(Generic[Key]):
         self._left = AT_ONCE
         """Checks left in this turn. It counts only while more than AT_ONCE operations wait."""
         self._spent_s = 0.0
-        """Time spent in checks and answers since the last end of a turn."""
+        """Seconds spent in checks and answers since `_next_turn` last ran."""
         self._is_next_turn_scheduled = False
         self._operations_due: dict[DelayedOperation[Key], dict[Key, None]] = {}
 
@@ -107,7 +107,7 @@ class Purgatory(Generic[Key]):
         """Operations that wait now."""
         return self._count
 
-    def watched_keys(self) -> int:
+    def watched_key_count(self) -> int:
         return len(self._watchers)
 
     def try_complete_else_watch(self, operation: DelayedOperation[Key], keys: Iterable[Key], timeout_s: float) -> bool:
@@ -149,7 +149,7 @@ class Purgatory(Generic[Key]):
             if operation.is_completed:
                 continue
             if not self._may_check():
-                # Each other operation is noted, not the key: a check that starts with the oldest again would never reach the last.
+                # Notes the operations, not the key: a later check of the key would start with the oldest again.
                 for later in operations[at:]:
                     if not later.is_completed:
                         self._operations_due.setdefault(later, {})[key] = None
@@ -206,11 +206,11 @@ class Purgatory(Generic[Key]):
         self._left, self._spent_s = AT_ONCE, 0.0
         self._check_due()
 
-    def watched(self) -> tuple[Key, ...]:
+    def watched_keys(self) -> tuple[Key, ...]:
         return tuple(self._watchers)
 
     def _expire(self, operation: DelayedOperation[Key]) -> None:
-        """An event before the time-out counts, even if its check was put off to a later turn."""
+        """An event before the time-out counts, even if its check was postponed to a later turn."""
         due = self._operations_due.pop(operation, None)
         if due is not None and operation.try_complete(tuple(due)) is CheckResult.DONE:
             operation.complete_now()

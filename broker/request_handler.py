@@ -56,7 +56,7 @@ class RequestHandler:
         except REFUSALS as error:
             close_for(request, error)
         except Exception:
-            # The request's boundary: our own bug must not end the broker.
+            # The boundary of the request: a bug of the broker ends only this connection.
             log.exception("%s failed", request)
             request.close(OWN_ERROR)
         else:
@@ -64,7 +64,7 @@ class RequestHandler:
                 self._run(request, waiting)
 
     async def close(self) -> None:
-        """Cancels the requests that still await."""
+        """Cancels the requests whose API is still awaiting something."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

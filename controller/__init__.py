@@ -1,4 +1,4 @@
-"""The elected controller (CTL-1..15): decides leadership, persists it in ZooKeeper, announces it to the brokers.
+"""The elected controller (CTL-1..16): decides leadership, persists it in ZooKeeper, announces it to the brokers.
 
 `decisions/` is pure: it computes what to do from the cluster's state. Each module of `reactions/` handles one kind of event: it asks
 `decisions/`, persists, applies and announces. The singular decides and the plural reacts: `reassignment` and `reassignments`,

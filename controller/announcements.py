@@ -56,13 +56,13 @@ class Announcement:
             self.metadata(named)
 
     def new_replicas(self, tp: TopicPartition, replicas: Iterable[int]) -> None:
-        """Marks replicas of an announced partition as new: they do not exist yet, and may be created on any of the brokers' disks."""
+        """Announces the partition to these replicas as new: their brokers may create the logs, even if a log directory has failed."""
         for replica in replicas:
             self._leadership.setdefault(replica, {})[tp] = None
             self._new.setdefault(replica, set()).add(tp)
 
     def repeat_leadership(self, tp: TopicPartition, broker: int) -> None:
-        """Sends the partition's leadership to a broker that refused it, once more."""
+        """Sends the partition's leadership once more, to a broker that refused it."""
         self._leadership.setdefault(broker, {})[tp] = None
 
     def full_leadership(self, brokers: Iterable[int]) -> None:
@@ -103,7 +103,7 @@ class Announcement:
 
     @property
     def is_large(self) -> bool:
-        """Whether building one broker's requests takes long."""
+        """Whether building the requests needs pauses."""
         rows = [self._metadata, self._deleted, *self._leadership.values(), *self._stops.values()]
         return bool(self._full_metadata or self._full_leadership) or sum(map(len, rows)) > ROWS_AT_ONCE
 
@@ -150,20 +150,20 @@ class Announcement:
         named = self._leadership.get(broker, {})
         wanted: Collection[TopicPartition] = cluster.replicas_on(broker) if is_full else named.keys()
         leadership = cluster.leadership
-        told = [tp for tp in wanted if tp in leadership]
-        if not told and not is_full:
+        partitions = [tp for tp in wanted if tp in leadership]
+        if not partitions and not is_full:
             return None
         new = self._new.get(broker)
-        rows = self._rows(told)
+        rows = self._rows(partitions)
         if new:
-            rows = [self._new_row(tp, row) if tp in new else row for tp, row in zip(told, rows, strict=True)]
-        leaders = {state[0] for state in map(leadership.__getitem__, told)}
+            rows = [self._new_row(tp, row) if tp in new else row for tp, row in zip(partitions, rows, strict=True)]
+        leaders = {state[0] for state in map(leadership.__getitem__, partitions)}
         live_leaders = tuple(info for leader, info in cluster.brokers.items() if leader in leaders)
-        others = self._topics_not_told_of() if is_full else ()
-        ids = self._topic_ids(tp[0] for tp in told)
+        others = self._other_topics() if is_full else ()
+        ids = self._topic_ids(tp[0] for tp in partitions)
         return LeaderAndIsrRequest(*head, PackedStates(rows), ids, live_leaders, is_full, others)
 
-    def _topics_not_told_of(self) -> tuple[str, ...]:
+    def _other_topics(self) -> tuple[str, ...]:
         """Topics that are unreadable, to be deleted, or have partitions without a state. Their logs on disk are not stray replicas."""
         cluster = self._cluster
         without_state = {tp.topic for tp in cluster.waiting_for_leader() if tp not in cluster.leadership}
@@ -194,7 +194,7 @@ class Announcement:
         return pack_state(tp, cluster.leadership[tp], cluster.assignment(tp), is_new=True, offline_replicas=failed)
 
     def _everything(self) -> tuple[PackedStates, dict[str, str], dict[str, int]]:
-        """All partitions, topic ids and counts, and removals of the topics being deleted, for brokers that missed the first removal."""
+        """(all partitions, topic ids, numbers of partitions). Topics being deleted are removals, for brokers that missed the first."""
         cluster = self._cluster
         going = cluster.deletions_begun
         gone = self._deletion_rows(TopicPartition(topic, n) for topic in going for n in cluster.topics.get(topic, ()))

@@ -26,7 +26,7 @@ RETRY_S = 0.05
 
 Answered = Callable[[int, ControllerRequest, ControlResponse], None]
 WatchBroker = Callable[[BrokerInfo, tuple[str, int]], Closable | None]
-"""Starts to watch this life of a broker; the address is that of its control listener. None if the broker cannot be watched."""
+"""Starts to watch this life of a broker, at the address of its control listener. None if the broker is not watched."""
 
 
 class _Channel:
@@ -55,7 +55,7 @@ class _Channel:
         return self._waiting[-1][1] if self._waiting else None
 
     def close(self) -> None:
-        """Drops the queue and the connection: their requests are for a life that has ended."""
+        """Drops the queue and the connection. The answers to waiting requests are cancelled."""
         self._task.cancel()
         self._client.disconnect(self._address)
         for _, answer in self._waiting:
@@ -138,12 +138,12 @@ class BrokerChannels:
         return channel.put(dataclasses.replace(request, number=next(self._numbers))) if channel is not None else None
 
     def reached(self, broker_ids: Set[int]) -> Set[int]:
-        """The brokers that the controller can reach, as far as it knows. Leadership moves to other brokers only if necessary."""
+        """Those of the brokers that the controller can reach, as far as it knows. Planned moves of leadership prefer them."""
         channels = self._channels
         return {broker for broker in broker_ids if broker in channels and not channels[broker].is_failing}
 
     async def answering(self, broker_ids: Collection[int], within_s: float) -> frozenset[int]:
-        """The brokers that answered all their requests within that time, which proves that their processes are alive."""
+        """Those of the brokers that answer all their requests within `within_s`, which proves that their processes are alive."""
         last = {broker: self._channels[broker].last_answer for broker in broker_ids if broker in self._channels}
         waiting = [answer for answer in last.values() if answer is not None]
         if waiting:

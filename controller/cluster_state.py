@@ -20,9 +20,10 @@ from protocol.types import NO_LEADER, Assignment, BrokerInfo, LeaderAndIsr, Topi
 log = logging.getLogger(__name__)
 
 UNASSIGNED = Assignment(())
-LOOKS_AT_ONCE = 5000
+PARTITIONS_IN_A_STEP = 5000
 WITHOUT_LEADER = (PartitionStatus.NEW, PartitionStatus.OFFLINE)
-OF_ONE_LIFE = (ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_INELIGIBLE)
+DROPPED_AT_REGISTRATION = (ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_INELIGIBLE)
+"""Replica states that end when the broker registers again."""
 
 
 @dataclass(slots=True)
@@ -30,14 +31,15 @@ class ClusterState:
     """`epoch` is the controller epoch of this term.
 
     `reassigning` has every partition that moves. Partitions in `handed_over` already have only the replicas of the target, and wait until
-    the other replicas are deleted; its values are the assignments that ZooKeeper still has (CTL-10).
-    The topics in `deletions_begun`, a part of `topics_to_delete`, no longer have leadership: they are not elected, moved or announced.
-    `unreadable_topics` have a node that cannot be read.
-    `failed_replicas` has the sorted ids of live brokers on which the log directory of the partition failed (LOG-6).
-    `emptied_replicas` has those that lost their log while in the ISR (FLT-33). A replica that leaves the ISR is removed from it, because
-    it then starts empty, like a new replica.
-    `isr_before` has, for partitions whose ISR shrank in an election, the leader epoch of that election and the ISR before it. If the
-    elected leader turns out to have lost its log, nobody has led in that epoch, and the earlier ISR is still right.
+    the other replicas are deleted. The values of `handed_over` are the assignments that ZooKeeper still has (CTL-10).
+    The topics in `deletions_begun`, a part of `topics_to_delete`, no longer have leadership: their partitions are not elected, moved or
+    announced.
+    `unreadable_topics` are topics whose node cannot be read.
+    `failed_replicas` maps a partition to the sorted ids of live brokers on which its log directory failed or its log is missing (LOG-6).
+    `emptied_replicas` has those of them that lost their log while in the ISR (FLT-33). A replica that leaves the ISR is removed from
+    both, because it then starts empty, like a new replica.
+    `isr_before` has, for partitions whose ISR shrank when the leader epoch last changed, this epoch and the ISR before it. If the
+    elected leader turns out to have lost its log, nobody has led in this epoch, and the earlier ISR is still right.
     `packed_rows` has the packed partitions of the announcement in progress; a change of a partition removes its row.
     """
 
@@ -74,17 +76,17 @@ class ClusterState:
         """Adds a broker that registered. The states of replicas that were stopped or not deleted in its earlier life are dropped."""
         self.brokers[broker.id] = broker
         states = self._replica_statuses.get(broker.id, {})
-        for tp in [tp for tp, state in states.items() if state in OF_ONE_LIFE]:
+        for tp in [tp for tp, state in states.items() if state in DROPPED_AT_REGISTRATION]:
             del states[tp]
 
     def broker_went(self, broker: int) -> None:
-        """Removes a broker that died. Its unconfirmed deletions become ineligible; its failed disks are forgotten until its next life."""
+        """Removes a broker that died. Its unconfirmed deletions become ineligible, and its failed disks are forgotten."""
         for tp in self.failed_on(broker):
-            self.replica_is_well(tp, broker)
+            self.forget_failure(tp, broker)
         del self.brokers[broker]
         self.stopping.discard(broker)
-        told = self._replica_statuses.get(broker, {})
-        for tp in [tp for tp, state in told.items() if state is ReplicaStatus.DELETION_STARTED]:
+        states = self._replica_statuses.get(broker, {})
+        for tp in [tp for tp, state in states.items() if state is ReplicaStatus.DELETION_STARTED]:
             self.move_replica(tp, broker, ReplicaStatus.DELETION_INELIGIBLE)
 
     # -- failed log directories (LOG-6) ---------------------------------------------------------------------------
@@ -102,19 +104,19 @@ class ClusterState:
         return [tp for tp, failed in self.failed_replicas.items() if broker in failed]
 
     def replica_failed(self, tp: TopicPartition, replica: int) -> None:
-        """Makes the replica OfflineReplica, unless it is being deleted."""
+        """Records the failure. The replica becomes OfflineReplica, unless it is being deleted."""
         self.failed_replicas[tp] = tuple(sorted({*self.failed_replicas.get(tp, ()), replica}))
         self.packed_rows.pop(tp, None)
         if self.replica_status(tp, replica) is ReplicaStatus.NEW:
             self.move_replica(tp, replica, ReplicaStatus.OFFLINE)
 
-    def log_is_missing(self, tp: TopicPartition, replica: int) -> None:
-        """Marks the replica as failed because its log is lost."""
+    def mark_log_missing(self, tp: TopicPartition, replica: int) -> None:
+        """Records that the replica failed because its log is lost."""
         self.emptied_replicas[tp] = tuple(sorted({*self.emptied_replicas.get(tp, ()), replica}))
         self.replica_failed(tp, replica)
 
-    def replica_is_well(self, tp: TopicPartition, replica: int) -> None:
-        """The replica works again, or is no longer a replica."""
+    def forget_failure(self, tp: TopicPartition, replica: int) -> None:
+        """Forgets the replica's failure: it works again, or is no longer a replica."""
         emptied = tuple(other for other in self.emptied_replicas.pop(tp, ()) if other != replica)
         if emptied:
             self.emptied_replicas[tp] = emptied
@@ -126,7 +128,7 @@ class ClusterState:
     # -- topics ---------------------------------------------------------------------------------------------------
 
     def assignment(self, tp: TopicPartition) -> Assignment:
-        """The replicas; none for an unknown partition."""
+        """The partition's assignment; without replicas for an unknown partition."""
         topic, partition = tp
         partitions = self.topics.get(topic)
         return UNASSIGNED if partitions is None else partitions.get(partition, UNASSIGNED)
@@ -135,7 +137,7 @@ class ClusterState:
         return chain.from_iterable(self._of_topic.values())
 
     def size_of(self, topic: str) -> int:
-        """The number of its partitions."""
+        """The number of the topic's partitions."""
         return len(self.topics.get(topic, ()))
 
     def set_assignment(self, topic: str, topic_id: str | None, assignment: Mapping[int, Assignment]) -> None:
@@ -218,9 +220,9 @@ class ClusterState:
         return [r for r in assignment.replicas if self.replica_status(tp, r) is ReplicaStatus.DELETION_STARTED]
 
     def forget_replica(self, tp: TopicPartition, replica: int) -> None:
-        """Removes the replica from the partition."""
+        """Forgets the state of a replica that no longer belongs to the partition."""
         self._replica_statuses.get(replica, {}).pop(tp, None)
-        self.replica_is_well(tp, replica)
+        self.forget_failure(tp, replica)
 
     def end_move(self, tp: TopicPartition) -> None:
         """Ends the move: ZooKeeper has the assignment without the removed replicas, or the partition was deleted."""
@@ -275,7 +277,7 @@ class ClusterState:
         self.leadership[tp] = state
         for replica in self.emptied_replicas.get(tp, ()):
             if replica not in state.isr:
-                self.replica_is_well(tp, replica)
+                self.forget_failure(tp, replica)
         self.packed_rows.pop(tp, None)
         if state.leader != NO_LEADER:
             self._led_by.setdefault(state.leader, set()).add(tp)
@@ -301,15 +303,16 @@ class ClusterState:
         return [tp for tp in self._waiting if any(replica in brokers for replica in self.assignment(tp).replicas)]
 
     def finding_imbalanced(self, percentage: int) -> Generator[None, None, list[TopicPartition]]:
-        """CTL-12: the partitions that should return to live brokers that lead too few of the partitions preferring them.
+        """CTL-12: the partitions that the live brokers should lead again. A broker prefers the partitions whose first replica it has.
 
-        Other tasks can run at the pauses, but must not change this state. Partitions that are being reassigned or deleted count towards the
-        percentage, as in Kafka, but are left out of the result.
+        The result has those that it does not lead, if they are more than `percentage` percent of the partitions that it prefers.
+        Partitions that are being reassigned or deleted count towards the percentage, as in Kafka, but are left out of the result.
+        Other tasks can run at the pauses, but must not change this state.
         """
         preferring: dict[int, int] = {}
         elsewhere: dict[int, list[TopicPartition]] = {}
         for at, tp in enumerate(self.partitions(), 1):
-            if at % LOOKS_AT_ONCE == 0:
+            if at % PARTITIONS_IN_A_STEP == 0:
                 yield
             replicas, state = self.assignment(tp).replicas, self.leadership.get(tp)
             if not replicas or state is None:

@@ -57,7 +57,7 @@ WRITES_IN_FLIGHT = 32
 STATES_IN_A_SLICE = 2048
 SLICES_READ_AT_ONCE = 8
 STATES_AT_ONCE = 1000
-"""Items to process before other tasks of the process get a turn."""
+"""States, or partitions of topics, to decode before other tasks of the process get a turn."""
 
 LEADER_EPOCH_MAX = INT_MAX - 1_000_000
 """A state with a higher leader epoch is invalid: each election raises the epoch, and it must fit into 32 bits."""
@@ -94,7 +94,7 @@ class ClusterStore:
         self.states_written = 0
         self.writing_s = 0.0
         self._counted_until = 0.0
-        self._told_names: set[str] = set()
+        self._logged_names: set[str] = set()
         zk.add_listener(self._on_state)
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class ClusterStore:
         return await self._patiently(lambda: self._zk.exists(path, watch)) is not None
 
     async def children(self, path: str, watch: WatchCallback | None = None) -> list[str]:
-        """Names below `path`; none if it does not exist."""
+        """The names below `path`; none if the node does not exist."""
 
         async def read() -> list[str]:
             try:
@@ -178,7 +178,7 @@ class ClusterStore:
         """The live brokers with their epochs; the watch fires at the next change. Invalid nodes are logged and left out."""
         names = await self.children(BrokerIdZNode.PARENT, watch)
         ids = BrokerIdZNode.broker_ids(names)
-        self._tell_of_names(BrokerIdZNode.PARENT, set(names).difference(map(str, ids)), "the id of a broker")
+        self._log_ignored_names(BrokerIdZNode.PARENT, set(names).difference(map(str, ids)), "the id of a broker")
         paths = [BrokerIdZNode.path(broker) for broker in ids]
         brokers = {}
         for broker, path, node in zip(ids, paths, await self.get_many(paths), strict=True):
@@ -195,13 +195,15 @@ class ClusterStore:
     def valid_names(self, parent: str, names: Iterable[str]) -> list[str]:
         """The legal topic names. Illegal ones are logged, each once in a term."""
         valid = {name: is_valid_topic_name(name) for name in names}
-        self._tell_of_names(parent, (name for name, is_valid in valid.items() if not is_valid), "the name of a topic")
+        self._log_ignored_names(
+            parent, (name for name, is_valid in valid.items() if not is_valid), "the name of a topic"
+        )
         return [name for name, is_valid in valid.items() if is_valid]
 
-    def _tell_of_names(self, parent: str, names: Iterable[str], what: str) -> None:
-        new = sorted({f"{parent}/{name}" for name in names} - self._told_names)
+    def _log_ignored_names(self, parent: str, names: Iterable[str], what: str) -> None:
+        new = sorted({f"{parent}/{name}" for name in names} - self._logged_names)
         if new:
-            self._told_names.update(new)
+            self._logged_names.update(new)
             named = ", ".join(shown(path.rpartition("/")[2]) for path in new[:NAMES_IN_A_LINE])
             log.error("%d nodes below %s are ignored, because none is %s: %s", len(new), parent, what, named)
 
@@ -226,7 +228,7 @@ class ClusterStore:
     async def states_in_slices(
         self, partitions: Sequence[TopicPartition], before_zxid: int
     ) -> AsyncIterator[tuple[dict[TopicPartition, LeaderAndIsr], dict[TopicPartition, int]]]:
-        """(states, mzxids of the states last written before `before_zxid`) of each slice, for very many partitions.
+        """Yields (states, mzxids of the states last written before `before_zxid`) of each slice of the partitions.
 
         While the caller processes one slice, ZooKeeper reads the next.
         """
@@ -323,7 +325,7 @@ class ClusterStore:
     # -- writing --------------------------------------------------------------------------------------------------
 
     async def write_states(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> Written:
-        """Writes each state, conditional on the version it carries."""
+        """Writes each state, conditional on its `zk_version`."""
         return await self._write(states, _set_state)
 
     async def create_states(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> Written:
@@ -403,7 +405,7 @@ class ClusterStore:
         return found[::-1]
 
     async def _gone_or_another(self, topics: Sequence[str], topic_ids: Mapping[str, str]) -> list[str]:
-        """After a lost answer: the topics that were removed, including those that have been created again since then."""
+        """After a lost answer: the topics that were removed, including those that were created again since then."""
         nodes = await self.get_many([TopicZNode.path(topic) for topic in topics])
         gone = []
         for topic, node in zip(topics, nodes, strict=True):
@@ -446,7 +448,7 @@ class ClusterStore:
         return results
 
     async def _each(self, operations: Sequence[Op], accepted: tuple[type[ZkError], ...]) -> dict[str, ZkError]:
-        """Applies every operation independently. Returns the paths of those that failed with an accepted error."""
+        """Applies every operation independently. Returns path -> error of those that failed with an accepted error; raises others."""
         refused: dict[str, ZkError] = {}
         batches = _batches(operations)
         while batches:
@@ -509,9 +511,10 @@ class ClusterStore:
         return written
 
     async def _sort_out(self, unwritten: Sequence[Row], culprits: Sequence[Row], written: Written) -> list[Row]:
-        """Reads again the rows that may not have been written (BUG-5), and `culprits`, at which a multi failed. Adds them to `written`.
+        """Reads the states of these rows again (BUG-5). `culprits` are the rows at which a multi failed.
 
-        Returns the rows to retry: those that failed only because of another row in their multi.
+        Returns the rows to retry: they were not written, because of another row in their multi or a lost connection. Adds all others to
+        `written`.
         """
         if not unwritten and not culprits:
             return []

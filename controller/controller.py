@@ -83,8 +83,8 @@ RETRY_S = 0.1
 RETRY_S_MAX = 5.0
 EPOCH_RETRY_S = 0.5
 REPLICA_NOT_AVAILABLE = ErrorCode.REPLICA_NOT_AVAILABLE
-NEW_LEADERS_TOLD_S = 1.0
-"""How long the answer to a controlled shutdown is delayed for the answers of the new leaders."""
+SHUTDOWN_ANSWER_DELAY_S_MAX = 1.0
+"""How long the answer to a controlled shutdown waits, at most, for the answers to the LeaderAndIsr requests."""
 
 
 class WallClock(Protocol):
@@ -173,7 +173,10 @@ class Controller:
         self._queue.post(Elect())
 
     async def controlled_shutdown(self, request: ControlledShutdownRequest) -> ControlResponse:
-        """STA-2. Returns the replicated partitions that the broker still leads; NOT_CONTROLLER if this is not the controller."""
+        """Moves the leaderships of a broker that stops (STA-2). Returns the replicated partitions that it still leads, or an error:
+
+        NOT_CONTROLLER, BROKER_NOT_AVAILABLE (not registered), STALE_BROKER_EPOCH (an earlier life of the broker).
+        """
         try:
             response: ControlResponse = await self._ask(lambda ticket: ControlledShutdownRequested(request, ticket))
         except KafkaError as error:
@@ -183,12 +186,11 @@ class Controller:
     async def elect_leaders(
         self, unclean: bool, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, KafkaError | None]:
-        """CTL-12 by request. The result is None for a partition with a new leader, else one of the errors below.
+        """Elects leaders by request (CTL-12). If `partitions` is None, all are checked, and only those that needed an election returned.
 
-        If `partitions` is None, all are checked, and the result has only those that needed an election.
-
-        ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION,
-        INVALID_TOPIC_EXCEPTION (being deleted). Raises KafkaError(NOT_CONTROLLER).
+        The result of a partition is None if it has a new leader, else an error: ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
+        ELIGIBLE_LEADERS_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION (being deleted). Raises
+        KafkaError(NOT_CONTROLLER).
         """
         wanted = None if partitions is None else frozenset(partitions)
         elected: dict[TopicPartition, KafkaError | None] = await self._ask(
@@ -199,7 +201,7 @@ class Controller:
     async def alter_reassignments(
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
     ) -> dict[TopicPartition, KafkaError | None]:
-        """CTL-10, CTL-11: starts moves to these replicas; target None cancels a move. The result is None if accepted, else an error:
+        """Starts moves to these replicas (CTL-10, CTL-11). Target None cancels a move. The result is None if accepted, else an error:
 
         INVALID_REPLICA_ASSIGNMENT, UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS. Raises KafkaError(NOT_CONTROLLER).
         """
@@ -391,7 +393,7 @@ class Controller:
             self.on_controller_changed(controller_id)
 
     def _watch_broker(self, broker: BrokerInfo, address: Address) -> Closable | None:
-        """CTL-16. The controller does not watch the broker in its own process."""
+        """Watches the broker's process (CTL-16), unless it is this process."""
         if self._watch_connection is None or broker.id == self._settings.broker_id:
             return None
         return self._watch_connection(address, lambda: self._queue.post(BrokerFoundDead(broker.id, broker.epoch)))
@@ -412,15 +414,15 @@ class Controller:
             self._tickets.answer(ticket, ControlResponse(ErrorCode.STALE_BROKER_EPOCH))
             return
         remaining, announcement = await broker_changes.on_controlled_shutdown(term, request.broker_id)
-        told = await term.announce(announcement)
+        answers = await term.announce(announcement)
         response = ControlResponse(
             ErrorCode.NONE, tuple(PartitionError(tp.topic, tp.partition, ErrorCode.NONE) for tp in remaining)
         )
 
         async def reply() -> None:
             # Waits outside the queue: a new leader that does not answer must not block the controller.
-            if told:
-                await asyncio.wait(told, timeout=NEW_LEADERS_TOLD_S)
+            if answers:
+                await asyncio.wait(answers, timeout=SHUTDOWN_ANSWER_DELAY_S_MAX)
             self._tickets.answer(ticket, response)
 
         task = asyncio.get_running_loop().create_task(reply())
@@ -428,21 +430,21 @@ class Controller:
         task.add_done_callback(self._replies.discard)
 
     def _on_answer(self, broker: int, request: ControllerRequest, response: ControlResponse) -> None:
-        """Posts the events that a broker's answer requires, and writes its errors to the event log. Does not repeat a refused request.
+        """Posts the events that a broker's answer requires, and logs its other errors. A refused request is not repeated.
 
-        A full LeaderAndIsr repeats states that most brokers already have, so STALE_CONTROLLER_EPOCH for one of them is not logged.
+        A full LeaderAndIsr repeats states that most brokers already have, so STALE_CONTROLLER_EPOCH for a partition is not logged.
         """
         if isinstance(request, StopReplicaRequest):
-            self._tell_of_deletions(broker, request, response)
-        is_told_elsewhere: Collection[ErrorCode] = ()
+            self._post_deletions(broker, request, response)
+        not_logged: Collection[ErrorCode] = ()
         if isinstance(request, LeaderAndIsrRequest):
-            self._tell_of_failed_disks(broker, request, response)
+            self._post_failed_replicas(broker, request, response)
             stale = (ErrorCode.STALE_CONTROLLER_EPOCH,) if request.is_full else ()
-            is_told_elsewhere = (ErrorCode.KAFKA_STORAGE_ERROR, REPLICA_NOT_AVAILABLE, *stale)
+            not_logged = (ErrorCode.KAFKA_STORAGE_ERROR, REPLICA_NOT_AVAILABLE, *stale)
         refused = [
             [f"{error.topic}-{error.partition}", ErrorCode(error.error).name]
             for error in response.partitions
-            if error.error not in is_told_elsewhere
+            if error.error not in not_logged
         ]
         if response.error is not ErrorCode.NONE or refused:
             kind = type(request).__name__
@@ -451,7 +453,7 @@ class Controller:
                 "control_request_refused", broker=broker, request=kind, error=response.error.name, partitions=refused
             )
 
-    def _tell_of_failed_disks(self, broker: int, request: LeaderAndIsrRequest, response: ControlResponse) -> None:
+    def _post_failed_replicas(self, broker: int, request: LeaderAndIsrRequest, response: ControlResponse) -> None:
         """Posts failed replicas (LOG-6) and missing logs (FLT-33) as events."""
         failed = tuple(
             TopicPartition(row.topic, row.partition)
@@ -465,8 +467,8 @@ class Controller:
             missing = tuple((s.topic_partition, s.leader_epoch) for s in request.partitions if s[:2] in lost)
             self._queue.post(LogsMissing(broker, request.broker_epoch, missing))
 
-    def _tell_of_deletions(self, broker: int, request: StopReplicaRequest, response: ControlResponse) -> None:
-        """Posts the results of deletions of replicas as an event (CTL-9 step 5, CTL-10 step 9)."""
+    def _post_deletions(self, broker: int, request: StopReplicaRequest, response: ControlResponse) -> None:
+        """Posts the results of a StopReplica(delete) as an event (CTL-9, CTL-10)."""
         errors = {TopicPartition(row.topic, row.partition): ErrorCode(row.error) for row in response.partitions}
         results = tuple(
             (stop.topic_partition, response.error or errors.get(stop.topic_partition, ErrorCode.NONE))

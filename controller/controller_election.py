@@ -45,7 +45,7 @@ class EpochUnreadable(ValueError):
 
 
 async def elect(zk: ZooKeeperSession, broker_id: int, wall_ms: Callable[[], int], watch: WatchCallback) -> Won | Lost:
-    """Reads who is controller, and tries to be elected if there is none. `watch` fires when `/controller` changes or is removed.
+    """Reads who is controller. If there is none, tries to become it. `watch` fires when `/controller` is written or removed.
 
     Only a registered broker may call this: no other broker then uses its id. A `/controller` with this id and another session was left
     by a killed earlier life of the broker. It is replaced at once, without waiting for that session to expire.

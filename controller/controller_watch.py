@@ -25,7 +25,7 @@ RETRY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The controller's data, read before its listener refused."""
+    """What was read about the controller while it was still alive."""
 
     broker_id: int
     broker_epoch: int
@@ -79,7 +79,7 @@ class ControllerWatch:
                 await asyncio.sleep(RETRY_S)
 
     async def _look(self, controller_id: int) -> _Known | None:
-        """Reads the broker's data and watches its registration. None if it is not controller, not registered, or not ottla's."""
+        """Reads the broker's data and watches its registration. None if it is not controller or not registered, or is not ottla's."""
         path = BrokerIdZNode.path(controller_id)
         try:
             _, epoch = await self._zk.get(ControllerEpochZNode.PATH)
@@ -118,7 +118,7 @@ class ControllerWatch:
         return is_dead
 
     async def _remove(self, known: _Known) -> None:
-        """Deletes `/controller`, unless a controller was elected or the broker registered again in the meantime."""
+        """Deletes `/controller` and the broker's registration, unless a controller was elected or the broker registered again."""
         path = BrokerIdZNode.path(known.broker_id)
         operations: list[Op] = [
             CheckOp(ControllerEpochZNode.PATH, known.epoch_version),
@@ -135,5 +135,5 @@ class ControllerWatch:
             log.info("controller %d is already being replaced: %s", known.broker_id, failure.error)
             return
         self._judgements.note(known.broker_id, known.session_id)
-        log.warning("controller %d no longer listens: its office is free", known.broker_id)
+        log.warning("controller %d no longer listens: /controller is removed", known.broker_id)
         self._events.write("controller_found_dead", broker=known.broker_id, broker_epoch=known.broker_epoch)

@@ -1,4 +1,4 @@
-"""The controller's one queue (CTL-3)."""
+"""The controller's queue of events (CTL-3)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from controller.events import Event
 
 
 class EventQueue:
-    """Keeps the order, and each event only once: one reaction, which reads the current state, serves all equal events."""
+    """Keeps the order, and drops an event that is equal to a queued one: one reaction, which reads the current state, serves both."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()

@@ -25,7 +25,7 @@ class BrokersChanged:
 
 @dataclass(frozen=True, slots=True)
 class BrokerFoundDead:
-    """Nobody listens any more at the control listener of this life of the broker (CTL-16)."""
+    """Nobody listens any more at the address of the control listener of this life of the broker (CTL-16)."""
 
     broker: int
     broker_epoch: int
@@ -38,7 +38,7 @@ class TopicsChanged:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentChanged:
-    """The data of `/brokers/topics/<topic>` changed: partitions were added, or the topic was deleted and created again."""
+    """`/brokers/topics/<topic>` was written or removed, for example because partitions were added."""
 
     topic: str
 
@@ -59,7 +59,7 @@ class ReplicasDeleted:
 
 @dataclass(frozen=True, slots=True)
 class ElectionsRequested:
-    """An admin requests elections (CTL-12); `partitions` None means wherever one is needed. The answer goes to `ticket`."""
+    """An admin requests elections (CTL-12). `partitions` None means all that need one. The answer goes to `ticket`."""
 
     unclean: bool
     partitions: frozenset[TopicPartition] | None
@@ -116,7 +116,7 @@ class ReassignmentsRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentsAltered:
-    """An admin starts moves, or cancels those with target None (CTL-10, CTL-11). The answer goes to `ticket`."""
+    """An admin starts moves. Target None cancels a move (CTL-10, CTL-11). The answer goes to `ticket`."""
 
     targets: tuple[tuple[TopicPartition, tuple[int, ...] | None], ...]
     ticket: int
@@ -124,7 +124,7 @@ class ReassignmentsAltered:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceDue:
-    """The timer of `leader.imbalance.check.interval.seconds` (CTL-12)."""
+    """`leader.imbalance.check.interval.seconds` have passed (CTL-12)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The partition's states and the allowed transitions (CTL-4, Kafka's PartitionStateMachine). Pure.
 
-NonExistent -> New -> Online <-> Offline -> NonExistent
+NonExistent -> New -> Online <-> Offline -> NonExistent, and New -> Offline
 """
 
 from __future__ import annotations

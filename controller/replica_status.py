@@ -8,7 +8,10 @@ from types import MappingProxyType
 
 
 class ReplicaStatus(Enum):
-    """New: not announced yet. Online: leads or follows. Offline: its broker or disk failed, or it was stopped. The others: deletion."""
+    """New: to be created. Online: leads or follows. Offline: its broker or disk failed, or it was stopped. The others: deletion.
+
+    A replica that a reassignment adds is New until the whole target is in sync.
+    """
 
     NON_EXISTENT = "NonExistentReplica"
     NEW = "NewReplica"

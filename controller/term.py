@@ -34,7 +34,7 @@ DecideSome = Callable[[Sequence[TopicPartition]], Awaitable[dict[TopicPartition,
 """Some partitions -> the states to write, for the partitions that change."""
 
 Write = Callable[[Mapping[TopicPartition, LeaderAndIsr]], Coroutine[Any, Any, Written]]
-"""From the store."""
+"""`write_states` or `create_states` of the store."""
 
 Prepare = Callable[[Sequence[TopicPartition]], Awaitable[None]]
 """Reads what a decision about these partitions needs."""
@@ -126,7 +126,7 @@ class Term:
             await self.store.others_turn()
 
     async def in_slices(self, items: Iterable[Item], size: Callable[[Item], int] = lambda _: 1) -> AsyncIterator[Item]:
-        """Yields the items, with pauses in which other tasks can run. They do not change the cluster state.
+        """Yields the items, with pauses in which other tasks can run. These tasks do not change the cluster state.
 
         `size` returns the number of partitions in an item. Raises ControllerMoved.
         """
@@ -220,7 +220,7 @@ class Term:
             self._write_event()
 
     def _write_events_later(self) -> None:
-        """Writes the event log of a large change only after its requests are queued: the brokers wait for leaders."""
+        """Starts to write the rest of the event log, after the requests are queued: the brokers wait for their leaders."""
         if self._unwritten_events and (self._event_writer is None or self._event_writer.done()):
             self._event_writer = asyncio.get_running_loop().create_task(self._write_events())
 
@@ -235,14 +235,14 @@ class Term:
         self.events.write("leader_elected", reason=reason, controller_epoch=self.cluster.epoch, partitions=rows)
 
     def load(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> None:
-        """Loads ZooKeeper's states at the start of the term. Raises ControllerMoved."""
+        """Takes over ZooKeeper's states at the start of the term. Raises ControllerMoved if a newer controller wrote one."""
         newest = max(states.items(), key=lambda item: item[1].controller_epoch, default=None)
         if newest is not None and newest[1].controller_epoch > self.cluster.epoch:
             raise ControllerMoved(f"{newest[0]} was written by controller epoch {newest[1].controller_epoch}")
         self.cluster.load_leadership(states)
 
     def adopt(self, found: Mapping[TopicPartition, LeaderAndIsr | None]) -> list[TopicPartition]:
-        """Adopts states that others wrote. Returns the partitions whose state was adopted."""
+        """Adopts states that others wrote. Returns the partitions whose state was adopted. Raises ControllerMoved."""
         adopted = []
         for tp, state in found.items():
             if state is None:

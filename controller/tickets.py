@@ -16,7 +16,7 @@ class Tickets:
         self._last = 0
 
     def issue(self) -> tuple[int, asyncio.Future[Any]]:
-        """A new ticket, and the future answer that its holder awaits."""
+        """A new ticket, and the future of its answer."""
         self._last += 1
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[self._last] = answer
@@ -28,7 +28,7 @@ class Tickets:
             waiter.set_result(value)
 
     def refuse(self, ticket: int, error: KafkaError) -> None:
-        """Raises the error in the holder."""
+        """Answers with an error: awaiting the ticket's future raises it."""
         waiter = self._waiting.pop(ticket, None)
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)

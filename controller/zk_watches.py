@@ -1,7 +1,6 @@
 """ZooKeeper watches that put an event into the controller's queue, and do nothing else (CTL-3).
 
-A new controller sets them in the order of CTL-2: reassignments, preferred elections, topics, topic deletions, broker ids. A watch
-fires once; the reaction's own read sets the next one.
+A new controller sets them while it reads the cluster (CTL-2). A watch fires once; the reaction's own read sets the next one.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ connection, which is opened when there is something to send:
 
   no connection --send--> back-off wait --> connecting --> connected --request timed out, reset, garbage--> no connection
 
-Requests to a node are sent and answered in the order of the calls. A request without an answer fails when its
-connection ends. Nothing is retried automatically, because only the caller knows whether that is safe (CTL-15, BUG-4).
+The answers on a connection arrive in the order of its requests. A request without an answer fails when its connection ends. Nothing is
+retried automatically, because only the caller knows whether a retry is safe (CTL-15, BUG-4).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from protocol.kafka.framing import Buffer, frame
 
 Address = tuple[str, int]
 Encode = Callable[[int], Sequence[Buffer]]
-"""correlation id -> the request with that id as buffers, without the length."""
+"""correlation id -> the request with this id, as buffers without the length."""
 
 RECEIVE_BUFFER_SIZE = 64 * 1024
-"""Bytes. A frame that does not fit gets a buffer of its own, which receives the rest."""
+"""Bytes. A frame that is not received whole at once gets a buffer of its own."""
 
 JITTER = 0.2
 """Back-off times vary by this share in both directions, so that brokers that lost the same node do not reconnect all at once."""
@@ -36,11 +36,11 @@ _BACKOFF_DOUBLINGS_MAX = 30
 
 
 class Disconnected(ConnectionError):
-    """There is no connection: refused, reset, unreachable, or closed on our side. The request may have been processed."""
+    """The connection could not be opened or has ended: refused, reset, closed by either side. The request may have been processed."""
 
 
 class RequestTimedOut(TimeoutError):
-    """There was no answer in time, so the connection was closed. The request may have been processed."""
+    """This or an earlier request on the connection got no answer in time, so the connection was closed. It may have been processed."""
 
 
 class MonotonicClock(Protocol):
@@ -73,8 +73,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._correlation_id = 0
         self._timer: asyncio.TimerHandle | None = None
         self._buffer = memoryview(bytearray(RECEIVE_BUFFER_SIZE))
-        self._held = 0  # bytes of an incomplete frame at the buffer's start
-        self._frame: memoryview | None = None  # the large frame that is being received
+        self._held = 0  # bytes of an incomplete frame length at the buffer's start
+        self._frame: memoryview | None = None  # the frame whose rest is being received
         self._filled = 0
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class _Connection(asyncio.BufferedProtocol):
         return answer
 
     def end(self, error: Exception) -> None:
-        """Closes the connection; everything in flight fails with `error`. Has no effect if it is already closed."""
+        """Closes the connection: all requests in flight fail with `error`. Has no effect if it is already closed."""
         self.is_open = False
         self._has_ended = True
         if self._timer is not None:
@@ -157,7 +157,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._answered(whole)
 
     def _cut_frames(self, end: int) -> None:
-        """Delivers each whole frame in the buffer's first `end` bytes; the rest waits for more input."""
+        """Delivers each whole frame in the buffer's first `end` bytes. The rest waits for more input."""
         at = 0
         while end - at >= _LENGTH_SIZE and self.is_open:
             size = int.from_bytes(self._buffer[at : at + _LENGTH_SIZE], "big", signed=True)
@@ -290,7 +290,7 @@ class NetworkClient:
         node.retry_at = self.clock.monotonic() + delay
 
     async def _connected(self, address: Address) -> _Connection:
-        """The connection to that node, which is opened if there is none. All callers share one attempt; if it fails, all fail."""
+        """The connection to the node, opened if there is none. All callers share one attempt. Raises Disconnected if it fails."""
         if self._is_closed:
             raise Disconnected("this network client is closed")
         node = self._nodes.setdefault(address, _Node())

@@ -1,8 +1,8 @@
 """Chooses the brokers for the replicas of a new topic (CTL-7, Kafka's AdminUtils). Pure: the caller passes the random numbers.
 
-Without racks, partition i starts at broker (start + i) mod n, and its j-th further replica is `shift` + j brokers later on the
-ring. The shift grows after each round of partitions, so that followers spread. If every broker has a rack, the ring alternates
-between racks, and a replica skips a rack or broker that already has the partition while others do not have it.
+Without racks, the first replica of partition i is on the broker at (start + i) mod n of the ring, and its j-th follower `shift` + j
+brokers after that. The shift grows after each round of n partitions, so that followers spread. If every broker has a rack, the ring
+alternates between racks, and a replica skips a rack or broker that already has the partition while others do not have it.
 
 Example: brokers 0..4, 3 replicas, start 0, shift 0: partition 0 is [0, 1, 2], 1 is [1, 2, 3], ... 5 is [0, 2, 3].
 """
@@ -48,7 +48,7 @@ def place(
 
 
 def _further(first: int, shift: int, j: int, count: int) -> int:
-    """The ring index of the j-th follower, which is never the index of the first replica."""
+    """The ring index of follower number `j` (from 0), which is never the index of the first replica."""
     return (first + 1 + (shift + j) % (count - 1)) % count
 
 

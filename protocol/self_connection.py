@@ -19,7 +19,7 @@ def is_to_itself(transport: asyncio.BaseTransport) -> bool:
 
 
 def refused(address: tuple[str, int]) -> ConnectionRefusedError:
-    """The error that the system would have returned with another local port."""
+    """The error that the system would have raised if it had picked another local port."""
     host, port = address
     return ConnectionRefusedError(
         errno.ECONNREFUSED, f"{os.strerror(errno.ECONNREFUSED)}: {host}:{port} connected with itself"

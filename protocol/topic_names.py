@@ -19,7 +19,7 @@ TOPIC_NAME_MAX = 249
 """Characters. With a partition of five digits, the directory's name has 255, the limit of file systems."""
 
 INT_MAX = 2**31 - 1
-"""The largest partition, broker id and epoch: Kafka's protocol has 32 bits for each."""
+"""The largest partition, broker id, leader epoch and controller epoch: Kafka's protocol has 32 bits for each."""
 
 SHOWN_MAX = 80
 """Characters of a bad name in a log line."""

@@ -23,6 +23,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -60,11 +61,14 @@ def groups_of(run: str) -> list[Group]:
     """In the order in which they begin: what takes longest comes early, so that both sides end at about the same time."""
     only = "thorough" if run == "thorough" else "not thorough"
     directory = REPOSITORY / "tests" / "integration"
-    commands = sorted(str(path.relative_to(REPOSITORY)) for path in directory.glob("test_*_cli*.py"))
+    found = sorted(str(path.relative_to(REPOSITORY)) for path in directory.glob("test_*.py"))
+    commands = [path for path in found if fnmatch(Path(path).name, "test_*_cli*.py")]
+    replay = [path for path in found if Path(path).name.startswith(("test_replay_", "test_recorder"))]
     groups = [
-        tests("integration", "tests/integration", *(f"--ignore={path}" for path in commands), only=only),
+        tests("integration", "tests/integration", *(f"--ignore={path}" for path in [*commands, *replay]), only=only),
         tests("unit", "tests/unit", "tests/sim", "tests/fuzz", only=only),
         tests("commands", *commands, only=only),
+        tests("replay", *replay, only=only),
         tests("hostile", "tests/hostile", only=only),
     ]
     if run == "quick":

@@ -35,7 +35,9 @@ SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
         "demo": Subcommand(
             "tools.replay.commands", "Start a cluster, replay events through it, kill a leader and report."
         ),
-        "elect": Subcommand("tools.admin.elect_commands", "Elect preferred leaders, or elect unclean."),
+        "elect": Subcommand(
+            "tools.admin.elect_commands", "Elect preferred leaders, or leaders that may lack records (unclean)."
+        ),
         "group": Subcommand("tools.groups.commands", "List, describe, reset and delete consumer groups."),
         "inspect": Subcommand(
             "tools.inspect.commands", "Read and check logs on disk, and compare ZooKeeper with the brokers."

@@ -1,4 +1,4 @@
-"""Files that a command creates: symbolic links are never followed, and other users cannot read them."""
+"""Files that a command creates: symbolic links are never followed, and other users cannot read logs and data."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 UMASK = 0o027
-"""The umask of servers that a command starts: the group cannot write their data, others cannot read it."""
+"""Minimum umask of servers that a command starts: their group cannot write their data, others cannot read it."""
 
 
 def write_anew(path: Path, text: str) -> None:
-    """Replaces the file atomically, and a link under its name or that of the temporary file. Raises OSError."""
+    """Replaces the file atomically. A symbolic link of that name is replaced, not followed. Raises OSError."""
     temporary = path.with_name(path.name + ".tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:

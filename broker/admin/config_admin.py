@@ -42,9 +42,9 @@ NAMES_IN_A_SLICE = 500
 TOPICS_IN_A_SLICE = 50
 """Each slice takes a millisecond or two."""
 TOPICS_READ_AT_ONCE = 1_000
-UNHEARD_OF_MAX = 100
-"""Limit of topics that a request looks up in ZooKeeper because the metadata cache does not have them: they may be newer than its
-last update. For further topics only the cache decides. In Kafka only the cache decides for all topics."""
+UNKNOWN_LOOKED_UP_MAX = 100
+"""Limit of topics that a request looks up in ZooKeeper because the metadata cache does not know them: they may be newer than its last
+update. Further topics that the cache does not know do not exist for the request. In Kafka this is so for all topics."""
 BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 """A broker id as the broker itself writes it, so that each broker has one resource name."""
 
@@ -61,14 +61,14 @@ class ResourceType(IntEnum):
 
 
 class Resource(NamedTuple):
-    """The owner of settings. A broker resource with an empty name means all brokers."""
+    """A topic or a broker that has settings. A broker resource with an empty name means all brokers."""
 
     kind: int
     name: str
 
 
 class _Entity(NamedTuple):
-    """A resource in ZooKeeper. If the node `guard` does not exist, the resource does not exist."""
+    """A resource in ZooKeeper. `path` has its settings. If the node `guard` does not exist, the resource does not exist."""
 
     path: str
     entity_path: str
@@ -94,21 +94,21 @@ class ConfigAdmin:
     async def topic_overrides(
         self, topics: Collection[str], slice_of_own: Callable[[], Awaitable[None]]
     ) -> dict[str, Overrides]:
-        """Topic -> its valid overrides, or the error for a topic that does not exist. Raises ZkError.
+        """Topic -> its valid overrides, or the error: an illegal name, an unknown topic, or unreadable settings. Raises ZkError.
 
         `slice_of_own()` waits until the caller may use some of the loop's time again.
         """
         results: dict[str, Overrides] = {}
         possible = []
-        unheard_of = 0
+        unknown = 0
         for number, topic in enumerate(topics, 1):
             if number % NAMES_IN_A_SLICE == 0:
                 await slice_of_own()
             try:
                 check_topic_name(topic)
                 if not self._metadata.partitions_of(topic):
-                    unheard_of += 1
-                    if unheard_of > UNHEARD_OF_MAX:
+                    unknown += 1
+                    if unknown > UNKNOWN_LOOKED_UP_MAX:
                         raise _does_not_exist(topic)
                 possible.append(topic)
             except KafkaError as error:
@@ -160,7 +160,7 @@ class ConfigAdmin:
             raise _does_not_exist(topic)
 
     def _check_broker(self, resource: Resource) -> None:
-        """Raises KafkaError for another broker, and for any resource that is not a broker."""
+        """Raises KafkaError unless the resource is this broker or all brokers."""
         kind, name = resource
         if kind == ResourceType.BROKER_LOGGER:
             raise KafkaError(
@@ -182,7 +182,7 @@ class ConfigAdmin:
     async def alter(
         self, resource: Resource, changes: Sequence[Change], *, replaces_all: bool, validate_only: bool
     ) -> None:
-        """Changes these settings. With `replaces_all` all other settings are reset. Raises KafkaError, ZkError."""
+        """Changes these settings. With `replaces_all`, resets all others. With `validate_only`, only checks. Raises KafkaError, ZkError."""
         entity = self._entity(resource)
         running = self._configs.layers.effective
         effective = running.topic_defaults() if entity.config is TopicConfig else running
@@ -190,7 +190,7 @@ class ConfigAdmin:
         def decide(current: Mapping[str, str]) -> dict[str, str]:
             return changed(entity.config, {} if replaces_all else current, changes, effective)
 
-        decide({})  # errors in the request itself are reported even without ZooKeeper
+        decide({})  # reports errors in the request itself even without ZooKeeper
         if entity.guard is not None and await self._zk.exists(entity.guard) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.name!r} does not exist")
         if validate_only:
@@ -207,7 +207,8 @@ class ConfigAdmin:
         if kind == ResourceType.TOPIC:
             if not name:
                 raise KafkaError(
-                    ErrorCode.INVALID_REQUEST, "there are no settings for all topics: change those of the brokers"
+                    ErrorCode.INVALID_REQUEST,
+                    "there are no settings for all topics: change the settings of the brokers",
                 )
             guard = TopicZNode.path(name)
             if not is_valid_topic_name(name):
@@ -218,7 +219,7 @@ class ConfigAdmin:
         return _Entity(ConfigZNode.path(BROKERS, entity), f"{BROKERS}/{entity}", BrokerConfig, None)
 
     async def _read(self, entity: _Entity) -> tuple[Mapping[str, str], int | None]:
-        """The settings and the node's version; None if there is no node."""
+        """The settings and the node's version, which is None if there is no node."""
         try:
             data, stat = await self._zk.get(entity.path)
         except NoNode:

@@ -1,6 +1,6 @@
-"""Applies a request to the settings of a topic or a broker (IncrementalAlterConfigs, AlterConfigs). Pure.
+"""Applies IncrementalAlterConfigs and AlterConfigs to the settings of a topic or a broker. Pure.
 
-Only settings in the request are checked: an invalid value that was written by hand does not block the next admin.
+Only settings in the request are checked: an invalid value that was written by hand does not block later changes.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def changed(
 ) -> dict[str, str]:
     """The settings after the changes, for a TopicConfig or a BrokerConfig.
 
-    `effective`: the values in effect without this topic's overrides, or the running broker's. Unset lists, lag checks and thread
-    limits start from them. Raises KafkaError with Kafka's code, and the reason.
+    `effective`: the values in effect without this topic's overrides, or those of the running broker. Changes of an unset list, the
+    lag check and the limits of thread counts start from these values. Raises KafkaError.
     """
     check_request(changes)
     result = dict(current)
@@ -66,12 +66,12 @@ def _check_threads(key: str, wanted: int, current: int) -> None:
     if not max(1, current // 2) <= wanted <= current * 2:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"{key}={wanted}: from {current} it may change to {max(1, current // 2)} up to {current * 2}",
+            f"{key}={wanted}: it is {current} now, so {max(1, current // 2)} to {current * 2} are allowed",
         )
 
 
 def _check_lags(overrides: Mapping[str, str], effective: TopicConfig | BrokerConfig) -> None:
-    """Checks a topic's lags; other settings that were written by hand may be invalid. Raises KafkaError."""
+    """Checks a topic's lags together. Raises KafkaError."""
     if not isinstance(effective, TopicConfig):
         return
     lags, _ = believable(TopicConfig, {key: overrides[key] for key in LAG_KEYS if key in overrides}, {}, "")
@@ -85,7 +85,7 @@ def check_request(changes: Sequence[Change]) -> None:
     """Checks the request itself. Raises KafkaError."""
     twice = sorted(key for key, count in Counter(change.key for change in changes).items() if count > 1)
     if twice:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"twice in one request: {', '.join(twice)}")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"given twice in one request: {', '.join(twice)}")
     for key, operation, value in changes:
         if operation not in Operation.__members__.values():
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{key}: unknown operation {operation}")

@@ -1,4 +1,4 @@
-"""Plans the new partitions of a topic (CTL-8), or refuses them in Kafka's words. Pure.
+"""Plans the new partitions of a topic (CTL-8). Pure.
 
 New partitions continue the placement of the old ones (CTL-7): the preferred leader of partition n is `n` places after that of
 partition 0 on the ring of brokers. Old partitions do not move.
@@ -13,7 +13,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.types import Assignment
 
 TOPIC_PARTITIONS_MAX = 100_000
-"""More partitions do not fit into `/brokers/topics/<topic>`: ZooKeeper accepts 1 MiB, and a partition takes about 10 bytes."""
+"""`/brokers/topics/<topic>` has room for no more partitions: ZooKeeper accepts 1 MiB, and a partition takes about 10 bytes."""
 SHOWN_MAX = 100
 """Limit of numbers in an error message; a request may name a hundred thousand."""
 
@@ -36,7 +36,7 @@ def plan(
 ) -> dict[int, tuple[int, ...]]:
     """Partition -> replicas, only for the new partitions; `count` is the new total.
 
-    `given` has the admin's replicas, one tuple for each new partition; None: they are placed automatically. `brokers` are the live
+    `given` has the admin's replicas, one tuple for each new partition; None: replicas are placed automatically. `brokers` has the live
     brokers, (id, rack), by id. Raises KafkaError: REASSIGNMENT_IN_PROGRESS, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT,
     INVALID_REPLICATION_FACTOR, and UNKNOWN_SERVER_ERROR for a topic with an incomplete znode.
     """

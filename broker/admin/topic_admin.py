@@ -1,4 +1,4 @@
-"""Creating, enlarging and deleting topics: the checks, and the writes to ZooKeeper (BAD-26, BAD-27).
+"""Creates, enlarges and deletes topics: the checks, and the writes to ZooKeeper (BAD-26, BAD-27).
 
 Used by CreateTopics, CreatePartitions, DeleteTopics and by Metadata's auto-creation. One multi creates a topic: its settings, then
 its assignment. The controller watches the children of `/brokers/topics` (CTL-6), the assignments (CTL-8) and the children of
@@ -44,8 +44,8 @@ Result = TypeVar("Result")
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 BROKER_DEFAULT = -1
 WRITE_ATTEMPTS = 20
-PARTITIONS_AT_ONCE = 1_000
-"""Partitions that are checked, placed and encoded on the loop, at 2 us each. For more partitions a thread does it."""
+PARTITIONS_ON_THE_LOOP = 1_000
+"""Up to this many partitions of a topic are checked, placed and encoded on the loop, at 2 us each; more in a thread."""
 PARTITION_BYTES = 8
 """The minimum size of a partition in a topic's znode."""
 SHOWN_MAX = 100
@@ -125,10 +125,10 @@ class TopicAdmin:
         self._zk = zk
         self._metadata = metadata
         self._random_below = random_below
-        self._being_made: set[str] = set()
+        self._being_created: set[str] = set()
         self._thread = asyncio.Lock()
         self._names: tuple[int, TopicNames] | None = None
-        """A version of the metadata cache, and its topic names."""
+        """A version of the metadata cache, and the topic names in that version."""
 
     def plan(self, topic: NewTopic) -> PlannedTopic:
         """Checks everything that does not need ZooKeeper. Raises KafkaError with the code and reason for the client."""
@@ -154,7 +154,7 @@ class TopicAdmin:
         return TopicNames(await self._zk.children(TopicZNode.PARENT))
 
     async def write(self, topic: PlannedTopic, names: TopicNames | None = None) -> None:
-        """Creates the znodes. Raises KafkaError, and ZkError without ZooKeeper. `names`: the topics as read a moment ago."""
+        """Creates the znodes. `names`: the topics as read a moment ago. Raises KafkaError, ZkError."""
         self._check_room(len(topic.assignment) * topic.replication_factor)
         if names is None and ("." in topic.name or "_" in topic.name):
             names = await self.names()
@@ -163,26 +163,26 @@ class TopicAdmin:
         config_path = ConfigZNode.path("topics", topic.name)
         config = ConfigZNode.encode(topic.configs)
         data = await self._off_the_loop(len(topic.assignment), partial(_encoded_new, topic))
-        made = CreateOp(TopicZNode.path(topic.name), data)
-        first: Op = CreateOp(config_path, config)
+        assignment_write = CreateOp(TopicZNode.path(topic.name), data)
+        config_write: Op = CreateOp(config_path, config)
         for _ in range(WRITE_ATTEMPTS):
             try:
-                await self._zk.multi([first, made])
+                await self._zk.multi([config_write, assignment_write])
                 if names is not None:
                     names.add(topic.name)
                 return
             except MultiFailed as failure:
-                if isinstance(failure.error, NoNode) and isinstance(first, SetOp):
+                if isinstance(failure.error, NoNode) and isinstance(config_write, SetOp):
                     # The settings were removed with a topic of that name, which was just deleted.
-                    first = CreateOp(config_path, config)
+                    config_write = CreateOp(config_path, config)
                     continue
                 if not isinstance(failure.error, NodeExists):
                     raise
-                if failure.index == 0 and isinstance(first, CreateOp):
-                    if await self._zk.exists(made.path) is not None:
+                if failure.index == 0 and isinstance(config_write, CreateOp):
+                    if await self._zk.exists(assignment_write.path) is not None:
                         break
                     # The new settings replace those that a deleted topic or an admin tool has left.
-                    first = SetOp(config_path, config)
+                    config_write = SetOp(config_path, config)
                     continue
                 break
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")
@@ -190,7 +190,7 @@ class TopicAdmin:
     async def add_partitions(
         self, name: str, count: int, given: Sequence[tuple[int, ...]] | None, *, validate_only: bool
     ) -> frozenset[int]:
-        """Grows the topic to `count` partitions (CTL-8); returns the numbers of the new partitions. See `partition_additions`.
+        """Adds partitions until the topic has `count` (CTL-8). Returns the numbers of the new partitions. See `partition_additions`.
 
         Raises KafkaError, also UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION (the topic is being deleted), or ZkError.
         """
@@ -221,7 +221,7 @@ class TopicAdmin:
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the assignment of {name} keeps changing")
 
     async def request_deletion(self, name: str, topic_id: uuid.UUID | None) -> None:
-        """Writes `/admin/delete_topics/<name>` (CTL-9); an existing request is fine too.
+        """Writes `/admin/delete_topics/<name>` (CTL-9), unless it exists already.
 
         With `topic_id`, only the topic with that id is deleted, not a later one of the same name. Raises KafkaError:
         UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION; or ZkError.
@@ -258,14 +258,14 @@ class TopicAdmin:
         """Creates each topic with the broker's defaults, `__consumer_offsets` with `offsets.topic.*`, `__transaction_state`
         with `transaction.state.log.*`.
 
-        Returns the error for each name: LEADER_NOT_AVAILABLE if the topic is being created.
+        Returns an error for each name. LEADER_NOT_AVAILABLE, which clients retry: the topic exists by now, or ZooKeeper failed.
         """
         return {name: await self._create_automatically(name) for name in dict.fromkeys(names)}
 
     async def _create_automatically(self, name: str) -> ErrorCode:
-        if name in self._being_made:
+        if name in self._being_created:
             return ErrorCode.LEADER_NOT_AVAILABLE
-        self._being_made.add(name)
+        self._being_created.add(name)
         try:
             await self.write(self.plan(self._automatic_topic(name)))
             log.info("created topic %s, requested by a client", name)
@@ -276,11 +276,11 @@ class TopicAdmin:
         except ZkError as error:
             log.warning("topic %s was not created: %s", name, error)
         finally:
-            self._being_made.discard(name)
+            self._being_created.discard(name)
         return ErrorCode.LEADER_NOT_AVAILABLE
 
     def _automatic_topic(self, name: str) -> NewTopic:
-        """The topic to create. Internal topics are as Kafka's AutoTopicCreationManager creates them."""
+        """The topic to create. Internal topics get the settings that Kafka's AutoTopicCreationManager gives them."""
         config = self._config
         if name == OFFSETS_TOPIC:
             return NewTopic(
@@ -309,8 +309,8 @@ class TopicAdmin:
         return NewTopic(name)
 
     async def _off_the_loop(self, partitions: int, work: Callable[[], Result]) -> Result:
-        """Runs `work` on that many partitions: at once, or in a thread if it would block the loop. One thread runs at a time."""
-        if partitions <= PARTITIONS_AT_ONCE:
+        """Runs `work`: at once, or in a thread if that many partitions would block the loop. One thread runs at a time."""
+        if partitions <= PARTITIONS_ON_THE_LOOP:
             return work()
         async with self._thread:
             return await asyncio.get_running_loop().run_in_executor(None, work)

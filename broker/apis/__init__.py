@@ -1,1 +1,1 @@
-"""One file for each API that clients call; `table` maps API keys to handlers."""
+"""One module for each API that clients call; `table` maps API keys to handlers."""

@@ -1,6 +1,6 @@
 """AlterConfigs (API 33), v0 to v2: replaces all settings of a topic or a broker. Settings that are not in the request are reset.
 
-`alter_resources` also serves IncrementalAlterConfigs. Each resource has its own result; an error does not stop the others.
+`alter_resources` also serves IncrementalAlterConfigs. Each resource has its own result; an error of one does not affect the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from protocol.zk.session import ZkError
 
 RESOURCES_IN_A_STEP = 100
 RESOURCES_AT_ONCE = 20
-"""Number of refusals, without a request to ZooKeeper, between two pauses."""
+"""Resources between two pauses: resources that are refused without a request to ZooKeeper would not yield the loop."""
 CHANGES_MAX = 1_000
 """Limit of settings of one resource in a request. Far fewer settings exist."""
 
@@ -53,7 +53,7 @@ async def alter_resources(
         error, message = ErrorCode.NONE, ""
         try:
             if counts[resource] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "each resource must appear at most once")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "the resource is named twice in the request")
             if len(row.configs) > CHANGES_MAX:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"more than {CHANGES_MAX} settings of one resource")
             changes = changes_of(row)

@@ -1,7 +1,7 @@
 """AlterPartitionReassignments (API 45), v0: only on the controller; starts, changes and cancels reassignments (CTL-10, CTL-11).
 
-A partition without replicas cancels its reassignment. The answer is sent when the reassignments are persisted, long before they are
-complete: ListPartitionReassignments shows their progress. NOT_CONTROLLER is the error of the whole answer.
+Null replicas cancel the reassignment of their partition. The answer is sent when the reassignments are persisted, long before they
+are complete: ListPartitionReassignments shows their progress. NOT_CONTROLLER and REQUEST_TIMED_OUT are errors of the whole answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
-from broker.requests.steps import Refusals, Steps, StepsTo, by_topic, finished, parts_of, respond_when_finished
+from broker.requests.steps import SharedErrors, Steps, StepsTo, by_topic, finished, parts_of, respond_when_finished
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.types import TopicPartition
@@ -31,13 +31,13 @@ async def alter_partition_reassignments(context: ApiContext, request: Request) -
     targets = await finished(context, request, _targets(body))
     timeout_ms = messages.milliseconds(body.timeout)
     answers: dict[TopicPartition, KafkaError | None] = {}
-    refusals = Refusals()
+    shared_errors = SharedErrors()
     error = None
     try:
         async with asyncio.timeout(timeout_ms / 1000 if timeout_ms > 0 else None):
             for part in parts_of(targets.items(), PARTITIONS_AT_ONCE):
                 found = await context.controller.alter_reassignments(dict(part))
-                answers.update((tp, refusals.shared(failure)) for tp, failure in found.items())
+                answers.update((tp, shared_errors.shared(failure)) for tp, failure in found.items())
     except KafkaError as refused:
         error = refused
     except TimeoutError:

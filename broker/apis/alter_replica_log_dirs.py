@@ -1,6 +1,6 @@
 """AlterReplicaLogDirs (API 34), v1 and v2: moves replicas of this broker between its log directories (LOG-6, KIP-113).
 
-A partition without an error moves from now on, or is there already; DescribeLogDirs shows the progress. Each partition has its own
+A partition without an error starts to move, or is in that directory already; DescribeLogDirs shows the progress. Each partition has its own
 error: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, INVALID_TOPIC_EXCEPTION (the name is too long for a copy), or REPLICA_NOT_AVAILABLE
 (this broker does not have the replica). After REPLICA_NOT_AVAILABLE the broker remembers the directory, and creates the replica there
 if it is assigned later. If a request names two directories for a partition, the last one counts.
@@ -18,7 +18,6 @@ from protocol.kafka import messages
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
-
 
 PARTITIONS_IN_A_STEP = 100
 

@@ -1,4 +1,7 @@
-"""ApiVersions (API 18), v0 to v4: lists exactly the APIs that are served. BAD-8: an unknown version gets a v0 answer with error 35."""
+"""ApiVersions (API 18), v0 to v4: lists exactly the APIs that are served.
+
+An unknown version gets a v0 answer with UNSUPPORTED_VERSION (BAD-8), an illegal client name INVALID_REQUEST (BAD-9).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def api_versions(context: ApiContext, request: Request) -> None:
 
 
 def refuse_version(request: Request) -> None:
-    """Answers an unknown version of ApiVersions in v0, with the versions that are served."""
+    """Answers an unknown version of ApiVersions in v0, with the versions of ApiVersions that are served."""
     request.header = request.header._replace(api_version=0)
     request.respond_small(response_body(0, ErrorCode.UNSUPPORTED_VERSION))
 

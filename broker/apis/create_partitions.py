@@ -24,10 +24,9 @@ from protocol.zk.session import ZkError
 Answers = Mapping[str, KafkaError | None]
 """Topic -> None, or the error."""
 
-
 TOPICS_IN_A_STEP = 100
 TOPICS_AT_ONCE = 20
-"""Topics between two pauses: a run of refused topics asks no ZooKeeper and so never yields by itself."""
+"""Topics between two pauses: topics that are refused without a request to ZooKeeper would not yield the loop."""
 NEW_PARTITIONS_MAX = 10_000
 """Limit of new partitions in one request (as in Kafka with KRaft): placing and writing them takes 30 ms of the broker's time."""
 
@@ -60,7 +59,7 @@ async def _create(context: ApiContext, request: Request, body: Any) -> Answers:
             await slice_of_own(context, request)
         name = topic.name
         if counts[name] > 1:
-            answers[name] = KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic in request.")
+            answers[name] = KafkaError(ErrorCode.INVALID_REQUEST, "the topic is named twice in the request")
             continue
         given = None
         if topic.assignments is not None:

@@ -1,7 +1,8 @@
 """CreateTopics (API 19), v2 to v7: only on the controller; waits until the new partitions have leaders.
 
-v4 adds -1 for the broker's defaults, v5 partitions, replication factor and settings in the answer, v7 the topic's id there.
-`validate_only` checks everything and creates nothing. REQUEST_TIMED_OUT: the topic was created but did not get leaders in time.
+v4 adds -1 for the broker's defaults, v5 partitions, replication factor and settings in the answer, v7 the topic id in the answer.
+`validate_only` checks everything and creates nothing. REQUEST_TIMED_OUT has two causes, and the message says which: the topic was
+created but has no leaders in time, or ZooKeeper failed, and the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from protocol.zk.session import ZkError
 ASSIGNMENTS_IN_A_STEP = 200
 TOPICS_IN_A_STEP = 100
 TOPICS_AT_ONCE = 10
-"""Number of refusals, without a request to ZooKeeper, between two pauses."""
+"""Topics between two pauses: topics that are refused without a request to ZooKeeper would not yield the loop."""
 CONFIGS_MAX = 1_000
 """Limit of settings of one topic in a request. Far fewer settings exist."""
 NEW_PARTITIONS_MAX = 10_000
@@ -62,7 +63,7 @@ async def _create(context: ApiContext, request: Request, body: Any) -> Iterable[
         if number % TOPICS_AT_ONCE == 0:
             await slice_of_own(context, request)
         if counts[topic.name] > 1:
-            answers.append(_failure(topic.name, ErrorCode.INVALID_REQUEST, "the topic is twice in one request"))
+            answers.append(_failure(topic.name, ErrorCode.INVALID_REQUEST, "the topic is named twice in the request"))
             continue
         try:
             wanted = max(topic.num_partitions, len(topic.assignments))

@@ -27,7 +27,7 @@ def _delete(context: ApiContext, request: Request) -> StepsTo[None]:
     left = len(group_ids)
     errors: dict[str, ErrorCode] = {}
 
-    def told(some: Mapping[str, ErrorCode]) -> None:
+    def take_results(some: Mapping[str, ErrorCode]) -> None:
         nonlocal left
         errors.update(some)
         left -= len(some)
@@ -36,5 +36,5 @@ def _delete(context: ApiContext, request: Request) -> StepsTo[None]:
             respond_with(context, request, header.api_key, {"throttle_time": 0, "results": rows})
 
     for some in parts_of(group_ids, GROUPS_AT_ONCE):
-        context.groups.delete_groups(some, told)
+        context.groups.delete_groups(some, take_results)
         yield

@@ -1,4 +1,4 @@
-"""DeleteRecords (API 21), v0 to v2: at the leader; waits until all live replicas have moved their log start (LOG-1).
+"""DeleteRecords (API 21), v0 to v2: only on the leader; waits until all live replicas have moved their log start (LOG-1).
 
 The request has the offset of the first record to keep; -1 means the high watermark. An offset below the log start succeeds without
 a change. The answer's low watermark is the smallest log start of the live replicas.
@@ -19,7 +19,7 @@ from protocol.types import TopicPartition
 
 PARTITIONS_IN_A_STEP = 100
 DELETIONS_AT_ONCE = 20
-"""Partitions between two pauses. Each may move the start of a log, and thus remove files."""
+"""Partitions between two pauses. Each deletion may move a log start and remove files."""
 
 
 def delete_records(context: ApiContext, request: Request) -> Further:
@@ -47,7 +47,7 @@ def _delete(context: ApiContext, request: Request) -> StepsTo[None]:
     results: dict[TopicPartition, RecordDeletion] = {}
     left = len(offsets)
 
-    def told(some: Mapping[TopicPartition, RecordDeletion]) -> None:
+    def take_results(some: Mapping[TopicPartition, RecordDeletion]) -> None:
         nonlocal left
         results.update(some)
         left -= len(some)
@@ -55,7 +55,7 @@ def _delete(context: ApiContext, request: Request) -> StepsTo[None]:
             respond_later(context, request, _answer(request, results | refused))
 
     for some in parts_of(offsets.items(), DELETIONS_AT_ONCE):
-        context.replica_manager.record_deletions.delete(dict(some), timeout_s, told)
+        context.replica_manager.record_deletions.delete(dict(some), timeout_s, take_results)
         yield
 
 

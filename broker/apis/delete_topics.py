@@ -22,7 +22,7 @@ from protocol.zk.session import ZkError
 DELETION_DISABLED_SINCE = 3
 TOPIC_IDS_SINCE = 6
 TOPICS_AT_ONCE = 100
-"""Number of refusals, without a request to ZooKeeper, between two pauses."""
+"""Topics between two pauses: topics that are refused without a request to ZooKeeper would not yield the loop."""
 
 
 class Asked(NamedTuple):
@@ -69,7 +69,7 @@ async def _delete(context: ApiContext, request: Request, rows: Sequence[Asked], 
     names = await finished(context, request, naming)
     await waiting.for_zookeeper(context, deadline)
     errors: list[KafkaError | None] = []
-    going: dict[str, uuid.UUID | None] = {}
+    deleting: dict[str, uuid.UUID | None] = {}
     for number, (row, name) in enumerate(zip(rows, names, strict=True), 1):
         if number % TOPICS_AT_ONCE == 0:
             await slice_of_own(context, request)
@@ -77,29 +77,29 @@ async def _delete(context: ApiContext, request: Request, rows: Sequence[Asked], 
         if name is None:
             assert row.topic_id is not None
             error = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id_text(row.topic_id)}")
-        elif name not in going:
-            going_id = cache.topic_id(name)
+        elif name not in deleting:
+            id_before = cache.topic_id(name)
             error = await _request_deletion(context, name, row.topic_id)
             if error is None:
-                going[name] = going_id
+                deleting[name] = id_before
         errors.append(error)
 
     def is_gone(name: str) -> bool:
-        return not cache.partitions_of(name) or cache.topic_id(name) != going[name]
+        return not cache.partitions_of(name) or cache.topic_id(name) != deleting[name]
 
     late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "marked for deletion, but not deleted yet")
-    still_there = set(await waiting.for_all(context, going, is_gone, deadline))
+    not_deleted = set(await waiting.for_all(context, deleting, is_gone, deadline))
     answers = [
-        late if error is None and name in still_there else error for name, error in zip(names, errors, strict=True)
+        late if error is None and name in not_deleted else error for name, error in zip(names, errors, strict=True)
     ]
-    told = [Asked(name, row.topic_id) for name, row in zip(names, rows, strict=True)]
-    await _respond(context, request, told, answers)
+    named = [Asked(name, row.topic_id) for name, row in zip(names, rows, strict=True)]
+    await _respond(context, request, named, answers)
 
 
 async def _request_deletion(context: ApiContext, name: str, topic_id: uuid.UUID | None) -> KafkaError | None:
     """Marks the topic for deletion; returns None on success. Only topics in the metadata cache can be deleted, as in Kafka."""
     if not context.metadata.partitions_of(name):
-        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
     try:
         await context.topic_admin.request_deletion(name, topic_id)
     except KafkaError as error:

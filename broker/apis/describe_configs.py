@@ -59,7 +59,7 @@ def _answer(
     found: Mapping[str, Overrides],
     away: KafkaError | None,
 ) -> Steps:
-    """Encodes each distinct setting once, because most topics have mostly the same settings."""
+    """Encodes equal settings once: most settings of most topics are equal."""
     with_documentation = getattr(body, "include_documentation", False)
     encoded: dict[DescribedSetting, bytes] = {}
     kept: dict[tuple[tuple[str, str], ...], list[DescribedSetting]] = {}
@@ -73,16 +73,20 @@ def _answer(
             result = _result(version, resource, settings.code, settings.message, ())
         else:
             wanted = frozenset(row.configuration_keys or ())
+            # Only topics are in `shown`. `kept` keeps their lists, so the id of a list that was freed is never found.
             key = (id(settings), wanted)
-            if resource.kind != ResourceType.TOPIC or key not in shown:
-                shown[key] = []
+            chosen = shown.get(key)
+            if chosen is None:
+                chosen = []
                 for setting in settings:
                     if not wanted or setting.name in wanted:
                         if setting not in encoded:
                             encoded[setting] = _encoded(version, setting, body.include_synonyms, with_documentation)
                             yield
-                        shown[key].append(encoded[setting])
-            result = _result(version, resource, ErrorCode.NONE, "", shown[key])
+                        chosen.append(encoded[setting])
+                if resource.kind == ResourceType.TOPIC:
+                    shown[key] = chosen
+            result = _result(version, resource, ErrorCode.NONE, "", chosen)
         results.append(result)
         left -= len(result)
         if left < 0:

@@ -1,6 +1,6 @@
 """DescribeGroups (API 15), v0 to v5: state, protocol and members of groups (CLI-2).
 
-v3 adds the operations that the client is allowed, if requested (all, because there is no authorization), v4 instance ids. A group
+v3 adds the operations that the client may do, if requested (all, because there is no authorization), v4 instance ids. A group
 that does not exist is `Dead`, without an error. A repeated group is answered again, as in Kafka, up to REPEATED_BYTES_MAX.
 """
 
@@ -22,7 +22,7 @@ ALL_OPERATIONS = sum(1 << operation for operation in (READ, DELETE, DESCRIBE))
 """Kafka's bit field of the ACL operations that groups have."""
 MEMBERS_IN_A_STEP = 100
 REPEATED_BYTES_MAX = 64 * 1024
-"""Limit in an answer for the rows of repeated groups. Further repetitions are left out."""
+"""Limit of the rows of repeated groups in an answer. Further repetitions are left out."""
 
 
 def describe_groups(context: ApiContext, request: Request) -> Further:

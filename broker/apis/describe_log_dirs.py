@@ -1,9 +1,9 @@
 """DescribeLogDirs (API 35), v1 to v4: the replicas in each log directory of this broker, and their sizes.
 
 v3 adds an error for the whole answer, v4 the size of the volume. Without a list, all replicas are returned; an unknown replica is left
-out. A directory that failed has KAFKA_STORAGE_ERROR and no replicas. `offset_lag` is how far a replica is behind its own high
-watermark, which a follower never is; -1 if the controller has not announced the replica to this broker yet. For a copy that is to
-replace a replica in another directory (`is_future_key`), `offset_lag` is how far the copy is behind that replica.
+out. A directory that failed has KAFKA_STORAGE_ERROR and no replicas. `offset_lag` of a copy that is to replace a replica in another
+directory (`is_future_key`) is how many records it is behind that replica. `offset_lag` of a replica is, as in Kafka, how far its log
+end is below its high watermark, and therefore 0; -1 if no LeaderAndIsr has named the replica since the broker started.
 """
 
 from __future__ import annotations

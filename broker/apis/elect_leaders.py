@@ -1,7 +1,7 @@
 """ElectLeaders (API 43), v0 to v2: only on the controller; waits until this broker knows the new leaders (CTL-12).
 
-v0 elects only preferred leaders, v1 adds unclean elections, v2 is flexible. A request without a list is for all partitions, and its
-answer has only those that needed an election. Each partition has its own error, as in Kafka, even for NOT_CONTROLLER.
+v0 elects only preferred leaders, v1 adds unclean elections, v2 the flexible encoding. A request without a list is for all partitions,
+and its answer has only the partitions that needed an election. Each partition has its own error, as in Kafka, even NOT_CONTROLLER.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from broker.network.request_channel import Request
 from broker.requests import waiting
 from broker.requests.context import ApiContext
 from broker.requests.steps import (
-    Refusals,
+    SharedErrors,
     Steps,
     StepsTo,
     by_topic,
@@ -42,7 +42,7 @@ class ElectionType(IntEnum):
 
 
 Answers = Mapping[TopicPartition, KafkaError | None]
-"""None: the partition has the wanted leader."""
+"""Partition -> None if the election succeeded, else the error."""
 
 
 async def elect_leaders(context: ApiContext, request: Request) -> None:
@@ -101,28 +101,29 @@ async def _elect(
         return
     elected = [tp for tp, error in answers.items() if error is None]
 
-    def is_heard_of(tp: TopicPartition) -> bool:
+    def is_known_here(tp: TopicPartition) -> bool:
         return _has_leader(context, tp, epochs.get(tp, NO_EPOCH), unclean=unclean)
 
-    unheard_of = await waiting.for_all(context, elected, is_heard_of, deadline)
-    await _respond(context, request, {**answers, **dict.fromkeys(unheard_of, late)})
+    still_unknown = await waiting.for_all(context, elected, is_known_here, deadline)
+    await _respond(context, request, {**answers, **dict.fromkeys(still_unknown, late)})
 
 
 async def _elected(context: ApiContext, wanted: Collection[TopicPartition] | None, unclean: bool) -> Answers:
     if wanted is None:
         return await context.controller.elect_leaders(unclean, None)
-    refusals = Refusals()
+    shared_errors = SharedErrors()
     answers: dict[TopicPartition, KafkaError | None] = {}
     for some in parts_of(wanted, PARTITIONS_AT_ONCE):
         found = await context.controller.elect_leaders(unclean, some)
-        answers.update((tp, refusals.shared(failure)) for tp, failure in found.items())
+        answers.update((tp, shared_errors.shared(failure)) for tp, failure in found.items())
     return answers
 
 
 def _has_leader(context: ApiContext, tp: TopicPartition, epoch_before: int, *, unclean: bool) -> bool:
     """True if the metadata cache has the new leader, or if the partition was deleted meanwhile.
 
-    An election raises the epoch. Without that check, an old leader would pass if the cache also lacks a new order of replicas.
+    An election raises the leader epoch. Without the check of the epoch, the old leader would pass if the cache has an old replica
+    order too, in which it is the preferred leader.
     """
     state = context.metadata.partition(tp)
     if state is None:
@@ -132,7 +133,7 @@ def _has_leader(context: ApiContext, tp: TopicPartition, epoch_before: int, *, u
 
 
 def _named(context: ApiContext, wanted: Iterable[TopicPartition] | None) -> Iterable[TopicPartition]:
-    """The partitions of an answer that is the same for all requested partitions."""
+    """The requested partitions; all partitions for a request without a list."""
     if wanted is not None:
         return wanted
     return [

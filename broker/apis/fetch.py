@@ -1,7 +1,7 @@
 """Fetch (API 1), v4 to v17, of consumers and followers: REP-1, REP-2, REP-5, sessions (KIP-227), topic ids (KIP-516).
 
 Decodes the request, checks whether a replica id is allowed, and encodes the answer; `broker.replication.fetching` does the rest. Record
-bytes are sent as the log has them. Each connection reads one fetch at a time, and the room for unsent answers limits its answer
+bytes are sent as they are in the log. Each connection reads one fetch at a time, and the room for unsent answers limits the answer
 (`network/unsent_answers.py`). Not supported: reading from the closest replica (KIP-392), remote storage.
 """
 
@@ -26,8 +26,7 @@ SESSION_ERRORS_SINCE = 7
 TOPIC_IDS_SINCE = 13
 LEADER_ENDPOINTS_SINCE = 16
 MIN_BYTES_MAX = ANSWER_MAX // 2
-"""An answer consists of whole batches and may therefore be smaller than the available room."""
-
+"""Limit of `min_bytes`. An answer consists of whole batches, so it may have to be smaller than ANSWER_MAX."""
 
 LARGE_REQUEST = 8 * 1024
 """Bytes. A larger request, of about two hundred partitions or more, is decoded in steps."""
@@ -54,10 +53,11 @@ def _fetch(context: ApiContext, request: Request, body: FetchRequest) -> None:
     connection = request.connection
     if not connection.is_open:
         return
-    # Clients that do not read never hold up a follower.
+    # A follower's fetch needs no room: clients that do not read their answers never delay it.
     if not connection.begin_fetch(request, needs_room=body.replica_id < 0):
         return
-    request.frame = NO_FRAME  # a parked fetch must not keep it in memory
+    request.frame = NO_FRAME  # a parked fetch must not keep the frame in memory
+    recording = context.recorder.recording if body.replica_id < 0 else None
     params = FetchParams(
         body.replica_id,
         body.replica_epoch,
@@ -66,6 +66,7 @@ def _fetch(context: ApiContext, request: Request, body: FetchRequest) -> None:
         body.max_bytes if body.max_bytes < ANSWER_MAX else ANSWER_MAX,
         body.isolation_level,
         connection,
+        None if recording is None else recording.fetch(request, body.min_bytes, body.max_wait_ms, body.max_bytes),
     )
 
     def respond(error: ErrorCode, session_id: int, topics: FetchedTopics) -> None:
@@ -80,7 +81,7 @@ def _refuse(request: Request) -> None:
     """Refuses a fetch with a replica id on a listener where that is not allowed."""
     version = request.header.api_version
     if version < SESSION_ERRORS_SINCE:
-        request.close("a fetch with a replica id, on a listener that is not for brokers")
+        request.close("a fetch with a replica id on a listener that is not for brokers")
         return
     error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     request.respond(fetch_codec.encode_response(version, 0, error, NO_SESSION_ID, []))
@@ -100,8 +101,7 @@ def _respond(context: ApiContext, request: Request, error: ErrorCode, session_id
 
 
 def _as_old_clients_know_it(data: FetchPartitionData) -> FetchPartitionData:
-    """Old clients do not know KAFKA_STORAGE_ERROR and would not retry. As in Kafka, they get an error that makes them look for the
-    leader."""
+    """Clients below v6 do not know KAFKA_STORAGE_ERROR and would not retry. As in Kafka, they get NOT_LEADER_OR_FOLLOWER."""
     if data.error != ErrorCode.KAFKA_STORAGE_ERROR:
         return data
     return data._replace(error=ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -1,9 +1,9 @@
 """FindCoordinator (API 10), v0 to v6: the leader of a group's partition of `__consumer_offsets` (CLI-2).
 
 v1 adds key type and message, v4 many keys in one request (KIP-699). The first request creates the topic. While the leader is unknown,
-the answer is COORDINATOR_NOT_AVAILABLE, and the client retries. While the leader may just have died (CTL-16), the answer waits a
-moment. Transactions and share groups are not served. Transactions, like unknown key types, get INVALID_REQUEST, which no client
-retries; share groups (v6) get COORDINATOR_NOT_AVAILABLE, as in Kafka 3.9.
+the answer is COORDINATOR_NOT_AVAILABLE, and the client retries. While a leader of that topic may just have died
+(CTL-16), the answer waits a moment. Transactions and share groups are not supported. Transactions, like unknown key types, get
+INVALID_REQUEST, which no client retries; share groups (v6) get COORDINATOR_NOT_AVAILABLE, as in Kafka 3.9.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def _refusal(key_type: int, version: int) -> _Coordinator | None:
     if key_type == GROUP:
         return None
     if key_type == SHARE and version >= SHARE_SINCE:
-        return _Coordinator(ErrorCode.COORDINATOR_NOT_AVAILABLE, "share groups are not served")
-    what = "transactions are not served" if key_type == TRANSACTION else f"no coordinators of type {key_type}"
+        return _Coordinator(ErrorCode.COORDINATOR_NOT_AVAILABLE, "share groups are not supported")
+    what = "transactions are not supported" if key_type == TRANSACTION else f"unknown coordinator type {key_type}"
     return _Coordinator(ErrorCode.INVALID_REQUEST, what)
 
 

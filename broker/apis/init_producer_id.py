@@ -2,7 +2,7 @@
 
 Without a transactional id the answer is always a new id, even for a producer that sends its old id and epoch (KIP-360, v3), as in
 Kafka 3.9: such a producer raises its epoch itself. An id without an epoch, or an epoch without an id, gets INVALID_REQUEST.
-Transactions are not served yet: a transactional id also gets INVALID_REQUEST, which no client retries.
+Transactions are not supported: a transactional id also gets INVALID_REQUEST, which no client retries.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ async def init_producer_id(context: ApiContext, request: Request) -> None:
     answer = {"throttle_time": 0, "error_code": 0, "producer_id": NO_ID, "producer_epoch": NO_ID}
     try:
         if body.transactional_id is not None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "transactions are not served")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "transactions are not supported")
         if version >= OLD_ID_SINCE and (body.producer_id == NO_ID) != (body.producer_epoch == NO_ID):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id and its epoch come together")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id and a producer epoch must be sent together")
         answer["producer_id"] = await context.producer_ids.next_id()
         answer["producer_epoch"] = FIRST_EPOCH
     except KafkaError as error:

@@ -2,14 +2,17 @@
 
 v1 adds the rebalance timeout (v0 uses the session timeout), v4 a first answer that only gives a new member its id (KIP-394), v5 static
 members (KIP-345), v7 the protocol type in the answer, v8 the reason; from v9 a static leader that rejoins may skip the assignment
-(KIP-814). A JoinGroup that takes part in a rebalance is answered when all members have joined, or when the time is up. The new id of
-a static member in a Stable group is stored first. All others are answered at once.
+(KIP-814). A JoinGroup that takes part in a rebalance is answered when all members have joined, or at the rebalance timeout. If a
+static member returns to a Stable group, the answer waits until its new id is stored. All other requests are answered at once.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
+from typing import Any
 
+from broker.groups.group.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from broker.groups.group.limits import CLIENT_ID_MAX
 from broker.groups.group.messages import JoinAnswer, JoinRequest, Protocol
 from broker.network.request_channel import NO_FRAME, Request
@@ -25,7 +28,7 @@ NO_PROTOCOL_IS_NULL_SINCE = 7
 SKIPPED_ASSIGNMENT_SINCE = 9
 REASON_LENGTH_MAX = 255
 PROTOCOLS_MAX = 32
-"""Limit for one member; clients have one to four. More get INVALID_REQUEST, because they are compared with those of all members."""
+"""Limit for one member; clients have one to four. More get INVALID_REQUEST: each is compared with the protocols of all members."""
 
 
 def join_group(context: ApiContext, request: Request) -> Further:
@@ -39,6 +42,8 @@ def _join(context: ApiContext, request: Request) -> StepsTo[None]:
     if len(body.protocols) > PROTOCOLS_MAX:
         _respond(context, request, JoinAnswer(ErrorCode.INVALID_REQUEST, body.member_id))
         return
+    if context.recorder.recording is not None:
+        context.recorder.recording.member(request, body.group_id, _subscribed(body))
     instance_id: str | None = getattr(body, "group_instance_id", None)
     session_ms = messages.milliseconds(body.session_timeout)
     client_id = (header.client_id or "")[:CLIENT_ID_MAX]
@@ -61,6 +66,13 @@ def _join(context: ApiContext, request: Request) -> StepsTo[None]:
     )
     request.frame = NO_FRAME  # frees the memory: the request may wait for a long time
     context.groups.join(join, lambda answer: _respond(context, request, answer))
+
+
+def _subscribed(body: Any) -> Collection[str]:
+    """The topics that the member asks for; none if they are not known."""
+    if body.protocol_type != CONSUMER_PROTOCOL_TYPE or not body.protocols:
+        return ()
+    return subscribed_topics(bytes(body.protocols[0].metadata)) or ()
 
 
 def client_host(request: Request) -> str:

@@ -1,7 +1,7 @@
 """LeaveGroup (API 13), v0 to v5: members leave at once, instead of at the end of their session (CLI-2).
 
-v3 adds many members in one request, static members also by their instance id, with an error for each; v5 adds their reasons. Up to v2
-the single member's error is the error of the answer.
+v3 adds many members in one request, each with its own error; static members may be named by their instance id. v5 adds the members'
+reasons. Up to v2 the single member's error is the error of the answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from protocol.kafka.api_keys import ApiKey
 MANY_SINCE = 3
 REASON_LENGTH_MAX = 255
 
-
 MEMBERS_AT_ONCE = 50
 
 
@@ -37,13 +36,13 @@ def _leave(context: ApiContext, request: Request) -> StepsTo[None]:
     error = ErrorCode.NONE
     rows: list[tuple[LeavingMember, ErrorCode]] = []
 
-    def told(group_error: ErrorCode, errors: Sequence[ErrorCode]) -> None:
+    def take_results(group_error: ErrorCode, errors: Sequence[ErrorCode]) -> None:
         nonlocal error
         error = group_error
         rows.extend(zip(some, errors, strict=False))
 
     for some in parts_of(members, MEMBERS_AT_ONCE):
-        context.groups.leave(body.group_id, some, told)
+        context.groups.leave(body.group_id, some, take_results)
         if error is not ErrorCode.NONE:
             rows.clear()
             break

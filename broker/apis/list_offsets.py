@@ -1,8 +1,9 @@
 """ListOffsets (API 2), v1 to v9: INV-16, REP-8.
 
 Timestamps are in ms, or -1 latest, -2 earliest, -3 the record with the largest timestamp (v7), -4 earliest on local disk (v8). -5 (v9)
-finds nothing, because there is no remote storage. Other negative timestamps, and those of a later version, get UNSUPPORTED_VERSION, as
-in Kafka. Clients below v5 do not know OFFSET_NOT_AVAILABLE: they get LEADER_NOT_AVAILABLE.
+finds nothing, because there is no remote storage. Other negative timestamps, and a timestamp that only a later version has, get
+UNSUPPORTED_VERSION, as in Kafka. Clients below v5 do not know OFFSET_NOT_AVAILABLE: they get LEADER_NOT_AVAILABLE. A partition that
+is named twice gets INVALID_REQUEST.
 """
 
 from __future__ import annotations

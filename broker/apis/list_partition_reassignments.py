@@ -1,6 +1,7 @@
 """ListPartitionReassignments (API 46), v0: only on the controller; the reassignments in progress (CTL-11).
 
-A request without a list gets all reassignments, a request with a list those of its partitions. Partitions without one are left out.
+A request without a list gets all reassignments, a request with a list the reassignments of the listed partitions. Partitions that are
+not being reassigned are left out.
 """
 
 from __future__ import annotations

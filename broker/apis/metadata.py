@@ -1,8 +1,8 @@
 """Metadata (API 3), v0 to v12: brokers, leaders and ISRs from this broker's cache; auto-creation.
 
 The addresses are those of the request's listener. An unknown topic is created if `auto.create.topics.enable` and, from v4, the
-request allow it. The answer for the topic is usually LEADER_NOT_AVAILABLE, and the client retries. If creation is refused, the answer
-has the error of the refusal.
+request allow it. Its answer is usually LEADER_NOT_AVAILABLE, and the client retries. If the creation is refused, the topic gets the
+error of the refusal.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from protocol.topic_names import INTERNAL_TOPICS, is_valid_topic_name
 ALLOW_CREATION_SINCE = 4
 NULL_MEANS_ALL_SINCE = 1
 
-
 TOPICS_IN_A_STEP = 50
 CREATED_MAX = 100
-"""Limit of topics that one request may create. Further topics stay unknown until the next request."""
+"""Limit of topics that one request creates. Further topics get UNKNOWN_TOPIC_OR_PARTITION, and the client asks again."""
 
 
 def metadata(context: ApiContext, request: Request) -> Further:
@@ -80,7 +79,7 @@ async def _create_and_respond(
         else:
             topic = MetadataTopic(error, name, None, name in INTERNAL_TOPICS, ())
             others[name] = metadata_codec.encode_topic(request.header.api_version, topic, ())
-    _respond(context, request, lambda: _topics(context, request, known, others))
+    _respond_to(context, request, known, others)
 
 
 def _respond_to(
@@ -92,13 +91,13 @@ def _respond_to(
 def _topics(
     context: ApiContext, request: Request, known: Collection[str], others: Mapping[str | uuid.UUID | None, bytes]
 ) -> Sequence[bytes]:
-    """Encodes known topics as they are now, and the other topics as they were when the request arrived."""
+    """The topics of the answer: `known` as they are now, then `others`, which are encoded already."""
     listener, version = request.connection.listener, request.header.api_version
     return [*(context.metadata_topics.encoded(listener, version, name) for name in known), *others.values()]
 
 
 def _one(context: ApiContext, asked: Any) -> MetadataTopic | str:
-    """A topic requested by name, or by id (v10): the name of a known topic, else the row of an unknown topic."""
+    """The topic of a name, or of an id (v10): its name if the topic is known, else its row with the error."""
     topic_id: uuid.UUID | None = getattr(asked, "topic_id", None)
     if topic_id is not None:
         return context.metadata.topic_name(topic_id) or MetadataTopic(
@@ -118,7 +117,9 @@ def _all(context: ApiContext, request: Request) -> Sequence[bytes]:
 def _respond_when_settled(
     context: ApiContext, request: Request, names: Sequence[str], topics: Callable[[], Sequence[bytes]]
 ) -> None:
-    """A client that has just lost a leader should get the next leader, not the old leader again (CTL-16)."""
+    """Responds when no leader of these topics is suspected, or after a short wait. A client that has just lost a leader should get
+    the next leader, and not the old leader again (CTL-16).
+    """
     listener, version = request.connection.listener, request.header.api_version
 
     def then() -> None:
@@ -133,10 +134,7 @@ def _respond_when_settled(
 
 
 def _respond(context: ApiContext, request: Request, topics: Callable[[], Sequence[bytes]]) -> None:
-    """Builds the body only when all earlier requests of the connection are answered.
-
-    A body built before could name a leader that died meanwhile.
-    """
+    """Builds the body when all earlier requests of the connection are answered: an earlier body could name a leader that died since."""
     listener = request.connection.listener
 
     def body() -> bytes:

@@ -1,9 +1,9 @@
 """OffsetCommit (API 8), v2 to v9: a group's positions, answered when they are replicated (CLI-2, INV-23, BAD-33).
 
-v2 to v4 have their own retention time (one beyond the largest timestamp means for ever), v6 adds the leader epoch (KIP-320), v7 static
-members. Partitions that do not exist get their own errors; the others are committed. A client that commits without membership has
-generation -1 and no member id. If a partition is repeated, the last offset counts. Members of KIP-848's groups (v9) are not served:
-their epoch is treated as a generation.
+A request of v2 to v4 has its own retention time in ms; offsets that would expire after the largest timestamp never expire. v6 adds the
+leader epoch (KIP-320), v7 static members. Partitions that do not exist get their own errors; the others are committed. A client that
+commits without membership has generation -1 and no member id. If a partition is repeated, the last offset counts. KIP-848's groups
+(v9) are not supported: the member epoch of their members is treated as a generation.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ def offset_commit(context: ApiContext, request: Request) -> Further:
 def _begin(context: ApiContext, request: Request) -> StepsTo[None]:
     header = request.header
     body = yield from offset_commit_codec.decoding(header.api_version, request.frame, header.body_offset)
+    if context.recorder.recording is not None:
+        context.recorder.recording.member(request, body.group_id, {topic for topic, _ in body.topics})
     now_ms = context.clock.wall_ms()
     expires = None
     if body.retention_ms != BROKERS_RETENTION:
@@ -57,7 +59,7 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[None]:
 
 
 class _Commit:
-    """Continues with the next offsets when the previous ones are replicated."""
+    """Commits OFFSETS_AT_ONCE offsets at a time: the next when the previous offsets are replicated."""
 
     def __init__(
         self,
@@ -88,7 +90,7 @@ class _Commit:
         if len(errors) < OFFSETS_AT_ONCE:
             self.go_on()
         else:
-            # Not called directly: a sole replica's append is answered before it returns.
+            # In another turn of the loop: with a single replica, the answer comes from within the call, and calls would nest.
             asyncio.get_running_loop().call_soon(self.go_on)
 
 

@@ -45,7 +45,7 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[None]:
 
 
 class _Deletion:
-    """Continues with the next partitions when the tombstones of the previous ones are replicated."""
+    """Deletes DELETIONS_AT_ONCE offsets at a time: the next when the tombstones of the previous offsets are replicated."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class _Deletion:
         self._is_begun = False
 
     def go_on(self) -> None:
-        self._context.groups.delete_offsets(self._group_id, self._left[0], self._told)
+        self._context.groups.delete_offsets(self._group_id, self._left[0], self._take_results)
 
-    def _told(self, error: ErrorCode, errors: dict[TopicPartition, ErrorCode]) -> None:
+    def _take_results(self, error: ErrorCode, errors: dict[TopicPartition, ErrorCode]) -> None:
         if error is ErrorCode.GROUP_ID_NOT_FOUND and self._is_begun:
-            # The group was removed with its last offset: the other partitions have no offsets.
+            # The group was removed with its last offset, so the other partitions have no offsets.
             error = ErrorCode.NONE
             errors = dict.fromkeys(itertools.chain.from_iterable(self._left), ErrorCode.NONE)
             self._left.clear()
@@ -76,7 +76,7 @@ class _Deletion:
         self._is_begun = True
         self._errors |= errors
         if error is ErrorCode.NONE and self._left:
-            # Not called directly: a sole replica's append is answered before it returns.
+            # In another turn of the loop: with a single replica, the answer comes from within the call, and calls would nest.
             asyncio.get_running_loop().call_soon(self.go_on)
         else:
             respond_later(self._context, self._request, _answer(self._request, error, self._errors))

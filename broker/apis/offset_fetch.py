@@ -1,11 +1,11 @@
 """OffsetFetch (API 9), v1 to v9: the committed offsets of a group, or of many groups (v8, KIP-709) (CLI-2).
 
-v2 adds all partitions of the group (null topics), and the group's error, which v1 has in each partition; v5 adds the leader epoch, v7
-`require_stable`: a partition with a commit in progress gets UNSTABLE_OFFSET_COMMIT. A partition that has no offset, or does not exist,
-gets -1 without an error. Member and epoch (v9, KIP-848) are ignored.
+v2 adds null topics, which mean all partitions of the group, and an error for the group, which v1 has in each partition. v5 adds the
+leader epoch, v7 `require_stable`: a partition with a commit in progress gets UNSTABLE_OFFSET_COMMIT. A partition that has no offset,
+or does not exist, gets -1 without an error. Member id and member epoch (v9, KIP-848) are ignored.
 
-A repeated group is answered again, as in Kafka, up to REPEATED_BYTES_MAX. The answer is made in steps. If the coordinator loses the
-group meanwhile, the answer has only the group's error.
+A repeated group is answered again, as in Kafka, up to REPEATED_BYTES_MAX. The answer is made in steps. If this broker stops being the
+coordinator meanwhile, the answer has only the group's error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from protocol.types import TopicPartition
 
 PARTITIONS_IN_A_STEP = 200
 REPEATED_BYTES_MAX = 64 * 1024
-"""Limit in an answer for the rows of repeated groups. Repeated groups beyond it get INVALID_REQUEST."""
+"""Limit of the rows of repeated groups in an answer. Further repetitions get INVALID_REQUEST."""
 
 
 def offset_fetch(context: ApiContext, request: Request) -> Further:
@@ -58,19 +58,19 @@ def _answer(context: ApiContext, request: Request) -> Steps:
     return offset_fetch_codec.encode_response(version, groups)
 
 
-def _group(context: ApiContext, version: int, asked: AskedGroup, is_stable: bool) -> Generator[None, None, bytes]:
+def _group(context: ApiContext, version: int, asked: AskedGroup, require_stable: bool) -> Generator[None, None, bytes]:
     group_id = asked.group_id
     error, wanted = ErrorCode.NONE, (yield from _once_each(asked.topics or ()))
     if asked.topics is None:
         error, wanted = context.groups.committed_partitions(group_id)
     elif not wanted:
-        error, _ = context.groups.fetch_offsets(group_id, (), require_stable=is_stable)
+        error, _ = context.groups.fetch_offsets(group_id, (), require_stable=require_stable)
     topics: list[bytes] = []
     for name, partitions in wanted.items() if error is ErrorCode.NONE else ():
         rows: list[bytes] = []
         for at in range(0, len(partitions), PARTITIONS_IN_A_STEP):
             asked_now = [TopicPartition(name, number) for number in partitions[at : at + PARTITIONS_IN_A_STEP]]
-            error, found = context.groups.fetch_offsets(group_id, asked_now, require_stable=is_stable)
+            error, found = context.groups.fetch_offsets(group_id, asked_now, require_stable=require_stable)
             if error is not ErrorCode.NONE:
                 break
             positions = [_position(tp.partition, found.get(tp)) for tp in asked_now]

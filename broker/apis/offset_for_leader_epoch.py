@@ -1,4 +1,6 @@
-"""OffsetForLeaderEpoch (API 23), v2 to v4: where an epoch ends in this log, for truncation and consumers (REP-6, KIP-320)."""
+"""OffsetForLeaderEpoch (API 23), v2 to v4: where a leader epoch ends in the leader's log. Followers and consumers ask, to find
+where their records diverge (REP-6, KIP-320).
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def _answer(context: ApiContext, request: Request) -> Steps:
 
 
 def _refuse(context: ApiContext, topic: str, asked: Any, replica_id: int) -> dict[str, int]:
-    """The row for a request whose replica id is not allowed; same parameters as `_find`."""
+    """The row for a request whose replica id is not allowed. It has the parameters of `_find`."""
     error = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return {"error_code": error, "partition": asked.partition, "leader_epoch": -1, "end_offset": -1}
 

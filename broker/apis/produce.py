@@ -1,11 +1,11 @@
 """Produce (API 0), v3 to v11: REP-4, BAD-24, BAD-25.
 
-Errors are per partition. With acks=0 there is no answer, so an error closes the connection; otherwise the client would never know.
-Transactions are not served yet: a transactional id is refused, and so is a transactional batch without one, as in Kafka. Nothing could
-end such a transaction, and compaction would stop at it.
+Each partition has its own error. With acks=0 there is no answer, so an error closes the connection: the client must notice it.
+Transactions are not served: a request with a transactional id is refused, and, as in Kafka, a transactional batch without that id.
+Nothing could end such a transaction, and compaction would stop at it.
 
-A request that names a partition twice is refused as a whole, with INVALID_REQUEST. (Kafka appends only the last of the two, and
-answers once.) No client sends such a request, but it could hold thousands of 2 KB batches that take long to unpack.
+A request that names a partition twice is refused as a whole, with INVALID_REQUEST. (Kafka appends only the last of the two batches,
+and answers once.) No client sends such a request, but it could have thousands of 2 KB batches that take long to unpack.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ZSTD_SINCE = 7
 LEADER_HINT_SINCE = 10
 
 MESSAGES_MAX = 100
-"""Partitions in the answer to a request that is refused as a whole, between two pauses."""
+"""Limit of partitions with an error message when a request is refused as a whole. The others get only the error code."""
 NO_RECORDS = memoryview(b"")
 
 
@@ -48,7 +48,7 @@ def produce(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] 
 async def _decode_and_append(
     context: ApiContext, request: Request, steps: Generator[None, None, ProduceRequest]
 ) -> None:
-    """Serves requests with thousands of partitions."""
+    """Decodes a request with thousands of partitions in steps."""
     pause = context.replica_manager.client_budget.pause
     while True:
         await pause()
@@ -58,24 +58,41 @@ async def _decode_and_append(
             body: ProduceRequest = end.value
             break
     await pause()
-    waiting = _append(context, request, body)
-    if waiting is not None:
-        await waiting
+    refusal = _refusal(body, request.header.api_version)
+    await pause()
+    if refusal is None:
+        waiting = _append_accepted(context, request, body)
+        if waiting is not None:
+            await waiting
+        return
+    failed = _failed_all(body, *refusal)
+    await pause()
+    _respond(context, request, body.acks, _shape(body), failed)
 
 
 def _append(context: ApiContext, request: Request, body: ProduceRequest) -> Coroutine[Any, Any, None] | None:
-    error = _refusal(body, request.header.api_version)
+    refusal = _refusal(body, request.header.api_version)
+    if refusal is None:
+        return _append_accepted(context, request, body)
+    _respond(context, request, body.acks, _shape(body), _failed_all(body, *refusal))
+    return None
+
+
+def _shape(body: ProduceRequest) -> list[tuple[str, int]]:
+    """Each topic with its number of partitions."""
     topics = body.topics
     if len(topics) == 1:
-        shape = [(topics[0][0], len(topics[0][1]))]
-    else:
-        shape = [(topic, len(partitions)) for topic, partitions in topics]
-    if error is not None:
-        code, message = error
-        numbers = [partition for _, partitions in body.topics for partition, _ in partitions]
-        failed = [_failed(p, code, message if at < MESSAGES_MAX else "") for at, p in enumerate(numbers)]
-        _respond(context, request, body.acks, shape, failed)
-        return None
+        return [(topics[0][0], len(topics[0][1]))]
+    return [(topic, len(partitions)) for topic, partitions in topics]
+
+
+def _failed_all(body: ProduceRequest, code: ErrorCode, message: str) -> list[ProducePartitionResult]:
+    numbers = [partition for _, partitions in body.topics for partition, _ in partitions]
+    return [_failed(p, code, message if at < MESSAGES_MAX else "") for at, p in enumerate(numbers)]
+
+
+def _append_accepted(context: ApiContext, request: Request, body: ProduceRequest) -> Coroutine[Any, Any, None] | None:
+    shape = _shape(body)
     entries = [
         (TopicPartition(topic, partition), NO_RECORDS if records is None else records)
         for topic, partitions in body.topics
@@ -84,9 +101,15 @@ def _append(context: ApiContext, request: Request, body: ProduceRequest) -> Coro
     acks = body.acks
     # A produce that waits for replication must not keep the records in memory.
     request.frame = NO_RECORDS
-    return context.replica_manager.appends.append_in_slices(
-        acks, body.timeout_ms, entries, lambda results: _respond(context, request, acks, shape, results)
-    )
+    recording = context.recorder.recording
+    entry = None if recording is None else recording.produce(request, acks, entries)
+
+    def respond(results: list[ProducePartitionResult]) -> None:
+        _respond(context, request, acks, shape, results)
+        if recording is not None and entry is not None:
+            recording.produced(entry, results)
+
+    return context.replica_manager.appends.append_in_slices(acks, body.timeout_ms, entries, respond)
 
 
 def _failed(partition: int, error: ErrorCode, message: str) -> ProducePartitionResult:
@@ -98,11 +121,11 @@ def _refusal(body: ProduceRequest, version: int) -> tuple[ErrorCode, str] | None
     if not -1 <= body.acks <= 1:
         return ErrorCode.INVALID_REQUIRED_ACKS, f"acks {body.acks}: expected -1, 0 or 1"
     if body.transactional_id is not None:
-        return ErrorCode.INVALID_REQUEST, "transactions are not served"
+        return ErrorCode.INVALID_REQUEST, "transactions are not supported"
     if len(body.topics) != 1 or len(body.topics[0][1]) > 1:
         partitions_named = [(topic, partition) for topic, rows in body.topics for partition, _ in rows]
         if len(set(partitions_named)) != len(partitions_named):
-            return ErrorCode.INVALID_REQUEST, "a partition is twice in one request"
+            return ErrorCode.INVALID_REQUEST, "a partition is named twice"
     for topic, partitions in body.topics:
         if topic in INTERNAL_TOPICS:
             return ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients must not write to {topic}"

@@ -1,4 +1,4 @@
-"""SyncGroup (API 14), v0 to v5: the leader sends the assignments, every member waits for its own assignment (CLI-2).
+"""SyncGroup (API 14), v0 to v5: the leader of the group sends the assignments, each member waits for its own (CLI-2).
 
 v3 adds static members, v5 protocol type and name; unless both match, the answer is INCONSISTENT_GROUP_PROTOCOL.
 """
@@ -14,7 +14,6 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 
 PROTOCOL_SINCE = 5
-
 
 ASSIGNMENTS_IN_A_STEP = 500
 

@@ -1,7 +1,7 @@
 """The routing table: which function serves which API.
 
-A handler answers through the request, now or later, and returns None. A handler that must await returns a coroutine, and the next
-requests on its connection wait for it. Versions are in `protocol.kafka.api_keys.SUPPORTED`.
+A handler answers through the request, now or later, and returns None. A handler that must await returns a coroutine: the next
+requests of the connection are handled after it. Versions are in `protocol.kafka.api_keys.SUPPORTED`.
 """
 
 from __future__ import annotations

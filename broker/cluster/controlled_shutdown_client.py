@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class ControllerUnknown(Exception):
-    """The controller is not known, or not registered (the text has the missing path), or has no control listener."""
+    """There is no controller, or it is not registered, or it has no control listener. The text says which."""
 
 
 class ControlledShutdownClient:
@@ -39,11 +39,11 @@ class ControlledShutdownClient:
         self._broker_epoch = broker_epoch
 
     async def controlled_shutdown(self) -> bool:
-        """True once the controller reports that this broker leads no partition with several replicas; False after the last attempt."""
+        """Returns True when the controller reports that this broker leads no partition with several replicas; False after all attempts."""
         attempts = self._config.controlled_shutdown_max_retries + 1
         for attempt in range(1, attempts + 1):
             remaining = await self._attempt()
-            if remaining is not None and remaining == 0:
+            if remaining == 0:
                 return True
             if attempt < attempts:
                 await asyncio.sleep(self._config.controlled_shutdown_retry_backoff_ms / 1000)
@@ -63,7 +63,7 @@ class ControlledShutdownClient:
             log.info("controlled shutdown: the controller answers %s", response.error.name)
             return None
         if response.partitions:
-            log.info("controlled shutdown: %d partitions are still led here", len(response.partitions))
+            log.info("controlled shutdown: this broker still leads %d partitions", len(response.partitions))
         return len(response.partitions)
 
     async def _address(self) -> tuple[str, int]:

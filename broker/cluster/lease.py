@@ -1,21 +1,21 @@
 """Whether this process may still act for its ZooKeeper session after it was stopped (FLT-6).
 
-A process that was stopped (SIGSTOP, a frozen container) for longer than its session wakes up as a leader that has been replaced. It
+A leader whose process was stopped (SIGSTOP, a frozen container) for longer than its session has been replaced when it continues. It
 does not know this until ZooKeeper reports it, and its first I/O callbacks may run before any timer. Every piece of work therefore
 asks the lease, and the lease compares the clock with its last tick:
 
-* the clock continues while the machine is suspended (`Clock.since_boot`): the session ends meanwhile, as after a SIGSTOP;
+* the clock counts the time for which the machine is suspended (`Clock.since_boot`): the session may end meanwhile, as after a SIGSTOP;
 * ticks come every 100 ms while the loop runs; a gap above the limit means that the process was stopped. The limit is below the
   time in which a session expires: the session's last heartbeat is at most a third of its timeout old.
-* then the lease is *suspect* until a round trip to ZooKeeper, started after the gap, has succeeded in the same session;
-* a session that has ended leads to `step_down_all`, which calls `reset`.
+* after such a gap the lease is *suspect*, until a round trip to ZooKeeper that started after the gap succeeds in the same session;
+* when the session has ended, this broker gives up all leaderships (`step_down_all`), which calls `reset`.
 
 An unreachable ZooKeeper does not make the lease suspect (CTL-14): without a gap, the client library reports the loss of the session
 in time.
 
 Answers from memory alone, such as a group's offsets, need more: a leader that is cut off does not know about a new leader. The lease
-therefore makes a round trip regularly. `is_proven` is true while the last one is younger than half a session: within that time no
-other leader can have been elected because of an expired session.
+therefore makes a round trip regularly. `is_proven` is true for half a session timeout after the start of
+the last one: within that time no other leader can have been elected because of an expired session.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SessionHeartbeat(Protocol):
 
 
 class LeadershipLease:
-    """Hot path: `is_suspect` is called once per request."""
+    """See the module. `is_suspect` must be fast: it is called once per request."""
 
     def __init__(self, clock: Clock, session_timeout_ms: int) -> None:
         self._since_boot = clock.since_boot
@@ -77,11 +77,11 @@ class LeadershipLease:
         return self._since_boot() - self._proven_at <= self._proof_holds_s
 
     def prove(self, began: float) -> None:
-        """Records that the session was alive after `began`, in seconds since boot."""
+        """Records that the session was alive at `began` or later, in seconds since boot."""
         self._proven_at = max(self._proven_at, began)
 
     def tick(self, session_id: int | None = None) -> None:
-        """Called while the loop runs. If not suspect, `session_id` is the session that a later confirmation must have."""
+        """Called while the loop runs. Unless the lease is suspect, remembers the session in which a later confirmation must be made."""
         if not self.is_suspect():
             self._session_id = session_id
         self._last_tick = self._since_boot()
@@ -95,8 +95,8 @@ class LeadershipLease:
         """Tries once to end the doubt, with one round trip. Returns False if the lease is still suspect."""
         stalls, began = self._stalls, self._since_boot()
         await session.heartbeat()
-        # After a gap during the round trip, or in another session, the answer proves nothing about now.
-        # Without a known session, everything was given up before, together with `reset`.
+        # An answer from before another gap, or from another session, proves nothing about now.
+        # Without a known session every session counts: all leaderships were given up before it (`reset`).
         is_same_session = session.session_id == self._session_id or not self._session_id
         if self.is_suspect() and stalls == self._stalls and is_same_session:
             self._trust()
@@ -105,8 +105,8 @@ class LeadershipLease:
         return not self._suspect
 
     async def run(self, session: SessionHeartbeat) -> None:
-        """Ticks until cancelled. Confirms when suspect, and regularly. This broker leads nothing before `run` starts, so the wait for
-        ZooKeeper at the start does not count as a gap."""
+        """Ticks until cancelled, and confirms regularly, at once when suspect. The time before this call does not count as a gap: this
+        broker leads nothing yet."""
         self._last_tick = asked_at = self._since_boot()
         confirming: asyncio.Task[None] | None = None
         try:

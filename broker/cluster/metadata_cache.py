@@ -21,7 +21,7 @@ class MetadataCache:
         self.controller_id: int = -1
         self.controller_epoch: int = NO_EPOCH
         self.last_full_update: tuple[int, int] = (NO_EPOCH, NO_EPOCH)
-        """Controller epoch and broker epoch of the newest full request."""
+        """Controller epoch and broker epoch of the last full request."""
         self._brokers: dict[int, BrokerInfo] = {}
         self._topics: dict[str, dict[int, PartitionState]] = {}
         self._topic_ids: dict[str, uuid.UUID] = {}
@@ -56,19 +56,19 @@ class MetadataCache:
         """
         topics = self._topics
         ids = {topic: topic_id_uuid(text) for topic, text in request.topic_ids.items()}
-        made_again = {topic for topic, new in ids.items() if self._known_id(topic, new) != new}
-        deleted = set(made_again)
-        gone: dict[TopicPartition, None] = {}
-        for topic in made_again:
-            gone.update((TopicPartition(topic, number), None) for number in topics.get(topic, ()))
+        recreated = {topic for topic, new in ids.items() if self._known_id(topic, new) != new}
+        deleted = set(recreated)
+        removed: dict[TopicPartition, None] = {}
+        for topic in recreated:
+            removed.update((TopicPartition(topic, number), None) for number in topics.get(topic, ()))
         is_full = request.is_full
         staged: dict[str, dict[int, PartitionState]] = {}
         changed: dict[TopicPartition, None] = {}
-        for at, state in enumerate(request.partitions, 1):  # from a new controller perhaps a hundred thousand
+        for at, state in enumerate(request.partitions, 1):  # perhaps a hundred thousand, from a new controller
             topic, number = state[:2]
             if state.leader == LEADER_DURING_DELETE:
                 deleted.add(topic)
-            known = None if topic in made_again else topics.get(topic, NO_PARTITIONS).get(number)
+            known = None if topic in recreated else topics.get(topic, NO_PARTITIONS).get(number)
             of_topic = staged.get(topic)
             if of_topic is None:
                 of_topic = staged[topic] = {}
@@ -84,18 +84,18 @@ class MetadataCache:
         if is_full:
             for topic, states in topics.items():
                 missing = states.keys() - staged.get(topic, NO_PARTITIONS).keys()
-                gone.update((TopicPartition(topic, number), None) for number in missing)
+                removed.update((TopicPartition(topic, number), None) for number in missing)
             if len(request.partitions) > STATES_IN_A_STEP:
                 yield
-        for tp in gone:
+        for tp in removed:
             changed.pop(tp, None)
-        result = [*gone, *changed]
-        self._apply(request, ids, made_again, staged, result)
+        result = [*removed, *changed]
+        self._apply(request, ids, recreated, staged, result)
         for topic in deleted:
             self._ids_of_absent.pop(topic, None)
         if deleted:
-            for tell in list(self._deletion_listeners):
-                tell(frozenset(deleted))
+            for on_deletion in list(self._deletion_listeners):
+                on_deletion(frozenset(deleted))
         for listener in list(self._listeners):
             listener(result)
         return result
@@ -104,11 +104,11 @@ class MetadataCache:
         self,
         request: UpdateMetadataRequest,
         ids: Mapping[str, uuid.UUID],
-        made_again: Collection[str],
+        recreated: Collection[str],
         staged: dict[str, dict[int, PartitionState]],
         changed: Iterable[TopicPartition],
     ) -> None:
-        """`staged` has the new states of each topic; for a full request, all states."""
+        """`staged` has the new states of each topic; for a full request, all states. `changed` also has the removed partitions."""
         brokers = {broker.id: broker for broker in request.brokers}
         if brokers != self._brokers:
             self._brokers = brokers
@@ -120,7 +120,7 @@ class MetadataCache:
             self.last_full_update = (request.controller_epoch, request.broker_epoch)
             self._topics, self._counts = {}, {}
             maybe_empty.update(self._topic_ids)
-        for topic in made_again:
+        for topic in recreated:
             self._topics.pop(topic, None)
         for topic, states in staged.items():
             known = self._topics.setdefault(topic, {})
@@ -180,7 +180,7 @@ class MetadataCache:
         return max(self._counts.get(topic, 0), len(states)) if states else 0
 
     def replica_count(self) -> int:
-        """The number of replicas, assuming that all partitions of a topic have as many as its first. Takes 0.5 us per topic."""
+        """The number of replicas, if all partitions of a topic have as many as the first one that is known. Takes 0.5 us per topic."""
         return sum(
             max(self._counts.get(topic, 0), len(states)) * len(next(iter(states.values())).replicas)
             for topic, states in self._topics.items()
@@ -188,7 +188,7 @@ class MetadataCache:
         )
 
     def topic_version(self, name: str) -> int:
-        """The number of the last update that changed the topic. The same number means the same partition states."""
+        """The `version` that last changed the topic; 0 for an unknown topic. The same number means the same partition states."""
         return self._topic_versions.get(name, 0)
 
     def topic_id(self, name: str) -> uuid.UUID | None:
@@ -198,8 +198,8 @@ class MetadataCache:
         return self._topic_names.get(topic_id)
 
     @property
-    def listeners(self) -> int:
-        """The number of listeners."""
+    def listener_count(self) -> int:
+        """The number of listeners for changes."""
         return len(self._listeners)
 
     def on_change(self, listener: Callable[[list[TopicPartition]], None]) -> Callable[[], None]:
@@ -215,6 +215,6 @@ class MetadataCache:
     def on_deletion(self, listener: Callable[[frozenset[str]], None]) -> None:
         """Calls `listener(topics)` after an update with topics that are deleted, or were deleted and created again.
 
-        A topic missing from a full update does not count: the controller may have been unable to read its node.
+        A topic that is missing from a full update does not count as deleted: the controller may not have been able to read its node.
         """
         self._deletion_listeners.append(listener)

@@ -1,4 +1,4 @@
-"""Watches which other brokers clients should avoid at the moment (CTL-16).
+"""Watches the other brokers, to know which of them clients should avoid at the moment (CTL-16).
 
 Every broker keeps an idle connection to every other broker. A broker whose connection has ended is *suspected* until more is
 known. A broker that the controller no longer lists as live has *departed*. `suspected_leaders.py` acts on both.
@@ -14,7 +14,7 @@ from protocol.failure_detection.connection_watch import Address, Closable
 from protocol.types import BrokerInfo, TopicPartition
 
 WatchPeer = Callable[[Address, Callable[[], None], Callable[[bool], None]], Closable]
-"""(address, called when found dead, called with whether it is suspected)"""
+"""(address, called when the peer is found dead, called with whether the peer is suspected)"""
 
 
 class PeerWatch:

@@ -1,8 +1,8 @@
 """Ids for idempotent producers, unique in the cluster: taken from ZooKeeper in blocks of 1000 (LOG-5, Kafka's ZkProducerIdManager).
 
 `/latest_producer_id_block` has the last allocated block. A broker that needs ids writes the next block, conditional on the version
-that it read. If the answer to a write is lost, this broker cannot know whether it owns the block, and does not use it. If the write
-was applied, those ids are never used. There are plenty of ids, and no two producers may ever share one.
+that it read. If the answer to a write is lost, the broker cannot know whether it owns the block, and does not use it. If the write
+was carried out, nobody ever uses these ids. There are plenty of ids, and no two producers may ever share one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ProducerIds:
                 return first, first + BLOCK_SIZE
         except NoNode as error:
             log.error("%s is missing: creating it again would repeat ids", ProducerIdBlockZNode.PATH)
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{ProducerIdBlockZNode.PATH} is gone") from error
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{ProducerIdBlockZNode.PATH} is missing") from error
         except ZkError as error:
             log.warning("could not allocate producer ids: %r", error)
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "ZooKeeper does not answer") from error

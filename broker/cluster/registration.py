@@ -1,17 +1,17 @@
 """This broker's registration in ZooKeeper: `/brokers/ids/<id>` and `/cluster/id` (STA-1, STA-3, STA-4, BUG-7, BUG-17).
 
-  not registered --create the ephemeral node--> registered (its czxid is the broker epoch)
-  registered --session expired, or the node was deleted in a live session--> lost: lead nothing, register again
+  not registered --creates the ephemeral node--> registered (the node's czxid is the broker epoch)
+  registered --the session expired, or the node was deleted in a live session--> lost: leads nothing, registers again
 
-The id may be taken:
+A node with this id may exist already:
 
-* by a node of this same session, if the answer to an earlier create was lost: that node is ours;
-* by a node with this process's addresses: an earlier life was killed, and its session has not expired yet. The node is replaced in
-  one step, so that the id is never free. But two live processes may advertise the same address, behind different interfaces or
-  names. The first process, whose node was replaced, then replaces the node of the second in its session, which still exists. The
-  second process sees that the session that it took for dead is alive, and ends. The first process continues;
-* by a node with other addresses: if something answers there, the id is in use, which is an error; otherwise this broker waits for the
-  end of that session.
+* It is of this same session, because the answer to an earlier create was lost. Then it is ours.
+* It has this process's addresses. An earlier life was killed, and its session has not expired yet. The node is replaced in one step,
+  so that the id is never free. If in truth two live processes advertise the same address, behind different interfaces or names, the
+  first still has its session, and replaces the second's node. The second finds a node of the session that it took for dead, and
+  ends. The first continues.
+* It has other addresses. If something answers there, the id is in use, which is an error. Otherwise this broker waits until that
+  session ends.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class AnotherLives(BrokerIdInUse):
 
 
 async def prepare_paths(zk: ZooKeeperSession) -> None:
-    """Creates the nodes that Kafka expects."""
+    """Creates the persistent nodes that Kafka expects. Raises ZkError."""
     for path in PERSISTENT_PATHS:
         await zk.ensure_path(path)
 
 
 async def cluster_id(zk: ZooKeeperSession) -> str:
-    """The cluster's id, chosen now if this is its first broker. Raises ClusterIdUnreadable, ZkError."""
+    """The cluster's id. The first broker of a cluster chooses it here. Raises ClusterIdUnreadable, ZkError."""
     while True:
         try:
             data, _ = await zk.get(ClusterIdZNode.PATH)
@@ -128,7 +128,7 @@ class Registration:
         self._zk.add_listener(self._session_changed)
 
     def stop_watching(self) -> None:
-        """Called when this broker stops on purpose. The removal of its node is no longer reported."""
+        """Called when this broker stops on purpose. From now on the loss of the registration is not reported."""
         self._is_closing = True
         if self._keeper is not None:
             self._keeper.cancel()
@@ -144,7 +144,8 @@ class Registration:
             self._keep()
 
     def _node_changed(self, session_id: int, event: WatchEvent) -> None:
-        """The one-shot watch on our own node fired. If the node was deleted in a live session, this broker was judged dead (CTL-16).
+        """The one-shot watch on our own node fired. If the node was deleted in a live session, the controller took this broker for
+        dead (CTL-16).
 
         The watch may fire before `_is_there` has its answer, so `_is_there` and its callers check whether it is still set.
         """
@@ -170,7 +171,7 @@ class Registration:
             self._keeper = asyncio.get_running_loop().create_task(self._keep_registered())
 
     async def _keep_registered(self) -> None:
-        """Runs until registered with a watch, or until the connection is lost. The session's next change then starts it again."""
+        """Runs until the broker is registered and its node watched, or the connection is lost. A new connection starts it again."""
         while not self._is_closing:
             try:
                 if not self._is_registered:
@@ -238,7 +239,7 @@ class Registration:
             return None, stat
 
     async def _make_way(self, other: BrokerInfo | None, stat: Stat, data: bytes, waited_until: float | None) -> float:
-        """One step towards a node with `data`. Returns the end of the wait for another session. Raises BrokerIdInUse."""
+        """One step towards a node with `data`. Returns until when to wait for the end of another session. Raises BrokerIdInUse."""
         if stat.ephemeral_owner in self._made_way:
             raise AnotherLives(
                 f"broker id {self._broker.id} with {', '.join(map(str, self._broker.endpoints))} is registered by another live "
@@ -253,7 +254,7 @@ class Registration:
         if answering is not None:
             raise BrokerIdInUse(
                 f"broker id {self._broker.id} is registered by a live broker at {answering.host}:{answering.port}; "
-                "stop that one or choose another broker.id"
+                "stop that broker or choose another broker.id"
             )
         if is_mine:
             await self._replace_earlier_life(stat, data)

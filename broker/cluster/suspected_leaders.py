@@ -1,4 +1,4 @@
-"""Leaders that may have died a moment ago, and the Metadata answers that wait until this is known (CTL-16).
+"""Leaders that may have died a moment ago, and the Metadata answers that wait until the broker knows more (CTL-16).
 
 A client whose leader died asks another broker in the same millisecond, before there is a new leader. librdkafka asks once. If the
 answer names the old leader or none, the client does not ask again for a second. The broker therefore delays an answer about a
@@ -18,8 +18,8 @@ from protocol.types import BrokerInfo
 
 HOLD_S = 0.5
 GRACE_S = 0.003
-"""A killed process's connections end one after the other, in random order: a client may know of the death, and ask, up to a
-millisecond before the brokers know. An answer that names topics waits this long, in case a connection is about to end."""
+"""A killed process's connections end one after the other, in random order: a client may notice the death, and ask, up to a
+millisecond before the brokers notice it. An answer that names topics waits this long, in case a connection is about to end."""
 LINGER_S = 3.0
 """How long Metadata continues to list a broker that has departed. librdkafka (2.16) first ends the thread of a broker that
 is no longer listed. If the same answer moves partitions to a new leader, the ending thread detaches them again, and they stop until
@@ -43,13 +43,13 @@ class _Waiter:
 
 
 class SuspectedLeaders:
-    """No broker is in doubt until PeerWatch reports it. Without fast failure detection no broker ever is."""
+    """No broker is in doubt until PeerWatch reports it. Without fast failure detection no broker is ever in doubt."""
 
     def __init__(self, metadata: MetadataCache) -> None:
         self.unreachable: set[int] = set()
         """Brokers to which this broker's watching connection has just ended; it is not yet known whether they died."""
         self.peers_are_watched = False
-        """There are other brokers, and PeerWatch watches them."""
+        """Whether there are other brokers, and PeerWatch watches them."""
         self._metadata = metadata
         self._departed: dict[int, tuple[BrokerInfo, asyncio.TimerHandle]] = {}
         self._waiters: dict[_Waiter, None] = {}
@@ -61,10 +61,10 @@ class SuspectedLeaders:
         self.unreachable.add(broker_id)
 
     def trust(self, broker_id: int) -> None:
-        """The watch ends its suspicion.
+        """The watch no longer suspects the broker.
 
-        A new connection lasts, or connections keep ending early, or the result is unclear, or AGAIN_S have passed since the watch
-        found the broker dead.
+        Either a new connection lasts, or connections keep ending early, or the result is unclear, or AGAIN_S have passed since the
+        watch found the broker dead.
         """
         if broker_id in self.unreachable:
             self.unreachable.discard(broker_id)
@@ -80,7 +80,7 @@ class SuspectedLeaders:
         self._departed[broker.id] = (broker, timer)
 
     def forget_departure(self, broker_id: int) -> None:
-        """The broker is registered (again), or departed long enough ago."""
+        """The broker is live again, or departed LINGER_S ago."""
         departed = self._departed.pop(broker_id, None)
         if departed is not None:
             departed[1].cancel()

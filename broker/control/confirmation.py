@@ -8,11 +8,11 @@ sync comes first, so that a lagging server of the ensemble does not make the tru
 
     epoch higher than ZooKeeper's                NotConfirmed: the connection is closed
     ZooKeeper's epoch, but another controller    NotConfirmed
-    ZooKeeper cannot be asked                    the request waits HELD_MAX_S, then NotConfirmed; the controller sends it again
+    ZooKeeper cannot be asked                    the request waits, after HELD_MAX_S NotConfirmed; the controller sends it again
     epoch lower than ZooKeeper's                 a deposed controller: ZooKeeper's epoch is noted, and the request is refused later
 
-The request waits because a controller that was just elected has reached ZooKeeper. This broker will reach ZooKeeper soon too,
-or lose its session. Until then it cannot tell whether the sender is the controller.
+While ZooKeeper cannot be asked, the request waits: a controller that was just elected could reach ZooKeeper, so this broker
+will reach it soon too, or lose its session.
 
 A false sender that uses the controller's id and epoch and this broker's epoch is not detected. Detection would need a secret
 (`ControlConnections.is_welcome`).
@@ -32,7 +32,7 @@ from protocol.zk.znodes import BrokerIdZNode, ControllerEpochZNode, ControllerZN
 log = logging.getLogger(__name__)
 
 HELD_MAX_S = 30.0
-"""The default of `controller.socket.timeout.ms`. After that time the controller has given the request up."""
+"""The default of `controller.socket.timeout.ms`: after this time the controller gives up the request."""
 RETRY_S = 0.05
 NOBODY = -1
 
@@ -62,8 +62,9 @@ class Confirmation:
         self._reading: asyncio.Task[None] | None = None
 
     async def of_controller(self, controller_id: int, controller_epoch: int) -> None:
-        """Asks ZooKeeper only about a higher epoch. Earlier epochs pass: the request is refused later. Raises NotConfirmed, for the
-        known epoch from another sender too.
+        """Asks ZooKeeper about an epoch above the known one. A lower epoch passes; its request is refused later.
+
+        Raises NotConfirmed, also for the known epoch from another sender.
         """
         if controller_epoch > self._epoch:
             await self._read_until_answered()
@@ -112,7 +113,7 @@ class Confirmation:
             ) from None
 
     async def _read_again(self) -> None:
-        """Waits for a read that starts after this call. Callers that wait together share one read."""
+        """Returns after a read that started after this call. Callers that wait together share one read."""
         earlier = self._reading
         if earlier is not None and not earlier.done():
             await asyncio.wait((earlier,))
@@ -123,7 +124,7 @@ class Confirmation:
         await asyncio.shield(self._reading)
 
     async def _read(self) -> None:
-        # All in one session, so the reads are answered after the sync.
+        # One session sends both, so ZooKeeper answers the reads after the sync.
         paths = (ControllerEpochZNode.PATH, ControllerZNode.PATH, self._own_path)
         _, (epoch, controller, own) = await asyncio.gather(self._zk.heartbeat(), self._zk.get_many(paths))
         self._broker_epoch = own[1].czxid if own is not None else NO_EPOCH
@@ -138,6 +139,6 @@ class Confirmation:
 
 
 def _retrieve_error(read: asyncio.Task[None]) -> None:
-    """asyncio would log the error if all connections that asked have ended."""
+    """Without this, asyncio would log the error if all connections that asked have ended."""
     if not read.cancelled():
         read.exception()

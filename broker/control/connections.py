@@ -5,9 +5,9 @@
 Anybody who reaches the address can connect, so all resources of a connection are bounded (BAD-4, BAD-28):
 
 * A frame has at most FRAME_BYTES_MAX, and must be complete FRAME_TIMEOUT_S after its first bytes.
-* All frames together, partly read or waiting, take at most BYTES_MAX. Above that limit a connection is closed: see `_victim`.
-* A new connection above `connections_max` replaces an untrusted one that is not busy; if there is none, the new one is
-  closed. The limit follows the limit of open files. When it falls, existing connections stay.
+* All frames together, partly read or waiting, take at most BYTES_MAX. Above that limit connections are closed: see `_victim`.
+* When there are `connections_max`, a new connection replaces an untrusted one that is not busy; if there is none, the new one is
+  closed. `connections_max` follows the limit of open files. When it falls, existing connections stay.
 * The next frame is read when the answer has been handed to the transport. If the transport's buffer stays too full for
   WRITE_TIMEOUT_S, because the peer does not read, the connection ends.
 
@@ -40,7 +40,7 @@ READ_BYTES = 256 * 1024
 
 
 class Connection:
-    """One connection. `is_busy`: its request has its turn, so no limit may close the connection. Only `close` cancels it."""
+    """One connection. `is_busy`: its request is being carried out, so no limit may close the connection."""
 
     def __init__(self, number: int, address: str, task: asyncio.Task[None]) -> None:
         self.number = number
@@ -64,14 +64,14 @@ class HandleFrame(Protocol):
 
 
 class ControlConnections:
-    """See the module."""
+    """The listener and its connections; see the module's docstring."""
 
     def __init__(self, handle_frame: HandleFrame) -> None:
         self._handle_frame = handle_frame
         self._server: asyncio.Server | None = None
         self._connections: dict[Connection, asyncio.Task[None]] = {}
         self.connections_max = CONNECTIONS_MAX
-        self._numbers = 0
+        self._last_number = 0
         self.held_bytes = 0
 
     def __len__(self) -> int:
@@ -91,15 +91,15 @@ class ControlConnections:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def is_welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Decides whether to admit a peer. Now everybody is admitted; a check of a shared secret or of mTLS belongs here."""
+        """Whether to admit a peer. Today everybody is admitted; a check of a shared secret or of mTLS belongs here."""
         return not writer.is_closing()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         peer = writer.get_extra_info("peername")
-        self._numbers += 1
-        connection = Connection(self._numbers, str(peer[0]) if peer else "", task)
+        self._last_number += 1
+        connection = Connection(self._last_number, str(peer[0]) if peer else "", task)
         try:
             if self._make_room():
                 self._connections[connection] = task
@@ -139,12 +139,15 @@ class ControlConnections:
                 await writer.drain()
 
     async def _read_frame(self, connection: Connection, reader: asyncio.StreamReader) -> bytearray | None:
-        """The next frame without its length; None at the end. The buffer grows as bytes arrive (BAD-4). Raises ValueError."""
+        """The next frame without its length; None at the end of the stream. The buffer grows as bytes arrive (BAD-4).
+
+        Raises ValueError for a bad length or above BYTES_MAX, TimeoutError, IncompleteReadError.
+        """
         first = await reader.read(LENGTH_BYTES)
         if not first:
             return None
-        self._numbers += 1
-        connection.arrival = self._numbers
+        self._last_number += 1
+        connection.arrival = self._last_number
         async with asyncio.timeout(FRAME_TIMEOUT_S):
             head = first + await reader.readexactly(LENGTH_BYTES - len(first))
             length = int.from_bytes(head, "big", signed=True)
@@ -162,25 +165,24 @@ class ControlConnections:
     # -- the limits ---------------------------------------------------------------------------------------------------
 
     def _make_room(self) -> bool:
-        """Makes room for one more connection: closes an untrusted one if there are too many.
-
-        False if all untrusted ones are busy, or there is none.
+        """Makes room for one more connection. At the limit, closes an untrusted one that is not busy: the oldest of the address that
+        has most of them. Returns False if there is none.
         """
         if len(self._connections) < self.connections_max:
             return True
-        untrusted = [c for c in self._connections if not c.is_trusted and not c.is_busy]
-        if not untrusted:
+        replaceable = [c for c in self._connections if not c.is_trusted and not c.is_busy]
+        if not replaceable:
             return False
-        of_address = Counter(c.address for c in untrusted)
+        of_address = Counter(c.address for c in replaceable)
         crowd = max(of_address, key=of_address.__getitem__)
         self._end(
-            min((c for c in untrusted if c.address == crowd), key=lambda c: c.number),
-            f"there are {self.connections_max} control connections, and a new one",
+            min((c for c in replaceable if c.address == crowd), key=lambda c: c.number),
+            f"there are {self.connections_max} control connections, and a new one needs room",
         )
         return True
 
     def _hold(self, connection: Connection, size: int) -> None:
-        """Counts the bytes. Closes other connections above the limit; raises ValueError if this one must be closed."""
+        """Counts the bytes. Above the limit, closes other connections, or raises ValueError if this one must be closed."""
         connection.held_bytes += size
         self.held_bytes += size
         while self.held_bytes > BYTES_MAX:

@@ -1,4 +1,4 @@
-"""Refuses control requests that are for an earlier life of this broker, or that arrive late (STA-3, INV-8, FLT-18)."""
+"""Refuses control requests for an earlier life of this broker, and requests that arrive late (STA-3, INV-8, FLT-18)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class BrokerEpochFence:
     """Refuses requests for an earlier life.
 
     A broker epoch above the known one is accepted: the controller may see the new znode before this broker learns that it
-    is registered. The epoch under which this broker stepped down is an earlier life, even while no newer epoch is known.
+    is registered. The epoch under which this broker stepped down is of an earlier life, even while no newer epoch is known.
     """
 
     def __init__(self, own_broker_epoch: Callable[[], int], replica_manager: ReplicaManager) -> None:
@@ -29,7 +29,7 @@ class NewestRequest:
     """Refuses a request if a newer request of the same controller was carried out already.
 
     A connection that the controller has closed may still deliver requests: its kernel sends the data written before the close.
-    A partition's leader epoch shows that such a request is late. An ISR in the metadata, or the list of brokers, has no epoch.
+    A leader epoch shows that such a request is late, but an ISR in the metadata and the list of brokers have no epoch.
     """
 
     def __init__(self) -> None:

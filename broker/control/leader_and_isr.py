@@ -6,11 +6,11 @@ this broker in its ISR and has no log here, it gets a log only if it is younger 
 records were lost (`disk_history`). Partitions are *held* while ZooKeeper cannot be asked for their settings or age, or while no
 file descriptor is free for their logs. The other partitions and all later requests are carried out.
 
-1. The handler tries again every `RETRY_S`. When ZooKeeper has answered, it applies the held partitions.
-2. A newer LeaderAndIsr for a held partition replaces it, a newer StopReplica drops it.
+1. The handler tries again every `RETRY_S`. It applies the held partitions about which ZooKeeper has answered.
+2. A newer LeaderAndIsr for a held partition replaces it; a newer StopReplica drops it.
 3. A held partition of an earlier life of this broker, or of a deposed controller, is dropped when its turn comes.
-4. By then the request has been answered, without an error for the held partitions. If one of them cannot be served, the broker
-   asks for a LeaderAndIsr of everything, as after a disk failure. Its response to that request contains the error.
+4. The request of a held partition was already answered, without an error. If the partition cannot be served, the broker asks
+   for a LeaderAndIsr of everything, as after a disk failure. The response to that request contains the error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 0.2
 READ_WITHIN_S = 1.0
-"""How long a request waits for ZooKeeper. After that it is carried out without the partitions that need an answer."""
+"""How long a request waits for ZooKeeper. It is then carried out without the partitions that still need an answer."""
 READ_AT_ONCE = 500
 """Topics or partitions in one read, few enough that even a slow ZooKeeper answers some reads within `READ_WITHIN_S`."""
 
@@ -49,7 +49,7 @@ LoadCreationZxids = Callable[[Sequence[TopicPartition]], Awaitable[Mapping[Topic
 
 
 class HeldPartition(NamedTuple):
-    """A partition that waits for ZooKeeper's answer, or until its log can be opened. `request`: the LeaderAndIsr that contained it."""
+    """A partition that waits for ZooKeeper's answer, or for a file descriptor. `request`: the LeaderAndIsr that contained it."""
 
     state: PartitionState
     request: LeaderAndIsrRequest
@@ -98,14 +98,14 @@ class LeaderAndIsrHandler:
         return response
 
     def stopped(self, request: StopReplicaRequest) -> None:
-        """Drops the held partitions that a request, already carried out, has stopped."""
+        """Drops the held partitions that a StopReplica names. Called after it was carried out."""
         for stop in request.partitions if self._held else ():
             held = self._held.get(stop.topic_partition)
             if held is not None and request.topic_ids.get(stop.topic) in (None, held.topic_id):
                 del self._held[stop.topic_partition]
 
     async def close(self) -> None:
-        """Drops all held partitions."""
+        """Stops retrying: held partitions are not applied any more."""
         if self._retries is not None:
             self._retries.cancel()
             await asyncio.gather(self._retries, return_exceptions=True)
@@ -124,7 +124,7 @@ class LeaderAndIsrHandler:
     async def _look_up(self, request: LeaderAndIsrRequest) -> Lookup:
         """Reads from ZooKeeper as much as it answers within `READ_WITHIN_S`."""
         topics = self._replica_manager.topics_to_configure(request)
-        await asyncio.sleep(0)  # ten thousand partitions take some milliseconds each time
+        await asyncio.sleep(0)  # each of the two calls takes some milliseconds for ten thousand partitions
         missing = self._replica_manager.missing_logs(request)
         overrides: dict[str, Mapping[str, str]] = {}
         created: dict[TopicPartition, int] = {}
@@ -186,7 +186,7 @@ class LeaderAndIsrHandler:
         for state in part.partitions:
             if state not in waiting:
                 del self._held[state.topic_partition]
-        log.info("%d partitions are no longer held", len(part.partitions) - len(waiting))
+        log.info("%d held partitions were applied or dropped", len(part.partitions) - len(waiting))
         if any(error.error in NOT_SERVED for error in response.partitions):
             self._ask_for_everything()
 

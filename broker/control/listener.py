@@ -1,16 +1,16 @@
 """The control-plane listener: takes the controller's requests, and ControlledShutdown if this process is the controller.
 
 It is a separate listener, so that a leadership change does not wait in the queue of client requests. Requests that change state
-are carried out one at a time, whatever connection they come from. ControlledShutdown does not wait in that queue: its answer waits
-for requests of the controller, which may be for this broker and would wait behind it. A connection that sends anything else is
+are carried out one at a time, whatever connection they come from. ControlledShutdown is not queued with them: its answer waits
+for requests of the controller, which may be for this broker and would be queued behind it. A connection that sends anything else is
 closed.
 
-Anybody may have sent a request. Requests that change state are checked here, in this order (ControlledShutdown is not):
+Anybody can send a request. A request that changes state is checked here, in this order (ControlledShutdown is not checked):
 
-1. the head: it is not for an earlier life of this broker (`fencing`). ZooKeeper is asked about a higher broker epoch or controller
-   epoch. For the known controller epoch, the sender must be the known controller (`confirmation`);
-2. in the queue: the rest of the request is unpacked and checked (`protocol.rpc.parsing`), in pieces;
-3. the request is not older than one that was carried out before (`fencing`).
+1. Its head must not be for an earlier life of this broker (`fencing`). ZooKeeper is asked about a higher broker epoch or controller
+   epoch. For the known controller epoch, the sender must be the known controller (`confirmation`).
+2. When its turn comes, the rest of it is unpacked and checked in pieces (`protocol.rpc.parsing`).
+3. It must not be older than a request that was carried out before (`fencing`).
 
 Only the controller's requests wait for each other, and only one of them at a time is unpacked in memory.
 """
@@ -47,7 +47,7 @@ ControlledShutdownHandler = Callable[[ControlledShutdownRequest], Awaitable[Cont
 
 
 def _nothing() -> None:
-    """Nobody listens."""
+    """The default of the callbacks."""
 
 
 class ControlListener:
@@ -104,7 +104,7 @@ class ControlListener:
         await self._leader_and_isr.close()
 
     async def handle(self, request: ControlRequest) -> ControlResponse:
-        """Raises NotConfirmed."""
+        """Carries out a request that is already parsed. Raises NotConfirmed."""
         if isinstance(request, ControlledShutdownRequest):
             return await self._controlled_shutdown(request)
         return await self._in_turn(
@@ -112,7 +112,7 @@ class ControlListener:
         )
 
     async def _answer(self, connection: Connection, frame: bytearray) -> bytes:
-        """Called by ControlConnections for each frame. Raises ValueError."""
+        """Called by ControlConnections for each frame. Raises ValueError to end the connection."""
         steps = framing.parsing_request(frame)
         head = next(steps)
         assert head is not None
@@ -143,7 +143,7 @@ class ControlListener:
             return ControlResponse(ErrorCode.STALE_BROKER_EPOCH)
         await self._when_registered()
         if self._confirmation is not None:
-            # Outside the queue: while ZooKeeper is asked about a claim, requests of the known controller are carried out.
+            # Before the queue: while ZooKeeper is asked about a claim, requests of the known controller are carried out.
             if broker_epoch > self._own_broker_epoch():
                 await self._confirmation.of_broker_epoch(broker_epoch)
             await self._confirmation.of_controller(controller_id, controller_epoch)
@@ -151,7 +151,6 @@ class ControlListener:
             return await self._carry_out(await parsed())
 
     async def _carry_out(self, request: StateRequest) -> ControlResponse:
-        """The routing table."""
         refusal = self._newest.refusal(request)
         if refusal is not None:
             return refusal

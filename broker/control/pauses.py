@@ -12,11 +12,11 @@ from protocol.errors import ErrorCode
 from protocol.rpc.messages import ControlResponse
 
 PAUSES_UNTIL_MUCH_IS_NEW = 1000
-"""Pauses between two calls of `much_is_new`: about a thousand partitions, with a hundred thousand objects."""
+"""Pauses between two calls of `much_is_new`. About a thousand partitions, with a hundred thousand objects, have changed by then."""
 
 
 class StaleBrokerEpoch(Exception):
-    """This life of the broker has ended during a pause."""
+    """This life of the broker ended during a pause."""
 
 
 class RequestPauses:
@@ -31,7 +31,7 @@ class RequestPauses:
     async def carry_out(
         self, broker_epoch: int, request: Callable[[Pause], Awaitable[ControlResponse]]
     ) -> ControlResponse:
-        """Calls `request` with the pause to make between two partitions, and returns its answer.
+        """Calls `request` with the pause that it must await between two partitions. Returns its answer.
 
         If this life of the broker ends, before the request or during a pause, the rest of the request is not carried out.
         """

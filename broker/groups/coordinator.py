@@ -2,8 +2,8 @@
 
     request -> `Group` (pure) -> effects: answers, and records for the log -> when replicated, back to `Group`
 
-Nothing here waits; everything runs on the loop. A group is held until its partition is lost or the group is removed. The outcome
-of an append or a deadline that comes later finds `is_held` false and does nothing.
+Nothing here waits; everything runs on the loop. A group is held until its partition is lost or the group is removed. If an append
+ends later, or a deadline passes, its callback finds `is_held` false and does nothing.
 
 Requests get NOT_COORDINATOR while the lease is suspect (this process stood still), or while this broker is cut off from ZooKeeper
 and its followers: another broker may coordinate the groups by now. Time in which the process stood still does not count against
@@ -20,7 +20,7 @@ from broker.cluster.lease import LeadershipLease
 from broker.cluster.metadata_cache import MetadataCache
 from broker.groups.deletions import GroupDeletions
 from broker.groups.effects import GroupEffects
-from broker.groups.group.group import Group, needs_member_id
+from broker.groups.group.group import Group, gets_only_an_id
 from broker.groups.group.limits import GROUP_BYTES, GROUP_ID_BYTES_MAX
 from broker.groups.group.members import Member
 from broker.groups.group.messages import (
@@ -60,7 +60,7 @@ CommitResponder = Callable[[dict[TopicPartition, ErrorCode]], None]
 
 
 class GroupCoordinator:
-    """See the module. Created on the loop. `start` starts the expiry of offsets; `close` gives up all groups."""
+    """See the module's docstring. `start` starts the expiry of offsets; `close` gives up all groups."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class GroupCoordinator:
         self._deletions.start()
 
     async def close(self) -> None:
-        """Waiting requests get NOT_COORDINATOR, and this broker gains no more partitions."""
+        """Gives up all groups. Waiting requests get NOT_COORDINATOR, and this broker gains no more partitions."""
         self._is_closed = True
         self._deletions.close()
         await self._owned.close()
@@ -117,7 +117,7 @@ class GroupCoordinator:
         return self._owned.partition_of(group_id)
 
     def check(self, group_id: str, *, may_be_empty: bool = False) -> ErrorCode:
-        """NONE if this broker may answer for the group now. Consumers that only commit offsets may have the empty group id."""
+        """NONE if this broker may answer for the group now. `may_be_empty`: the group id '' is allowed, as for offset commits."""
         if not group_id and not may_be_empty:
             return ErrorCode.INVALID_GROUP_ID
         if len(group_id) * 4 > GROUP_ID_BYTES_MAX and len(group_id.encode()) > GROUP_ID_BYTES_MAX:
@@ -149,10 +149,10 @@ class GroupCoordinator:
         """Bytes that a JoinGroup adds to the groups. Pending ids have their own limit."""
         if held is not None:
             return held.group.growth(request)
-        return 0 if needs_member_id(request) else GROUP_BYTES + Member.joining(request, request.new_member_id).size()
+        return 0 if gets_only_an_id(request) else GROUP_BYTES + Member.joining(request, request.new_member_id).size()
 
     def _has_memory_for(self, growth: int) -> bool:
-        """Checks `group.memory.max.bytes`. A request that needs no memory is always accepted."""
+        """Checks `group.memory.max.bytes`. A request that needs no more memory is always accepted."""
         limit = self._config.group_memory_max_bytes
         if growth <= 0 or self._groups.bytes + growth <= limit:
             return True
@@ -221,7 +221,7 @@ class GroupCoordinator:
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         error = self.check(group_id)
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            # As in Kafka: clients treat that error as a bug. After the load every member has a whole session left.
+            # As in Kafka, because clients treat COORDINATOR_LOAD_IN_PROGRESS as a bug. The load restarts every member's session.
             return ErrorCode.NONE
         held = self._groups.get(group_id)
         if error is not ErrorCode.NONE or held is None:
@@ -348,8 +348,8 @@ class GroupCoordinator:
     def list_groups(
         self, states: Iterable[str], types: Iterable[str]
     ) -> tuple[ErrorCode, Iterable[GroupListing | None]]:
-        """State and type names are compared without case; no names mean all groups. The iterable reads a group when it reaches it,
-        and yields None for a group that does not match."""
+        """State and type names match in any case; no names mean all groups. The iterable reads each group when it comes to it, and
+        yields None for a group that does not match."""
         if self._is_closed or self._lease.is_suspect():
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         is_loading = not all(owned.is_loaded for owned in self._owned)
@@ -365,7 +365,7 @@ class GroupCoordinator:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE, listed
 
     def describe(self, group_id: str) -> GroupDescription:
-        """A group that does not exist is Dead, without an error."""
+        """An unknown group is described as Dead, without an error."""
         error = self.check(group_id, may_be_empty=True)
         if error is not ErrorCode.NONE:
             return GroupDescription(error, group_id, "")
@@ -373,7 +373,7 @@ class GroupCoordinator:
         return held.group.describe() if held is not None else GroupDescription(error, group_id, GroupState.DEAD.value)
 
     def delete_groups(self, group_ids: Sequence[str], respond: Callable[[dict[str, ErrorCode]], None]) -> None:
-        """Responds when the tombstones of all groups are replicated. Only groups without members are deleted."""
+        """Deletes groups without members. Responds when all tombstones are replicated or failed. The ids must be distinct."""
         errors: dict[str, ErrorCode] = {}
 
         def answer(group_id: str, error: ErrorCode) -> None:
@@ -410,13 +410,13 @@ class GroupCoordinator:
         self._owned.leadership_changed(tp)
 
     def _partition_lost(self, groups: list[HeldGroup]) -> None:
-        """Answers all waiting members. The groups do nothing afterwards."""
+        """Answers all waiting members with NOT_COORDINATOR. The groups do nothing afterwards."""
         self._timers.forget(groups)
         for held in groups:
             self._act(held, held.group.unload(ErrorCode.NOT_COORDINATOR))
 
     def group_loaded(self, owned: OwnedPartition, stored: StoredGroup) -> None:
-        """Called by GroupLoading, as is `partition_loaded`."""
+        """Called by GroupLoading for each group of a partition, before `partition_loaded`."""
         group_id, metadata, offsets = stored
         if metadata is None:
             group = Group(group_id, self._settings)
@@ -444,7 +444,7 @@ class GroupCoordinator:
         self._effects.run(held, effects)
 
     def _deleted(self, held: HeldGroup) -> None:
-        """The group's tombstones are replicated, or the log never had a record of the group."""
+        """Removes the group: its tombstones are replicated, or the log never had a record of it."""
         self._groups.remove(held)
         self._timers.drop(held)
         self._act(held, held.group.kill())
@@ -457,9 +457,10 @@ class GroupCoordinator:
             self._forget_if_unused(held)
 
     def _now(self) -> float:
-        """Monotonic seconds, without the time in which this process stood still and received nothing."""
+        """Seconds that never go back, without the time in which this process stood still and received nothing."""
         self._lease.is_suspect()  # detects that the process stood still, if nothing has detected it yet
-        return self._clock.monotonic() - self._stood_still_s
+        # Not `monotonic`: the lease counts a suspension of the machine as time in which the process stood still.
+        return self._clock.since_boot() - self._stood_still_s
 
     def _wall_ms(self) -> int:
         return self._clock.wall_ms()

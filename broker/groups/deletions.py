@@ -1,4 +1,4 @@
-"""Deletes offsets, by request, with their topic or when they expire, and whole groups (CLI-2).
+"""Deletes whole groups, and offsets: by request, with their topic, or when they expire (CLI-2).
 
 The tombstones are written first. When they are below the high watermark, the offsets and groups that they name are removed from
 memory. If they cannot be written, nothing is removed. While a group is being deleted, nobody can join it or commit to it.
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from broker.cluster.lease import LeadershipLease
-from broker.groups.group.offsets import CONSUMER_PROTOCOL_TYPE
+from broker.groups.group.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from broker.groups.group.states import GroupState
 from broker.groups.held_groups import HeldGroup, HeldGroups
 from broker.groups.offsets_topic.writer import COMMIT_ERRORS, OffsetsWriter
@@ -29,7 +29,7 @@ Done = Callable[[ErrorCode], None]
 
 
 class GroupDeletions:
-    """`deleted` is called for each group whose tombstones are replicated."""
+    """Calls `deleted(group)` for each group whose tombstones are replicated."""
 
     def __init__(
         self,
@@ -136,7 +136,8 @@ class GroupDeletions:
         def written(error: ErrorCode, log_offset: int) -> None:
             if held.is_held:
                 if error is not ErrorCode.NONE:
-                    held.is_being_deleted = False
+                    if deletes_group:
+                        held.is_being_deleted = False
                     log.warning("group %.200s: nothing is deleted: %s", held.group_id, error.name)
                 else:
                     held.offsets.removed(committed, log_offset)

@@ -13,11 +13,11 @@ from broker.purgatory import Timers
 from protocol.errors import ErrorCode
 
 EFFECTS_AT_ONCE = 100
-"""Effects in one turn of the loop. An answer takes about 20 us."""
+"""Maximum number of effects in one turn of the loop. An answer takes about 20 us."""
 
 
 class GroupEffects:
-    """Knows which request waits under which ticket. `stored(held, number, error)` gets the outcome of each record."""
+    """Keeps the waiting requests by their tickets. Calls `stored(held, number, error)` with the outcome of each record."""
 
     def __init__(
         self, writer: OffsetsWriter, stored: Callable[[HeldGroup, int, ErrorCode], None], timers: Timers
@@ -48,9 +48,9 @@ class GroupEffects:
         return ticket
 
     def run(self, held: HeldGroup, effects: Iterable[Effect]) -> None:
-        """Runs the effects in order, after all earlier ones. Running one may add others: a sole replica answers an append at once.
+        """Runs the effects in order, after all earlier effects. An effect may cause others at once, if this broker is the only replica.
 
-        Other requests are served while a large group is answered.
+        Other requests are served while the members of a large group are answered.
         """
         self._queue.extend((held, effect) for effect in effects)
         if not self._is_running:

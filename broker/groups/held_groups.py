@@ -12,7 +12,7 @@ from broker.groups.timers import NEVER
 
 
 class OwnedPartition:
-    """A partition of `__consumer_offsets`, from gaining its leadership until losing it. Each gain makes a new object."""
+    """A partition of `__consumer_offsets` that this broker leads. Each time that it gains the leadership, a new object is created."""
 
     __slots__ = ("deleted_topics", "groups", "is_loaded", "is_owned", "leader_epoch", "number")
 
@@ -27,7 +27,7 @@ class OwnedPartition:
 
 
 class HeldGroup:
-    """A group and its offsets. `is_held` is false once the partition is lost or the group removed: nothing may act for it then.
+    """A group and its offsets. When the partition is lost or the group removed, `is_held` becomes false: nothing may act for it then.
 
     `is_being_deleted`: the group's tombstones are being written.
     """
@@ -103,7 +103,7 @@ class PendingIds:
             self._ids[key] = None
 
     def remove(self, group_id: str, member_id: str) -> None:
-        """The member joins with the id, or leaves."""
+        """Called when the client joins with the id, or leaves."""
         key = (group_id, member_id)
         if key in self._ids:
             del self._ids[key]
@@ -118,5 +118,5 @@ class PendingIds:
 
 
 def _size(key: tuple[str, str]) -> int:
-    """Counts a whole group for each id. Usually many ids share a group, but an attacker can name another group in every request."""
+    """Approximate bytes of the id and a whole group: an attacker can name another group in every request."""
     return GROUP_BYTES + PENDING_BYTES + getsizeof(key[0]) + getsizeof(key[1])

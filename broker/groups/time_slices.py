@@ -1,4 +1,4 @@
-"""Splits long work into short slices with loop turns in between, so that no heartbeat waits for it (BUG-26)."""
+"""Splits long work into short slices with loop turns in between, so that no heartbeat waits for it (NET-4)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The deadlines of all groups: one heap, and one timer of the loop.
 
-A heartbeat only moves a group's deadline later, so it does not touch the heap. The group is called at the earlier time, and
+A heartbeat only postpones a group's deadline, so it does not touch the heap. The group is called at the earlier time, and then
 scheduled again for its next deadline.
 """
 
@@ -16,6 +16,7 @@ from broker.purgatory import TimerHandle, Timers
 
 NEVER = float("inf")
 STALE_MAX = 1_000
+"""The heap keeps at most this many entries that no longer count, and one more for each item with a deadline."""
 
 
 class Scheduled(Protocol):
@@ -53,7 +54,7 @@ class GroupTimers(Generic[Item]):
         return len(self._heap)
 
     def schedule(self, item: Item) -> None:
-        """The item's deadline may be earlier than before."""
+        """Sets the timer if the item's deadline is earlier than before. Must be called whenever that may be so."""
         deadline = item.next_deadline()
         if deadline is None or deadline >= item.armed_at:
             return
@@ -77,7 +78,7 @@ class GroupTimers(Generic[Item]):
         self._drop_stale()
 
     def _drop_stale(self, *, all_of_them: bool = False) -> None:
-        """Entries that do not count keep deleted groups in memory, so their number is limited."""
+        """Limits the number of entries that do not count, because they keep deleted groups in memory."""
         if len(self._heap) > self._armed + (0 if all_of_them else self._armed + STALE_MAX):
             counting = {id(item): (at, order, item) for at, order, item in self._heap if at == item.armed_at}
             self._heap = list(counting.values())

@@ -21,15 +21,15 @@ log = logging.getLogger(__name__)
 BACKLOG = 1024
 UNPROVEN_MAX = 16
 CLAIMED_MAX = 500
-"""A follower has one such connection to this broker for each of its fetchers (`num.replica.fetchers`)."""
-REFUSALS_TOLD_EVERY_S = 1.0
+"""Limit of connections that claim to be a follower's without proof. A follower has one for each of its fetchers."""
+REFUSALS_LOGGED_EVERY_S = 1.0
 
 
 class ConnectionCounts:
     """Counts the connections of all listeners, for `max.connections`, `max.connections.per.ip` and the shares of descriptors.
 
-    Client connections above the limit are refused. Connections of brokers have their own share. If that is exceeded, the connection that
-    has been silent for the longest time is closed: a follower fetches all the time, and must always get through (BAD-34).
+    Client connections above the limit are refused. Connections of brokers have their own share. When it is used up, a new one
+    replaces the one that has been silent for the longest time: followers fetch all the time, and must always get through (BAD-34).
     """
 
     def __init__(self, max_connections: int, max_per_address: int, shares: DescriptorShares | None = None) -> None:
@@ -57,7 +57,7 @@ class ConnectionCounts:
 
     @property
     def claims_max(self) -> int:
-        """The limit of connections that count as a broker's only because they claim it: half of the brokers' share."""
+        """The limit of connections that claim to be a follower's without proof: half of the brokers' share, at most CLAIMED_MAX."""
         return min(CLAIMED_MAX, max(self._brokers_share // 2, 1))
 
     def take(self, address: str) -> str:
@@ -79,7 +79,7 @@ class ConnectionCounts:
             del self._by_address[address]
 
     def take_broker(self, connection: ClientConnection) -> None:
-        """Counts a connection of a broker, or one on the brokers' own listener."""
+        """Counts a connection of a broker, or any connection on the brokers' own listener."""
         while len(self._of_brokers) >= max(self._brokers_share, 1):
             silent = min(self._of_brokers, key=lambda one: one.last_heard)
             del self._of_brokers[silent]
@@ -87,12 +87,12 @@ class ConnectionCounts:
         self._of_brokers[connection] = None
 
     def give_back_broker(self, connection: ClientConnection) -> None:
-        """Uncounts a connection of a broker that has ended."""
+        """No longer counts the connection, if it was counted as a broker's."""
         self._of_brokers.pop(connection, None)
 
 
 class Claim(IntEnum):
-    """What a first request claims about its sender: nothing, a follower without proof, a follower with what only it can know."""
+    """Whether the first request of a connection claims to come from a follower. PROVEN: it has the follower's broker epoch."""
 
     NONE = 0
     MADE = 1
@@ -100,10 +100,10 @@ class Claim(IntEnum):
 
 
 class AcceptorSettings(NamedTuple):
-    """`is_limited` is False for a listener of the brokers alone: they must always get through.
+    """`is_limited` is False for a listener that only brokers use: they must always get through.
 
-    If they share one with clients, `is_of_follower` recognises a follower's connection by its first request. Anyone can make that claim:
-    at most `claims_max` connections without proof are kept, and a new one replaces the oldest.
+    If brokers and clients share a listener, `is_of_follower` recognizes a follower's connection by its first request. Anyone can claim
+    to be a follower: at most `claims_max` connections without proof are kept, and a new one replaces the oldest.
     """
 
     listener: str
@@ -127,8 +127,8 @@ class Acceptor:
         self._settings = settings
         self._counts = counts
         self._monotonic = clock.monotonic
-        self._refusals_told_at = -REFUSALS_TOLD_EVERY_S
-        self._untold_refusals = 0
+        self._refusals_logged_at = -REFUSALS_LOGGED_EVERY_S
+        self._unlogged_refusals = 0
         self._processors = [
             Processor(
                 channel,
@@ -148,7 +148,7 @@ class Acceptor:
         self._sweeper: asyncio.Task[None] | None = None
 
     async def bind(self, host: str, port: int) -> int:
-        """Binds the port (0: a free one) and returns it. Raises OSError if it is not available."""
+        """Binds the port (0: a free one) and returns the bound port. Raises OSError if the port is not available."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             self._new_connection, host or None, port, backlog=BACKLOG, start_serving=False
@@ -203,14 +203,14 @@ class Acceptor:
     def _refused(self, connection: ClientConnection, reason: str) -> None:
         """Logs refusals, at most one line a second: a refused client may retry thousands of times."""
         now = self._monotonic()
-        self._untold_refusals += 1
-        if now - self._refusals_told_at >= REFUSALS_TOLD_EVERY_S:
-            others = f" ({self._untold_refusals - 1} earlier ones)" if self._untold_refusals > 1 else ""
+        self._unlogged_refusals += 1
+        if now - self._refusals_logged_at >= REFUSALS_LOGGED_EVERY_S:
+            others = f" (and {self._unlogged_refusals - 1} earlier connections)" if self._unlogged_refusals > 1 else ""
             log.warning("refused a connection of %s: %s%s", connection.peer, reason, others)
-            self._refusals_told_at, self._untold_refusals = now, 0
+            self._refusals_logged_at, self._unlogged_refusals = now, 0
 
     def _first_request(self, connection: ClientConnection, header: RequestHeader, frame: memoryview) -> str:
-        """The reason to close the connection, or ""."""
+        """Called with the first request of a connection. Returns the reason to close the connection, or ""."""
         is_of_follower = self._settings.is_of_follower
         assert is_of_follower is not None
         claim = is_of_follower(header, frame)

@@ -1,4 +1,4 @@
-"""Decides whether a connection is read, whether its requests are handled, and which answer is sent next. Pure.
+"""The states of a connection, the reasons why its requests wait, and the order of its answers. Pure.
 
   OPEN --our close, garbage, limits--> CLOSING (answers written before are still sent) --> CLOSED
   OPEN --the client closed it--------> CLOSED
@@ -25,7 +25,7 @@ class ConnectionState(Enum):
 
 
 class Hold:
-    """Bits: why requests of a connection wait. Plain ints, because they are read once per request."""
+    """Bits: the reasons why requests of a connection wait. Plain ints, because every request reads them."""
 
     ASYNC_API = 1
     """An API is awaiting something; later requests on the connection wait for it."""
@@ -34,15 +34,15 @@ class Hold:
     EARLY_ANSWERS = 4
     """Too many bytes of answers are held behind an earlier request that is parked."""
     ANOTHER_FETCH = 8
-    """A fetch came while another is unanswered: a connection has one at a time."""
-    HAD_ITS_SHARE = 32
-    """The connection got a large answer or sent a long fetch in this turn of the loop; others come first."""
+    """A fetch arrived while another is unanswered: a connection has one at a time."""
     NO_ROOM = 16
     """The unread answers of all clients leave no room for another fetch."""
+    HAD_ITS_SHARE = 32
+    """The connection got a large answer or sent a long fetch in this turn of the loop; others come first."""
 
 
 HELD_BYTES_MAX = 1024**2
-"""Limit for held answers of one connection, in bytes; above it, its next requests wait."""
+"""When the held answers of one connection have more bytes, its next requests wait."""
 
 
 class AnswerOrder:
@@ -62,7 +62,7 @@ class AnswerOrder:
         return self.received - self.answered
 
     def next_number(self) -> int:
-        """The number of the request that just arrived."""
+        """Numbers the request that has just arrived."""
         number = self.received
         self.received = number + 1
         return number

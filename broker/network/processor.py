@@ -25,26 +25,26 @@ RECEIVE_BUFFER_SIZE = 64 * 1024
 """Bytes."""
 
 REST_SIZE_MIN = 8 * 1024
-"""Least size of a connection's own buffer, in which an incomplete frame waits for its rest."""
+"""Minimum size of a connection's own buffer, in which an incomplete frame waits for its rest."""
 
 REST_KEPT_S = 10.0
 """Seconds after which an empty buffer is released."""
 
 WRITE_BUFFER_HIGH = 1024 * 1024
-"""Limit for answers that the client has not read, in bytes; above it, its next requests wait."""
+"""When the unread answers of one client have more bytes, its next requests wait."""
 
 COUNTED_FROM = 64 * 1024
-"""Bytes of a connection's answers that do not count towards those of all connections."""
+"""Unsent answers of a connection count towards those of all connections once they have more bytes, and then until all are sent."""
 
 WRITTEN_AT_ONCE = 256 * 1024
-"""When a connection has more bytes of answers, they are written before the other requests of this turn are handled."""
+"""When the answers of a connection have more bytes, they are written before the other requests of this turn are handled."""
 
 SLOW_BYTES = 64 * 1024
-"""A client that reads less in each of SLOW_SWEEPS sweeps is disconnected if there are too many unread answers."""
+"""A client that reads fewer bytes in each of SLOW_SWEEPS sweeps is disconnected if all unread answers exceed their limit."""
 SLOW_SWEEPS = 2
 
 LONG_FETCH = 512
-"""Bytes of a Fetch request that lists about twenty partitions."""
+"""A Fetch request with more bytes is *long*. It lists more than about twenty partitions."""
 
 HEAVY_S = 2.0
 """How long a connection counts as heavy after a large answer or a long fetch."""
@@ -52,8 +52,8 @@ HEAVY_S = 2.0
 LARGE_FRAME_S = 5.0
 """Time limit for a large frame while others wait for room."""
 
-CLOSINGS_TOLD = 20
-"""Limit of lines about closed connections between two sweeps."""
+CLOSINGS_LOGGED_MAX = 20
+"""Limit of log lines about closed connections between two sweeps."""
 
 JOINED_MAX = 64 * 1024
 """Bytes: answers that are sent together are joined up to this size; larger ones are sent as they are."""
@@ -69,8 +69,7 @@ _ZEROS = memoryview(bytes(LARGE_STEP_MAX))
 
 
 class Limits(NamedTuple):
-    """Limits of every connection: bytes of a frame, requests in flight, seconds for an incomplete frame, seconds of idling (None: for
-    ever), and how long a client may read nothing of its answers."""
+    """Limits of every connection. `idle_timeout_s` None: no limit. `answer_timeout_s`: for a client that reads nothing of its answers."""
 
     frame_bytes_max: int
     in_flight_max: int
@@ -287,7 +286,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._reserved = size
 
     def answer_room(self) -> int:
-        """Bytes that the answer to a fetch may have; 0 means none if possible."""
+        """Bytes that the answer to a fetch may have; 0: as few as possible."""
         return self._channel.answer_room(self)
 
     def retry_fetch(self) -> None:
@@ -296,7 +295,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.requeue_waiting()
 
     def renew_share(self) -> None:
-        """A new turn began after the connection used up its share of one. Requeues its waiting requests behind those of others."""
+        """Called in the turn after the connection used up its share. Requeues its waiting requests behind those of others."""
         self.hold &= ~Hold.HAD_ITS_SHARE
         if self.waiting and not self.hold and self.state is ConnectionState.OPEN:
             waiting, self.waiting = self.waiting, deque()
@@ -304,7 +303,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.requeue_waiting()
 
     def frame_handled(self, request: Request) -> None:
-        """The request's bytes are no longer needed."""
+        """Releases the room of the request's frame, which is no longer needed."""
         size, request.large_size = request.large_size, 0
         self._channel.large_handled(size)
 
@@ -356,7 +355,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Closes only this connection; answers that were written before are still sent."""
         if self.state is not ConnectionState.OPEN:
             return
-        self._processor.say("closing the connection of %s: %s", self.peer, reason)
+        self._processor.log_closing("closing the connection of %s: %s", self.peer, reason)
         self.flush()
         self.state = ConnectionState.CLOSING
         if self._transport is not None:
@@ -425,13 +424,13 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _start_reading(self) -> None:
-        """Unless a pause lasts."""
+        """Resumes reading, unless it is paused."""
         if not self._is_paused and not self._is_reading and self._transport is not None and self.is_open:
             self._is_reading = True
             self._transport.resume_reading()
 
-    def _is_refusing(self) -> bool:
-        """Whether no more requests are accepted from this connection now; reading is then paused."""
+    def _pause_if_full(self) -> bool:
+        """Pauses reading if no more requests are accepted from this connection now. Returns True if it did."""
         in_flight = self._order.in_flight
         if in_flight >= self._limits.in_flight_max:
             self._pause()
@@ -444,12 +443,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         return False
 
     def _cut_frames(self, buffer: memoryview, end: int) -> None:
-        """Submits the whole frames in the first `end` bytes; the rest waits for more input, or becomes a large frame."""
+        """Submits the whole frames in the first `end` bytes. The rest waits for more input, or becomes the start of a large frame."""
         at = needed = 0
         while end - at >= 4:
             (size,) = _LENGTH.unpack_from(buffer, at)
             if not 0 < size <= self._limits.frame_bytes_max:
-                self.close(f"a frame of {size} bytes is above socket.request.max.bytes={self._limits.frame_bytes_max}")
+                size_max = self._limits.frame_bytes_max
+                self.close(f"a frame of {size} bytes: allowed are 1 to {size_max} (socket.request.max.bytes)")
                 return
             begin, stop = at + 4, at + 4 + size
             if stop > end:
@@ -460,7 +460,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 else:
                     needed = size + 4
                 break
-            if self._is_refusing():
+            if self._pause_if_full():
                 break
             at = stop
             if not self._submit(memoryview(bytes(buffer[begin:stop])), 0):
@@ -486,8 +486,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._rest[: len(data)] = data
 
     def _begin_large(self, buffer: memoryview, begin: int, end: int, size: int) -> bool:
-        """Moves a large frame's first bytes to its own buffer. Returns False, with reading paused, if it must wait."""
-        if self._is_refusing():
+        """Moves a large frame's first bytes to its own buffer. Returns False, with reading paused, if the frame must wait."""
+        if self._pause_if_full():
             return False
         if self.hold:
             self._pause()
@@ -527,7 +527,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not self._held and now - self.last_heard > REST_KEPT_S:
             self._rest = NOTHING
         is_late = self._frame is not None and now - self._large_began > LARGE_FRAME_S
-        # A producer's frame may be late because the broker has no room for it.
+        # A frame of the size of a producer's may be late because the broker has no room for it.
         if (
             is_late
             and self._channel.is_short_of_room
@@ -557,7 +557,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if now - self._took_at > self._limits.answer_timeout_s:
             return f"it read nothing of its answers for {self._limits.answer_timeout_s:g} s"
         if self._slow_sweeps >= SLOW_SWEEPS and self._channel.unsent.is_short:
-            return f"{self._unsent + self._early} bytes of answers that it hardly reads (queued.max.response.bytes)"
+            return f"it hardly reads its {self._unsent + self._early} bytes of answers (queued.max.response.bytes)"
         return ""
 
 
@@ -565,7 +565,7 @@ FirstRequest = Callable[[ClientConnection, RequestHeader, memoryview], str]
 
 
 class Processor:
-    """A share of one listener's connections: their limits, and a regular check for overdue ones."""
+    """A part of one listener's connections: their limits, and a regular check for overdue ones."""
 
     def __init__(
         self,
@@ -585,13 +585,13 @@ class Processor:
         self._released = released
         self.connections: dict[ClientConnection, None] = {}
         self._closing: set[ClientConnection] = set()
-        self._told = 0
+        self._closings = 0
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_SIZE))
 
-    def say(self, text: str, *values: object) -> None:
-        """Logs a line about a connection, at most CLOSINGS_TOLD lines between two sweeps."""
-        self._told += 1
-        if self._told <= CLOSINGS_TOLD:
+    def log_closing(self, text: str, *values: object) -> None:
+        """Logs a line about a connection, at most CLOSINGS_LOGGED_MAX lines between two sweeps."""
+        self._closings += 1
+        if self._closings <= CLOSINGS_LOGGED_MAX:
             log.info(text, *values)
 
     def admit(self, connection: ClientConnection) -> bool:
@@ -610,9 +610,9 @@ class Processor:
     def sweep(self) -> None:
         """Called every `SWEEP_S`: closes overdue connections, and aborts those that were already closing one sweep ago."""
         now = self.clock.monotonic()
-        if self._told > CLOSINGS_TOLD:
-            log.info("and %d more connections", self._told - CLOSINGS_TOLD)
-        self._told = 0
+        if self._closings > CLOSINGS_LOGGED_MAX:
+            log.info("closed %d more connections", self._closings - CLOSINGS_LOGGED_MAX)
+        self._closings = 0
         self.channel.wake_fetches()
         for connection in [c for c in self._closing if c in self.connections]:
             connection.abort()
@@ -622,7 +622,7 @@ class Processor:
             if reason:
                 connection.close(reason)
             elif stall := connection.stalled(now):
-                self.say("disconnecting %s: %s", connection.peer, stall)
+                self.log_closing("disconnecting %s: %s", connection.peer, stall)
                 connection.abort()
             if connection.state is ConnectionState.CLOSING:
                 self._closing.add(connection)

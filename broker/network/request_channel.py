@@ -1,8 +1,8 @@
 """The bounded queues between the processors and the request handler (NET-1, NET-2).
 
 Requests that one turn of the loop reads are handled together right after it, in the order of arrival, without a task or a wake-up
-per request. To let reading and writing continue in between, a turn handles at most `SLICE` requests of a queue, or stops after
-`SLICE_S`. There are two queues. Requests of consumers that recently got a large answer or sent a long fetch are *heavy*: they have
+per request. To let reading and writing continue in between, a turn handles at most `SLICE` requests of each queue, and
+stops after a time. There are two queues. Requests of consumers that recently got a large answer or sent a long fetch are *heavy*: they have
 their own queue, which comes second in each turn.
 
 The memory of requests is bounded in two ways:
@@ -32,29 +32,30 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import Buffer, RequestHeader, response_header
 
 SLICE = 64
-"""Limit of requests that one turn of the loop handles, for each of the two queues."""
+"""Limit of requests of each queue that one turn of the loop handles."""
 SLICE_S = 0.005
-"""Time limit for the ordinary requests of a turn together; at least one is handled."""
+"""Time limit for all ordinary requests of a turn; at least one is handled."""
 HEAVY_SLICE_S = 0.001
-"""The same for heavy requests: a turn has one large answer, or some small ones."""
+"""Time limit for all heavy requests of a turn: one large answer, or some small ones."""
 MODEST_FRAME_MAX = 2 * 1024 * 1024
 """Largest usual frame of a producer, in bytes. Such frames are *modest*: they have more room than larger ones."""
 MODEST_EXTRA_DIVISOR = 4
 """The additional room of modest frames is `queued.max.request.bytes` divided by this number."""
 LARGE_STEP_MAX = 1024 * 1024
 LARGE_STEP_MIN = 64 * 1024
-"""The buffer of a large frame grows at once by at most LARGE_STEP_MAX bytes, or LARGE_STEP_MIN while very many arrive."""
 MANY_LARGE = 8
+"""The buffer of a large frame grows at once by at most LARGE_STEP_MAX bytes. While MANY_LARGE or more arrive, the steps are smaller, down
+to LARGE_STEP_MIN."""
 LARGE_TURN_MAX = 8 * 1024 * 1024
-"""Bytes of large frames that are read in one turn of the loop. Connections with more bytes continue in the next turn."""
+"""Bytes of all large frames that are read in one turn of the loop. Connections with more bytes continue in the next turn."""
 LONG_QUEUE = 8
-"""While this many requests are queued, an answer to a fetch has at most ANSWER_IN_A_QUEUE bytes, so that they are served soon."""
+"""While this many requests are queued, an answer to a fetch has at most ANSWER_IN_A_QUEUE bytes, so that their turn comes soon."""
 ANSWER_IN_A_QUEUE = 1024 * 1024
 WOKEN_AT_ONCE = 16
 """Limit of waiting fetches that one call of `wake_fetches` retries."""
 
 NO_FRAME = memoryview(b"")
-"""Replaces a request's decoded frame, so that a waiting answer does not keep it in memory."""
+"""Replaces a request's frame after decoding, so that a waiting request does not keep it in memory."""
 
 
 class Connection(Protocol):
@@ -150,7 +151,7 @@ class Request:
     def respond_in_turn(self, make: Callable[[], bytes]) -> None:
         """Like `respond_small`; `make` is called when all earlier requests of the connection are answered.
 
-        For changing content: an answer made now could be old when it is sent.
+        For content that changes: an answer made now could be outdated when it is sent.
         """
         header = self.header
         head = response_header(header.api_key, header.api_version, header.correlation_id)
@@ -162,7 +163,7 @@ class Request:
         self.connection.answer_in_turn(self.number, parts)
 
     def respond_nothing(self) -> None:
-        """Ends the request without a response (acks=0); those of later requests may be sent."""
+        """Ends the request without a response (acks=0). Responses to later requests may then be sent."""
         self.connection.answer(self.number, ())
 
     def close(self, reason: str) -> None:
@@ -222,7 +223,7 @@ class RequestChannel:
     # -- requests ------------------------------------------------------------------------------------------------
 
     def has_room(self, connection: Connection, in_flight: int) -> bool:
-        """Whether a connection with `in_flight` requests may have another. When the queue is crowded, each has one at a time, so
+        """Whether a connection with `in_flight` requests may have another. When the queue is crowded, each connection has one, so
         that a client that pipelines on hundreds of connections does not get ahead of others (BAD-5)."""
         queued = len(self._heavy if connection.is_heavy else self._queue)
         return queued < self._crowd or (not in_flight and queued < self._max_requests)
@@ -372,7 +373,7 @@ class RequestChannel:
     # -- large frames --------------------------------------------------------------------------------------------
 
     def large_step(self) -> int:
-        """Bytes by which a large frame's buffer grows at most: less while many arrive, since all may be read in one turn."""
+        """Maximum bytes by which a large frame's buffer grows at once: less while many arrive, since all may be read in one turn."""
         return max(LARGE_STEP_MAX // (1 + len(self._large) // MANY_LARGE), LARGE_STEP_MIN)
 
     def may_read_large(self, connection: Connection) -> bool:
@@ -386,7 +387,7 @@ class RequestChannel:
 
     @property
     def is_short_of_room(self) -> bool:
-        """Whether large frames take `queued.max.request.bytes` or more."""
+        """Whether large frames have reached `queued.max.request.bytes`."""
         return 0 <= self._max_large_bytes <= self.large_bytes
 
     def large_began(self, connection: Connection, size: int) -> None:

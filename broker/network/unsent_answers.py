@@ -1,15 +1,15 @@
-"""Answers that clients have not read yet, of all connections together (NET-2). Pure.
+"""The bytes of answers that clients have not read yet, of all connections together (NET-2). Pure.
 
-Above `queued.max.response.bytes`, a connection with anything unsent has no further request handled, a fetch gets at most ANSWER_MIN
-bytes or its first batch, and a client that reads next to nothing is disconnected (`Processor.sweep`). At twice as much, consumers'
-fetches wait until there is room; followers' do not. Answers become smaller long before that: each gets an eighth of the remaining room,
-so that clients that read find room while others do not read.
+From `queued.max.response.bytes` on, a connection with counted unsent answers has no further request handled, a fetch gets at most
+ANSWER_MIN bytes or its first batch, and a client that reads next to nothing is disconnected (`Processor.sweep`). From twice that limit
+on, fetches of consumers wait until there is room; fetches of followers do not. Answers become smaller long before the limit: each gets
+an eighth of the remaining room, so that clients that read find room while others do not read.
 """
 
 from __future__ import annotations
 
 ANSWER_MAX = 8 * 1024 * 1024
-"""Limit of one answer to a fetch, in bytes, unless its first batch is larger. To read 8 MB takes 5 ms."""
+"""Limit of one answer to a fetch, in bytes, unless its first batch is larger. A read of 8 MiB takes 5 ms."""
 ANSWER_MIN = 64 * 1024
 SHARES = 8
 PLENTY = SHARES * ANSWER_MAX
@@ -32,10 +32,11 @@ class UnsentAnswers:
 
     @property
     def is_exhausted(self) -> bool:
+        """Whether the unread answers have reached twice the limit."""
         return 0 <= 2 * self.max_bytes <= self.total
 
     def room(self) -> int:
-        """Bytes that the answer to one more fetch may have; 0 if it must wait."""
+        """Bytes that the answer to one more fetch may have; 0 if a consumer's fetch must wait."""
         most = self.max_bytes
         left = most - self.total
         if left >= PLENTY or most < 0:

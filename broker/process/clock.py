@@ -1,4 +1,4 @@
-"""Time, injected: nothing below `broker.main` reads a clock directly."""
+"""The clocks of a broker. `broker.main` creates them and passes them on, so that tests can set the time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Clock(Protocol):
     """The clocks that the broker uses."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back, and stop while the machine is suspended: for timeouts and lags."""
+        """Seconds that never go back, without the time for which the machine was suspended: for time-outs and lags."""
         ...
 
     def since_boot(self) -> float:
-        """Seconds that never go back, and continue while the machine is suspended: for leases, since others continue to count."""
+        """Seconds that never go back, with the time for which the machine was suspended: leases may end during a suspension."""
         ...
 
     def wall_ms(self) -> int:
@@ -26,7 +26,7 @@ class Clock(Protocol):
 
 
 def _since_boot() -> Callable[[], float]:
-    """CLOCK_BOOTTIME on Linux, CLOCK_MONOTONIC on macOS (Python's own monotonic stops there). Elsewhere suspensions are not seen."""
+    """CLOCK_BOOTTIME on Linux, CLOCK_MONOTONIC on macOS, which both count suspended time. `time.monotonic` elsewhere, which may not."""
     for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC"):
         if hasattr(time, name) and (name == "CLOCK_BOOTTIME" or sys.platform == "darwin"):
             return partial(time.clock_gettime, getattr(time, name))

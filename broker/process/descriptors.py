@@ -21,16 +21,16 @@ from typing import NamedTuple
 log = logging.getLogger(__name__)
 
 WANTED_MAX = 1 << 20
-"""The most descriptors that are requested, even if the hard limit is higher."""
+"""The broker raises its limit to at most this number, even if the hard limit is higher."""
 BROKERS_MAX = 1024
 SPARE_MAX = 64
 CONTROL_MAX = 256
 OWN_MIN, OWN_MAX = 58, 128
-"""Listeners, ZooKeeper, lock files, event log, connections to other brokers."""
+"""Descriptors for listeners, ZooKeeper, lock files, logs, and connections to other brokers."""
 
 
 class DescriptorShares(NamedTuple):
-    """The shares of `limit` descriptors: connections of clients, of brokers, to the control listener; files; a reserve for files."""
+    """The shares of `limit` descriptors. `spare` is a reserve for files; `control` is for connections to the control listener."""
 
     limit: int
     clients: int
@@ -52,7 +52,7 @@ def shares_of(limit: int) -> DescriptorShares:
 
 
 def limit_now() -> int:
-    """The soft limit, which may have been changed while the process runs (`prlimit`)."""
+    """The soft limit, which may change while the process runs (`prlimit`); WANTED_MAX if it is unlimited."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return WANTED_MAX if soft == resource.RLIM_INFINITY else soft
 

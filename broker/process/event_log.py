@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 _AS_JSON = json.JSONEncoder(default=str, separators=(",", ":"), allow_nan=False).encode
 
 RETRY_S = 1.0
-"""While the file cannot be written, one event per this many seconds is tried: each try costs the loop a call to a failing disk."""
+"""While the file cannot be written, one event in this many seconds is tried, because each try calls a failing disk on the loop."""
 
 
 class EventLog:
@@ -58,11 +58,8 @@ class EventLog:
         row = {"time_ms": self._clock.wall_ms(), "kind": kind, **fields}
         try:
             text = _AS_JSON(row)
-        except (
-            TypeError,
-            ValueError,
-            RecursionError,
-        ):  # NaN, a key that is not a string, a cycle: still write valid JSON
+        except (TypeError, ValueError, RecursionError):
+            # NaN, a key that is not a string, or a cycle.
             text = _AS_JSON({"time_ms": row["time_ms"], "kind": kind, "text": repr(fields)})
         return text.encode() + b"\n"
 

@@ -16,14 +16,14 @@ from pathlib import Path
 
 LOOK_S = 5.0
 SHARE_OF_TIME = 0.01
-"""The share of time to spend on trims, because a trim locks the heap. A trim of 50 ms is repeated after 5 s at the earliest."""
+"""Maximum share of time for trims, because a trim locks the heap. After a trim of 50 ms, the next one comes 5 s later at the earliest."""
 GROWN_BYTES = 32 * 1024 * 1024
-"""Growth over the smallest size of the process that triggers a trim."""
+"""The heap is trimmed if the process is larger by this than at its smallest."""
 STATM = Path("/proc/self/statm")
 
 
 def resident_bytes() -> int:
-    """The resident memory; 0 if the system does not report it."""
+    """The resident memory of this process; 0 if the system does not report it."""
     try:
         return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -40,7 +40,7 @@ def trim_function() -> Callable[[int], int] | None:
 
 
 async def give_back_regularly(resident: Callable[[], int] = resident_bytes, look_s: float = LOOK_S) -> None:
-    """Trims the heap when the process has grown. Runs until it is cancelled."""
+    """Trims the heap when the process has grown. Runs until cancelled; returns at once without glibc."""
     trim = trim_function()
     if trim is None:
         return
@@ -54,7 +54,7 @@ async def give_back_regularly(resident: Callable[[], int] = resident_bytes, look
 
 
 def _timed(trim: Callable[[int], int]) -> float:
-    """Seconds of this thread, without the time taken by other processes."""
+    """Calls `trim`. Returns the seconds of processor time that it took."""
     begun = time.thread_time()
     trim(0)
     return time.thread_time() - begun

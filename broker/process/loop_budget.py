@@ -1,4 +1,4 @@
-"""A single budget of the loop's time for all long work of the process (NET-4).
+"""One budget of the event loop's time for all long work of the process (NET-4).
 
 Work on thousands of partitions runs on the loop, between the requests of clients. Each such task asks the budget after every
 partition. All of them together get `SLICE_S` of one turn of the loop; then they wait, in order of arrival, and the next turn serves

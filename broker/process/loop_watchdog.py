@@ -34,9 +34,9 @@ LIMIT_S = 0.05
 LOOK_S = 0.04
 """How often the thread checks whether a tick is late."""
 LATE_S = 0.01
-"""If a check finds the tick later than this, it takes the loop's stack."""
+"""A check that finds the tick later than this takes the loop's stack."""
 QUIET_S = 10.0
-"""The log names at most one long turn in this time; the event log has all of them."""
+"""The server log names at most one long turn in this time; the event log has all long turns."""
 BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 STACK_DEPTH = 6
 OWN_CODE = ("broker/", "controller/", "protocol/")
@@ -163,7 +163,7 @@ class LoopWatchdog:
     def _look_on(self) -> None:
         while not self._stopping.wait(LOOK_S):
             if self._monotonic() - self._due > LATE_S:
-                # Between the long call and the tick, the loop itself runs: that look does not replace the earlier one.
+                # After the long call, and before the tick, the stack may have no call of the broker: it does not replace the earlier stack.
                 self._stack = describe(sys._current_frames().get(self._loop_thread)) or self._stack
 
 

@@ -2,16 +2,17 @@
 
 A thread of the metrics server makes the page, so a scrape does not block the event loop. It only reads plain numbers. There is no page
 unless `metrics.listener` names an address: anyone who reaches the address may read the page. Because each connection takes a thread
-of the broker, at most REQUESTS_MAX connections are served at a time, with a time-out of REQUEST_TIMEOUT_S.
+of the broker, at most CONNECTIONS_MAX connections are served at a time, with the time-out CONNECTION_TIMEOUT_S.
 """
 
 from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from socketserver import ThreadingMixIn
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
@@ -20,9 +21,14 @@ from prometheus_client.registry import Collector
 
 from broker.process.loop_watchdog import BUCKETS_S, TurnTimes
 
-REQUESTS_MAX = 8
-"""Limit of answering threads; further requests are not answered. A scrape takes milliseconds."""
-REQUEST_TIMEOUT_S = 5.0
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication
+
+NO_PAGES: Mapping[str, Any] = MappingProxyType({})
+
+CONNECTIONS_MAX = 8
+"""Limit of connections that are served at a time; further ones are closed. A scrape takes milliseconds."""
+CONNECTION_TIMEOUT_S = 5.0
 """How long the server waits for a client that sends nothing, or does not read."""
 
 
@@ -40,7 +46,7 @@ class LoopTurns(Collector):
         longest.add_metric([times.longest_call], times.longest_s)
         yield longest
         turns = HistogramMetricFamily(
-            "ottla_loop_turn_seconds", "Turns of the event loop that a timer each 20 ms has seen"
+            "ottla_loop_turn_seconds", "Duration of the event loop's turns, measured by a timer every 20 ms"
         )
         bounds = [*map(str, BUCKETS_S), "+Inf"]
         buckets, seen = [], 0
@@ -56,7 +62,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     request_queue_size = 128
 
     def __init__(self, *args: Any, **named: Any) -> None:
-        self._slots = threading.BoundedSemaphore(REQUESTS_MAX)
+        self._slots = threading.BoundedSemaphore(CONNECTIONS_MAX)
         super().__init__(*args, **named)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -76,23 +82,34 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = REQUEST_TIMEOUT_S
+    timeout = CONNECTION_TIMEOUT_S
 
     def log_message(self, *_: Any) -> None:
         """Keeps clients' requests out of the broker's log."""
 
 
+def _routed(metrics: WSGIApplication, pages: Mapping[str, WSGIApplication]) -> WSGIApplication:
+    def route(environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        path = str(environ.get("PATH_INFO", ""))
+        for start, page in pages.items():
+            if path == start or path.startswith(f"{start}/"):
+                return page(environ, start_response)
+        return metrics(environ, start_response)
+
+    return route
+
+
 class MetricsServer:
     """Serves the page. Raises OSError if the address cannot be used."""
 
-    def __init__(self, host: str, port: int, times: TurnTimes) -> None:
-        """Port 0 means a free port. `self.port` is the bound port."""
+    def __init__(self, host: str, port: int, times: TurnTimes, pages: Mapping[str, WSGIApplication] = NO_PAGES) -> None:
+        """Port 0 means a free port. `self.port` is the bound port. `pages`: further pages, by the start of their path."""
         registry = CollectorRegistry()
         registry.register(LoopTurns(times))
         ProcessCollector(registry=registry)
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         server = type("MetricsHttpServer", (_Server,), {"address_family": family})
-        self._server: WSGIServer = make_server(host, port, make_wsgi_app(registry), server, _Handler)
+        self._server: WSGIServer = make_server(host, port, _routed(make_wsgi_app(registry), pages), server, _Handler)
         self.port = int(self._server.server_port)
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()

@@ -1,6 +1,6 @@
 """A file to which lines are appended. A full file is rotated: `name` becomes `name.1`, `name.1` becomes `name.2`, and so on.
 
-Output that clients cause thus never fills a disk: it takes at most `bytes_max * (old_files + 1)` bytes. Readers of the file read the
+Output that clients cause thus never fills a disk: all files together take about `bytes_max * (old_files + 1)` bytes. Readers read the
 old files first (`tools/cluster/log_parts.py`).
 """
 
@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 
 
 class Rotation(NamedTuple):
-    """A file of `bytes_max` bytes is rotated; `old_files` rotated files are kept."""
+    """A file is rotated when it has `bytes_max` bytes; `old_files` rotated files are kept."""
 
     bytes_max: int
     old_files: int
@@ -48,7 +48,7 @@ class RotatedFile:
             data = b"\n" + line if self._is_torn else line
             written = os.write(self._fd, data)
             self._size += written
-            # A full disk accepts part of a line. The next line must not be joined to it.
+            # A full disk may accept only a part of a line. The next line must not continue it.
             self._is_torn = written != len(data)
             if self._is_torn:
                 self._size += os.write(self._fd, data[written:])

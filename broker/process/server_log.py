@@ -22,12 +22,12 @@ from broker.process.rotated_file import SERVER_LOG_ROTATION, Rotation, open_to_a
 from protocol.plain_text import escaped, escaped_lines, shortened
 
 BURST = 100
-"""Lines of one kind that are written at once."""
+"""Lines of one kind that may be written at once."""
 LINES_PER_S = 1.0
-"""Lines of one kind per second that are written after that."""
+"""Lines of one kind that may be written per second after a burst."""
 MESSAGE_LENGTH_MAX = 4096
-"""Limit of characters in a message, and in each line of its traceback, which keeps all its lines."""
-TELL_INTERVAL_S = 10.0
+"""Limit of characters in a message, and in each line of a traceback. The number of a traceback's lines is not limited."""
+REPORT_INTERVAL_S = 10.0
 """How often omitted lines are reported if no further line of their kind is written."""
 LAYOUT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 STDOUT, STDERR = 1, 2
@@ -71,19 +71,19 @@ class LineLimit:
         kind.lines = min(BURST, kind.lines + (now - kind.at) * LINES_PER_S)
         kind.at = now
         if kind.lines < 1:
-            kind.left_out += 1
+            kind.omitted += 1
             return None
         kind.lines -= 1
-        left_out, kind.left_out = kind.left_out, 0
-        return left_out
+        omitted, kind.omitted = kind.omitted, 0
+        return omitted
 
-    def left_out(self) -> list[logging.LogRecord]:
-        """A line for each kind of which lines were omitted since the last report."""
+    def omitted(self) -> list[logging.LogRecord]:
+        """One line for each kind of which lines were omitted since the last report."""
         found = []
         for kind in self._kinds.values():
-            if kind.left_out:
-                found.append(kind.told(kind.left_out))
-                kind.left_out = 0
+            if kind.omitted:
+                found.append(kind.report(kind.omitted))
+                kind.omitted = 0
         return found
 
 
@@ -96,15 +96,15 @@ class _Kind:
         self.text = str(first.msg)
         self.lines = float(BURST)
         self.at = now
-        self.left_out = 0
+        self.omitted = 0
 
-    def told(self, count: int) -> logging.LogRecord:
+    def report(self, count: int) -> logging.LogRecord:
         message = f"and {count:,} more lines like this one: {self.text}"
         return logging.LogRecord(self.logger, self.level, "", 0, message, None, None)
 
 
 class ServerLogHandler(logging.Handler):
-    """Writes to file descriptor 2. With `path` that descriptor refers to the file, which is rotated."""
+    """Writes to file descriptor 2. With `path`, descriptors 1 and 2 refer to that file, which is rotated."""
 
     def __init__(self, path: Path | None = None, rotation: Rotation = SERVER_LOG_ROTATION) -> None:
         super().__init__()
@@ -116,30 +116,30 @@ class ServerLogHandler(logging.Handler):
         self._rotation = rotation
         self._is_failing = False
         if path is not None:
-            self._lead_to_file(path)
+            self._redirect_to_file(path)
 
     def emit(self, record: logging.LogRecord) -> None:
-        left_out = self.limit.admit(record)
-        if left_out is None:
+        omitted = self.limit.admit(record)
+        if omitted is None:
             return
-        if left_out:
-            told = logging.LogRecord(
-                record.name, record.levelno, "", 0, f"and {left_out:,} more lines like the next one", None, None
+        if omitted:
+            report = logging.LogRecord(
+                record.name, record.levelno, "", 0, f"and {omitted:,} more lines like the next one", None, None
             )
-            self._write(told)
+            self._write(report)
         self._write(record)
 
-    def tell_left_out(self) -> None:
+    def report_omitted(self) -> None:
         """Reports how many lines were omitted."""
         with self.lock or contextlib.nullcontext():
-            for record in self.limit.left_out():
+            for record in self.limit.omitted():
                 self._write(record)
 
     async def run(self) -> None:
         """Reports omitted lines regularly, until cancelled."""
         while True:
-            await asyncio.sleep(TELL_INTERVAL_S)
-            self.tell_left_out()
+            await asyncio.sleep(REPORT_INTERVAL_S)
+            self.report_omitted()
 
     def _write(self, record: logging.LogRecord) -> None:
         try:
@@ -147,7 +147,7 @@ class ServerLogHandler(logging.Handler):
             os.write(STDERR, line.encode(errors="backslashreplace"))
             if self._path is not None and os.fstat(STDERR).st_size > self._rotation.bytes_max:
                 put_aside(self._path, self._rotation.old_files)
-                self._lead_to_file(self._path)
+                self._redirect_to_file(self._path)
             self._is_failing = False
         except OSError as error:
             if not self._is_failing:
@@ -162,7 +162,7 @@ class ServerLogHandler(logging.Handler):
             return f"this message cannot be formatted: {escaped(repr(record.msg))}: {escaped(repr(error))}\n"
 
     @staticmethod
-    def _lead_to_file(path: Path) -> None:
+    def _redirect_to_file(path: Path) -> None:
         fd = open_to_append(path)
         os.dup2(fd, STDOUT)
         os.dup2(fd, STDERR)
@@ -178,7 +178,7 @@ def set_up(path: Path | None = None) -> ServerLogHandler:
 
 
 def say(line: str) -> None:
-    """Writes a line without a log prefix: the broker serves, or the reason why it does not start."""
+    """Writes a line to stderr without a log prefix: that the broker is ready, or why it does not start."""
     print(escaped(shortened(line, MESSAGE_LENGTH_MAX)), file=sys.stderr, flush=True)
 
 

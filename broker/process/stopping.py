@@ -20,13 +20,13 @@ HAND_OVER_SHARE = 0.4
 BEFORE_FLUSH_SHARE = 0.6
 """Share of the whole time for everything before the logs are flushed. The flush gets the rest."""
 FAREWELL_S = 2.0
-"""The end of the time, reserved for closing the ZooKeeper session."""
+"""The last seconds of the time are reserved for closing the ZooKeeper session."""
 STUCK_LOOP_S = 3.0
-"""How long after the whole time a watchdog thread ends a process whose loop is blocked, and prints its stack."""
+"""If the stop takes this much longer than the whole time, the loop is blocked: a thread prints the stacks and ends the process."""
 
 
 class StopTime:
-    """Call `begin` once. After that each step gets the time that is left for it."""
+    """The time of one stop. `begin` starts it; each step then gets the time that is left for it."""
 
     def __init__(self, timeout_s: float, monotonic: Callable[[], float]) -> None:
         self._timeout_s = timeout_s
@@ -46,12 +46,12 @@ class StopTime:
         faulthandler.cancel_dump_traceback_later()
 
     def hurry(self) -> None:
-        """Ends the hand-over, because a person does not want to wait for the controller."""
+        """Cancels the hand-over, because a person does not want to wait for the controller."""
         if self._hand_over is not None:
             self._hand_over.cancel()
 
     async def hand_over(self, work: Coroutine[None, None, object]) -> None:
-        """Lets the controller move leaderships away, in its share of the time."""
+        """Runs `work`, in which the controller moves the leaderships away, for at most HAND_OVER_SHARE of the time. Logs its error."""
         self._hand_over = asyncio.ensure_future(work)
         await asyncio.wait((self._hand_over,), timeout=self._left_s(self._timeout_s * HAND_OVER_SHARE))
         if not self._hand_over.done():
@@ -105,9 +105,9 @@ async def unless_stopped(work: Coroutine[None, None, object], stop: asyncio.Even
 
 
 def end_process(exit_code: int) -> None:
-    """Ends the process without waiting for busy threads, as the interpreter would: they may wait for a disk, or recover a log.
+    """Ends the process at once. The interpreter would wait for busy threads, which may wait for a disk or recover a log.
 
-    This is no worse than a crash: the directories that the threads work on have no marker of a clean stop.
+    This is no worse than a crash: the directories on which the threads work have no marker of a clean stop.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -13,7 +13,7 @@ from protocol.types import NO_EPOCH, NO_LEADER, TopicPartition
 
 
 class HostedPartitions:
-    """TopicPartition -> Partition. `make` makes one that has no log and no role yet."""
+    """TopicPartition -> Partition. `make` creates a Partition without a log and a role."""
 
     def __init__(self, metadata: MetadataCache, make: Callable[[TopicPartition], Partition]) -> None:
         self._metadata = metadata
@@ -31,7 +31,7 @@ class HostedPartitions:
 
     @property
     def by_key(self) -> Mapping[tuple[str, int], Partition]:
-        """(topic, number) -> partition, for lookups of very many partitions."""
+        """(topic, number) -> partition. Looking up very many partitions by tuples is faster."""
         return self._partitions  # type: ignore[return-value]
 
     def get(self, tp: TopicPartition) -> Partition | None:
@@ -42,8 +42,23 @@ class HostedPartitions:
         return tp in self._partitions or self._metadata.partition(tp) is not None
 
     def topic_name(self, topic_id: uuid.UUID) -> str | None:
-        """The name, from the metadata or from a LeaderAndIsr. The latter comes first, and followers fetch new partitions at once."""
+        """The name, from the metadata or a LeaderAndIsr: followers fetch new partitions before UpdateMetadata arrives."""
         return self._metadata.topic_name(topic_id) or self._new_topics.get(topic_id)
+
+    def topic_id(self, tp: TopicPartition) -> str | None:
+        """The topic id of the partition's log, as text. None if it is not here or has no id."""
+        partition = self._partitions.get(tp)
+        return None if partition is None else partition.topic_id
+
+    def resolve(self, topic_id: uuid.UUID, number: int) -> TopicPartition | None:
+        """None if the id is unknown, or if the log that is here belongs to another topic of the same name, which was created after the
+        deletion of the first one."""
+        name = self.topic_name(topic_id)
+        if name is None:
+            return None
+        tp = TopicPartition(name, number)
+        of_log = self.topic_id(tp)
+        return None if of_log is not None and topic_id_uuid(of_log) != topic_id else tp
 
     def learn_topics(self, topic_ids: Mapping[str, str]) -> None:
         """Adds the topics of a LeaderAndIsr: name -> id as text."""

@@ -9,7 +9,8 @@ the leader counts both the old and the proposed members as in sync. A leader has
 3. After a lost connection it is unknown if the write was applied, so the znode is read again (BUG-5). If it has this
    leader's write, its version is adopted. If it is unchanged, the write is repeated. If it has another leader epoch, the
    controller has decided otherwise: conflict.
-4. After an expansion the newcomer's znode is read again. If it has changed, the result says so to the leader.
+4. After an expansion the newcomer's znode is read again. If the newcomer bounced since it fetched, the result names it in
+   `doubtful`, and the leader proposes to remove it.
 5. Written changes are announced in `/isr_change_notification`, several partitions in one node (CTL-13).
 """
 
@@ -60,7 +61,7 @@ class IsrOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class IsrResult:
-    """`state` is what ZooKeeper has now, with its version (COMMITTED only). `doubtful` are newcomers that have bounced since."""
+    """`state` and its version are ZooKeeper's if COMMITTED, else the proposal's. `doubtful`: newcomers that may have bounced."""
 
     outcome: IsrOutcome
     state: LeaderAndIsr
@@ -71,7 +72,7 @@ class IsrResult:
 class IsrProposal:
     """Write `state` if the znode's version is `state.zk_version`. `newcomers`: broker id -> broker epoch that fetched.
 
-    `is_wanted` is called before every attempt. It is False once the leadership that proposed has ended.
+    `is_wanted()` is called before every attempt. It is False once the generation that proposed has ended.
     """
 
     topic_partition: TopicPartition
@@ -82,7 +83,7 @@ class IsrProposal:
 
 
 class IsrWriter(Protocol):
-    """Takes the proposals of partitions. Results come through the proposal's `on_result`, on the loop, never from inside `propose`."""
+    """Takes the proposals of partitions. Calls a proposal's `on_result` later on the loop, never inside `propose`."""
 
     def propose(self, proposal: IsrProposal) -> None: ...
 
@@ -157,7 +158,7 @@ class IsrUpdates:
             self._writer = None
 
     async def _write_round(self, batch: Sequence[IsrProposal]) -> list[IsrProposal]:
-        """Writes each proposal once. Returns those that may or may not have been applied."""
+        """Tries to write each proposal once. Returns those of which it is unknown whether they were applied."""
         stats = await self._broker_stats(batch)
         writable: list[tuple[IsrProposal, list[Op]]] = []
         for proposal in batch:
@@ -195,7 +196,7 @@ class IsrUpdates:
         return dict(zip(ids, stats, strict=True))
 
     def _operations(self, proposal: IsrProposal, stats: dict[int, Stat | None]) -> list[Op] | None:
-        """The multi of one proposal; None when a newcomer is not the broker that fetched."""
+        """The multi of one proposal; None if a newcomer has died or bounced since it fetched."""
         operations: list[Op] = []
         for broker_id, epoch in proposal.newcomers.items():
             stat = stats.get(broker_id)
@@ -222,20 +223,21 @@ class IsrUpdates:
             self._finish(proposal, IsrOutcome.COMMITTED, state, doubtful)
 
     async def _resolve_front(self, count: int) -> None:
-        """After a lost connection: finds out which of the first `count` waiting proposals were applied."""
+        """After a lost connection: finishes those of the first `count` waiting proposals that were applied or conflict."""
         front, rest = self._waiting[:count], self._waiting[count:]
         try:
             untouched = await self._read_again([p for p in front if p.is_wanted()], keep_untouched=True)
         except ZkError:
             return
-        # `propose` may have added some at the end during the await.
+        # During the await, `propose` may have added proposals at the end.
         self._waiting = untouched + rest + self._waiting[count + len(rest) :]
 
     async def _read_again(self, proposals: Sequence[IsrProposal], *, keep_untouched: bool) -> list[IsrProposal]:
-        """Step 3 of the module. Returns those whose znode is as it was before the write."""
+        """Step 3 of the module. With `keep_untouched`, returns the proposals whose znode is as it was before the write."""
         if not proposals:
             return []
         untouched: list[IsrProposal] = []
+        committed: list[tuple[IsrProposal, LeaderAndIsr]] = []
         found = await self._zk.get_many([PartitionStateZNode.path(p.topic_partition) for p in proposals])
         for proposal, node in zip(proposals, found, strict=True):
             state = _decoded(node)
@@ -246,7 +248,8 @@ class IsrUpdates:
                 untouched.append(proposal)
             else:
                 # Only the leader of this epoch writes without raising the epoch, so this is our own write.
-                self._finish(proposal, IsrOutcome.COMMITTED, state)
+                committed.append((proposal, state))
+        await self._finish_committed(committed)
         return untouched
 
     def _finish(
@@ -266,7 +269,7 @@ class IsrUpdates:
             if self._announcer is None:
                 self._announcer = asyncio.get_running_loop().create_task(self._announce())
         elif outcome is IsrOutcome.CONFLICT:
-            log.warning("%s: the ISR could not be written, the controller has decided otherwise", tp)
+            log.warning("%s: the ISR was not written: the controller has changed the partition's state", tp)
         if proposal.is_wanted():
             proposal.on_result(IsrResult(outcome, state, doubtful))
 
@@ -294,12 +297,12 @@ def _with_version(state: LeaderAndIsr, version: int) -> LeaderAndIsr:
 
 
 def _decoded(node: tuple[bytes, Stat] | None) -> LeaderAndIsr | None:
-    """The znode's state. None if there is no znode or it is unreadable, which stops ISR changes as a conflict does."""
+    """The znode's state. None if there is no znode or it is unreadable; both count as a conflict."""
     if node is None:
         return None
     data, stat = node
     try:
         return PartitionStateZNode.decode(data, stat.version)
     except ValueError as error:
-        log.error("a partition state znode is not readable: %s", error)
+        log.error("a partition's state znode is not readable: %s", error)
         return None

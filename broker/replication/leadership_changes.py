@@ -1,7 +1,7 @@
-"""What the controller decides about this broker's replicas: LeaderAndIsr (LAI-1..5) and StopReplica (LAI-6).
+"""Carries out what the controller decides about this broker's replicas: LeaderAndIsr (LAI-1..5) and StopReplica (LAI-6).
 
-Requests are carried out in the order in which they came, one at a time. One partition changes without an await, so no
-other part of the broker sees it half done. Between two partitions the request *pauses*, and the loop serves others (NET-4).
+Requests are carried out one at a time, in the order in which they arrived. One partition changes without an await, so no
+other part of the broker sees a half-changed partition. Between two partitions the request *pauses*, and the loop serves others (NET-4).
 No other control request is carried out during a pause, but the session may be lost (`step_down`) and a disk may fail.
 Therefore each partition is looked up again when its turn comes.
 """
@@ -39,13 +39,13 @@ TopicOverrides = Mapping[str, Mapping[str, str]]
 """Topic -> its own settings, under Kafka's keys."""
 
 Pause = Callable[[], Awaitable[None]]
-"""Gives other tasks their turn of the loop. Raises if the request is void after that: its rest is not carried out."""
+"""Yields the loop. Raises if the request has become void meanwhile: the rest of it is not carried out."""
 
 YOUNGEST = 2**63
-"""A creation zxid later than every disk. A partition that ZooKeeper no longer knows has no records to lose."""
+"""A creation zxid later than any other. It stands for a partition that ZooKeeper no longer has: it has no records to lose."""
 
 PARTITIONS_IN_A_SLICE = 1
-"""Changes between two pauses. To make or delete a log takes up to a millisecond."""
+"""Partitions changed between two pauses. Creating or deleting a log takes up to a millisecond."""
 
 WORK_OF_A_CHANGE = 20
 """The cost of changing a replica, as a multiple of the cost of finding that nothing changes."""
@@ -60,10 +60,10 @@ TOPIC_DELETED_EPOCH = -2
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What ZooKeeper says about partitions whose log must be opened.
+    """What ZooKeeper has about partitions whose log must be opened.
 
-    `overrides` are the settings of their topics. `created` has, for a partition whose log is missing, the zxid at which its
-    state was created. `unknown` are the topics and partitions that could not be read.
+    `overrides` are the settings of their topics. `created` has the zxid at which the state of each partition without a log was
+    created. `unknown` are the topics and partitions that could not be read.
     """
 
     overrides: TopicOverrides = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Lookup:
 class LeadershipChanges:
     """Carries out the requests. `leadership_changed` answers parked requests that can no longer succeed (BUG-10).
 
-    When a log raises because its disk failed, the replica is offline already: storage has reported it.
+    When a log raises an error because its disk failed, the replica is already offline: storage reports the failure first.
     """
 
     def __init__(
@@ -121,14 +121,14 @@ class LeadershipChanges:
     ) -> ControlResponse:
         """Carries out the state of every partition. Each partition has its own error, which does not stop the others.
 
-        A state is added to `held` and not carried out if the log must be opened first, and that is not possible now: the lookup
-        does not have it, or there is no file descriptor. A state that a full request only repeats is skipped without an error.
+        A state is added to `held` and not carried out if its log cannot be opened now: ZooKeeper could not be read, or there is no
+        free file descriptor. With `held` None, nothing is held. A state that a full request only repeats is skipped.
         """
         refusal = self.refuse_controller(request.controller_id, request.controller_epoch, "LeaderAndIsr")
         if refusal is not None:
             return refusal
         results = _PartitionResults(self._events, "leader_and_isr", "taken", request)
-        # Leaders first: a follower elsewhere waits for them.
+        # The partitions that this broker leads come first: their followers wait for it.
         states = sorted(request.partitions, key=lambda s: s.leader != self._own_id)
         if len(states) > WORK_IN_A_SLICE:
             await pause()
@@ -156,10 +156,10 @@ class LeadershipChanges:
         return ControlResponse(ErrorCode.NONE, tuple(results.errors))
 
     async def _stop_copying(self, states: Sequence[PartitionState], pause: Pause) -> None:
-        """Stops fetching partitions whose leader epoch has ended, before the first state of a long request is carried out (LAI-4).
+        """Before the first state of a long request is carried out: stops fetching partitions whose leader epoch has ended (LAI-4).
 
-        The leader may have carried out its own request already. It would then answer FENCED_LEADER_EPOCH for thousands of
-        partitions in every fetch, and the records of other partitions in the same fetch would wait for that.
+        Their leader may have carried out its own request already. It would answer FENCED_LEADER_EPOCH for thousands of partitions
+        in every fetch, and delay the records of the other partitions in the same fetch.
         """
         for at, state in enumerate(states, 1):
             partition = self._hosted.by_key.get(state[:2])
@@ -169,7 +169,7 @@ class LeadershipChanges:
                 await pause()
 
     def opens_log(self, state: PartitionState, topic_id: str | None) -> bool:
-        """Whether a log must be opened or made to carry out that state."""
+        """Whether a log must be opened or created to carry out that state."""
         partition = self._hosted.by_key.get(state[:2])
         if partition is None:
             return True
@@ -201,7 +201,7 @@ class LeadershipChanges:
             error = self._take(state, topic_id, lookup)
         except LogUnavailable:
             if held is not None:
-                # No error is answered: the controller would count the replica as lost until this broker's next life.
+                # Not an error: the controller would treat the replica as offline until the broker starts again.
                 held.append(state)
                 return
             error = ErrorCode.KAFKA_STORAGE_ERROR
@@ -212,7 +212,7 @@ class LeadershipChanges:
         """Carries out one partition's state. Raises LogUnavailable if it must be retried."""
         tp = state.topic_partition
         if self._own_id not in state.replicas:
-            log.error("LeaderAndIsr names %s, but its replicas are %s", tp, state.replicas)
+            log.error("%s: LeaderAndIsr refused: this broker is not among the replicas %s", tp, state.replicas)
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
             self._set_other_topic_aside(state, topic_id)
@@ -220,7 +220,12 @@ class LeadershipChanges:
             if partition is not None and partition.role is Role.OFFLINE:
                 return ErrorCode.KAFKA_STORAGE_ERROR
             if partition is not None and not _is_newer(partition, state.leader_epoch):
-                log.info("%s: leader epoch %d refused, it is in %d", tp, state.leader_epoch, partition.leader_epoch)
+                log.info(
+                    "%s: leader epoch %d refused: it is not newer than %d",
+                    tp,
+                    state.leader_epoch,
+                    partition.leader_epoch,
+                )
                 return ErrorCode.STALE_CONTROLLER_EPOCH
             if self.is_log_missing(state) and lookup.created.get(tp, YOUNGEST) < self._log_manager.disks_since:
                 return self._refuse_missing(state)
@@ -236,23 +241,23 @@ class LeadershipChanges:
         return ErrorCode.NONE
 
     def is_log_missing(self, state: PartitionState) -> bool:
-        """Whether the ISR says that this broker has the records, but there is no log: it was never made, or it is lost.
+        """Whether this broker is in the ISR of a partition that is not new, but has no log of it.
 
-        It is lost if the partition is older than one of this broker's disks (`disk_history`).
+        The log is lost if the partition is older than one of this broker's disks (`disk_history`). Else it was never created.
         """
         if state.is_new or self._own_id not in state.isr or self._log_manager.get(state.topic_partition) is not None:
             return False
-        return not self._log_manager.offline_dirs  # it may be in one of them: see `_open_log`
+        return not self._log_manager.offline_dirs  # an offline directory may have the log: see `_open_log`
 
     def _refuse_missing(self, state: PartitionState) -> ErrorCode:
         """FLT-33, INV-1, REP-7: a replica with an empty log in the ISR could be elected, and all others would truncate to it.
 
-        No log is made, so that the next life refuses too. The controller elects another member, or nobody. Once this replica
-        is out of the ISR, it starts empty and copies.
+        No log is created, so the broker refuses again after its next start. The controller elects another member, or nobody. Once
+        this replica is out of the ISR, it starts with an empty log and copies.
         """
         tp = state.topic_partition
         log.error(
-            "%s: refused, this broker is in the ISR %s, but its disk was emptied or replaced: there is no log of it",
+            "%s: refused: this broker is in the ISR %s but has no log, because a disk was emptied or replaced",
             tp,
             state.isr,
         )
@@ -277,11 +282,11 @@ class LeadershipChanges:
             self._fetchers.add(state.leader, followed)
 
     def _set_other_topic_aside(self, state: PartitionState, topic_id: str | None) -> None:
-        """Sets aside a log of another topic of this name, deleted while this broker was down: it must not return (FLT-36).
+        """Sets aside the log of another topic of this name, which was deleted while this broker was down (FLT-36).
 
-        The log becomes a stray and is not deleted, as in Kafka, because the file with the topic id has no CRC. If the ISR names
-        this replica, the state is refused: an empty log must not replace records that the ISR says are here. Others lead, and
-        the replica starts again once it is out of the ISR.
+        The log is kept as a stray and not deleted, as in Kafka, because the file with the topic id has no CRC. But if this replica
+        is in the ISR, the state is refused (KAFKA_STORAGE_ERROR) and the log is left where it is: an empty log must not replace
+        records of the ISR. Another replica leads, and this replica starts empty once it is out of the ISR.
         """
         tp = state.topic_partition
         found = self._log_manager.get(tp)
@@ -295,24 +300,26 @@ class LeadershipChanges:
         if is_refused:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{found.directory} is of topic id {found.topic_id}, not {topic_id}, and yet in the ISR: left as it is",
+                f"{found.directory} has topic id {found.topic_id}, not {topic_id}, but this replica is in the ISR: not changed",
             )
-        log.warning("%s: the log is of topic id %s, the topic is %s now", tp, found.topic_id, topic_id)
+        log.warning(
+            "%s: the log has topic id %s, but the topic has %s: the log is set aside", tp, found.topic_id, topic_id
+        )
         self._remove_stray(tp, is_kept_aside=True)
 
     def _open_log(
         self, partition: Partition, topic_id: str | None, overrides: Mapping[str, str], *, is_new: bool
     ) -> None:
-        """Finds or makes the log. A log that may be on a failed disk is not made again on another one."""
+        """Finds or creates the log. A log that may be on a failed disk is not created again on another disk. Raises KafkaError."""
         tp = partition.tp
         if self._checkpointed is None:
             self._checkpointed = dict(self._log_manager.checkpoints.read_high_watermarks())
         found: Log | None = self._log_manager.get(tp)
         if found is None:
             if not is_new and self._log_manager.offline_dirs:
-                # It may be in one of these. An empty log elsewhere must not replace acknowledged records (KIP-112).
+                # An offline directory may have the log. An empty log elsewhere must not replace acknowledged records (KIP-112).
                 partition.stop(Role.OFFLINE)
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its log is not here, and a log directory is offline")
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no log found, and a log directory is offline")
             found = self._log_manager.get_or_create(tp, topic_id, overrides)
             high_watermark = 0
         else:
@@ -325,7 +332,7 @@ class LeadershipChanges:
     async def _sort_out_strays(self, request: LeaderAndIsrRequest, pause: Pause) -> None:
         """Deals with logs on the disks that the request does not name: see `stray_replicas`.
 
-        Does nothing before the same controller has sent the metadata of the whole cluster.
+        Does nothing until the same controller has sent the metadata of the whole cluster.
         """
         if self._metadata.last_full_update != (request.controller_epoch, request.broker_epoch):
             return
@@ -377,9 +384,9 @@ class LeadershipChanges:
     # -- StopReplica ----------------------------------------------------------------------------------------------
 
     async def stop_replicas(self, request: StopReplicaRequest, pause: Pause) -> ControlResponse:
-        """Stops every replica. Each replica has its own error, which does not stop the others.
+        """Stops every replica of the request. Each replica has its own error, which does not affect the others.
 
-        If this life of the broker ends in a pause, the other replicas stay: the controller asks again in the next life.
+        If `pause` raises, the remaining replicas are not stopped: the controller repeats the request in the broker's next life.
         """
         refusal = self.refuse_controller(request.controller_id, request.controller_epoch, "StopReplica")
         if refusal is not None:
@@ -398,14 +405,14 @@ class LeadershipChanges:
         return ControlResponse(ErrorCode.NONE, tuple(results.errors))
 
     def _stop(self, stop: StopReplicaPartition, topic_id: str | None) -> ErrorCode:
-        """Stops one replica. NONE also if there is nothing to stop, so that a controller that repeats a request can proceed."""
+        """Stops one replica. NONE also if there is nothing to stop: the controller may repeat a request."""
         tp = stop.topic_partition
         partition = self._hosted.get(tp)
         found = self._log_manager.get(tp)
         own_topic_id = found.topic_id if found is not None else partition.topic_id if partition is not None else None
         if topic_id is not None and own_topic_id is not None and own_topic_id != topic_id:
-            # The topic was created again. There is no replica of the old one here (BUG-20, FLT-36).
-            log.warning("%s: StopReplica for topic id %s, it is of %s: left alone", tp, topic_id, own_topic_id)
+            # The topic was created again. There is no replica of the old topic here (BUG-20, FLT-36).
+            log.warning("%s: StopReplica for topic id %s ignored: the replica has %s", tp, topic_id, own_topic_id)
             return ErrorCode.NONE
         is_for_all_epochs = stop.leader_epoch == TOPIC_DELETED_EPOCH
         newest_epoch = max(
@@ -415,7 +422,7 @@ class LeadershipChanges:
         if not is_for_all_epochs and stop.leader_epoch < newest_epoch:
             # Sent before the replica was assigned here again (BUG-20).
             return ErrorCode.FENCED_LEADER_EPOCH
-        # If only the partition's path was refused, there is no log anywhere, and nothing to delete.
+        # If the file system refused only the partition's path, there is no log anywhere, and nothing to delete.
         may_have_log = found is not None or bool(self._log_manager.offline_dirs)
         if partition is not None and partition.role is Role.OFFLINE and stop.delete and may_have_log:
             return ErrorCode.KAFKA_STORAGE_ERROR
@@ -454,7 +461,7 @@ class LeadershipChanges:
 
 
 class _PartitionResults:
-    """The results of one request. `errors` are for the answer. The event log gets the rows, at most ROWS_IN_AN_EVENT per event."""
+    """The results of one request: `errors` for the answer, and rows for the event log, at most ROWS_IN_AN_EVENT per event."""
 
     def __init__(
         self, events: EventLog, kind: str, name: str, request: LeaderAndIsrRequest | StopReplicaRequest
@@ -469,7 +476,7 @@ class _PartitionResults:
         self.errors: list[PartitionError] = []
 
     def note(self, tp: TopicPartition, error: ErrorCode, row: list[object], *, is_row_of_all: bool = False) -> None:
-        """`row` is written to the event if the partition succeeded; with `is_row_of_all` always."""
+        """The event gets `row` if the partition succeeded; with `is_row_of_all` also if it failed."""
         if error is not ErrorCode.NONE:
             self.errors.append(PartitionError(tp.topic, tp.partition, error))
             self._refused.append([str(tp), error.name])
@@ -479,7 +486,7 @@ class _PartitionResults:
             self._write()
 
     def end(self) -> None:
-        """Writes the rest, and at least one event for each request."""
+        """Writes the remaining rows. A request without rows is written as one event too."""
         if self._rows or self._refused or not self._is_written:
             self._write()
 

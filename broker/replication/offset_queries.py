@@ -23,7 +23,7 @@ OffsetAnswer = tuple[int, int, int]
 
 
 class OffsetQueries:
-    """Answers questions about one partition. Raises KafkaError if the answer is an error."""
+    """Each query is about one partition. Raises KafkaError if this broker does not lead it, and for REP-8."""
 
     def __init__(self, hosted: HostedPartitions) -> None:
         self._hosted = hosted
@@ -31,7 +31,7 @@ class OffsetQueries:
     def end_of_epoch(
         self, tp: TopicPartition, current_leader_epoch: int, leader_epoch: int, replica_id: int = CONSUMER
     ) -> tuple[int, int]:
-        """(epoch, end offset): the largest epoch not above `leader_epoch`, and where it ends here."""
+        """(epoch, end offset): the largest epoch not above `leader_epoch`, and where it ends in this log. Both -1: there is none."""
         partition = self._hosted.find(tp)
         partition.leader_log(current_leader_epoch)
         _check_replica(partition, replica_id)
@@ -41,11 +41,11 @@ class OffsetQueries:
     def listing_offset(
         self, tp: TopicPartition, timestamp: int, current_leader_epoch: int, isolation_level: int, replica_id: int
     ) -> Generator[Callable[[], Any] | None, Any, OffsetAnswer]:
-        """Finds an offset for a time in ms, or for one of the special times above. Raises KafkaError.
+        """Finds the first record with at least this timestamp (ms), or the offset of a special time above. Raises KafkaError.
 
-        Consumers see records below the high watermark. With `read_committed` the limit is the last stable offset, which is the
-        high watermark here. Only a search by time yields: None to give others their turn, or a function for a thread, whose
-        result the caller sends back. After a search it checks that the leadership has not changed.
+        Replica id CONSUMER sees records below the high watermark, with either isolation level, because no transaction is open.
+        Other ids see all records: a follower's, and Kafka's debugging id -2. Only a search by time yields: None to pause, or a
+        function for a thread, whose result the caller sends back. After a search, the leadership is checked again.
         """
         partition = self._hosted.find(tp)
         log = partition.leader_log(current_leader_epoch)
@@ -53,11 +53,11 @@ class OffsetQueries:
         generation = partition.generation
         limit = partition.high_watermark if replica_id == CONSUMER else log.log_end_offset
         # A new leader's HW may be below offsets that consumers have already seen (INV-16).
-        limit_is_behind = replica_id == CONSUMER and partition.high_watermark < partition.epoch_start_offset
+        is_limit_behind = replica_id == CONSUMER and partition.high_watermark < partition.epoch_start_offset
         if timestamp in (EARLIEST, EARLIEST_LOCAL):
             return -1, log.log_start_offset, _epoch_at(log, log.log_start_offset)
         if timestamp == LATEST:
-            if limit_is_behind:
+            if is_limit_behind:
                 raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
             return -1, limit, partition.leader_epoch
         if timestamp < MAX_TIMESTAMP:
@@ -70,13 +70,13 @@ class OffsetQueries:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if found is not None and found[1] < limit:
             return found
-        if limit_is_behind:
+        if is_limit_behind:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return NO_MATCH
 
 
 def _check_replica(partition: Partition, replica_id: int) -> None:
-    """Only an assigned follower may see records that are not committed (BAD-28). Raises KafkaError."""
+    """A replica id must be that of an assigned follower (BAD-28). Raises KafkaError(NOT_LEADER_OR_FOLLOWER)."""
     if replica_id > CONSUMER and replica_id not in partition.followers:
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 

@@ -49,7 +49,7 @@ class LeaderHint(NamedTuple):
 
 
 class Standstill:
-    """When this process last stood still. Followers could not fetch then, so their lag time starts again at `at` (FLT-5)."""
+    """When this process last stood still. Followers could not fetch during that time: their lag time starts again at `at` (FLT-5)."""
 
     __slots__ = ("at",)
 
@@ -75,7 +75,7 @@ class PartitionContext:
 
 
 class Partition:
-    """See the module. `generation` counts changes of leadership: work that started in an earlier generation is void (BUG-12)."""
+    """See the module. `generation` counts changes of role and leader epoch: a read or copy of an earlier one is void (BUG-12)."""
 
     def __init__(self, tp: TopicPartition, context: PartitionContext) -> None:
         self.tp = tp
@@ -94,7 +94,8 @@ class Partition:
         self.high_watermark = 0
         self.followers: dict[int, FollowerState] = {}
         self.accepts_equal_epoch = False
-        self._leadership_began = 0
+        self._role_since = 0
+        """The `generation` in which `role` began."""
         self._proposal: IsrProposal | None = None
         self._proposals = 0
         self._isr_is_stale = False
@@ -125,13 +126,13 @@ class Partition:
     # -- changes of role (LAI-4) ----------------------------------------------------------------------------------
 
     def attach(self, partition_log: Log, topic_id: str | None, high_watermark: int) -> None:
-        """Gives the partition its log, and the high watermark of the checkpoint."""
+        """Gives the partition its log and its checkpointed high watermark."""
         self.log = partition_log
         self.topic_id = topic_id
         self._set_high_watermark(high_watermark)
 
     def make_leader(self, state: PartitionState) -> None:
-        """Leads from now on, in `state.leader_epoch`, which starts at the LEO. The HW moves if it can (BUG-22).
+        """Leads from now on in `state.leader_epoch`, which starts at the LEO. Moves the HW if possible (BUG-22).
 
         The log is changed first and the epoch is published last, so the same request can be repeated after a failure (BUG-21).
         The log notes an epoch even if it never gets a record (BUG-15); its file is written soon (`storage/flushing.py`).
@@ -158,7 +159,7 @@ class Partition:
         self._publish(state, Role.FOLLOWER)
 
     def stop(self, role: Role = Role.STOPPED) -> None:
-        """Neither leads nor follows until the next LeaderAndIsr."""
+        """Neither leads nor follows until the next LeaderAndIsr; OFFLINE: until the broker starts again."""
         self.role = role
         self.leader = NO_LEADER
         self.generation += 1
@@ -178,7 +179,7 @@ class Partition:
         self.zk_version = state.zk_version
         self.controller_epoch = state.controller_epoch
         if role is not self.role:
-            self._leadership_began = self.generation
+            self._role_since = self.generation
         self.role = role
         self.leader_epoch = state.leader_epoch
 
@@ -214,7 +215,10 @@ class Partition:
         return EpochEnd(*found)
 
     def divergence(self, last_fetched_epoch: int, fetch_offset: int) -> EpochEnd | None:
-        """Where the fetcher's log diverges from this one, if the fetch has the epoch of its last record. None: they agree."""
+        """Where the fetcher's log diverges from this one. None: they agree, or the fetch does not have the epoch of its last record.
+
+        Raises KafkaError(OFFSET_OUT_OF_RANGE) if this log does not know the epoch.
+        """
         if last_fetched_epoch == NO_EPOCH:
             return None
         end = self.end_of_epoch(last_fetched_epoch)
@@ -226,8 +230,8 @@ class Partition:
         """Whether `record_follower_fetch` may be called for a fetch of this follower. Raises KafkaError.
 
         Only an assigned replica on a live broker may fetch as a follower, in the broker's current life (BUG-23, BAD-28). The
-        metadata has the broker epoch that counts. A broker may know its new epoch before this one does, so a fetch with a newer
-        epoch is served. But any client can claim one, so nothing of such a fetch is recorded, and it gets committed records only.
+        metadata has the valid broker epoch. A broker may know its new epoch before this broker does, so a fetch with a newer epoch
+        is served. But any client can claim a newer epoch: such a fetch is not recorded, and gets committed records only.
         """
         live = self._context.metadata.broker(replica)
         if replica not in self.followers or live is None or broker_epoch < live.epoch:
@@ -257,12 +261,12 @@ class Partition:
         return tuple(dict.fromkeys(self.isr + self._proposal.state.isr))
 
     def is_followed_since(self, since: float) -> bool:
-        """Whether every other member of the ISR has fetched from this leader since then. If so, none of them led then."""
+        """Whether every other member of the ISR has fetched from this leader at `since` or later: none of them led at `since`."""
         others = (self.followers.get(replica) for replica in self.maximal_isr() if replica != self._context.own_id)
         return all(follower is not None and follower.heard_at >= since for follower in others)
 
     def advance_high_watermark(self) -> bool:
-        """Moves the HW as far as the maximal ISR allows, and reports that it moved. True: it moved."""
+        """Moves the HW as far as the maximal ISR allows. If it moved, returns True and calls `high_watermark_moved`."""
         if self._isr_is_stale or self.log is None or self.role is not Role.LEADER:
             return False
         maximal = self.maximal_isr()
@@ -299,7 +303,7 @@ class Partition:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if self.role is not Role.LEADER or self.log is None:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if generation < self._leadership_began:
+        if generation < self._role_since:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if self.high_watermark < required_offset:
             return None
@@ -310,24 +314,24 @@ class Partition:
     def delete_records(self, before: int) -> int:
         """Stops serving records below `before` (-1: the HW) (LOG-1). Returns the offset, also for -1.
 
-        Raises KafkaError: OFFSET_OUT_OF_RANGE above the HW, POLICY_VIOLATION for a topic that is compacted only; LogDirFailed.
+        Raises KafkaError: OFFSET_OUT_OF_RANGE above the HW or below -1, POLICY_VIOLATION for a topic that is only compacted, and
+        the errors of `leader_log`; LogDirFailed.
         """
         partition_log = self.leader_log()
         if "delete" not in partition_log.config.cleanup_policy:
             policy = partition_log.config.cleanup_policy
-            raise KafkaError(
-                ErrorCode.POLICY_VIOLATION, f"{self.tp}: cleanup.policy={policy}, nothing is deleted by offset"
-            )
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{self.tp}: cleanup.policy={policy} does not contain delete")
         offset = self.high_watermark if before == UP_TO_HIGH_WATERMARK else before
         if not 0 <= offset <= self.high_watermark:
             raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.tp}: {offset}, the high watermark is {self.high_watermark}"
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.tp}: offset {offset} is not in 0..{self.high_watermark}, the high watermark",
             )
         partition_log.increment_log_start(offset)
         return offset
 
     def low_watermark(self) -> int:
-        """The least log start of the leader and the live followers; -1 while a live follower has not fetched yet."""
+        """The least log start of the leader and its live followers; -1 if a live follower has not fetched yet. Raises KafkaError."""
         starts = [follower.log_start_offset for replica, follower in self.followers.items() if self._lives(replica)]
         return min([self.leader_log().log_start_offset, *starts])
 
@@ -337,7 +341,7 @@ class Partition:
     # -- ISR changes (REP-3) --------------------------------------------------------------------------------------
 
     def shrink_if_lagging(self) -> bool:
-        """Proposes the ISR without members that have lagged for too long. True: it proposed."""
+        """Proposes the ISR without the members that have lagged for too long. Returns whether there was such a proposal."""
         if self.role is not Role.LEADER or self.log is None or not self._may_propose():
             return False
         lagging = replica_state.lagging_members(
@@ -355,7 +359,7 @@ class Partition:
         return True
 
     def look_again(self) -> None:
-        """To be called when time has passed or other brokers are live: more followers may join, or the HW may move."""
+        """To be called when time has passed or the live brokers changed: more followers may join, or the HW may move."""
         if self.role is Role.LEADER:
             self._expand_if_possible()
             self.advance_high_watermark()
@@ -364,12 +368,12 @@ class Partition:
         return self._proposal is None and not self._isr_is_stale and not self._context.is_suspect()
 
     def _is_current_life(self, replica: int, follower: FollowerState) -> bool:
-        """INV-14: the broker is live, and it fetched in its current life."""
+        """INV-14: the broker is live, and the follower's last fetch was in this life of the broker."""
         live = self._context.metadata.broker(replica)
         return live is not None and live.epoch == follower.broker_epoch
 
     def _expand_if_possible(self) -> None:
-        """Proposes the ISR with all followers that may join. A follower whose last fetch is too old may not."""
+        """Proposes the ISR with all followers that may join. A follower whose last fetch is older than the lag time may not."""
         if len(self.isr) > len(self.followers) or not self._may_propose():
             return
         fetched_since = self._context.clock.monotonic() - self._context.lag_time_max_s
@@ -444,7 +448,9 @@ class Partition:
         self._set_high_watermark(leader_high_watermark)
 
     def truncate(self, offset: int) -> None:
-        """Cuts records that the leader does not have. Below the HW only after an unclean election, which is logged."""
+        """Cuts the log at `offset`: the leader does not have the later records. A cut below the HW, possible only after an unclean
+        election, is logged as an error.
+        """
         assert self.log is not None
         end = self.log.log_end_offset
         if offset >= end:
@@ -468,7 +474,7 @@ class Partition:
         self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
 
     def restart_at(self, offset: int) -> None:
-        """Empties the log and continues at the leader's log start: the leader has deleted the records in between."""
+        """Empties the log, which ends below the leader's log start, and continues at that offset."""
         assert self.log is not None
         self._context.events.write(
             "truncation",

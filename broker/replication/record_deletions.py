@@ -1,7 +1,7 @@
 """DeleteRecords (LOG-1): the leader moves its log start and waits until all live replicas have moved theirs.
 
-Followers learn the new log start from their next fetch, and report their own with the fetch after it. The *low watermark* is the
-least log start of all live replicas. When it has reached the offset, no replica that may lead next serves the records.
+Followers learn the new log start from the answer to a fetch, and report their own log start with their next fetch. The *low
+watermark* is the least log start of all live replicas. When it reaches the offset, no live replica serves the records.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_OFFSET = -1
 
 
 class RecordDeletion(NamedTuple):
-    """The result for one partition. With an error other than a time-out, the low watermark is -1."""
+    """The result for one partition. After an error other than REQUEST_TIMED_OUT, the low watermark is -1."""
 
     error: ErrorCode
     low_watermark: int = NO_OFFSET
@@ -80,18 +80,18 @@ def _progress(awaited: Awaited) -> RecordDeletion:
 
 
 class RecordDeletions:
-    """The requests of one broker. `tell_followers` answers parked fetches of followers, so that they learn the new log start."""
+    """The requests of one broker. `answer_followers` answers their parked fetches, so that they learn the new log start."""
 
     def __init__(
         self,
         hosted: HostedPartitions,
         timers: Timers,
         is_suspect: Callable[[], bool],
-        tell_followers: Callable[[Collection[TopicPartition]], None],
+        answer_followers: Callable[[Collection[TopicPartition]], None],
     ) -> None:
         self._hosted = hosted
         self._is_suspect = is_suspect
-        self._tell_followers = tell_followers
+        self._answer_followers = answer_followers
         self._waiting: Purgatory[TopicPartition] = Purgatory(timers)
 
     def __len__(self) -> int:
@@ -112,12 +112,12 @@ class RecordDeletions:
                 results[tp] = RecordDeletion(error.code)
         operation = DelayedDeletion(awaited, results, respond, self._is_suspect)
         if not self._waiting.try_complete_else_watch(operation, tuple(awaited), timeout_s):
-            self._tell_followers(tuple(awaited))
+            self._answer_followers(tuple(awaited))
 
     def check(self, tp: TopicPartition) -> None:
         """A log start moved, or the leadership changed."""
         self._waiting.check(tp)
 
     def check_all(self) -> None:
-        """Other brokers are live now, so requests wait for other replicas."""
-        self._waiting.check_all(self._waiting.watched())
+        """The live brokers changed, so requests wait for other replicas; or the lease is trusted again."""
+        self._waiting.check_all(self._waiting.watched_keys())

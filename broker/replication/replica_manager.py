@@ -1,9 +1,9 @@
 """The broker's replicas: creates the parts that serve them, and passes events of a partition from one part to the others.
 
 Callers use the parts: `appends`, `fetches`, `offsets`, `record_deletions`, `moves`, `failures`. Control requests, start
-and stop are here. No part waits: an answer that has to wait is parked (BUG-26). A follower's fetch, or an ISR change, moves the
-high watermark of some partitions; their producers are answered together right afterwards. Parked fetches are answered once
-per loop turn, for all events of that turn.
+and stop are here. No handler waits: an answer that has to wait is parked (BUG-26). A follower's fetch may move the high watermarks
+of many partitions: their producers are answered together after it. After any other move they are answered in the next turn of the
+loop, together with the parked fetches, for all events of the turn.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from protocol.types import BrokerInfo, TopicPartition
 log = logging.getLogger(__name__)
 
 LOOKS_IN_A_SLICE = 20
-"""Partitions between two pauses. A partition with nothing to do takes a few microseconds."""
+"""Partitions checked between two pauses. A partition with nothing to do takes a few microseconds."""
 
 
 def _nothing(tp: TopicPartition) -> None:
@@ -65,9 +65,9 @@ def _nothing(tp: TopicPartition) -> None:
 
 
 class ReplicaManager:
-    """See the module. It must be made on the loop that it runs on. Tests replace `timers` and `make_endpoint`.
+    """See the module. It must be created on the loop that it runs on. Tests replace `timers` and `make_endpoint`.
 
-    `on_leadership_change` is called after each change of a partition's role here, when parked requests are answered (LAI-5).
+    `on_leadership_change` is called after each change of a partition's role or leader epoch on this broker (LAI-5).
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ReplicaManager:
         self._timers: Timers = timers or asyncio.get_running_loop()
         self.budget = budget or LoopBudget(self._timers, clock.monotonic)
         self.client_budget = LoopBudget(self._timers, clock.monotonic)
-        """For the requests of clients. Control requests and followers have a budget of their own, and do not wait for clients."""
+        """For the requests of clients. Control requests and followers use `budget`, and so do not wait for clients."""
         self._produces: Purgatory[TopicPartition] = Purgatory(self._timers, clock.monotonic)
         self._moved: dict[TopicPartition, None] = {}
         self._brokers_looked_at: tuple[BrokerInfo, ...] = ()
@@ -213,9 +213,7 @@ class ReplicaManager:
     async def become_leader_or_follower(
         self, request: LeaderAndIsrRequest, lookup: Lookup, held: list[PartitionState] | None, pause: Pause
     ) -> ControlResponse:
-        """LAI-1..5: `LeadershipChanges.become_leader_or_follower`. In a pause only `step_down_all` may change who leads;
-        `pause` then raises.
-        """
+        """LAI-1..5: see `LeadershipChanges.become_leader_or_follower`. If `step_down_all` is called in a pause, `pause` raises."""
         for broker in request.live_leaders:
             self._leaders.learn(broker)
         self.partitions.learn_topics(request.topic_ids)
@@ -231,8 +229,8 @@ class ReplicaManager:
         return await self._changes.stop_replicas(request, pause)
 
     async def update_metadata(self, request: UpdateMetadataRequest, pause: Pause) -> ControlResponse:
-        """Takes a newer view of the cluster, in one step. If the live brokers changed, checks every partition again: other
-        followers may now join its ISR or hold its high watermark back.
+        """Updates the metadata cache: prepares it with pauses, then changes all at once. If the live brokers changed, checks every
+        partition again: other followers may now join its ISR or hold its high watermark back.
         """
         refusal = self._changes.refuse_controller(request.controller_id, request.controller_epoch, "UpdateMetadata")
         if refusal is not None:
@@ -254,31 +252,31 @@ class ReplicaManager:
             self._brokers_looked_at = now
         return ControlResponse()
 
-    def deposed_below(self, controller_epoch: int) -> None:
-        """ZooKeeper has that controller epoch: refuses requests of earlier controllers from now on (INV-8)."""
+    def refuse_controllers_before(self, controller_epoch: int) -> None:
+        """ZooKeeper has that controller epoch: requests of earlier controllers are refused from now on (INV-8)."""
         self._changes.controller_epoch = max(self._changes.controller_epoch, controller_epoch)
 
     def step_down_all(self, reason: str) -> None:
-        """The session is lost: this broker leads nothing any more, and refuses control requests to this life (STA-4)."""
-        log.warning("stepping down as leader of everything: %s", reason)
+        """The session is lost: this broker stops leading, and refuses control requests to this life of the broker (STA-4)."""
+        log.warning("stepping down as leader of all partitions: %s", reason)
         self._events.write("step_down", reason=reason)
         self.fenced_broker_epoch = max(self.fenced_broker_epoch, self._own_broker_epoch())
         self._changes.step_down(self.partitions)
         self._lease.reset()
 
     def topics_to_configure(self, request: LeaderAndIsrRequest) -> set[str]:
-        """The topics of logs that the request opens here. Their settings must be read first."""
+        """The topics whose logs the request opens or creates here. Their settings must be read first."""
         ids = request.topic_ids
         return {s.topic for s in request.partitions if self._changes.opens_log(s, ids.get(s.topic))}
 
     def missing_logs(self, request: LeaderAndIsrRequest) -> set[TopicPartition]:
-        """Partitions that are not new and have this broker in their ISR, but no log here. Their age must be read first."""
+        """Partitions that are not new and have this broker in their ISR, but no log here. Their creation zxid must be read first."""
         return {s.topic_partition for s in request.partitions if self._changes.is_log_missing(s)}
 
     # -- lifecycle ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Starts to check regularly for followers that lag."""
+        """Starts `check_lag`, every half lag time."""
         self._spawn(self._shrink_regularly())
 
     def begin_stop(self) -> None:
@@ -304,7 +302,7 @@ class ReplicaManager:
         await self.checkpoint_high_watermarks()
 
     async def check_lag(self) -> None:
-        """Removes members that lag from the ISRs (REP-3), so that high watermarks do not wait for them. Runs every half lag time."""
+        """Proposes ISRs without the members that lag, so that high watermarks do not wait for them (REP-3)."""
         for at, partition in enumerate(self.partitions):
             if at % LOOKS_IN_A_SLICE == 0:
                 if at:
@@ -315,7 +313,7 @@ class ReplicaManager:
                 partition.look_again()
 
     async def checkpoint_high_watermarks(self) -> None:
-        """LAI-5, LOG-3. A directory that cannot be written has failed."""
+        """LAI-5, LOG-3. If the file of a directory cannot be written, the directory has failed."""
         marks = {p.tp: p.high_watermark for p in self.partitions if p.log is not None}
         try:
             await self._log_manager.checkpoints.write_high_watermarks(marks)
@@ -323,11 +321,11 @@ class ReplicaManager:
             log.error("the high watermarks could not be checkpointed: %s", error)
 
     def update_fetchers(self, per_leader: int) -> None:
-        """Sets `num.replica.fetchers`, for partitions that this broker follows from now on."""
+        """Sets `num.replica.fetchers`. It takes effect for partitions that this broker begins to follow later."""
         self._fetchers.fetchers_per_leader = per_leader
 
     def update_throttles(self, config: BrokerConfig) -> None:
-        """Sets the rates of the replication throttles, effective from the next fetch."""
+        """Sets the rates of the replication throttles (bytes per second), effective from the next fetch."""
         self._leader_throttle.rate = config.leader_replication_throttled_rate
         self._follower_throttle.rate = config.follower_replication_throttled_rate
         self._move_throttle.rate = config.replica_alter_log_dirs_io_max_bytes_per_second
@@ -373,7 +371,7 @@ class ReplicaManager:
         self._partition_context.standstill.at = self._clock.monotonic()
 
     def _trusted_again(self) -> None:
-        for tp in self._produces.watched():
+        for tp in self._produces.watched_keys():
             self._produces.check(tp)
         self.record_deletions.check_all()
 

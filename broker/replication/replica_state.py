@@ -21,7 +21,7 @@ NEVER = float("-inf")
 
 
 class Heartbeat:
-    """When a fetch session was last used. This counts as a fetch of every partition in it that rests."""
+    """When a fetch session was last used. Each use counts as a fetch of every partition that rests in the session."""
 
     __slots__ = ("at",)
 
@@ -34,8 +34,8 @@ class FollowerState:
     """What the leader knows of one follower, from its fetches in the current leadership.
 
     `caught_up_at` is the last time at which the follower had everything that the leader had then. `fetched_at`,
-    `leader_end_at_fetch` and `log_start_offset`, the start of its log, are of its latest fetch. `broker_epoch` is the life of
-    the broker that fetched (INV-14).
+    `leader_end_at_fetch` and `log_start_offset` (the start of the follower's log) are of its latest fetch. `broker_epoch` is the
+    life of the broker that fetched (INV-14).
     """
 
     log_end_offset: int = UNKNOWN_OFFSET
@@ -52,7 +52,7 @@ class FollowerState:
         self.heartbeat = heartbeat
 
     def wake(self, heartbeat: Heartbeat) -> None:
-        """The partition no longer rests. Until the last beat the follower had everything."""
+        """The partition no longer rests. At the last beat the follower had everything."""
         if self.heartbeat is heartbeat:
             self.heartbeat = None
             self.fetched_at = max(self.fetched_at, heartbeat.at)
@@ -96,7 +96,7 @@ class FollowerState:
         return self.fetched_at if self.heartbeat is None else max(self.fetched_at, self.heartbeat.at)
 
     def is_caught_up(self, leader_end_offset: int, now: float, lag_time_max_s: float) -> bool:
-        """True while the follower has everything, or had everything less than the lag time ago."""
+        """True while the follower has everything, or had everything at most `lag_time_max_s` ago."""
         caught_up_at = self.caught_up_at if self.heartbeat is None else max(self.caught_up_at, self.heartbeat.at)
         return self.log_end_offset == leader_end_offset or now - caught_up_at <= lag_time_max_s
 
@@ -131,9 +131,9 @@ def lagging_members(
     lag_time_max_s: float,
     stood_still_at: float = NEVER,
 ) -> tuple[int, ...]:
-    """The members of the ISR that were not caught up for the whole lag time. Never the leader itself (INV-4).
+    """The members of the ISR that were not caught up at any time within the lag time. Never the leader itself (INV-4).
 
-    All members count as caught up at `stood_still_at`. A member that is no longer assigned (no state) counts as lagging.
+    At `stood_still_at` all members count as caught up. A member that is no longer assigned (no state) counts as lagging.
     """
     has_just_stood_still = now - stood_still_at <= lag_time_max_s
     return tuple(

@@ -1,16 +1,16 @@
 """Decides about a *stray*: a replica on this broker's disk that a full LeaderAndIsr does not name (LAI-6, FLT-36). Pure.
 
-Its topic was deleted, perhaps created again, or the partition was reassigned while this broker was down. But the controller
-also leaves out a topic whose node it cannot read, and the records of that topic must not be lost.
+While this broker was down, the topic was deleted and perhaps created again, or the partition was reassigned. But the controller
+also leaves out a topic whose znode it cannot read, and the records of that topic must not be lost.
 
-* Delete, only on evidence: the metadata that the same controller sent before says that another broker leads this partition
-  of the same topic, and that this broker is not one of its replicas.
-* Set aside, as Kafka does: the topic of this name is another one now, or has no node, or has no id, or the partition has no
-  leader now. The directory is renamed to `<topic>-<partition>.<hex>-stray`, and the broker never removes it.
+* Delete, only on evidence: the metadata that the same controller sent before has the same topic id, another broker as the leader
+  of this partition, and this broker is not among its replicas.
+* Set aside, as Kafka does: the topic has no znode, or another id than the log, or the topic or the log has no id, or the partition
+  has no leader now. The directory is renamed to `<topic>-<partition>.<hex>-stray`, and the broker never removes it.
 * Keep, in all other cases. The next full LeaderAndIsr decides again.
 
-Topic ids are no proof: an id on the disk has no CRC, and a ZooKeeper may have been restored from a copy. A wrong id must not
-cost records.
+A different topic id alone is no proof for a deletion: an id on the disk has no CRC, and ZooKeeper may have been restored from a
+copy. A wrong id must not cost records.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def action_for_stray(
 ) -> StrayAction:
     """`own_topic_id` is the log's. `is_known`, `known_topic_id` and `state` are the controller's view of topic and partition.
 
-    `other_topics` exist, but the controller did not send them, or not all their partitions.
+    `other_topics` exist, but the controller did not send them, or did not send all their partitions.
     """
     if not is_known:
         return StrayAction.KEEP if tp.topic in other_topics else StrayAction.SET_ASIDE

@@ -23,6 +23,7 @@ from broker.groups.group.messages import (
     SyncRequest,
 )
 from broker.process.clock import Clock
+from broker.recording.recorder import Recorder
 from broker.replication.fetching.fetches import Fetches
 from broker.replication.replica_manager import ReplicaManager
 from broker.requests.long_answers import LongAnswers
@@ -36,9 +37,10 @@ from protocol.types import Assignment, TopicPartition
 
 
 class ControllerRequests(Protocol):
-    """The requests of this process to its own controller, which answers while it is the active controller (CTL-3).
+    """Requests of the APIs to the controller in the same process (CTL-3).
 
-    All except `is_active` raise KafkaError(NOT_CONTROLLER) otherwise. In their answers None means done, or in progress.
+    All except `is_active` raise KafkaError(NOT_CONTROLLER) if that controller is not the active one. In their answers, None instead
+    of an error means done, or in progress.
     """
 
     @property
@@ -47,11 +49,11 @@ class ControllerRequests(Protocol):
     async def alter_reassignments(
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Starts reassignments to these replicas, and cancels those with target None (CTL-10, CTL-11)."""
+        """Starts reassignments to these replicas. Target None cancels the partition's reassignment (CTL-10, CTL-11)."""
         ...
 
     def reassignments(self) -> dict[TopicPartition, Assignment]:
-        """The reassignments in progress. Their replicas are the target replicas, then those to be removed."""
+        """The reassignments in progress. `replicas` has the target replicas first, then the replicas to be removed."""
         ...
 
     async def elect_leaders(
@@ -70,9 +72,9 @@ class ZooKeeperConnection(Protocol):
 
 
 class GroupRequests(Protocol):
-    """Requests of members and admins to the coordinator of a group (CLI-2). None of them waits: `respond` is called once, now or later.
+    """Requests of members and admins to the coordinator of a group (CLI-2). No method waits: `respond` is called once, now or later.
 
-    Every answer may be COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR or INVALID_GROUP_ID.
+    The error of every answer may be COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR or INVALID_GROUP_ID.
     """
 
     def partition_of(self, group_id: str) -> int:
@@ -88,7 +90,7 @@ class GroupRequests(Protocol):
     def leave(
         self, group_id: str, members: Sequence[LeavingMember], respond: Callable[[ErrorCode, list[ErrorCode]], None]
     ) -> None:
-        """`respond` gets the group's error and, if that is NONE, one error for each member. It is called at once."""
+        """Calls `respond` at once, with the group's error and, if that is NONE, one error for each member."""
         ...
 
     def commit(
@@ -119,7 +121,7 @@ class GroupRequests(Protocol):
     def list_groups(
         self, states: Iterable[str], types: Iterable[str]
     ) -> tuple[ErrorCode, Iterable[GroupListing | None]]:
-        """No names mean any state or type. A group that does not match is None in the answer."""
+        """Without names, any state or type matches. A group that does not match is None in the answer."""
         ...
 
     def describe(self, group_id: str) -> GroupDescription: ...
@@ -129,7 +131,7 @@ class GroupRequests(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """`controller` is this process's own controller, active or not. The metadata cache has the cluster's controller."""
+    """`controller` is the controller in this process, active or not. The metadata cache has the id of the active controller."""
 
     config: BrokerConfig
     clock: Clock
@@ -150,9 +152,10 @@ class ApiContext:
     replica_listener: str | None
     """The only listener on which a replica id is allowed. None: all listeners, because clients and brokers share one."""
     long_answers: LongAnswers
+    recorder: Recorder
 
     def node_endpoint(self, broker_id: int, listener: str) -> NodeEndpoint | None:
-        """A live broker's address for clients of that listener."""
+        """A broker's address for clients of that listener. None: the broker is not live, or does not have the listener."""
         broker = self.metadata.broker(broker_id)
         endpoint = broker.endpoint(listener) if broker is not None else None
         if broker is None or endpoint is None:

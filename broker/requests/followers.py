@@ -23,7 +23,8 @@ from protocol.kafka.framing import MalformedRequest, RequestHeader
 from protocol.types import NO_EPOCH
 
 OFFSET_REQUESTS = (ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH)
-EPOCH_WITH_REPLICA_SINCE = 3
+EPOCH_REPLICA_ID_SINCE = 3
+"""The first version of OffsetForLeaderEpoch with a replica id."""
 
 
 def may_ask_as_replica(context: ApiContext, request: Request) -> bool:
@@ -32,7 +33,7 @@ def may_ask_as_replica(context: ApiContext, request: Request) -> bool:
 
 
 def is_of_follower(metadata: MetadataCache, own_id: int, header: RequestHeader, frame: memoryview) -> Claim:
-    """Whether a Fetch, ListOffsets or OffsetForLeaderEpoch claims to come from another live broker. Only Fetch has a broker epoch."""
+    """The claim of a request to come from another live broker. Only a Fetch can prove it, by its broker epoch."""
     try:
         replica, epoch = _asker(header, frame)
     except (MalformedRequest, struct.error):
@@ -46,11 +47,11 @@ def is_of_follower(metadata: MetadataCache, own_id: int, header: RequestHeader, 
 
 
 def _asker(header: RequestHeader, frame: memoryview) -> tuple[int, int]:
-    """Replica id and broker epoch (-1: not given)."""
+    """The request's replica id and broker epoch; -1 if the request has none."""
     if header.api_key == ApiKey.FETCH:
         return fetch_codec.asker(header.api_version, frame, header.body_offset)
-    is_old = header.api_key == ApiKey.OFFSET_FOR_LEADER_EPOCH and header.api_version < EPOCH_WITH_REPLICA_SINCE
-    if header.api_key not in OFFSET_REQUESTS or is_old:
+    has_no_id = header.api_key == ApiKey.OFFSET_FOR_LEADER_EPOCH and header.api_version < EPOCH_REPLICA_ID_SINCE
+    if header.api_key not in OFFSET_REQUESTS or has_no_id:
         return -1, NO_EPOCH
     (replica,) = struct.unpack_from(">i", frame, header.body_offset)
     return replica, NO_EPOCH

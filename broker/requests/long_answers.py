@@ -51,7 +51,7 @@ class _Answer:
         """Work for a thread, before the next step."""
         self.worked: asyncio.Future[Any] | None = None
         self.has_place = False
-        """The answer has one of UNPACKING_PLACES, until it hands over its next work or is done."""
+        """True while the answer has one of UNPACKING_PLACES: until it hands over its next work or is done."""
 
     def next_step(self, steps: AnySteps) -> Work | None:
         worked, self.worked = self.worked, None
@@ -86,7 +86,7 @@ class LongAnswers:
         return len(self._under_way) + len(self._in_threads) + len(self._later)
 
     def begin(self, steps: AnySteps) -> tuple[bool, Any]:
-        """Returns (True, the result of the steps), or (False, the work for a thread or None) if they do not fit into this turn."""
+        """Runs the steps. Returns (True, their result), or, if they do not fit into this turn, (False, the work for a thread or None)."""
         monotonic = self._monotonic
         began = monotonic()
         until = began + BEGINNING_S

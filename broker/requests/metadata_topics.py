@@ -1,8 +1,8 @@
 """The topics in Metadata answers, encoded once: every client requests them after every leader change.
 
-A topic is cached until the metadata cache reports that it changed. For a large topic each partition is cached too, so that a change
-of one does not encode the others again. The answers depend on the listener (its clients see no leader on a broker without it), on
-the live brokers and on the unreachable brokers. When live or unreachable brokers change, everything is encoded again.
+A topic is cached until its version in the metadata cache changes. For a large topic each partition is cached too, so that a change
+of one partition does not encode the others again. The answers depend on the listener (its clients see no leader on a broker without
+it), on the live brokers and on the unreachable brokers. When live or unreachable brokers change, everything is encoded again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Encoded:
 
 
 class MetadataTopics:
-    """See the module's docstring. `unreachable()` returns brokers that may just have died; `internal` topics are marked as such."""
+    """See the module. `unreachable()` returns the ids of brokers that may just have died. `internal` are the internal topics."""
 
     def __init__(self, metadata: MetadataCache, unreachable: Callable[[], Set[int]], internal: Collection[str]) -> None:
         self._internal = internal
@@ -69,7 +69,7 @@ class MetadataTopics:
         return encoded.all_topics[1]
 
     def partitions_to_encode(self, listener: str, version: int, names: Iterable[str]) -> int:
-        """The number of partitions in topics that are not cached or out of date. Above PARTITIONS_AT_ONCE prepare the topics first."""
+        """The number of partitions in topics that must be encoded. Above PARTITIONS_AT_ONCE, run `preparing` before `encoded`."""
         topics = self._of(listener, version).topics
         metadata = self._metadata
         return sum(
@@ -79,7 +79,7 @@ class MetadataTopics:
         )
 
     def preparing(self, listener: str, version: int, names: Iterable[str]) -> Generator[None, None, None]:
-        """Encodes these topics, with pauses for other requests. Topics that change meanwhile are encoded again later."""
+        """Encodes these topics, with pauses for other requests. A topic that changes after that is encoded again by `encoded`."""
         done = 0
         for name in names:
             encoded = self._of(listener, version)
@@ -113,7 +113,7 @@ class MetadataTopics:
                 if count == PARTITIONS_IN_A_STEP:
                     yield count
                     count = 0
-        # No pause from here on: the topic is stored only if every encoded partition is the current one of this version.
+        # No pause from here on. The topic is stored only if no partition changed after it was encoded.
         states = self._metadata.partitions_of(name)
         topic_version = self._metadata.topic_version(name)
         if states and all(index in kept and kept[index][0] is state for index, state in states.items()):

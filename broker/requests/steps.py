@@ -34,19 +34,19 @@ REFUSALS = (MalformedRequest, AnswerTooLarge, Unwanted)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 StepsTo = Generator[None, None, Result]
-"""Yields every fraction of a millisecond, for a pause. The state that the steps depend on may have changed after each pause."""
+"""Yields after each fraction of a millisecond, so that the loop may pause it. After each pause the state may have changed."""
 Body = bytes | Sequence[bytes]
 """A response after its header, whole or in pieces."""
 Steps = StepsTo[Body]
 ThreadedSteps = Generator[Work | None, Any, Body]
-"""Like Steps, but may also yield work for a thread, such as unpacking a large batch. The result is sent back."""
+"""Like Steps, but may also yield work for a thread, such as unpacking a large batch. The result is sent into the steps."""
 Further = Coroutine[Any, Any, None] | None
 
 
 def in_steps(context: ApiContext, request: Request, steps: AnySteps) -> Further:
     """Runs the steps that serve the request and answer it. The handler returns the result of this function.
 
-    The steps return a coroutine if it must be awaited after them.
+    If the steps return a coroutine, it is awaited after them.
     """
     is_done, further = context.long_answers.begin(steps)
     return further if is_done else _go_on(context, request, steps, further)
@@ -67,12 +67,12 @@ async def finished(context: ApiContext, request: Request, steps: Generator[Work 
 
 
 def bare(error: KafkaError) -> KafkaError:
-    """Removes the traceback, which keeps the frames of its calls in memory: an answer may have 100,000 errors."""
+    """Removes the traceback, which would keep the local variables of the failed calls in memory."""
     return error.with_traceback(None)
 
 
-class Refusals:
-    """Shares equal errors among many partitions."""
+class SharedErrors:
+    """Keeps one object for equal errors, because an answer may have 100,000."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, str], KafkaError] = {}
@@ -83,7 +83,7 @@ class Refusals:
 
 
 async def slice_of_own(context: ApiContext, request: Request) -> None:
-    """Yields the loop. Afterwards the caller may work for a millisecond or two. Raises Unwanted if the client has disconnected."""
+    """Waits for its turn. Afterwards the caller may work for a millisecond or two. Raises Unwanted if the client has disconnected."""
     await context.long_answers.slice_of_own(_asked(request))
 
 
@@ -112,7 +112,7 @@ def respond_later(context: ApiContext, request: Request, steps: Steps) -> None:
 def after_steps(
     context: ApiContext, request: Request, steps: AnySteps, then: Callable[[], None], work: Work | None = None
 ) -> None:
-    """Calls `then()` when the steps are done, for a callback. Does not call it if the steps fail or the client disconnects."""
+    """For a callback: calls `then()` when the steps are done, unless they fail or the client disconnects. `work` is from `begin`."""
 
     def ended(done: asyncio.Future[None]) -> None:
         error = None if done.cancelled() else done.exception()
@@ -167,7 +167,7 @@ def _responding(request: Request, steps: ThreadedSteps) -> Generator[Work | None
 
 
 def by_topic(answers: Mapping[TopicPartition, Result]) -> StepsTo[dict[str, list[tuple[int, Result]]]]:
-    """Topic -> (partition, its answer)."""
+    """Topic -> (partition, its answer) for each of its partitions."""
     topics: dict[str, list[tuple[int, Result]]] = {}
     for number, (tp, answer) in enumerate(answers.items(), 1):
         topics.setdefault(tp[0], []).append((tp[1], answer))

@@ -11,7 +11,7 @@ from typing import TypeVar
 from broker.requests.context import ApiContext
 
 WAIT_MAX_S = 300.0
-"""Limit of the wait, whatever time-out the request has: its client may be gone."""
+"""Limit of the wait, whatever time-out the request has: its client may have disconnected."""
 ZOOKEEPER_WAIT_MAX_S = 10.0
 """Limit of the wait for a connection to ZooKeeper. A server of an ensemble restarts in less."""
 WAITERS_MAX = 1_000
@@ -25,7 +25,7 @@ async def until(context: ApiContext, is_so: Callable[[], bool], deadline: float)
 
     Returns at once if too many others wait.
     """
-    if is_so() or context.metadata.listeners >= WAITERS_MAX:
+    if is_so() or context.metadata.listener_count >= WAITERS_MAX:
         return
     deadline = min(deadline, context.clock.monotonic() + WAIT_MAX_S)
     changed = asyncio.Event()
@@ -45,9 +45,9 @@ async def until(context: ApiContext, is_so: Callable[[], bool], deadline: float)
 
 
 async def for_zookeeper(context: ApiContext, deadline: float = math.inf) -> None:
-    """Returns when the broker is connected to ZooKeeper, at the latest at `deadline` (monotonic seconds) or the limit.
+    """Returns when the broker is connected to ZooKeeper, at `deadline` (monotonic seconds), or after ZOOKEEPER_WAIT_MAX_S.
 
-    A restart of a server of the ensemble thus delays an admin's request and does not fail it. (Kafka's KafkaZkClient retries until
+    When a server of the ensemble restarts, an admin's request is therefore delayed and does not fail. (Kafka's KafkaZkClient retries until
     it is connected, without a limit.)
     """
     left = deadline - context.clock.monotonic()
@@ -57,9 +57,9 @@ async def for_zookeeper(context: ApiContext, deadline: float = math.inf) -> None
 async def for_all(
     context: ApiContext, items: Iterable[Item], is_done: Callable[[Item], bool], deadline: float
 ) -> list[Item]:
-    """Returns when every item was done at some time, or at `deadline`. Returns the items that are not done.
+    """Waits until every item has been done at some time, or until `deadline` (monotonic seconds). Returns the items that are not done.
 
-    An update checks only the first item that is not done: there may be ten thousand items and as many updates.
+    An update of the cache checks only the first item that is not done: there may be ten thousand items and as many updates.
     """
     pending = deque(items)
 

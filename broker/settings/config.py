@@ -18,8 +18,8 @@ from protocol.plain_text import shortened
 SHORT_MAX = 2**15 - 1
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
-TOLD_MAX = 200
-"""Characters of a wrong value in its error message."""
+SHOWN_MAX = 200
+"""Maximum characters of a wrong value in its error message."""
 
 
 BROKER_KEY_OF: Mapping[str, str] = MappingProxyType(
@@ -63,23 +63,23 @@ EVERY_REPLICA = "*"
 
 
 class ConfigError(ValueError):
-    """An invalid value; the message has the key, the value and what is allowed."""
+    """An invalid setting. The message has the key, the value and what is allowed."""
 
 
 VALUE_LENGTH_MAX = 128 * 1024
-"""Limit of characters in one setting: throttled replicas of several thousand partitions take as many."""
-LIST_IS_SHORT = 1024
-"""Characters of a short list of replicas. A parsed list takes twenty times its bytes, so few long lists are cached."""
+"""Maximum characters of a value: a list of throttled replicas has several thousand partitions."""
+SHORT_LIST_MAX = 1024
+"""Maximum characters of a short list of replicas. A parsed list takes twenty times its bytes, so few longer lists are cached."""
 
 
-def _told(text: str) -> str:
+def _shown(text: str) -> str:
     """A wrong value, shortened for its error message."""
-    return shortened(repr(text), TOLD_MAX)
+    return shortened(repr(text), SHOWN_MAX)
 
 
 def throttled_replicas(text: str) -> frozenset[tuple[int, int]] | None:
     """The (partition, broker) pairs of a list `partition:broker,...`; None for `*`, all replicas. Raises ConfigError."""
-    return _in_short_list(text) if len(text) <= LIST_IS_SHORT else _in_long_list(text)
+    return _in_short_list(text) if len(text) <= SHORT_LIST_MAX else _in_long_list(text)
 
 
 @lru_cache(maxsize=4096)
@@ -98,7 +98,7 @@ def _in_list(text: str) -> frozenset[tuple[int, int]] | None:
         return None
     pairs = [item.split(":") for item in items]
     if not all(len(pair) == 2 and all(map(is_plain_number, pair)) for pair in pairs):
-        raise ConfigError(f"{_told(text)}: expected * or partition:broker,partition:broker,...")
+        raise ConfigError(f"{_shown(text)}: expected * or partition:broker,partition:broker,...")
     return frozenset((int(partition), int(broker)) for partition, broker in pairs)
 
 
@@ -117,12 +117,18 @@ def message_format_version(text: str) -> None:
     release, _, step = ".".join(parts[: 3 if text.startswith("0.") else 2]).partition("-IV")
     newest = _NEWEST_IV.get(release)
     if newest is None or (step and not (is_plain_number(step) and int(step) <= newest)):
-        raise ConfigError(f"{_told(text)}: expected a version of Kafka, for example 3.0-IV1 or 2.8")
+        raise ConfigError(f"{_shown(text)}: expected a version of Kafka, for example 3.0-IV1 or 2.8")
 
 
 def gzip_level(text: str) -> None:
     if (level := whole_number(text)) != -1 and not 1 <= level <= 9:
         raise ConfigError(f"{text!r}: expected 1 to 9, or -1 for gzip's own default")
+
+
+def recording_id(text: str) -> None:
+    """The id becomes part of a file's name."""
+    if text and not (len(text) <= 64 and all(char.isascii() and (char.isalnum() or char in "-_") for char in text)):
+        raise ConfigError(f"{_shown(text)}: expected at most 64 letters, digits, - and _")
 
 
 def no_remote_storage(text: str) -> None:
@@ -187,7 +193,7 @@ class BrokerConfig:
     log_retention_ms: int = setting(7 * 24 * 3600 * 1000, minimum=-1)
     log_retention_bytes: int = setting(-1, minimum=-1)
     log_retention_check_interval_ms: int = setting(
-        300_000, minimum=1, doc="how often to look for old segments, in ms; at least 1000"
+        300_000, minimum=1, doc="how often to look for old segments, in ms; less than 1000 acts as 1000"
     )
     log_cleanup_policy: str = setting("delete", choices=("delete", "compact"), is_list=True)
     log_message_timestamp_after_max_ms: int = setting(LONG_MAX, minimum=0)
@@ -261,7 +267,7 @@ class BrokerConfig:
         500,
         minimum=0,
         maximum=INT_MAX,
-        doc="how long a follower's fetch waits for records, in ms; at most 1000 here",
+        doc="how long a follower's fetch waits for records, in ms; more than 1000 acts as 1000",
     )
     replica_fetch_backoff_ms: int = setting(1000, minimum=0, maximum=INT_MAX)
     replica_socket_timeout_ms: int = setting(30000, minimum=1, maximum=INT_MAX)
@@ -331,6 +337,19 @@ class BrokerConfig:
     # metrics
     metrics_listener: str = setting("", doc="ottla's own: host:port for Prometheus metrics over HTTP; empty: none")
 
+    # the recorder of clients' load, for `ottla replay record`
+    recorder_id: str = setting(
+        "", check=recording_id, doc="ottla's own: name of the recording whose files are kept; empty: none"
+    )
+    recorder_enable: bool = setting(False, doc="ottla's own: whether the recording recorder.id grows")
+    recorder_max_bytes: int = setting(
+        1024**3, minimum=1024**2, doc="ottla's own: limit in bytes of a recording's files on this broker"
+    )
+    recorder_topics: str = setting("", is_list=True, doc="ottla's own: topics to record; empty: all")
+    recorder_client_salt: str = setting(
+        "", doc="ottla's own: client ids are recorded as hashes with this salt; empty: as they are"
+    )
+
     # threads
     num_network_threads: int = setting(
         3,
@@ -394,7 +413,7 @@ class BrokerConfig:
 
     @property
     def log_directories(self) -> tuple[str, ...]:
-        """`log.dirs`, split."""
+        """The paths in `log.dirs`."""
         return tuple(part.strip() for part in self.log_dirs.split(",") if part.strip())
 
     def topic_defaults(self) -> TopicConfig:
@@ -434,8 +453,10 @@ class TopicConfig:
         86400000, minimum=0, doc="How long to keep a tombstone in a compacted log, in ms."
     )
     file_delete_delay_ms: int = setting(60000, minimum=0, doc="Without effect here: deleted files are removed at once.")
-    flush_messages: int = setting(LONG_MAX, minimum=1, doc="Number of records after which a log is synced to the disk.")
-    flush_ms: int = setting(LONG_MAX, minimum=0, doc="Time in ms after which a log is synced to the disk.")
+    flush_messages: int = setting(
+        LONG_MAX, minimum=1, doc="Number of new records after which a log is synced to the disk."
+    )
+    flush_ms: int = setting(LONG_MAX, minimum=0, doc="Time in ms after which new records are synced to the disk.")
     follower_replication_throttled_replicas: str = setting(
         "",
         is_list=True,
@@ -468,7 +489,9 @@ class TopicConfig:
         LONG_MAX, minimum=0, doc="Limit in ms by which a record's time may be behind the broker's."
     )
     message_timestamp_difference_max_ms: int = setting(
-        LONG_MAX, minimum=0, doc="The old name of message.timestamp.before.max.ms, used if that is not set."
+        LONG_MAX,
+        minimum=0,
+        doc="Old limit in ms for each direction whose setting (message.timestamp.before or after.max.ms) is not set.",
     )
     message_timestamp_type: str = setting(
         "CreateTime",
@@ -476,7 +499,7 @@ class TopicConfig:
         doc="Whether a record keeps its producer's time or gets the time of its append.",
     )
     min_cleanable_dirty_ratio: float = setting(
-        0.5, minimum=0, maximum=1, doc="The share of uncompacted bytes from which on a log is compacted."
+        0.5, minimum=0, maximum=1, doc="The share of uncompacted bytes above which a log is compacted."
     )
     min_compaction_lag_ms: int = setting(0, minimum=0, doc="Minimum time in ms before a record is compacted.")
     min_insync_replicas: int = setting(
@@ -493,19 +516,22 @@ class TopicConfig:
         False, check=no_remote_storage, doc="Without effect here: only false, because there is no tiered storage."
     )
     retention_bytes: int = setting(
-        -1, minimum=-1, doc="The size up to which a partition keeps old segments; -1: no limit."
+        -1, minimum=-1, doc="The size in bytes up to which a partition keeps old segments; -1: no limit."
     )
     retention_ms: int = setting(7 * 24 * 3600 * 1000, minimum=-1, doc="How long to keep records, in ms; -1: for ever.")
-    segment_bytes: int = setting(1024**3, minimum=14, maximum=INT_MAX, doc="The size at which a new segment starts.")
+    segment_bytes: int = setting(
+        1024**3, minimum=14, maximum=INT_MAX, doc="The size in bytes at which a new segment starts."
+    )
     segment_index_bytes: int = setting(
-        10 * 1024**2, minimum=4, maximum=INT_MAX, doc="The size of an index at which a new segment starts."
+        10 * 1024**2, minimum=4, maximum=INT_MAX, doc="The size in bytes of an index at which a new segment starts."
     )
     segment_jitter_ms: int = setting(
-        0, minimum=0, doc="Limit in ms by which segment.ms is extended at random, per partition."
+        0, minimum=0, doc="Each partition rolls earlier than segment.ms, by a constant time below this limit in ms."
     )
     segment_ms: int = setting(7 * 24 * 3600 * 1000, minimum=1, doc="The age in ms at which a new segment starts.")
     unclean_leader_election_enable: bool = setting(
-        False, doc="Whether a replica that is not in sync may lead if no other is live: acknowledged records are lost."
+        False,
+        doc="Whether a replica that is not in sync may lead if no other is live. Acknowledged records may be lost.",
     )
 
     def check_together(self) -> None:
@@ -522,12 +548,18 @@ class TopicConfig:
         before = self.message_timestamp_before_max_ms
         return before if before != LONG_MAX else self.message_timestamp_difference_max_ms
 
+    @property
+    def timestamp_after_max_ms(self) -> int:
+        """Like LogConfig.getMessageTimestampAfterMaxMs: the old setting applies if the new one is not set."""
+        after = self.message_timestamp_after_max_ms
+        return after if after != LONG_MAX else self.message_timestamp_difference_max_ms
+
     @cached_property
     def looks_at_each_record(self) -> bool:
-        """True if a produced batch must be decoded to decide whether it may be appended. Read for each batch."""
+        """True if the checks of a produced batch must decode each record."""
         return (
             "compact" in self.cleanup_policy
-            or self.message_timestamp_after_max_ms != LONG_MAX
+            or self.timestamp_after_max_ms != LONG_MAX
             or self.timestamp_before_max_ms != LONG_MAX
         )
 
@@ -563,20 +595,20 @@ def parse_value(config: type, key: str, text: str) -> int | float | bool | str:
     value: int | float | bool | str
     if kind == "bool":
         if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{key}={_told(text)}: expected true or false")
+            raise ConfigError(f"{key}={_shown(text)}: expected true or false")
         value = text.lower() == "true"
     elif kind in ("int", "float"):
         try:
             value = whole_number(text) if kind == "int" else decimal_number(text)
         except ValueError as error:
-            raise ConfigError(f"{key}={_told(text)}: {error}") from None
+            raise ConfigError(f"{key}={_shown(text)}: {error}") from None
         minimum, maximum = spec.metadata["minimum"], spec.metadata["maximum"]
         if kind == "int":  # a setting without limits is a Java long
             minimum = -LONG_MAX - 1 if minimum is None else minimum
             maximum = LONG_MAX if maximum is None else maximum
         if (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
             limits = f"of at least {minimum}" if maximum in (None, LONG_MAX) else f"from {minimum} to {maximum}"
-            raise ConfigError(f"{key}={_told(text)}: expected a number {limits}")
+            raise ConfigError(f"{key}={_shown(text)}: expected a number {limits}")
     else:
         value = _parse_text(spec, key, text)
     check = spec.metadata["check"]
@@ -592,5 +624,5 @@ def _parse_text(spec: Any, key: str, text: str) -> str:
     choices = spec.metadata["choices"]
     items = [item.strip() for item in text.split(",") if item.strip()] if spec.metadata["is_list"] else [text]
     if choices is not None and any(item not in choices for item in items):
-        raise ConfigError(f"{key}={_told(text)}: expected one of {', '.join(choices)}")
+        raise ConfigError(f"{key}={_shown(text)}: expected one of {', '.join(choices)}")
     return ",".join(items)

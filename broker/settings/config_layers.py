@@ -1,7 +1,7 @@
 """The sources of a setting, and which of them applies. Pure.
 
-The order: the topic's own setting, the dynamic setting of this broker, the dynamic setting of all brokers, this broker's static
-setting, the default. DescribeConfigs shows these layers as Kafka's sources and synonyms.
+The first of these that is set applies: the topic's own setting, the dynamic setting of this broker, the dynamic setting of all
+brokers, this broker's static setting, the default. DescribeConfigs shows these layers as Kafka's sources and synonyms.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ DYNAMIC_BROKER_KEYS = (
         "max.connections",
         "max.connections.per.ip",
         "producer.id.expiration.ms",
+        "recorder.client.salt",
+        "recorder.enable",
+        "recorder.id",
+        "recorder.max.bytes",
+        "recorder.topics",
         "replica.alter.log.dirs.io.max.bytes.per.second",
     }
 )
@@ -66,7 +71,7 @@ OLDER_KEYS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "log.roll.ms": ("log.roll.hours",),
     }
 )
-"""Key -> Kafka's older keys for the same setting, which apply in this order if the key is not set. The last key has the default."""
+"""Key -> Kafka's older keys for the same setting. The first that is set applies if the key is not set. The last has the default."""
 
 DEFAULT_OF_OLDER: Mapping[str, str] = MappingProxyType(
     {
@@ -116,7 +121,7 @@ class ConfigType(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """One layer of a setting."""
+    """One layer of a setting: where the value comes from."""
 
     name: str
     value: str
@@ -139,7 +144,7 @@ class DescribedSetting(NamedTuple):
 class ConfigLayers:
     """The layers of one broker. `cluster` and `own` are the dynamic settings, already checked by `believable`.
 
-    `given` has the keys that set `static`, with their texts. Older keys, and keys set to their default, are seen only here.
+    `given` has the keys that set `static`, with their texts. Only `given` shows older keys, and keys that are set to their default.
     """
 
     static: BrokerConfig
@@ -195,7 +200,7 @@ class ConfigLayers:
         return self._layers_of((key, *OLDER_KEYS.get(key, ())), key)
 
     def _layers_of(self, names: Sequence[str], key: str) -> tuple[Synonym, ...]:
-        """The layers of these names, starting at the first layer with `key`: as in Kafka, older keys above it are left out."""
+        """The layers of these names, from the first layer with `key` on. As in Kafka, keys in the layers before it are left out."""
         found = []
         for layer, source in (
             (self.own, Source.DYNAMIC_BROKER_CONFIG),
@@ -262,13 +267,13 @@ def believable(
     for key, text in found.items():
         if key not in known or (config is BrokerConfig and key not in DYNAMIC_BROKER_KEYS):
             reason = "cannot change while a broker runs" if key in known else "is unknown"
-            complaints.append(f"{entity}: {key} {reason}: left out")
+            complaints.append(f"{entity}: {key} {reason}, and is ignored")
             continue
         try:
             usable[key] = config_text(parse_value(config, key, text))
         except ConfigError as error:
-            stays = f"{earlier[key]} stays" if key in earlier else "left out"
-            complaints.append(f"{entity}: {error}: {stays}")
+            remedy = f"the earlier value {earlier[key]} stays" if key in earlier else "the setting is ignored"
+            complaints.append(f"{entity}: {error}: {remedy}")
             if key in earlier:
                 usable[key] = earlier[key]
     return usable, complaints

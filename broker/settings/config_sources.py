@@ -1,7 +1,7 @@
 """Reads settings from a properties file, then `KAFKA_*` environment variables, then `--override k=v`.
 
-A later source overrides an earlier source. An unknown key is a warning that names the nearest known key; an invalid value is an error
-that says where it is.
+A later source overrides an earlier source. An unknown key is a warning that names the nearest known key. An invalid value is an
+error that names its source.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _KEY_END = re.compile(r"[ \t\f=:]")
 
 
 class Setting(NamedTuple):
-    """`where` is for messages: `server.properties:7`, `environment KAFKA_BROKER_ID`, `--override`."""
+    """`where` is the source, for messages: `server.properties:7`, `environment KAFKA_BROKER_ID`, `--override`."""
 
     key: str
     value: str
@@ -60,7 +60,7 @@ class Setting(NamedTuple):
 
 
 class LoadedConfig(NamedTuple):
-    """`given` has the text of each known key that a source sets."""
+    """`given` has the text of each known key that a source sets. `warnings` are for the broker's log."""
 
     config: BrokerConfig
     warnings: tuple[str, ...]
@@ -86,7 +86,10 @@ def load(
 
 
 def parse_properties(text: str, name: str) -> Iterable[Setting]:
-    """Settings of a Java properties file: comments; `=`, `:` or blank as separator; escapes; and backslash line continuations."""
+    """The settings of a Java properties file, with its comments, separators (`=`, `:`, blank), escapes and continued lines.
+
+    Raises ConfigError for a wrong escape.
+    """
     pending, first_line = "", 0
     for number, raw in enumerate(_LINE_END.split(text), 1):
         line = raw.lstrip(" \t\f")
@@ -130,7 +133,7 @@ def _unescape(text: str, where: str) -> str:
         if char == "u":
             digits = text[at : at + 4]
             if not _HEX.fullmatch(digits):
-                raise ConfigError(f"{where}: \\u{digits} is not a character")
+                raise ConfigError(f"{where}: \\u{digits} is not a Unicode escape")
             out.append(chr(int(digits, 16)))
             at += 4
         else:

@@ -1,7 +1,7 @@
 """Settings that change while the broker runs: of topics, of this broker, and of all brokers (`/config`).
 
 A change is written to `/config/...` and then announced by a child of `/config/changes`. Every broker watches those children, as in
-Kafka, and reads the named settings again. After an expired session, which loses its watches, every broker reads everything again.
+Kafka, and reads the named settings again. A broker whose session expired has lost its watches, and reads everything again.
 Invalid settings are logged, and the earlier values stay.
 """
 
@@ -37,8 +37,8 @@ BROKERS = "brokers"
 CLUSTER_DEFAULT = "<default>"
 CHANGE_KEPT_MS = 15 * 60 * 1000
 CHANGES_MAX = 10_000
-"""Above this number the oldest are removed early, because each change lists all of them. A broker that missed so many has a new
-session, and reads everything."""
+"""Maximum number of announcements, because every broker lists all of them at each change. The oldest are removed early. A broker
+that missed so many has a new session, and reads everything."""
 PURGED_AT_ONCE = 100
 RETRY_S = 0.5
 NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
@@ -47,7 +47,7 @@ TopicOverrides = Mapping[str, str]
 
 
 class DynamicConfigs:
-    """Call `start` before this broker leads anything, and `run` as a task. The callbacks apply changes on the loop, without awaits."""
+    """Call `start` before this broker leads anything, then `run` as a task. The `on_` callbacks apply changes on the loop."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class DynamicConfigs:
         await self.read_again(*entities)
 
     async def _purge(self, names: Sequence[str]) -> None:
-        """Removes changes that every broker saw long ago. A broker that was away for so long reads everything anyway."""
+        """Removes old announcements. A broker that missed one of them has a new session, and reads everything."""
         self._unremovable.intersection_update(names)
         too_many = len(names) - CHANGES_MAX
         removable = [name for name in names if name not in self._unremovable][:PURGED_AT_ONCE]
@@ -153,7 +153,7 @@ class DynamicConfigs:
                     raise
                 except NoNode:
                     pass
-                except ZkError:  # the node has children or is protected, so no broker made it
+                except ZkError:  # the znode has children or is protected, so no broker created it
                     self._unremovable.add(name)
 
     async def _read_all(self) -> None:
@@ -174,7 +174,7 @@ class DynamicConfigs:
             elif kind == BROKERS and name in (CLUSTER_DEFAULT, self._own_name):
                 await self._read_broker_layers()
             else:
-                log.info("a change of the settings of %s is not for this broker", shown(entity))
+                log.info("a change of the settings of %s does not concern this broker", shown(entity))
         await self._refresh_topics(topics)
 
     async def _refresh_topics(self, topics: Sequence[str]) -> None:
@@ -255,7 +255,7 @@ def _usable_layer(entity: str, data: bytes | None, earlier: Mapping[str, str]) -
 
 
 def _decoded(entity: str, data: bytes | None) -> dict[str, str] | None:
-    """The settings in a config znode; empty if there is no znode. If it is not readable, logs that and returns None."""
+    """The settings in a config znode; empty if there is no znode; None, with a warning, if it cannot be read."""
     if data is None:
         return {}
     try:
@@ -266,6 +266,6 @@ def _decoded(entity: str, data: bytes | None) -> dict[str, str] | None:
 
 
 def _order(name: str) -> tuple[int, str]:
-    """Orders change nodes by ZooKeeper's sequence numbers. Names without a number are first."""
+    """Sorts announcements by ZooKeeper's sequence numbers. Names without a number come first."""
     number = number_of(name.rpartition("_")[2].lstrip("0") or "0")
     return (-1 if number is None else number), name

@@ -26,11 +26,11 @@ class Listeners:
     advertised: dict[str, Endpoint]
     inter_broker: str
     control_plane: str
-    is_control_made: bool = False
-    """The control listener is not among `listeners`: it is bound and announced on the inter-broker listener's host."""
+    is_control_automatic: bool = False
+    """`listeners` has no control listener, so the broker adds one on the inter-broker listener's host."""
 
     def with_ports(self, ports: dict[str, int]) -> Listeners:
-        """`ports`: the bound ports, by listener name. They replace advertised ports of 0."""
+        """`ports`: the bound ports, by listener name. They replace bound ports, and advertised ports of 0."""
         bound = {name: replace_port(endpoint, ports[name]) for name, endpoint in self.bound.items()}
         advertised = {
             name: endpoint if endpoint.port else replace_port(endpoint, ports[name])
@@ -51,7 +51,7 @@ class Listeners:
     @property
     def is_control_open(self) -> bool:
         """True if an automatic control listener listens on all addresses, like the inter-broker listener."""
-        return self.is_control_made and self.bound[self.control_plane].host in ANY_ADDRESS
+        return self.is_control_automatic and self.bound[self.control_plane].host in ANY_ADDRESS
 
 
 def replace_port(endpoint: Endpoint, port: int) -> Endpoint:
@@ -71,25 +71,25 @@ def listeners_of(config: BrokerConfig) -> Listeners:
     inter_broker = config.inter_broker_listener_name or clients[0]
     if inter_broker not in clients:
         raise ConfigError(f"inter.broker.listener.name={inter_broker!r}: expected one of {', '.join(clients)}")
-    told = _parse_list("advertised.listeners", config.advertised_listeners, protocols)
-    unknown = [name for name in told if name not in bound]
+    given = _parse_list("advertised.listeners", config.advertised_listeners, protocols)
+    unknown = [name for name in given if name not in bound]
     if unknown:
         raise ConfigError(f"advertised.listeners names {', '.join(unknown)}; listeners has only {', '.join(bound)}")
-    is_made = control not in bound
-    if is_made:
-        # On a free port of the inter-broker listener's host, which brokers reach already.
+    is_automatic = control not in bound
+    if is_automatic:
+        # On a free port of the inter-broker listener's host, which the other brokers can reach.
         bound[control] = Endpoint(control, bound[inter_broker].host, 0)
     advertised = {}
     for name, endpoint in bound.items():
-        public = told.get(name)
+        public = given.get(name)
         if public is None:
             # An automatic control listener is on the same host as the brokers' listener.
-            host = told[inter_broker].host if name == control and inter_broker in told else endpoint.host
+            host = given[inter_broker].host if name == control and inter_broker in given else endpoint.host
             public = endpoint._replace(host=_reachable(host) if host in ANY_ADDRESS else host)
         elif public.host in ANY_ADDRESS:
-            raise ConfigError(f"advertised.listeners={public}: nobody can reach {public.host or 'an empty host'!s}")
+            raise ConfigError(f"advertised.listeners={public}: nobody can reach {public.host or 'an empty host'}")
         advertised[name] = public
-    return Listeners(bound, advertised, inter_broker, control, is_made)
+    return Listeners(bound, advertised, inter_broker, control, is_automatic)
 
 
 def _reachable(host: str) -> str:
@@ -139,6 +139,6 @@ def _parse_endpoint(key: str, part: str, protocols: dict[str, str]) -> Endpoint:
 def metrics_listener(text: str) -> tuple[str, int]:
     """(host, port) of `host:port`; port 0 is a free port. Raises ConfigError."""
     host, _, port = text.rpartition(":")
-    if not host or not is_plain_number(port) or int(port) > 65535:
+    if not host or not is_plain_number(port) or int(port) > PORT_MAX:
         raise ConfigError(f"metrics.listener={text!r}: expected host:port, for example 127.0.0.1:9404")
     return host.strip("[]"), int(port)

@@ -37,7 +37,7 @@ def _rows(data: bytes, columns: int) -> list[list[str]]:
         raise ValueError("expected version 0 in line 1, a count in line 2, and a newline at the end")
     rows = [line.split(" ") for line in lines[2:-1]]
     if len(rows) != _number(lines[1]):
-        raise ValueError(f"line 2: it announces {lines[1]} rows, but {len(rows)} follow")
+        raise ValueError(f"line 2: expected {lines[1]} rows, found {len(rows)}")
     for number, row in enumerate(rows, 3):
         if len(row) != columns:
             raise ValueError(f"line {number}: expected {columns} columns, found {len(row)}")
@@ -60,7 +60,7 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
-    """Raises ValueError if the content has another form."""
+    """Raises ValueError if the content is not a checkpoint of offsets."""
     return {
         TopicPartition(topic, _number(partition)): _number(offset)
         for topic, partition, offset in _rows(data, columns=3)
@@ -81,10 +81,10 @@ def decode_epochs(data: bytes) -> list[tuple[int, int]]:
 
 
 def read_offsets(filesystem: FileSystem, path: str) -> dict[TopicPartition, int]:
-    """The checkpoint at `path`. Empty if it does not exist; also, with a warning in the log, if it cannot be read."""
+    """The checkpoint at `path`. Empty if the file does not exist or, with a warning, if it is broken. Raises OSError."""
     data = filesystem.read_file(path)
     if not data:
-        return {}  # Kafka makes them empty, until there is something to note
+        return {}  # Kafka creates the files empty
     try:
         return decode_offsets(data)
     except ValueError as error:
@@ -93,7 +93,7 @@ def read_offsets(filesystem: FileSystem, path: str) -> dict[TopicPartition, int]
 
 
 def read_epochs(filesystem: FileSystem, path: str) -> list[tuple[int, int]] | None:
-    """The leader epochs at `path`. None if the file does not exist or is broken: the epochs are then read from the log."""
+    """The leader epochs at `path`. None if the file does not exist or is broken: recovery then reads them from the log."""
     data = filesystem.read_file(path)
     if data is None:
         return None

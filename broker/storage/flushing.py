@@ -27,7 +27,7 @@ class DueFlushes:
 
     def __init__(self) -> None:
         self._rolled: dict[Log, None] = {}
-        # Of logs with an interval: since when something of it may be unflushed, None until the next look.
+        # The logs with a flush interval, and since when each may have unflushed records; None: from the next tick on.
         self._since: dict[Log, float | None] = {}
 
     def rolled(self, log: Log) -> None:
@@ -53,6 +53,8 @@ class DueFlushes:
                 continue  # it was removed
             unflushed = found.log_end_offset - found.recovery_point
             since = self._since.get(found)
+            if unflushed == 0:
+                self._rolled.pop(found, None)
             if since is None or unflushed == 0:
                 since = now
             is_due = (
@@ -70,15 +72,15 @@ class DueFlushes:
                     await found.flush()
                 except LogDirFailed as error:
                     if is_passing(error):
-                        self._rolled[found] = None  # once more with the next tick
+                        self._rolled[found] = None  # the next tick retries
 
 
 class EpochFiles:
-    """Writes changed leader epochs to their files soon (LOG-3, KIP-101); `changed` is called for each log that has some.
+    """Writes changed leader epochs to the logs' checkpoint files, some in each tick (LOG-3, KIP-101).
 
-    A crash does not need the file: each flush writes it, so it is right below the recovery point, and above it the batches tell
-    the epochs. People and the next start read it. A failover adds an epoch to thousands of logs within a second, while everybody
-    waits for leaders. So the files are written afterwards, some in each second.
+    A failover adds an epoch to thousands of logs within a second, while clients wait for leaders, so the files are written later.
+    A crash before that loses no epoch that has records: each flush writes the file, too, and above the recovery point the batches
+    contain their epochs.
     """
 
     def __init__(self, filesystem: FileSystem) -> None:
@@ -94,12 +96,12 @@ class EpochFiles:
         self._behind.pop(log, None)
 
     async def done(self) -> None:
-        """Waits for what a thread writes, also when `write_some` was cancelled."""
+        """Waits for the thread that writes, even if `write_some` was cancelled."""
         if self._writing is not None and not self._writing.done():
             await asyncio.wait([self._writing])
 
     async def write_some(self) -> None:
-        """Writes in the order of the changes. A file that fails does not stop the others."""
+        """Writes up to WRITTEN_AT_ONCE files, in the order of the changes. A file that fails does not stop the others."""
         for _ in range(WRITTEN_AT_ONCE // WRITTEN_BY_A_THREAD):
             logs = list(islice(self._behind, WRITTEN_BY_A_THREAD))
             for log in logs:
@@ -123,6 +125,6 @@ class EpochFiles:
             self._writing = asyncio.get_running_loop().run_in_executor(None, work)
             await asyncio.shield(self._writing)
         for log, error in failures:
-            log.leader_epochs.changed()  # they are still to be written
+            log.leader_epochs.changed()  # still unwritten
             log.failed(error)
         await asyncio.sleep(0)

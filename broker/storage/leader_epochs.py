@@ -1,7 +1,7 @@
 """Which leader epoch started at which offset of a log (KIP-101, Kafka's LeaderEpochFileCache). Pure except for `on_change`.
 
-Epoch e covers the offsets from its start to the start of the next epoch that is there, the last one to the LEO. Entries
-strictly increase in epoch and do not decrease in offset (INV-19); an epoch without records counts (BUG-15).
+An epoch covers the offsets from its start to the start of the next entry, the last epoch up to the LEO. Entries strictly
+increase in epoch and do not decrease in offset (INV-19). An epoch without records has an entry, too (BUG-15).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 
 UNDEFINED = (-1, -1)
-"""(epoch, end offset) of an epoch that the log knows nothing about."""
+"""(epoch, end offset) if the log cannot answer for an epoch."""
 
 
 class LeaderEpochCache:
@@ -36,9 +36,9 @@ class LeaderEpochCache:
         return self._epochs[-1] if self._epochs else -1
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Epoch `epoch` starts at `start_offset`. An epoch that is not newer than the newest changes nothing.
+        """Adds an entry: `epoch` starts at `start_offset`. Does nothing if `epoch` is not newer than the newest.
 
-        Entries that start at or after `start_offset` are dropped: nothing of them was kept.
+        Epochs that start at or after `start_offset` have no records in the log, and are dropped.
         """
         if self._epochs and epoch <= self._epochs[-1]:
             return
@@ -50,10 +50,10 @@ class LeaderEpochCache:
         self.changed()
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(the newest epoch not above `epoch`, the offset after its last record); (-1, -1) when there is none.
+        """(the newest epoch not above `epoch`, the offset after its last record), or UNDEFINED.
 
-        Asked for the newest epoch, its end is the LEO. Asked for one above the newest, (-1, -1): the asker is ahead of
-        us. Asked for one below all, the start of the first epoch stands in for the end, under the asked epoch.
+        The newest epoch ends at the LEO. For an epoch above the newest the answer is UNDEFINED, as the asker knows more than this
+        log. For an epoch below all entries the answer is `epoch` and the start of the first entry.
         """
         if not self._epochs or epoch < 0:
             return UNDEFINED
@@ -81,7 +81,7 @@ class LeaderEpochCache:
         self.changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Drops the epochs that end before `start_offset`; the one that covers it now starts there."""
+        """Drops the epochs that end at or before `start_offset`. The epoch that covers it now starts there."""
         at = bisect_right(self._starts, start_offset)
         if at == 0 or (at == 1 and self._starts[0] == start_offset):
             return

@@ -1,10 +1,10 @@
 """One partition's log on disk: segments, log start and end, leader epochs (LOG-1..3).
 
-Most methods work on the page cache; `flush` and `read_cold` wait for the disk in a thread. `LEO` is the log end offset. The
+Most methods work on the page cache; `flush` and `read_cold` wait for the disk in a thread. LEO is the log end offset. The
 high watermark belongs to the partition, which passes it as an argument.
 
-After a power loss the disk has everything below the recovery point (INV-21). `flush` advances the recovery point once the
-segments' files, the indexes, the epochs and the directory that names them are synced. A truncation moves it back.
+After a power loss the disk has everything below the recovery point (INV-21). `flush` syncs segments, indexes, leader epochs and
+directory entries, and then advances the recovery point. A truncation moves it back.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ from protocol.types import TopicPartition
 log = logging.getLogger(__name__)
 
 WARM_TRIES = 6
-"""Tries of a cold read. After each, a thread brings what was missing into the page cache: the index, batch headers, records."""
+"""Attempts of a cold read. After each, a thread reads the missing bytes (of an index or the log) into the page cache. If all
+fail, the loop waits for the disk."""
 BASE_OFFSET_MAX = 2**63 - 1 - 2**31
 """Largest base offset of a fetched batch. With any last offset delta, the offset after the batch fits in 64 bits."""
 ASSIGNED_BYTES = 16
@@ -92,13 +93,13 @@ class LogListener:
         """The log is about to be written, but a checkpoint still has the recovery point from before a cut. Raises OSError."""
 
     async def until_appendable(self, log: Log) -> None:
-        """Waits until the next append needs no checkpoint before it."""
+        """Waits for the checkpoint that the log's next append needs after a cut."""
 
     def epochs_changed(self, log: Log) -> None:
         """The log's leader epochs differ from those in its file."""
 
     def discard(self, log: Log, paths: Sequence[str]) -> None:
-        """The log does not need these files any more."""
+        """The log no longer needs these files."""
         log.unlink(paths)
 
 
@@ -160,7 +161,7 @@ class Log:
     # -- appending ------------------------------------------------------------------------------------------------
 
     def accepting(self, records: Buffer, allowance: Allowance) -> produced_batches.Steps:
-        """The checks and changes of `append_as_leader`, however long they take. The result is valid for this `config` only."""
+        """The checks and changes of `append_as_leader`, in steps. The result is valid only for the current `config`."""
         header = validate_produced(records, max_message_bytes=self.config.max_message_bytes)[0][1]
         return produced_batches.accepting(records, header, self.config, self._wall_ms, allowance)
 
@@ -186,13 +187,14 @@ class Log:
         size = len(records)
         if size > config.segment_bytes:
             raise KafkaError(
-                ErrorCode.RECORD_LIST_TOO_LARGE, f"a batch of {size} bytes, segment.bytes is {config.segment_bytes}"
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"a batch of {size} bytes is larger than segment.bytes={config.segment_bytes}",
             )
         if header.producer_id >= 0 and (known := self.producers.check(header)) is not None:
             self._check_usable()
             return AppendInfo(*known, self.log_start_offset, known.timestamp, 0)
         first_offset = self.log_end_offset
-        # _replace takes twice as long.
+        # `_replace` takes twice as long as `_make`.
         header = BatchHeader._make((first_offset, header.batch_length, leader_epoch, *header[3:]))
         append_time = -1
         if config.message_timestamp_type == "LogAppendTime":
@@ -250,8 +252,8 @@ class Log:
             if (segment.size or headers[-1].last_offset - segment.base_offset > RELATIVE_OFFSET_MAX) and must_roll(
                 segment, headers[-1], size, self.config, self._wall_ms, self.topic_partition
             ):
-                # The segment starts at the LEO, even if a hole precedes the first batch: recovery takes a segment that ends
-                # before the next one starts for damage.
+                # The segment starts at the LEO, even if a hole precedes the first batch. Recovery treats a gap between two
+                # segments as damage.
                 segment = self._roll(max(self.log_end_offset, headers[-1].last_offset - RELATIVE_OFFSET_MAX))
             segment.append(parts, headers)
         except OSError as error:
@@ -327,8 +329,8 @@ class Log:
     def read(self, offset: int, max_bytes: int, max_offset: int, min_one_batch: bool) -> ReadResult:
         """Batches from the one that holds `offset`, all below `max_offset`, at most `max_bytes`.
 
-        With `min_one_batch` the first batch is returned whole even if it is larger. Raises KafkaError(OFFSET_OUT_OF_RANGE),
-        LogDirFailed, and WouldBlock when the data is not in the page cache (then call `read_cold`).
+        With `min_one_batch` the first batch is returned whole even if it is larger. Raises KafkaError(OFFSET_OUT_OF_RANGE or
+        CORRUPT_MESSAGE), LogDirFailed, and WouldBlock when the data is not in the page cache (then call `read_cold`).
         """
         return self._read(offset, max_bytes, max_offset, min_one_batch, may_block=False)
 
@@ -354,7 +356,7 @@ class Log:
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset}, the log has {self.log_start_offset} to {self.log_end_offset}",
+                f"offset {offset} is outside of the log: {self.log_start_offset} to {self.log_end_offset}",
             )
         if offset >= max_offset:
             return NOTHING
@@ -372,14 +374,14 @@ class Log:
         return NOTHING
 
     def offset_for_timestamp(self, timestamp_ms: int, max_offset: int) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record with at least that timestamp, below `max_offset`.
+        """(timestamp, offset, leader epoch) of the first record with at least that timestamp; None if it is not below `max_offset`.
 
-        Raises LogDirFailed, KafkaError(CORRUPT_MESSAGE) for a batch that cannot be unpacked.
+        Raises LogDirFailed, and KafkaError(CORRUPT_MESSAGE) for a batch that cannot be unpacked.
         """
         return timestamps.at_once(self.searching(timestamp_ms, max_offset))
 
     def searching(self, timestamp_ms: int, max_offset: int) -> timestamps.Search:
-        """As `offset_for_timestamp`, with stops. After a stop the search continues in the log as it is then."""
+        """As `offset_for_timestamp`, in steps. The log may change between two steps."""
         offset = 0
         while True:
             offset = max(offset, self.log_start_offset)
@@ -388,17 +390,19 @@ class Log:
             if batch is None:
                 return None
             found = yield from timestamps.searching(*batch, timestamp_ms, offset)
-            if found is not None:
-                return found if self.log_start_offset <= found[1] < max_offset else None
-            offset = batch[1].next_offset
+            if found is None:
+                offset = batch[1].next_offset
+            elif found[1] >= self.log_start_offset:
+                return found if found[1] < max_offset else None
+            # Otherwise the log start has moved past the record: the search continues there.
             yield None
 
     def max_timestamp_offset(self) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record with the largest timestamp (KIP-734)."""
+        """(timestamp, offset, leader epoch) of the first record with the largest timestamp (KIP-734), None if no record has one."""
         return timestamps.at_once(self.searching_newest())
 
     def searching_newest(self) -> timestamps.Search:
-        """As `max_timestamp_offset`, with stops."""
+        """As `max_timestamp_offset`, in steps."""
         with self._using_disk():
             newest = timestamps.newest(self._segments)
         if newest == NO_TIMESTAMP:
@@ -408,7 +412,10 @@ class Log:
     # -- cutting --------------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Drops the batch that holds `offset` and all after it (REP-6). Raises LogDirFailed."""
+        """Drops the batch that holds `offset` and all later ones (REP-6). Raises LogDirFailed.
+
+        If `offset` is below the first segment, the log becomes empty and continues there.
+        """
         if offset >= self.log_end_offset:
             return
         if offset < self._bases[0]:
@@ -424,7 +431,8 @@ class Log:
                 self._remove(self._segments.pop())
                 self._bases.pop()
             if not self._segments[-1].truncate_to(offset) and self._segments[-1].next_offset < offset:
-                # Compaction left a hole before `offset`. Its offsets were assigned once; the new segment's name keeps the LEO.
+                # Compaction left a hole before `offset`. The name of an empty segment keeps the LEO, so that the hole's offsets
+                # are not assigned again.
                 self._segments[-1].seal()
                 self._begin_segment(offset)
                 self._listener.has_hole(self)
@@ -438,7 +446,8 @@ class Log:
             self._filesystem.check_spare()
         with self._using_disk(is_half_done=True):
             if offset < self.log_start_offset:
-                # Written before anything is removed: after a crash the log would continue at the checkpoint's old log start.
+                # The checkpoints are written before anything is removed. Otherwise the log would continue at its old log start
+                # after a crash.
                 self.log_start_offset = offset
                 self._lower_recovery_point(min(offset, self.recovery_point))
                 self._listener.before_write_after_cut(self)
@@ -463,7 +472,7 @@ class Log:
         self._listener.point_lowered(self)
 
     async def appendable(self) -> None:
-        """Waits until the next append needs no checkpoint first. Otherwise an append after a cut writes it on the loop."""
+        """Waits for the checkpoint that the next append needs after a cut. Without this wait, the append writes it on the loop."""
         if self.is_point_behind:
             await self._listener.until_appendable(self)
 
@@ -485,7 +494,7 @@ class Log:
         self.discard(segment.remove())
 
     def discard(self, paths: Sequence[str]) -> None:
-        """Has the listener remove files, maybe in a thread: unlinking a large file takes long."""
+        """Removes files through the listener, which may use a thread: unlinking a large file takes long."""
         self._listener.discard(self, paths)
 
     def unlink(self, paths: Sequence[str]) -> None:
@@ -500,9 +509,9 @@ class Log:
             self.leader_epochs.truncate_from_start(self.log_start_offset)
 
     def delete_old_segments(self, high_watermark: int, now_ms: int) -> int:
-        """Retention (LOG-1, INV-22): deletes old segments and advances the log start. Returns how many. Raises LogDirFailed.
+        """Applies retention (LOG-1, INV-22): deletes old segments, and advances the log start. Raises LogDirFailed.
 
-        The last segment stays, see `roll_if_old`.
+        Returns the number of deleted segments. The active segment stays, see `roll_if_old`.
         """
         with self._using_disk():
             count = min(self._deletable(high_watermark, now_ms), len(self._segments) - 1)
@@ -513,9 +522,9 @@ class Log:
         return count
 
     def roll_if_old(self, high_watermark: int, now_ms: int) -> bool:
-        """Rolls when the log has one segment and retention would delete it. Returns whether it did. Raises LogDirFailed.
+        """Rolls when retention would delete the log's only segment. Returns True if it rolled. Raises LogDirFailed.
 
-        Flush before the old segment is deleted: after a power loss only the new segment's name says where the log continues.
+        The caller flushes the log before it deletes the old segment: only the name of the new one keeps the LEO.
         """
         if len(self._segments) > 1:
             return False
@@ -537,11 +546,11 @@ class Log:
 
     def _drop_oldest(self, count: int) -> None:
         self.increment_log_start(self._bases[count])
-        gone = self._segments[:count]
+        oldest = self._segments[:count]
         del self._segments[:count]
         del self._bases[:count]
         with self._using_disk():
-            for segment in gone:
+            for segment in oldest:
                 self._remove(segment)
             self.producers.drop_strays(self._bases)
 
@@ -553,7 +562,7 @@ class Log:
         return at >= 0 and self._segments[at : min(at + len(segments), len(self._segments) - 1)] == list(segments)
 
     def replace_segments(self, cleaned: Segment, sources: Sequence[Segment]) -> None:
-        """Puts the compacted segment in the place of its sources, for which `holds` is true. Raises LogDirFailed."""
+        """Replaces `sources`, for which `holds` is true, by the compacted segment. Raises LogDirFailed."""
         at = self._segments.index(sources[0])
         with self._using_disk():
             removed = segment_swap.swap_files(cleaned, sources)
@@ -584,7 +593,7 @@ class Log:
                 self._is_unsynced_again(unsynced)
                 raise
             if self._is_closed:
-                return  # it was deleted meanwhile
+                return  # the log was deleted meanwhile
             with self._using_disk():
                 self.producers.written(unsynced.snapshots)
             # After a cut meanwhile, the records below `end` may not be the ones that were synced.
@@ -612,7 +621,7 @@ class Log:
         return Unsynced(segments, paths, directories, writes, epochs)
 
     def _take_epochs(self) -> EpochsWrite | None:
-        """None when the file is up to date."""
+        """The write of the leader epochs, None when their file is up to date."""
         if not self.leader_epochs.is_changed:
             return None
         self.leader_epochs.is_changed = self._names_are_synced = False
@@ -620,9 +629,18 @@ class Log:
 
     @asynccontextmanager
     async def epochs_write(self) -> AsyncIterator[EpochsWrite | None]:
-        """Gives the pending write of the leader epochs, or None. No flush runs until the caller leaves the context."""
+        """Gives the pending write of the leader epochs, or None. No flush runs until the caller leaves the context.
+
+        After an exception in the context, the epochs count as unwritten again.
+        """
         async with self._flush_lock:
-            yield None if self._is_closed or self._failure is not None else self._take_epochs()
+            write = None if self._is_closed or self._failure is not None else self._take_epochs()
+            try:
+                yield write
+            except BaseException:
+                if write is not None:
+                    self.leader_epochs.changed()
+                raise
 
     def _epochs_changed(self) -> None:
         self._listener.epochs_changed(self)
@@ -641,8 +659,8 @@ class Log:
     def sync_to_close(self) -> None:
         """The last flush, when nothing else uses the log. Also writes the indexes and a producer snapshot, for a quick start.
 
-        The caller syncs the log directory itself. Blocks: for a thread. Raises OSError, also for a disk that failed before,
-        and does not report it, as the broker stops.
+        The caller syncs the log directory. Blocks: for a thread. Raises OSError, also if the log failed earlier. Failures are not
+        reported to the listener, as the broker stops.
         """
         if self._failure is not None:
             raise self._failure
@@ -654,7 +672,7 @@ class Log:
         for segment in unsynced.segments:
             segment.pin()
         try:
-            unsynced.sync(self._filesystem, but=self.log_dir)
+            unsynced.sync(self._filesystem, skipped_directory=self.log_dir)
         finally:
             for segment in unsynced.segments:
                 segment.unpin()
@@ -676,7 +694,7 @@ class Log:
             segment.moved_to(directory)
 
     def mark_deleted(self) -> None:
-        """Closes the log before its directory is renamed away: nothing more is written there."""
+        """Closes the log before its directory is renamed. Nothing is written there any more."""
         self.is_deleted = True
         self.cleaned_up_to = 0
         self.close()
@@ -709,6 +727,6 @@ def _check_fetched(records: Buffer, expected: int) -> tuple[list[BatchHeader], i
 
 
 def _start_inside(records: Buffer, start: int) -> int:
-    """Where an empty log starts: at the first batch if that holds `start`, else at `start`."""
+    """Where an empty log starts: at the first batch if it holds `start`, else at `start`."""
     first = next(iter_batches(records), None)
     return first[1].base_offset if first and first[1].base_offset < start <= first[1].last_offset else start

@@ -118,7 +118,7 @@ class LogManager:
         self.log_directories = LogDirectories(filesystem, log_dirs, self.report)
         self.futures = FutureLogs(filesystem)
         self.disks_since = disk_history.ALWAYS
-        """The broker epoch since which all disks have been present. An older replica may have had its log on a lost disk."""
+        """The broker epoch since which all disks have been present. The log of an older replica may be on a lost disk."""
         self._logs: dict[TopicPartition, Log] = {}
         self._offline: dict[TopicPartition, str] = {}
         self.cleaned = CleanerCheckpoint(self.log_directories, self._logs.values)
@@ -132,7 +132,7 @@ class LogManager:
         self.upkeep = LogUpkeep(self, self.checkpoints, filesystem, clock, schedule, producer_expiration)
 
     def serve(self, server: DirectoryListener, high_watermark_of: Callable[[TopicPartition], int]) -> None:
-        """Sets who serves the logs. Not a constructor argument, as the server's constructor needs this LogManager."""
+        """Sets who serves the logs. The server's constructor needs this LogManager, so this is not a constructor argument."""
         self._server = server
         self.high_watermark_of = high_watermark_of
 
@@ -141,7 +141,7 @@ class LogManager:
     async def start(self) -> None:
         """Locks the directories and opens all logs, in threads. Raises LogDirectoryError when no directory can be used.
 
-        When it raises, locks and files are released. Only directories whose logs were all opened are closed cleanly.
+        After an error, all files are closed and all locks released. Directories whose logs were all opened are closed cleanly.
         """
         self.is_loading = True
         try:
@@ -175,8 +175,8 @@ class LogManager:
             is_future = opened.directory.endswith(FUTURE_SUFFIX)
             known = self.futures.get(tp) if is_future else self._logs.get(tp)
             if known is not None:
-                for one in found:
-                    one.close()
+                for each in found:
+                    each.close()
                 paths = f"{known.directory} and {opened.directory}"
                 raise LogDirectoryError(f"{tp} is in {paths}: move one of them away by hand")
             if is_future:
@@ -257,10 +257,11 @@ class LogManager:
             self.futures.follow(log)
 
     def report(self, failure: LogDirFailed, tp: TopicPartition | None = None) -> None:
-        """Handles every failure, before it is raised. Only an error of the disk takes its directory offline.
+        """Handles a failure before it is raised. Only an error of the disk takes its directory offline.
 
-        `tp` is the partition whose log failed alone, or could not be created, removed or replaced. Its replica goes offline
-        unless the error is temporary. While logs are being opened, the directory goes offline and the listener is not called.
+        `tp` is the partition whose log failed alone, or could not be read, created, removed or replaced. Its replica goes
+        offline unless the error is temporary. While logs are being opened, every failure takes its directory offline, and the
+        `DirectoryListener` is not called.
         """
         if self.is_loading:
             self.fail_directory(failure.directory)
@@ -284,15 +285,15 @@ class LogManager:
     # -- disk histories, and the stop -----------------------------------------------------------------------------
 
     def note_disks(self, broker_epoch: int) -> None:
-        """Writes into every directory since when its disk has been present; sets `disks_since`. Call before `ensure_meta`."""
+        """Sets `disks_since`, and writes every directory's disk history. Call before `ensure_meta`."""
         histories = disk_history.DiskHistories(self._filesystem, list(self.log_directories), self.report)
-        self.disks_since = histories.take_up(self._logs.keys(), broker_epoch)
+        self.disks_since = histories.update(self._logs.keys(), broker_epoch)
 
     async def shutdown(self) -> None:
         """Flushes and closes every log, writes the checkpoints and, if all succeeded, the clean-shutdown marker.
 
-        A directory that this process has not locked, or not loaded completely, is left as it is: another process may use it,
-        and a marker there would keep the next start from its recovery (BUG-18). A second call does nothing.
+        A directory that this process has not locked, or not loaded completely, does not change: another process may use it, and
+        with a marker the next start would skip its recovery (BUG-18). A second call does nothing.
         """
         await self.upkeep.finished()
         for directory in self.log_directories.online():
@@ -319,7 +320,7 @@ class LogManager:
         return self._logs.get(tp)
 
     def is_of(self, tp: TopicPartition, topic_id: str | None) -> bool:
-        """False when the log is another topic's. One wrong bit in its topic id is allowed. Raises LogDirFailed."""
+        """False when the log belongs to another topic. One wrong bit in its topic id is allowed. Raises LogDirFailed."""
         found = self._logs.get(tp)
         if found is None or topic_id is None:
             return True
@@ -349,7 +350,7 @@ class LogManager:
         return self.log_directories.offline_paths
 
     def get_or_create(self, tp: TopicPartition, topic_id: str | None, overrides: Mapping[str, str]) -> Log:
-        """The log. A missing one is created, in the directory that an admin chose or that has the fewest logs.
+        """The log. A missing one is created in the directory that an admin chose, else in the one with the fewest logs.
 
         `topic_id` is written to a log that has none, or a damaged one. Invalid overrides are logged and left out. A log whose
         directory failed is not created again: an empty log must not replace acknowledged records. Raises LogDirFailed, and
@@ -480,7 +481,7 @@ class LogManager:
         self.upkeep.removals.begin_renamed_tree(self._rename_away(tp, DELETED_SUFFIX))
 
     def set_aside(self, tp: TopicPartition) -> None:
-        """Renames the directory of a stray replica, and keeps it for a person to look at. Raises LogDirFailed."""
+        """Renames the directory of a stray replica, and keeps it for an admin to examine. Raises LogDirFailed."""
         path = self._rename_away(tp, STRAY_SUFFIX)
         log.warning("%s is set aside in %s: remove it by hand once nobody needs it", tp, path)
 
@@ -531,7 +532,7 @@ class LogManager:
 
 
 async def _in_pieces(logs: Sequence[Log], work: Callable[[Log], None]) -> None:
-    """Runs `work` in threads, for LOGS_IN_A_PIECE logs each. Tries all logs, then raises an error of those that failed."""
+    """Runs `work` in threads, for LOGS_IN_A_PIECE logs each. Tries all logs, then raises one of the errors."""
 
     def one_piece(piece: Sequence[Log]) -> None:
         failure: OSError | None = None

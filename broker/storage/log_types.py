@@ -24,8 +24,8 @@ REPORTED_EVERY_S = 60.0
 class LogDirFailed(KafkaError):
     """The disk under a log failed: KAFKA_STORAGE_ERROR for the client (LOG-6).
 
-    Storage reports it before it raises it (`LogListener`, `DirectoryListener`), so a caller that sees it finds the directory
-    and its replicas offline already. The text is for the broker's log; no path is sent to a client.
+    Storage calls its listener (`LogListener`, `DirectoryListener`) before it raises this error. The caller therefore finds the
+    directory and its replicas already offline. The text is for the broker's log; no path is sent to a client.
     """
 
     def __init__(self, directory: str, error: OSError) -> None:
@@ -43,14 +43,14 @@ class LogUnavailable(LogDirFailed):
 
     def __init__(self, directory: str, error: OSError, *, is_passing: bool) -> None:
         super().__init__(directory, error)
-        self.args = (f"{error}, which is no failure of the disk",)
+        self.args = (f"{error} (the disk works)",)
         self.is_passing = is_passing
 
 
 def failure_of(directory: str, error: OSError, *, is_lasting: bool = False) -> LogDirFailed:
-    """The failure that the error means for a log in the directory: LogUnavailable, or LogDirFailed for the whole directory.
+    """The exception for a log in the directory: LogUnavailable if the disk works, else LogDirFailed.
 
-    `is_lasting`: the log stays unusable even if the error itself passes.
+    `is_lasting`: the log stays unusable even if the error itself is temporary.
     """
     if disk_errors.is_passing(error) or disk_errors.is_of_one_path(error):
         return LogUnavailable(directory, error, is_passing=disk_errors.is_passing(error) and not is_lasting)
@@ -58,14 +58,14 @@ def failure_of(directory: str, error: OSError, *, is_lasting: bool = False) -> L
 
 
 def is_passing(failure: Exception) -> bool:
-    """The same call may succeed later."""
+    """True if the same call may succeed later."""
     return isinstance(failure, LogUnavailable) and failure.is_passing
 
 
 class UnavailableLogs:
-    """Writes a log line when a log cannot be used although its disk works, but not one for each of ten thousand partitions.
+    """Reports logs that cannot be used although their disk works, at most once a minute for each errno.
 
-    The first error of an errno is logged at once. Later ones are counted, and logged at most once a minute.
+    Otherwise a lack of descriptors would write a line for each of ten thousand partitions. Errors in between are counted.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -80,9 +80,9 @@ class UnavailableLogs:
             self._reported[number] = reported_at, others_count + 1
             return
         self._reported[number] = now, 0
-        others = f" ({others_count} more in the last minute)" if others_count else ""
+        others = f" ({others_count} more since the last report)" if others_count else ""
         remedy = (
-            "the broker tries again"
+            "the broker will retry"
             if error.is_passing
             else "its partition answers KAFKA_STORAGE_ERROR, all others are served"
         )
@@ -90,19 +90,20 @@ class UnavailableLogs:
 
 
 class DirectoryListener:
-    """Serves the logs of a LogManager, and is called when some cannot be served any more. This base class does nothing."""
+    """Is called when logs of a LogManager cannot be served any more. This base class does nothing."""
 
     def directory_failed(self, directory: str, tp: TopicPartition | None = None) -> None:
-        """The log directory's disk failed; `tp` is set if that happened when its log was created, removed or replaced."""
+        """The log directory's disk failed. `tp`: the partition whose log was being opened, created, removed or replaced, if any."""
 
     def replica_failed(self, tp: TopicPartition) -> None:
         """The partition's log cannot be used, created or removed, although the disk works."""
 
 
 class AppendInfo(NamedTuple):
-    """What an append did. `log_append_time_ms` is -1 for CreateTime.
+    """The result of an append. `log_append_time_ms` is -1 for CreateTime.
 
-    `size_bytes` is 0 for a duplicate, which was not written again: all else is of the batch that is in the log.
+    A duplicate is not written again: `size_bytes` is 0, the offsets are those of the batch in the log, and both times are that
+    batch's largest timestamp (as in Kafka, also for CreateTime).
     """
 
     first_offset: int
@@ -118,7 +119,7 @@ class AppendInfo(NamedTuple):
 
 
 class ReadResult(NamedTuple):
-    """Whole batches (the last may be cut by the size limit), in order."""
+    """Batches in order. The size limit may cut the last one."""
 
     records: Sequence[Buffer]
     size: int
@@ -129,7 +130,7 @@ NOTHING = ReadResult((), 0)
 
 @dataclass(slots=True)
 class LogParts:
-    """What recovery found on disk; see `broker.storage.recovery`. `is_synced`: after a clean stop."""
+    """The parts of a log that `broker.storage.recovery` opened or created. `is_synced`: all file names are on the disk."""
 
     segments: list[Segment]
     log_start_offset: int

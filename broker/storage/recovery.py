@@ -1,15 +1,14 @@
-"""Opens a partition's directory. After a clean stop only the last segment's end is read, after a crash more is verified (LOG-2).
+"""Opens a partition's directory. After a clean stop it reads only the end of the last segment, after a crash more (LOG-2).
 
-1. A swap of compacted segments is finished (`segment_swap`). Leftovers are removed: `.deleted`, `.cleaned`, `.swap`,
-   `.tmp` files, indexes without a log.
-2. After a clean stop, only the last segment's end is looked up, from its last index entry on. If the file is not whole
-   batches from there to its end, the stop was not clean: it is verified.
-3. Otherwise every segment that reaches past the recovery point is re-read: CRC, order and form of each batch. At the
-   first that is not valid the file is cut, and all later segments are removed: what follows a hole is no log.
-4. The leader epochs are those of the checkpoint, and from where was re-read on those that the batches carry (INV-21): an
-   epoch of records that were lost must not stay, one of records that are there must not be missing. Without a
-   checkpoint the headers of all batches are read for it.
-5. The producer state is that of the newest snapshot that is believed, and the batches after it (`log_producers`).
+1. A swap of compacted segments is finished (`segment_swap`). Leftovers are removed: `.deleted`, `.cleaned`, `.swap` and `.tmp`
+   files, and indexes without a log.
+2. After a clean stop, the last segment is read from its last index entry on. If it does not end with a whole batch, the stop was
+   not clean: step 3 verifies that segment.
+3. Otherwise every segment that reaches past the recovery point is verified: CRC, order and form of each batch. The file is cut
+   before the first invalid batch, and all later segments are removed.
+4. In the verified part, the batches say which leader epochs there are; before it, the checkpoint does (INV-21). So no epoch of
+   lost records stays, and no epoch of existing records is missing. Without a checkpoint, the headers of all batches are read.
+5. The producer state is read from the newest snapshot that can be trusted, and from the batches after it (`log_producers`).
 """
 
 from __future__ import annotations
@@ -48,11 +47,9 @@ def open_log(
     wall_ms: Callable[[], int],
     cleaned_up_to: int = 0,
 ) -> LogParts:
-    """The segments and what belongs to them; makes what is missing in a new directory.
+    """The parts of a log. An empty directory gets a first segment. Raises OSError; after any exception, no file stays open.
 
-    Raises OSError. Whatever is raised, no file stays open.
-
-    Holes below `cleaned_up_to` are compaction's, even if the recovery point was lost (FLT-27).
+    Compaction made the holes below `cleaned_up_to`, even if the recovery point was lost (FLT-27).
     """
     opened: list[Segment] = []
 
@@ -118,18 +115,21 @@ def _open_parts(
         epochs = [entry for entry in stored if entry[1] <= segments[-1].next_offset]
     else:
         if was_clean and stored is not None:
-            log.warning("%s: stopped cleanly, but %s has no clean end", directory, segments[-1].path)
+            log.warning(
+                "%s: the last stop was clean, but %s does not end with a whole batch", directory, segments[-1].path
+            )
             recovery_point = min(recovery_point, segments[-1].base_offset)
         segments, epochs = _recover(filesystem, segments, recovery_point, log_start_offset, cleaned_up_to, stored)
     end = segments[-1].next_offset
     start = max(log_start_offset, segments[0].base_offset)
     if start > end:
         if was_clean:
-            log.warning("%s: log start %d is beyond the end %d: not believed", directory, start, end)
+            log.warning("%s: log start %d is beyond the log end %d, and is ignored", directory, start, end)
             start = segments[0].base_offset
         else:
-            # Deleted by request, and the deleted records' tail was lost: their offsets must not be given out again.
-            log.warning("%s: the log ends at %d and continues at its start %d", directory, end, start)
+            # DeleteRecords moved the log start, and a crash lost some of the deleted records. Their offsets must not be
+            # assigned again.
+            log.warning("%s: the log ended at %d, and continues at its start %d", directory, end, start)
             segments.append(segment_at(start, True))
             end = start
     leader_epochs = LeaderEpochCache(epochs)
@@ -182,13 +182,13 @@ def _recover(
     while first < len(segments) - 1 and segments[first].next_offset <= recovery_point:
         first += 1
     judge = Judge(stored or (), recovery_point, cleaned_up_to)
-    # A hole that was synced is compaction's; one up to the log start is what a deletion left.
+    # Compaction made the synced holes. A hole up to the log start comes from deleted records.
     gap_to = max(recovery_point, log_start_offset, cleaned_up_to)
     epochs = list(stored or ())
     if not epochs or epochs[0][1] > log_start_offset:
-        # No checkpoint, or it has forgotten the epochs of deleted records, and their deletion did not get to the disk.
-        untold = [segment for segment in segments[:first] if not epochs or segment.base_offset < epochs[0][1]]
-        epochs = rising([*_epochs_of(untold), *epochs])
+        # There is no checkpoint, or it no longer has the epochs of deleted records, whose deletion did not reach the disk.
+        without_epochs = [segment for segment in segments[:first] if not epochs or segment.base_offset < epochs[0][1]]
+        epochs = rising([*_epochs_of(without_epochs), *epochs])
     kept = segments[:first]
     for segment, following in itertools.zip_longest(segments[first:], segments[first + 1 :]):
         before = segment.size
@@ -203,7 +203,7 @@ def _recover(
             log.warning("%s: cut from %d to %d bytes, LEO %d", segment.path, before, segment.size, segment.next_offset)
             break
         if following is not None and segment.next_offset < following.base_offset and following.base_offset > gap_to:
-            log.warning("%s: ends at %d, the next segment begins later", segment.path, segment.next_offset)
+            log.warning("%s: ends at %d, before the next segment starts", segment.path, segment.next_offset)
             break
     for segment in reversed(segments[len(kept) :]):
         log.warning("%s: removed, it follows a hole", segment.path)

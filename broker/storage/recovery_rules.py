@@ -16,7 +16,7 @@ EpochEntry = tuple[int, int]
 """(leader epoch, its first offset)"""
 
 NEW_EPOCHS_MAX = 2**16
-"""How far the leader epoch of the last batch may be above all known ones: elections that this replica has not written down."""
+"""How far the leader epoch of the last batch may be above all known ones, as the checkpoint may lack the latest elections."""
 
 
 class Judge:
@@ -62,9 +62,10 @@ class Judge:
             return False
         if header.base_offset == self._end or header.next_offset <= self._holes_end:
             return True
-        goes_on_at = following.base_offset if following is not None else self._next_base
-        # Not equal: after compaction one hole follows another. A wrong offset that is too large would overlap what follows.
-        return goes_on_at is not None and header.next_offset <= goes_on_at
+        next_offset = following.base_offset if following is not None else self._next_base
+        # They need not be equal, as one hole of compaction may follow another. A damaged offset that is too large would overlap
+        # the next batch.
+        return next_offset is not None and header.next_offset <= next_offset
 
     def _epoch_is_believed(self, header: BatchHeader, following: BatchHeader | None) -> bool:
         epoch = header.partition_leader_epoch
@@ -74,12 +75,12 @@ class Judge:
         if header.next_offset <= self._recovery_point or self._checkpoint_says(epoch, header.base_offset):
             return True
         if any(known == epoch and header.base_offset < start for known, start in self._stored[1:]):
-            return False  # it began later
+            return False  # that epoch starts later
         if following is None:
             known = max(latest, self._stored[-1][0]) if self._stored else latest
             return epoch == latest or not self._stored or 0 < epoch - known <= NEW_EPOCHS_MAX
         if self._checkpoint_says(following.partition_leader_epoch, header.base_offset):
-            return False  # two witnesses for another epoch
+            return False  # the next batch and the checkpoint agree on another epoch
         return epoch == latest or following.partition_leader_epoch >= epoch
 
     def _checkpoint_says(self, epoch: int, offset: int) -> bool:

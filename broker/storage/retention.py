@@ -24,15 +24,15 @@ def must_roll(
     size: int,
     config: TopicConfig,
     wall_ms: Callable[[], int],
-    of: TopicPartition,
+    tp: TopicPartition,
 ) -> bool:
-    """Kafka's LogSegment.shouldRoll: by size, relative offset, index size, or the time of the records.
+    """Kafka's LogSegment.shouldRoll: by size, relative offset, index size or age.
 
     `last` is the header of the last batch to append, `size` the bytes of all batches to append.
     """
     if segment.size + size > config.segment_bytes or last.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
         return True
-    if segment.bytes_since_index > segment.index_interval_bytes:  # an entry comes
+    if segment.bytes_since_index > segment.index_interval_bytes:  # the next batch gets an entry
         entries = max(segment.index.count, segment.time_index.count)
         if entries and (entries + 1) * INDEX_ENTRY_BYTES_MAX > config.segment_index_bytes:
             return True
@@ -40,17 +40,17 @@ def must_roll(
         waited = last.max_timestamp - segment.first_timestamp
     else:
         waited = wall_ms() - segment.created_ms
-    if config.segment_jitter_ms:
-        # Logs of one age should not all roll at once: each has its own, constant share of the jitter.
-        waited += zlib.crc32(str(of).encode()) % config.segment_jitter_ms
     limit = config.segment_ms
     if "compact" in config.cleanup_policy:
         limit = min(limit, config.max_compaction_lag_ms)  # only what is rolled can be compacted
+    if config.segment_jitter_ms:
+        # Logs of the same age should not all roll at once, so each rolls earlier by a constant share of the jitter.
+        waited += zlib.crc32(str(tp).encode()) % min(config.segment_jitter_ms, limit)
     return waited > limit
 
 
 class SegmentAge(NamedTuple):
-    """What retention knows of a segment. `newest_ms`: its largest timestamp, or the time of its last write if it has none."""
+    """A segment, as retention sees it. `newest_ms`: its largest timestamp, or the time of its last write if it has none."""
 
     base_offset: int
     next_offset: int
@@ -73,8 +73,8 @@ def deletable(
 
     `segments` is read up to the first segment that stays. `total_size` is the size of all segments. -1 switches a limit off.
     A segment may be deleted if it is older than `retention_ms`, if the log without it still has `retention_bytes`, or if it is
-    below the log start offset (not the active segment). The count stops at a segment that reaches above the high watermark, and at
-    an empty active segment (Kafka's `UnifiedLog.deletableSegments`).
+    below the log start offset (not the active segment). The count stops at a segment that reaches beyond the high watermark, and
+    at an empty active segment (Kafka's `UnifiedLog.deletableSegments`).
     """
     excess = total_size - retention_bytes if retention_bytes >= 0 else -1
     count = 0
@@ -102,8 +102,8 @@ def deletable_segments(
 ) -> int:
     """How many of the oldest segments may be deleted; see `deletable`.
 
-    Without `delete` in cleanup.policy only segments below the log start offset may. Reads time indexes up to the first segment
-    that stays. Raises OSError.
+    Without `delete` in cleanup.policy, only segments below the log start offset count. Reads time indexes up to the first
+    segment that stays. Raises OSError.
     """
     is_limited = "delete" in config.cleanup_policy
     retention_ms = config.retention_ms if is_limited else -1

@@ -3,10 +3,11 @@
 The positions of the newest batches are kept in memory, so that reads near the log end (followers, consumers that keep up, the
 high watermark) do not need the index.
 
-The log file is opened when it is first read or written, and closed when it was not used for a while (`open_files`). An inactive
-segment keeps only its name, its bounds and its newest timestamp in memory.
+The log file is opened when it is first read or written, and closed when it was not used for a while (`open_files`). Each
+retention check frees the indexes of inactive segments.
 
-Everything here runs on the loop (or, at start, in the one thread that opens the log); threads only warm and sync files.
+A segment is used on the loop. Exceptions: the thread that opens the log at a start, the cleaner's thread, and threads that only
+warm or sync files.
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ class Segment:
         return fd
 
     def rest(self) -> bool:
-        """Closes an unused file, and frees the memory for the newest batches. False when the file stays open (`can_rest`).
+        """Closes an unused file, and forgets the newest batches' positions. False when the file stays open (`can_rest`).
 
         An unsynced file stays open: if a write fails in the background, only a descriptor that was open at that time is sure
         to get the error (FLT-29).
@@ -208,7 +209,7 @@ class Segment:
         if self.index.is_loaded and self.time_index.is_loaded:
             return
         try:
-            # A segment gets its first entry behind more than `index_interval_bytes` of batches.
+            # The first entry follows more than `index_interval_bytes` of batches.
             self.index.load(may_be_missing=self.size <= self.index_interval_bytes)
             self.time_index.load()
             self._check_last_entries()
@@ -245,7 +246,7 @@ class Segment:
         return False
 
     def load_end(self) -> bool:
-        """Finds `next_offset` and the largest timestamp. Reads from the last index entry on (after a clean stop).
+        """Finds `next_offset` and the largest timestamp. Reads the batches from the last index entry on.
 
         False when the file does not end with a whole batch. The caller must then verify it.
         """
@@ -336,7 +337,7 @@ class Segment:
     # -- appending ------------------------------------------------------------------------------------------------
 
     def append(self, parts: Sequence[Buffer], headers: Sequence[BatchHeader]) -> None:
-        """Writes whole batches at the end. `headers` are theirs, with the final offsets. Raises OSError."""
+        """Writes whole batches at the end. `headers` are the batches' headers. Raises OSError."""
         position = self.size
         self._filesystem.write(self._file(), parts, position)
         self.is_unsynced = True
@@ -377,12 +378,12 @@ class Segment:
         self._recent_ends = self._recent_positions = None
 
     def close_time_index(self) -> None:
-        """Adds the largest timestamp as the last time index entry. Called at a roll and at a close."""
+        """Adds the largest timestamp as the last time index entry."""
         if self.size and self.time_index.is_loaded:
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
 
     def seal(self) -> None:
-        """Ends appending, as the next segment starts. Raises OSError."""
+        """Ends appending, because the next segment starts. Raises OSError."""
         self.write_indexes()
         self._newest_is_known = True
         self._forget_recent()
@@ -451,8 +452,8 @@ class Segment:
                 return at
             end = at + header.size_in_bytes
         if end == start and entry is not None:
-            # The entry is wrong: no batch with its offset starts at its position. Without this check, bytes from the middle of
-            # a batch were served.
+            # The entry is wrong: no batch with its offset starts at its position. Without this check, a read could return bytes
+            # from the middle of a batch.
             log.warning(
                 "%s: position %d for offset %d is wrong: the index is rebuilt", self.index.path, entry[1], entry[0]
             )
@@ -463,7 +464,7 @@ class Segment:
         return end
 
     def _warm_indexes(self) -> None:
-        """Brings the index files into the page cache, so that the loop can read them quickly. For a thread."""
+        """Reads the index files into the page cache, so that the loop can read them quickly. For a thread."""
         self._filesystem.read_file(self.index.path)
         self._filesystem.read_file(self.time_index.path)
         self._indexes_are_warm = True
@@ -480,7 +481,7 @@ class Segment:
     def read_batches(self, start: int, end: int, max_bytes: int, min_one_batch: bool, *, may_block: bool) -> Buffer:
         """Bytes [start, end), at most `max_bytes`; the last batch may be cut. Raises WouldBlock.
 
-        If the first batch alone is larger than `max_bytes`, it is returned whole with `min_one_batch`, else nothing is.
+        If the first batch alone is larger than `max_bytes`, `min_one_batch` decides: the whole batch, or nothing.
         """
         size = end - start
         if size > max_bytes:
@@ -519,9 +520,9 @@ class Segment:
     # -- cutting, syncing, closing --------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> bool:
-        """Drops the batch that holds `offset` and all after it. The segment becomes the active one.
+        """Drops the batch that holds `offset` and all later ones. The segment becomes the active one.
 
-        True when a batch was dropped that starts before `offset`.
+        True when the first dropped batch starts before `offset`.
         """
         position = self.position_of(offset, may_block=True)
         cut = next(self.headers(position), None)
@@ -545,7 +546,7 @@ class Segment:
         self.is_unsynced = True
 
     def _forget_transactions_from(self, offset: int) -> None:
-        """Cuts Kafka's list of aborted transactions at `offset`: a Kafka that opens the log believes the list."""
+        """Cuts Kafka's list of aborted transactions at `offset`, as a Kafka that opens the log later uses the list."""
         path = self._path_of(".txnindex")
         data = self._filesystem.read_file(path)
         if data:
@@ -572,7 +573,7 @@ class Segment:
         self.rest()
 
     def take_unsynced(self) -> tuple[bool, list[str]]:
-        """(whether the log file must be synced, paths of the indexes that must be). They count as synced from now on."""
+        """(whether the log file must be synced, paths of the indexes to sync). All count as synced from now on."""
         paths = []
         for index in (self.index, self.time_index):
             if index.is_unsynced:
@@ -582,7 +583,7 @@ class Segment:
         return was_unsynced, paths
 
     def pin(self) -> None:
-        """Delays a close until `unpin`, while a thread uses the file: else the descriptor could become another file's."""
+        """Delays a close until `unpin`: a thread uses the descriptor, which must not become another file's meanwhile."""
         self._file()
         self._pins += 1
 

@@ -7,11 +7,11 @@ An index is a function of the log: the segment rebuilds one that is missing, tor
 segment has 260,000 entries, so they are not all checked. `load` checks the first and the last entry, and the segment compares
 the entry that a look-up finds with the log.
 
-A file is read at the first look-up, and is open only while it is read or written. New entries are kept in memory, and written
-some hundred at a time, at a roll, and before a flush. A crash loses only entries of a segment whose indexes the next start
+A file is read at the first look-up, and is open only while it is read or written. New entries stay in memory until there are
+some hundred, the segment rolls, or the log is flushed. A crash loses only entries of segments whose indexes the next start
 rebuilds.
 
-An offset too far from the base offset gets no entry: no leader writes it, only a damaged or forged file contains it.
+An offset too far from the base offset gets no entry. No leader writes such an offset; only a damaged or forged file has one.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Entry = tuple[int, int]
 
 
 class IndexCorrupt(ValueError):
-    """The file is no index of this segment."""
+    """The file is missing, or is not an index of this segment."""
 
 
 class SparseIndex:
     """Pairs of (key, value), both increasing, appended at the end. `layout` packs one pair."""
 
-    __slots__ = ("_base", "_data", "_filesystem", "_is_there", "_last_key", "_written", "count", "is_unsynced", "path")
+    __slots__ = ("_base", "_data", "_filesystem", "_has_file", "_last_key", "_written", "count", "is_unsynced", "path")
 
     layout: struct.Struct
 
@@ -45,11 +45,12 @@ class SparseIndex:
         self.is_unsynced = False
         self._filesystem = filesystem
         self._base = base_offset
-        # All entries, None until they are loaded; so many bytes of them are in the file, if it is there, or is this index's.
+        # All entries, None until they are loaded. The first `_written` bytes are in the file.
         self._data: bytes | bytearray | None = None
         self._written = 0
-        self._is_there = True
-        # Asked for at each entry that comes; of what is loaded, and -1 below every key.
+        # False if the next write must create the file.
+        self._has_file = True
+        # Of the loaded entries. `append` compares keys with `_last_key`, which is below every key if there is no entry.
         self.count = 0
         self._last_key = -1
 
@@ -66,15 +67,15 @@ class SparseIndex:
         self._last_key = self._key(self.count - 1) if self.count else -1
 
     def load(self, *, may_be_missing: bool = False) -> None:
-        """Reads the file once. Raises IndexCorrupt; nothing is kept then."""
+        """Reads the file once. If it raises IndexCorrupt, nothing is loaded."""
         if self._data is not None:
             return
         data = self._filesystem.read_file(self.path)
         if data is None:
             if not may_be_missing:
-                raise IndexCorrupt(f"{self.path} is not there")
+                raise IndexCorrupt(f"{self.path} does not exist")
             data = b""
-            self._is_there = False
+            self._has_file = False
         if data:
             self._check_ends(data)
         self._set(data)
@@ -87,18 +88,18 @@ class SparseIndex:
         size = self.layout.size
         found = self._filesystem.read_end(self.path, size)
         if found is None:
-            raise IndexCorrupt(f"{self.path} is not there")
+            raise IndexCorrupt(f"{self.path} does not exist")
         data, length = found
         if not length:
             return None
         if length % size:
-            raise IndexCorrupt(f"{self.path}: {length} bytes are no whole entries")
+            raise IndexCorrupt(f"{self.path}: {length} bytes are not whole entries of {size} bytes")
         return self._entry(*self.layout.unpack(data))
 
     def _check_ends(self, data: bytes) -> None:
         size = self.layout.size
         if len(data) % size:
-            raise IndexCorrupt(f"{self.path}: {len(data)} bytes are no whole entries")
+            raise IndexCorrupt(f"{self.path}: {len(data)} bytes are not whole entries of {size} bytes")
         key, value = self.layout.unpack_from(data)
         last_key, last_value = self.layout.unpack_from(data, len(data) - size)
         if key < 0 or value < 0:
@@ -107,7 +108,7 @@ class SparseIndex:
             raise IndexCorrupt(f"{self.path}: the entries are not in order")
 
     def unload(self) -> None:
-        """Gives back the memory; `load` reads the file again. Raises OSError."""
+        """Writes new entries to the file, and frees the memory. `load` reads the file again. Raises OSError."""
         self.write_out()
         self._set(b"")
         self._data = None
@@ -115,35 +116,35 @@ class SparseIndex:
     def begin(self) -> None:
         """Starts the index of a new segment, which has no file yet."""
         self._set(b"")
-        self._is_there = False
+        self._has_file = False
 
     def reset(self) -> None:
-        """Empties the index, to be filled from the log; the file is another one with the next entries that are written.
+        """Empties the index before a rebuild. The next write replaces the file.
 
-        A start after a crash does this to every log, mostly in vain: the file may as well stay what it is.
+        Until then the file does not change: a start after a crash rebuilds many indexes, and most of their files were right.
         """
         self._set(b"")
         self._written = 0
-        self._is_there = False
+        self._has_file = False
         self.is_unsynced = True
 
     def write_out(self) -> None:
         """Writes the entries that the file lacks. Creates a missing file even without entries, as Kafka does. Raises OSError."""
         data = self._data
-        if data is None or (self._is_there and self._written == len(data)):
+        if data is None or (self._has_file and self._written == len(data)):
             return
-        fd = self._filesystem.open(self.path) if self._is_there else self._filesystem.create(self.path)
+        fd = self._filesystem.open(self.path) if self._has_file else self._filesystem.create(self.path)
         try:
             if self._written < len(data):
                 self._filesystem.write(fd, (data[self._written :],), self._written)
         finally:
             self._filesystem.close(fd)
         self._written = len(data)
-        if not self._is_there:
-            self._is_there = self.is_unsynced = True
+        if not self._has_file:
+            self._has_file = self.is_unsynced = True
 
     def entries(self) -> list[Entry]:
-        """All that are loaded, keys and offsets relative as in the file: for tests and tools."""
+        """All loaded entries, with relative offsets as in the file. For tests and tools."""
         return [(key, value) for key, value in self.layout.iter_unpack(self._data or b"")]
 
     def _key(self, number: int) -> int:
@@ -164,7 +165,7 @@ class SparseIndex:
         return self._entry(*self.layout.unpack_from(self._data, number * self.layout.size))
 
     def _count_up_to(self, key: int) -> int:
-        """How many entries have at most that key."""
+        """The number of entries whose key is at most `key`."""
         return bisect_right(range(self.count), key, key=self._key)
 
     def last(self) -> Entry | None:
@@ -184,7 +185,7 @@ class SparseIndex:
             try:
                 self.write_out()
             except OSError as error:
-                # The batch is in the log file already. Its entry stays in memory, and is written with a later one.
+                # The batch is already in the log file. The entry stays in memory, and is written with a later one.
                 if not is_passing(error):
                     raise
 
@@ -208,7 +209,7 @@ class OffsetIndex(SparseIndex):
     layout = struct.Struct(">ii")
 
     def _check_ends(self, data: bytes) -> None:
-        """As SparseIndex. A segment's first batch gets no entry: position 0 is what a power loss left of another."""
+        """Also refuses position 0. The first batch gets no entry, so the zeros are what a power loss left of another one."""
         super()._check_ends(data)
         if self.layout.unpack_from(data)[1] == 0:
             raise IndexCorrupt(f"{self.path}: the first entry is empty")
@@ -217,7 +218,7 @@ class OffsetIndex(SparseIndex):
         return key + self._base, value
 
     def append(self, offset: int, position: int) -> None:
-        """`offset` is the last of the batch at `position` (as Kafka writes it)."""
+        """`offset` is the last offset of the batch at `position`, as in Kafka."""
         relative = offset - self._base
         if self._last_key < relative <= RELATIVE_OFFSET_MAX:
             self._append(relative, position)
@@ -249,7 +250,7 @@ class TimeIndex(SparseIndex):
             self._append(timestamp, offset - self._base)
 
     def entry_before(self, timestamp: int) -> Entry | None:
-        """(timestamp, offset) of the last entry below `timestamp`: no record before that offset has reached it."""
+        """(timestamp, offset) of the last entry below `timestamp`. No record before that offset has this timestamp or a later one."""
         at = self._count_up_to(timestamp - 1)
         return self._at(at - 1) if at else None
 

@@ -1,4 +1,4 @@
-"""Finding records by their timestamps in a log's segments (CLI-1: ListOffsets by time)."""
+"""Finds records by their timestamps in a log's segments (CLI-1: ListOffsets by time)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ Search = Generator[Callable[[], Any] | None, Any, Found | None]
 """Yields None to let other work run, or a function for a thread, whose result is sent back."""
 PAYLOAD_AT_ONCE = 64 * 1024
 UNPACKED_AT_ONCE = 1024 * 1024
-"""Bytes of a batch, and what they unpack to, on the loop; more is unpacked in a thread."""
+"""Limits for a batch that is unpacked on the loop: its bytes, and its unpacked bytes. A thread unpacks larger ones."""
 
 
 def batch_since(segments: Sequence[Segment], timestamp_ms: int, offset: int) -> tuple[Buffer, BatchHeader] | None:
-    """The first batch with records at or after `offset` whose largest timestamp is at least that. Raises OSError, KafkaError."""
+    """The first batch that ends at or after `offset` and whose largest timestamp is at least `timestamp_ms`.
+
+    Raises OSError, KafkaError.
+    """
     for segment in segments:
         if segment.next_offset > offset and segment.newest_timestamp() >= timestamp_ms:
             found = _batch_in(segment, timestamp_ms, offset)
@@ -68,7 +71,7 @@ def _unpacking(batch: Buffer, header: BatchHeader) -> Generator[Callable[[], Any
 
 
 def at_once(search: Search) -> Found | None:
-    """The result, without a stop."""
+    """Runs all steps now, in the caller's thread, and returns the result."""
     done = None
     while True:
         try:
@@ -85,7 +88,7 @@ def newest(segments: Sequence[Segment]) -> int:
 
 
 def _batch_in(segment: Segment, timestamp_ms: int, offset: int) -> tuple[Buffer, BatchHeader] | None:
-    """Starts at the time index entry: no record before its offset has that timestamp."""
+    """`batch_since` in one segment. The time index says before which offset no record has that timestamp."""
     segment.load_indexes()
     entry = segment.time_index.entry_before(timestamp_ms)
     if entry is not None and not segment.has_timestamp(*entry):

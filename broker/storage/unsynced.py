@@ -22,14 +22,14 @@ class EpochsWrite(NamedTuple):
     data: bytes
 
     def write(self, filesystem: FileSystem) -> None:
-        """Runs in a thread. A directory that was renamed meanwhile gets it with the next flush. Raises OSError."""
+        """For a thread. If the directory was renamed meanwhile, the next flush writes the file. Raises OSError."""
         with contextlib.suppress(FileNotFoundError):
             filesystem.write_atomically(f"{self.directory}/{LEADER_EPOCHS}", self.data, sync=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Unsynced:
-    """What one flush syncs. The loop collects it; a thread syncs it, files before the directories that name them."""
+    """What one flush writes and syncs. The loop collects it; a thread syncs files first, then the directories that name them."""
 
     segments: Sequence[Segment]
     paths: Sequence[str]
@@ -40,8 +40,8 @@ class Unsynced:
     def __bool__(self) -> bool:
         return bool(self.segments or self.paths or self.directories or self.epochs)
 
-    def sync(self, filesystem: FileSystem, *, but: str = "") -> None:
-        """Waits for the disk; skips the directory `but`. Raises OSError."""
+    def sync(self, filesystem: FileSystem, *, skipped_directory: str = "") -> None:
+        """Waits for the disk. Raises OSError."""
         self.snapshots.write(filesystem)
         if self.epochs is not None:
             self.epochs.write(filesystem)
@@ -50,16 +50,16 @@ class Unsynced:
         for path in self.paths:
             filesystem.sync_path(path)
         for directory in self.directories:
-            if directory != but:
+            if directory != skipped_directory:
                 filesystem.sync_directory(directory)
 
 
 async def in_thread(
     segments: Sequence[Segment], work: Callable[[], object], threads: ThreadPoolExecutor | None = None
 ) -> None:
-    """Runs `work` in a thread, one of the loop's executor or of `threads`.
+    """Runs `work` in one of `threads`, by default the loop's executor.
 
-    The segments' files stay open until it ends, even if this wait is cancelled before. Raises OSError.
+    The segments' files stay open until `work` ends, even if the caller is cancelled before. Raises OSError.
     """
 
     def unpin(done: asyncio.Future[object]) -> None:

@@ -20,15 +20,15 @@ from protocol.types import TopicPartition
 
 TICK_S = 1.0
 PRODUCERS_LOOK_S = 10.0
-"""Between two looks at how many idempotent producers all logs know."""
+"""Interval of the checks that all logs together do not know too many idempotent producers."""
 SYNCED_TO_REST_S = 0.8
-"""Seconds of each second for syncing logs whose files are to be closed, while there are too many open files."""
+"""Time limit in each tick for syncing logs, so that their files can be closed when too many are open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSchedule:
-    """In seconds: Kafka's `log.retention.check.interval.ms`, `log.flush.offset.checkpoint.interval.ms`, and
-    `log.flush.start.offset.checkpoint.interval.ms`. Nothing runs more often than once a tick."""
+    """Intervals in seconds: `log.retention.check.interval.ms`, `log.flush.offset.checkpoint.interval.ms`, and
+    `log.flush.start.offset.checkpoint.interval.ms`. An interval below a tick acts as one tick."""
 
     retention_s: float = 300.0
     recovery_points_s: float = 60.0
@@ -63,7 +63,7 @@ class Logs(Protocol):
 
 
 class LogUpkeep(LogListener):
-    """Listens to all logs; `run` does what is due. A failure stops nothing: the log has reported it, and what passes is retried."""
+    """Listens to all logs, and does their background work. The log reports a failure itself; a temporary one is retried."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class LogUpkeep(LogListener):
         self._flushes.watch(log)
 
     def configured(self, logs: Iterable[Log]) -> None:
-        """The logs have other settings."""
+        """The logs' settings have changed."""
         for found in logs:
             self._flushes.watch(found)
 
@@ -118,12 +118,12 @@ class LogUpkeep(LogListener):
         self._flushes.rolled(log)
 
     def has_hole(self, log: Log) -> None:
-        """What follows the hole is believed only below the recovery point."""
+        """Recovery accepts what follows the hole only below the recovery point, so the log must be flushed soon."""
         self._flushes.rolled(log)
         self._checkpoints.are_behind = True
 
     def was_cut(self, log: Log) -> None:
-        """The checkpointed recovery point may be beyond the log now: what will be written there is not synced."""
+        """The recovery point in the checkpoint may be beyond the LEO now, where later records will not be synced."""
         self._checkpoints.are_behind = True
         self._logs.log_was_cut(log)
 
@@ -142,10 +142,10 @@ class LogUpkeep(LogListener):
     def discard(self, log: Log, paths: Sequence[str]) -> None:
         self.removals.begin_files(paths)
 
-    # -- what is done about it ------------------------------------------------------------------------------------
+    # -- background work ------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Does what is due in each tick, until cancelled."""
         while True:
             await asyncio.sleep(TICK_S)
             self._filesystem.in_use.tick()
@@ -163,13 +163,13 @@ class LogUpkeep(LogListener):
                     await duty(self._clock.monotonic())
 
     async def finished(self) -> None:
-        """Waits for what threads do now."""
+        """Waits for the removals and writes that threads are doing."""
         await self.removals.wait()
         await self._checkpoints.lowered.done()
         await self._epoch_files.done()
 
     def retention_is_due(self) -> None:
-        """Has the next tick check retention."""
+        """Makes the next tick check retention."""
         self._next_retention = self._clock.monotonic()
 
     async def _checkpoint_due(self, now: float) -> None:
@@ -202,7 +202,7 @@ class LogUpkeep(LogListener):
                 await asyncio.sleep(0)
 
     async def _files_due(self, now: float) -> None:
-        """Log files that hold descriptors only because they are not synced: with too many, some are synced, and can rest."""
+        """If too many files are open, syncs some unsynced logs and closes their files. Unused logs come first."""
         in_use = self._filesystem.in_use
         if not (in_use.are_far_too_many or self._filesystem.spare.are_missing):
             return
@@ -215,7 +215,7 @@ class LogUpkeep(LogListener):
                 await found.flush()
             except LogDirFailed:
                 continue
-            await asyncio.sleep(0)  # until the flush has unpinned the files
+            await asyncio.sleep(0)  # the flush unpins the files
             for segment in found.segments:
                 if segment.can_rest:
                     segment.rest()
@@ -227,7 +227,7 @@ class LogUpkeep(LogListener):
         await self._epoch_files.write_some()
 
     async def delete_old_segments(self) -> None:
-        """Retention of every log, never past the high watermark (INV-22). Raises LogDirFailed."""
+        """Applies retention to every log, never past the high watermark (INV-22). Raises LogDirFailed."""
         for tp in [found.topic_partition for found in self._logs.logs()]:
             await self._delete_old_segments_of(tp)
 

@@ -25,7 +25,7 @@ class Bounces:
 
     @property
     def newest(self) -> int:
-        """The highest broker epoch. When a state with a higher mzxid was written, every live broker was already registered."""
+        """The highest broker epoch. A state with a higher mzxid was written after every live broker registered."""
         return self._epochs[-1] if self._epochs else 0
 
     def note(self, states: Mapping[TopicPartition, LeaderAndIsr], mzxids: Mapping[TopicPartition, int]) -> None:

@@ -49,7 +49,7 @@ def is_unclean(before: LeaderAndIsr, after: LeaderAndIsr) -> bool:
 
 
 def without_replicas(state: LeaderAndIsr, gone: Collection[int], controller_epoch: int) -> LeaderAndIsr | None:
-    """Removes the replicas in `gone` from the ISR; never the leader, and none while there is no leader (INV-4)."""
+    """Removes the replicas in `gone`, except the leader, from the ISR. None if nothing changes, or if there is no leader (INV-4)."""
     if state.leader == NO_LEADER:
         return None
     isr = tuple(member for member in state.isr if member not in gone or member == state.leader)
@@ -108,7 +108,7 @@ def before_shutdown(
 def preferred(
     state: LeaderAndIsr, replicas: Sequence[int], live: Collection[int], controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """CTL-12: the first replica becomes leader, if it is live, in the ISR, and not already the leader."""
+    """CTL-12: the first replica becomes leader. None if it is the leader already, is not live, or is not in the ISR."""
     wanted = replicas[0] if replicas else NO_LEADER
     if wanted == state.leader or wanted not in live or wanted not in state.isr:
         return None

@@ -27,7 +27,7 @@ def origin_of(assignment: Assignment) -> tuple[int, ...]:
 
 
 def reassign_to(current: Assignment, target: Sequence[int]) -> Assignment:
-    """The assignment during a move from the original replicas of `current` to `target`. Replicas of only an earlier target are dropped."""
+    """The assignment during a move from the original replicas of `current` to `target`. Replicas of an earlier target are dropped."""
     origin = origin_of(current)
     replicas = tuple(dict.fromkeys((*target, *origin)))
     return Assignment(
@@ -38,7 +38,7 @@ def reassign_to(current: Assignment, target: Sequence[int]) -> Assignment:
 
 
 def no_longer_needed(current: Assignment, new: Assignment) -> tuple[int, ...]:
-    """The replicas of only a dropped target. They can be deleted without waiting."""
+    """The replicas that only a dropped target has. They can be deleted without waiting."""
     return tuple(replica for replica in current.replicas if replica not in new.replicas)
 
 

@@ -23,10 +23,10 @@ SETTLED = (
     ReplicaStatus.DELETION_SUCCESSFUL,
     ReplicaStatus.DELETION_INELIGIBLE,
 )
-"""A replica in one of these states does not get the request, or not again, in this life of its broker."""
+"""In these states a replica gets no request, or no further one, in this life of its broker."""
 
-OUT_OF_REACH = (ReplicaStatus.DELETION_SUCCESSFUL, ReplicaStatus.DELETION_INELIGIBLE)
-"""States in which a replica on a dead broker needs no change."""
+SETTLED_ON_DEAD_BROKER = (ReplicaStatus.DELETION_SUCCESSFUL, ReplicaStatus.DELETION_INELIGIBLE)
+"""A replica on a dead broker keeps these states; from any other it becomes ineligible."""
 
 
 def replicas_of(cluster: ClusterState, topic: str) -> Iterator[Replica]:
@@ -44,23 +44,6 @@ def may_begin(cluster: ClusterState) -> list[str]:
     return sorted(waiting - held_up)
 
 
-def finished(cluster: ClusterState) -> list[str]:
-    """INV-26: the topics whose replicas have all confirmed their deletion."""
-    return sorted(
-        topic
-        for topic in cluster.deletions_begun
-        if all(
-            cluster.replica_status(tp, broker) is ReplicaStatus.DELETION_SUCCESSFUL
-            for broker, tp in replicas_of(cluster, topic)
-        )
-    )
-
-
-def replicas_to_stop(cluster: ClusterState) -> list[Replica]:
-    """The replicas on live brokers that must get the request now."""
-    return [replica for replica in being_deleted(cluster) if is_to_be_stopped(cluster, replica)]
-
-
 def being_deleted(cluster: ClusterState) -> Iterator[Replica]:
     """The replicas of topics whose deletion has started."""
     for topic in sorted(cluster.deletions_begun):
@@ -68,21 +51,22 @@ def being_deleted(cluster: ClusterState) -> Iterator[Replica]:
 
 
 def is_to_be_stopped(cluster: ClusterState, replica: Replica) -> bool:
-    """Whether it is one of `replicas_to_stop`."""
+    """Whether the replica's broker is live and must get the request now."""
     broker, tp = replica
     return broker in cluster.brokers and cluster.replica_status(tp, broker) not in SETTLED
 
 
 def is_out_of_reach(cluster: ClusterState, replica: Replica) -> bool:
-    """Whether it is one of `replicas_out_of_reach`."""
+    """Whether the replica's broker is dead and the replica must become ineligible."""
     broker, tp = replica
-    return broker not in cluster.brokers and cluster.replica_status(tp, broker) not in OUT_OF_REACH
+    return broker not in cluster.brokers and cluster.replica_status(tp, broker) not in SETTLED_ON_DEAD_BROKER
 
 
 def strays_to_stop(cluster: ClusterState, brokers: Collection[int]) -> list[Replica]:
-    """Logs that may be on these live brokers although they are not assigned to them, because a reassignment could not reach the broker.
+    """The partitions being deleted that are not assigned to these brokers, which may have logs of them nevertheless.
 
-    They are deleted with their topic. Otherwise a later topic of that name would find them.
+    A reassignment leaves such a log if the broker was dead. The log is deleted with its topic; otherwise a later topic of that name
+    would find it.
     """
     return [
         (broker, TopicPartition(topic, partition))
@@ -91,11 +75,6 @@ def strays_to_stop(cluster: ClusterState, brokers: Collection[int]) -> list[Repl
         for broker in sorted(brokers)
         if broker in cluster.brokers and broker not in assignment.replicas
     ]
-
-
-def replicas_out_of_reach(cluster: ClusterState) -> list[Replica]:
-    """The replicas on dead brokers that have not confirmed and are not yet ineligible."""
-    return [replica for replica in being_deleted(cluster) if is_out_of_reach(cluster, replica)]
 
 
 def why_ineligible(cluster: ClusterState, topic: str) -> str | None:

@@ -72,7 +72,7 @@ async def _fail_over(term: Term, dead: Collection[int], announcement: Announceme
 
 
 async def on_controlled_shutdown(term: Term, broker: int) -> tuple[list[TopicPartition], Announcement]:
-    """STA-2: moves the broker's leaderships to other brokers. Its followers leave the ISR and stop.
+    """STA-2: moves the broker's leaderships to other brokers. Its replicas leave the ISRs and stop.
 
     Returns the replicated partitions that the broker still leads, and the announcement, which the caller must send.
     """

@@ -29,7 +29,7 @@ async def on_broker_found_dead(term: Term, broker_id: int, broker_epoch: int, ju
     stat = node[1]
     judgements.see(broker_id, stat.ephemeral_owner, stat.czxid)
     if judgements.is_refuted(broker_id, stat.ephemeral_owner):
-        log.debug("broker %d was alive after it was judged dead: its session decides now", broker_id)
+        log.debug("broker %d was judged dead before, so it counts as dead only when its session ends", broker_id)
         return
     (result,) = await term.store.fenced([[DeleteOp(path, stat.version)]])
     if isinstance(result, list):

@@ -52,7 +52,7 @@ async def on_replicas_failed(
     broker = cluster.brokers.get(broker_id)
     if broker is None or broker.epoch != broker_epoch:
         return
-    failed = [tp for tp in partitions if _is_served(term, tp, broker_id)]
+    failed = [tp for tp in partitions if _is_online_replica(term, tp, broker_id)]
     if not failed:
         return
     announcement = term.announcement()
@@ -66,7 +66,7 @@ async def on_replicas_failed(
 async def on_logs_missing(
     term: Term, broker_id: int, broker_epoch: int, partitions: Sequence[tuple[TopicPartition, int]]
 ) -> None:
-    """Handles an emptied disk. Only the answer for the newest leader epoch counts: the broker also answers for each newer epoch.
+    """Handles an emptied disk. An answer for an older leader epoch is ignored, because the broker also answers for the newest.
 
     The leader may have removed the replica from its ISR meanwhile, in the same epoch. In this case the broker gets the request again.
     """
@@ -77,15 +77,18 @@ async def on_logs_missing(
     refused = [
         tp
         for tp, epoch in partitions
-        if _is_served(term, tp, broker_id) and tp in cluster.leadership and cluster.leadership[tp].leader_epoch == epoch
+        if _is_online_replica(term, tp, broker_id)
+        and tp in cluster.leadership
+        and cluster.leadership[tp].leader_epoch == epoch
     ]
     if not refused:
         return
     announcement = term.announcement()
     missing = [tp for tp in refused if broker_id in cluster.leadership[tp].isr]
     for tp in missing:
-        cluster.log_is_missing(tp, broker_id)
-    await _lead_without(term, broker_id, missing, announcement, reason="log missing")
+        cluster.mark_log_missing(tp, broker_id)
+    if missing:
+        await _lead_without(term, broker_id, missing, announcement, reason="log missing")
     for tp in refused:
         if broker_id not in cluster.leadership[tp].isr:
             announcement.repeat_leadership(tp, broker_id)
@@ -93,14 +96,14 @@ async def on_logs_missing(
     await reassignments.resume(term)
 
 
-def _is_served(term: Term, tp: TopicPartition, broker: int) -> bool:
+def _is_online_replica(term: Term, tp: TopicPartition, broker: int) -> bool:
     return tp in term.cluster.replicas_on(broker) and term.cluster.is_online(tp, broker)
 
 
 async def _lead_without(
     term: Term, broker_id: int, failed: Sequence[TopicPartition], announcement: Announcement, *, reason: str
 ) -> None:
-    """Makes these replicas offline: others lead, and the replicas leave the ISR."""
+    """Elects other leaders, and removes these replicas, which are already marked as failed, from the ISRs."""
     cluster = term.cluster
     named = ", ".join(map(str, failed[:PARTITIONS_IN_A_LINE]))
     log.warning("broker %d: %d replicas are offline, %s: %s", broker_id, len(failed), reason, named)

@@ -1,9 +1,9 @@
 """Elections that an admin requests through the API (CTL-12, Kafka's processReplicaLeaderElection).
 
 A preferred election makes the first replica the leader, if it is live and in the ISR. An unclean election elects, for a partition
-without a leader, the first live replica in the ISR, or any live replica if there is none (INV-18). It is the only request that may
-lose records, and the topic's setting is irrelevant to it. If all live replicas have lost their logs (FLT-33), one of them leads and
-starts empty: only a person can decide that the records are lost.
+without a leader, the first live replica in the ISR, or the first live replica if there is none in the ISR (INV-18). It may lose
+records, and ignores the topic's setting. If all live replicas have lost their logs (FLT-33), one of them leads and starts empty: only
+a person can decide that the records are lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from protocol.types import LeaderAndIsr, TopicPartition
 log = logging.getLogger(__name__)
 
 Results = dict[TopicPartition, KafkaError | None]
-"""None: the partition has a new leader."""
+"""Partition -> None if it has a new leader, else the reason why not."""
 
 
 async def elect(term: Term, partitions: Collection[TopicPartition] | None, *, unclean: bool) -> Results:
@@ -62,17 +62,17 @@ async def elect(term: Term, partitions: Collection[TopicPartition] | None, *, un
     changed = await term.change(electable, decide, announcement, reason=f"{kind} election by request")
     for tp, leader in begins_empty.items():
         if tp in changed and cluster.leadership[tp].leader == leader:
-            cluster.replica_is_well(tp, leader)
+            cluster.forget_failure(tp, leader)
             announcement.new_replicas(tp, (leader,))
     await term.announce(announcement)
     for tp in electable:
         results[tp] = _outcome(cluster, tp, reached, unclean=unclean)
     if partitions is None:
-        return {tp: error for tp, error in results.items() if _is_worth_telling(error)}
+        return {tp: error for tp, error in results.items() if _needed_election(error)}
     return results
 
 
-def _is_worth_telling(error: KafkaError | None) -> bool:
+def _needed_election(error: KafkaError | None) -> bool:
     return error is None or error.code is not ErrorCode.ELECTION_NOT_NEEDED
 
 
@@ -103,7 +103,7 @@ def _preferred(
 
 
 def _unclean(cluster: ClusterState, tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
-    """Never writes that there is no leader: either the state says so already, or the reaction to the broker's failure will."""
+    """Never returns a state without a leader: the reaction to the broker's failure writes it."""
     if cluster.is_online(tp, state.leader):
         return None
     replicas, able = cluster.assignment(tp).replicas, cluster.with_disk(tp, cluster.live)

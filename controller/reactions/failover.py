@@ -25,13 +25,13 @@ ANSWERED_WITHIN_S = 1.0
 async def take_office(term: Term) -> None:
     """Watches and loads the whole cluster, elects where needed, and sends every live broker everything.
 
-    Earlier events show in the states and the registrations. A broker that died and came back shows only in that its registration is
-    newer than the states that nobody has written since then: see `make_bounces_good`.
+    The states and the registrations show what happened before the term. If a broker died and came back, its registration is newer than
+    the states that nobody has written since then: see `elect_after_unseen_bounces`.
     """
     cluster, store, watches = term.cluster, term.store, term.watches
     now = asyncio.get_running_loop().time
     begin = now()
-    # 1. Each read also sets a watch, which any later change fires. ISR changes that were announced before are in the states,
+    # 1. Each read also sets a watch, so a later change is an event. ISR changes that were announced before are in the states,
     #    which are read afterwards.
     await store.exists(ReassignPartitionsZNode.PATH, watches.reassignments)
     preferred_election = await store.preferred_election(watches.preferred_election)
@@ -58,11 +58,11 @@ async def take_office(term: Term) -> None:
     metadata.full_metadata(cluster.brokers)
     loaded = now()
     await term.announce(metadata, is_repeated=True)
-    metadata_told = now()
+    metadata_sent = now()
     # 3. Start the state machines, and react to what happened while there was no controller.
     cluster.start_state_machines()
     announcement = term.announcement()
-    await make_bounces_good(term, bounces, announcement)
+    await elect_after_unseen_bounces(term, bounces, announcement)
     await bring_online(term, cluster.waiting_for_leader(), announcement, reason="controller failover")
     isrs = {state.isr for state in cluster.leadership.values()}
     dead = {member for isr in isrs for member in isr} - cluster.brokers.keys()
@@ -91,9 +91,9 @@ async def take_office(term: Term) -> None:
         partitions=len(cluster.leadership),
         written=store.states_written,
         load_ms=1000 * (loaded - begin),
-        elect_ms=1000 * (decided - metadata_told - store.writing_s),
+        elect_ms=1000 * (decided - metadata_sent - store.writing_s),
         write_ms=1000 * store.writing_s,
-        announce_ms=1000 * (announced_at - decided + metadata_told - loaded),
+        announce_ms=1000 * (announced_at - decided + metadata_sent - loaded),
     )
     log.info(
         "in office: controller epoch %d, %d brokers, %d topics, %d partitions",
@@ -104,7 +104,7 @@ async def take_office(term: Term) -> None:
     )
 
 
-async def make_bounces_good(term: Term, bounces: Bounces, announcement: Announcement) -> None:
+async def elect_after_unseen_bounces(term: Term, bounces: Bounces, announcement: Announcement) -> None:
     """CTL-5 for members of the ISR that died and came back while no controller could react (BUG-16, FLT-23).
 
     A leader that lost records in a power failure and kept leading in the same epoch would write other records at the same offsets

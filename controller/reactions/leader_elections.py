@@ -62,10 +62,10 @@ async def take_out_of_isr(
     reason: str,
     reads: bool = True,
 ) -> None:
-    """Followers on these brokers leave the ISR, with a new leader epoch so that the leader accepts the change (BUG-6).
+    """Removes these brokers and all failed replicas, except leaders, from the ISRs, in a new leader epoch (BUG-6).
 
-    `reads`: where nothing would change, decide again on ZooKeeper's state, because the leader may just have added one of these brokers.
-    False if the ISRs were just read.
+    With `reads`, if nothing would change, it decides again on ZooKeeper's state: the leader may just have added one of these brokers.
+    Pass False if the states were just read.
     """
 
     def decide(tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
@@ -88,7 +88,7 @@ async def bring_online(
 
 
 async def _first_leaders(term: Term, partitions: Sequence[TopicPartition], announcement: Announcement) -> None:
-    """CTL-6. A state znode that already exists, from a controller that died, is adopted."""
+    """CTL-6. If a state znode exists already, written by a controller that died, its state is adopted."""
     cluster = term.cluster
     live = cluster.live
 

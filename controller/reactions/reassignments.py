@@ -19,9 +19,9 @@ replicas is the only stored state. Together with the ISR it shows the next contr
 12. UpdateMetadata to all brokers.
 13. A waiting deletion of the topic continues.
 
-Another target during a move, or a cancellation (target OAR), starts at 1 again. Replicas of only the dropped target leave the ISR
-before step 1 is written, in a new leader epoch, so that no leader can add them again; afterwards they are deleted. The request is
-refused if nobody else is in the ISR, because records would be lost (as in KRaft).
+Another target during a move, or a cancellation (target OAR), starts at 1 again. Replicas that only the dropped target has leave the
+ISR before step 1 is written, in a new leader epoch, so that no leader can add them again. Afterwards they are deleted. The request is
+refused if no other replica in the ISR could lead, because records would be lost (as in KRaft).
 
 If a controller dies after 1, the next one repeats steps 2 and 3 for every incomplete move: a leader in the same epoch would not accept
 the new replicas. If it dies after 7, the move is complete, and the next controller continues at 5.
@@ -47,10 +47,10 @@ from protocol.zk.znodes import ReassignPartitionsZNode
 log = logging.getLogger(__name__)
 
 Targets = Mapping[TopicPartition, tuple[int, ...] | None]
-"""None: cancel."""
+"""Partition -> its new replicas, or None to cancel its move."""
 
 Results = dict[TopicPartition, KafkaError | None]
-"""None: in progress, or done."""
+"""Partition -> None if its move is in progress or done, else the reason why it is refused."""
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ async def _begin(term: Term, plans: Mapping[TopicPartition, Assignment]) -> Resu
     await _renew(term, [tp for tp in begun if tp not in renewed], announcement)
     announcement.leadership(renewed)
     for tp, made in begun.items():
-        _tell_new(term, tp, made, announcement)
+        _announce_new(term, tp, made, announcement)
     await term.announce(announcement)
     # For another order of the same replicas, or a cancellation, there is nothing to wait for.
     await _after_last_write(term, {tp: plans[tp].replicas for tp in begun if not reassignment.is_under_way(plans[tp])})
@@ -165,7 +165,10 @@ async def _begin(term: Term, plans: Mapping[TopicPartition, Assignment]) -> Resu
 async def _release_dropped(
     term: Term, plans: Mapping[TopicPartition, Assignment], results: Results
 ) -> set[TopicPartition]:
-    """Removes replicas of only a dropped target from the ISR. Returns the partitions whose leader epoch this raised."""
+    """Removes replicas that only a dropped target has from the ISRs. Returns the partitions whose leader epoch this raised.
+
+    Adds a refusal to `results` for each partition where this is not possible.
+    """
     cluster = term.cluster
     dropping = [
         tp
@@ -190,14 +193,14 @@ async def _release_dropped(
 
 
 def _apply(term: Term, tp: TopicPartition, new: Assignment, announcement: Announcement) -> list[int]:
-    """Applies a written assignment; replicas of only a dropped target are deleted. Returns the replicas to create."""
+    """Applies a written assignment; replicas that only a dropped target had are deleted. Returns the replicas to create."""
     cluster = term.cluster
     for replica in reassignment.no_longer_needed(cluster.move_of(tp), new):
         announcement.stop(replica, tp, delete=True)
     return cluster.begin_move(tp, new)
 
 
-def _tell_new(term: Term, tp: TopicPartition, replicas: Sequence[int], announcement: Announcement) -> None:
+def _announce_new(term: Term, tp: TopicPartition, replicas: Sequence[int], announcement: Announcement) -> None:
     """Step 3."""
     if replicas and tp in term.cluster.leadership:
         announcement.new_replicas(tp, replicas)
@@ -227,7 +230,9 @@ async def take_over(term: Term, announcement: Announcement) -> None:
     await _renew(term, incomplete, announcement)
     for tp in incomplete:
         isr = cluster.leadership[tp].isr if tp in cluster.leadership else ()
-        _tell_new(term, tp, [replica for replica in cluster.assignment(tp).adding if replica not in isr], announcement)
+        _announce_new(
+            term, tp, [replica for replica in cluster.assignment(tp).adding if replica not in isr], announcement
+        )
 
 
 # -- steps 4 to 9 -----------------------------------------------------------------------------------------------------
@@ -344,7 +349,7 @@ def _is_one_of(
 
 
 async def on_topics_changed(term: Term, before: Collection[TopicPartition]) -> None:
-    """Handles created and removed topics: of the moves `before`, removes those of removed topics from `/admin/reassign_partitions`."""
+    """Handles created and removed topics. `before` are the partitions that moved before: the moves of removed topics are forgotten."""
     gone = {tp for tp in before if tp.topic not in term.cluster.topics}
     if gone:
         await remove_requested_moves(term.store, lambda tp, _: tp in gone)

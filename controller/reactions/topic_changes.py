@@ -36,7 +36,7 @@ async def load_topics(term: Term, names: Sequence[str]) -> Topics:
 
 
 async def reload_topic(term: Term, topic: str) -> None:
-    """Handles a topic whose node was written or removed. A removal is handled at once: the next read may find a new topic of that name."""
+    """Handles a topic whose node was written or removed. A removal is handled now: a later read may find a new topic of the name."""
     topics = await load_topics(term, [topic])
     if not topics and topic in term.cluster.topics:
         if await term.store.exists(TopicZNode.path(topic), term.watches.topic):

@@ -3,7 +3,7 @@
 1. A name below `/admin/delete_topics` queues the topic. A request for an unknown topic is removed at once, as in Kafka. A request for
    a topic whose node cannot be read is removed too: its replicas are unknown, and nothing could confirm their deletion. From now on
    the topic gets no new partitions, no new reassignment, and no election by request or for balance.
-2. The topic is ineligible during a reassignment, which continues, with its elections, until it is done.
+2. The topic is ineligible while one of its partitions is reassigned. The reassignment continues until it is done.
 3. The deletion starts: every broker's metadata cache gets LEADER_DURING_DELETE. From now on clients no longer see the topic.
 4. The partitions become Offline, then NonExistent. The replicas become Offline, then ReplicaDeletionStarted: each broker gets one
    StopReplica(delete) for all of them. Replicas on dead brokers become ReplicaDeletionIneligible, and with them the topic.
@@ -88,8 +88,8 @@ async def _remove_requests(term: Term, topics: Collection[str]) -> None:
         log.error("%d topics cannot be deleted, their nodes are not readable: %s", len(unreadable), _few(unreadable))
         term.events.write("topic_deletions_refused", topics=unreadable, reason="its node is not readable")
     if gone:
-        log.warning("%d requests to delete topics that are not there are removed: %s", len(gone), _few(gone))
-    # The settings may still exist if another controller died between removing the topic and them.
+        log.warning("%d requests to delete unknown topics are removed: %s", len(gone), _few(gone))
+    # The settings may still exist: Kafka's controller removes them after the topic, and may have died in between.
     await term.store.delete([ConfigZNode.path("topics", topic) for topic in gone])
     await term.store.delete([DeleteTopicZNode.path(topic) for topic in (*unreadable, *gone)])
 
@@ -99,10 +99,10 @@ def _few(names: Collection[str]) -> str:
     return ", ".join(shown(name) for name in sorted(names)[:TOPICS_IN_A_LINE])
 
 
-async def resume(term: Term, newly_told: Collection[int] = ()) -> None:
+async def resume(term: Term, informed: Collection[int] = ()) -> None:
     """Does every step that is possible now: 3 and 4 for topics that may start and brokers that are back, 6 and 7 for finished topics.
 
-    `newly_told` are brokers that have just been sent a full LeaderAndIsr.
+    `informed` are brokers that have just been sent a full LeaderAndIsr: they may have stray logs of these topics.
     """
     cluster = term.cluster
     if not cluster.topics_to_delete:
@@ -119,7 +119,7 @@ async def resume(term: Term, newly_told: Collection[int] = ()) -> None:
             announcement.stop(broker, tp, delete=True)
         if cluster.replica_status(tp, broker) is not ReplicaStatus.DELETION_SUCCESSFUL:
             unfinished.add(tp.topic)
-    for broker, tp in topic_deletion.strays_to_stop(cluster, newly_told):
+    for broker, tp in topic_deletion.strays_to_stop(cluster, informed):
         announcement.stop(broker, tp, delete=True)
     await term.announce(announcement)
     await _finish(term, sorted(cluster.deletions_begun - unfinished))
@@ -155,19 +155,19 @@ async def on_replicas_deleted(term: Term, event: ReplicasDeleted) -> None:
     broker = cluster.brokers.get(event.broker)
     if broker is None or broker.epoch != event.broker_epoch:
         return
-    told = [
+    answered = [
         (tp, error)
         for tp, error in event.partitions
         if tp.topic in cluster.deletions_begun
         and cluster.replica_status(tp, event.broker) is ReplicaStatus.DELETION_STARTED
     ]
-    async for tp, error in term.in_slices(told):
+    async for tp, error in term.in_slices(answered):
         is_gone = error is ErrorCode.NONE
         target = ReplicaStatus.DELETION_SUCCESSFUL if is_gone else ReplicaStatus.DELETION_INELIGIBLE
         cluster.move_replica(tp, event.broker, target)
-    failed = [[str(tp), error.name] for tp, error in told if error is not ErrorCode.NONE]
-    if told:
-        term.events.write("replicas_deleted", broker=event.broker, deleted=len(told) - len(failed), failed=failed)
+    failed = [[str(tp), error.name] for tp, error in answered if error is not ErrorCode.NONE]
+    if answered:
+        term.events.write("replicas_deleted", broker=event.broker, deleted=len(answered) - len(failed), failed=failed)
         await resume(term)
 
 

@@ -1,6 +1,6 @@
 """Watches an address with an idle connection, and detects when nobody listens there any more (CTL-16).
 
-    connecting --accepted--> connected --closed or reset--> connecting; suspected, if the connection had lasted
+    connecting --accepted--> connected --closed or reset--> connecting; suspected, if the connection lasted STABLE_S
     connecting --refused REFUSALS_NEEDED times in a row--> found dead; later connecting again
     connecting --any other failure--> not suspected; later connecting again
 
@@ -26,6 +26,7 @@ WAIT_S = 0.25
 AGAIN_S = 1.0
 """Pause before a dead process is checked again, if the watch has not been closed."""
 STABLE_S = 1.0
+"""How long a connection must last for its end to be suspicious."""
 SHORT_LIVED_S, SHORT_LIVED_S_MAX = 0.05, 1.0
 """First and longest pause after a connection that ended before STABLE_S: a peer that accepts and closes must not be flooded."""
 TRUST_S = 0.05
@@ -68,12 +69,12 @@ class _IdleConnection(asyncio.Protocol):
         if self._is_given_up:
             self.transport.abort()
             return
-        of_socket = transport.get_extra_info("socket")
+        tcp_socket = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):
-            of_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            tcp_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in KEEPALIVE.items():
                 if hasattr(socket, name):
-                    of_socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+                    tcp_socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def eof_received(self) -> None:
         self._end()
@@ -94,7 +95,7 @@ class ConnectionWatch:
     def __init__(
         self, address: Address, found_dead: Callable[[], None], suspected: Callable[[bool], None] = _ignore
     ) -> None:
-        """Calls `suspected(True)` when a connection that had lasted ends, and `suspected(False)` soon after, whatever the result."""
+        """Calls `suspected(True)` when a connection that lasted STABLE_S ends, and always `suspected(False)` soon after."""
         self._address = address
         self._found_dead = found_dead
         self._suspected = suspected
@@ -140,9 +141,9 @@ class ConnectionWatch:
                     await asyncio.sleep(WAIT_S)
 
     async def _connect(self, ended: asyncio.Future[None]) -> Answer:
-        """Tries the host of the last connection, or all addresses of the name if there was no connection.
+        """Tries the address of the last connection, or all addresses of the name if there was no connection.
 
-        Only a refusal by the same host counts: the name may have moved to another host.
+        Only a refusal at the same address counts: the name may have moved to another host.
         """
         errors: list[OSError] = []
         try:

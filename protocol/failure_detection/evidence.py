@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 REFUSALS_NEEDED = 4
 SPACING_S = 0.02
-"""Pause between two attempts: four attempts take 60 ms."""
+"""Pause after a refusal: four attempts take 60 ms."""
 
 
 class Answer(Enum):
@@ -23,7 +23,7 @@ class Answer(Enum):
 
 
 class Liveness(Enum):
-    """The state after one more answer. SUSPECTED: retry at once; UNKNOWN: only wait."""
+    """The state after one more answer. SUSPECTED: refused, but not yet REFUSALS_NEEDED times. UNKNOWN: the answer proves nothing."""
 
     LIVES = auto()
     SUSPECTED = auto()
@@ -32,7 +32,7 @@ class Liveness(Enum):
 
 
 def answer_of(errors: Sequence[OSError]) -> Answer:
-    """The result of an attempt that failed with these errors, one per address of the host: all must be refusals."""
+    """The result of an attempt that failed with these errors, one for each address of the host. REFUSED if all are refusals."""
     if errors and all(isinstance(error, ConnectionRefusedError) for error in errors):
         return Answer.REFUSED
     return Answer.UNCLEAR
@@ -56,10 +56,10 @@ class Evidence:
 
 
 class Judgements:
-    """The ZooKeeper sessions whose brokers this process must not judge dead.
+    """The ZooKeeper sessions whose brokers this process must not judge dead again.
 
     If a session whose broker was judged dead registers again, the judgement was wrong: something other than the broker refuses
-    connections at its address. Such a session is not judged again, so that the wrong judgement is not repeated for ever.
+    connections at its address. Without this class, the wrong judgement would be repeated for ever.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Judgements:
         self._refuted: dict[int, int] = {}
 
     def note(self, broker: int, session_id: int) -> None:
-        """Records that this session's broker was judged dead here. If the session registers again, the judgement was wrong."""
+        """Records that this process judged the session's broker dead."""
         self._refuted[broker] = session_id
 
     def see(self, broker: int, session_id: int, broker_epoch: int) -> None:
@@ -78,5 +78,5 @@ class Judgements:
         self._seen[broker] = (session_id, broker_epoch)
 
     def is_refuted(self, broker: int, session_id: int) -> bool:
-        """Whether this session must not be judged again: the broker then counts as dead only when its session ends."""
+        """Whether the session was judged dead before, by any process. Its broker then counts as dead only when the session ends."""
         return self._refuted.get(broker) == session_id

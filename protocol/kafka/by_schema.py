@@ -35,9 +35,9 @@ from protocol.kafka.framing import (
 from protocol.kafka.wire import INT, NO_UUID, REQUEST_ELEMENTS_MAX, array_length, nullable_string, read_nullable_string
 
 ELEMENTS_IN_A_STEP = 100
-"""Reading or writing an element takes 0.5 to 3 us."""
+"""Elements between two pauses. Reading or writing an element takes 0.5 to 3 us."""
 LONG_ELEMENT = 256
-"""Every so many bytes of an element count as one more element, because long names take longer to look up."""
+"""When writing, these many bytes of an element count as one more element, because long names take longer to look up."""
 NUMBERS_IN_A_STEP = 5_000
 PIECE_SIZE = 64 * 1024
 """Bytes in a piece of a response. The pieces are not joined, because joining megabytes takes milliseconds."""
@@ -70,7 +70,7 @@ _FIXED = {
 
 
 class AnswerTooLarge(Exception):
-    """A response above its size limit."""
+    """The response is above its size limit."""
 
 
 def prepare(request: Any, response: Any) -> None:
@@ -97,13 +97,13 @@ def reading(schema: Any, frame: bytes, at: int) -> Steps:
 
 
 class _Count:
-    """The remaining number of elements of one request, and the number read since the last pause."""
+    """The number of elements that may still follow in a request, and the number read since the last pause."""
 
-    __slots__ = ("left", "since_stop")
+    __slots__ = ("left", "since_pause")
 
     def __init__(self) -> None:
         self.left = REQUEST_ELEMENTS_MAX
-        self.since_stop = 0
+        self.since_pause = 0
 
     def announced(self, frame: bytes, at: int, count: int) -> None:
         if count > len(frame) - at:
@@ -172,8 +172,8 @@ def _entity_type(schema: Any) -> Any:
 
 
 @cache
-def _leaf(schema: Any) -> Read:
-    """Reads an entity without arrays."""
+def _leaf_reader(schema: Any) -> Read:
+    """The reader of an entity without arrays."""
     flexible: bool = schema.__flexible__
     plain = [field for field in fields_of(schema) if field.tag is None]
     tagged = _tag_readers(schema)
@@ -210,10 +210,10 @@ def _leaf(schema: Any) -> Read:
 
 @cache
 def _entity_steps(schema: Any) -> ReadSteps:
-    """Reads any entity, with pauses if it has arrays."""
+    """The reader of any entity, with pauses if the entity has arrays."""
     flexible: bool = schema.__flexible__
     if not _has_array(schema):
-        leaf = _leaf(schema)
+        leaf = _leaf_reader(schema)
 
         def read_leaf(frame: bytes, at: int, count: _Count) -> Steps:
             return leaf(frame, at)
@@ -254,7 +254,7 @@ def _array_steps(field: _Field, flexible: bool) -> ReadSteps:
     if field.element is not None and _has_array(field.element):
         return _entities_steps(field, flexible)
     read = (
-        _leaf(field.element)
+        _leaf_reader(field.element)
         if field.element is not None
         else _value_reader(field._replace(is_nullable=False), flexible)
     )
@@ -272,9 +272,9 @@ def _array_steps(field: _Field, flexible: bool) -> ReadSteps:
                 value, at = read(frame, at)
                 append(value)
             size -= now
-            count.since_stop += now
-            if count.since_stop >= ELEMENTS_IN_A_STEP:
-                count.since_stop = 0
+            count.since_pause += now
+            if count.since_pause >= ELEMENTS_IN_A_STEP:
+                count.since_pause = 0
                 yield
         return tuple(values), at
 
@@ -293,9 +293,9 @@ def _entities_steps(field: _Field, flexible: bool) -> ReadSteps:
         for _ in range(size):
             value, at = yield from read_steps(frame, at, count)
             values.append(value)
-            count.since_stop += 1
-            if count.since_stop >= ELEMENTS_IN_A_STEP:
-                count.since_stop = 0
+            count.since_pause += 1
+            if count.since_pause >= ELEMENTS_IN_A_STEP:
+                count.since_pause = 0
                 yield
         return tuple(values), at
 
@@ -323,7 +323,7 @@ def _numbers_steps(field: _Field, flexible: bool) -> ReadSteps:
 
 
 def _read_length(frame: bytes, at: int, flexible: bool, field: _Field) -> tuple[int, int]:
-    """The number of elements, -1 for null. Checks the sign here; `_Count` checks the size."""
+    """(number of elements or -1 for null, offset after it). Checks only the sign; `_Count` checks the size."""
     if flexible:
         size, at = read_unsigned_varint(frame, at)
         size -= 1
@@ -336,9 +336,9 @@ def _read_length(frame: bytes, at: int, flexible: bool, field: _Field) -> tuple[
 
 
 def _value_reader(field: _Field, flexible: bool) -> Read:
-    """Reads a primitive, or an entity without arrays."""
+    """The reader of a primitive, or of an entity without arrays."""
     if field.element is not None:
-        leaf = _leaf(field.element)
+        leaf = _leaf_reader(field.element)
         return _nullable(leaf) if field.is_nullable and field.tag is None else leaf
     kafka_type = field.kafka_type
     if kafka_type == "string":
@@ -358,7 +358,7 @@ def _value_reader(field: _Field, flexible: bool) -> Read:
 
 
 def _nullable(read: Read) -> Read:
-    """Reads an entity after a byte that means present (1) or null (-1) (KIP-893)."""
+    """The reader of an entity after a byte that means present (1) or null (-1) (KIP-893)."""
 
     def read_nullable(frame: bytes, at: int) -> tuple[Any, int]:
         if at >= len(frame):
@@ -474,12 +474,12 @@ def writing(schema: Any, body: Mapping[str, Any], size_max: int) -> Steps:
 class _Out:
     """The bytes written so far. `parts` are small."""
 
-    __slots__ = ("parts", "since_stop", "size_left")
+    __slots__ = ("parts", "since_pause", "size_left")
 
     def __init__(self, size_max: int) -> None:
         self.parts: list[bytes] = []
         self.size_left = size_max
-        self.since_stop = 0
+        self.since_pause = 0
 
     def add(self, part: bytes) -> None:
         self.parts.append(part)
@@ -493,7 +493,7 @@ WriteSteps = Callable[[Any, _Out], Generator[None, None, None]]
 
 @cache
 def _leaf_encoder(schema: Any) -> Encode:
-    """Writes an entity without arrays."""
+    """The encoder of an entity without arrays."""
     flexible: bool = schema.__flexible__
     encoders = [_field_encoder(field, flexible) for field in fields_of(schema) if field.tag is None]
     tagged = _tag_encoder(schema) if flexible else None
@@ -562,10 +562,10 @@ def _array_writer(field: _Field, flexible: bool) -> WriteSteps:
             else:
                 part = encode(element)
                 out.add(part)
-                out.since_stop += len(part) // LONG_ELEMENT
-            out.since_stop += 1
-            if out.since_stop >= ELEMENTS_IN_A_STEP:
-                out.since_stop = 0
+                out.since_pause += len(part) // LONG_ELEMENT
+            out.since_pause += 1
+            if out.since_pause >= ELEMENTS_IN_A_STEP:
+                out.since_pause = 0
                 yield
         out.parts[place] = array_length(count, flexible)
 
@@ -620,21 +620,21 @@ def _bytes_encoder(field: _Field, flexible: bool) -> Encode:
 
 
 def _tag_encoder(schema: Any) -> Callable[[Mapping[str, Any]], bytes]:
-    """Writes the tagged fields that `body` has and that differ from their defaults."""
+    """The encoder of the tagged fields that `body` has and that differ from their defaults."""
     tagged = sorted((field for field in fields_of(schema) if field.tag is not None), key=lambda field: field.tag or 0)
     if not tagged:
         return lambda body: b"\x00"
     encoders = [(field, _tagged_value_encoder(field)) for field in tagged]
 
     def encode(body: Mapping[str, Any]) -> bytes:
-        found = [(field.tag or 0, value(body[field.name])) for field, value in encoders if _is_said(field, body)]
+        found = [(field.tag or 0, value(body[field.name])) for field, value in encoders if _is_written(field, body)]
         parts = [unsigned_varint(tag) + unsigned_varint(len(data)) + data for tag, data in found]
         return unsigned_varint(len(found)) + b"".join(parts)
 
     return encode
 
 
-def _is_said(field: _Field, body: Mapping[str, Any]) -> bool:
+def _is_written(field: _Field, body: Mapping[str, Any]) -> bool:
     value = body.get(field.name, field.default)
     if field.is_array:
         return bool(value)

@@ -22,10 +22,11 @@ _STREAMS = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}
 _BROKEN = (cramjam.DecompressionError, struct.error, ValueError, KeyError)
 
 SNAPPY_RATIO_MAX = 64
-"""Upper limit of unpacked bytes per byte of snappy: a copy of at most 64 bytes takes two or three bytes."""
+"""Upper limit of unpacked bytes per byte of snappy: an instruction to copy at most 64 bytes takes two or three bytes."""
 BLOCKS_OF_ANY_SIZE = 64
+"""Number of blocks of a snappy-java stream whose size is not checked."""
 BLOCK_BYTES_MEAN_MIN = 512
-"""Minimum mean size of the unpacked blocks of a snappy-java stream. snappy-java writes blocks of 32 KiB, and of at least 1 KiB."""
+"""Minimum mean size of the unpacked blocks, if there are more. snappy-java writes blocks of 32 KiB, and of at least 1 KiB."""
 
 
 class _UnpacksToTooMuch(Exception):
@@ -58,15 +59,14 @@ def compress(payload: bytes, compression: int, level: int | None = None) -> byte
 
 
 def decompress(payload: bytes, compression: int, size_max: int, too_large: ErrorCode) -> bytes:
-    """The records' bytes. snappy is either raw or in snappy-java's chunks (16-byte header, then int32 size + raw block).
+    """The records' bytes. snappy is either raw or in snappy-java's format (a 16-byte header, then blocks: int32 size, raw snappy).
 
     Raises KafkaError: CORRUPT_MESSAGE for a broken payload or an unknown compression (BAD-21), `too_large` for a payload that
     unpacks to more than `size_max` bytes. Such a payload is never unpacked beyond that size (BAD-22).
     """
+    _check_known(compression)
     if compression == 0:
         return payload
-    if compression >= len(COMPRESSIONS):
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"unknown compression {compression}")
     try:
         if compression == 2:
             return _decompress_snappy(payload, size_max)
@@ -78,10 +78,11 @@ def decompress(payload: bytes, compression: int, size_max: int, too_large: Error
 
 
 def decompress_large(payload: bytes, compression: int, size_max: int, too_large: ErrorCode) -> memoryview:
-    """Like `decompress`, but for a thread: nearly all of it runs without the interpreter's lock.
+    """Like `decompress`, but for a thread: nearly all of the work runs without the interpreter's lock.
 
-    The system allocates the target memory page by page, so a small payload uses little of it.
+    The target has `size_max` bytes. The system allocates them page by page, so a small payload uses little memory.
     """
+    _check_known(compression)
     if compression == 0:
         return memoryview(payload)
     try:
@@ -95,6 +96,11 @@ def decompress_large(payload: bytes, compression: int, size_max: int, too_large:
         if _TARGET_IS_FULL in str(error):
             raise _too_large(compression, _UnpacksToTooMuch(_more_than(size_max)), too_large) from None
         raise _corrupt(compression, error) from None
+
+
+def _check_known(compression: int) -> None:
+    if compression >= len(COMPRESSIONS):
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"unknown compression {compression}")
 
 
 def _too_large(compression: int, error: Exception, code: ErrorCode) -> KafkaError:
@@ -148,7 +154,7 @@ def _check_blocks(count: int, size: int) -> None:
 
 
 def _check_snappy_size(block: bytes, size_max: int) -> None:
-    """Refuses an announced size that is impossible: no byte of a block unpacks to more than 64."""
+    """Refuses an announced size above `size_max`, and one that is impossible: no byte of a block unpacks to more than 64."""
     size = int(cramjam.snappy.decompress_raw_len(block))
     if size > size_max:
         raise _UnpacksToTooMuch(_more_than(size_max))

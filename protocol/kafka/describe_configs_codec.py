@@ -1,6 +1,6 @@
 """The response of DescribeConfigs (API 32), v1 to v4, hand-written, setting by setting. Pure.
 
-    results: error, message, resource type, resource name,
+    throttle time, results: error, message, resource type, resource name,
              settings: name, value, read only, source, sensitive, synonyms: name, value, source; [v3: type, documentation]
 
 v4 is flexible. Thousands of topics have nearly the same settings, so callers cache the bytes of a setting. `tests/unit/protocol/kafka`

@@ -40,7 +40,7 @@ TopicKey = str | uuid.UUID
 """A topic's name up to v12, its id from v13."""
 
 REQUEST_PARTITIONS_MAX = 20_000
-"""Limit of partitions in a request, and of forgotten ones. A topic without partitions counts as one. More would block the loop."""
+"""Limit of partitions in a request, and of forgotten partitions. A topic without partitions counts as one partition."""
 
 _REQUEST_V4 = struct.Struct(">iiiib")
 _REQUEST_V15 = struct.Struct(">iiib")
@@ -61,7 +61,7 @@ _STATE_TAG = b"\x01\x01\x0d"  # one tagged field, which has tag 1 and 13 bytes
 
 
 class FetchRequestPartition(NamedTuple):
-    """The request for one partition. Epochs are -1 if the version or the client has none."""
+    """The request for one partition. An epoch is -1 if the version does not have it or the client does not know it."""
 
     partition: int
     current_leader_epoch: int
@@ -134,7 +134,8 @@ def decoding(version: int, frame: Buffer, offset: int) -> Generator[None, None, 
 def asker(version: int, frame: Buffer, offset: int) -> tuple[int, int]:
     """The replica id and its broker epoch, without reading the partitions. Raises MalformedRequest.
 
-    From v15 on they are at the end. They are found only if the end is as `encode_request` writes it; otherwise the result is (-1, -1).
+    From v15 on both are at the end of the frame. They are found only if the frame ends as `encode_request` writes it; otherwise the
+    result is (-1, -1).
     """
     try:
         if version < 15:

@@ -3,8 +3,8 @@
     request   int32 length | int16 api key | int16 version | int32 correlation id | nullable string client id | (tags) | body
     response  int32 length | int32 correlation id | (tags) | body
 
-Tags exist only in flexible versions (KIP-482). An ApiVersions response never has them, because a client must read it before it
-knows what the broker supports.
+Tags exist only in flexible versions (KIP-482). The header of an ApiVersions response never has them, because a client must read this
+response before it knows what the broker supports.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _SMALL_VARINTS = tuple(bytes((number,)) for number in range(0x80))
 
 
 class MalformedRequest(ValueError):
-    """Bytes that are not a valid request: the connection is closed (BAD-1, 3, 10, 11)."""
+    """Bytes that are not a valid message. A broker closes the connection of such a request (BAD-1, 3, 10, 11)."""
 
 
 class RequestHeader(NamedTuple):
-    """`body_offset` is the position of the body in the frame, counted without the frame's length."""
+    """The header of a request. `body_offset` is the position of the body in the frame, which starts after the frame's length."""
 
     api_key: int
     api_version: int
@@ -40,7 +40,7 @@ class RequestHeader(NamedTuple):
 
 
 def is_flexible(api_key: int, api_version: int) -> bool:
-    """Whether this version has tagged fields. False for unknown API keys."""
+    """Whether this version of the API has tagged fields. False for unknown API keys."""
     first = FIRST_FLEXIBLE.get(api_key)
     return first is not None and api_version >= first
 
@@ -101,7 +101,7 @@ def unsigned_varint(number: int) -> bytes:
 
 
 def read_tag_count(frame: Buffer, at: int) -> tuple[int, int]:
-    """(number of tagged fields in this place, offset of the first). Raises MalformedRequest for more than TAGGED_FIELDS_MAX."""
+    """(number of tagged fields at `at`, offset of the first). Raises MalformedRequest for more than TAGGED_FIELDS_MAX."""
     count, at = read_unsigned_varint(frame, at)
     if count > TAGGED_FIELDS_MAX:
         raise MalformedRequest(f"{count} tagged fields in one place; the limit is {TAGGED_FIELDS_MAX}")

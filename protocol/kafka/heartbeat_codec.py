@@ -1,6 +1,6 @@
 """Heartbeat (API 12), hand-written, v0 to v4. Pure.
 
-v1 throttle time, v3 instance id (KIP-345), v4 flexible. `tests/unit/protocol/kafka` compares it with kio byte for byte.
+v1 throttle time, v3 instance id (KIP-345), v4 flexible. `tests/unit/protocol/kafka` compares both directions with kio byte for byte.
 """
 
 from __future__ import annotations

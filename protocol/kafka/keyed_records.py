@@ -11,7 +11,7 @@ from protocol.errors import ErrorCode, KafkaError
 
 
 def keyed_records(data: bytes, count: int) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """(key, value) of the `count` records in the unpacked bytes of a batch; null is None.
+    """(key, value) of each of the `count` records in the unpacked bytes of a batch; null is None.
 
     Raises KafkaError(CORRUPT_MESSAGE) at a record that does not fit, after yielding the records before it.
     """
@@ -53,7 +53,7 @@ def keyed_records(data: bytes, count: int) -> Iterator[tuple[bytes | None, bytes
             yield key, value
             at = end
     except IndexError:
-        raise _broken("it ends inside a record") from None
+        raise _broken("the bytes end inside a record") from None
     if at != limit:
         raise _broken(f"{limit - at} bytes after the last record")
 

@@ -1,7 +1,7 @@
-"""Import this module before kio: it keeps kio from loading hypothesis if hypothesis is installed.
+"""Import this module before kio: it keeps kio from loading hypothesis, if that is installed.
 
 kio would register test strategies for its types. In a developer's environment this would delay the start of each broker by more than
-a second, and leave a `.hypothesis` folder in its directory.
+a second, and leave a `.hypothesis` folder in the broker's working directory.
 """
 
 from __future__ import annotations

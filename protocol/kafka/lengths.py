@@ -1,7 +1,7 @@
-"""Checks every announced length in a frame, and removes unknown tagged fields, before kio reads the frame. Pure.
+"""Checks every announced length in a response, and removes unknown tagged fields, before kio reads the response. Pure.
 
 kio's native reader reserves memory for as many elements as an array announces, and aborts the process if there is not enough: four
-bytes from anyone would end a broker (BAD-11). The scan also limits the number of elements, because reading tens of millions would
+bytes from a peer would end a broker (BAD-11). The scan also limits the number of elements, because reading tens of millions would
 block the event loop for longer than a ZooKeeper session. Unknown tagged fields are cut out, because kio rejects them although the
 protocol requires readers to ignore them (KIP-482).
 
@@ -22,7 +22,7 @@ from protocol.kafka.framing import MalformedRequest, read_tag, read_tag_count, r
 from protocol.kafka.wire import ELEMENTS_MAX, read_array_length
 
 UNKNOWN_TAGS_MAX = 1_000
-"""Limit of tagged fields in one frame that its schema does not have. A newer peer sends a few; each is cut out."""
+"""Limit of tagged fields in one frame that its schema does not have. A newer peer sends only a few."""
 
 
 class _Edit(NamedTuple):
@@ -34,7 +34,7 @@ class _Edit(NamedTuple):
 
 
 class _State:
-    """State of one scan: the number of elements and tagged fields that may still follow, and the edits in order."""
+    """State of one scan: the number of elements and of unknown tagged fields that may still follow, and the edits in order."""
 
     def __init__(self) -> None:
         self.elements_left = ELEMENTS_MAX
@@ -87,7 +87,7 @@ def _edited(frame: bytes, begin: int, end: int, edits: Sequence[_Edit]) -> bytes
 
 @cache
 def _entity_walk(schema: Any) -> tuple[Walk, int]:
-    """(scan of an entity, its minimum size in bytes). Consecutive fields of fixed size are skipped together."""
+    """(scan of an entity, minimum size of the entity in bytes). Consecutive fields of fixed size are skipped together."""
     flexible: bool = schema.__flexible__
     hints = typing.get_type_hints(schema)
     steps: list[Walk | int] = []
@@ -117,7 +117,7 @@ def _entity_walk(schema: Any) -> tuple[Walk, int]:
 
 
 def _field_walk(hint: Any, kafka_type: str | None, flexible: bool) -> tuple[Walk | int, int]:
-    """(a scan, or a fixed number of bytes; the minimum number of bytes)."""
+    """(scan of a field, or its fixed size in bytes; its minimum size in bytes)."""
     nullable = False
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         nullable = True
@@ -145,7 +145,7 @@ def _as_walk(step: Walk | int) -> Walk:
 
 
 def _array_walk(step: Walk | int, size_min: int, flexible: bool, nullable: bool) -> Walk:
-    """Refuses null for a required array: kio accepts it, and the code that iterates over it would get a TypeError."""
+    """Refuses null for a required array: kio accepts null, and code that iterates over the array would raise TypeError."""
 
     def walk(frame: bytes, at: int, state: _State) -> int:
         begin = at
@@ -170,7 +170,7 @@ def _is_null(frame: bytes, at: int, flexible: bool) -> bool:
 
 
 def _nullable_walk(inner: Walk) -> Walk:
-    """An entity after a byte that means present (1) or null (-1)."""
+    """Scans an entity after a byte that means present (1) or null (-1)."""
 
     def walk(frame: bytes, at: int, state: _State) -> int:
         if at >= len(frame):
@@ -181,7 +181,7 @@ def _nullable_walk(inner: Walk) -> Walk:
 
 
 def _sized_walk(width: int) -> Walk:
-    """A string or bytes after a length of `width` bytes. Width 0 means a varint of length + 1. Null has no bytes."""
+    """Scans a string or bytes after a length field of `width` bytes. Width 0 means a varint of length + 1. Null has no bytes."""
 
     def walk(frame: bytes, at: int, state: _State) -> int:
         if width == 0:

@@ -77,7 +77,7 @@ def _decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, Lis
     count, at = read_array_length(frame, at, flexible, 3 if flexible else 6)
     topics = []
     left = REQUEST_ELEMENTS_MAX - count
-    since_stop = 0
+    since_pause = 0
     for _ in range(count):
         name, at = read_string(frame, at, flexible)
         size, at = read_array_length(frame, at, flexible, layout.size)
@@ -91,16 +91,16 @@ def _decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, Lis
             at += layout.size
             if flexible:
                 at = skip_tagged_fields(frame, at)
-            since_stop += 1
-            if since_stop == ROWS_IN_A_STEP:
-                since_stop = 0
+            since_pause += 1
+            if since_pause == ROWS_IN_A_STEP:
+                since_pause = 0
                 yield
         if flexible:
             at = skip_tagged_fields(frame, at)
         topics.append((name, rows))
-        since_stop += 1
-        if since_stop >= ROWS_IN_A_STEP:
-            since_stop = 0
+        since_pause += 1
+        if since_pause >= ROWS_IN_A_STEP:
+            since_pause = 0
             yield
     if flexible:
         at = skip_tagged_fields(frame, at)

@@ -1,8 +1,9 @@
-"""The response of DescribeLogDirs (API 35), v1 to v4, hand-written, replica by replica: there may be ten thousand. Pure.
+"""The response of DescribeLogDirs (API 35), v1 to v4, hand-written, replica by replica: there may be ten thousand replicas. Pure.
 
-    [v3: error], directories: error, path, topics: name, replicas: partition, size, offset lag, is future; [v4: total, usable bytes]
+    throttle time, [v3: error],
+    directories: error, path, topics: name, replicas: partition, size, offset lag, is future; [v4: total, usable bytes]
 
-v2 is flexible. `tests/unit/protocol/kafka` compares it with kio byte for byte.
+v2 and later are flexible. `tests/unit/protocol/kafka` compares the response with kio byte for byte.
 """
 
 from __future__ import annotations

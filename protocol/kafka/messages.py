@@ -1,8 +1,8 @@
-"""Reads and writes requests and responses by kio's schemas. No other module imports kio.
+"""Reads and writes requests and responses by kio's schemas. All uses of kio go through this module.
 
 A handler gets an entity of the request's version, with kio's field names, and returns a nested dict with the same names. The dict may
-have fields that the version does not have, so that one handler serves all versions. Milliseconds are ints on our side and timedelta
-or datetime in kio; error codes are ints. Schemas are imported when they are first needed.
+have fields that the version does not have, so that one handler serves all versions. In the dict, times and durations are milliseconds and
+error codes are ints; in the entity, times and durations are datetime and timedelta. Schemas are imported when they are first needed.
 
 A broker reads requests and writes responses through `by_schema`, in steps. Clients (tools, tests, and a broker that asks another)
 write requests and read responses through kio, without pauses.
@@ -35,12 +35,11 @@ from protocol.kafka.lengths import checked
 
 CORRELATION_ID_SIZE = 4
 ANSWER_BYTES_MAX = 100 * 1024 * 1024
-"""Limit of a response. The default limit of a request (`socket.request.max.bytes`) is the same. Fetch is limited by the client and
-`fetch.max.bytes` instead."""
+"""Limit of a response. It equals the default limit of a request (`socket.request.max.bytes`). A Fetch response is limited by the
+client and `fetch.max.bytes` instead."""
 
 Convert = Callable[[Any], Any]
 
-_NO_TIME = datetime.timedelta(0)
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -93,7 +92,7 @@ def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Any
 
 
 def preload(api_keys: Iterable[int]) -> None:
-    """Imports the schemas of the newest version of these APIs. For a thread: with a cold disk this can take a quarter of a second."""
+    """Imports and compiles the schemas of the newest version of these APIs. Run it in a thread: it can take a quarter of a second."""
     for key in api_keys:
         version = SUPPORTED[ApiKey(key)].max
         by_schema.prepare(kio.index.load_request_schema(key, version), kio.index.load_response_schema(key, version))

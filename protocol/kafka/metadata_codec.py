@@ -1,8 +1,8 @@
-"""Metadata (API 3) responses, v0 to v12, hand-written for speed: every client requests all topics after every leader change. Pure.
+"""Metadata (API 3) responses, v0 to v12, hand-written for speed: after a change of leaders all clients ask at once. Pure.
 
 v1 rack, controller, internal topics, v2 cluster id, v3 throttle time, v5 offline replicas, v7 leader epoch (KIP-320), v8
 authorized operations (KIP-430), v9 flexible, v10 topic ids (KIP-516), v11 no authorized operations of the cluster, v12
-names may be null for topics requested by id. `tests/unit/protocol/kafka` compares them with kio byte for byte.
+names may be null for topics requested by id. `tests/unit/protocol/kafka` compares the responses with kio byte for byte.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _encode_topic_head(version: int, topic: MetadataTopic, partitions: int) -> b
 
 
 def encode_partition(version: int, partition: MetadataPartition) -> bytes:
-    """One partition. From v9 on one `pack` writes it, with a cached layout for each combination of the three lists' lengths."""
+    """One partition. From v9 on a single `pack` writes it, with a cached layout for each combination of the three lists' lengths."""
     error, index, leader_id, leader_epoch, replicas, isr, offline = partition
     if version >= 9:
         replica_count, isr_count, offline_count = len(replicas), len(isr), len(offline)

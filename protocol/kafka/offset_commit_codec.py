@@ -3,7 +3,7 @@
     group id, generation, member id, [v7: instance id], [v2 to v4: retention ms],
     topics: name, partitions: partition, offset, [v6: leader epoch], metadata
 
-v3 throttle time, v8 flexible. `tests/unit/protocol/kafka` compares it with kio byte for byte.
+v3 throttle time, v8 flexible. `tests/unit/protocol/kafka` compares both directions with kio byte for byte.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, Off
 def _decode_partitions(
     version: int, frame: Buffer, at: int, left: int
 ) -> Generator[None, None, tuple[list[CommittedPartition], int]]:
-    """At most `left` partitions."""
+    """(partitions of a topic, offset after them). Raises MalformedRequest for more than `left` partitions."""
     flexible = version >= FLEXIBLE_SINCE
     has_epoch = version >= LEADER_EPOCH_SINCE
     position = _POSITION_V6 if has_epoch else _POSITION_V2
@@ -141,7 +141,7 @@ def _decode_partitions(
 def encode_response(
     version: int, topics: Sequence[tuple[str, Sequence[tuple[int, int]]]], throttle_ms: int = 0
 ) -> bytes:
-    """The response body; `topics` is (name, (partition, error code) of each)."""
+    """The response body; `topics` are (name, [(partition, error code)])."""
     flexible = version >= FLEXIBLE_SINCE
     result = _RESULT_V8 if flexible else _RESULT_V2
     parts = [INT.pack(throttle_ms)] if version >= THROTTLE_SINCE else []

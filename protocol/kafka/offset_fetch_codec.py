@@ -6,7 +6,8 @@
                [v2: group error]
                v8: groups: group id, topics, error
 
-v2: null topics mean all topics of the group. v6 flexible. `tests/unit/protocol/kafka` compares it with kio byte for byte.
+From v2 on, null topics mean all topics of the group. v6 flexible. `tests/unit/protocol/kafka` compares both directions with kio byte
+for byte.
 """
 
 from __future__ import annotations

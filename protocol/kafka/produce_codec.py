@@ -33,11 +33,11 @@ _CURRENT_LEADER = struct.Struct(">ii")
 STEP = 1000
 """Topics and partitions between two pauses: about a millisecond."""
 PARTITIONS_MAX = 20_000
-"""Limit of topics and partitions in a request. A broker is designed for half as many."""
+"""A request with this many topics and partitions, or more, is refused. A broker is designed for half as many."""
 
 
 class ProduceRequest(NamedTuple):
-    """`topics` is (name, [(partition, records or None)]); `acks` is as sent, and the API checks it (BAD-24)."""
+    """`topics` are (name, [(partition, records or None)]). `acks` is as the client sent it; the API checks it (BAD-24)."""
 
     transactional_id: str | None
     acks: int
@@ -63,7 +63,7 @@ class ProducePartitionResult(NamedTuple):
 
 
 class NodeEndpoint(NamedTuple):
-    """The address of a leader in the answer, which the client may not know yet."""
+    """The address of a leader that is named in the response and that the client may not know yet."""
 
     node_id: int
     host: str
@@ -82,7 +82,7 @@ def decode_at_once(version: int, frame: memoryview, offset: int) -> ProduceReque
 
 
 def decoding(version: int, frame: memoryview, offset: int) -> Generator[None, None, ProduceRequest]:
-    """Like `decode_request`, with a pause every `STEP` partitions."""
+    """Like `decode_request`, with a pause after every `STEP` topics and partitions."""
     flexible = version >= 9
     transactional_id, at = read_nullable_string(frame, offset, flexible)
     try:
@@ -108,7 +108,7 @@ def decoding(version: int, frame: memoryview, offset: int) -> Generator[None, No
             read += 1
             if read % STEP == 0:
                 if read >= PARTITIONS_MAX:
-                    raise MalformedRequest(f"{PARTITIONS_MAX} partitions or more")
+                    raise MalformedRequest(f"{PARTITIONS_MAX} topics and partitions or more")
                 yield
         if flexible:
             at = skip_tagged_fields(frame, at)

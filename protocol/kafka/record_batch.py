@@ -1,4 +1,4 @@
-"""Reads and writes record batches of format v2 (KIP-98). Most functions use only the 61-byte header; the records stay opaque.
+"""Reads and writes record batches of format v2 (KIP-98). Most functions read only the 61-byte header, not the records.
 
     offset  size  field                      offset  size  field
          0     8  base offset                    27     8  base timestamp (ms)
@@ -135,12 +135,12 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def first_batch_compression(records: Buffer | None) -> int:
-    """The compression of the first batch, without parsing it. 0 (none) if there is no batch of format v2."""
+    """The compression of the first batch, without parsing the batch. 0 (none) if there is no batch of format v2."""
     return _first_attributes(records) & COMPRESSION_MASK
 
 
 def first_batch_is_transactional(records: Buffer | None) -> bool:
-    """False if there is no batch of format v2."""
+    """Whether the first batch is transactional. False if there is no batch of format v2."""
     return _first_attributes(records) & TRANSACTIONAL_BIT != 0
 
 
@@ -154,7 +154,7 @@ def _first_attributes(records: Buffer | None) -> int:
 def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each whole batch. A partial batch at the end is skipped, because a fetch may cut off the last batch.
 
-    Raises KafkaError(CORRUPT_MESSAGE) for a length below the header's or a magic other than 2: the following bytes are meaningless.
+    Raises KafkaError(CORRUPT_MESSAGE) for a length below the header's or a magic other than 2, because the next batch cannot be found.
     """
     end = len(buffer)
     while end - position >= HEADER_SIZE:
@@ -173,7 +173,7 @@ def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
 def in_pieces(records: memoryview, size: int) -> Iterator[memoryview]:
     """Splits the records into pieces of at least `size` bytes (the last may be smaller), without cutting a batch.
 
-    Bytes that are not a whole batch (a partial batch, garbage) are in the last piece. The reader of the piece checks them.
+    Bytes that are not a whole batch (a partial batch, garbage) are part of the last piece. The reader of the piece must check them.
     """
     end, begin, position = len(records), 0, 0
     while end - position > max(size, HEADER_SIZE):
@@ -196,7 +196,7 @@ def crc_is_valid(buffer: Buffer, position: int, header: BatchHeader) -> bool:
 
 
 def validate_produced(records: Buffer, *, max_message_bytes: int) -> list[tuple[int, BatchHeader]]:
-    """(position, header) of a producer's bytes for one partition: exactly one whole and valid batch of format v2.
+    """[(0, header)] of a producer's bytes for one partition: exactly one whole and valid batch of format v2.
 
     The checks, their order and their error codes are Kafka's (ByteBufferLogInputStream, ProduceRequest.validateRecords,
     UnifiedLog.analyzeAndValidateRecords, LogValidator), BAD-13..20. Raises KafkaError. Unlike Kafka, this function refuses bytes after
@@ -220,7 +220,7 @@ def validate_produced(records: Buffer, *, max_message_bytes: int) -> list[tuple[
 
 
 def _short_batch(records: Buffer) -> KafkaError:
-    """The error for fewer bytes than a v2 header. It depends on the fields that Kafka can read in them."""
+    """The error for fewer bytes than a v2 header, as Kafka chooses it: by the fields that these bytes contain."""
     size = len(records)
     if size == 0:
         return KafkaError(ErrorCode.INVALID_RECORD, "no records: a produce needs one batch for each partition")
@@ -319,11 +319,11 @@ def build_batch(
     payload = bytearray()
     for delta, (key, value, headers, timestamp) in enumerate(records):
         body = bytearray(b"\x00")
-        body += _varint(timestamp - base_timestamp) + _varint(delta) + _sized(key) + _sized(value)
-        body += _varint(len(headers))
+        body += varint(timestamp - base_timestamp) + varint(delta) + _sized(key) + _sized(value)
+        body += varint(len(headers))
         for name, content in headers:
             body += _sized(name.encode()) + _sized(content)
-        payload += _varint(len(body)) + body
+        payload += varint(len(body)) + body
     packed = compress(bytes(payload), compression)
     batch = bytearray(HEADER_SIZE) + packed
     _HEADER.pack_into(
@@ -391,7 +391,7 @@ def decode_records(batch: Buffer, position: int = 0) -> list[Record]:
     at = 0
     try:
         for _ in range(header.record_count):
-            size, at = _read_varint(data, at)
+            size, at = read_varint(data, at)
             if size < 0 or at + size > len(data):
                 raise KafkaError(ErrorCode.INVALID_RECORD, f"a record of {size} bytes does not fit its batch")
             found.append(_decode_record(data, at, at + size, header))
@@ -405,13 +405,13 @@ def decode_records(batch: Buffer, position: int = 0) -> list[Record]:
 
 def _decode_record(data: bytes, at: int, end: int, header: BatchHeader) -> Record:
     at += 1  # attributes, unused
-    timestamp_delta, at = _read_varint(data, at)
-    offset_delta, at = _read_varint(data, at)
+    timestamp_delta, at = read_varint(data, at)
+    offset_delta, at = read_varint(data, at)
     if not -INT_LIMIT <= offset_delta < INT_LIMIT:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"offset delta {offset_delta} is not a number of 32 bits")
     key, at = _read_sized(data, at, end)
     value, at = _read_sized(data, at, end)
-    count, at = _read_varint(data, at)
+    count, at = read_varint(data, at)
     if count < 0 or count > end - at:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"{count} headers in the remaining {end - at} bytes of a record")
     headers = []
@@ -430,7 +430,7 @@ def _decode_record(data: bytes, at: int, end: int, header: BatchHeader) -> Recor
 
 
 @lru_cache(maxsize=16384)
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
     """`number` in zigzag, base 128, low digits first. Cached: most numbers are small and occur in every record."""
     rest = (number << 1) ^ (number >> 63)
     out = bytearray()
@@ -441,7 +441,8 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at `at`, as `varint` writes it, and the place after it. Raises KafkaError, IndexError."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -455,11 +456,11 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _sized(data: bytes | None) -> bytes:
-    return _varint(-1) if data is None else _varint(len(data)) + data
+    return varint(-1) if data is None else varint(len(data)) + data
 
 
 def _read_sized(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    size, at = _read_varint(data, at)
+    size, at = read_varint(data, at)
     if size == -1:
         return None, at
     if size < 0 or at + size > end:

@@ -16,7 +16,7 @@ from protocol.kafka.record_batch import Buffer
 STEP = 1000
 """Records, or headers of records, between two pauses: about half a millisecond."""
 HEADERS_MAX = 10_000
-"""Limit of headers in one record: a record is always checked without a pause."""
+"""Limit of headers in one record. There is one because a record is checked without a pause."""
 RECORD_BYTES_MIN = 7
 """The minimum size of a record: each of the fields above as one byte."""
 VARINT_BYTES_MAX = 10
@@ -27,7 +27,7 @@ PLACES_TRIED = 8
 
 
 class TakesLong(Exception):
-    """The check takes too long for one turn of the loop. The caller must use pauses, or a thread."""
+    """The check takes too long for one turn of the loop. The caller must use `checking_records`, or a thread."""
 
 
 def check_records(data: Buffer, at: int, record_count: int, checked: int) -> int:

@@ -9,7 +9,7 @@ from protocol.rpc import framing
 from protocol.rpc.messages import ControlRequest, ControlResponse
 
 RESPONSE_BYTES_MAX = 32 * 1024**2
-"""Limit of a response, for the network client: the errors of a hundred thousand partitions with the longest names."""
+"""Limit of a response, for the network client: it fits the errors of a hundred thousand partitions with the longest names."""
 
 
 class ControlClient:

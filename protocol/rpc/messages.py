@@ -6,8 +6,8 @@ fields. Both ends are the same release of ottla, so there are no versions. `pars
 Example: LeaderAndIsrRequest(1, 7, 4294967310, (), {}) packs as `[1, 1, 7, 4294967310, [], {}, [], false, [], 0]`.
 
 `number` counts the requests of a controller's term that change a broker's state; a retry keeps its number. A connection that the
-controller closed may deliver a request after its successor delivered a newer one. A broker therefore refuses a number lower than one
-it has seen (FLT-18). 0 means not numbered.
+controller closed may deliver a request after the next connection delivered a newer one. A broker therefore refuses a number lower than
+the highest it has seen in the term (FLT-18). 0 means not numbered.
 """
 
 from __future__ import annotations

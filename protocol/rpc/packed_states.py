@@ -1,6 +1,6 @@
 """Partition states that are packed once, even if they are sent to many brokers. Pure.
 
-A new controller sends a hundred thousand states to every broker two or three times.
+In a large cluster, a new controller sends a hundred thousand states to every broker two or three times.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NEW_NONE_OFFLINE: bytes = msgpack.packb(True) + msgpack.packb(())
 
 
 def marked_new(row: bytes) -> bytes:
-    """A copy of a row of `pack_state` without offline replicas, with `is_new` set. Packing it again would take ten times as long."""
+    """A copy of `row` with `is_new` set; `row` has no offline replicas. Packing the state again would take ten times as long."""
     assert row.endswith(_NOT_NEW_NONE_OFFLINE)
     return row[: -len(_NOT_NEW_NONE_OFFLINE)] + _NEW_NONE_OFFLINE
 

@@ -6,7 +6,7 @@ Anyone who reaches a control listener can send any bytes (FMT-4, BAD-4, BAD-26).
 * numbers are in Kafka's ranges: 32 bits for ids, partitions and the epochs of controllers and leaders, 64 bits for broker epochs;
 * topic names are legal (`topic_names`), because they become part of the names of directories;
 * a partition's state is not from a newer controller than the request, because a leader writes the state's epoch into ZooKeeper;
-* an announced length reserves no memory: lists are short, or read value by value; no value is longer than PIECE_BYTES;
+* an announced length reserves no memory: lists are short, or read value by value; a value fits in two pieces of PIECE_BYTES;
 * a frame is unpacked in pieces, with pauses in which other tasks can run.
 
 Rows of partitions are checked column by column, which takes 0.4 us per row. Checking row by row would take 3 us.
@@ -45,10 +45,10 @@ LONG_MAX = 2**63 - 1
 PORT_MAX = 65_535
 
 PIECE_BYTES = 64 * 1024
-"""Bytes that are unpacked at once, and the maximum size of a row of a partition or broker."""
+"""Bytes that are unpacked at once. A larger row of a partition or broker may be refused; one of twice this size always is."""
 VALUES_IN_A_STEP = 2000
 ROWS_MAX = 1_000_000
-"""Limit for partitions, topics or brokers in one request."""
+"""Limit for partitions, topics or brokers in one request or response."""
 LIST_MAX = REPLICAS_MAX
 """Limit for replicas of a partition and endpoints of a broker. A znode with more counts as unreadable and is not announced."""
 TEXT_BYTES_MAX = 4096
@@ -75,7 +75,7 @@ Steps = Generator[None, None, Result]
 
 
 class Head(NamedTuple):
-    """The correlation id of the answer, and the sender. `controller_id` is None in ControlledShutdown, which a broker sends."""
+    """A request's correlation id and sender. `controller_id` is None in ControlledShutdown, which a broker sends."""
 
     correlation_id: int
     controller_id: int | None
@@ -109,7 +109,7 @@ class _Values:
         self._fed += len(piece)
 
     def some(self, count: int) -> list[Any]:
-        """The next values: at least one, at most `count`, and no more than one or two pieces contain."""
+        """The next values: at least one, and at most `count`. They come from at most two pieces of the frame."""
         try:
             found = list(islice(self._unpacker, count))
             if not found and self._fed < len(self._frame):
@@ -119,7 +119,7 @@ class _Values:
             raise ValueError(f"not msgpack: {type(error).__name__} {error}") from None
         if not found:
             is_torn = self._fed == len(self._frame)
-            raise ValueError("it ends too early" if is_torn else f"a value of more than {PIECE_BYTES} bytes")
+            raise ValueError("the frame ends too early" if is_torn else f"a value of more than {PIECE_BYTES} bytes")
         return found
 
     def one(self) -> Any:
@@ -146,20 +146,20 @@ class _Values:
 
     def end(self) -> None:
         if self._unpacker.tell() != len(self._frame) - _ID.size:
-            raise ValueError("it has bytes after its end")
+            raise ValueError("bytes follow the last field")
 
     # -- one field
 
     def number(self, what: str, low: int, high: int) -> int:
         value = self.one()
         if type(value) is not int or not low <= value <= high:
-            raise ValueError(f"{what} is {_told(value)}: expected a whole number from {low} to {high}")
+            raise ValueError(f"{what} is {_described(value)}: expected a whole number from {low} to {high}")
         return value
 
     def flag(self, what: str) -> bool:
         value = self.one()
         if type(value) is not bool:
-            raise ValueError(f"{what} is {_told(value)}: expected true or false")
+            raise ValueError(f"{what} is {_described(value)}: expected true or false")
         return value
 
     # -- many, in steps
@@ -195,7 +195,7 @@ class _Values:
         return found
 
 
-def _told(value: Any) -> str:
+def _described(value: Any) -> str:
     """A value for the log, shortened: a list may contain a thousand lists."""
     return shown(value) if type(value) in (int, float, bool, str, bytes) else type(value).__name__
 
@@ -224,7 +224,10 @@ def _check_flags(column: Sequence[Any], what: str) -> None:
 
 
 def _check_ids(column: Sequence[Any]) -> None:
-    """Checks lists of broker ids: many rows, few different lists. Note that (True,) and (1,) are equal in a set."""
+    """Checks lists of broker ids. Most rows share a few lists, so only different ones are checked for their range.
+
+    Types are checked in every list: (True,) and (1,) are equal in a set.
+    """
     try:
         distinct = set(column)
     except TypeError:
@@ -262,7 +265,7 @@ def _are_plainly_legal(names: set[str]) -> bool:
 def _check_topic_ids(column: Sequence[Any]) -> None:
     for text in column:
         if type(text) is not str or not TOPIC_ID.fullmatch(text):
-            raise ValueError(f"{_told(text)} is not a topic id")
+            raise ValueError(f"{_described(text)} is not a topic id")
 
 
 _check_counts = partial(_check_numbers, what="the number of partitions", low=0)
@@ -347,7 +350,7 @@ def _brokers(rows: list[Any]) -> Iterable[BrokerInfo]:
 
 
 def parsing_request(frame: bytes | bytearray | memoryview) -> Generator[Head | None, None, tuple[int, ControlRequest]]:
-    """(correlation id, request) of a frame without its length. Yields the sender first, then None at each pause.
+    """(correlation id, request) of a frame without its length. Yields the Head first, then None at each pause.
 
     Raises ValueError, with a reason in printable ASCII, for anything else.
     """

@@ -129,7 +129,7 @@ class Completion:
 
 
 class Watcher:
-    """A watch callback of one node. Equal callbacks on a node are one watch, as in ZooKeeper's Java client."""
+    """A watch on one node. Equal callbacks on a node are one watch, as in ZooKeeper's Java client."""
 
     __slots__ = ("_callback", "_path", "node_is_missing")
 
@@ -334,7 +334,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         self._handshake_s = HANDSHAKE_S_MIN
         self._watch_again(connect_timeout_ms / 1000)
         client = self.client
-        timeout_ms = round(connect_timeout_ms * len(client.hosts))
+        timeout_ms = round(connect_timeout_ms * len(client.hosts))  # kazoo divided the session's timeout by the hosts
         self._mailbox.post(
             self._observer.on_connected, self._number, client._session_id, client._session_passwd, timeout_ms
         )
@@ -364,7 +364,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
             self._submit(SetWatches(self.client.last_zxid, *kinds_and_paths), timeout_s, SET_WATCHES_XID)
 
     def _read(self, length: int, timeout: float) -> bytes:
-        """The next `length` bytes of the connection. Reads as much as possible at once, and keeps the rest for the next call."""
+        """The next `length` bytes of the connection. Reads up to READ_BYTES_MAX at once, and keeps the rest for the next call."""
         if not self._reads_ahead:
             return bytes(super()._read(length, timeout))
         held = len(self._received) - self._received_at

@@ -85,7 +85,7 @@ class ZkError(Exception):
 
 
 class NoNode(ZkError):
-    """The node does not exist, or the parent of a node to create."""
+    """The node, or the parent of the node to create, does not exist."""
 
 
 class NodeExists(ZkError):
@@ -113,7 +113,7 @@ class RequestTooLarge(ZkError):
 
 
 class ZooKeeperUnavailable(ZkError):
-    """No session could be opened. The message names the address."""
+    """No session could be opened. The message says why."""
 
 
 class MultiFailed(ZkError):

@@ -2,7 +2,7 @@
 
 A session goes through `SessionState`: CONNECTED -> SUSPENDED (the connection broke, the session may be alive) -> CONNECTED
 again, or -> EXPIRED (the session has ended with its ephemeral nodes and watches) -> CONNECTED with a new session id.
-Reconnecting is automatic. Listeners get every change on the loop, and an expiry before any later change.
+Reconnecting is automatic. Listeners are called on the loop after every change. An expiry is always reported before the new session.
 
 Callers can rely on this:
 
@@ -141,7 +141,7 @@ class ZooKeeperSession:
         self._password = b""
         self._listeners: list[Callable[[SessionState], None]] = []
         self._outstanding: set[asyncio.Future[Any]] = set()
-        self._is_announced = False
+        self._is_started = False
         self._first_connected = asyncio.Event()
         self._stopped = asyncio.Event()
 
@@ -172,23 +172,23 @@ class ZooKeeperSession:
         self._listeners.remove(callback)
 
     async def until_connected(self, timeout_s: float) -> None:
-        """Returns when there is a connection, or after `timeout_s`; the next operation then fails with the reason."""
+        """Returns when there is a connection, or after `timeout_s`: without a connection the next operation fails with the reason."""
         changed = asyncio.Event()
 
-        def hear(state: SessionState) -> None:
+        def on_change(state: SessionState) -> None:
             if state is SessionState.CONNECTED:
                 changed.set()
 
         if self._state is SessionState.CONNECTED:
             return
-        self._listeners.append(hear)
+        self._listeners.append(on_change)
         try:
             async with asyncio.timeout(timeout_s):
                 await changed.wait()
         except TimeoutError:
             return
         finally:
-            self._listeners.remove(hear)
+            self._listeners.remove(on_change)
 
     async def start(self, timeout_s: float) -> None:
         """Opens a session within `timeout_s` and creates the chroot. Call it once. Raises ZooKeeperUnavailable."""
@@ -211,8 +211,8 @@ class ZooKeeperSession:
         except BaseException:
             await self.close()
             raise
-        self._is_announced = True
-        self._tell_listeners()
+        self._is_started = True
+        self._call_listeners()
 
     async def close(self) -> None:
         """Ends the session if ZooKeeper is reachable, which removes its ephemeral nodes at once. Waits for at most CLOSE_TIMEOUT_S."""
@@ -294,7 +294,7 @@ class ZooKeeperSession:
             return
 
     async def heartbeat(self) -> None:
-        """One round trip through the leader of the ensemble. Success proves that the session was still alive when this was called."""
+        """One round trip through the leader of the ensemble. Success proves that the session was alive at the call."""
         await self._request("/", Sync(self._full("/")))
 
     # many operations
@@ -304,7 +304,7 @@ class ZooKeeperSession:
     ) -> list[tuple[bytes, Stat] | None]:
         """Like `get` for each path, None for a missing node; READS_PER_REQUEST nodes per request, pipelined.
 
-        The watch is set on existing nodes, after the read. It fires at once for nodes that changed since shortly before the read.
+        The watch is set on existing nodes, after the read. It fires at once for a node that changed meanwhile, or shortly before the read.
         """
         since_zxid = self._client.last_zxid if self._client is not None else 0
         found: list[tuple[bytes, Stat] | None] = await self._get_many(paths, many_operations.decode_reads)
@@ -317,7 +317,7 @@ class ZooKeeperSession:
         return found
 
     async def get_versions(self, paths: Sequence[str]) -> list[tuple[bytes, int, int] | None]:
-        """Like `get_many`, but with only (data, version, mzxid), for very many nodes."""
+        """Like `get_many`, but with only (data, version, mzxid) of each node: faster for very many nodes."""
         found: list[tuple[bytes, int, int] | None] = await self._get_many(paths, many_operations.decode_versions)
         return found
 
@@ -406,10 +406,10 @@ class ZooKeeperSession:
             self._addresses,
             state.value,
         )
-        if self._is_announced:
-            self._tell_listeners()
+        if self._is_started:
+            self._call_listeners()
 
-    def _tell_listeners(self) -> None:
+    def _call_listeners(self) -> None:
         for listener in tuple(self._listeners):
             try:
                 listener(self._state)
@@ -510,7 +510,7 @@ def _watcher(path: str, callback: WatchCallback | None) -> Watcher | None:
 
 
 def _translated(error: Exception, path: str) -> ZkError:
-    """Our error for kazoo's error."""
+    """The ZkError for an error of kazoo."""
     kind = ERRORS.get(type(error))
     if kind is None:
         return ZkError(f"{path}: {type(error).__name__} {error}".rstrip())

@@ -1,8 +1,8 @@
 """Paths and contents of Kafka's znodes (FMT-2), as `kafka.zk.ZkData` writes and reads them. Pure.
 
 Encoders return the bytes to store, with keys in the order of Kafka 3.9. Decoders raise ValueError with a reason for invalid content,
-which a person, a broken tool or an attacker may have written. Decoded values fit into every message that repeats them: numbers have 32
-bits and the required sign, names are legal, texts can be encoded and are short.
+which a person, a broken tool or an attacker may have written. Decoded values fit into every message that repeats them: numbers are in
+range, names are legal, texts are short and can be encoded.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ PERSISTENT_PATHS = (
 
 
 SHARED_VALUES_MAX = 65_536
-"""Number of different assignments, and of ISRs, that are cached: most of a hundred thousand partitions share a few of them."""
+"""Number of different assignments, and of different ISRs, in the caches. Most of a hundred thousand partitions share a few."""
 
 
 REPLICAS_MAX = 1024
-"""Limit of replicas of a partition and of members of its ISR: a control request accepts no more (`protocol.rpc.parsing`)."""
+"""Limit of a partition's replicas and of its ISR. The brokers refuse control requests with more (`protocol.rpc.parsing`)."""
 BROKER_BYTES_MAX = 8192
 """Limit of the content of `/brokers/ids/<id>`, which control requests to all brokers repeat."""
 ENDPOINT_MAX = 1024
@@ -366,7 +366,7 @@ class ControllerEpochZNode:
 
 
 class ConfigZNode:
-    """`/config/<kind>/<name>`, kind `topics`, `brokers`, `users`, `clients`: overrides as text."""
+    """`/config/<kind>/<name>`, kind `topics`, `brokers`, `users`, `clients` or `ips`: overrides as text."""
 
     @staticmethod
     def path(kind: str, name: str) -> str:
@@ -443,7 +443,7 @@ class LogDirEventZNode:
 
 
 def _partition_list(value: Mapping[str, Any]) -> tuple[TopicPartition, ...]:
-    """The partitions in the list `partitions`, whose objects have topic and partition."""
+    """The value's `partitions`: a list of objects with `topic` and `partition`."""
     rows = value.get("partitions", [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError("partitions must be a list of objects")
@@ -464,7 +464,7 @@ class DeleteTopicZNode:
 
 
 class ReassignPartitionsZNode:
-    """`/admin/reassign_partitions`: Kafka's reassignment JSON, one at a time (CTL-11)."""
+    """`/admin/reassign_partitions`: the requested moves, in Kafka's reassignment JSON (CTL-11)."""
 
     PATH = "/admin/reassign_partitions"
 

@@ -166,7 +166,7 @@ def test_clients_inside_reach_the_brokers_by_their_inner_listeners(project: Comp
 
 
 def test_a_container_can_write_its_data_only(project: ComposeProject) -> None:
-    """Whoever takes over a broker gets no root, no capability, no file of the image, and not the machine's memory."""
+    """An attacker in a broker's container has no root, no capability, no writable image, and only limited memory."""
     for service in SERVICES:
         (found,) = json.loads(run(["docker", "inspect", project.container(service)]))
         host = found["HostConfig"]
@@ -191,7 +191,7 @@ def test_the_brokers_image_has_no_clients_and_no_installer(project: ComposeProje
     assert b"-P\0-m\0broker" in project.compose("exec", "-T", "kafka1", "cat", "/proc/1/cmdline").encode()
 
 
-def test_data_is_not_for_everybody_to_read(project: ComposeProject) -> None:
+def test_other_users_cannot_read_the_data(project: ComposeProject) -> None:
     for service, directory in (("kafka1", "/var/lib/ottla"), ("zookeeper", "/var/lib/zookeeper")):
         readable = project.compose("exec", "-T", service, "find", directory, "-mindepth", "1", "-perm", "/007")
         assert readable.strip() == "", service

@@ -33,6 +33,7 @@ from tests.hostile.attacks import ATTACKS, Attack, Target
 from tests.hostile.mutating_proxy import MutatedTraffic, MutatingProxy
 from tests.support.invariants import ZooKeeperView, eventually
 from tools.cluster.local_cluster import LocalCluster
+from tools.cluster.log_parts import LogReader
 
 BROKERS = 3
 RECORD_BYTES = 100_000
@@ -45,6 +46,8 @@ MEMORY_MORE_MIB = 64.0
 """What a broker may hold more after an attack than before it: caches and the allocator's rest."""
 LONG_TURN_S = 0.05
 BUCKET = re.compile(r'^ottla_loop_turn_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.M)
+LOG_LINES_OF_A_HARM = 20
+"""The last lines of each broker's log that a report with harm shows."""
 LONGEST = re.compile(r'^ottla_loop_longest_turn_seconds\{call="(.*)"\} (\S+)$', re.M)
 
 
@@ -63,12 +66,15 @@ class AttackReport:
     seconds: float = 0.0
     errors: dict[str, int] = field(default_factory=dict)
     harm: list[str] = field(default_factory=list)
+    stalls: str = ""
+    log_lines: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         memory = f"{self.memory_before:.0f} -> {self.memory_peak:.0f} -> {self.memory_after:.0f} MiB"
         said = f"{self.attack:20} {self.seconds:6.1f} s  wait {self.wait_s:6.2f} s ({self.waited_for}), {memory}, {self.turns} long turns"
         errors = f"; canary's errors {self.errors}" if self.errors else ""
-        harm = f"; HARM: {'; '.join(self.harm)}" if self.harm else ""
+        harm = f"; HARM: {'; '.join(self.harm)}; {self.stalls}" if self.harm else ""
+        harm = "\n    ".join([harm, *self.log_lines])
         return f"{said} {self.longest_turn}{errors}{harm}"
 
 
@@ -142,6 +148,7 @@ class LiveRun:
         self.canary = CanaryProcess(cluster, "canary")
         self.memory = BrokerMemory(cluster)
         self.pids = {broker: cluster.pid(broker) for broker in cluster.broker_ids}
+        self._logs = {broker: LogReader(cluster.broker_directory(broker) / "server.log") for broker in self.pids}
         time.sleep(CALM_S)
         self.canary.mark()
 
@@ -155,7 +162,9 @@ class LiveRun:
         report = AttackReport(attack.__name__, memory_before=self.memory.now())
         self.memory.peak = 0.0
         turns, _ = self._long_turns()
-        begun = time.monotonic()
+        for log in self._logs.values():
+            log.skip()
+        begun, stalled = time.monotonic(), _stalled_s()
         try:
             complaint = attack(self.target)
         except Exception as error:  # what an attack cannot do is said with the rest
@@ -172,7 +181,18 @@ class LiveRun:
         for broker, pid in self.pids.items():
             if self.cluster.pid(broker) != pid:
                 report.harm.append(f"broker {broker} died")
+        if report.harm:
+            waits = {what: seconds - stalled[what] for what, seconds in _stalled_s().items()}
+            report.stalls = "the machine waited " + ", ".join(f"{s:.1f} s for {what}" for what, s in waits.items())
+            report.log_lines = self._new_log_lines()
         return report
+
+    def _new_log_lines(self) -> list[str]:
+        found = []
+        for broker, log in self._logs.items():
+            lines = [line.decode(errors="replace").rstrip() for line in log.new_lines()]
+            found += [f"broker {broker}: {line}" for line in lines[-LOG_LINES_OF_A_HARM:]]
+        return found
 
     def _until_calm(self, report: AttackReport) -> None:
         deadline = time.monotonic() + CALM_WITHIN_S
@@ -216,6 +236,16 @@ class LiveRun:
                 for call, seconds in LONGEST.findall(text):
                     found = max(found, (float(seconds), call))
         return count, f"(longest since the start {1000 * found[0]:.0f} ms, {found[1]})"
+
+
+def _stalled_s() -> dict[str, float]:
+    """How long some process of the machine has waited for each resource since the boot (`/proc/pressure`)."""
+    found = {}
+    for what in ("cpu", "io", "memory"):
+        with contextlib.suppress(OSError):
+            line = Path(f"/proc/pressure/{what}").read_text().splitlines()[0]
+            found[what] = int(line.rpartition("=")[2]) / 1e6
+    return found
 
 
 def _metrics_address(cluster: LocalCluster, broker: int) -> str:

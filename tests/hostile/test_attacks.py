@@ -13,7 +13,7 @@ from tests.hostile.attacks import ATTACKS
 from tests.hostile.live import LiveRun, live_run
 from tests.support.invariants import assert_healed
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 WAIT_MAX_S = 3.0
 

@@ -175,7 +175,7 @@ def test_refusals_at_the_controller(cluster: AdminWire) -> None:
         assert list(rows_of(answer, cluster)) == expected, (number, api_key, answer)
 
 
-def test_what_only_the_controller_does(cluster: AdminWire) -> None:
+def test_requests_that_only_the_controller_serves(cluster: AdminWire) -> None:
     for number, (api_key, version, body, expected) in enumerate(ELSEWHERE):
         answer = cluster.elsewhere(api_key, version, filled(body, cluster))
         assert list(rows_of(answer, cluster)) == expected, (number, api_key, answer)
@@ -189,7 +189,7 @@ def asked(cluster: AdminWire, api_key: ApiKey, version: int, body: Body) -> list
 
 
 def test_added_partitions(cluster: AdminWire) -> None:
-    """CTL-8: with chosen replicas, then placed where the others leave off (CTL-7); the old ones stay."""
+    """CTL-8: with chosen replicas, then with a placement that continues that of the others (CTL-7). Old partitions stay."""
     a, b, c = cluster.ids
     name = cluster.create([[a, b], [b, c]])
     assert asked(cluster, ADD, 3, addition(name, 3, [2, 0])) == [(name, 0)]
@@ -201,7 +201,7 @@ def test_added_partitions(cluster: AdminWire) -> None:
     eventually(lambda: cluster.is_known_everywhere(name, 9), "made all the same")
 
 
-def test_a_topic_goes(cluster: AdminWire) -> None:
+def test_a_topic_is_deleted(cluster: AdminWire) -> None:
     """CTL-9: by name, twice in one request, by id; the name is free again."""
     a, b, _ = cluster.ids
     name = cluster.create([[a, b]])
@@ -217,7 +217,7 @@ def test_a_topic_goes(cluster: AdminWire) -> None:
     eventually(lambda: cluster.sizes(name) == {}, "its logs are removed")
 
 
-def test_other_order_then_an_election(cluster: AdminWire) -> None:
+def test_replicas_in_another_order_and_then_an_election(cluster: AdminWire) -> None:
     """CTL-12: the same replicas in another order move no leader; ElectLeaders does, and then is not needed."""
     a, b, _ = cluster.ids
     name = cluster.create([[a, b]])
@@ -228,7 +228,7 @@ def test_other_order_then_an_election(cluster: AdminWire) -> None:
     assert asked(cluster, ELECT, 2, election({name: [0]})) == [(name, 0, 84)]
     assert cluster.reassign(name, {0: [a, b]}) == [(name, 0, 0)]
     everything = asked(cluster, ELECT, 2, election(None))
-    assert (name, 0, 0) in everything, "with no list, those that needed it are named"
+    assert (name, 0, 0) in everything, "without a list, the answer has the partitions that needed an election"
 
 
 def produce(cluster: AdminWire, topic: str, count: int, size: int) -> None:
@@ -282,7 +282,7 @@ def slow_topic(cluster: AdminWire) -> Iterator[str]:
 
 
 def test_while_a_partition_moves(cluster: AdminWire, throttled: str) -> None:
-    """CTL-10: the replicas are the target's first; what is refused meanwhile; cancelled, it is as it was."""
+    """CTL-10: the target's replicas are listed first, other changes are refused meanwhile, and a cancellation restores the old ones."""
     a, b, c = cluster.ids
     name = throttled
     assert cluster.reassign(name, {0: [c, a]}) == [(name, 0, 0)]
@@ -293,7 +293,7 @@ def test_while_a_partition_moves(cluster: AdminWire, throttled: str) -> None:
     assert [(t.name, [p.partition_index for p in t.partitions]) for t in only.topics] == [(name, [0])]
     eventually(lambda: (c, 0) in cluster.sizes(name), "the new replica is there")
     sizes = cluster.sizes(name)
-    assert sizes[(c, 0)] < sizes[(a, 0)], "what is left to copy can be seen"
+    assert sizes[(c, 0)] < sizes[(a, 0)], "the new replica is still smaller"
     assert cluster.reassign(name, {0: None}) == [(name, 0, 0)]
     eventually(lambda: (name, 0) not in cluster.moving(), "cancelled")
     eventually(lambda: cluster.partitions(name, a)[0] == (a, [a, b], sorted([a, b])), "as it was")
@@ -302,7 +302,7 @@ def test_while_a_partition_moves(cluster: AdminWire, throttled: str) -> None:
 
 
 def test_a_deletion_waits_for_the_move(ottla: AdminWire) -> None:
-    """CTL-9: ineligible while a reassignment runs, resumed when it is over.
+    """CTL-9: a reassignment delays the deletion, which is resumed afterwards.
 
     Kafka means the same, but marks the topic ineligible before it is queued, which has no effect: it deletes at once.
     """
@@ -314,7 +314,7 @@ def test_a_deletion_waits_for_the_move(ottla: AdminWire) -> None:
     eventually(lambda: ottla.sizes(name) == {}, "moved, then deleted")
 
 
-def test_a_move_is_completed(cluster: AdminWire) -> None:
+def test_a_reassignment_completes(cluster: AdminWire) -> None:
     """CTL-10: led by the first of the new replicas, off the old disk."""
     a, b, c = cluster.ids
     name = cluster.create([[a, b]])
@@ -348,7 +348,7 @@ def test_records_are_deleted(cluster: AdminWire) -> None:
 
 
 def test_log_directories(cluster: AdminWire) -> None:
-    """Every version; an unknown partition, and one that another broker has, are left out."""
+    """In every version. Unknown partitions, and those of other brokers, are left out."""
     a, b, _ = cluster.ids
     name = cluster.create([[a, b]])
     produce(cluster, name, 1, 100)

@@ -29,7 +29,7 @@ SLOW, FASTER, FREE = "100000", "300000", "1000000000"
 
 
 def new_topic(cli: Cli, *partitions: list[int]) -> str:
-    """Its replicas are those given, by partition; it is served when this returns."""
+    """Creates a topic with the given replicas of each partition. Returns when all brokers serve it."""
     name = f"admin-{uuid.uuid4().hex[:8]}"
     assignment = ",".join(":".join(map(str, replicas)) for replicas in partitions)
     cli.output("topic", "create", name, "--replica-assignment", assignment)
@@ -121,7 +121,9 @@ def test_configs(cli: Cli) -> None:
         eventually(lambda e=entity: key not in cli.output("config", "describe", *e), f"no {key}")
     assert key in cli.failure("config", "alter", *broker, "--add-config", f"{key}=fast")
     assert "broker.id" in cli.failure("config", "alter", *broker, "--add-config", "broker.id=7")
-    assert "broker 77 is down" in cli.failure("config", "describe", "--entity-type", "brokers", "--entity-name", "77")
+    assert "broker 77 is not live" in cli.failure(
+        "config", "describe", "--entity-type", "brokers", "--entity-name", "77"
+    )
 
 
 def has_config(cli: Cli, entity: list[str], key: str, source: str) -> bool:
@@ -195,7 +197,7 @@ def watching(cli: Cli, target: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def read_until(process: subprocess.Popen[str], part: str) -> str:
-    """What it says up to the line with `part`."""
+    """The output up to the line that contains `part`."""
     assert process.stdout is not None
     told = ""
     while line := process.stdout.readline():
@@ -268,7 +270,7 @@ def test_status_health_and_znodes(cli: Cli) -> None:
 
 
 def test_with_a_dead_broker(new_cluster: ClusterFactory) -> None:
-    """Refusals where no replica lives, and a health check that waits for the broker's return."""
+    """Elections without a live replica are refused, and a health check waits for the broker's return."""
     cluster = new_cluster(brokers=3)
     first, second, dead = cluster.broker_ids
     cli = cli_of(cluster)
@@ -287,7 +289,7 @@ def test_with_a_dead_broker(new_cluster: ClusterFactory) -> None:
     execute = ["reassign", "execute", "--reassignment-json-file", "-"]
     assert is_down in cli.failure(*execute, stdin=plan(other, [first, dead]))
     of_dead = ["--entity-type", "brokers", "--entity-name", str(dead)]
-    assert is_down in cli.failure("config", "alter", *of_dead, "--add-config", "a=b")
+    assert f"broker {dead} is not live" in cli.failure("config", "alter", *of_dead, "--add-config", "a=b")
     for kind in ("unclean", "preferred"):
         refused = cli.failure("elect", "--election-type", kind, "--topic", name, "--partition", "0")
         assert f"no leader could be elected for 1 partitions: {name}-0" in refused
@@ -300,8 +302,8 @@ def test_with_a_dead_broker(new_cluster: ClusterFactory) -> None:
     assert [line.split()[-1] for line in told.splitlines() if line.startswith("Healthy:")][-1] == "true"
 
 
-def test_watching_goes_on_with_the_next_controller(new_cluster: ClusterFactory) -> None:
-    """CTL-10: the next controller resumes the move, and the command that watches it asks that one."""
+def test_watching_continues_with_the_next_controller(new_cluster: ClusterFactory) -> None:
+    """CTL-10: the next controller resumes the move, and the watching command asks the next controller."""
     cluster = new_cluster(brokers=3)
     controller = cluster.controller_id()
     source, destination = (broker for broker in cluster.broker_ids if broker != controller)

@@ -1,4 +1,4 @@
-"""Unmodified admin clients: topics are enlarged, moved, elected for, measured, emptied and deleted (CLI-3, CTL-8..12)."""
+"""Unmodified admin clients: they add partitions, move replicas, elect leaders, read sizes, delete records and topics (CLI-3, CTL-8..12)."""
 
 from __future__ import annotations
 

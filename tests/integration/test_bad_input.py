@@ -1,4 +1,4 @@
-"""Broken input against one running broker: the right answer, and the same broker serves on.
+"""Broken input to one running broker gets the right answer, and the same process continues to serve.
 
 BAD-1..12, 16..27, 29. The unit tests have the cases of each check; here is one or two of each kind on a real connection.
 """
@@ -136,7 +136,7 @@ CLOSING = {
 
 @pytest.mark.parametrize("data", CLOSING.values(), ids=CLOSING.keys())
 def test_the_connection_is_closed(cluster: LocalCluster, controller: int, wire: Wire, data: bytes) -> None:
-    """That connection only."""
+    """Only that connection is closed."""
     with Wire(cluster.port(controller)) as other:
         wire.send_raw(data)
         assert wire.is_closed_by_peer()
@@ -168,7 +168,7 @@ def test_an_unknown_version_of_api_versions_gets_a_v0_answer(wire: Wire) -> None
 
 
 @pytest.mark.parametrize("name", ["", "-x", "a b", "ä", "x-"])
-def test_a_bad_client_name(wire: Wire, name: str) -> None:
+def test_an_illegal_client_name_is_refused(wire: Wire, name: str) -> None:
     """BAD-9"""
     answer = wire.call(ApiKey.API_VERSIONS, 3, {"client_software_name": name, "client_software_version": "1"})
     assert int(answer.error_code) == ErrorCode.INVALID_REQUEST
@@ -225,7 +225,7 @@ def test_clients_do_not_write_to_internal_topics(wire: Wire, internal: str) -> N
     assert int(produce_batch(wire, internal, BATCH).error_code) == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_the_records_that_a_batch_is_refused_for_are_named(wire: Wire, controller: int) -> None:
+def test_the_answer_names_the_records_for_which_a_batch_is_refused(wire: Wire, controller: int) -> None:
     topic = new_topic(wire, controller, cleanup_policy="compact")
     refused = produce_batch(wire, topic, build_batch([(b"k", b"v", [], 1), (None, b"v", [], 1)]))
     assert int(refused.error_code) == ErrorCode.INVALID_RECORD
@@ -234,7 +234,7 @@ def test_the_records_that_a_batch_is_refused_for_are_named(wire: Wire, controlle
 
 
 def test_an_error_under_acks_0_closes(wire: Wire) -> None:
-    """BAD-24: the broker has no other way to tell."""
+    """BAD-24: the broker has no other way to report the error."""
     wire.send(ApiKey.PRODUCE, 9, produce_body("no-such-topic", BATCH, 0))
     assert wire.is_closed_by_peer()
 
@@ -242,7 +242,7 @@ def test_an_error_under_acks_0_closes(wire: Wire) -> None:
 # -- topics ---------------------------------------------------------------------------------------------------------------
 
 
-def test_bad_topic_names(wire: Wire) -> None:
+def test_illegal_topic_names_are_refused(wire: Wire) -> None:
     """BAD-26, at CreateTopics and at Metadata's auto-creation. `.` and `_` are the same in the names of metrics."""
     for name in ("", "..", "a/b", "a\0b", "x" * 250, "naïve"):
         assert create_topics(wire, {"name": name}) == [ErrorCode.INVALID_TOPIC_EXCEPTION], name
@@ -254,7 +254,7 @@ def test_bad_topic_names(wire: Wire) -> None:
 
 
 def test_bad_topics_are_refused(wire: Wire) -> None:
-    """BAD-27: also when they are only to be validated. The other topics of the request are made."""
+    """BAD-27, also with validate_only. The other topics of the request are created."""
     name = f"refused-{uuid.uuid4().hex[:8]}"
     bad: list[tuple[dict[str, Any], ErrorCode]] = [
         ({"num_partitions": 0}, ErrorCode.INVALID_PARTITIONS),
@@ -280,7 +280,7 @@ def test_only_the_controller_creates_topics(cluster: LocalCluster, controller: i
         assert create_topics(wire, {"name": f"topic-{uuid.uuid4().hex[:8]}"}) == [ErrorCode.NOT_CONTROLLER]
 
 
-def test_an_unknown_topic_is_made_when_it_is_asked_for(wire: Wire) -> None:
+def test_an_unknown_topic_is_created_when_metadata_requests_it(wire: Wire) -> None:
     name = f"auto-{uuid.uuid4().hex[:8]}"
     assert metadata_error(wire, name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert metadata_error(wire, name, may_create=True) in (ErrorCode.LEADER_NOT_AVAILABLE, 0)

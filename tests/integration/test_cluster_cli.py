@@ -31,7 +31,7 @@ Ottla = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def zookeeper() -> Iterator[ZooKeeperServer]:
-    """One for all tests here that can share it; each has a chroot of its own."""
+    """A ZooKeeper for all tests here that can share it; each test has its own chroot."""
     with ZooKeeperServer() as server:
         yield server
 
@@ -208,7 +208,7 @@ def serving(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
 
 
 def refused_broker(serving: LocalCluster, tmp_path: Path, settings: Mapping[str, str]) -> str:
-    """Starts a broker of the same cluster with id 9 and other settings, which has to end; the last line it says."""
+    """Starts another broker of the same cluster (id 9, changed settings), which must end. Returns its last line."""
     properties = {
         "broker.id": "9",
         "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",

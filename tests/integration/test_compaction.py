@@ -134,7 +134,7 @@ def test_every_replica_keeps_the_last_value_of_each_key(cluster: LocalCluster, z
 
 @pytest.mark.kafka
 def test_kafkas_tool_reads_compacted_segments(cluster: LocalCluster, kafka_tools: KafkaTools) -> None:
-    """DumpLogSegments finds nothing wrong but the holes in the offsets; indexes agree; tombstones show their horizon."""
+    """DumpLogSegments reports nothing except holes in the offsets. Indexes agree, and tombstones have a delete horizon."""
     # Tombstones stay: with a short time the next compaction may have taken all of them before anybody looks.
     config = TOPIC_SETTINGS | {"delete.retention.ms": "3600000"}
     create_topics(cluster.bootstrap_servers, NewTopic(TOPIC, 1, 3, config=config))

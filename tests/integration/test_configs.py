@@ -51,7 +51,7 @@ def wire(cluster: LocalCluster) -> Iterator[Wire]:
 
 @pytest.fixture
 def topic(cluster: LocalCluster, zk: ZooKeeperView) -> str:
-    """Broker 1 leads it, broker 2 follows."""
+    """A topic that broker 1 leads and broker 2 follows."""
     name = new_topic(cluster.bootstrap_servers, assignment=[[1, 2]])
     assert_healed(cluster, zk, name)
     return name
@@ -138,8 +138,8 @@ BAD_REQUESTS: list[tuple[str, int, str, tuple[Row, ...], ErrorCode]] = [
 ]
 
 
-def test_what_is_refused(wire: Wire, topic: str) -> None:
-    """Refused with a reason, by validate_only as well, and nothing of it is set."""
+def test_illegal_changes_are_refused(wire: Wire, topic: str) -> None:
+    """They are refused with a reason, also with validate_only, and nothing is set."""
     for case, kind, given, rows, error in BAD_REQUESTS:
         name = topic if given == "T" else given
         for validate_only in (True, False):
@@ -148,7 +148,7 @@ def test_what_is_refused(wire: Wire, topic: str) -> None:
     assert describe(wire, BROKER, "").configs == ()
 
 
-def test_one_bad_resource_does_not_hold_up_the_others(wire: Wire, topic: str) -> None:
+def test_one_bad_resource_does_not_affect_the_others(wire: Wire, topic: str) -> None:
     def flush(name: str, value: str) -> tuple[int, str, tuple[Row, ...]]:
         return TOPIC, name, (("flush.ms", SET, value),)
 
@@ -223,7 +223,7 @@ def test_what_describe_says(wire: Wire, topic: str) -> None:
         assert (row.name, row.value, row.config_source) == ("segment.bytes", "1000000", STATIC)
 
 
-def test_what_cannot_be_described(wire: Wire) -> None:
+def test_illegal_resources_cannot_be_described(wire: Wire) -> None:
     for kind, name, error in (
         (TOPIC, "nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (TOPIC, "no/pe", ErrorCode.INVALID_TOPIC_EXCEPTION),
@@ -240,7 +240,7 @@ def test_what_cannot_be_described(wire: Wire) -> None:
 
 
 def test_alter_configs_resets_what_it_does_not_name(wire: Wire, topic: str) -> None:
-    """As in Kafka. IncrementalAlterConfigs leaves the others as they are."""
+    """As in Kafka. IncrementalAlterConfigs does not change the other settings."""
     assert alter(wire, TOPIC, topic, ("flush.ms", SET, "1000"), ("retention.ms", SET, "5000")) == 0
     assert replace(wire, TOPIC, topic, segment_bytes="100000") == ErrorCode.NONE
     mine = {row.name: row.value for row in describe(wire, TOPIC, topic).configs if row.config_source == DYNAMIC_TOPIC}
@@ -254,7 +254,7 @@ def test_alter_configs_resets_what_it_does_not_name(wire: Wire, topic: str) -> N
 
 
 def test_the_znodes_are_kafkas(wire: Wire, topic: str, zk: ZooKeeperView) -> None:
-    """The change keeps what others set; then brokers are told by a node below /config/changes."""
+    """The change keeps the other settings, and is announced to the brokers by a node below /config/changes."""
     path = f"/config/topics/{topic}"
     zk.client.set(path, b'{"version":1,"config":{"some.plugin.key":"kept","flush.ms":"7"}}')
     assert alter(wire, TOPIC, topic, ("retention.ms", SET, "1000")) == 0
@@ -278,7 +278,7 @@ def produce(cluster: LocalCluster, topic: str, size: int) -> ErrorCode:
 @pytest.mark.parametrize(
     ("kind", "key"), [(TOPIC, "max.message.bytes"), (BROKER, "message.max.bytes"), (-BROKER, "message.max.bytes")]
 )
-def test_a_limit_counts_at_once_and_no_more_when_reset(
+def test_a_limit_applies_at_once_until_it_is_reset(
     cluster: LocalCluster, wire: Wire, topic: str, kind: int, key: str
 ) -> None:
     """Broker 1 leads; the same key of the topic, of the broker and of all brokers (-BROKER)."""
@@ -291,7 +291,7 @@ def test_a_limit_counts_at_once_and_no_more_when_reset(
     assert produce(cluster, topic, 50_000) == 0
 
 
-def test_every_broker_hears_of_a_change(cluster: LocalCluster, topic: str) -> None:
+def test_a_change_applies_at_every_broker(cluster: LocalCluster, topic: str) -> None:
     """Broker 2 is asked, broker 1 leads: min.insync.replicas=3 of two replicas refuses acks=all."""
     with Wire(cluster.port(2)) as other:
         assert alter(other, TOPIC, topic, ("min.insync.replicas", SET, "3")) == 0
@@ -302,7 +302,7 @@ def test_every_broker_hears_of_a_change(cluster: LocalCluster, topic: str) -> No
         eventually(lambda: produce(cluster, topic, 10) == 0, "the leader has heard of the reset", 20)
 
 
-def test_retention_is_looked_at_when_it_changes(cluster: LocalCluster, wire: Wire, topic: str) -> None:
+def test_a_change_of_retention_takes_effect_within_seconds(cluster: LocalCluster, wire: Wire, topic: str) -> None:
     """Smaller segments and a shorter retention take effect within seconds, not with the next check or restart."""
     assert alter(wire, TOPIC, topic, ("segment.bytes", SET, "10000")) == 0
     for _ in range(6):
@@ -313,7 +313,7 @@ def test_retention_is_looked_at_when_it_changes(cluster: LocalCluster, wire: Wir
     eventually(lambda: len(list(logs.glob("*.log"))) == 1, "only the newest segment left", 30)
 
 
-def test_settings_are_there_again_after_a_restart(cluster: LocalCluster, topic: str) -> None:
+def test_settings_survive_a_restart(cluster: LocalCluster, topic: str) -> None:
     with Wire(cluster.port(2)) as other:
         assert alter(other, BROKER, "2", ("log.retention.ms", SET, "7777777")) == 0
         assert alter(other, TOPIC, topic, ("max.message.bytes", SET, "10000")) == 0
@@ -374,7 +374,7 @@ def test_the_clients_own_admin_calls(cluster: LocalCluster, admin: AdminClient, 
 
 
 def test_many_resources_in_one_request(wire: Wire, topic: str) -> None:
-    """Each is answered once, however often it is named."""
+    """Each resource is answered once, even if it is named twice."""
     keys = ["retention.ms"]
     resources = [
         {"resource_type": kind, "resource_name": name, "configuration_keys": keys}

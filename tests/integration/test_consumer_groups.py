@@ -87,7 +87,7 @@ def commit_all(members: Sequence[Member]) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_members_join_split_leave_and_come_back(
+def test_members_join_share_leave_and_rejoin(
     cluster: LocalCluster, admin: AdminClient, topic: str, group: str, client: Client
 ) -> None:
     with contextlib.ExitStack() as stack:
@@ -126,8 +126,8 @@ def test_members_join_split_leave_and_come_back(
 
 
 @pytest.mark.parametrize("client", CAN_BE_STATIC)
-def test_a_static_member_comes_back(cluster: LocalCluster, topic: str, group: str, client: Client) -> None:
-    """KIP-345: its partitions wait for it, and nobody else hears of it."""
+def test_a_static_member_rejoins(cluster: LocalCluster, topic: str, group: str, client: Client) -> None:
+    """KIP-345: it keeps its partitions, and the other members see no rebalance."""
 
     def join(instance_id: str) -> Member:
         return Member(client, cluster.bootstrap_servers, group, topic, instance_id)
@@ -144,7 +144,7 @@ def test_a_static_member_comes_back(cluster: LocalCluster, topic: str, group: st
 
 
 def test_members_of_different_clients(cluster: LocalCluster, topic: str, group: str) -> None:
-    """librdkafka and kafka-python share a group: `range` is in both."""
+    """librdkafka and kafka-python share a group: both support `range`."""
     clients: tuple[Client, ...] = ("confluent", "kafka-python")
     with contextlib.ExitStack() as stack:
         members = [stack.enter_context(Member(client, cluster.bootstrap_servers, group, topic)) for client in clients]
@@ -157,10 +157,10 @@ def test_members_of_different_clients(cluster: LocalCluster, topic: str, group: 
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_member_leaves_in_a_rebalance_that_it_has_not_been_told_of(
+def test_a_member_leaves_during_a_rebalance_that_it_has_not_seen(
     cluster: LocalCluster, topic: str, group: str, strategy: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """With `close` alone librdkafka does not end in about one of three hundred such cases (see `leave_group`)."""
+    """With `close` alone, librdkafka hangs in about one of three hundred such cases (see `leave_group`)."""
     settings = {"partition.assignment.strategy": strategy}
     quick = settings | {"heartbeat.interval.ms": HEARTBEAT_MS, "debug": "cgrp"}
     consumer = new_consumer(cluster.bootstrap_servers, group, **quick)

@@ -1,4 +1,4 @@
-"""A broker that is asked to stop, stops: also when nobody could take over what it leads (STA-2, FLT-2)."""
+"""A broker that is asked to stop does so, even if no other broker can take over its leaderships (STA-2, FLT-2)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cluster(new_cluster: ClusterFactory) -> LocalCluster:
 def test_the_last_replica_stops_and_loses_nothing(
     cluster: LocalCluster, zk: ZooKeeperView, is_controller: bool
 ) -> None:
-    """It asks as often as `controlled.shutdown.max.retries` says, then it stops all the same."""
+    """The broker asks the controller as often as `controlled.shutdown.max.retries` allows, and then stops anyway."""
     controller = cluster.controller_id()
     others = [b for b in cluster.broker_ids if b != controller]
     last, dead = (controller, others[0]) if is_controller else (others[0], others[1])
@@ -61,7 +61,7 @@ def test_the_last_replica_stops_and_loses_nothing(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_while_it_waits_for_zookeeper(tmp_path: Path, number: signal.Signals) -> None:
-    """The broker would wait ten minutes for a ZooKeeper that does not answer. Its logs are open, and are closed cleanly."""
+    """The broker would wait ten minutes for a ZooKeeper that does not answer. Its open logs are closed cleanly."""
     settings = {
         "broker.id": "1",
         "zookeeper.connect": "127.0.0.1:1",

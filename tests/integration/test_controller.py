@@ -37,7 +37,7 @@ Scenario = Callable[..., None]
 
 @pytest.fixture
 def scenario(server: ZooKeeperServer, request: pytest.FixtureRequest) -> Scenario:
-    """Plays with brokers 1, 2 and 3, started one after the other, below a chroot of the test's own."""
+    """Runs a play with brokers 1, 2 and 3, started in this order, in a chroot of its own."""
 
     def run(play: Play, **settings: Any) -> None:
         async def main() -> None:
@@ -84,8 +84,8 @@ def test_election_topic_creation_and_broker_failure(scenario: Scenario) -> None:
     scenario(play)
 
 
-def test_the_controller_dies(scenario: Scenario) -> None:
-    """FLT-4: one of the others, epoch + 1, and the dead broker's partitions are led again."""
+def test_a_dead_controller_is_replaced(scenario: Scenario) -> None:
+    """FLT-4: another broker is elected, the epoch rises by one, and the dead broker's partitions get leaders."""
 
     async def play(cluster: ControllerCluster) -> None:
         await cluster.create_topic("t", {0: (1, 2), 1: (3, 1)})
@@ -100,7 +100,7 @@ def test_the_controller_dies(scenario: Scenario) -> None:
 
 
 def test_a_deposed_controller_writes_nothing(scenario: Scenario) -> None:
-    """INV-9, BUG-8, FLT-7: it decided, was held up, and wakes after the next one has decided otherwise."""
+    """INV-9, BUG-8, FLT-7: it decides, is paused, and wakes after the next controller has decided differently."""
 
     async def play(cluster: ControllerCluster) -> None:
         await cluster.create_topic("t", {0: (2, 3, 1)})
@@ -125,8 +125,8 @@ def test_a_deposed_controller_writes_nothing(scenario: Scenario) -> None:
     scenario(play)
 
 
-def test_a_bounce_that_the_child_list_does_not_show(scenario: Scenario) -> None:
-    """FLT-23, BUG-16: told by the czxid."""
+def test_a_bounce_that_leaves_the_list_of_brokers_unchanged(scenario: Scenario) -> None:
+    """FLT-23, BUG-16: the czxid shows it."""
 
     async def play(cluster: ControllerCluster) -> None:
         await cluster.create_topic("t", {0: (2, 3), 1: (2,)})
@@ -147,7 +147,7 @@ def test_a_bounce_that_the_child_list_does_not_show(scenario: Scenario) -> None:
 
 @pytest.mark.parametrize("broker_id", [1, 2])
 def test_a_session_expires(scenario: Scenario, broker_id: int) -> None:
-    """FLT-20, STA-4: of the controller (which resigns first) and of another broker."""
+    """FLT-20, STA-4: the session of the controller, which resigns first, or of another broker."""
 
     async def play(cluster: ControllerCluster) -> None:
         await cluster.create_topic("t", {0: (broker_id, 3), 1: (broker_id,)})
@@ -179,7 +179,7 @@ def test_a_session_expires(scenario: Scenario, broker_id: int) -> None:
 
 
 def test_zookeeper_restarts(scenario: Scenario) -> None:
-    """FLT-21, CTL-14: sessions live on, nobody is elected, and what happened meanwhile is made good."""
+    """FLT-21, CTL-14: no session expires, nobody is elected, and events that were missed are handled afterwards."""
 
     async def play(cluster: ControllerCluster) -> None:
         await cluster.create_topic("t", {0: (2, 3)})

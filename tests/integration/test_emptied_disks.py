@@ -23,7 +23,7 @@ VICTIM, OTHER = 2, 3
 
 @pytest.fixture
 def cluster(new_cluster: ClusterFactory) -> LocalCluster:
-    """Broker 1 is the controller, and has none of the replicas."""
+    """Three brokers. Broker 1 is the controller and has no replica."""
     cluster = new_cluster(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
     if cluster.controller_id() != 1:
         for broker in (VICTIM, OTHER):
@@ -57,7 +57,7 @@ def led(zk: ZooKeeperView, topic: str) -> tuple[int, tuple[int, ...]]:
 
 
 def test_the_last_member_comes_back_with_an_empty_disk(cluster: LocalCluster, zk: ZooKeeperView) -> None:
-    """Nobody is cut to nothing; the CLI says why nobody leads; a person decides; then everything works again."""
+    """No follower truncates its log to nothing. The CLI says why nobody leads. After an unclean election by hand, all works again."""
     cli = cli_of(cluster)
     make_topic(cluster, "two", VICTIM, OTHER)
     make_topic(cluster, "one", VICTIM)
@@ -82,7 +82,7 @@ def test_the_last_member_comes_back_with_an_empty_disk(cluster: LocalCluster, zk
             assert not list(data_of(cluster, VICTIM).glob(f"{topic}-*")), "no empty log stands for the records"
         health = cli.run("cluster", "health")
         assert health.returncode == 1
-        assert "two-0: no leader: of the ISR 2 broker 2 has no log of it" in health.stdout
+        assert "two-0: no leader (ISR 2): broker 2 has no log of it" in health.stdout
     for topic in ("two", "one"):
         cli.output("elect", "--election-type", "unclean", "--topic", topic, "--partition", "0")
     assert led(zk, "two")[0] == OTHER, "who has records goes before who has none"
@@ -98,7 +98,7 @@ def test_the_last_member_comes_back_with_an_empty_disk(cluster: LocalCluster, zk
 
 
 def test_all_members_die_and_the_empty_one_is_back_first(cluster: LocalCluster, zk: ZooKeeperView) -> None:
-    """With the controller, so that nobody takes anybody out of the ISR. A bounce quicker than the session costs no more."""
+    """The controller dies, too, so the ISR does not shrink. A bounce within the session time loses no more."""
     make_topic(cluster, "two", VICTIM, OTHER)
     acknowledged = produce(cluster, "two")
     eventually(lambda: led(zk, "two") == (VICTIM, (VICTIM, OTHER)), "both in sync")

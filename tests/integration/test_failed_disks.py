@@ -177,10 +177,10 @@ def sizes_below(directory: Path, pattern: str) -> dict[Path, int]:
     return {path: path.stat().st_size for path in directory.rglob(pattern) if path.is_file()}
 
 
-def test_a_broker_without_any_directory_left_stops_and_says_why(
+def test_a_broker_whose_directories_all_failed_stops_and_logs_why(
     cluster: LocalCluster, zk: ZooKeeperView, faults: FailingCalls
 ) -> None:
-    """LOG-6: it could serve nothing any more; others lead at once, since its session ends."""
+    """LOG-6: it could not serve anything. It closes its session, so others lead at once."""
     topic = new_topic(cluster.bootstrap_servers, PARTITIONS, 3, min_insync_replicas="2")
     with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer:
         producer.wait_for_acks(200)
@@ -195,8 +195,10 @@ def test_a_broker_without_any_directory_left_stops_and_says_why(
     assert_all_read_back(cluster.bootstrap_servers, topic, PARTITIONS, acknowledged)
 
 
-def test_a_directory_that_is_missing_at_start(cluster: LocalCluster, zk: ZooKeeperView, faults: FailingCalls) -> None:
-    """KIP-112: the broker starts with the rest, and makes no second replica of what is in the missing one."""
+def test_a_broker_starts_without_an_unusable_directory(
+    cluster: LocalCluster, zk: ZooKeeperView, faults: FailingCalls
+) -> None:
+    """KIP-112: the broker starts with its other directories, and creates no second replica of those in the unusable one."""
     topic = new_topic(cluster.bootstrap_servers, PARTITIONS, 3, min_insync_replicas="2")
     with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer:
         producer.wait_for_acks(300)
@@ -204,10 +206,10 @@ def test_a_directory_that_is_missing_at_start(cluster: LocalCluster, zk: ZooKeep
     disks = Disks(cluster, zk, topic)
     disks.assert_healed()
     cluster.stop_broker(VICTIM)
-    faults.begin("write", disks.bad)  # it cannot be written: the meta data and the checkpoints neither
+    faults.begin("write", disks.bad)  # neither meta.properties nor the checkpoints can be written
     lock = disks.bad / ".lock"
     lock.unlink()
-    lock.mkdir()  # nor can it be locked
+    lock.mkdir()  # and the directory cannot be locked
     start(cluster)
     disks.assert_only_the_bad_one_is_offline()
     assert disks.partitions_in(disks.good) == ALL - disks.lost

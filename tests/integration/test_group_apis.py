@@ -60,7 +60,7 @@ class Case(NamedTuple):
     api_key: ApiKey
     version: int
     group: str
-    """For a name that begins with `!` another broker is asked."""
+    """A name that starts with `!` is sent to another broker."""
     make: Make
     errors: list[int]
 
@@ -97,7 +97,7 @@ def whose(c: GroupWire, member: str) -> str:
 
 
 def leave(name: str, *members: tuple[str, str | None]) -> Make:
-    """v0 to v2 take the first member only."""
+    """v0 to v2 have only the first member."""
 
     def body(c: GroupWire) -> Row:
         rows = [{"member_id": whose(c, m), "group_instance_id": i, "reason": "why"} for m, i in members]
@@ -369,7 +369,7 @@ def test_errors(cluster: GroupWire, table: Sequence[Case]) -> None:
 
 
 def test_the_topic_of_the_groups(cluster: GroupWire) -> None:
-    """Made by the first question for a coordinator, and internal."""
+    """The first FindCoordinator creates the topic, which is internal."""
     name = "__consumer_offsets"
     (topic,) = cluster.any.call(ApiKey.METADATA, 9, {"topics": [{"name": name}]}).topics
     assert (topic.error_code, topic.is_internal) == (0, True)

@@ -31,7 +31,7 @@ class GroupCli(Cli):
         return super().command("group", *arguments)
 
     def lines(self, *arguments: str) -> list[list[str]]:
-        """The words of each line of a command that succeeds, whatever it says on stderr."""
+        """The words of each line that a successful command prints to stdout."""
         done = self.run(*arguments)
         assert done.returncode == 0, (arguments, done.stdout, done.stderr)
         return [line.split() for line in done.stdout.splitlines()]
@@ -45,7 +45,7 @@ class GroupCli(Cli):
         return dict(described)
 
     def reset(self, group: str, *arguments: str) -> list[int]:
-        """The new offsets of the partitions, in order, carried out."""
+        """Executes a reset, and returns the new offsets of the partitions, in order."""
         done = self.json("reset-offsets", group, *arguments, "--execute")
         assert done["executed"]
         return [row["new_offset"] for row in done["offsets"]]
@@ -135,7 +135,7 @@ def test_list_and_describe_a_live_group(cli: GroupCli, topic: str) -> None:
 
 
 @OURS_AND_KAFKAS
-def test_empty_group_and_its_end(cli: GroupCli, topic: str) -> None:
+def test_an_empty_group_is_described_and_deleted(cli: GroupCli, topic: str) -> None:
     group = new_group()
     commit(cli, group, topic, {0: 3, 1: 10})
     done = cli.run("describe", group)
@@ -153,7 +153,7 @@ def test_empty_group_and_its_end(cli: GroupCli, topic: str) -> None:
     assert group not in cli.output("list").splitlines()
 
 
-def test_one_bad_group_does_not_keep_the_others(cli: GroupCli, topic: str) -> None:
+def test_one_bad_group_does_not_affect_the_others(cli: GroupCli, topic: str) -> None:
     group, other = new_group(), new_group()
     commit(cli, group, topic, {0: 3})
     done = cli.run("delete", other, group, "--format", "json")
@@ -220,7 +220,7 @@ def test_refusals_are_one_line(cli: GroupCli, topic: str) -> None:
     assert cli.offsets(group) == {0: 3}
 
 
-def test_nothing_answers() -> None:
+def test_a_cluster_that_does_not_answer_is_reported() -> None:
     assert "no broker answers at 127.0.0.1:1" in GroupCli("127.0.0.1:1", []).failure("list")
 
 

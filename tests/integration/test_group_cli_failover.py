@@ -1,4 +1,4 @@
-"""`ottla group ...` while the group's coordinator is killed and comes back: it may take longer, and is right (CLI-2)."""
+"""`ottla group ...` while the group's coordinator is killed and started again: it may take longer, but the result is right (CLI-2)."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def check_reset(done: subprocess.CompletedProcess[str]) -> None:
 def test_while_the_coordinator_moves(
     cluster: LocalCluster, arguments: list[str], check: Callable[[subprocess.CompletedProcess[str]], None]
 ) -> None:
-    """It is killed and comes back, and its successor then, with a command all the time."""
+    """The coordinator, and then its successor, is killed and started again while commands run."""
     is_over = threading.Event()
     done: list[subprocess.CompletedProcess[str]] = []
 
@@ -120,7 +120,7 @@ def test_while_the_coordinator_moves(
 
 
 def test_a_client_that_knew_another_coordinator(cluster: LocalCluster) -> None:
-    """Its answer is NOT_COORDINATOR first, of a broker that lives: librdkafka's own fetch of all offsets dies of it."""
+    """A live broker first answers NOT_COORDINATOR, which crashes librdkafka's own fetch of all offsets."""
     command = [sys.executable, "-c", ASKS_AGAIN_AND_AGAIN, cluster.bootstrap_servers]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdin is not None

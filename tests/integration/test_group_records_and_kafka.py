@@ -235,7 +235,7 @@ def committed_when_served(consumer: Consumer) -> list[ClientPartition] | None:
 
 
 def in_transactions(bootstrap_servers: str) -> None:
-    """One that is committed, one that is aborted, of the same producer and group."""
+    """One transaction that is committed and one that is aborted, of the same producer and group."""
     producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": "tx"})
     producer.init_transactions(30)
     with joined_consumer(bootstrap_servers, "transactional", "t") as consumer:
@@ -286,8 +286,8 @@ def states(bootstrap_servers: str) -> dict[str, tuple[str, bool]]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("writer", ["ottla", "Kafka"])
-def test_each_goes_on_with_the_others_groups(kafka_tools: KafkaTools, tmp_path: Path, writer: Kind) -> None:
-    """The same offsets, the same groups; what the other commits then is there when the first one is back."""
+def test_each_continues_the_groups_of_the_other(kafka_tools: KafkaTools, tmp_path: Path, writer: Kind) -> None:
+    """Both show the same groups and offsets, and each sees what the other has committed."""
     reader: Kind = "Kafka" if writer == "ottla" else "ottla"
     with SwappableBroker(tmp_path, kafka_tools, SETTINGS) as broker:
         servers = broker.bootstrap_servers

@@ -114,7 +114,7 @@ def inspect(*arguments: object) -> Any:
 
 
 def findings_while(broker: SwappableBroker, work: Callable[[SwappableBroker], None]) -> list[dict[str, str]]:
-    """Of all looks while `work` is done."""
+    """The findings of all checks that run while `work` runs."""
     told = []
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(work, broker)

@@ -1,4 +1,4 @@
-"""A real Kafka 3.9 and ottla open what the other left, cleanly and uncleanly stopped: FMT-3, LOG-2, LOG-4, LOG-5, FLT-26.
+"""A real Kafka 3.9 and ottla open each other's directories, after a clean and an unclean stop: FMT-3, LOG-2, LOG-4, LOG-5, FLT-26.
 
 The directory has segments of every compression, idempotent batches, several leader epochs, producer snapshots and a
 compacted topic. What one wrote the other serves: the same records, offsets and epochs, to the byte, and the producers
@@ -92,7 +92,7 @@ def make_topics(broker: SwappableBroker) -> dict[str, int]:
 
 
 def write(broker: SwappableBroker, plain: str, compacted: str) -> None:
-    """Some segments of each compression, by idempotent producers; many values of few keys, a tombstone for one of them."""
+    """Idempotent producers write some segments in each compression: many values of few keys, and a tombstone for one key."""
     for compression in COMPRESSIONS:
         with BackgroundProducer(
             broker.bootstrap_servers,
@@ -115,7 +115,7 @@ def write(broker: SwappableBroker, plain: str, compacted: str) -> None:
 
 
 def headers_of(files: Iterator[Path]) -> list[BatchHeader]:
-    """Of all whole batches; what follows the last one of a file is no batch."""
+    """The headers of all whole batches. Bytes after the last batch of a file are ignored."""
     found: list[BatchHeader] = []
     for path in files:
         with suppress(KafkaError):
@@ -201,7 +201,7 @@ def dump_everything(broker: SwappableBroker, kafka_tools: KafkaTools, plain: str
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGKILL], ids=["stopped cleanly", "killed, last batch torn"])
 @pytest.mark.parametrize("writer", ["Kafka", "ottla"])
-def test_each_serves_what_the_other_left(
+def test_each_serves_the_directory_of_the_other(
     kafka_tools: KafkaTools, tmp_path: Path, writer: Kind, stop: signal.Signals
 ) -> None:
     """Then the writer takes its directory back, with what the other added."""

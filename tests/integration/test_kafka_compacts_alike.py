@@ -164,7 +164,7 @@ def horizons(files: dict[str, list[Batch]]) -> set[int]:
 
 
 def let_kafka_clean(broker: SwappableBroker, topics: dict[str, int]) -> None:
-    """Until each log was cleaned once; then it is killed."""
+    """Runs Kafka until it has cleaned each log once, then kills it."""
     before = checkpoint(broker.data)
     broker.start("Kafka", topics)
 

@@ -50,7 +50,7 @@ def new_topic(bootstrap_servers: str, replicas: int) -> str:
 
 
 def produce(bootstrap_servers: str, topic: str, compression: str) -> BackgroundProducer:
-    """A producer that runs until it is stopped; its batches fit into the small segments and are worth compressing."""
+    """A producer that runs until it is stopped. Its batches fit in the small segments, and compress well."""
     return BackgroundProducer(
         bootstrap_servers,
         topic,
@@ -64,7 +64,7 @@ def produce(bootstrap_servers: str, topic: str, compression: str) -> BackgroundP
 
 
 def happens(event: str, cluster: LocalCluster, topic: str, leader: int) -> None:
-    """What comes between two halves of the load."""
+    """The event between the two halves of the load."""
     if event == "SIGKILL":
         cluster.kill(leader)
     elif event == "SIGTERM":

@@ -54,7 +54,7 @@ def described(kafka_tools: KafkaTools, servers: str, topic: str) -> tuple[str, l
 def configs_when(
     kafka_tools: KafkaTools, servers: str, entity: Sequence[str], part: str, *, is_shown: bool = True
 ) -> str:
-    """What ConfigCommand says when the broker that it asks has heard of a change."""
+    """The output of ConfigCommand once the broker that it asks knows the change."""
 
     def described() -> str | None:
         text = kafka_tools.configs(servers, "--describe", *entity)

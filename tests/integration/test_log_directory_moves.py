@@ -75,13 +75,13 @@ def where(cluster: LocalCluster, broker: int, topic: str, partition: int) -> str
 
 
 def other(cluster: LocalCluster, broker: int, topic: str, partition: int = 0) -> str:
-    """The directory of that broker in which the replica is not."""
+    """The directory of the broker that does not have the replica."""
     (found,) = set(disks(cluster, broker)) - {where(cluster, broker, topic, partition)}
     return found
 
 
 def plan_file(tmp_path: Path, topic: str, *rows: tuple[Sequence[int], Sequence[str]]) -> str:
-    """Of each partition, in order, the replicas and their directories."""
+    """A reassignment file with the replicas of each partition, in order, and their directories."""
     partitions = [
         {"topic": topic, "partition": number, "replicas": replicas, "log_dirs": directories}
         for number, (replicas, directories) in enumerate(rows)
@@ -124,7 +124,7 @@ def test_ottla_reassign_moves_all_replicas_under_load(
     assert_all_read_back(cluster.bootstrap_servers, topic, PARTITIONS, acknowledged)
 
 
-def test_a_replica_that_is_made_by_a_reassignment_is_made_where_it_is_wanted(
+def test_a_reassignment_creates_a_replica_in_the_chosen_directory(
     cluster: LocalCluster, zk: ZooKeeperView, cli: Cli, tmp_path: Path
 ) -> None:
     """The tool sends AlterReplicaLogDirs first. The broker has no replica yet, so it remembers the directory for it."""
@@ -146,7 +146,7 @@ def test_unknown_targets_are_refused_and_the_present_directory_is_not(
     assert alter(cluster, 1, where(cluster, 1, topic, 0), topic, 0, version) is ErrorCode.NONE
 
 
-def test_a_throttled_move_is_shown_survives_a_kill_and_goes_on(cluster: LocalCluster, topic: str) -> None:
+def test_a_throttled_move_is_shown_and_continues_after_a_kill(cluster: LocalCluster, topic: str) -> None:
     """`is_future_key` with its lag; the copy is still there after SIGKILL, and ends once nothing throttles it."""
     with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS, b"x" * 1000) as producer:
         producer.wait_for_acks(3000)
@@ -171,7 +171,7 @@ def test_a_throttled_move_is_shown_survives_a_kill_and_goes_on(cluster: LocalClu
 def test_ottla_reassign_throttles_the_moves_and_verify_removes_it(
     cluster: LocalCluster, zk: ZooKeeperView, cli: Cli, topic: str, tmp_path: Path
 ) -> None:
-    """`--replica-alter-log-dirs-throttle`: so slow that the copy is seen; raised by a second execute, as with Kafka's tool."""
+    """The throttle is so low that the copy is seen; a second `execute` raises it, as with Kafka's tool."""
     with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS, b"x" * 5000) as producer:
         producer.wait_for_acks(1000)
     replicas = zk.assignment(topic)[0].replicas

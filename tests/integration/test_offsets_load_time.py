@@ -1,4 +1,4 @@
-"""Loading a million committed offsets: under 10 s, and nobody else waits for it (BUG-25, "It is done when" 4 of the groups' issue).
+"""Loading a million committed offsets: it takes less than 10 s, and other requests do not wait for it (BUG-25, NET-4).
 
 Measured in processor time of the loop's thread, since other work on the machine is not the loader's doing; wall time is printed.
 """

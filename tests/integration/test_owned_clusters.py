@@ -1,4 +1,4 @@
-"""Whoever owns a cluster takes it along when it is killed; a cluster without an owner stays."""
+"""A cluster ends when its owner is killed; a cluster without an owner stays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import signal, sys, threading
 from pathlib import Path
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.ownership import own_servers
-from tools.replay.guard import ClusterGuard
+from tools.replay.demo.guard import ClusterGuard
 
 directory, is_owner = Path(sys.argv[1]), sys.argv[2] == "owner"
 if is_owner:
@@ -50,7 +50,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 @pytest.mark.parametrize("role", ["owner", "starter"])
 def test_a_cluster_ends_with_its_owner(cluster: LocalCluster, role: str) -> None:
-    """SIGKILL to the owner's group, and to the guard that it has set up. A thread that started a broker and ended is no owner."""
+    """The owner's process group and its guard get SIGKILL. The end of a thread that started a broker does not end the broker."""
     starter = subprocess.Popen(
         [sys.executable, "-c", STARTER, str(cluster.directory), role],
         stdout=subprocess.PIPE,

@@ -75,7 +75,7 @@ def test_keys_go_where_javas_producers_put_them(cli: Cli) -> None:
     assert sorted(key for key, _ in places) == sorted(keys), "each key has one partition"
 
 
-def test_json_goes_round(cli: Cli, tmp_path: Path) -> None:
+def test_produce_reads_the_json_that_consume_prints(cli: Cli, tmp_path: Path) -> None:
     topic, copy = new_topic(cli), new_topic(cli)
     lines = [
         {"key": "k", "value": "v", "headers": {"a": "1"}, "timestamp": 1700000000000},
@@ -167,7 +167,7 @@ def test_refusals_are_one_line(cli: Cli) -> None:
     assert "Error: received only 0 of 2 messages, then none for 300 ms" in missing.stderr
 
 
-def test_a_reader_that_has_seen_enough(cli: Cli) -> None:
+def test_consume_ends_when_its_output_is_closed(cli: Cli) -> None:
     topic = new_topic(cli)
     cli.output("produce", topic, stdin="line\n" * 20_000)
     with subprocess.Popen(cli.command("consume", topic, "--from-beginning"), **PIPES) as consumer:
@@ -178,7 +178,7 @@ def test_a_reader_that_has_seen_enough(cli: Cli) -> None:
 
 
 @OURS_AND_KAFKAS
-def test_groups_go_on_where_they_were(cli: Cli) -> None:
+def test_a_group_continues_at_its_committed_offsets(cli: Cli) -> None:
     """Also after Ctrl-C, which commits."""
     topic, group = new_topic(cli), f"group-{uuid.uuid4().hex[:8]}"
     cli.output("produce", topic, stdin="a\nb\nc\nd\n")
@@ -223,6 +223,6 @@ def test_what_is_not_acknowledged_is_called_unknown(new_cluster: ClusterFactory)
 
 
 def unread_bytes(port: int) -> int:
-    """What lies in the receive queues of the connections to a port of this machine."""
+    """The bytes in the receive queues of the connections to a port of this machine."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(int(row[4].partition(":")[2], 16) for row in rows if int(row[1].rpartition(":")[2], 16) == port)

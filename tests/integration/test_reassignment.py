@@ -1,8 +1,8 @@
 """Partitions with data move to other brokers under acks=all load (CTL-10, CTL-11, INV-1, INV-25, FLT-35).
 
-By kafka-python's admin client and by `/admin/reassign_partitions`; cancelled; with the leader leaving; with the controller or a
-broker in it killed or stopped in the middle. A follower throttle holds a move there. Nothing acknowledged is lost, and what a
-removed replica had is gone from its disk.
+Moves are requested by kafka-python's admin client and by `/admin/reassign_partitions`, and cancelled. The leader moves; the controller
+or a broker of the move is killed or stopped meanwhile. A follower throttle slows a move down for this. Nothing acknowledged is lost,
+and a removed replica's log is deleted from its disk.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PARTITIONS = 2
 PADDING = b"x" * 2000
 ACCEPTED = [ErrorCode.NONE] * PARTITIONS
 SLOW = "20000"
-"""Bytes per second: what has been produced before the move takes minutes."""
+"""Bytes per second: copying the records that were produced before the move takes minutes."""
 RATE = "follower.replication.throttled.rate"
 
 
@@ -43,13 +43,13 @@ def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
 
 
 def _code(error: Any) -> ErrorCode:
-    """Of kafka-python's class of error."""
+    """The code of kafka-python's error."""
     return ErrorCode.NONE if error is None else ErrorCode(error.errno)
 
 
 @dataclass
 class Move:
-    """A topic whose two partitions are led by `leaving` and copied by `staying`; they are to go from there to `coming`."""
+    """A topic of two partitions with the leader `leaving` and the follower `staying`. `coming` has no replica yet."""
 
     cluster: LocalCluster
     zk: ZooKeeperView
@@ -64,7 +64,7 @@ class Move:
         return [TopicPartition(self.topic, partition) for partition in range(PARTITIONS)]
 
     def alter(self, replicas: Sequence[int] | None) -> list[ErrorCode]:
-        """Through the API; the answer for each partition."""
+        """Alters the reassignments through the API. Returns the error code of each partition."""
         admin = KafkaAdminClient(bootstrap_servers=self.cluster.bootstrap_servers.split(","))
         try:
             answers = admin.alter_partition_reassignments(dict.fromkeys(self.partitions, replicas))
@@ -80,11 +80,11 @@ class Move:
             admin.close()
 
     def listed_brokers(self) -> set[int]:
-        """As librdkafka is told, which goes on to another broker where one does not answer."""
+        """The brokers in the metadata that librdkafka gets: it asks another broker if one does not answer."""
         return set(AdminClient({"bootstrap.servers": self.cluster.bootstrap_servers}).list_topics(timeout=30).brokers)
 
     def throttle(self, rate: str | None) -> None:
-        """Every broker copies this topic at `rate` bytes a second, or, with None, as fast as it can."""
+        """Limits copying on every broker to `rate` bytes per second; None removes the limit."""
         operation = AlterConfigOpType.DELETE if rate is None else AlterConfigOpType.SET
         entry = ConfigEntry(RATE, rate, incremental_operation=operation)
         resources = [
@@ -98,7 +98,7 @@ class Move:
             admin.incremental_alter_configs([resource])[resource].result(30)
 
     def assert_at(self, replicas: tuple[int, ...]) -> None:
-        """They are there, whole, and nowhere else; nothing says any more that they ever moved."""
+        """The partitions have these replicas, all in sync, and no others, and nothing remains of the move."""
         eventually(
             lambda: all(found == Assignment(replicas) for found in self.zk.assignment(self.topic).values()),
             f"{self.topic} assigned to {replicas}",
@@ -111,7 +111,7 @@ class Move:
         eventually(lambda: self.zk.client.exists(ReassignPartitionsZNode.PATH) is None, "no request in ZooKeeper")
 
     def holders(self) -> set[int]:
-        """Brokers that have anything of the topic on their disks, logs on their way out included."""
+        """The brokers with any log of the topic on disk, including logs that are being deleted."""
         return {
             broker
             for broker in self.cluster.broker_ids
@@ -142,7 +142,7 @@ def move(cluster: LocalCluster, zk: ZooKeeperView) -> Iterator[Move]:
 def finish(
     move: Move, producer: BackgroundProducer, replicas: tuple[int, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Waits for the end of it, and looks whether everything is there."""
+    """Waits for the end of the move, and checks that no acknowledged record is lost."""
     producer.wait_for_acks(200)
     acknowledged = producer.stop()
     move.assert_at(replicas)
@@ -174,7 +174,7 @@ def test_a_move_of_the_leader_under_load(move: Move, way: str, capsys: pytest.Ca
     assert {state.leader for state in move.zk.states(move.topic).values()} == {move.coming}
 
 
-def test_a_move_to_wholly_other_brokers(move: Move, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_move_to_entirely_different_brokers(move: Move, capsys: pytest.CaptureFixture[str]) -> None:
     target = (move.coming, move.controller)
     with loaded(move) as producer:
         producer.wait_for_acks(3000)
@@ -182,8 +182,8 @@ def test_a_move_to_wholly_other_brokers(move: Move, capsys: pytest.CaptureFixtur
         finish(move, producer, target, capsys)
 
 
-def test_cancelled_in_the_middle(move: Move, capsys: pytest.CaptureFixture[str]) -> None:
-    """The replicas are again what they were; cancelling once more is refused."""
+def test_a_move_is_cancelled_before_its_end(move: Move, capsys: pytest.CaptureFixture[str]) -> None:
+    """The original replicas are restored. A second cancellation is refused."""
     with loaded(move) as producer:
         producer.wait_for_acks(3000)
         move.throttle(SLOW)
@@ -201,7 +201,7 @@ def test_cancelled_in_the_middle(move: Move, capsys: pytest.CaptureFixture[str])
         finish(move, producer, (move.leaving, move.staying), capsys)
 
 
-def test_what_is_refused(move: Move) -> None:
+def test_invalid_requests_are_refused(move: Move) -> None:
     assert move.alter([move.leaving, 99]) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT] * 2
     assert move.alter([move.leaving, move.leaving]) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT] * 2
     admin = KafkaAdminClient(bootstrap_servers=move.cluster.bootstrap_servers.split(","))
@@ -216,10 +216,10 @@ def test_what_is_refused(move: Move) -> None:
 
 @pytest.mark.parametrize("role", ["controller", "coming", thorough("leaving"), thorough("staying")])
 @pytest.mark.parametrize("how", [signal.SIGKILL, thorough(signal.SIGTERM)], ids=["SIGKILL", "SIGTERM"])
-def test_a_broker_bounces_in_the_middle(
+def test_a_broker_bounces_during_the_move(
     move: Move, role: str, how: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """FLT-35, CTL-2: killed or stopped, away until that is noticed, and back."""
+    """FLT-35, CTL-2: it is killed or stopped, stays away until the cluster notices it, and returns."""
     victim = getattr(move, role)
     target = (move.coming, move.staying)
     with loaded(move) as producer:
@@ -243,10 +243,10 @@ def test_a_broker_bounces_in_the_middle(
 
 
 @pytest.mark.parametrize("how", [thorough(signal.SIGKILL), signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-def test_it_is_over_while_the_removed_broker_is_away(
+def test_a_move_ends_while_the_removed_broker_is_dead(
     move: Move, how: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """CTL-10 step 9: a dead broker is not waited for; what it has on its disk goes when it is back (LAI-6)."""
+    """CTL-10 step 9: the move does not wait for a dead broker, which deletes its log when it is back (LAI-6)."""
     target = (move.coming, move.staying)
     with loaded(move) as producer:
         producer.wait_for_acks(1000)

@@ -88,7 +88,7 @@ def watch_copying(cluster: LocalCluster, topic: str, until: int) -> list[Sample]
 
 
 @pytest.mark.parametrize("sides", [["leader"], ["follower"], ["leader", "follower"]], ids="-".join)
-def test_a_replica_catches_up_at_the_rate_and_holds_up_nobody(
+def test_a_replica_catches_up_at_the_rate_and_delays_no_other(
     cluster: LocalCluster, zk: ZooKeeperView, sides: list[str]
 ) -> None:
     throttled, free = led(cluster), led(cluster)
@@ -116,7 +116,7 @@ def test_a_replica_catches_up_at_the_rate_and_holds_up_nobody(
     unthrottle(cluster, sides)
 
 
-def test_who_is_in_sync_is_never_throttled(cluster: LocalCluster, zk: ZooKeeperView) -> None:
+def test_a_replica_in_sync_is_never_throttled(cluster: LocalCluster, zk: ZooKeeperView) -> None:
     """acks=all goes on though the rate is nothing and every replica is on the list."""
     topic, sides = led(cluster), ["leader", "follower"]
     assert_healed(cluster, zk, topic)

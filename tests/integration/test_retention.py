@@ -1,4 +1,4 @@
-"""Old records go from a running cluster, the last segment's too (LOG-1, INV-22)."""
+"""A running cluster deletes old records, also those of the last segment (LOG-1, INV-22)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def cluster(new_cluster: ClusterFactory) -> LocalCluster:
     return new_cluster(brokers=3, overrides={"log.retention.check.interval.ms": "1000"})
 
 
-def test_all_goes_and_the_offsets_go_on(cluster: LocalCluster, zk: ZooKeeperView) -> None:
-    """On each replica for itself; the next leader goes on where the last one ended."""
+def test_all_records_are_deleted_and_offsets_continue(cluster: LocalCluster, zk: ZooKeeperView) -> None:
+    """Each replica deletes them itself. The next leader continues at the LEO of the last one."""
     servers = {"bootstrap.servers": cluster.bootstrap_servers}
     topic = new_topic(cluster.bootstrap_servers, replicas=3, retention_ms="1000")
     consumer = Consumer(servers | {"group.id": "unused"})

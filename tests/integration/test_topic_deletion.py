@@ -1,4 +1,4 @@
-"""Topics deleted, under load, with a broker down, with the controller killed, and made again at once: nothing old comes back.
+"""Topics are deleted under load, with a broker down or the controller killed, and created again: no old record comes back.
 
 CTL-9, INV-26, LAI-6, FLT-36, BUG-20 with real processes, a real ZooKeeper and confluent-kafka.
 """
@@ -50,7 +50,7 @@ def admin(cluster: LocalCluster) -> AdminClient:
 
 
 def new_admin(cluster: LocalCluster) -> AdminClient:
-    """One that knows no earlier controller."""
+    """A client that does not know an earlier controller."""
     return AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
 
 
@@ -65,7 +65,7 @@ def topic(cluster: LocalCluster, zk: ZooKeeperView) -> str:
 
 
 def make(cluster: LocalCluster, topic: str) -> None:
-    """Again and again while the old one is still there."""
+    """Creates the topic; retries while an old topic of that name still exists."""
     admin = new_admin(cluster)
 
     def is_made() -> bool:
@@ -104,7 +104,7 @@ def values(cluster: LocalCluster, topic: str) -> set[str]:
 
 
 def directories(cluster: LocalCluster, topic: str, *brokers: int) -> list[str]:
-    """What is left of the topic on the disks of these brokers (all), half-deleted and set aside included."""
+    """The topic's directories on these brokers (default: all), including stray ones and those being deleted."""
     return [
         f"{broker}/{path.name}"
         for broker in brokers or cluster.broker_ids
@@ -123,7 +123,7 @@ def is_removed(zk: ZooKeeperView, topic: str) -> bool:
 
 
 def assert_gone(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
-    """Znodes, directories, checkpoints, metadata."""
+    """Checks that nothing of the topic is left in znodes, directories, checkpoints and metadata."""
     eventually(lambda: is_removed(zk, topic), f"the znodes of {topic} removed")
     eventually(lambda: not directories(cluster, topic), f"the directories of {topic} removed")
 
@@ -138,7 +138,7 @@ def assert_gone(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
 
 
 def test_delete_under_load(cluster: LocalCluster, zk: ZooKeeperView, admin: AdminClient, topic: str) -> None:
-    """LAI-6, BUG-10: who waits for an acknowledgement gets an error, nobody hangs; then the topic is made again at once."""
+    """LAI-6, BUG-10: producers that wait for an acknowledgement get an error. Then the topic is created again at once."""
     with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer:
         producer.wait_for_acks(200)
         delete(admin, topic)
@@ -151,10 +151,10 @@ def test_delete_under_load(cluster: LocalCluster, zk: ZooKeeperView, admin: Admi
     assert not any(value.startswith("old-") for value in values(cluster, topic))
 
 
-def test_made_again_at_once_many_times(
+def test_a_topic_is_deleted_and_created_again_many_times(
     cluster: LocalCluster, zk: ZooKeeperView, admin: AdminClient, topic: str
 ) -> None:
-    """BUG-20: a request that belongs to an earlier topic of that name never touches the next one."""
+    """BUG-20: a late request for an earlier topic of the name never affects the next one."""
     for life in range(5):
         delete(admin, topic)
         make(cluster, topic)
@@ -163,8 +163,10 @@ def test_made_again_at_once_many_times(
     assert_healed(cluster, zk, topic)
 
 
-def test_a_broker_is_down(cluster: LocalCluster, zk: ZooKeeperView, admin: AdminClient, topic: str) -> None:
-    """CTL-9: clients see it gone, ZooKeeper has it until the broker is back and has confirmed (INV-26, FLT-36)."""
+def test_a_deletion_waits_for_a_dead_broker(
+    cluster: LocalCluster, zk: ZooKeeperView, admin: AdminClient, topic: str
+) -> None:
+    """CTL-9: clients no longer see the topic. ZooKeeper has it until the broker is back and confirms (INV-26, FLT-36)."""
     victim = next(b for b in cluster.broker_ids if b != zk.controller())
     cluster.kill(victim)
     eventually(lambda: victim not in zk.live_brokers(), "the dead broker's node gone")
@@ -179,10 +181,10 @@ def test_a_broker_is_down(cluster: LocalCluster, zk: ZooKeeperView, admin: Admin
     assert_gone(cluster, zk, topic)
 
 
-def test_made_again_while_a_replica_is_down(
+def test_a_topic_is_created_again_while_a_replica_is_down(
     cluster: LocalCluster, zk: ZooKeeperView, admin: AdminClient, topic: str
 ) -> None:
-    """FLT-36 the hard way: the nodes are removed and made by hand, so that nobody could tell the broker that was down."""
+    """FLT-36: the nodes are removed and created by hand, so the dead broker gets no StopReplica."""
     victim = next(b for b in cluster.broker_ids if b != zk.controller())
     old_id, assignment = TopicZNode.decode(zk.client.get(TopicZNode.path(topic))[0])
     new_id = topic_id_text(uuid.uuid4())
@@ -200,10 +202,10 @@ def test_made_again_while_a_replica_is_down(
     assert values(cluster, topic) == {f"new-{n}" for n in range(50)}
 
 
-def test_strays_are_set_aside_and_rubbish_costs_no_records(
+def test_stray_logs_are_kept_aside_and_an_unreadable_topic_loses_no_records(
     cluster: LocalCluster, zk: ZooKeeperView, topic: str
 ) -> None:
-    """A topic whose node is gone leaves `-stray` directories; one whose node cannot be read leaves everything in place."""
+    """If a topic's node was removed, its logs become `-stray` directories. If it is unreadable, the logs stay in place."""
     unreadable = f"kept-{uuid.uuid4().hex[:8]}"
     make(cluster, unreadable)
     assert_healed(cluster, zk, unreadable)
@@ -234,7 +236,7 @@ def test_strays_are_set_aside_and_rubbish_costs_no_records(
 
 @pytest.mark.parametrize("moment", ["at once", "when the nodes are being removed"])
 def test_the_controller_is_killed(cluster: LocalCluster, zk: ZooKeeperView, topic: str, moment: str) -> None:
-    """CTL-9: the next controller goes on; the dead one's replicas are deleted when it is back."""
+    """CTL-9: the next controller continues. The dead broker deletes its replicas when it is back."""
     controller = eventually(lambda: zk.controller(), "a controller")
     zk.client.create(DeleteTopicZNode.path(topic))
     if moment != "at once":

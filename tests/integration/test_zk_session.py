@@ -40,7 +40,7 @@ def server() -> Iterator[ZooKeeperServer]:
 
 @pytest.fixture
 def in_session(server: ZooKeeperServer, request: pytest.FixtureRequest) -> Callable[[Test], None]:
-    """Runs a coroutine function with a session that has a chroot of this test's own."""
+    """Runs a coroutine function with a session in a chroot of its own."""
     return partial(run_in_session, f"{server.connect}/{request.node.name}/x")
 
 
@@ -187,7 +187,7 @@ def test_watches_fire_once_and_before_later_reads(in_session: Callable[[Test], N
     in_session(test)
 
 
-def test_a_cancelled_call_harms_no_other(in_session: Callable[[Test], None]) -> None:
+def test_a_cancelled_call_does_not_affect_others(in_session: Callable[[Test], None]) -> None:
     async def test(zk: ZooKeeperSession) -> None:
         async with asyncio.TaskGroup() as group:
             given_up = group.create_task(zk.create("/a"))
@@ -200,8 +200,8 @@ def test_a_cancelled_call_harms_no_other(in_session: Callable[[Test], None]) -> 
     in_session(test)
 
 
-def test_watches_on_many_nodes_fire_for_what_changed_since_the_read(in_session: Callable[[Test], None]) -> None:
-    """In one request for all: a change between the read and that request must fire too. Survives a reconnect (FLT-19)."""
+def test_watches_on_many_nodes_fire_for_nodes_that_changed_since_the_read(in_session: Callable[[Test], None]) -> None:
+    """One request sets all watches. A change between the read and this request must fire them too. They survive a reconnect (FLT-19)."""
 
     async def test(session: ZooKeeperSession) -> None:
         paths = [f"/n{number}" for number in range(1200)]

@@ -1,4 +1,4 @@
-"""The ZooKeeper gateway against a real ZooKeeper that goes: lost connections, expired sessions, paused processes (FLT-19..21)."""
+"""The ZooKeeper gateway against a real ZooKeeper that fails: lost connections, expired sessions, paused processes (FLT-19..21)."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_zookeeper_stopped_and_started_again(server: ZooKeeperServer, in_session
     in_session(test)
 
 
-def test_what_waits_fails_when_the_connection_breaks(
+def test_waiting_calls_fail_when_the_connection_breaks(
     server: ZooKeeperServer, in_session: Callable[[Test], None]
 ) -> None:
     async def test(zk: ZooKeeperSession) -> None:
@@ -228,7 +228,7 @@ async def session_gone(server: ZooKeeperServer, session_id: int) -> None:
 @pytest.mark.parametrize(
     "hosts", ["127.0.0.1:1", "127.0.0.1:1,127.0.0.1:2/chroot", "127.0.0.1:http", "nowhere.invalid:1"]
 )
-def test_no_zookeeper_there(hosts: str) -> None:
+def test_a_missing_zookeeper_is_reported(hosts: str) -> None:
     async def main() -> None:
         with pytest.raises(ZooKeeperUnavailable, match=hosts.split("/")[0]):
             await ZooKeeperSession(hosts, session_timeout_ms=2000).start(0.3)
@@ -266,7 +266,7 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.close()
 
 
-def test_nothing_works_after_close(server: ZooKeeperServer) -> None:
+def test_calls_after_close_fail(server: ZooKeeperServer) -> None:
     async def main() -> None:
         async with open_session(server.connect) as zk:
             states = States(zk)

@@ -34,7 +34,7 @@ def cluster(ensemble: ZooKeeperEnsemble, new_cluster: ClusterFactory) -> LocalCl
 
 
 def test_a_rolling_restart(ensemble: ZooKeeperEnsemble, cluster: LocalCluster, zk: ZooKeeperView) -> None:
-    """Producers notice nothing, no session is lost, and what needs a decision is decided in between and afterwards."""
+    """Producers see no error, no session is lost, and the controller decides between the restarts and afterwards."""
     topic = new_topic(cluster.bootstrap_servers, PARTITIONS, 3, min_insync_replicas="2")
     before = zk.controller_epoch(), zk.states(topic)
     with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer:
@@ -53,7 +53,7 @@ def test_a_rolling_restart(ensemble: ZooKeeperEnsemble, cluster: LocalCluster, z
 
 
 def test_an_admin_request_waits_for_zookeeper(new_cluster: ClusterFactory) -> None:
-    """A topic that is asked for while no broker has a connection is made as soon as one has."""
+    """A topic that is requested while no broker is connected to ZooKeeper is created as soon as one is."""
     with ZooKeeperServer() as server:
         cluster = new_cluster(brokers=1, zookeeper=server.connect)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})

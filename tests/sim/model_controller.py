@@ -100,7 +100,7 @@ class ModelController:
             return
         is_led = self.state.leader in self.known
         self.partition_state = State.ONLINE if is_led else State.OFFLINE
-        self._make_bounces_good(answering)
+        self._elect_after_unseen_bounces(answering)
         if self.partition_state is State.OFFLINE:
             self._elect()
         dead = set(self.state.isr) - self.known.keys()
@@ -108,7 +108,7 @@ class ModelController:
             self._change(lambda state: leader_election.without_replicas(state, dead, self.epoch))
         self._announce(self.known)
 
-    def _make_bounces_good(self, answering: Collection[int]) -> None:
+    def _elect_after_unseen_bounces(self, answering: Collection[int]) -> None:
         assert self.state is not None
         bounces = Bounces([BrokerInfo(broker, life, ()) for broker, life in self.known.items()])
         bounces.note({TP: self.state}, {TP: self.zookeeper.mzxid})

@@ -134,6 +134,7 @@ class World:
             topic_admin=TopicAdmin(config, zk, self.metadata, lambda n: 0),
             replica_listener=None,
             long_answers=LongAnswers(lambda: 0.0),
+            recorder=SimpleNamespace(recording=None),
         )
         """Only what the APIs at hand need; a test may add to it. No answer takes long, as time stands still for them."""
 

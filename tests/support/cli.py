@@ -38,7 +38,7 @@ class Cli:
         return [*COMMAND, *arguments, "--bootstrap-server", self.bootstrap_servers]
 
     def output(self, *arguments: str, stdin: str | None = None) -> str:
-        """What a command that succeeds says."""
+        """The output of a command that must succeed."""
         done = self.run(*arguments, stdin=stdin)
         assert done.returncode == 0, (arguments, done.stdout, done.stderr)
         assert done.stderr == ""
@@ -48,7 +48,7 @@ class Cli:
         return json.loads(self.output(*arguments, "--format", "json", stdin=stdin))
 
     def failure(self, *arguments: str, stdin: str | None = None) -> str:
-        """The one line of a refusal."""
+        """The one line on stderr of a command that must fail."""
         done = self.run(*arguments, stdin=stdin)
         assert done.returncode == 1, (arguments, done.stdout, done.stderr)
         (line,) = done.stderr.splitlines()

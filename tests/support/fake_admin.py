@@ -47,7 +47,7 @@ class FakeCluster:
         self.looks = 0
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
-        """Both clients are this cluster, and nobody waits."""
+        """Replaces both clients by this cluster, and removes all pauses."""
         monkeypatch.setenv("OTTLA_BOOTSTRAP_SERVER", "fake:1")
         monkeypatch.setattr(kafka_admin, "KafkaAdmin", lambda *_arguments, **_options: self)
         monkeypatch.setattr(kafka_python_admin, "KafkaPythonAdmin", lambda *_arguments, **_options: self)
@@ -57,7 +57,7 @@ class FakeCluster:
         return self
 
     def close(self) -> None:
-        """As the clients have it."""
+        """Exists because the clients have it."""
 
     def cluster(self) -> ClusterView:
         topics: dict[str, list[PartitionView]] = {}
@@ -161,7 +161,7 @@ class FakeCluster:
         return sizes
 
     def alter_log_directories(self, targets: Mapping[Replica, str]) -> dict[Replica, tuple[str, str] | None]:
-        """A copy begins; it is in its place at the second look."""
+        """Starts a copy. The second look finds it in its place."""
         self.calls.append(("directories", {str(replica): target for replica, target in targets.items()}))
         for replica, target in targets.items():
             place = self.places.get(replica, Place("/old"))
@@ -176,7 +176,7 @@ class FakeCluster:
         return found
 
     def replicas_without_log(self, replicas: Collection[Replica]) -> set[Replica]:
-        """All have one."""
+        """None: every replica has a log."""
         return set()
 
     def elect_leaders(

@@ -68,7 +68,7 @@ class GroupCluster(Cluster):
             super().pass_time(seconds / max(1, round(seconds / 0.25)))
             for broker, node in self.nodes.items():
                 if broker not in self.cut_off:
-                    node.lease.prove(self.time.now)
+                    node.lease.prove(self.time.since_boot())
 
     def kill(self, broker: int) -> None:
         del self.coordinators[broker]

@@ -1,4 +1,4 @@
-"""`tests/run.py`: every group runs, and one that fails fails the run."""
+"""`tests/run.py`: every group runs, and a group that fails makes the run fail."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_all_pass(capfd: pytest.CaptureFixture[str]) -> None:
     assert said.count("    SKIPPED [1] no kcat\n") == 2, "the summary says what was skipped, and why"
 
 
-def test_one_fails_and_the_others_run_all_the_same(capfd: pytest.CaptureFixture[str]) -> None:
+def test_if_one_group_fails_the_others_still_run(capfd: pytest.CaptureFixture[str]) -> None:
     groups = [Group("first", FAILS), Group("second", PASSES), Group("third", PASSES)]
     assert Runner(groups).run() == 1
     said = capfd.readouterr().out
@@ -53,6 +53,6 @@ def test_quick_and_thorough_together_are_everything() -> None:
         assert left_out <= paths
 
 
-def test_another_word_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(["all"]) == 2
     assert "quick|thorough" in capsys.readouterr().err

@@ -45,7 +45,7 @@ def run_directory_zookeeper(run_directory: Path = DEFAULT_RUN_DIRECTORY) -> str 
 
 
 def client_endpoints(properties: Mapping[str, str]) -> list[str]:
-    """The addresses for clients: the advertised listeners, or the listeners if none are advertised, without the control plane's."""
+    """The addresses for clients: the advertised listeners, else the listeners. Skips the control plane's, and those with port 0."""
     control_plane = properties.get("control.plane.listener.name", DEFAULT_CONTROL_PLANE_LISTENER)
     listeners = properties.get("advertised.listeners") or properties.get("listeners", "")
     endpoints = []

@@ -1,4 +1,4 @@
-"""Names from the cluster for shell completion. If the cluster does not answer quickly, there are none, and no error."""
+"""Names from the cluster for shell completion. If the cluster does not answer within TIMEOUT_S, completes nothing and prints no error."""
 
 from __future__ import annotations
 

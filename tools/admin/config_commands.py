@@ -170,7 +170,9 @@ def _entities(kind: str, name: str | None, is_default: bool, cluster: ClusterVie
         return [Entity(kind, topic) for topic in ([name] if name is not None else cluster.topics)]
     live = sorted(cluster.live_brokers)
     if name is not None and int(name) not in live:
-        raise AdminError(f"broker {name} is down and only it has these configs; live brokers: {ids_text(live)}")
+        raise AdminError(
+            f"broker {name} is not live, and only that broker knows its configs; live brokers: {ids_text(live)}"
+        )
     return [Entity(kind, str(broker)) for broker in ([int(name)] if name is not None else live)] + (
         [Entity(kind, ENTITY_DEFAULT)] if name is None else []
     )

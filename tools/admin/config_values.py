@@ -75,7 +75,7 @@ def parse_additions(texts: Iterable[str]) -> dict[str, str]:
 
 
 def _split_outside_brackets(text: str) -> Iterator[str]:
-    """Raises ChangeError for an unclosed bracket."""
+    """Raises ChangeError for brackets that do not match or are nested."""
     depth = start = 0
     for index, character in enumerate(text):
         depth += (character == "[") - (character == "]")
@@ -114,10 +114,9 @@ def own_configs(entity: Entity, configs: Mapping[str, ConfigValue]) -> dict[str,
 def entity_lines(entity: Entity, configs: Mapping[str, ConfigValue], *, everything: bool) -> Iterator[str]:
     """The lines of Kafka's ConfigCommand: a heading, then one per config."""
     if entity.kind == BROKERS and not entity.name:
-        name = "Default configs for brokers in the cluster are:"
+        yield "Default configs for brokers in the cluster are:"
     else:
-        name = f"{'All' if everything else 'Dynamic'} configs for {entity} are:"
-    yield name
+        yield f"{'All' if everything else 'Dynamic'} configs for {entity} are:"
     for key, config in configs.items():
         value = "null" if config.value is None else config.value
         synonyms = ", ".join(

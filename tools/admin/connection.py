@@ -1,4 +1,4 @@
-"""What every admin command shares: its options, its two clients, one-line errors and JSON."""
+"""What the admin commands share: options, two clients, one-line errors and JSON."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def connection_options(command: Command) -> Command:
 
 
 def connect(bootstrap_server: str | None, command_config: Path | None) -> KafkaAdmin:
-    """The client for everything except moves and broker configs. Raises AdminError."""
+    """The adapter to confluent-kafka. Raises AdminError."""
     from tools.admin.kafka_admin import KafkaAdmin  # imported when needed, so that `--help` is fast
 
     return KafkaAdmin(servers(bootstrap_server), command_config)
@@ -69,7 +69,7 @@ def connect(bootstrap_server: str | None, command_config: Path | None) -> KafkaA
 
 @contextlib.contextmanager
 def connect_python(bootstrap_server: str | None, command_config: Path | None) -> Iterator[KafkaPythonAdmin]:
-    """The client for moves and configs; it is closed at the end. Raises AdminError."""
+    """The adapter to kafka-python, for what confluent-kafka cannot do; closes it at the end. Raises AdminError."""
     from tools.admin.kafka_python_admin import KafkaPythonAdmin
 
     with contextlib.closing(KafkaPythonAdmin(servers(bootstrap_server), command_config)) as admin:

@@ -47,7 +47,7 @@ def elect(
     command_config: Path | None,
     output: str,
 ) -> None:
-    """Elect leaders: of one partition, of those in a file, or of every partition that needs it."""
+    """Elect leaders: of one partition, of the partitions in a file, or of every partition that needs it."""
     if (topic is None) != (partition is None):
         raise click.UsageError("--topic and --partition must be used together.")
     if all_topic_partitions + (topic is not None) + (file is not None) != 1:
@@ -116,9 +116,9 @@ def _echo(
 
 
 def _failure_line(failures: Mapping[TopicPartition, tuple[str, str]]) -> str:
-    told = [f"{partition}: {reason.rstrip('.')}" for partition, (_, reason) in failures.items()]
-    more = "" if len(told) <= FAILURES_SHOWN_MAX else f"; and {len(told) - FAILURES_SHOWN_MAX} more"
+    reasons = [f"{partition}: {reason.rstrip('.')}" for partition, (_, reason) in failures.items()]
+    more = "" if len(reasons) <= FAILURES_SHOWN_MAX else f"; and {len(reasons) - FAILURES_SHOWN_MAX} more"
     return (
-        f"no leader could be elected for {len(failures)} partitions: {'; '.join(told[:FAILURES_SHOWN_MAX])}{more}; "
+        f"no leader could be elected for {len(failures)} partitions: {'; '.join(reasons[:FAILURES_SHOWN_MAX])}{more}; "
         "start a broker that has a replica (`ottla topic describe --unavailable-partitions`)"
     )

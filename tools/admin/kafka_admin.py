@@ -49,7 +49,7 @@ class KafkaAdmin:
         self._bootstrap_servers = bootstrap_servers
         self._command_config = command_config
         self._connect_timeout_s = connect_timeout_s
-        # librdkafka's own log lines would appear beside our single line, so only critical ones are shown.
+        # A command prints one line for an error: librdkafka's own log lines are shown only if they are critical.
         settings = {"client.id": "ottla-admin", **read_command_config(command_config)}
         self._settings = settings | {"bootstrap.servers": bootstrap_servers, "log_level": "2"}
         try:
@@ -59,7 +59,7 @@ class KafkaAdmin:
             raise AdminError(f"{source}{error_text(problem)}") from None
 
     def _connect_anew(self) -> None:
-        """Makes a new client, which looks up leaders and coordinators again; the old client may keep using outdated ones."""
+        """Makes a new client, which looks up leaders and coordinators. The old client may keep asking the former ones."""
         self._client = AdminClient(self._settings)
 
     # reading
@@ -168,7 +168,7 @@ class KafkaAdmin:
         self._alter_configs(ConfigResource(ResourceType.TOPIC, topic, incremental_configs=_entries(changes)))
 
     def alter_broker_configs(self, broker: int, changes: Mapping[str, str | None]) -> None:
-        """The same on one live broker; the request goes to that broker. Raises AdminError."""
+        """Sets or removes keys on one live broker; the request goes to that broker. Raises AdminError."""
         self._alter_configs(ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=_entries(changes)))
 
     def _alter_configs(self, resource: ConfigResource) -> None:
@@ -187,7 +187,7 @@ class KafkaAdmin:
             try:
                 entries = self._result(future)
             except KafkaException as problem:
-                if error_code(problem) in (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION):
+                if error_code(problem) in NOT_SERVED:
                     return None
                 if error_code(problem) == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue
@@ -209,7 +209,7 @@ class KafkaAdmin:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
 
     def _ask_controller(self, request: Callable[[], Future[Answer]]) -> Answer:
-        """Retries after the controller died, until its successor is elected. Raises KafkaException."""
+        """Retries while no broker is the controller, for at most REQUEST_TIMEOUT_S. Raises KafkaException."""
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         while True:
             try:

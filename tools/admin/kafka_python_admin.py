@@ -1,6 +1,8 @@
-"""The only adapter to kafka-python's KafkaAdminClient. It is used for what confluent-kafka does not have: reassignments, log
-directories, configs with all synonyms, and configs for all brokers (`--entity-default`). It also fetches group offsets: librdkafka
-2.16 crashes (SIGSEGV) there on NOT_COORDINATOR or a lost connection.
+"""The only adapter to kafka-python's KafkaAdminClient.
+
+It does what confluent-kafka cannot do, or not fully: reassignments, elections, log directories, configs with all synonyms, configs
+for all brokers (`--entity-default`), and deletions of group offsets. It also fetches group offsets, because librdkafka 2.16 crashes
+(SIGSEGV) there on NOT_COORDINATOR or a lost connection.
 """
 
 from __future__ import annotations
@@ -70,11 +72,11 @@ class KafkaPythonAdmin:
         *,
         answer_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
-        """Connects. `answer_timeout_s` limits one answer; some requests are retried.
+        """Connects. `answer_timeout_s` limits the wait for one answer; some requests are sent again.
 
         Raises AdminError if no broker answers within a few seconds.
         """
-        # kafka-python logs every error that it also raises, and our line reports it.
+        # kafka-python logs every error that it raises, and the command prints the same error.
         logging.getLogger("kafka").setLevel(logging.CRITICAL)
         settings = {"client_id": "ottla-admin", **kafka_python_settings(read_command_config(command_config))}
         settings |= {
@@ -103,7 +105,7 @@ class KafkaPythonAdmin:
     # reassignments
 
     def reassignments(self, patience_s: float = REQUEST_TIMEOUT_S) -> dict[TopicPartition, Assignment]:
-        """The reassignments in progress, in order. Raises NotServed, AdminError."""
+        """The reassignments in progress, in order. Retries for `patience_s` without a controller. Raises NotServed, AdminError."""
         answer = self._ask_controller(
             "the reassignments cannot be listed", lambda: self._client.list_partition_reassignments(), patience_s
         )
@@ -123,7 +125,7 @@ class KafkaPythonAdmin:
             for partition, replicas in targets.items()
         }
         answer = self._ask_controller(
-            "the reassignment was not started", lambda: self._client.alter_partition_reassignments(request)
+            "the reassignments were not changed", lambda: self._client.alter_partition_reassignments(request)
         )
         return {
             partition: _refusal(answer.get(ClientTopicPartition(*partition), KafkaError), partition)
@@ -135,7 +137,7 @@ class KafkaPythonAdmin:
     def elect_leaders(
         self, *, unclean: bool, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, tuple[str, str] | None]:
-        """Partition -> None for a new leader, else (code name, reason); None elects for all. Raises NotServed, AdminError."""
+        """Partition -> None for a new leader, else (code name, reason). `partitions` None means all. Raises NotServed, AdminError."""
         answer = self._ask_controller(
             "no leader was elected",
             lambda: self._client.elect_leaders(
@@ -173,7 +175,7 @@ class KafkaPythonAdmin:
             except NotServed:
                 raise
             except AdminError:
-                continue  # the broker has just died; its replicas are unknown now
+                continue  # such as a broker that has just died
             for directory in described[0]["log_dirs"]:
                 for topic in directory["topics"]:
                     for replica in topic["partitions"]:
@@ -291,7 +293,7 @@ class KafkaPythonAdmin:
     def _ask_controller(
         self, what: str, request: Callable[[], Answer], patience_s: float = REQUEST_TIMEOUT_S
     ) -> Answer:
-        """Retries after the controller died, until its successor is elected. Raises NotServed, AdminError."""
+        """Retries while no broker is the controller, for at most `patience_s`. Raises NotServed, AdminError."""
         # kafka-python raises RuntimeError if neither of two brokers that it asked was the controller.
         return self._ask_again(what, request, (RetriableError, RuntimeError), patience_s, "see `ottla cluster health`")
 

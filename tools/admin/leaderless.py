@@ -1,4 +1,4 @@
-"""Explains why a partition has no leader: the state of its ISR members, the only ones that may lead without loss.
+"""Explains why a partition has no leader, by the state of its ISR: only members of the ISR can lead without loss.
 
 Metadata lists the live brokers. DescribeLogDirs shows which of them have a log of the partition: a broker whose disk was emptied,
 replaced or has failed must not lead with an empty log.
@@ -7,7 +7,7 @@ replaced or has failed must not lead with an empty log.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
 from protocol.types import TopicPartition
@@ -18,8 +18,8 @@ from tools.admin.topic_views import PartitionView
 if TYPE_CHECKING:
     from tools.admin.kafka_python_admin import KafkaPythonAdmin
 
-ASKED_MAX = 1000
-"""How many partitions' replicas are looked up; for the others only the dead brokers are named."""
+PARTITIONS_ASKED_MAX = 1000
+"""Brokers are asked for the logs of this many partitions. For the others, the cause names only dead brokers."""
 
 
 def causes(
@@ -29,15 +29,12 @@ def causes(
 ) -> dict[TopicPartition, str]:
     """The cause for each partition without a leader."""
     leaderless = {tp: view for tp, view in partitions.items() if view.leader not in live_brokers}
-    asked = dict(list(leaderless.items())[:ASKED_MAX])
+    asked = dict(list(leaderless.items())[:PARTITIONS_ASKED_MAX])
     members = [Replica(tp, broker) for tp, view in asked.items() for broker in view.isr if broker in live_brokers]
     without_log: set[Replica] = set()
     if members:
-        try:
-            with connect() as admin:
-                without_log = admin.replicas_without_log(members)
-        except AdminError:
-            without_log = set()
+        with suppress(AdminError), connect() as admin:
+            without_log = admin.replicas_without_log(members)
     return {tp: cause(tp, view, live_brokers, without_log) for tp, view in leaderless.items()}
 
 
@@ -51,7 +48,7 @@ def cause(
             found.append(f"broker {member} is down")
         elif Replica(tp, member) in without_log:
             found.append(f"broker {member} has no log of it: its disk was emptied, replaced or has failed")
-    text = f"no leader: of the ISR {','.join(map(str, view.isr))} {'; '.join(found) or 'a leader may be elected soon'}"
+    text = f"no leader (ISR {','.join(map(str, view.isr))}): {'; '.join(found) or 'a leader may be elected soon'}"
     if any(Replica(tp, member) in without_log for member in view.isr):
         text += (
             ". Bring back a member that has the records, or accept the loss: "

@@ -136,7 +136,9 @@ def generate(
     metavar="BYTES/S",
     help="limit for each broker's moves between its log directories",
 )
-@click.option("--additional", is_flag=True, help="add to the reassignments in progress; also changes the throttle")
+@click.option(
+    "--additional", is_flag=True, help="add to the reassignments in progress; --throttle then applies to those too"
+)
 @click.option("--batch", type=IntRange(min=1), metavar="N", help="move N partitions at a time, and wait for each batch")
 @click.option("--watch", is_flag=True, help="show progress until all moves are done, then remove the throttles")
 @preserve_option
@@ -164,7 +166,7 @@ def execute(
         if under_way and not additional:
             raise AdminError(
                 f"{len(under_way)} partitions are already being reassigned (`ottla reassign list`): wait, cancel them, "
-                "or use --additional to add these, which also changes the throttle"
+                "or use --additional to add these; --throttle then applies to all"
             )
         todo = check_plan(plan, views, cluster.live_brokers, under_way, may_be_done=bool(directories))
         is_watched = watch or batch is not None
@@ -182,11 +184,11 @@ def execute(
         if output == "text":
             _echo_throttles(throttle, directory_throttle, is_watched=is_watched)
         if is_watched and todo:
-            # The throttles of moves between directories stay until those moves are done.
-            stay = preserve_throttles or bool(directories)
-            _execute_and_watch(reassignments, todo, originals, batch, file, stay, output)
+            # Moves between directories start next and need the throttles.
+            keep_throttles = preserve_throttles or bool(directories)
+            _execute_and_watch(reassignments, todo, originals, batch, file, keep_throttles, output)
         elif todo:
-            _execute(reassignments, todo, originals, throttle, under_way, output, is_all=not directories)
+            _execute(reassignments, todo, originals, throttle, under_way, output, brokers_too=not directories)
         if directories:
             _move_directories(directory_moves, directories, output, is_watched=is_watched)
         if directories and is_watched:
@@ -232,13 +234,13 @@ def _execute(
     under_way: Mapping[TopicPartition, Assignment],
     output: str,
     *,
-    is_all: bool,
+    brokers_too: bool,
 ) -> None:
-    """`is_all`: there are no moves between directories, which would also need the brokers' throttles."""
+    """Starts the moves. If all are refused, removes the throttles again, with `brokers_too` also those of the brokers."""
     refused = reassignments.start(todo)
     started = [partition for partition in todo if partition not in refused]
     if not started and not under_way and throttle is not None:
-        reassignments.clear_throttles((partition.topic for partition in todo), brokers_too=is_all)
+        reassignments.clear_throttles((partition.topic for partition in todo), brokers_too=brokers_too)
     if output == "json":
         print_json(
             {
@@ -259,7 +261,7 @@ def _execute_and_watch(
     originals: Mapping[TopicPartition, tuple[int, ...]],
     batch: int | None,
     file: str,
-    preserve_throttles: bool,
+    keep_throttles: bool,
     output: str,
 ) -> None:
     if output == "json":
@@ -277,7 +279,7 @@ def _execute_and_watch(
             err=True,
         )
         sys.exit(INTERRUPTED)
-    cleared = _clear(reassignments, todo, under_way, preserve_throttles)
+    cleared = _clear(reassignments, todo, under_way, keep_throttles)
     if output == "json":
         print_event("finished", partitions=[outcome.as_json() for outcome in outcomes], **_cleared_json(cleared))
     else:
@@ -348,7 +350,7 @@ def cancel(
             echo("None of the specified partition reassignments are active.")
         if output == "text":
             _echo_cleared(cleared)
-        _raise_refused(refused)
+        _raise_refused(refused, "not cancelled")
 
 
 @reassign.command("list")
@@ -386,7 +388,7 @@ def list_moves(bootstrap_server: str | None, command_config: Path | None, output
 
 
 def parse_broker_list(text: str) -> list[int]:
-    """Parses `0,1,2`. Raises UsageError for something that is not an id, and for a duplicate."""
+    """Parses `0,1,2`. Raises UsageError for a text that is not an id, and for an id given twice."""
     try:
         brokers = [whole_number(broker) for broker in text.split(",")]
     except ValueError:
@@ -418,7 +420,7 @@ def _clear(
     under_way: Mapping[TopicPartition, Assignment],
     preserve_throttles: bool,
 ) -> Cleared:
-    """Removes throttles once nothing moves in the whole cluster, as Kafka's tool does: another move may need the brokers' rates."""
+    """Removes throttles once nothing moves in the whole cluster, as Kafka's tool does: any move may need the brokers' rates."""
     if preserve_throttles or under_way:
         return Cleared()
     return reassignments.clear_throttles(partition.topic for partition in plan)
@@ -446,9 +448,9 @@ def _echo_outcomes(outcomes: Sequence[MoveOutcome]) -> None:
         echo(outcome.sentence)
 
 
-def _raise_refused(refused: Mapping[TopicPartition, str]) -> None:
+def _raise_refused(refused: Mapping[TopicPartition, str], outcome: str = "not started") -> None:
     if refused:
-        raise AdminError(f"not started: {'; '.join(refused.values())}")
+        raise AdminError(f"{outcome}: {'; '.join(refused.values())}")
 
 
 def _exit_if_failed(outcomes: Sequence[MoveOutcome]) -> None:

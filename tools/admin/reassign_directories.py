@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.1
 PATIENCE_S = 10.0
-"""How long to wait for a replica that the reassignment creates, as in Kafka's tool."""
+"""How long to wait until the reassignment has created a replica, as in Kafka's tool."""
 NOT_THERE_YET = "REPLICA_NOT_AVAILABLE"
 
 
@@ -40,7 +40,7 @@ class DirectoryOutcome:
 
     @property
     def sentence(self) -> str:
-        """Kafka's text."""
+        """The state in one sentence, in Kafka's words where Kafka's tool has the same state."""
         if self.is_done:
             return f"Reassignment of replica {self.replica} completed successfully."
         if self.is_under_way:
@@ -68,7 +68,7 @@ class DirectoryOutcome:
 
 
 class DirectoryMoves:
-    """`now` and `pause` are the clock, in seconds."""
+    """Starts the moves of replicas and waits for them. `now` and `pause` are the clock, in seconds."""
 
     def __init__(
         self,
@@ -82,7 +82,10 @@ class DirectoryMoves:
         self._pause = pause
 
     def announce(self, targets: Mapping[Replica, str]) -> None:
-        """Call before the reassignment, so that it creates replicas in these directories. Raises AdminError."""
+        """Call before the reassignment: new replicas are then created in these directories. Existing replicas start to move.
+
+        Raises AdminError.
+        """
         if targets:
             self._admin.alter_log_directories(targets)
 

@@ -50,7 +50,7 @@ def parse_plan(text: str, source: str) -> Plan:
 
 
 def plan_rows(text: str, source: str) -> list[tuple[TopicPartition, tuple[int, ...], tuple[str, ...]]]:
-    """(partition, replicas, the log directory of each or `any`) of a `--reassignment-json-file`. Raises PlanError."""
+    """Parses a `--reassignment-json-file`: (partition, replicas, for each replica its log directory or `any`). Raises PlanError."""
     rows = _rows(text, source, "partitions", '{"topic": "orders", "partition": 0, "replicas": [1, 2, 3]}')
     found: dict[TopicPartition, tuple[tuple[int, ...], tuple[str, ...]]] = {}
     for index, row in enumerate(rows):
@@ -64,7 +64,7 @@ def plan_rows(text: str, source: str) -> list[tuple[TopicPartition, tuple[int, .
 
 
 def parse_directories(text: str, source: str) -> Directories:
-    """The directories in the file, without `any`. Raises PlanError; call `parse_plan` first."""
+    """The replicas for which the file names a directory. Raises PlanError."""
     return {
         Replica(partition, broker): directory
         for partition, replicas, directories in plan_rows(text, source)
@@ -188,9 +188,10 @@ def propose(
     *,
     rack_aware: bool = True,
 ) -> Plan:
-    """A new placement of each topic on `brokers` (id, rack), with its replication factor, from the ring index `starts`.
+    """Places each topic of `current` on `brokers`, (id, rack), and keeps its replication factor.
 
-    Raises PlanError if only some brokers have a rack, and if there are too few brokers.
+    `starts` has the `start_index` and `shift` of `place` for each topic. Raises PlanError if only some brokers have a rack, and if
+    there are too few brokers.
     """
     racks = {rack for _, rack in brokers}
     if rack_aware and None in racks and len(racks) > 1:
@@ -224,9 +225,9 @@ def check_plan(
     *,
     may_be_done: bool = False,
 ) -> Plan:
-    """The part of the plan that is not done yet. Raises PlanError for an impossible move, and if nothing is left unless `may_be_done`.
+    """The part of the plan that is not done yet. A new replica must be on a live broker; an existing one may stay on a dead broker.
 
-    A new replica must be on a live broker; an existing one may stay on a dead broker.
+    Raises PlanError for an impossible move, and, unless `may_be_done`, if nothing is left to do.
     """
     known_topics = {partition.topic for partition in partitions}
     known_brokers = {broker for view in partitions.values() for broker in view.replicas} | set(live_brokers)

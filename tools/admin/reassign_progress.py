@@ -1,4 +1,4 @@
-"""Progress of a reassignment: the bytes of the new replicas relative to the leaders' (DescribeLogDirs). Pure.
+"""Progress of a reassignment: compares the bytes of new replicas and of leaders (DescribeLogDirs). Pure.
 
 Worked example: a partition's leader has 1,000 bytes, and two new replicas have 1,000 and 200. Of 2,000 bytes, 1,200 are moved
 and 800 are left: 60 %. At a recent rate of 100 bytes/s, that takes another 8 s.
@@ -67,9 +67,9 @@ def measure(
     sizes: Mapping[tuple[int, TopicPartition], int],
     leaders: Mapping[TopicPartition, int | None],
 ) -> dict[TopicPartition, Progress]:
-    """Each partition that moves. A replica that does not exist yet, or whose broker does not answer, has 0 bytes.
+    """Partition -> its progress. A replica that does not exist yet, or whose broker does not answer, has 0 bytes.
 
-    If no leader answers, the largest replica that has the data counts instead.
+    If the size of the leader's replica is unknown, the largest of the original replicas counts instead.
     """
     found = {}
     for partition, move in under_way.items():

@@ -1,4 +1,4 @@
-"""Output of a watched reassignment: a bar on a terminal, lines elsewhere, a JSON object per change for scripts."""
+"""Output of a watched reassignment: a bar on a terminal, lines in a pipe or file, a JSON object per change with `--format json`."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def progress_line(overall: Overall, dead_brokers: Sequence[int]) -> str:
 
 
 class LineReport:
-    """Prints a line for each further percent or partition."""
+    """Prints a line when the whole percent, the finished partitions or the dead brokers change."""
 
     def __init__(self) -> None:
-        self._told: object = None
+        self._reported: object = None
 
-    def began(self, number: int, count: int, partitions: Sequence[TopicPartition]) -> None:
+    def batch_started(self, number: int, count: int, partitions: Sequence[TopicPartition]) -> None:
         echo(batch_line(number, count, partitions))
 
-    def moved(self, overall: Overall, dead_brokers: Sequence[int]) -> None:
+    def progressed(self, overall: Overall, dead_brokers: Sequence[int]) -> None:
         state = (overall.partitions_done, int(overall.percent), tuple(dead_brokers))
-        if state != self._told:
-            self._told = state
+        if state != self._reported:
+            self._reported = state
             echo(progress_line(overall, dead_brokers))
 
 
@@ -69,14 +69,14 @@ class BarReport:
     def __init__(self) -> None:
         self._bar: Any = None
 
-    def began(self, number: int, count: int, partitions: Sequence[TopicPartition]) -> None:
+    def batch_started(self, number: int, count: int, partitions: Sequence[TopicPartition]) -> None:
         line = batch_line(number, count, partitions)
         if self._bar is None:
             echo(line)
         else:
             self._bar.write(line)
 
-    def moved(self, overall: Overall, dead_brokers: Sequence[int]) -> None:
+    def progressed(self, overall: Overall, dead_brokers: Sequence[int]) -> None:
         if self._bar is None:
             self._bar = tqdm(total=100.0, bar_format=BAR_FORMAT, file=sys.stdout, dynamic_ncols=True)
         self._bar.n = overall.percent
@@ -91,16 +91,16 @@ class JsonReport:
     """One JSON object per line: `{"event": "started"|"progress", ...}`."""
 
     def __init__(self) -> None:
-        self._told: object = None
+        self._reported: object = None
 
-    def began(self, number: int, count: int, partitions: Sequence[TopicPartition]) -> None:
+    def batch_started(self, number: int, count: int, partitions: Sequence[TopicPartition]) -> None:
         print_event("started", batch=number, batches=count, partitions=[str(partition) for partition in partitions])
 
-    def moved(self, overall: Overall, dead_brokers: Sequence[int]) -> None:
+    def progressed(self, overall: Overall, dead_brokers: Sequence[int]) -> None:
         state = (overall.partitions_done, overall.bytes, tuple(dead_brokers))
-        if state == self._told:
+        if state == self._reported:
             return
-        self._told = state
+        self._reported = state
         print_event(
             "progress",
             partitions_done=overall.partitions_done,

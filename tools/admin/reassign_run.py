@@ -32,7 +32,7 @@ POLL_S = 0.5
 SETTLE_S = 5.0
 """How long the brokers' metadata may lag behind the controller's list of reassignments."""
 PATIENCE_S = 60.0
-"""How long a watched cluster may fail to answer, for example during a controller election."""
+"""A watch ends with an error if the cluster has not answered for this time, which is longer than a controller election."""
 
 COMPLETED = "completed"
 IN_PROGRESS = "in_progress"
@@ -51,7 +51,7 @@ class MoveOutcome:
 
     @property
     def sentence(self) -> str:
-        """Kafka's text."""
+        """Kafka's text, and the progress."""
         match self.state:
             case "completed":
                 return f"Reassignment of partition {self.partition} is completed."
@@ -100,8 +100,8 @@ class Cleared:
 class Report(Protocol):
     """Receives the progress of a watched move."""
 
-    def began(self, number: int, count: int, partitions: Sequence[TopicPartition]) -> None: ...
-    def moved(self, overall: Overall, dead_brokers: Sequence[int]) -> None: ...
+    def batch_started(self, number: int, count: int, partitions: Sequence[TopicPartition]) -> None: ...
+    def progressed(self, overall: Overall, dead_brokers: Sequence[int]) -> None: ...
 
 
 class Reassignments:
@@ -170,7 +170,7 @@ class Reassignments:
             self.admin.alter_broker_configs(broker, directory_rate(rate))
 
     def clear_throttles(self, topics: Iterable[str], *, brokers_too: bool = True) -> Cleared:
-        """Removes the throttles on the topics and, if nothing moves any more, on all live brokers. Raises AdminError."""
+        """Removes the throttles of the topics and, with `brokers_too`, of all live brokers. Raises AdminError."""
         cluster = self.admin.cluster()
         entities = [Entity(TOPICS, topic) for topic in dict.fromkeys(topics) if topic in cluster.topics]
         cleared_topics = []
@@ -215,7 +215,7 @@ class Reassignments:
         for index, batch in enumerate(batches):
             refused |= self.start(batch)
             accepted = [partition for partition in batch if partition not in refused]
-            report.began(index + 1, len(batches), accepted)
+            report.batch_started(index + 1, len(batches), accepted)
             waiting = {
                 partition: _expected(originals[partition], target)
                 for later in batches[index + 1 :]
@@ -246,7 +246,7 @@ class Reassignments:
             nothing_known = Progress(0, 0)
             overall = tracker.update(answered_at, {p: known.get(p, nothing_known) for p in {**waiting, **moving}})
             dead = {broker for move in moving.values() for broker in move.adding} - cluster.live_brokers
-            report.moved(overall, sorted(dead))
+            report.progressed(overall, sorted(dead))
             if not moving:
                 return
             self._pause(POLL_S)

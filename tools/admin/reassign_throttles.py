@@ -1,4 +1,4 @@
-"""The throttles that a reassignment needs (KIP-73, KIP-113): sending replicas, receiving replicas, the brokers' rates. Pure."""
+"""The throttles of a reassignment (KIP-73, KIP-113): which replicas send and receive, and the brokers' rates. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
 DIRECTORY_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 BROKER_THROTTLES = (LEADER_RATE, FOLLOWER_RATE, DIRECTORY_RATE)
-"""All configs that are removed at the end, set or not, as in Kafka's tool."""
+"""Removed from every broker at the end, whoever set them, as in Kafka's tool."""
 
 
 class Move(NamedTuple):

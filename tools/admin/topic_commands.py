@@ -124,12 +124,13 @@ def list_topics(
 @topic.command()
 @topic_argument
 @partition_filter(PartitionFilter.UNDER_REPLICATED, "with a replica that is not in sync")
-@partition_filter(PartitionFilter.UNAVAILABLE, "whose leader is down, or that have none: no reads, no writes")
+@partition_filter(PartitionFilter.UNAVAILABLE, "without a live leader: no reads, no writes")
 @partition_filter(
     PartitionFilter.UNDER_MIN_ISR, "with fewer replicas in sync than min.insync.replicas: no writes with acks=all"
 )
 @partition_filter(
-    PartitionFilter.AT_MIN_ISR, "with exactly min.insync.replicas in sync: one fewer, and acks=all is refused"
+    PartitionFilter.AT_MIN_ISR,
+    "with exactly min.insync.replicas in sync: no writes with acks=all if one more replica fails",
 )
 @click.option("--topics-with-overrides", is_flag=True, help="show only topics with their own configs, one line each")
 @click.option("--exclude-internal", is_flag=True, help="leave out internal topics")
@@ -334,7 +335,7 @@ def _select(names: Any, patterns: Sequence[str], exclude_internal: bool) -> list
 
 
 def _moves(bootstrap_server: str | None, command_config: Path | None) -> Mapping[TopicPartition, Assignment]:
-    """The reassignments in progress; empty without a controller, and from a cluster that does not list them."""
+    """The reassignments in progress; empty if the cluster does not answer, for example without a controller."""
     try:
         with connect_python(bootstrap_server, command_config) as admin:
             return admin.reassignments(patience_s=0)

@@ -126,7 +126,7 @@ def select_topics(names: Iterable[str], patterns: Collection[str], *, exclude_in
 
 
 def describe_lines(topic: TopicView, why_leaderless: Mapping[TopicPartition, str] = NOTHING_KNOWN) -> Iterator[str]:
-    """Kafka's lines for one topic: a header, then one line per partition; below one without a leader, the cause."""
+    """Kafka's lines for one topic: a header, then one line per partition. After a partition without a leader comes the cause."""
     yield header_line(topic)
     for partition in topic.partitions:
         yield partition_line(topic, partition)
@@ -136,7 +136,7 @@ def describe_lines(topic: TopicView, why_leaderless: Mapping[TopicPartition, str
 
 
 def header_line(topic: TopicView) -> str:
-    """`Topic: T  TopicId: …  PartitionCount: n  ReplicationFactor: n  Configs: k=v,…`, tabs between."""
+    """`Topic: T  TopicId: …  PartitionCount: n  ReplicationFactor: n  Configs: k=v,…`, separated by tabs."""
     configs = ",".join(f"{key}={value}" for key, value in sorted(topic.set_configs.items()))
     return (
         f"Topic: {topic.topic}\tTopicId: {topic.topic_id}\tPartitionCount: {len(topic.partitions)}"
@@ -145,7 +145,7 @@ def header_line(topic: TopicView) -> str:
 
 
 def partition_line(topic: TopicView, partition: PartitionView) -> str:
-    """`Topic: T  Partition: 0  Leader: 1  Replicas: 1,2,3  Isr: 1,2,3`, a tab before and between.
+    """`Topic: T  Partition: 0  Leader: 1  Replicas: 1,2,3  Isr: 1,2,3`, with a tab before each field.
 
     During a reassignment, `Adding Replicas: 3  Removing Replicas: 1` follows.
     """
@@ -162,7 +162,7 @@ def partition_line(topic: TopicView, partition: PartitionView) -> str:
 
 
 def describe_json(topic: TopicView, why_leaderless: Mapping[TopicPartition, str] = NOTHING_KNOWN) -> dict[str, Any]:
-    """The same for scripts; `configs` is null if the cluster does not support DescribeConfigs.
+    """The topic for scripts; `configs` is null if the cluster does not support DescribeConfigs.
 
     A partition without a leader also has `why_leaderless`.
     """

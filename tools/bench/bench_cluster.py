@@ -1,4 +1,4 @@
-"""Writes the znodes of a cluster of any size, as an admin's tool and a controller would have left them."""
+"""Writes the znodes of a cluster of any size, as if an admin had created its topics and a controller had elected their leaders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTITIONS_PER_TOPIC = 100
 OPERATIONS_IN_A_MULTI = 200
 TOPICS_AT_ONCE = 50
 LEADER_EPOCHS = 1_000_000
-"""Leader epochs differ, as in an old cluster, so that equal states do not make the measurement faster."""
+"""Leader epochs are random numbers below this, as in an old cluster: equal states would make the measurement faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,14 @@ async def write_cluster(zk: ZooKeeperSession, shape: ClusterShape, progress: Cal
     for path in PERSISTENT_PATHS:
         await zk.ensure_path(path)
     await zk.create(ControllerEpochZNode.PATH, ControllerEpochZNode.encode(1))
-    for topics in _some_at_once(shape.topics()):
+    for topics in _in_batches(shape.topics()):
         await _apply(zk, [op for topic, replicas in topics.items() for op in _new_topic(topic, replicas)])
         progress(sum(map(len, topics.values())))
 
 
 async def restore_states(zk: ZooKeeperSession, shape: ClusterShape) -> None:
     """Restores the original leaders and ISRs."""
-    for topics in _some_at_once(shape.topics()):
+    for topics in _in_batches(shape.topics()):
         states = [entry for topic, replicas in topics.items() for entry in _states(topic, replicas)]
         await _apply(zk, [SetOp(path, data) for path, data in states])
 
@@ -62,7 +62,7 @@ async def write_topic(zk: ZooKeeperSession, topic: str, replicas: Mapping[int, t
     await _apply(zk, list(_new_topic(topic, replicas)))
 
 
-def _some_at_once(topics: Mapping[str, dict[int, tuple[int, ...]]]) -> Iterator[dict[str, dict[int, tuple[int, ...]]]]:
+def _in_batches(topics: Mapping[str, dict[int, tuple[int, ...]]]) -> Iterator[dict[str, dict[int, tuple[int, ...]]]]:
     names = list(topics)
     for at in range(0, len(names), TOPICS_AT_ONCE):
         yield {name: topics[name] for name in names[at : at + TOPICS_AT_ONCE]}

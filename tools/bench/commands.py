@@ -27,7 +27,7 @@ from tools.cluster.zookeeper import EmbeddedZooKeeper, ZooKeeperError
 from tools.numbers import IntRange
 
 ZOOKEEPER_HEAP = "-Xmx1500m"
-"""Time to write two hundred thousand nodes."""
+"""Enough for the two hundred thousand znodes of 100,000 partitions."""
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 
@@ -93,7 +93,7 @@ def controller_command(
 )
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def scale_command(partitions_per_broker: Sequence[int], output: str) -> None:
-    """Measure a cluster with many partitions: three brokers, three replicas, through create, kill, roll, start and delete."""
+    """Measure three brokers with many partitions, each on all three: create, kill, rolling restart, stop, start and delete."""
     phases: list[scale.Phase] = []
     failure = ""
     with tempfile.TemporaryDirectory(prefix="ottla-bench-") as directory:

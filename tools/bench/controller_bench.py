@@ -1,15 +1,15 @@
 """`ottla bench controller`: how fast a controller takes office and reacts, with a real ZooKeeper and brokers that only acknowledge.
 
-The controller runs alone in a process, as in a broker's. This process runs the stand-in brokers, so that their reading does not
-count as the controller's time; it does use one of the machine's cores, as ZooKeeper does. The measurements for each size:
+The controller runs alone in its own process. This process runs the stand-in brokers, so that their reading does not count as the
+controller's time; both processes and ZooKeeper share the machine's cores. The measurements for each size:
 
 * **nothing to elect**: only the controller died. A new one loads everything and sends every broker the whole state.
 * **a broker died**: a broker died together with the controller. The new controller also elects leaders for that broker's
   partitions, removes it from every ISR, and writes all that.
-* **a few of many**: the cost of one event in this cluster: a broker with ten partitions dies, an ISR changes, or a topic of one
-  partition is created. The cost must depend only on what changed.
+* **one event**: an ISR changes, a topic of one partition is created, or a broker with ten partitions dies. The cost must depend on
+  what changed, and not on the size of the cluster.
 
-"told" is the time from the won election (or from the cause of the event) to the last acknowledgement of any broker.
+"told" is the time from the election of the controller, or from the event, to the last acknowledgement of any broker.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ from tools.bench.stand_in_brokers import StandInBrokers
 SESSION_TIMEOUT_MS = 30_000
 TIMEOUT_S = 120.0
 CONTROLLER_ID = 1
-FEW = 10
-"""Number of partitions on the broker with few partitions."""
+SMALL_BROKER_PARTITIONS = 10
 
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,9 +46,9 @@ BROKER_DIED = "a broker died"
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """One election of a controller, in milliseconds and megabytes; `written` counts the states that were written.
+    """One election of a controller. `written` is the number of partition states that it wrote to ZooKeeper.
 
-    `cpu_ms` is the controller process's, including its event log, which is written after the last broker was told.
+    `cpu_ms` is the CPU time of the controller's process; it includes events that were logged after the last acknowledgement.
     """
 
     partitions: int
@@ -76,23 +75,23 @@ class Reaction:
     sent_kb: float
 
 
-class Office:
-    """A controller's process."""
+class ControllerProcess:
+    """A process of `tools.bench.controller_process`."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    async def said(self, kind: str) -> dict[str, Any]:
-        """The next line of this kind."""
+    async def line(self, kind: str) -> dict[str, Any]:
+        """Waits for the next line of this kind. Raises TimeoutError, and RuntimeError if the process ends."""
         assert self._process.stdout is not None
         async with asyncio.timeout(TIMEOUT_S):
-            while line := await self._process.stdout.readline():
-                fields: dict[str, Any] = json.loads(line)
+            while text := await self._process.stdout.readline():
+                fields: dict[str, Any] = json.loads(text)
                 if fields["kind"] == kind:
                     return fields
         raise RuntimeError("the controller's process ended")
 
-    def go_on(self) -> None:
+    def proceed(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
 
@@ -108,17 +107,17 @@ class Office:
 
 
 @contextlib.asynccontextmanager
-async def office(connect: str, event_log: Path) -> AsyncIterator[Office]:
-    """Starts a controller's process that connects and waits."""
+async def controller_process(connect: str, event_log: Path) -> AsyncIterator[ControllerProcess]:
+    """Starts a controller's process. It has connected to ZooKeeper and waits for `proceed`."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tools.bench.controller_process", connect, str(CONTROLLER_ID), str(event_log)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         cwd=SOURCE_ROOT,
     )
-    controller = Office(process)
+    controller = ControllerProcess(process)
     try:
-        await controller.said("ready")
+        await controller.line("ready")
         yield controller
     finally:
         await controller.end()
@@ -135,7 +134,7 @@ class ControllerBench:
         rounds: int,
         found: Callable[[Takeover | Reaction], None],
     ) -> None:
-        """Calls `found` with each measurement."""
+        """Calls `found` for each measurement."""
         self._connect = connect
         self._event_log = event_log
         self._shape = shape
@@ -146,7 +145,7 @@ class ControllerBench:
         self._brokers = StandInBrokers(self._zk)
 
     async def run(self, progress: Callable[[int], None]) -> None:
-        """Calls `progress` with the number of partitions written, repeatedly, while the cluster is created."""
+        """Takes all measurements. First creates the cluster, and calls `progress` as `write_cluster` does."""
         await self._zk.start(TIMEOUT_S)
         try:
             await bench_cluster.write_cluster(self._zk, self._shape, progress)
@@ -160,7 +159,7 @@ class ControllerBench:
             await self._zk.close()
 
     async def _lose_broker(self) -> Takeover:
-        """Measures a takeover while one broker is dead that leads its share, then restores the cluster."""
+        """Measures a takeover after a broker that led its share of the partitions died, then restores the cluster."""
         broker = self._broker_ids[-1]
         await self._brokers.deregister(broker)
         takeover = await self._take_over(BROKER_DIED)
@@ -170,16 +169,16 @@ class ControllerBench:
 
     async def _take_over(self, scenario: str) -> Takeover:
         brokers = self._brokers
-        async with office(self._connect, self._event_log) as controller:
+        async with controller_process(self._connect, self._event_log) as controller:
             brokers.reset()
-            controller.go_on()
-            elected = await controller.said("controller_elected")
-            in_office = await controller.said("controller_in_office")
+            controller.proceed()
+            elected = await controller.line("controller_elected")
+            in_office = await controller.line("controller_in_office")
             await brokers.quiet(1, TIMEOUT_S)
             told_ms = 1000 * (brokers.last_answer - elected["at_s"])
             sent_mb = brokers.received_bytes / 1024**2
-            controller.go_on()
-            memory = await controller.said("memory")
+            controller.proceed()
+            memory = await controller.line("memory")
         steps = {name: in_office[name] for name in ("load_ms", "elect_ms", "write_ms", "announce_ms", "written")}
         return Takeover(
             self._shape.partitions,
@@ -196,17 +195,17 @@ class ControllerBench:
         """Measures the cost of single events for a controller in office."""
         few = self._broker_ids[-1] + 1
         replicas = (few, *self._broker_ids[: self._shape.replication_factor - 1])
-        await bench_cluster.write_topic(self._zk, "few", dict.fromkeys(range(FEW), replicas))
+        await bench_cluster.write_topic(self._zk, "few", dict.fromkeys(range(SMALL_BROKER_PARTITIONS), replicas))
         await self._brokers.register(few)
-        async with office(self._connect, self._event_log) as controller:
+        async with controller_process(self._connect, self._event_log) as controller:
             self._brokers.reset()
-            controller.go_on()
-            await controller.said("controller_in_office")
+            controller.proceed()
+            await controller.line("controller_in_office")
             await self._brokers.quiet(1, TIMEOUT_S)
             for event, cause in (
                 ("an ISR changes", self._change_isr),
                 ("a topic of one partition is created", self._make_topic),
-                (f"a broker with {FEW} partitions dies", partial(self._brokers.deregister, few)),
+                (f"a broker with {SMALL_BROKER_PARTITIONS} partitions dies", partial(self._brokers.deregister, few)),
             ):
                 self._found(await self._reaction(event, cause))
 
@@ -237,6 +236,6 @@ class ControllerBench:
 
 
 def _median(takeovers: list[Takeover]) -> Takeover:
-    """The median round, by the time until the last broker was told."""
+    """The round with the median `told_ms`."""
     ordered = sorted(takeovers, key=lambda takeover: takeover.told_ms)
     return ordered[len(ordered) // 2]

@@ -23,8 +23,8 @@ from protocol.network_client import NetworkClient
 from protocol.zk.session import ZooKeeperSession
 from tools.bench.stand_in_brokers import LISTENER
 
-GC_THRESHOLDS = (50_000, 20, 50)
-"""The broker's values."""
+GC_THRESHOLDS = (50_000, 5, 200)
+"""Those of a broker (`broker/main.py`)."""
 REQUEST_TIMEOUT_MS = 30_000
 SESSION_TIMEOUT_MS = 18_000
 CONNECT_TIMEOUT_S = 20.0

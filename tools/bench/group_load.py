@@ -49,7 +49,7 @@ class Totals:
     errors: Counter[str] = field(default_factory=Counter)
     sent: int = 0
     skipped: int = 0
-    """Heartbeats that were not sent, because the previous one was not answered yet."""
+    """Heartbeats that were not sent, because the previous one was not answered yet or the connection was lost."""
 
 
 class Member(asyncio.Protocol):
@@ -167,7 +167,7 @@ async def sync(member: Member, group: str, assignments: Mapping[str, bytes]) -> 
 
 
 async def start_group(members: list[Member], group: str, session_ms: int) -> None:
-    """Brings all members into one generation with assignments; members that join late cause another round."""
+    """Brings all members into one generation with assignments. Repeats the joins while a late member starts another generation."""
     while True:
         joined = await asyncio.gather(*(join(member, group, session_ms) for member in members))
         assignments = {member.member_id: b"something to read" for member in members}
@@ -200,7 +200,7 @@ async def connect(host: str, port: int, totals: Totals) -> Member:
     return member
 
 
-async def make_topic(host: str, port: int) -> None:
+async def create_offsets_topic(host: str, port: int) -> None:
     """Sends FindCoordinator, which creates `__consumer_offsets`, until the answer names a coordinator."""
     member = await connect(host, port, Totals())
     while True:
@@ -221,8 +221,8 @@ class Load:
 
 
 async def run(host: str, port: int, pid: int, load: Load) -> None:
-    """Prints the results. Raises ClickException if a session was lost."""
-    await make_topic(host, port)
+    """Prints the results. Raises ClickException if a heartbeat failed or a group is not stable at the end."""
+    await create_offsets_topic(host, port)
     totals = Totals()
     began, cpu = time.perf_counter(), cpu_seconds(pid)
     at_once = asyncio.Semaphore(GROUPS_AT_ONCE)
@@ -239,7 +239,7 @@ async def run(host: str, port: int, pid: int, load: Load) -> None:
     for task in joining:
         task.add_done_callback(lambda done: ready.extend(done.result()) if not done.exception() else None)
     while not all(task.done() for task in joining):
-        await beat_for(list(ready) or [], load.heartbeat_ms / 1000, load.heartbeat_ms / 1000)
+        await beat_for(list(ready), load.heartbeat_ms / 1000, load.heartbeat_ms / 1000)
     await asyncio.gather(*joining)
     count = load.groups * load.members
     seconds = time.perf_counter() - began

@@ -1,7 +1,7 @@
 """`python -m tools.bench.idle_followers`: the cost of partitions that nobody writes to.
 
-There are two brokers: one leads all partitions, the other follows them. After a while without traffic, the CPU time of both
-processes is read from /proc. The goal is below 3 % of a core for 5,000 partitions.
+There are two brokers: one leads all partitions, the other follows them. Once both are at rest, the bench measures the CPU time of
+both processes (/proc) for `--seconds`. The goal is below 3 % of a core for 5,000 partitions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def create_topics(cluster: LocalCluster, partitions: int) -> None:
 
 
 def settle(cluster: LocalCluster) -> None:
-    """Waits until both brokers have finished their work on the new topics."""
+    """Waits until each broker uses less than BUSY_SHARE of a core, for at most SETTLE_STEPS_MAX steps."""
     for _ in range(SETTLE_STEPS_MAX):
         before = total_cpu(cluster)
         time.sleep(SETTLE_STEP_S)
@@ -54,7 +54,7 @@ def total_cpu(cluster: LocalCluster) -> dict[int, float]:
 @click.option("--partitions", default=5000, show_default=True)
 @click.option("--seconds", default=20.0, show_default=True)
 def main(partitions: int, seconds: float) -> None:
-    """Prints the share of a core that the leader and the follower of idle partitions use."""
+    """Measure the share of a core that the leader and the follower of idle partitions use."""
     with tempfile.TemporaryDirectory(prefix="ottla-idle-") as directory:
         own_servers()
         cluster = LocalCluster(Path(directory) / "cluster")

@@ -21,7 +21,7 @@ from tools.faults.waiting import until
 
 SESSION_S = 6.0
 DOWN_S = 2.0
-"""How long a broker is down that is not restarted at once."""
+"""How long a broker stays down, unless the fault is a bounce."""
 PAUSE_S = 2.0
 LONG_PAUSE_S = 1.5 * SESSION_S
 SESSION_GOAL = "session + 0.2 (6.2)"
@@ -37,7 +37,7 @@ PASSING_ERRORS = frozenset(
         KafkaError.REQUEST_TIMED_OUT,
     }
 )
-"""Time for brokers and ZooKeeper to find each other after a fault."""
+"""Errors that pass once brokers and ZooKeeper have found each other again after a fault."""
 
 
 class Scene:
@@ -73,7 +73,7 @@ class Scene:
         return {number: view.leader for number, view in views if view.leader is not None}
 
     def victim(self, role: str) -> Victim:
-        """`leader`: one that is not the controller. Raises TimeoutError."""
+        """The process for `zookeeper`, `controller`, or `leader`: a leader that is not the controller. Raises TimeoutError."""
         if role == "zookeeper":
             return ZooKeeper(self.cluster)
         return Broker(self.cluster, self.leader() if role == "leader" else self.controller())
@@ -90,7 +90,7 @@ class Scene:
         return self.chance.choice(sorted(found))
 
     def controller(self, but: int | None = None) -> int:
-        """Raises TimeoutError."""
+        """The controller, once it is not `but`. Raises TimeoutError."""
         found: list[int] = []
 
         def is_known() -> bool:
@@ -173,7 +173,7 @@ def reassignment_with_a_kill(scene: Scene) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A row of the table: the fault, the result of Kafka 3.9.1 (median / worst), and our goal."""
+    """A row of the table: the fault, the times of Kafka 3.9.1 (median / worst), and the goals, in seconds."""
 
     title: str
     do: Callable[[Scene], float]

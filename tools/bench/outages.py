@@ -40,7 +40,7 @@ CLUSTER = {
 }
 RECORDS_PER_S = 400
 TUNED = {"topic.metadata.refresh.interval.ms": 500, **PROMPT}
-"""Without the first, a client whose leader is paused looks for another leader only after its requests time out."""
+"""Without the metadata refresh, a client whose leader is paused looks for another leader only after its requests time out."""
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """`python -m tools.bench.produce_load`: pre-encoded Produce requests over raw sockets, counted and timed.
 
 The client does as little as possible, so that the broker is measured: each connection keeps `--in-flight` copies of one frame in
-flight and checks only the answer's error code. A separate warm-up runs first, because memory is slow on first use. The given
-broker must be the partition's leader.
+flight and checks only the answer's error code. A warm-up of at most a second is not counted, because memory is slow on first use.
+The given broker must be the partition's leader.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from tools.numbers import IntRange
 
 PRODUCE_VERSION = 9
 CLIENT_ID = "bench"
-RECEIVE_BUFFER_SIZE = 256 * 1024
 
 
 @dataclass

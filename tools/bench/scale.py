@@ -37,8 +37,8 @@ BASELINE_S = 5.0
 IDLE_S = 20.0
 SETTLE_S = 15.0
 SAMPLED_OF_A_TOPIC = 30
-"""Partitions that are written to immediately after a kill; writing to all would be a load of its own. They form a separate topic
-next to each large one, so that the client that writes to them does not know the others."""
+"""How many partitions of each thousand are written to immediately after a kill; writing to all would be a load of its own. They form
+a separate topic beside each large topic, so that the client that writes to them does not know the other partitions."""
 POLL_S = 0.1
 TIMEOUT_S = 300.0
 MIB = 1024**2
@@ -125,14 +125,12 @@ class LoopTurns:
         self._readers: dict[int, LogReader] = {}
 
     def look(self) -> tuple[float, str]:
-        """(upper bound in ms of the longest turn since the last call, the code that ran, if known)"""
-        longest, call = 0.0, ""
-        for broker in self._cluster.broker_ids:
-            longest = max(longest, self._bucket_ms(broker))
-            for ms, stack in self._held(broker):
-                if ms >= longest or not call:
-                    longest, call = max(longest, ms) if call else ms, f"broker {broker}: {stack}"
-        return longest, call
+        """The longest turn since the last call, in ms, and the code that ran. Without an event: its bucket's upper bound, and ""."""
+        bounds = [self._bucket_ms(broker) for broker in self._cluster.broker_ids]
+        logged = [
+            (ms, f"broker {broker}: {stack}") for broker in self._cluster.broker_ids for ms, stack in self._held(broker)
+        ]
+        return max(logged, default=(max(bounds), ""))
 
     def _bucket_ms(self, broker: int) -> float:
         counts = self._scrape(broker)
@@ -234,7 +232,7 @@ class ScaleBench:
         victim = next(broker for broker in BROKERS if broker != self._controller())
         sample = ",".join(self._sample)
         self._ask(f"ready {sample}")
-        with self._phase(f"kill {victim}", untouched=victim) as phase:
+        with self._phase(f"kill {victim}", stopped=victim) as phase:
             begin = time.monotonic()
             self._cluster.kill(victim)
             self._send(f"each {sample}")
@@ -244,13 +242,13 @@ class ScaleBench:
         with self._phase("a record to each again") as phase:
             phase.seconds["done"] = _written(self._ask(f"each {','.join(self._topics)}"))
         yield phase
-        with self._phase(f"return of {victim}", untouched=victim) as phase:
+        with self._phase(f"return of {victim}", stopped=victim) as phase:
             phase.seconds["ISRs full"] = self._timed(lambda: self._start_one(victim))
         yield phase
 
     def _roll(self) -> Iterator[Phase]:
         for broker in BROKERS:
-            with self._phase(f"roll {broker}", untouched=broker) as phase:
+            with self._phase(f"roll {broker}", stopped=broker) as phase:
                 phase.seconds["stopped"] = self._timed(lambda gone=broker: self._cluster.stop_broker(gone, TIMEOUT_S))  # type: ignore[misc]
                 phase.seconds["ISRs full"] = self._timed(lambda back=broker: self._start_one(back))  # type: ignore[misc]
             yield phase
@@ -281,8 +279,8 @@ class ScaleBench:
         yield phase
 
     @contextmanager
-    def _phase(self, name: str, untouched: int | None = None) -> Iterator[Phase]:
-        """`untouched` is the broker whose partitions the phase affects; None if it affects no partition of the load."""
+    def _phase(self, name: str, stopped: int | None = None) -> Iterator[Phase]:
+        """Measures a phase. `stopped` is the broker that it kills or stops: load on that broker is not counted. None: all load is."""
         self._say(f"{self._partitions} partitions: {name}")
         phase = Phase(name, self._partitions)
         if self._turns is not None:
@@ -292,7 +290,7 @@ class ScaleBench:
         pids = [pid for broker in BROKERS if (pid := self._cluster.pid(broker)) is not None]
         if self._load is not None:
             rows: Mapping[str, Sequence[float]] = self._ask(f"since {begin}")
-            of_interest = self._load_topics if untouched is None else (f"load-without-{untouched}",)
+            of_interest = self._load_topics if stopped is None else (f"load-without-{stopped}",)
             latencies = sorted(seconds for topic in of_interest for seconds in rows.get(topic, ()))
             if latencies:
                 phase.untouched_p99_ms = 1000 * latencies[int(0.99 * (len(latencies) - 1))]
@@ -395,7 +393,7 @@ class ScaleBench:
         return time.monotonic() - begin
 
     def _log_opening_s(self) -> float:
-        """The longest time in which a broker opened its logs, from its events; 0 without such an event."""
+        """The longest time that a broker took to open its logs, from its event log; 0 for a cluster without event logs."""
         if self._turns is None:
             return 0.0
         opened = [

@@ -85,7 +85,7 @@ class Steady:
             self._sent += 1
             self._poll()
             while (ahead := begin + self._sent / RECORDS_PER_S - time.monotonic()) > 0:
-                # Not in `poll`, which waits for whole milliseconds and for one client.
+                # `poll` cannot wait here: it waits for whole milliseconds and for one client only.
                 time.sleep(min(ahead, POLL_S))
                 self._poll()
         for client in self._producers:
@@ -104,8 +104,10 @@ class Steady:
 
 
 class EachPartition:
-    """Knows the topics, so that a round consists only of the writes. It is made for one round: librdkafka scans all known
-    partitions a thousand times per second, which takes a whole core for ten thousand of them."""
+    """Writes one record to each partition. Learns all partitions before, so that `write` only writes.
+
+    Use it for one round only: librdkafka scans all known partitions a thousand times per second, and ten thousand take a whole core.
+    """
 
     def __init__(self, bootstrap_servers: str, topics: Sequence[str]) -> None:
         settings = {"acks": "all", "linger.ms": 5, "log_level": 0, "queue.buffering.max.messages": 1_000_000}
@@ -145,7 +147,7 @@ class EachPartition:
 @click.command()
 @click.argument("bootstrap_servers")
 def main(bootstrap_servers: str) -> None:
-    """Runs the commands in the module's docstring."""
+    """Run the commands from standard input; the module's docstring lists them."""
     steady: Steady | None = None
     each: EachPartition | None = None
     for line in sys.stdin:

@@ -59,7 +59,7 @@ class StandInBrokers:
         self.last_answer = time.monotonic()
 
     async def quiet(self, requests: int, timeout_s: float) -> None:
-        """Returns after at least `requests` requests, once no more arrive for a while. Raises TimeoutError."""
+        """Returns when at least `requests` requests have arrived, and none for QUIET_S. Raises TimeoutError."""
         begin = time.monotonic()
         async with asyncio.timeout(timeout_s):
             while True:

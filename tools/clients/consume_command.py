@@ -125,9 +125,10 @@ def consume(
                 consumer.subscribe()
             else:
                 consumer.assign(_chosen(topic, partitions, known), start)
-            count = _Reading(consumer, limits, render, signals, commits=group is not None).run()
+            reading = _Reading(consumer, limits, render, signals, commits=group is not None)
+            count = reading.run()
         echo(f"Processed a total of {count} messages", err=True)
-        if max_messages is not None and count < max_messages and not signals.count and not exit_at_end:
+        if max_messages is not None and count < max_messages and reading.has_timed_out and not exit_at_end:
             raise AdminError(f"received only {count} of {max_messages} messages, then none for {timeout_ms} ms")
     if signals.count:
         sys.exit(signals.exit_code)
@@ -135,7 +136,7 @@ def consume(
 
 @dataclass(slots=True)
 class _Reading:
-    """Prints until a limit is reached, a signal arrives, or the reader of our output is gone."""
+    """Prints records until a limit is reached, a signal arrives, or the program that reads the output has ended."""
 
     consumer: KafkaConsumer
     limits: Limits
@@ -143,6 +144,7 @@ class _Reading:
     signals: StopSignals
     commits: bool
     count: int = 0
+    has_timed_out: bool = False
 
     def run(self) -> int:
         """Returns the number of printed records. Raises AdminError."""
@@ -169,10 +171,11 @@ class _Reading:
             if self.limits.at_end and not records and self.consumer.is_at_end:
                 return
             if self._is_over(time.monotonic() - last):
+                self.has_timed_out = True
                 return
 
     def _print(self, records: Sequence[tuple[ReadRecord, Any]]) -> None:
-        """Prints records, and stores each for the commit only once it was written."""
+        """Prints the records, and then allows the commit of their offsets."""
         output = sys.stdout.buffer
         is_terminal = sys.stdout.isatty()
         for record, _ in records:
@@ -182,7 +185,7 @@ class _Reading:
         self.count += len(records)
         if self.commits:
             for _, message in records:
-                self.consumer.printed(message)
+                self.consumer.mark_printed(message)
 
     def _is_over(self, idle_s: float) -> bool:
         """The time to join a group does not count for --timeout-ms. Raises AdminError if joining takes too long."""

@@ -1,4 +1,4 @@
-"""The outcome of each line: only acknowledged lines count as acknowledged. Pure."""
+"""Counts the outcomes of the lines that `ottla produce` has read. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Delivery(Enum):
     """Sent but not answered: it may have been written."""
 
 
-WORDS = {
+FAILURES = {
     Delivery.BAD: "malformed",
     Delivery.REFUSED: "refused",
     Delivery.NOT_SENT: "not sent",
@@ -37,7 +37,7 @@ WORDS = {
 
 @dataclass(slots=True)
 class Deliveries:
-    """Counts of the lines of one topic's input; calls `complain` with a line for each failure, at most COMPLAINTS_MAX times."""
+    """Counts outcomes. Calls `complain` for each of the first COMPLAINTS_MAX failures, and once more if others follow."""
 
     topic: str
     complain: Callable[[str], None]
@@ -46,7 +46,7 @@ class Deliveries:
 
     def add(self, outcome: Delivery, line: int, reason: str = "") -> None:
         self.counts[outcome] += 1
-        if outcome in WORDS:
+        if outcome in FAILURES:
             self.complaints += 1
             if self.complaints <= COMPLAINTS_MAX:
                 self.complain(f"line {line}: {reason}")
@@ -55,7 +55,7 @@ class Deliveries:
 
     @property
     def failed(self) -> int:
-        return sum(self.counts[outcome] for outcome in WORDS)
+        return sum(self.counts[outcome] for outcome in FAILURES)
 
     def summary(self) -> str:
         """How many records were produced."""
@@ -68,7 +68,7 @@ class Deliveries:
 
     def failures(self) -> str:
         """`3 of 5 lines were not acknowledged: 2 refused, 1 unknown (may have been written)`."""
-        kinds = [f"{self.counts[outcome]} {words}" for outcome, words in WORDS.items() if self.counts[outcome]]
+        kinds = [f"{self.counts[outcome]} {words}" for outcome, words in FAILURES.items() if self.counts[outcome]]
         lines = sum(self.counts.values())
         return f"{self.failed} of {lines} lines were not acknowledged: {', '.join(kinds)}"
 

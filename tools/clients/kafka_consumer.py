@@ -149,7 +149,7 @@ class KafkaConsumer:
         self._at_end -= {place.partition for place in partitions}
 
     def read(self, count: int, wait_s: float) -> list[tuple[ReadRecord, Message]]:
-        """Up to `count` records that arrive within `wait_s`, each with its message for `printed`. Raises AdminError."""
+        """Up to `count` records that arrive within `wait_s`, each with its message for `mark_printed`. Raises AdminError."""
         found = []
         self._is_reading = True
         try:
@@ -174,12 +174,12 @@ class KafkaConsumer:
         """Whether every partition that this consumer reads has been read to its end."""
         return self.is_assigned and {place.partition for place in self._client.assignment()} <= self._at_end
 
-    def printed(self, message: Message) -> None:
+    def mark_printed(self, message: Message) -> None:
         """Allows a commit of this record and those before it in its partition."""
         try:
             self._client.store_offsets(message)
         except KafkaException as problem:
-            # Meanwhile the partition moved to another member, which reads again the records that were printed here.
+            # The partition has moved to another member, which will read these records again.
             self._warn(
                 f"offset {message.offset()} of partition {message.partition()} can no longer be committed here: "
                 f"{error_text(problem)}"
@@ -200,8 +200,9 @@ class KafkaConsumer:
             self._client.close()
 
     def _on_error(self, error: KafkaError) -> None:
-        """Warns once per kind of error: the client repeats them while a broker is down. Before reading starts, our own
-        requests report what is wrong.
+        """Warns once per error code, because the client repeats errors while a broker is down.
+
+        Before reading starts there is no warning: `partitions` and `assign` raise the error.
         """
         if self._is_reading and error.code() in PASSING and error.code() not in self._warned:
             self._warned.add(error.code())

@@ -18,6 +18,7 @@ from tools.clients.records import Record
 
 ACKS = {"0": 0, "1": 1, "all": -1}
 QUEUE_FULL_WAIT_S = 0.1
+RETRY_PAUSE_S = 0.1
 NEW_TOPIC_PATIENCE_S = 1.0
 """Brokers learn of a new topic some milliseconds after its creation."""
 
@@ -83,7 +84,7 @@ class KafkaProducer:
             raise AdminError(f"{source}{error_text(problem)}") from None
 
     def partition_count(self, topic: str) -> int:
-        """Raises AdminError if no broker answers, or the topic does not exist."""
+        """The topic's number of partitions. Raises AdminError if no broker answers, or the topic does not exist."""
         deadline = time.monotonic() + NEW_TOPIC_PATIENCE_S
         while True:
             found = topic_partitions(self._client, self._bootstrap_servers, topic)
@@ -91,7 +92,7 @@ class KafkaProducer:
                 return len(found)
             if time.monotonic() > deadline:
                 raise AdminError(f"topic {topic!r} does not exist; create it with `ottla topic create {topic}`")
-            time.sleep(QUEUE_FULL_WAIT_S)
+            time.sleep(RETRY_PAUSE_S)
 
     def send(self, topic: str, record: Record, line: int, stopping: Callable[[], bool]) -> bool:
         """Queues the record. Returns False if `stopping` became true while the queue was full. Raises AdminError."""

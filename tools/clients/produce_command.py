@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 WAIT_S = 0.1
 GRACE_S = 5.0
-"""Time beyond --timeout-ms, after which the client has given up every record."""
+"""Added to --timeout-ms: by then the client has given up every record."""
 
 
 @click.command()
@@ -180,15 +180,15 @@ def _send_lines(
 
 
 def _await_deliveries(producer: KafkaProducer, timeout_s: float, signals: StopSignals) -> None:
-    """Waits until each line has an outcome. A signal during the wait gives up the remaining lines."""
-    told = False
-    seen = max(signals.count, 1)
+    """Waits until each line has an outcome. The first Ctrl-C of the run is only reported; the next gives up the remaining lines."""
+    is_reported = False
+    tolerated = max(signals.count, 1)
     deadline = time.monotonic() + timeout_s + GRACE_S
     while left := producer.serve(WAIT_S):
-        if signals.count and not told:
+        if signals.count and not is_reported:
             echo(f"Waiting for {left} acknowledgements; Ctrl-C stops waiting.", err=True)
-            told = True
-        if signals.count > seen or time.monotonic() > deadline:
+            is_reported = True
+        if signals.count > tolerated or time.monotonic() > deadline:
             producer.give_up()
             return
 

@@ -15,7 +15,7 @@ from tools.clients.records import Header, ReadRecord
 JSON = "json"
 DEFAULT = "%s\\n"
 
-NO_TIME = -1
+MISSING = -1
 """What kcat prints for a missing timestamp, and for the length of null."""
 
 TOKENS: Mapping[str, tuple[str, Callable[[ReadRecord], bytes]]] = MappingProxyType(
@@ -24,11 +24,11 @@ TOKENS: Mapping[str, tuple[str, Callable[[ReadRecord], bytes]]] = MappingProxyTy
         "S": ("value's length (-1: null)", lambda record: _length(record.value)),
         "R": (
             "value's length, 4 bytes, big-endian",
-            lambda record: struct.pack(">i", NO_TIME if record.value is None else len(record.value)),
+            lambda record: struct.pack(">i", MISSING if record.value is None else len(record.value)),
         ),
         "k": ("key", lambda record: record.key or b""),
         "K": ("key's length (-1: null)", lambda record: _length(record.key)),
-        "T": ("timestamp in ms", lambda record: _digits(NO_TIME if record.timestamp is None else record.timestamp)),
+        "T": ("timestamp in ms", lambda record: _digits(MISSING if record.timestamp is None else record.timestamp)),
         "h": ("headers: name=value,...", lambda record: headers_text(record.headers)),
         "t": ("topic", lambda record: record.topic.encode()),
         "p": ("partition", lambda record: _digits(record.partition)),
@@ -41,7 +41,7 @@ ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|(.?))", re.DOTALL)
 
 
 class BadFormat(ValueError):
-    """An unusable format; the message lists the tokens."""
+    """A format with an unknown token or escape; the message lists the known ones."""
 
 
 def record_formatter(template: str) -> Callable[[ReadRecord], bytes]:
@@ -69,7 +69,7 @@ def _pieces(template: str) -> list[str]:
 
 
 def unescape(text: str) -> bytes:
-    """Raises BadFormat for an unknown escape."""
+    """The text with its escapes replaced. Raises BadFormat for an unknown escape."""
     pieces, start = [], 0
     for match in ESCAPE.finditer(text):
         pieces.append(text[start : match.start()].encode())
@@ -112,7 +112,7 @@ def _json_field(name: str, value: bytes | None) -> dict[str, str | None]:
 
 
 def _length(value: bytes | None) -> bytes:
-    return _digits(NO_TIME if value is None else len(value))
+    return _digits(MISSING if value is None else len(value))
 
 
 def _digits(number: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Parses lines into records: a separated key, separated headers, a text for null, or a JSON object. Pure."""
+"""Parses a line of text, or a line with a JSON object, into a record. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class BadLine(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LineRules:
-    """How to split a line: without a separator, lines have no key; `fixed_key` applies to all lines."""
+    """How to parse a line. The key is the text before `key_separator`; without a separator, `fixed_key`.
+
+    A key or value that equals `null_text` is null.
+    """
 
     key_separator: bytes | None = None
     fixed_key: bytes | None = None
@@ -84,7 +87,7 @@ def _text(name: bytes, what: str) -> str:
 
 
 def json_parser(rules: LineRules) -> Callable[[bytes], Record]:
-    """The same for a JSON object with the fields in FIELDS; it raises BadLine."""
+    """Returns a function from a line with a JSON object (see FIELDS) to its record; it raises BadLine."""
 
     def parse(line: bytes) -> Record:
         try:

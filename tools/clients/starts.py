@@ -6,7 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from protocol.numbers import is_plain_number
-from tools.groups.points_in_time import NoTime, parse_datetime_ms
+from tools.points_in_time import NoTime, parse_datetime_ms
 
 OFFSET_MAX = 2**63 - 1
 

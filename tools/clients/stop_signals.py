@@ -18,13 +18,13 @@ class StopSignals:
         self._before: list[object] = []
 
     def __enter__(self) -> Self:
-        self._before = [signal.signal(number, self._noted) for number in SIGNALS]
+        self._before = [signal.signal(number, self._count) for number in SIGNALS]
         return self
 
     def __exit__(self, kind: type[BaseException] | None, problem: object, trace: TracebackType | None) -> None:
         for number, handler in zip(SIGNALS, self._before, strict=True):
             signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def _noted(self, number: int, _frame: FrameType | None) -> None:
+    def _count(self, number: int, _frame: FrameType | None) -> None:
         self.count += 1
         self.exit_code = self.exit_code or 128 + number

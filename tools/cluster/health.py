@@ -1,4 +1,4 @@
-"""Is a cluster healthy? Judged by one broker's Metadata, as `rpk cluster health` does; works for any Kafka. Pure."""
+"""Judges the health of a cluster by one broker's Metadata, as `rpk cluster health` does. For any Kafka. Pure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def assess(
     under_way: Mapping[TopicPartition, Assignment],
     why_leaderless: Mapping[TopicPartition, str] = NOTHING_KNOWN,
 ) -> Health:
-    """A replica that a reassignment is adding does not count as missing. The nodes are those with assigned replicas."""
+    """A replica that a reassignment is adding does not count as missing. A broker that is not live is known by its assigned replicas."""
     live = cluster.live_brokers
     leaderless = []
     under_replicated = []

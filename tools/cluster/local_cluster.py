@@ -18,12 +18,11 @@ from pathlib import Path
 
 from tools.cluster.java import JavaNotFound, find_java
 from tools.cluster.ports import NoFreePorts, accepts_connections, free_ports, is_free
-from tools.cluster.processes import ServerProcess, stop_all
+from tools.cluster.processes import ClusterError, ServerProcess, stop_all
 from tools.cluster.readiness import broker_view, not_ready
 from tools.cluster.run_directory import (
     DEFAULT_DIRECTORY,
     BrokerDirectory,
-    ClusterError,
     RunDirectory,
     local_profile,
     parse_address,
@@ -39,15 +38,15 @@ READY_POLL_S = 0.03
 ANSWER_TIMEOUT_S = 2.0
 ZOOKEEPER_CONNECT_TIMEOUT_S = 5.0
 NOT_FOR_ALL_BROKERS = ("broker.id", "listeners", "advertised.listeners", "log.dirs")
-OWN_WORDS = "ottla broker: "
-"""How a broker's one-line reason for not starting begins."""
+START_ERROR = "ottla broker: "
+"""A broker that cannot start prints one line with this prefix and the reason."""
 UNKNOWN_SETTING = re.compile(r"unknown setting '.*")
 """The end of a broker's warning; the start, which says where the setting is, differs between brokers."""
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
 
 class NotServing(ClusterError):
-    """A process ended without a readable message, or does not become ready: the log may say why."""
+    """A process ended without a START_ERROR line, or did not become ready in time: its log may say why."""
 
 
 class LocalCluster:
@@ -123,7 +122,7 @@ class LocalCluster:
     def problems(self) -> dict[int, str]:
         """Broker id -> why it does not serve, for those that do not."""
         running = {broker.id: broker.address() for broker in self._existing() if self._may_answer(broker.id)}
-        reasons, _ = not_ready(running, running, ANSWER_TIMEOUT_S)
+        reasons = not_ready(running, running, ANSWER_TIMEOUT_S)
         for broker_id in self.broker_ids:
             if broker_id not in running:
                 reasons[broker_id] = "paused" if self.is_paused(broker_id) else "stopped"
@@ -233,7 +232,7 @@ class LocalCluster:
         expected = frozenset(waiting)
         while waiting:
             self._refuse_the_dead(expected)
-            reasons, _ = not_ready(waiting, expected, ANSWER_TIMEOUT_S)
+            reasons = not_ready(waiting, expected, ANSWER_TIMEOUT_S)
             waiting = {broker_id: address for broker_id, address in waiting.items() if broker_id in reasons}
             if waiting and time.monotonic() > deadline:
                 broker_id, reason = next(iter(reasons.items()))
@@ -246,7 +245,7 @@ class LocalCluster:
         """Stops brokers, then ZooKeeper; keeps all data. Returns the names of those that were killed after `timeout` seconds."""
         running = self.running()
         brokers = [process for process in running if process is not self.zookeeper]
-        # The controller comes last: it moves the others' leaderships, and nobody waits for its successor.
+        # The controller stops last: it moves the leaderships of the others, which need not wait for a new controller.
         controller_id = self.controller_id() if len(brokers) > 1 else -1
         last = [process for process in brokers if controller_id >= 0 and process is self._process(controller_id)]
         late = stop_all([process for process in brokers if process not in last], timeout) + stop_all(last, timeout)
@@ -292,7 +291,7 @@ class LocalCluster:
         self.signal(broker_id, signal.SIGSTOP)
 
     def resume(self, broker_id: int) -> None:
-        """SIGCONT."""
+        """Sends SIGCONT."""
         self.signal(broker_id, signal.SIGCONT)
 
     # inside
@@ -364,12 +363,12 @@ class LocalCluster:
         """Raises ClusterError with the last output of a process that should be running but is not."""
         expected = [self._process(broker_id) for broker_id in sorted(broker_ids)]
         if self.zookeeper is not None:
-            expected.insert(0, self.zookeeper)  # brokers end because of it, not the reverse
+            expected.insert(0, self.zookeeper)  # named first: brokers end because ZooKeeper ended, not the reverse
         for process in expected:
             if process.pid() is None:
                 words = process.last_words()
-                if words.startswith(OWN_WORDS):
-                    raise ClusterError(f"{process.name} did not start: {words.removeprefix(OWN_WORDS)}")
+                if words.startswith(START_ERROR):
+                    raise ClusterError(f"{process.name} did not start: {words.removeprefix(START_ERROR)}")
                 raise NotServing(
                     f"{process.name} did not start: {words or 'it printed nothing'}; its log is {process.log_file}"
                 )

@@ -36,7 +36,7 @@ def events_of(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class LogReader:
-    """Continues where it stopped, also if the file was rotated meanwhile."""
+    """Reads a log in steps. Each step continues where the last one ended, also if the file was rotated in between."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -50,7 +50,7 @@ class LogReader:
             self._inode, self._position = status.st_ino, status.st_size
 
     def new_lines(self) -> Iterator[bytes]:
-        """The lines added since the last call. A line that a rotation cut off is returned as far as it is left."""
+        """The lines added since the last call. A line that is not complete yet is returned in parts."""
         for number, part in enumerate(self._unread()):
             with contextlib.suppress(FileNotFoundError), part.open("rb") as file:
                 inode = os.fstat(file.fileno()).st_ino
@@ -62,7 +62,7 @@ class LogReader:
                     yield line
 
     def _unread(self) -> list[Path]:
-        """The file read last and the newer ones; all files if that one was removed."""
+        """The file read last and the newer files; all files if the file read last was removed."""
         parts = parts_of(self._path)
         for number, part in enumerate(parts):
             with contextlib.suppress(FileNotFoundError):

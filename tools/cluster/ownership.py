@@ -1,8 +1,7 @@
-"""Servers that die with the process that started them, however it ends: those of the demo, the benches and the tests.
+"""Servers of the demo, the benches and the tests: they die with the process that started them, even if SIGKILL ended it.
 
-`ottla cluster start` leaves its servers running. A demo's servers belong to the demo: if it and its guard were killed with
-SIGKILL, they would run for ever. So the kernel watches (Linux's PR_SET_PDEATHSIG). It watches the *thread* that started a
-process; therefore one thread, which lives as long as this process, starts all servers.
+The kernel kills them (Linux's PR_SET_PDEATHSIG) when the *thread* that started them ends. Therefore one thread, which lives as long as
+its process, starts all servers. `ottla cluster start` does not use this: it leaves its servers running.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def own_servers() -> None:
 
 
 def start(popen: Callable[[Callable[[], None] | None], Popen]) -> Popen:
-    """Starts a server through `popen`, which gets the `preexec_fn` to use."""
+    """Starts a server: calls `popen` with the `preexec_fn` to use (None for a server that may outlive this process)."""
     return _Starter.of(os.getpid()).start(popen) if _Role.is_owner else popen(None)
 
 

@@ -1,6 +1,6 @@
-"""Free ports for servers that keep them: outside the range that the kernel uses for outgoing connections.
+"""Free ports for servers. If possible, they are outside the range that the kernel uses for outgoing connections.
 
-A client's connection could take a port from that range while its server restarts.
+A client's outgoing connection could take a port from that range while a server restarts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class NoFreePorts(Exception):
 
 
 class ClaimedPorts:
-    """Ports that this process may hand out. Until it ends, no other process takes one of them, even while no server listens there.
+    """Ports that only this process hands out. Until it ends, no other process of ottla does, even while no server listens there.
 
     Otherwise a cluster that starts in another process could take the port of a broker that was just killed. The ports are claimed in
     blocks. A claim is a socket in Linux's abstract namespace, which belongs to the network namespace, as ports do.
@@ -74,7 +74,7 @@ def _claimed_ports(pid: int) -> ClaimedPorts:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a server could listen on that address now. An address of another machine counts as free; others check that."""
+    """Whether no server listens on that address. An address that this machine does not have counts as free: the server reports it."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -1,6 +1,6 @@
-"""A handle on one process that never means another process, even after its pid is reused.
+"""A handle on one process. It never means another process, even after the pid is reused, because it is a pidfd (Linux 5.3 and newer).
 
-Linux: a pidfd. Elsewhere, and on Linux before 5.3, there is only the pid, which is used as it is.
+Where there is no pidfd, the handle has only the pid.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 
 
 class ProcessHandle:
-    """The process that has the pid when the handle is made. Check *afterwards* which process it is: then that process gets the signals."""
+    """The process that has the pid now. First make the handle, then check which process it is: signals go to that process."""
 
     def __init__(self, pid: int) -> None:
         """Raises ProcessLookupError if there is no such process."""

@@ -28,7 +28,11 @@ KILL_TIMEOUT_S = 10.0
 PROC = Path("/proc")
 PID_MAX = 2**22
 OVER = ("Z", "X", "?")
-"""Process states, as in ps, in which only the exit code is left to fetch."""
+"""States of a process that has ended: as in ps, and `?` if it is gone."""
+
+
+class ClusterError(Exception):
+    """A cluster command failed; the message says why and what to do."""
 
 
 @dataclass
@@ -82,8 +86,8 @@ class ServerProcess:
         return None if handle is None else handle.pid
 
     def _find(self) -> ProcessHandle | None:
-        """The process. The handle is taken before the check, because the pid may belong to another program a moment later."""
-        # `poll` alone is not enough: a signal's exception inside of an earlier `poll` leaves its lock taken, and then it says None.
+        """A handle on the process. The check comes after the handle, because the pid may belong to another program a moment later."""
+        # `poll` alone is not enough: if a signal handler raised inside an earlier `poll`, its lock stays taken, and `poll` returns None.
         if self._child is not None and (self._child.poll() is not None or _state(self._child.pid) in OVER):
             self._child = None
         if self._seen is not None and self._seen.is_over() is False and self._is_this(self._seen.pid):
@@ -129,10 +133,10 @@ class ServerProcess:
         return True
 
     def kill(self) -> None:
-        """Sends SIGKILL and waits for the end. It also ends a paused process."""
+        """Sends SIGKILL and waits for the end. It also ends a paused process. Raises ClusterError."""
         self.send(signal.SIGKILL)
         if not self.wait_gone(KILL_TIMEOUT_S):
-            raise TimeoutError(f"{self.name} (pid {self.pid()}) did not end after SIGKILL")
+            raise ClusterError(f"{self.name} (pid {self.pid()}) did not end within {KILL_TIMEOUT_S:g} s of SIGKILL")
 
     def last_words(self) -> str:
         """The last non-empty line of its log."""

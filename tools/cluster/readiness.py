@@ -23,7 +23,7 @@ class BrokerView:
 
 def broker_view(address: tuple[str, int], timeout_s: float) -> BrokerView | None:
     """The answer of the broker at `address`; None without a valid answer."""
-    # Loading Kafka's schemas takes a while, which brokers that were just started can use.
+    # Imported late: loading Kafka's schemas takes a while, in which brokers that were just started can continue.
     from protocol.kafka.api_keys import ApiKey
 
     body = {"topics": [], "allow_auto_topic_creation": False}
@@ -52,12 +52,9 @@ def ask_broker(
         return None
 
 
-def not_ready(
-    addresses: Mapping[int, tuple[str, int]], expected: Collection[int], timeout_s: float
-) -> tuple[dict[int, str], int]:
-    """Broker id -> what is missing, for those of `addresses` that are not ready; and the controller that they name."""
+def not_ready(addresses: Mapping[int, tuple[str, int]], expected: Collection[int], timeout_s: float) -> dict[int, str]:
+    """Broker id -> what is missing, for those of `addresses` that are not ready. A ready broker lists all `expected` brokers."""
     reasons: dict[int, str] = {}
-    controller_id = -1
     for broker_id, address in addresses.items():
         view = broker_view(address, timeout_s)
         if view is None:
@@ -67,9 +64,7 @@ def not_ready(
         elif not view.broker_ids >= set(expected):
             missing = ", ".join(map(str, sorted(set(expected) - view.broker_ids)))
             reasons[broker_id] = f"does not know broker {missing}"
-        else:
-            controller_id = view.controller_id
-    return reasons, controller_id
+    return reasons
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:

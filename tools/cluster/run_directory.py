@@ -18,7 +18,7 @@ from pathlib import Path
 from protocol.numbers import is_plain_number
 from tools.admin.bootstrap import client_endpoints, parse_properties
 from tools.cluster.ports import LOCAL_HOST
-from tools.cluster.processes import ServerProcess
+from tools.cluster.processes import ClusterError, ServerProcess
 from tools.cluster.zookeeper import EmbeddedZooKeeper
 from tools.private_files import write_anew
 
@@ -30,10 +30,6 @@ REPLICATION_FACTOR_MAX = 3
 HEADER = """\
 # Broker {broker_id}, created by `ottla cluster start`. Changes are kept and take effect when the broker restarts.
 """
-
-
-class ClusterError(Exception):
-    """A cluster command failed; the message says why and what to do."""
 
 
 def local_profile(broker_count: int) -> dict[str, str]:
@@ -109,7 +105,7 @@ class BrokerDirectory:
         return endpoints[0]
 
     def listener_addresses(self) -> list[tuple[str, int]]:
-        """All addresses at which this broker will listen, if the port is known in advance."""
+        """The addresses in `listeners` with a fixed port."""
         found = []
         for listener in self.properties().get("listeners", "").split(","):
             host, _, port = listener.partition("://")[2].strip().rpartition(":")
@@ -149,7 +145,10 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """A lock for commands that start or stop: a second command is refused. It ends with the process in any case."""
+        """Holds a lock while a command creates or starts the cluster. Raises ClusterError if another command holds the lock.
+
+        The kernel releases the lock when the process ends.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path, os.O_RDONLY)
@@ -161,7 +160,7 @@ class RunDirectory:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ClusterError(f"another command is starting or stopping the cluster in {self.path}") from None
+                raise ClusterError(f"another command is starting the cluster in {self.path}") from None
             yield
         finally:
             os.close(handle)

@@ -38,7 +38,7 @@ JVM_OPTIONS = (
 )
 
 ZOO_CFG = """\
-# Created by `ottla cluster start`; changes are kept. Times without a unit are milliseconds.
+# Created by `ottla cluster start`; changes are kept. Times are in milliseconds, purgeInterval in hours.
 tickTime=500
 minSessionTimeout=1000
 maxSessionTimeout=60000

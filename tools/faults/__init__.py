@@ -1,1 +1,1 @@
-"""Faults on purpose: roles, actions on processes, seeded schedules, the load meanwhile, and the verdict on its records."""
+"""Faults on purpose: roles, actions on processes, seeded schedules, a load during faults, and the verdict on its records."""

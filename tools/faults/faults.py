@@ -38,7 +38,7 @@ class Victim(Protocol):
 
 @dataclass(frozen=True)
 class Broker:
-    """A broker as a victim. All methods raise ClusterError."""
+    """A broker as a victim. The methods raise ClusterError."""
 
     cluster: LocalCluster
     id: int
@@ -59,7 +59,7 @@ class Broker:
         self.cluster.resume(self.id)
 
     def expire_session(self) -> None:
-        """Ends its session in ZooKeeper. Its process is not informed before ZooKeeper does it."""
+        """Ends the broker's session. The broker learns of it from ZooKeeper only. Raises also LookupError, OSError, ZkError."""
         owner = asyncio.run(self._session_id())
         if owner is None:
             raise ClusterError(f"broker {self.id} is not registered, so it has no session")
@@ -106,7 +106,7 @@ def _zookeeper(cluster: LocalCluster) -> EmbeddedZooKeeper:
     """Raises ClusterError."""
     zookeeper = EmbeddedZooKeeper(Path(cluster.directory) / "zookeeper")
     if not zookeeper.exists():
-        raise ClusterError(f"{cluster.directory} has no ZooKeeper of its own, so none can be harmed")
+        raise ClusterError(f"{cluster.directory} has no ZooKeeper of its own to harm")
     return zookeeper
 
 
@@ -128,7 +128,7 @@ ACTIONS = {
 
 
 def inject(action: str, victims: Sequence[Victim], seconds: float = 0.0) -> float:
-    """Hits all victims, waits, and undoes the fault whatever happens. Returns the time of its end (monotonic seconds)."""
+    """Hits all victims, waits `seconds`, and undoes the fault whatever happens. Returns the time of its end (monotonic seconds)."""
     done: list[Victim] = []
     try:
         for victim in victims:

@@ -28,7 +28,7 @@ READ_TIMEOUT_S = 60.0
 class Load:
     """Produces numbered records with acks=all to every partition in turn, from the start of its `with` to `stop`.
 
-    `padding` ends every value. `settings` are librdkafka's; its defaults hold for the rest.
+    Every value ends with `padding`. `settings` override librdkafka's defaults.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Load:
         self.stop()
 
     def stop(self) -> Journal:
-        """Stops sending. Returns when every record is acknowledged or has failed. Raises TimeoutError."""
+        """Stops sending. Returns when every record was answered, or after a minute: a `Verdict` counts the others as failed."""
         self._stopping.set()
         self._thread.join(DRAIN_S)
         if self._thread.is_alive():
@@ -128,7 +128,7 @@ class Load:
 
 
 class BackgroundReader:
-    """Reads a topic from its start during the faults. `values`: place -> every value that it received for it."""
+    """Reads a topic from its start during the faults. `values`: place -> all values that it received for that place."""
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
         self.values: dict[Place, set[bytes]] = {}
@@ -148,7 +148,7 @@ class BackgroundReader:
         self._consumer.close()
 
     def misread(self, log: Mapping[Place, bytes]) -> dict[Place, set[bytes]]:
-        """What it received that is not in the final log."""
+        """The places for which it received anything else than what is in the final log."""
         return {place: values for place, values in self.values.items() if values != {log.get(place)}}
 
     def _run(self) -> None:
@@ -160,7 +160,7 @@ class BackgroundReader:
 
 
 def read_everything(bootstrap_servers: str, topic: str, partitions: int) -> list[Any]:
-    """Every record of the topic, from the first offset to the present high watermark. Raises KafkaException, TimeoutError."""
+    """Every record of the topic, from the log start to the current high watermark. Raises KafkaException, TimeoutError."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "auto.offset.reset": "error", **READER})
     try:
         ranges = {p: watermarks(consumer, TopicPartition(topic, p)) for p in range(partitions)}
@@ -170,7 +170,9 @@ def read_everything(bootstrap_servers: str, topic: str, partitions: int) -> list
         deadline = time.monotonic() + READ_TIMEOUT_S
         while missing:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{topic} cannot be read to its end, {missing}")
+                raise TimeoutError(
+                    f"{topic} was not read to its end in {READ_TIMEOUT_S:g} s; partition -> high watermark: {missing}"
+                )
             for message in consumer.consume(1000, timeout=0.5):
                 if message.error() is not None:
                     raise KafkaException(message.error())
@@ -183,12 +185,12 @@ def read_everything(bootstrap_servers: str, topic: str, partitions: int) -> list
 
 
 def log_of(records: Iterable[Any]) -> dict[Place, bytes]:
-    """What `read_everything` found, as `Verdict.of` takes it."""
+    """The records of `read_everything` by place, for `Verdict.of`."""
     return {(message.partition(), message.offset()): message.value() or b"" for message in records}
 
 
 def watermarks(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
-    """The first offset and the high watermark. Asks again if the leader that Metadata names does not know yet that it leads."""
+    """The log start and the high watermark. Retries for 30 s while the leader that Metadata names does not know yet that it leads."""
     deadline = time.monotonic() + 30
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Which broker has a role now. Running brokers answer by Metadata and FindCoordinator, so this works without ZooKeeper too."""
+"""Finds the broker that has a role now. Asks running brokers (Metadata, FindCoordinator), so it also works while ZooKeeper is down."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Roles:
         return self._ask(ApiKey.METADATA, METADATA_VERSION, body, _partitions) or {}
 
     def some(self, role: str, order: Sequence[int]) -> Sequence[int]:
-        """The brokers that a role of a schedule stands for: the first ones of `order`, or the controller (without one, the first)."""
+        """The brokers for a role of a schedule: the first ones of `order`, or the controller (the first of `order` if there is none)."""
         if role == "controller":
             return [self.controller() or order[0]]
         return order[: HOW_MANY[role]]

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 THEN = {"nothing": 3, "acknowledgements": 5, "full ISRs": 2}
-"""What a round waits for before the next fault -> its weight."""
+"""What a round waits for after its fault -> the weight of this choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """An action on the brokers that have a role, for `shortest_s` to `longest_s`. `weight`: how likely it is for each further round."""
+    """An action on the brokers that have a role, for `shortest_s` to `longest_s`. `schedule` draws kinds by `weight`."""
 
     action: str
     role: str
@@ -23,7 +23,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A fault takes as many of the first brokers of `order` as it needs. `then`: what to wait for before the next round."""
+    """One fault, which hits the first brokers of `order`. `then` is what to wait for before the next round."""
 
     number: int
     name: str

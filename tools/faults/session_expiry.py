@@ -6,7 +6,7 @@ import socket
 import struct
 
 PASSWORD_SECRET = 0xB3415C00
-"""ZooKeeper's SessionTrackerImpl computes a session's password from its id and this number."""
+"""ZooKeeper computes a session's password from its id and this number (`ZooKeeperServer.superSecret`)."""
 
 
 def expire_session(address: tuple[str, int], session_id: int) -> None:

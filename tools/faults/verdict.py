@@ -104,7 +104,7 @@ def _disorder(log: Mapping[Place, bytes]) -> Iterable[str]:
     for (partition, offset), value in sorted(log.items()):
         digits = DIGITS.search(value)
         if digits is None:
-            continue  # somebody else's
+            continue  # not a record of a load
         number = int(digits[0])
         before = last.get(partition, -1)
         if number < before:

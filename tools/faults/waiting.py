@@ -1,4 +1,4 @@
-"""Waiting for what a fault has set going."""
+"""Waits for the effects of a fault."""
 
 from __future__ import annotations
 

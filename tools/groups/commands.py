@@ -71,7 +71,7 @@ group.add_command(reset_offsets)
 def list_groups(
     states: str | None, types: str | None, bootstrap_server: str | None, command_config: Path | None, output: str
 ) -> None:
-    """List the consumer groups: all, or those in some states."""
+    """List the consumer groups: all, or those of some states or types."""
     wanted_states, wanted_types = _words(states, STATES, "--state"), _words(types, TYPES, "--type")
     with errors_in_one_line():
         client = connect_groups(bootstrap_server, command_config)
@@ -174,27 +174,27 @@ def delete_offsets(
     output: str,
 ) -> None:
     """Delete a group's committed offsets of topics to which no member is subscribed."""
-    names = named_groups(group_names, group_options)
-    if len(names) > 1:
-        raise click.UsageError("give only one group.")
+    if len({*group_names, *group_options}) != 1:
+        raise click.UsageError("give exactly one group.")
+    (name,) = named_groups(group_names, group_options)
     with errors_in_one_line():
         selections = [parse_selection(topic) for topic in topics]
         client = connect_groups(bootstrap_server, command_config)
         counts = client.cluster().partition_counts
-        # The topic itself may have been deleted.
-        for partition in client.committed_offsets(names)[names[0]]:
+        # The topic may have been deleted: its offsets can be deleted all the same.
+        for partition in client.committed_offsets([name])[name]:
             counts[partition.topic] = max(counts.get(partition.topic, 0), partition.partition + 1)
         partitions = sorted(select_partitions(selections, counts))
         with connect_python(bootstrap_server, command_config) as admin:
-            outcomes = admin.delete_group_offsets(names[0], partitions)
-        _print_deletions(names[0], outcomes, output)
+            outcomes = admin.delete_group_offsets(name, partitions)
+        _print_deletions(name, outcomes, output)
         failed: dict[str, list[str]] = {}
         for partition, outcome in sorted(outcomes.items()):
             if outcome is not None:
                 failed.setdefault(outcome[1].rstrip("."), []).append(str(partition))
         if failed:
             reasons = "; ".join(f"{', '.join(where)}: {reason}" for reason, where in failed.items())
-            raise AdminError(f"some offsets of group {names[0]!r} were not deleted: {reasons}")
+            raise AdminError(f"some offsets of group {name!r} were not deleted: {reasons}")
 
 
 def _print_deletions(name: str, outcomes: dict[TopicPartition, tuple[str, str] | None], output: str) -> None:
@@ -213,7 +213,7 @@ def _print_deletions(name: str, outcomes: dict[TopicPartition, tuple[str, str] |
 
 
 def _offset_rows(client: KafkaGroups, groups: Sequence[GroupView]) -> dict[str, list[OffsetRow]]:
-    """Group -> its rows. The log ends are fetched after the commits, so that no lag is negative for that reason."""
+    """Group -> its rows. The log ends are fetched after the committed offsets: the other order could make a lag negative."""
     committed = client.committed_offsets([view.group for view in groups])
     partitions = {partition for offsets in committed.values() for partition in offsets}
     partitions |= {partition for view in groups for member in view.members for partition in member.assignment}
@@ -222,7 +222,7 @@ def _offset_rows(client: KafkaGroups, groups: Sequence[GroupView]) -> dict[str, 
 
 
 def _description_json(view: GroupView, part: str, rows: Sequence[OffsetRow]) -> dict[str, object]:
-    """The state, and `offsets` or `members` if they were requested."""
+    """The group with its state and members, and its `offsets` if they were requested."""
     described = group_json(view)
     if part == OFFSETS:
         described["offsets"] = [row_json(row) for row in rows]

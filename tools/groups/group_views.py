@@ -128,7 +128,7 @@ def remark(group: GroupView) -> str | None:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], widths: Sequence[int]) -> Iterator[str]:
-    """Left-aligned columns of at least `widths` characters, one space between them; None is printed as `-`."""
+    """Left-aligned columns of at least `widths` characters, one space between them; None and empty text are printed as `-`."""
     lines = [header, *([MISSING if value in (None, "") else escaped(str(value)) for value in row] for row in rows)]
     fitted = [max(least, *(len(line[column]) for line in lines)) for column, least in enumerate(widths)]
     for line in lines:

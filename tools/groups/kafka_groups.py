@@ -46,8 +46,8 @@ TYPE_NAMES: Mapping[Any, str] = {ConsumerGroupType.CLASSIC: "Classic", ConsumerG
 UNKNOWN = "Unknown"
 
 ATTEMPT_TIMEOUT_S = 6.0
-"""Time limit of one answer: a client may wait for a dead broker, and a new client finds its successor."""
-AGAIN = frozenset(
+"""Time limit of one attempt: a client may keep waiting for a dead broker; the next attempt uses a new client."""
+RETRIED = frozenset(
     {
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -88,7 +88,7 @@ class KafkaGroups(KafkaAdmin):
     def list_groups(
         self, states: Collection[str] = (), types: Collection[str] = (), *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> tuple[list[ListedGroup], list[str]]:
-        """The consumer groups of those states and types (none: of all), in order, and the errors of single brokers.
+        """The consumer groups of those states and types (empty: of all), in order, and the reasons why groups may be missing.
 
         Raises AdminError.
         """
@@ -164,7 +164,7 @@ class KafkaGroups(KafkaAdmin):
         names = list(dict.fromkeys(groups))
         if not names:
             return {}
-        # Not with confluent-kafka, which may crash here: see `kafka_python_admin`.
+        # confluent-kafka may crash here: see `kafka_python_admin`.
         with closing(
             KafkaPythonAdmin(self._bootstrap_servers, self._command_config, answer_timeout_s=ATTEMPT_TIMEOUT_S)
         ) as admin:
@@ -180,11 +180,11 @@ class KafkaGroups(KafkaAdmin):
         return self._offsets(partitions, OffsetSpec.earliest())
 
     def latest_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset after the last readable record of each partition with a leader. Raises AdminError."""
+        """The high watermark of each partition with a leader. Raises AdminError."""
         return self._offsets(partitions, OffsetSpec.latest())
 
     def offsets_at(self, partitions: Collection[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
-        """The first offset at or after the time, for each partition that has one. Raises AdminError."""
+        """The offset of the first record at or after the time, for each partition with such a record. Raises AdminError."""
         return self._offsets(partitions, OffsetSpec.for_timestamp(time_ms))
 
     def _offsets(self, partitions: Collection[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
@@ -259,7 +259,7 @@ class KafkaGroups(KafkaAdmin):
     ) -> dict[Key, Any]:
         """Key -> its answer, or a KafkaException instead; a key for which `ask` returns no future is left out.
 
-        `ask` gets the keys without an answer and the seconds for this attempt. Answers in `AGAIN` are retried until `timeout_s` has
+        `ask` gets the keys without an answer and the seconds for this attempt. Answers in `RETRIED` are retried until `timeout_s` has
         passed, so requests must be safe to repeat.
         """
         deadline = time.monotonic() + timeout_s
@@ -272,7 +272,7 @@ class KafkaGroups(KafkaAdmin):
                 answers.pop(key, None)
                 if key in futures:
                     answers[key] = self._outcome(futures[key])
-            waiting = [key for key in waiting if key in answers and not AGAIN.isdisjoint(_error_codes(answers[key]))]
+            waiting = [key for key in waiting if key in answers and not RETRIED.isdisjoint(_error_codes(answers[key]))]
             if not waiting or time.monotonic() + RETRY_PAUSE_S >= deadline:
                 return {key: answers[key] for key in keys if key in answers}
             time.sleep(RETRY_PAUSE_S)

@@ -17,7 +17,6 @@ from tools.admin.failures import AdminError
 from tools.admin.input_files import read_file, source_name
 from tools.groups.group_selection import all_groups_option, connect_groups, every_group, group_options, named_groups
 from tools.groups.group_views import DEAD, EMPTY
-from tools.groups.points_in_time import NoTime, parse_datetime_ms, parse_duration_ms
 from tools.groups.reset_plan import (
     LogOffsets,
     ResetPlan,
@@ -33,6 +32,7 @@ from tools.groups.reset_plan import (
     select_partitions,
 )
 from tools.numbers import IntRange
+from tools.points_in_time import NoTime, parse_datetime_ms, parse_duration_ms
 from tools.terminal import echo, echo_data
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ RESETTABLE = frozenset({EMPTY, DEAD})
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """The options: the target, and the partitions (none: those with a committed offset)."""
+class Request:
+    """The target, and the partitions to reset (no `selections`: those with a committed offset)."""
 
     target: Target
     wanted: int | str | None
@@ -130,12 +130,12 @@ def reset_offsets(
     )
     scopes = bool(topics) + all_topics + (target is Target.FILE)
     if scopes != 1:
-        raise click.UsageError("missing partitions: use --topic, --all-topics or --from-file.")
+        raise click.UsageError("use exactly one of --topic, --all-topics and --from-file.")
     with errors_in_one_line():
-        wish = Wish(target, wanted, tuple(parse_selection(topic) for topic in topics))
+        request = Request(target, wanted, tuple(parse_selection(topic) for topic in topics))
         client = connect_groups(bootstrap_server, command_config)
         chosen = every_group(client) if all_groups else names
-        plans, failures = _plans(client, chosen, wish)
+        plans, failures = _plans(client, chosen, request)
         for plan in plans:
             for warning in plan.warnings:
                 echo(f"Warning: {warning}", err=True)
@@ -147,7 +147,7 @@ def reset_offsets(
 
 
 def _one_target(given: Mapping[Target, int | str | bool | None]) -> tuple[Target, int | str | None]:
-    """The one target option, with its time already parsed. Raises UsageError."""
+    """The target option and its value; a time or duration is parsed into a time in milliseconds. Raises UsageError."""
     chosen = [(target, value) for target, value in given.items() if value is not None]
     if len(chosen) != 1:
         raise click.UsageError(f"use exactly one of {', '.join(target.value for target in given)}.")
@@ -164,11 +164,11 @@ def _one_target(given: Mapping[Target, int | str | bool | None]) -> tuple[Target
     return target, value
 
 
-def _plans(client: KafkaGroups, names: Sequence[str], wish: Wish) -> tuple[list[ResetPlan], list[str]]:
+def _plans(client: KafkaGroups, names: Sequence[str], request: Request) -> tuple[list[ResetPlan], list[str]]:
     """The plan of each group that can be reset, and the reasons why others cannot. Raises AdminError."""
     counts = client.cluster().partition_counts
-    selected = select_partitions(wish.selections, counts)
-    from_file = _offsets_from_file(wish, names, counts)
+    selected = select_partitions(request.selections, counts)
+    from_file = _offsets_from_file(request, names, counts)
     active = {view.group: view.state for view in client.describe_groups(names) if view.state not in RESETTABLE}
     failures = [
         f"Assignments can only be reset if the group '{name}' is inactive, but the current state is {state}; "
@@ -183,28 +183,28 @@ def _plans(client: KafkaGroups, names: Sequence[str], wish: Wish) -> tuple[list[
     partitions: dict[str, Collection[TopicPartition]] = {}
     for name in idle:
         try:
-            partitions[name] = _partitions(name, wish, selected, committed[name], from_file.get(name, {}))
+            partitions[name] = _partitions(name, request, selected, committed[name], from_file.get(name, {}))
         except AdminError as problem:
             failures.append(str(problem))
-    logs = _log_offsets(client, {partition for found in partitions.values() for partition in found}, wish)
+    logs = _log_offsets(client, {partition for found in partitions.values() for partition in found}, request)
     plans = []
     for name in partitions:
-        wanted = from_file[name] if wish.target is Target.FILE else wish.wanted
+        wanted = from_file[name] if request.target is Target.FILE else request.wanted
         assert not isinstance(wanted, str)
         try:
-            plans.append(plan_reset(name, partitions[name], wish.target, wanted, committed[name], logs))
+            plans.append(plan_reset(name, partitions[name], request.target, wanted, committed[name], logs))
         except AdminError as problem:
             failures.append(str(problem))
     return plans, failures
 
 
 def _offsets_from_file(
-    wish: Wish, names: Sequence[str], counts: Mapping[str, int]
+    request: Request, names: Sequence[str], counts: Mapping[str, int]
 ) -> dict[str, dict[TopicPartition, int]]:
     """Group -> partition -> offset; empty for other targets. Raises AdminError."""
-    if wish.target is not Target.FILE:
+    if request.target is not Target.FILE:
         return {}
-    file = str(wish.wanted)
+    file = str(request.wanted)
     offsets = parse_reset_file(read_file(file), source_name(file), names)
     for partition in sorted({partition for found in offsets.values() for partition in found}):
         select_partitions([TopicSelection(partition.topic, (partition.partition,))], counts)
@@ -213,13 +213,13 @@ def _offsets_from_file(
 
 def _partitions(
     name: str,
-    wish: Wish,
+    request: Request,
     selected: Sequence[TopicPartition],
     committed: Collection[TopicPartition],
     from_file: Collection[TopicPartition],
 ) -> Collection[TopicPartition]:
-    """Raises AdminError for a group without offsets to reset."""
-    if wish.target is Target.FILE:
+    """The partitions of this group to reset. Raises AdminError if there are none."""
+    if request.target is Target.FILE:
         return from_file
     if selected:
         return selected
@@ -228,13 +228,13 @@ def _partitions(
     return committed
 
 
-def _log_offsets(client: KafkaGroups, partitions: Collection[TopicPartition], wish: Wish) -> LogOffsets:
-    """The offsets that the target needs, and always the log ends, which show the partitions with a leader."""
+def _log_offsets(client: KafkaGroups, partitions: Collection[TopicPartition], request: Request) -> LogOffsets:
+    """The log ends, which show the partitions with a leader, and the other offsets that the target needs."""
     latest = client.latest_offsets(partitions)
-    if wish.target in (Target.DATETIME, Target.DURATION):
-        assert isinstance(wish.wanted, int)
-        return LogOffsets(latest=latest, at_time=client.offsets_at(partitions, wish.wanted))
-    if wish.target in (Target.LATEST, Target.CURRENT):
+    if request.target in (Target.DATETIME, Target.DURATION):
+        assert isinstance(request.wanted, int)
+        return LogOffsets(latest=latest, at_time=client.offsets_at(partitions, request.wanted))
+    if request.target in (Target.LATEST, Target.CURRENT):
         return LogOffsets(latest=latest)
     earliest = client.earliest_offsets(partitions)
     # A leader may disappear between the two requests.

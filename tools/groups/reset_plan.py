@@ -88,7 +88,7 @@ def plan_reset(
             case Target.CURRENT, _:
                 new = latest if current is None else current
             case ((Target.DATETIME | Target.DURATION), _):
-                # As in Kafka: without a record that new, the end.
+                # As in Kafka: the log end, if no record is that recent.
                 new = logs.at_time.get(partition, latest)
             case Target.SHIFT, int(shift):
                 if current is None:
@@ -132,7 +132,7 @@ class TopicSelection:
 
 
 def parse_selection(text: str) -> TopicSelection:
-    """Raises AdminError that says how to write it."""
+    """Parses `t` or `t:0,1`. Raises AdminError, which says how to write a selection."""
     topic, colon, numbers = text.partition(":")
     try:
         partitions = tuple(dict.fromkeys(_number(number) for number in numbers.split(","))) if colon else None

@@ -1,6 +1,6 @@
 """What one broker answers to clients: its Metadata, its configs, and the reassignments if it is the controller.
 
-Each broker is asked over its own connection, because their answers are to be compared; a client library would ask any broker.
+The brokers' answers are compared, so each broker is asked over a connection to its address; a client library would ask any broker.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PartitionFacts:
 
 @dataclass(slots=True)
 class BrokerView:
-    """One broker's answers; `configs` and `reassignments` are None if unsupported or not requested."""
+    """One broker's answers. `configs` is None without an answer; so is `reassignments`, for which only the controller is asked."""
 
     controller: int | None
     brokers: dict[int, Address]

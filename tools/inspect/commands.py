@@ -1,4 +1,4 @@
-"""`ottla inspect`: znodes (compares ZooKeeper with the brokers), and the contents of disks."""
+"""`ottla inspect znodes`: compares ZooKeeper with the brokers. The other commands of `ottla inspect` are in `log_commands`."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def znodes(
         print_json(comparison_json(rows, view, differences_only=differences_only))
     else:
         echo_lines(comparison_lines(rows, view, differences_only=differences_only))
-    if view.rubbish or any(row.is_different for row in rows):
+    if view.unreadable or any(row.is_different for row in rows):
         sys.exit(1)
 
 
 async def look(
     zookeeper: str, bootstrap_server: str | None, topics: Collection[str] | None
 ) -> tuple[ZooKeeperView, list[Row]]:
-    """Both views; they are read again a few times while they differ. Raises AdminError."""
+    """ZooKeeper's view, and its comparison with the brokers. Reads both up to ATTEMPTS times, until they agree. Raises AdminError."""
     reader = ZooKeeperReader(zookeeper)
     try:
         await reader.open()
@@ -113,7 +113,7 @@ def brokers_to_ask(view: ZooKeeperView, bootstrap_server: str | None) -> dict[in
         host, separator, port = server.strip().rpartition(":")
         if not separator or not is_plain_number(port):
             raise AdminError(f"--bootstrap-server {server}: expected host:port")
-        told = live_brokers((host, int(port)))
-        if told is not None:
-            return told
+        answer = live_brokers((host, int(port)))
+        if answer is not None:
+            return answer
     raise AdminError(f"no broker answers at {bootstrap_server}; check the address and that the cluster runs")

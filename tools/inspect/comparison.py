@@ -22,6 +22,14 @@ MISSING = "missing"
 NONE = "none"
 SAYS_NOTHING = "-"
 MARK = "!= "
+SECRET_KEYS = (
+    "password",
+    "sasl.jaas.config",
+    "ssl.keystore.key",
+    "ssl.keystore.certificate.chain",
+    "ssl.truststore.certificates",
+)
+"""Parts of the names of Kafka's dynamic configs of type PASSWORD. Kafka writes a listener's prefix before the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +116,7 @@ def _partition_rows(zookeeper: ZooKeeperView, brokers: Mapping[int, BrokerView |
 
 
 def _to_be_deleted(zookeeper: ZooKeeperView) -> set[str]:
-    """Topics that brokers no longer show to clients; this is pending work, not a difference."""
+    """Topics under deletion: brokers no longer show them to clients, which is not a difference."""
     parent = DeleteTopicZNode.path("")
     return {path.removeprefix(parent) for path in zookeeper.pending if path.startswith(parent)}
 
@@ -146,10 +154,14 @@ def _config_rows(zookeeper: ZooKeeperView, brokers: Mapping[int, BrokerView | No
         told = {broker: _told_configs(view, entity) for broker, view in brokers.items()}
         for key in sorted({*known, *(key for configs in told.values() for key in configs or {})}):
             cells = {
-                broker: None if configs is None or "password" in key else configs.get(key, NONE)
+                broker: None if configs is None or _is_secret(key) else configs.get(key, NONE)
                 for broker, configs in told.items()
             }
-            yield Row(str(entity), key, "(secret)" if "password" in key else known.get(key, NONE), cells)
+            yield Row(str(entity), key, "(secret)" if _is_secret(key) else known.get(key, NONE), cells)
+
+
+def _is_secret(key: str) -> bool:
+    return any(part in key for part in SECRET_KEYS)
 
 
 def _told_configs(view: BrokerView | None, entity: Entity) -> Mapping[str, str] | None:
@@ -183,7 +195,7 @@ def comparison_lines(rows: list[Row], zookeeper: ZooKeeperView, *, differences_o
         yield ""
     for path, content in zookeeper.pending.items():
         yield f"pending: {path} {content}"
-    for path, reason in zookeeper.rubbish.items():
+    for path, reason in zookeeper.unreadable.items():
         yield f"unreadable: {path}: {reason}"
     count = sum(1 for row in rows if row.is_different)
     yield f"{count} differences" if count != 1 else "1 difference"
@@ -204,6 +216,6 @@ def comparison_json(rows: list[Row], zookeeper: ZooKeeperView, *, differences_on
             if row.is_different or not differences_only
         ],
         "pending": zookeeper.pending,
-        "unreadable": zookeeper.rubbish,
+        "unreadable": zookeeper.unreadable,
         "differences": sum(1 for row in rows if row.is_different),
     }

@@ -1,6 +1,6 @@
 """Checks the consistency of a log directory (INV-19, INV-21): `ottla inspect verify`.
 
-A running broker writes meanwhile. Therefore checkpoints are read before the logs, which only grow after that; an unfinished
+A running broker writes during the check. Therefore checkpoints are read first, because logs only grow afterwards; an unfinished
 last batch is not a finding; and findings are checked again (`settled`), so that only lasting ones are reported.
 """
 
@@ -160,7 +160,7 @@ def _epochs(facts: LogFacts) -> list[tuple[int, int]]:
 
 
 class _Scan:
-    """Scans the batches of a log once."""
+    """Checks the batches of a log, and collects what the checks of its other files need."""
 
     def __init__(self, facts: LogFacts, known: Checkpoints, tp: TopicPartition, epochs: list[tuple[int, int]]) -> None:
         self.positions: dict[int, dict[int, BatchHeader]] = {}
@@ -171,7 +171,7 @@ class _Scan:
         self._epochs = epochs
         self._end = -1
         self._epoch = -1
-        self._told_epoch = False
+        self._epoch_is_reported = False
 
     def segment(self, base: int, following: int | None) -> None:
         facts, name = self._facts, f"{base:020d}.log"
@@ -185,7 +185,7 @@ class _Scan:
             if not found.is_intact:
                 facts.add(name, where, "the CRC does not match", FOLLOWER_COPIES)
             if header.base_offset < self._end or header.last_offset_delta < 0:
-                problem = f"found a batch of {header.base_offset} to {header.last_offset}, expected {self._end}"
+                problem = f"found offsets {header.base_offset} to {header.last_offset}, expected {self._end} or more"
                 facts.add(name, where, problem, FOLLOWER_COPIES)
             if following is not None and header.last_offset >= following:
                 facts.add(
@@ -217,8 +217,8 @@ class _Scan:
             last = (header.base_sequence + header.last_offset_delta) & 0x7FFFFFFF
             self.last_of_producer.setdefault(header.producer_id, []).append((header.last_offset, last))
         at = bisect.bisect_right(self._epochs, header.base_offset, key=lambda entry: entry[1]) - 1
-        if at >= 0 and self._epochs[at][0] != header.partition_leader_epoch and not self._told_epoch:
-            self._told_epoch = True
+        if at >= 0 and self._epochs[at][0] != header.partition_leader_epoch and not self._epoch_is_reported:
+            self._epoch_is_reported = True
             problem = f"it has epoch {self._epochs[at][0]}, but the batch has {header.partition_leader_epoch}"
             facts.add(disk_files.LEADER_EPOCHS, f"offset {header.base_offset}", problem, CHECKPOINT_REMOVED)
 
@@ -231,7 +231,7 @@ class _Scan:
         self._facts.add(name, f"position {found.position}", found.reason, advice)
 
     def may_be_torn(self, base: int) -> bool:
-        """The end of the last segment may be lost in an unclean stop while its indexes remain: the next start rebuilds them."""
+        """Whether an unclean stop may have lost the end of this segment but not of its indexes. The next start rebuilds those."""
         return base == max(self.positions) and not self._known.was_clean
 
     def holds(self, offset: int) -> bool:
@@ -254,9 +254,9 @@ class _Scan:
                 problem = f"it has {offsets[tp]}, but the log ends at {facts.end_offset}"
                 advice = "records are lost here: the next start copies them from the leader; check the disk"
                 facts.findings.append(Finding(str(facts.directory.parent / name), str(tp), problem, advice))
-        # If the end of the log that it describes was lost, the next start truncates it with the log.
-        is_sure = self._known.was_clean or self._known.is_running
-        if self._epochs and self._epochs[-1][1] > facts.end_offset and is_sure:
+        # After an unclean stop the end of the log may be lost: the next start then truncates the epochs too.
+        is_complete = self._known.was_clean or self._known.is_running
+        if self._epochs and self._epochs[-1][1] > facts.end_offset and is_complete:
             problem = (
                 f"epoch {self._epochs[-1][0]} starts at {self._epochs[-1][1]}, but the log ends at {facts.end_offset}"
             )
@@ -344,5 +344,5 @@ def _wrong_producers(directory: Path, base: int, scan: _Scan) -> Iterator[tuple[
         if not batches or row.last_offset < 0 or batches[-1] == (row.last_offset, row.last_sequence):
             continue
         if batches[-1][0] >= row.last_offset or scan.holds(row.last_offset):
-            told = f"sequence {row.last_sequence} at offset {row.last_offset}"
-            yield f"producer {producer_id}", f"it has {told}, but the log has {batches[-1][1]} at {batches[-1][0]}"
+            said = f"sequence {row.last_sequence} at offset {row.last_offset}"
+            yield f"producer {producer_id}", f"it has {said}, but the log has {batches[-1][1]} at {batches[-1][0]}"

@@ -1,6 +1,6 @@
-"""Reads the files of a broker's log directory from Kafka's formats, without the broker's code, which this is to check.
+"""Reads the files of a broker's log directory in Kafka's formats. Does not use the broker's code, because it checks that code.
 
-A running broker may append, roll and remove meanwhile: a removed file reads as None or empty.
+A running broker may append to files, and add and remove files: a removed file reads as None or empty.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 _ABORTED_ENTRY = struct.Struct(">hqqqq")
 _LOCK_KINDS = ("FLOCK", "OFDLCK", "POSIX")
-"""ottla locks the first two, Kafka the last."""
+"""How /proc/locks names the locks of a log directory: a broker of ottla takes the first two, Kafka takes the last."""
 
 
 class BadFile(ValueError):
@@ -199,7 +199,7 @@ def topic_id(directory: Path) -> str | None:
 
 
 def meta(log_dir: Path) -> dict[str, str]:
-    """The content of meta.properties. Raises BadFile, OSError."""
+    """The content of meta.properties; empty if the file does not exist. Raises BadFile, OSError."""
     data = read(log_dir / META)
     if data is None:
         return {}
@@ -230,7 +230,7 @@ def _entries(path: Path, layout: struct.Struct) -> list[tuple[int, int]] | None:
         return None
     if len(data) % layout.size:
         raise BadFile(f"{len(data)} bytes are not a multiple of {layout.size}")
-    # A running or killed Kafka has 10 MB of zeros there. No entry is all zero, because a segment's first batch gets none.
+    # A running or killed Kafka leaves up to 10 MB of zeros at the end. No entry is all zeros: a segment's first batch gets no entry.
     used = len(data.rstrip(b"\0"))
     rows: list[tuple[int, int]] = list(layout.iter_unpack(data[: -(-used // layout.size) * layout.size]))
     return rows
@@ -265,7 +265,7 @@ def producer_snapshot(path: Path) -> list[ProducerRow] | None:
 
 
 def is_in_use(log_dir: Path) -> bool:
-    """Whether a process holds its lock, as far as Linux shows it. Does not touch the lock, which a starting broker must get."""
+    """Whether /proc/locks lists the directory's lock. Does not try to take the lock, because a starting broker must get it."""
     try:
         inode = (log_dir / LOCK).stat().st_ino
         rows = Path("/proc/locks").read_text().splitlines()

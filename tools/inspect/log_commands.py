@@ -26,7 +26,11 @@ INSIDE = "a partition's directory, for example DIR/orders-0, or one of its .log 
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
 @click.option("--records", is_flag=True, help="show the records of each batch: time, key, value, headers")
 @click.option(
-    "--from-offset", type=IntRange(min=0), default=0, metavar="OFFSET", help="start at the batch with this offset"
+    "--from-offset",
+    type=IntRange(min=0),
+    default=0,
+    metavar="OFFSET",
+    help="start at the batch that contains this offset",
 )
 @format_option
 def log_command(paths: Sequence[Path], records: bool, from_offset: int, output: str) -> None:
@@ -70,7 +74,7 @@ def _content(path: Path, records: bool, from_offset: int) -> dict[str, object]:
 def verify(directories: Sequence[Path], cluster: Path | None, output: str) -> None:
     """Check log directories (log.dirs) or partitions' directories, and compare replicas that are in several of them.
 
-    Checks CRCs, order, indexes, epochs, checkpoints and producer snapshots. Brokers may run. The exit code is 1 with findings.
+    Checks CRCs, order, indexes, epochs, checkpoints and producer snapshots. Brokers may run. The exit code is 1 if there are findings.
     """
     if not directories and cluster is None:
         raise click.UsageError("missing directories: give entries of log.dirs, or --cluster RUN_DIR.")

@@ -19,6 +19,7 @@ COLUMNS = ("POSITION", "OFFSETS", "COUNT", "BYTES", "EPOCH", "TIMESTAMP", "CODEC
 MARKERS = {0: "abort", 1: "commit"}
 VALUE_CHARACTERS = 120
 _TIME_MAX = 253_402_300_799_999
+"""The last millisecond of the year 9999: `datetime` has no later times."""
 
 
 def time_text(timestamp_ms: int) -> str:
@@ -57,7 +58,7 @@ def _marker(found: StoredBatch) -> list[str]:
 
 
 def directory_content(directory: Path, *, records: bool, from_offset: int) -> dict[str, Any]:
-    """`{directory, topic_id, segments, leader_epochs, producer_snapshots}`; a broken file has `error` instead."""
+    """`{directory, topic_id, segments, leader_epochs, producer_snapshots}`; an unreadable file is `{error}`."""
     files = disk_files.segment_files(directory)
     bases = [base for base, suffixes in files.items() if "log" in suffixes]
     shown = [

@@ -32,7 +32,7 @@ Value = TypeVar("Value")
 
 @dataclass(slots=True)
 class ZooKeeperView:
-    """The znodes of a cluster, or of some of its topics. `rubbish` has the unreadable ones, with reasons."""
+    """The znodes of a cluster, or of some of its topics. `unreadable`: path -> why its content cannot be parsed."""
 
     controller: int | None = None
     controller_epoch: int | None = None
@@ -42,7 +42,7 @@ class ZooKeeperView:
     states: dict[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
     configs: dict[Entity, dict[str, str]] = field(default_factory=dict)
     pending: dict[str, str] = field(default_factory=dict)
-    rubbish: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
 
 
 class ZooKeeperReader:
@@ -53,7 +53,7 @@ class ZooKeeperReader:
         addresses, slash, chroot = hosts.partition("/")
         self._hosts = hosts
         self._root = (slash + chroot).rstrip("/")
-        # The session would create the chroot.
+        # The session gets no chroot: it would create a missing one.
         self._session = ZooKeeperSession(addresses, session_timeout_ms=SESSION_TIMEOUT_MS)
 
     async def open(self) -> None:
@@ -151,7 +151,7 @@ def _decoded(
     try:
         return decode(node[0])
     except ValueError as problem:
-        view.rubbish[path] = str(problem)
+        view.unreadable[path] = str(problem)
         return None
 
 

@@ -47,3 +47,8 @@ def ignore_from_now() -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+
+
+def interruption_was_handled() -> None:
+    """Call it in the handler of Interrupted if the program goes on."""
+    signal.setitimer(signal.ITIMER_REAL, 0)

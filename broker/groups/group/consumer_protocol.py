@@ -14,14 +14,14 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 LISTS_REMEMBERED = 16
 TOPICS_READ_MAX = 50_000
 """Topic names that are read per group, which takes 20 ms. If a group has more, its topics are not known. A list that many members
-share is read once."""
+have in common is read once, if it is among the first LISTS_REMEMBERED lists."""
 
 _VERSION_AND_COUNT = struct.Struct(">hi")
 _LENGTH = struct.Struct(">h")
 
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
-    """The topics; None if the subscription cannot be read: the group's topics are then not known."""
+    """The topics of one member; None if the subscription cannot be read."""
     return topics_of_all((subscription,))
 
 

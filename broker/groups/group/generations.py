@@ -25,7 +25,7 @@ from broker.groups.group.states import Cause, GroupState, next_state
 from protocol.errors import ErrorCode
 
 ABSENT_MEMBERS_RETRY_S = 1.0
-"""Minimum time between two checks whether static members that are away have rejoined."""
+"""Minimum time to wait again when only static members are left, and none has rejoined."""
 
 TransitionListener = Callable[[GroupState, Cause, GroupState], None]
 """Called after each transition: from, why, to."""
@@ -33,9 +33,9 @@ TransitionListener = Callable[[GroupState, Cause, GroupState], None]
 
 @dataclass(slots=True)
 class Gathering:
-    """PreparingRebalance ends at `ends_s` at the latest. If it is `delayed`, because the group was empty, it does not end earlier.
+    """The first half of a rebalance, until `ends_s` at the latest. If it is `delayed`, because the group was Empty, it never ends earlier.
 
-    The delay (`group.initial.rebalance.delay.ms`) starts again while new members join, until `remaining_s` is used up.
+    The delay (`group.initial.rebalance.delay.ms`) is repeated while new members join, until `remaining_s` is used up.
     """
 
     ends_s: float = NEVER
@@ -64,7 +64,7 @@ class Moment:
 
 
 class Generations:
-    """`number` is the current generation. `state_since_ms`: wall clock; -1 before the first transition, or if not known."""
+    """`number` is the current generation. `state_since_ms`: by the wall clock; -1 before the first transition, or if not known."""
 
     def __init__(
         self,
@@ -248,14 +248,14 @@ class Generations:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When `advance` next has something to do, in monotonic seconds."""
+        """When `advance` next has something to do, in monotonic seconds; None: never."""
         deadline_s = min(self._members.next_expiry_s, self._syncs_due_s)
         if self.state is GroupState.PREPARING_REBALANCE:
             deadline_s = min(deadline_s, self._gathering.ends_s)
         return None if deadline_s == NEVER else deadline_s
 
     def advance(self) -> None:
-        """Expires pending ids, sessions and missing SyncGroups that are due."""
+        """Removes pending ids, members whose sessions have ended, and members whose SyncGroups are overdue."""
         now_s = self._at.now_s
         if now_s >= self._members.next_expiry_s:
             self._expire_sessions(now_s)
@@ -265,13 +265,13 @@ class Generations:
     def _expire_sessions(self, now_s: float) -> None:
         self._members.expire_pending(now_s)
         for member in self._members.expired(now_s):
-            # The removal of an earlier member may have started a rebalance that answered this member: its session started again.
+            # The removal of an earlier member may have started a rebalance, which answers this member and restarts its session.
             if member.expires_s() <= now_s:
                 self.remove_member(member, Cause.SESSION_ENDED)
         self._members.find_next_expiry(now_s + EXPIRY_LOOK_S)
 
     def _expire_syncs(self) -> None:
-        """Removes members that joined and did not send a SyncGroup (KAFKA-9752), in Stable too."""
+        """Removes members that joined and sent no SyncGroup (KAFKA-9752), in Stable too."""
         self._syncs_due_s = NEVER
         for member in [member for member in self._members.by_id.values() if member.sync_due]:
             self.remove_member(member, Cause.SYNC_TIMED_OUT)
@@ -323,7 +323,7 @@ class Generations:
         )
 
     def store(self, assignments: Mapping[str, bytes]) -> int:
-        """Stores the group with these assignments; members without one in them keep theirs. Returns the store's number."""
+        """Stores the group with these assignments; other members keep theirs. Returns the number of the store."""
         return self._outbox.store(self.metadata(assignments, self.state_since_ms))
 
     def metadata(self, assignments: Mapping[str, bytes], since_ms: int) -> GroupMetadata:

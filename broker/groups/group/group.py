@@ -3,7 +3,7 @@
 `Group` checks each request and hands it to its parts: `Members`, `Generations` (the state, and the steps to the next generation),
 `StaticReplacements` (static members that rejoin). Effects collect in the `Outbox`. Every ticket is answered exactly once.
 
-INV-24, each partition has one owner in a generation:
+INV-24, in one generation each partition has one owner:
 - nobody receives an assignment before it is stored below the high watermark;
 - only the leader's first assignment of a generation counts;
 - SyncGroup, Heartbeat and OffsetCommit with another generation, or with an id that no member has now, are refused. Only an Empty
@@ -42,13 +42,13 @@ from broker.groups.group.static_members import StaticReplacements
 from protocol.errors import ErrorCode
 
 
-def needs_member_id(request: JoinRequest) -> bool:
-    """True for a new dynamic member: the answer gives it an id, and it joins again with that id (KIP-394)."""
+def gets_only_an_id(request: JoinRequest) -> bool:
+    """True for a new dynamic member: the answer has its id, and it joins again with that id (KIP-394)."""
     return request.member_id == NO_MEMBER and request.instance_id is None and request.needs_member_id
 
 
 class Group:
-    """A group in memory; see `docs/GROUPS.md`."""
+    """One group; `docs/GROUPS.md` explains the protocol."""
 
     def __init__(
         self, group_id: str, settings: GroupSettings, *, on_transition: TransitionListener | None = None
@@ -70,7 +70,7 @@ class Group:
         *,
         on_transition: TransitionListener | None = None,
     ) -> Group:
-        """The group as it was stored: Stable, or Empty without members. If it has too many members now, a rebalance starts.
+        """The group as it was stored: Stable, or Empty without members. If it has more than `group.max.size`, a rebalance starts.
 
         Every member's session starts again.
         """
@@ -96,7 +96,7 @@ class Group:
 
     @property
     def state_since_ms(self) -> int:
-        """Wall clock; -1 before the first transition, or if not known."""
+        """Milliseconds of the wall clock; -1 before the first transition, or if not known."""
         return self._generations.state_since_ms
 
     @property
@@ -138,7 +138,7 @@ class Group:
         return self._generations.subscribed_topics
 
     def is_subscribed(self, topic: str) -> bool:
-        """True also if the topics are not known, to be on the safe side (KIP-496)."""
+        """True if a member subscribes to the topic, or if the topics are not known (KIP-496)."""
         topics = self._generations.subscribed_topics
         return topics is None or topic in topics
 
@@ -209,9 +209,9 @@ class Group:
         """Checks `group.max.size`, MEMBERS_MAX and GROUP_BYTES_MAX. In PreparingRebalance only members that have joined count, so
         the last to rejoin are refused.
 
-        A static member that rejoins takes its own place (Kafka refuses it in a full group), except in PreparingRebalance if others
-        have filled the group. Unused member ids are limited to the maximum number of members, or to PENDING_OF_A_GROUP if that is
-        more (Kafka has no limit). When the limit is reached, an id that was not used for PENDING_IS_OLD_S is dropped.
+        A static member that rejoins takes its own place (Kafka refuses it in a full group), unless others have filled the group in
+        PreparingRebalance. There are at most as many unused member ids as members are allowed, or PENDING_OF_A_GROUP if that is more
+        (Kafka has no limit). At that limit, ids that were given out more than PENDING_IS_OLD_S ago are dropped.
         """
         members = self._members
         size_max = min(self._settings.max_size, MEMBERS_MAX)
@@ -229,7 +229,7 @@ class Group:
             return True
         else:
             size = len(members)
-        if needs_member_id(request):
+        if gets_only_an_id(request):
             pending_max = max(size_max, PENDING_OF_A_GROUP)
             given_before_s = self._at.now_s - PENDING_IS_OLD_S
             while len(members.pending) >= pending_max:
@@ -239,7 +239,7 @@ class Group:
 
     def growth(self, request: JoinRequest) -> int:
         """Approximate bytes that the request would add to the group."""
-        if needs_member_id(request):
+        if gets_only_an_id(request):
             return 0
         member = self._known_member(request)
         size = Member.joining(request, request.new_member_id).size()
@@ -252,7 +252,7 @@ class Group:
         old_id = self._members.of_instance(request.instance_id)
         if old_id is not None:
             self._replacements.replace(self.members[old_id], request, ticket)
-        elif needs_member_id(request):
+        elif gets_only_an_id(request):
             # The client may be gone before the answer reaches it, so the id is not a member yet. It expires unless the client joins.
             until_s = self._at.now_s + request.session_timeout_ms / 1000
             self._members.await_member(request.new_member_id, self._at.now_s, until_s)
@@ -278,7 +278,7 @@ class Group:
             generations.rejoin(member, request, ticket)
             generations.start_rebalance(Cause.LEADER_REJOINED)
         else:
-            # Most likely the answer to its first JoinGroup was lost.
+            # Most likely the answer to the member's earlier JoinGroup was lost.
             self._outbox.answer_join(ticket, generations.joined(member))
 
     def forget_pending(self, member_id: str, now_s: float, wall_ms: int) -> list[Effect]:
@@ -322,8 +322,8 @@ class Group:
         return error
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_s: float) -> ErrorCode:
-        """NONE if the offsets may be committed. Non-members may commit only while there are no members. A member's accepted commit
-        is also a heartbeat.
+        """NONE if the offsets may be committed. Non-members may commit only while there are no members. An accepted commit of a
+        member counts as a heartbeat.
         """
         outsider = generation < 0 and member_id == NO_MEMBER and instance_id is None
         if self.state is GroupState.DEAD:
@@ -336,7 +336,7 @@ class Group:
         if error is not ErrorCode.NONE:
             return error
         if self.state is GroupState.COMPLETING_REBALANCE:
-            # The member knows the new generation but not its assignment: it may not own what it commits. It retries after SyncGroup.
+            # The member knows the new generation but not its assignment, so it may not own the partitions. It retries after SyncGroup.
             return ErrorCode.REBALANCE_IN_PROGRESS
         self._at.now_s = now_s
         self._members.touch(self.members[member_id], now_s)
@@ -384,7 +384,7 @@ class Group:
         return self._settled()
 
     def next_deadline(self) -> float | None:
-        """When `advance` must next be called, in monotonic seconds. It may be too early: heartbeats do not postpone it."""
+        """When `advance` must be called next, in monotonic seconds; None: never. Heartbeats do not postpone it, so it may be too early."""
         return self._generations.next_deadline()
 
     def advance(self, now_s: float, wall_ms: int) -> list[Effect]:
@@ -399,11 +399,11 @@ class Group:
         return self._settled()
 
     def kill(self) -> list[Effect]:
-        """The group is deleted."""
+        """The group is deleted: answers all waiting members with UNKNOWN_MEMBER_ID. The group does nothing afterwards."""
         self._generations.end(Cause.DELETED, ErrorCode.UNKNOWN_MEMBER_ID)
         return self._settled()
 
     def _settled(self) -> list[Effect]:
-        """Ends an event that may have effects, and returns them."""
+        """Ends the handling of an event, and returns its effects."""
         self._generations.settle()
         return self._outbox.take()

@@ -1,7 +1,7 @@
-"""Limits of the memory that clients make groups use (CLI-2, BAD-32). Pure.
+"""Limits of the memory that clients can make groups use (CLI-2, BAD-32). Pure.
 
 `group.memory.max.bytes` limits all groups of a broker together. The limits of one member and one group are fixed here. Sizes are
-those of Python's objects, roughly: groups that count 512 MiB take up to half as much more or less.
+estimates of Python's objects: groups that count as 512 MiB take 256 to 768 MiB.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ from broker.groups.group.messages import JoinRequest, Protocol
 GROUP_ID_BYTES_MAX = 2**15 - 1
 """A record's key cannot hold a longer group id. Requests of flexible versions can contain longer ids."""
 CLIENT_ID_MAX = 255
-"""Characters of a client id that are kept, and become part of the member id. Kafka keeps the whole client id."""
+"""The first characters of a client id are kept, and become part of the member id. Kafka keeps the whole client id."""
 NAME_MAX = 249
-"""Characters of a group instance id (Kafka's clients have the same limit), of a protocol type, and of a protocol's name."""
+"""Maximum characters of a group instance id (as in Kafka's clients), of a protocol type, and of a protocol's name."""
 PROTOCOLS_MAX = 32
-"""Assignors of a member."""
+"""Maximum number of assignors of a member."""
 MEMBER_BYTES_MAX = 4 * 1024**2
-"""A member's metadata for all its assignors. The metadata of all members for one assignor must fit in a record of the log."""
+"""A member's metadata for all its assignors. One record of the log must hold the metadata of all members for one assignor."""
 MEMBERS_MAX = 4_000
-"""Members of a group, if `group.max.size` is larger: a rebalance looks at all of them in one turn of the loop."""
+"""Limit of members if `group.max.size` is larger, because a rebalance handles all in one turn of the loop. Static members that are
+away may make it twice as many."""
 GROUP_BYTES_MAX = 64 * 1024**2
-"""All members of a group. The log has them in one record, which has at most a megabyte by default."""
+"""Memory of all members of a group. Their record in the log has at most a megabyte by default."""
 PENDING_MAX = 10_000
-"""Member ids of all groups that were given out and not used yet (KIP-394). Above the limit the oldest are dropped."""
+"""Limit of unused member ids of all groups (KIP-394). Above it the oldest are dropped."""
 PENDING_BYTES_MAX = 64 * 1024**2
-"""Memory of these ids and their groups."""
+"""Limit of the memory of all unused member ids and their groups."""
 PENDING_OF_A_GROUP = 100
-"""Unused member ids of one group. If the group may have more members than this, that number is the limit."""
+"""Limit of unused member ids of one group. If the group may have more members than this, their number is the limit."""
 PENDING_IS_OLD_S = 5.0
-"""A client normally joins with its id at once. An older id is dropped when its group has no room left."""
+"""A client normally joins with its id at once. An id that is older is dropped when its group has no room left."""
 
 GROUP_BYTES = 4_000
-"""A group without members and offsets."""
+"""Approximate memory of a group without members and offsets."""
 MEMBER_BYTES = 1_000
 PENDING_BYTES = 200
 OFFSET_BYTES = 250
@@ -46,7 +47,7 @@ def protocols_bytes(protocols: Iterable[Protocol]) -> int:
 
 
 def complaint(request: JoinRequest) -> str:
-    """Why the request is refused; empty if it is not."""
+    """Why the request is refused; "" if it is not."""
     if request.instance_id is not None and len(request.instance_id) > NAME_MAX:
         return f"a group instance id of {len(request.instance_id)} characters"
     if len(request.protocol_type) > NAME_MAX:

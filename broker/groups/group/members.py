@@ -1,7 +1,7 @@
 """The members of one group: their ids, when their sessions end, which assignors they share, and which of them leads. Pure.
 
-A member *waits* while its JoinGroup or SyncGroup is unanswered; that keeps it alive without heartbeats. A new member that does
-not know a generation yet cannot send heartbeats: it has `NEW_MEMBER_TIMEOUT_S` until its first generation.
+A member *waits* while its JoinGroup or SyncGroup is unanswered. Meanwhile its session does not end. Only a new member, which cannot
+send heartbeats before its first generation, is removed if it has waited for `NEW_MEMBER_TIMEOUT_S`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from protocol.errors import ErrorCode
 NEVER = float("inf")
 
 NEW_MEMBER_TIMEOUT_S = 300.0
-"""A client gives up a JoinGroup that is not answered and sends another, as another new member. The earlier one must expire."""
+"""A client gives up a JoinGroup that is not answered, and joins as another new member. The earlier member must expire."""
 
 EXPIRY_LOOK_S = 0.05
 """Minimum time between two checks of all sessions, so that sessions that end one after the other need few checks."""
@@ -95,7 +95,7 @@ class Member:
         return NEVER if waits and not self.is_new else self.session_ends_s
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """The member's metadata for that assignor; empty if it does not support the assignor."""
+        """The member's metadata for that assignor; empty if the member does not support the assignor."""
         return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
 
     def stored(self, protocol_name: str | None, assignment: bytes) -> MemberMetadata:
@@ -135,7 +135,7 @@ class Members:
         self.bytes = 0
         """Approximate bytes in memory of the members and the pending ids."""
         self.next_expiry_s = NEVER
-        """No session and no pending id ends before this time. It may be too early, because a heartbeat does not move it."""
+        """No session and no pending id ends before this time. A heartbeat does not move it, so it may be too early."""
         self._instances: dict[str, str] = {}
         self._supporters: Counter[str] = Counter()
 
@@ -147,7 +147,7 @@ class Members:
         return None if instance_id is None else self._instances.get(instance_id)
 
     def check(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """NONE if the id is a member's and, for a static member, the current one of the instance id (KIP-345)."""
+        """NONE if the id is a member's and, with an instance id, the current member id of that instance (KIP-345)."""
         if instance_id is not None:
             current = self._instances.get(instance_id)
             if current is not None and current != member_id:
@@ -166,12 +166,12 @@ class Members:
         self.next_expiry_s = min(self.next_expiry_s, until_s)
 
     def forget_pending(self, member_id: str) -> None:
-        """Removes an id that is used now, or will not be."""
+        """Removes an id that is used now or given up."""
         if self.pending.pop(member_id, None) is not None:
             self.bytes -= PENDING_BYTES + getsizeof(member_id)
 
     def give_up_pending(self, member_id: str) -> None:
-        """Removes an id that will not be used. Without members and pending ids nothing expires."""
+        """Removes an id that will not be used, and the next expiry if nothing is left that could expire."""
         self.forget_pending(member_id)
         if not self.by_id and not self.pending:
             self.next_expiry_s = NEVER
@@ -201,6 +201,7 @@ class Members:
         return [member for member in self.by_id.values() if member.expires_s() <= now_s][:EXPIRED_AT_ONCE]
 
     def find_next_expiry(self, earliest_s: float = -NEVER) -> None:
+        """Sets `next_expiry_s` to the first end of a session or pending id, but not before `earliest_s`."""
         sessions_s = min((member.expires_s() for member in self.by_id.values()), default=NEVER)
         pending_s = min((pending.until_s for pending in self.pending.values()), default=NEVER)
         self.next_expiry_s = max(min(sessions_s, pending_s), earliest_s)
@@ -219,8 +220,8 @@ class Members:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> None:
-        """Removes a member or a pending id. The caller answers the member's waiting requests. The oldest member follows a removed
-        leader."""
+        """Removes a member or a pending id. The caller answers the member's waiting requests. If the leader is removed, the oldest
+        member leads."""
         self.forget_pending(member_id)
         member = self.by_id.pop(member_id, None)
         if member is None:
@@ -263,7 +264,7 @@ class Members:
         member.counted_bytes = size
 
     def _lose_supporter(self, member: Member) -> None:
-        """Removes names that no member supports any more: clients can send very many of them."""
+        """Removes the names that no member supports any more, because clients can send very many names."""
         supporters = self._supporters
         for name in protocol_names(member.protocols):
             supporters[name] -= 1
@@ -290,7 +291,7 @@ class Members:
         return self.joining == len(self.by_id) and not self.pending
 
     def elect_joined_leader(self) -> bool:
-        """Keeps the leader if it has rejoined; else elects the oldest member that has. False: no member has rejoined."""
+        """Keeps the leader if it has rejoined; otherwise elects the oldest member that has rejoined. False: nobody has."""
         if self.leader is None or self.by_id[self.leader].join_ticket is None:
             joined = (member.member_id for member in self.by_id.values() if member.join_ticket is not None)
             elected = next(joined, None)

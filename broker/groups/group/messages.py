@@ -37,7 +37,7 @@ class Protocol(NamedTuple):
 class JoinRequest:
     """`member_id` is empty for a new member, which then gets the id `new_member_id`.
 
-    `needs_member_id`: JoinGroup v4 and later. A new dynamic member gets its id first, and then joins with it (KIP-394).
+    `needs_member_id`: JoinGroup v4 and later, of a dynamic member. A new one gets its id first, and then joins with it (KIP-394).
     `can_skip_assignment`: v9 and later (KIP-814). `reason`: why the member joins, for the log.
     """
 
@@ -57,7 +57,7 @@ class JoinRequest:
 
 
 class JoinedMember(NamedTuple):
-    """A member in the leader's answer. `metadata` is the member's for the chosen protocol."""
+    """A member in the leader's answer. `metadata` is that of the member for the chosen protocol."""
 
     member_id: str
     instance_id: str | None
@@ -100,7 +100,7 @@ class SyncAnswer:
 
 
 class LeavingMember(NamedTuple):
-    """A member id, or an instance id with an empty member id: the member that has the instance id now."""
+    """The member to remove. An empty member id means the member that has the instance id now."""
 
     member_id: str
     instance_id: str | None
@@ -175,7 +175,7 @@ FetchedOffset = CommittedOffset | ErrorCode | None
 
 
 class DescribedMember(NamedTuple):
-    """A member as DescribeGroups shows it. `metadata` is for the chosen protocol. It and `assignment` are empty unless Stable."""
+    """A member as DescribeGroups shows it. `metadata` (for the chosen protocol) and `assignment` are empty unless the group is Stable."""
 
     member_id: str
     instance_id: str | None
@@ -187,7 +187,7 @@ class DescribedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group as DescribeGroups shows it. `state` is Kafka's name (`PreparingRebalance`); `protocol_name` is empty unless Stable."""
+    """A group as DescribeGroups shows it. `state` is Kafka's name (`PreparingRebalance`); `protocol_name` is empty unless it is Stable."""
 
     error: ErrorCode
     group_id: str

@@ -2,7 +2,7 @@
 
 A commit is `begin`, the append of its batch, and `complete` when the batch is below the high watermark, or `fail`. Until then the
 partition is pending, and OffsetFetch gets the old offset. Each offset has the log offset of its batch. The commit that is later in
-the log counts, even if its outcome arrives earlier, so memory always equals a load from the log.
+the log counts, even if its outcome arrives earlier, so memory always has what a load of the log would give.
 
 The offsets are tuples of numbers and strings, by topic and partition: Python's garbage collector does not track them. With a million
 tracked objects it would stop the loop for a tenth of a second.
@@ -14,14 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from sys import getsizeof
 
+from broker.groups.group.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from broker.groups.group.limits import OFFSET_BYTES
 from broker.groups.group.messages import CommittedOffset
 from protocol.types import TopicPartition
 
 StoredOffset = tuple[int, int, int, str, int, int | None]
 """The log offset of the commit's batch, then the fields of a CommittedOffset."""
-
-CONSUMER_PROTOCOL_TYPE = "consumer"
 
 
 class PendingCommit:
@@ -34,7 +33,7 @@ class PendingCommit:
 
 
 class GroupOffsets:
-    """A load fills it through `of_topic`."""
+    """The committed and pending offsets. A load fills it through `of_topic`."""
 
     __slots__ = ("_by_topic", "_pending", "_pending_partitions", "_tombstones", "bytes")
 
@@ -70,7 +69,7 @@ class GroupOffsets:
         return None if stored is None else CommittedOffset(*stored[1:])
 
     def log_offset(self, tp: TopicPartition) -> int | None:
-        """The log offset of the batch of its commit; None: nothing is committed."""
+        """The log offset of the batch with the partition's commit; None: nothing is committed."""
         stored = self._by_topic.get(tp.topic, {}).get(tp.partition)
         return None if stored is None else stored[0]
 
@@ -108,7 +107,7 @@ class GroupOffsets:
         self._end(commit)
 
     def fail(self, commit: PendingCommit) -> None:
-        """The commit was not written, or its outcome is unknown. The offsets committed before it still count."""
+        """The commit was not written, or its outcome is unknown. Earlier commits still count."""
         self._end(commit)
 
     def _end(self, commit: PendingCommit) -> None:
@@ -168,7 +167,7 @@ class GroupOffsets:
             no protocol type        offsets of consumers without membership: `retention_ms` after the commit
             EMPTY                   `retention_ms` after the group became empty, or after the commit if that time is not known
             STABLE consumers        offsets of topics to which no member subscribes: `retention_ms` after the commit
-            all else                none
+            any other group         none
 
         An offset with its own expiry time expires at that time, if the group's state allows its offsets to expire at all.
         """

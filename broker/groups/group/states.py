@@ -5,13 +5,14 @@ In CompletingRebalance the SyncGroups wait until the leader's assignment has arr
 
 | state               | JoinGroup                                   | SyncGroup       | Heartbeat   | OffsetCommit of a member |
 |---------------------|---------------------------------------------|-----------------|-------------|--------------------------|
-| Empty               | new: starts a rebalance; else unknown       | unknown         | unknown     | unknown; outsiders may   |
-| PreparingRebalance  | waits                                       | in progress     | in progress | taken                    |
-| CompletingRebalance | same metadata: this generation; else starts | waits           | taken       | in progress              |
-| Stable              | the same, but the leader starts one         | the assignment  | taken       | taken                    |
+| Empty               | new member: rebalance; else unknown         | unknown         | unknown     | unknown; see below       |
+| PreparingRebalance  | waits                                       | in progress     | in progress | accepted                 |
+| CompletingRebalance | same metadata: answered; else rebalance     | waits           | accepted    | in progress              |
+| Stable              | the same; the leader: always rebalance      | the assignment  | accepted    | accepted                 |
 | Dead                | not available                               | not available   | not available | not available          |
 
-unknown: UNKNOWN_MEMBER_ID, in progress: REBALANCE_IN_PROGRESS, not available: COORDINATOR_NOT_AVAILABLE.
+rebalance: starts one, and waits; answered: with the current generation; unknown: UNKNOWN_MEMBER_ID; in progress: REBALANCE_IN_PROGRESS;
+not available: COORDINATOR_NOT_AVAILABLE. Only an Empty group accepts OffsetCommits without a generation.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class GroupState(Enum):
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
-    """Deleted, or another broker leads the partition. A Dead group stays Dead."""
+    """Deleted, or this broker gave up the partition. A Dead group stays Dead."""
 
 
 class Cause(Enum):
@@ -92,11 +93,11 @@ TRANSITIONS: Mapping[tuple[GroupState, Cause], GroupState] = MappingProxyType(
 
 
 class IllegalTransition(AssertionError):
-    """A bug: `TRANSITIONS` has no such row."""
+    """A bug: `TRANSITIONS` does not have the transition."""
 
 
 def next_state(state: GroupState, cause: Cause) -> GroupState:
     try:
         return TRANSITIONS[state, cause]
     except KeyError:
-        raise IllegalTransition(f"a group that is {state.value} has no way on when {cause.value}") from None
+        raise IllegalTransition(f"a group in state {state.value} has no transition for: {cause.value}") from None

@@ -18,7 +18,7 @@ from protocol.errors import ErrorCode
 
 @dataclass(slots=True)
 class _Replacement:
-    """`before`, `leader_before`: what is restored if the store fails."""
+    """`before`: the member to restore if the store fails. `leader_before`: the leader's id before the replacement."""
 
     member_id: str
     ticket: int
@@ -47,7 +47,7 @@ class StaticReplacements:
         member.sync_due = False
         generations.rejoin(member, request, ticket)
         if generations.state is GroupState.COMPLETING_REBALANCE:
-            # The leader may know the old id already, and would assign to it.
+            # The leader may know the old id already, and would assign partitions to it.
             generations.start_rebalance(Cause.MEMBER_CHANGED)
         elif generations.state is GroupState.STABLE:
             if self._members.select_protocol() != generations.protocol_name:

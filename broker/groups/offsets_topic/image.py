@@ -1,4 +1,4 @@
-"""The groups and offsets in one partition of `__consumer_offsets`, read from start to end. Pure.
+"""The groups and offsets in one partition of `__consumer_offsets`, as a read from start to end finds them. Pure.
 
 The last record of a key counts; a tombstone removes the key. Offsets of a transaction count when its commit marker is read. Without
 a marker they are left out. Records of an unknown version are skipped and counted; they stay in the log.
@@ -58,13 +58,13 @@ class OffsetsImage:
 
     @property
     def open_transactions(self) -> int:
-        """Number of producers that have offsets without a marker. These offsets are left out."""
+        """Number of producers with offsets whose transaction has no marker. These offsets are left out."""
         return len(self._open)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     def steps(self, records: Buffer) -> Iterator[None]:
-        """Takes batches in the order of the log; the last may be incomplete. `next_offset` is the offset after them.
+        """Takes batches in the order of the log; an incomplete last one is ignored. `next_offset` is the offset after the others.
 
         Yields every few records, so that the caller can pause. Raises KafkaError(CORRUPT_MESSAGE) for broken bytes.
         """
@@ -104,7 +104,7 @@ class OffsetsImage:
             self._skip_value("committed offsets", error)
 
     def _slot_of(self, key: bytes | None, value: bytes | None) -> Slot | None:
-        """The slot for the first offset of a group in a topic. None: the record is not an offset, and is dealt with here."""
+        """The slot for a key whose start is not in `_slots` yet. None: the record is not an offset; it is taken or skipped here."""
         try:
             decoded = decode_key(key)
             if isinstance(decoded, GroupKey):
@@ -145,7 +145,7 @@ class OffsetsImage:
     # -- transactions ---------------------------------------------------------------------------------------------
 
     def _take_transactional(self, header: BatchHeader, data: bytes) -> None:
-        """Keeps the offsets apart until the marker. Transactions commit only offsets."""
+        """Keeps the offsets apart until the marker. Only offsets are committed in transactions."""
         pending = self._open.setdefault(header.producer_id, {})
         for key, value in keyed_records(data, header.record_count):
             slot = self._slots.get(key[:-4]) if key is not None else None

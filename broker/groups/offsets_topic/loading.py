@@ -1,8 +1,8 @@
 """From gaining a partition of `__consumer_offsets` to serving its groups (LAI-5, BUG-25).
 
 1. `OffsetsReader` reads the log, one partition after the other, in short time slices.
-2. The load waits until the log's end is below the high watermark. A new leader may have commits that are not acknowledged. If it
-   dies before they are replicated they are lost, so no client may see them yet.
+2. The load waits until everything that was read is below the high watermark. A new leader may have commits that are not
+   acknowledged. If it dies before they are replicated, they are lost, so no client may see them yet.
 3. The groups are made from the records read, in time slices. Member sessions restart, so a coordinator move expels nobody.
 
 Until then the coordinator answers COORDINATOR_LOAD_IN_PROGRESS. Each step first checks that the partition is still owned. A load
@@ -34,11 +34,11 @@ from protocol.types import TopicPartition
 log = logging.getLogger(__name__)
 
 LOAD_SLICE_S = 0.0015
-"""How long a load keeps the loop."""
+"""How long a load keeps the loop in one slice."""
 READ_BYTES_MAX = 256 * 1024
 """Bytes of one read. A larger read into memory that was never touched would take longer than a slice."""
 GONE = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OFFSET_OUT_OF_RANGE)
-"""Errors of a read from a log that this broker does not lead any more."""
+"""Errors of a read from a log that has failed, or that this broker does not lead any more."""
 READ_AGAIN_S = 1.0
 """Wait after a disk error that may pass."""
 RETRY_S = 1.0
@@ -153,7 +153,7 @@ class OffsetsReader:
                 if self._led(tp) is not partition_log:
                     return None
         except KafkaError as error:
-            # The disk failed, or the log was closed, or it was truncated, which happens to followers only.
+            # The disk failed, the log was closed, or it was truncated, as only a follower's log is.
             if error.code in GONE:
                 return None
             raise
@@ -162,7 +162,7 @@ class OffsetsReader:
 def _log_skipped(tp: TopicPartition, image: OffsetsImage) -> None:
     for what, count in image.skipped.items():
         reason = image.first_errors.get(what, "written by another version of the broker")
-        log.warning("%s: %d %s are kept and skipped: %s", tp, count, what, reason)
+        log.warning("%s: skipped %d %s, which stay in the log: %s", tp, count, what, reason)
     if image.open_transactions:
         log.warning("%s: offsets of %d unfinished transactions are left out", tp, image.open_transactions)
 
@@ -228,7 +228,9 @@ class GroupLoading:
         if not owned.is_owned:
             return
         if error is ErrorCode.REQUEST_TIMED_OUT:
-            log.warning("%s-%d is read, its groups wait for the in-sync replicas", OFFSETS_TOPIC, owned.number)
+            log.warning(
+                "%s-%d was read, but the in-sync replicas do not have all of it yet", OFFSETS_TOPIC, owned.number
+            )
             self._await_replicas(owned, found, end_offset)
         elif error in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
             # All in-sync replicas have the log. They may be too few for new commits, but the old commits count.

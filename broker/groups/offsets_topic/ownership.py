@@ -2,8 +2,8 @@
 
     gained -> loading (`loading.py`) -> served -> lost
 
-A loss takes effect at once, in each state. A partition that is gained again is a new `OwnedPartition`, and pending work for the
-earlier one is discarded. A leader that stays leader in a new epoch keeps its groups: no other broker has led in between.
+A loss takes effect at once, in each state. When a partition is gained again, it is a new `OwnedPartition`, and pending work for the
+earlier object is discarded. A leader that continues in a new epoch keeps its groups: no other broker has led in between.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class GroupOwnership:
         return self._owned.get(self.partition_of(group_id))
 
     def may_have_a_successor(self, owned: OwnedPartition) -> bool:
-        """True if neither ZooKeeper nor all in-sync replicas were heard from lately. Another leader may have newer offsets by now."""
+        """True if neither ZooKeeper nor all in-sync replicas have been heard from lately: another leader may have newer offsets."""
         if self._lease.is_proven():
             return False
         partition = self._replicas.partitions.get(TopicPartition(OFFSETS_TOPIC, owned.number))

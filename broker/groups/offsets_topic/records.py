@@ -9,7 +9,7 @@
            v3       offset, leader epoch (int32), metadata, commit timestamp; written otherwise
            v4       as v3, in compact strings and with tagged fields; read, not written
     value  of a group
-           v0       protocol type, generation (int32), protocol, leader (nullable), members
+           v0       protocol type, generation (int32), protocol and leader (both nullable), members
            v1       each member has a rebalance time-out
            v2       the time of the last change of state (int64, ms) is before the members
            v3       each member has its instance id (nullable); written
@@ -17,8 +17,8 @@
     member          member id, instance id, client id, client host, rebalance and session time-out (int32, ms),
                     subscription, assignment (bytes)
 
-Each starts with a version (int16). A string has an int16 length in UTF-8 bytes before it, bytes have an int32 length. A record
-without a value is a tombstone: it removes what its key names. Records of other versions are skipped, and stay in the log.
+Each key and value starts with a version (int16). A string has its length in UTF-8 bytes (int16) before it, bytes have an int32 length.
+A record without a value is a tombstone: it removes what its key names. Records of other versions are skipped, and stay in the log.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GROUP_VALUE_VERSION = 3
 VALUE_VERSION_MAX = 4
 """The newest version that is read, for both kinds of values."""
 STRING_BYTES_MAX = 2**15 - 1
-"""The longest string in a record. Requests of flexible versions can have longer ones."""
+"""The longest string in a record. Requests of flexible versions can have longer strings."""
 NO_TIMESTAMP = -1
 
 _SHORT = struct.Struct(">h")
@@ -63,7 +63,7 @@ class GroupKey(NamedTuple):
 
 
 class UnknownKey(NamedTuple):
-    """A key of an unknown version; -1: no key, or no version."""
+    """A key of an unknown version. -1: there is no key, or it is too short for a version."""
 
     version: int
 
@@ -125,7 +125,7 @@ def decode_key(key: bytes | None) -> OffsetKey | GroupKey | UnknownKey:
 def encode_offset_value(committed: CommittedOffset) -> bytes:
     """Raises KafkaError(INVALID_REQUEST) for metadata of more than 32,767 bytes."""
     metadata = committed.metadata.encode()
-    size = _size(metadata)
+    size = _checked_size(metadata)
     if committed.expire_timestamp_ms is not None:
         head = _OFFSET_V0_HEAD.pack(OFFSET_VALUE_VERSION_EXPIRING, committed.offset, size)
         return head + metadata + _TWO_LONGS.pack(committed.commit_timestamp_ms, committed.expire_timestamp_ms)
@@ -268,17 +268,18 @@ def _decode_member(value: memoryview, at: int, version: int) -> tuple[MemberMeta
 # -- parts --------------------------------------------------------------------------------------------------------
 
 
-def _size(text: bytes) -> int:
+def _checked_size(text: bytes) -> int:
     if len(text) > STRING_BYTES_MAX:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"a string of {len(text)} bytes, at most {STRING_BYTES_MAX} can be stored"
+            ErrorCode.INVALID_REQUEST,
+            f"a string of {len(text)} bytes cannot be stored: the limit is {STRING_BYTES_MAX}",
         )
     return len(text)
 
 
 def _string(value: str) -> bytes:
     data = value.encode()
-    return _SHORT.pack(_size(data)) + data
+    return _SHORT.pack(_checked_size(data)) + data
 
 
 def _nullable_string(value: str | None) -> bytes:

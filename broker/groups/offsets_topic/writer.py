@@ -1,7 +1,7 @@
 """Appends to `__consumer_offsets`: groups, commits, tombstones (CLI-2, INV-23).
 
 Appends go through the replica manager with acks=all. `respond` is called when the records are below the high watermark, or
-failed. It is always called, since the caller has marked the write as pending: an exception becomes UNKNOWN_SERVER_ERROR.
+failed. It is always called, because the caller has marked the write as pending: an exception becomes UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 ACKS_ALL = -1
 TOMBSTONES_BYTES_MAX = 256 * 1024
-"""Bytes of keys in one batch: well below any sensible max.message.bytes."""
+"""Maximum bytes of keys in one batch of tombstones: well below any sensible max.message.bytes."""
 
 Stored = Callable[[ErrorCode], None]
 Appended = Callable[[ErrorCode, int], None]
@@ -55,7 +55,7 @@ COMMIT_ERRORS = {
     **dict.fromkeys(_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
     ErrorCode.INVALID_REQUEST: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
-"""The same for the committer (GroupMetadataManager.maybeConvertOffsetCommitError)."""
+"""The error of an append -> the error for the committer (GroupMetadataManager.maybeConvertOffsetCommitError)."""
 
 
 class Replicas(Protocol):
@@ -134,8 +134,8 @@ class OffsetsWriter:
     ) -> None:
         """Appends tombstones for these offsets and, `with_group`, for the group: in one batch, or in several without a pause.
 
-        `respond` is called after all batches. It gets the first append error as it is, or the offset of the first batch (-1:
-        there was nothing to remove). Commits below that offset are removed; commits above it are newer.
+        `respond` is called after all batches. It gets the append's own error, of the first batch that failed, or NONE and the offset
+        of the first batch (-1: there was nothing to remove). Commits below that offset are removed; commits above it are newer.
         """
         try:
             keys = [encode_offset_key(group_id, tp) for tp in offsets]

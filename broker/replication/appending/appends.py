@@ -2,12 +2,12 @@
 
 There are two ways, because most requests need neither a pause nor a thread:
 
-* `append`, and the start of `append_in_slices`, are plain functions. They take almost every batch, within microseconds.
-  `append` is for the group coordinator, whose batches are small. It also finishes a batch that takes long, without a pause.
+* `append`, and the start of `append_in_slices`, are plain functions. They append almost every batch, within microseconds.
+  `append` is for the group coordinator, whose batches are small. It appends even a long batch at once.
 * `append_in_slices` returns a coroutine for the rest of a request that would hold the loop for too long. It pauses between
   partitions; `storage/producers/produced_batches.py` checks a long batch in steps and unpacks it in a thread.
 
-One coroutine for all requests would need a task for each: 4 us, and one more turn of the loop before the answer.
+If all requests used a coroutine, each would need a task: 4 us, and one more turn of the loop before the answer.
 During a pause everything may change: the leadership, its epoch, the log, its settings. All are checked again before the append.
 """
 
@@ -35,13 +35,13 @@ from protocol.types import TopicPartition
 
 ACKS_ALL = -1
 APPENDS_AT_ONCE_S = 0.005
-"""How long one turn of the loop appends batches of one Produce request. Later turns append the others."""
-ACCEPTED_AGAIN_MAX = 5
-"""How often a batch is checked again because its topic's settings changed during the check."""
+"""How long one turn of the loop appends batches of one Produce request. Later turns append the rest."""
+ACCEPT_ATTEMPTS_MAX = 5
+"""How many times a batch is checked if its topic's settings change during each check."""
 
 
 class Appends:
-    """`appended` is called with each partition after an append to it. Producers wait in `waiting` for replication."""
+    """`appended` is called with the partition after each append. Producers with acks=all wait in `waiting`."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Appends:
         entries: Sequence[tuple[TopicPartition, memoryview]],
         respond: ProduceResponder,
     ) -> Coroutine[Any, Any, None] | None:
-        """Like `append`, for batches of clients. Returns a coroutine that appends the rest if all at once would take too long.
+        """Like `append`, for batches of clients. If appending all batches at once would take too long, returns a coroutine for the rest.
 
         Until the coroutine ends, the caller appends nothing else of the same connection, because that would be out of order.
         """
@@ -112,7 +112,7 @@ class Appends:
     def when_replicated(
         self, tp: TopicPartition, end_offset: int, timeout_ms: int, respond: Callable[[ErrorCode], None]
     ) -> None:
-        """Answers like an append with acks=all that ends at `end_offset`, for records that are in the log already."""
+        """For records below `end_offset` that are in the log already: answers like an append of them with acks=all."""
         partition = self._hosted.get(tp)
         if partition is None:
             respond(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -152,7 +152,7 @@ class Appends:
         allowance: Allowance,
     ) -> ProducePartitionResult:
         """Checks the batch with pauses, then appends it. After the pauses `_append_one` checks everything else again."""
-        for _ in range(ACCEPTED_AGAIN_MAX):
+        for _ in range(ACCEPT_ATTEMPTS_MAX):
             try:
                 accepted = await self._accept(tp, records, allowance)
                 return self._append_one(index, tp, records, acks, awaited, allowance, accepted)
@@ -160,7 +160,9 @@ class Appends:
                 continue  # the topic's settings changed during the check
             except KafkaError as error:
                 return self._failed(tp, records, error)
-        return self._refused(tp, ErrorCode.REQUEST_TIMED_OUT, "the topic's settings change all the time")
+        return self._refused(
+            tp, ErrorCode.REQUEST_TIMED_OUT, "the topic's settings changed during each check of the batch"
+        )
 
     async def _accept(self, tp: TopicPartition, records: memoryview, allowance: Allowance) -> AcceptedBefore:
         partition_log = self._hosted.find(tp).leader_log()
@@ -220,9 +222,9 @@ class Appends:
         allowance: Allowance | None = None,
         accepted: AcceptedBefore | None = None,
     ) -> ProducePartitionResult:
-        """Raises TakesLong."""
+        """Appends one batch, or makes the result of its refusal. Raises TakesLong if the batch must be checked in steps."""
         if tp in awaited:
-            return self._refused(tp, ErrorCode.INVALID_REQUEST, f"{tp} twice in one request")
+            return self._refused(tp, ErrorCode.INVALID_REQUEST, f"{tp} is named twice in the request")
         if self._is_suspect():
             self._refused_batches.note(tp, records, self._clock.monotonic())
             return self._refused(tp, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -233,7 +235,7 @@ class Appends:
             return self._failed(tp, records, error)
         self._appended(tp)
         if acks == ACKS_ALL:
-            # A duplicate waits like the batch that it repeats: its answer promises the same (BUG-11).
+            # A duplicate waits like the batch that it repeats: both are acknowledged only when replicated (BUG-11).
             awaited[tp] = AwaitedAppend(index, partition, info.last_offset + 1, partition.generation)
         return ProducePartitionResult(
             tp.partition, ErrorCode.NONE, info.first_offset, info.log_append_time_ms, info.log_start_offset

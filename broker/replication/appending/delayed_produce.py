@@ -27,7 +27,7 @@ class AwaitedAppend(NamedTuple):
 class DelayedProduce(DelayedOperation[TopicPartition]):
     """Watches the partitions that the request appended to. A partition that fails gets its error; the others still wait.
 
-    While the lease is suspect, nothing is acknowledged, but a request with errors only may be answered (FLT-6).
+    While the lease is suspect, no partition is acknowledged, but partitions that fail get their errors (FLT-6).
     """
 
     __slots__ = ("_awaited", "_is_suspect", "_respond", "_results")
@@ -61,8 +61,8 @@ class DelayedProduce(DelayedOperation[TopicPartition]):
                 self._fail(append, error)
         if not self._awaited:
             return CheckResult.DONE
-        # Appends to one partition are in offset order, so later requests wait for a higher offset. Only a duplicate may
-        # wait for a lower one; it is answered together with the requests in front of it.
+        # Requests wait in the order of their appends, so a later request waits for a higher offset. Only a duplicate may
+        # wait for a lower offset; it is answered together with the requests before it.
         return CheckResult.WAIT_LIKE_ALL_LATER if is_blocked else CheckResult.WAIT
 
     def on_complete(self, *, expired: bool) -> None:

@@ -1,17 +1,17 @@
-"""Idempotent batches that this broker refused for a transient reason, and batches sent after them (INV-20, INV-17). Pure.
+"""Idempotent batches that this broker refused for a transient reason, and the batches sent after them (INV-20, INV-17). Pure.
 
 A producer has up to five batches in flight. Suppose the first is refused because too few replicas are in sync, or because
 this broker does not lead yet or does not know whether it still leads. If the reason ends before the second batch is checked,
-Kafka checks the second one by itself:
+Kafka checks the second batch without regard to the first:
 
-1. If the log does not know the producer, it accepts the second batch with any sequence. The first can never be appended then.
+1. If the log does not know the producer, it accepts the second batch with any sequence. The first can then never be appended.
 2. If the log knows the producer, the answer is OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka then starts a new epoch for all its
    partitions, and sends batches again that another partition may already have: records are duplicated (librdkafka's issue 4953).
 
-Therefore a batch behind a refused one is refused for the same reason, until the refused one comes again: the producer repeats
-all of them in order. Batches before it, which may be in the log, are answered as usual. A note ends when its batch is in the
-log (it was a duplicate, or another broker led in between), when the producer has a new epoch, and after a minute; then this
-broker answers as Kafka does. Every refused batch is noted: the first may be a duplicate and the second not.
+Therefore this broker notes each refused batch, not only the first, which may be a duplicate. It refuses later batches too, with
+NOT_ENOUGH_REPLICAS, until the refused batch comes again: the producer repeats all of them in order. Earlier batches, which may be
+in the log, are answered as usual. A note ends when its batch is in the log (it was a duplicate, or another broker led in between),
+when the producer has a new epoch, and after a minute; then this broker answers as Kafka does.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from protocol.kafka.record_batch import HEADER_SIZE, Buffer, parse_header
 from protocol.types import TopicPartition
 
 REMEMBERED_S = 60.0
-"""Longer than a batch that was sent behind a refused one can be in flight."""
+"""No batch that was sent behind a refused batch is in flight for longer."""
 PRODUCERS_MAX = 10_000
-"""Pairs of producer and partition. Batches of further pairs are answered as Kafka does."""
+"""Limit of pairs of producer and partition. Batches of further pairs are answered as Kafka does."""
 TOPIC_NAME_MAX = 249
-"""Characters. A refused batch may be for a topic that does not exist, with any name."""
+"""Characters. A refused batch may name a topic that does not exist: longer names are not kept."""
 BATCHES_MAX = 10
-"""Refused batches of one producer and partition; it has five in flight."""
+"""Limit of refused batches of one producer and partition. A producer has at most five batches in flight."""
 
 TRANSIENT_ERRORS = frozenset(
     (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -39,7 +39,7 @@ TRANSIENT_ERRORS = frozenset(
 
 
 class Refused(NamedTuple):
-    """`sequences` are the base sequences of the refused batches, in order. `at_s`: when the first was last refused (monotonic)."""
+    """`sequences`: the base sequences of the refused batches, in order. `at_s`: when the first of them was last refused (monotonic)."""
 
     epoch: int
     sequences: tuple[int, ...]
@@ -47,7 +47,7 @@ class Refused(NamedTuple):
 
 
 class RefusedBatches:
-    """The refused batches of one broker. Usually there are none, and the produce path only checks that."""
+    """The refused batches of one broker. Usually there are none: then the produce path only tests `bool(...)`."""
 
     __slots__ = ("_refused",)
 
@@ -58,7 +58,7 @@ class RefusedBatches:
         return bool(self._refused)
 
     def note(self, tp: TopicPartition, records: Buffer, now_s: float) -> None:
-        """This batch is refused now, and may be accepted when it comes again."""
+        """Notes a batch that is refused now and may be accepted when it comes again."""
         if len(records) < HEADER_SIZE or len(tp.topic) > TOPIC_NAME_MAX:
             return
         header = parse_header(records)
@@ -97,7 +97,7 @@ class RefusedBatches:
         if missing and _is_after(header.base_sequence, missing[0]):
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"the batch with sequence {missing[0]}, before this one of {header.base_sequence}, was refused",
+                f"sequence {header.base_sequence} must wait: the batch of sequence {missing[0]} was refused and comes first",
             )
         if missing and header.base_sequence == missing[0]:
             missing = missing[1:]
@@ -115,7 +115,7 @@ class RefusedBatches:
 
 
 def _not_in_log(refused: Refused, producers: ProducerState, producer_id: int) -> tuple[int, ...]:
-    """The refused sequences that the log does not have. It may have some: a refusal does not check for duplicates."""
+    """The refused sequences that are not in the log. Some may be: a batch is refused before it is known to be a duplicate."""
     entry = producers.producers.get(producer_id)
     if entry is None or entry.epoch < refused.epoch:
         return refused.sequences
@@ -126,5 +126,5 @@ def _not_in_log(refused: Refused, producers: ProducerState, producer_id: int) ->
 
 
 def _is_after(sequence: int, other: int) -> bool:
-    """Sequences restart at 0 after 2^31-1. A sequence less than half the circle ahead comes after."""
+    """Whether `sequence` is at most half the circle ahead of `other`: sequences restart at 0 after 2^31-1."""
     return 0 < (sequence - other) & SEQUENCE_MAX <= SEQUENCE_MAX // 2

@@ -1,4 +1,4 @@
-"""A parked fetch: it waits for enough bytes, or for its time-out (REP-5). The leader answers parked fetches once per loop turn."""
+"""A parked fetch: waits for enough bytes, or for its time-out (REP-5). Parked fetches are checked once per turn of the loop."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ AnswerWith = Callable[[list[PartitionRead]], None]
 
 
 def is_decisive(read: PartitionRead) -> bool:
-    """Whether this read is answered at once, whatever `min_bytes` says."""
+    """Whether a fetch with this read is answered at once, even with less than `min_bytes`."""
     return read.data.error != ErrorCode.NONE or read.data.diverging_epoch is not None or read.cold is not None
 
 
 class DelayedFetch(DelayedOperation[TopicPartition]):
-    """Reads only partitions that were touched: its cost does not depend on the number of the others.
+    """Reads only partitions that were touched, so its cost does not depend on how many others it has.
 
-    When there are not enough records yet, those that were read are dropped (`_incomplete`) and read again for the answer. A
+    If there are not enough records yet, the records that were read are dropped, and read again for the answer (`_incomplete`). A
     parked fetch therefore holds no records in memory.
     """
 
@@ -47,7 +47,7 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         source: FetchReads,
         answer: AnswerWith,
     ) -> None:
-        """Partitions that join are appended to `entries`."""
+        """`add` appends to `entries`."""
         super().__init__()
         self._asked = params
         self._params = params
@@ -66,7 +66,7 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         return [tp for tp, _ in self._entries]
 
     def add(self, tp: TopicPartition, wanted: FetchRequestPartition) -> None:
-        """Adds a partition of the session that was resting. It is read when it is touched, or for the answer."""
+        """Adds a partition of the session that was resting. It is read when it is touched again, or for the answer."""
         if tp in self._index or self._purgatory is None:
             return
         self._index[tp] = index = len(self._entries)
@@ -93,8 +93,9 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         return CheckResult.WAIT
 
     def on_complete(self, *, expired: bool) -> None:
-        """Answers. At the time-out, partitions that were held up, for example by a throttle, are read again. A partition that had
-        nothing to read and was not touched since then has no news, and is not read again."""
+        """Answers. At the time-out, partitions that had something to read, but were held up for example by a throttle, are read
+        again. A partition that had nothing to read and was not touched since then is not.
+        """
         if not self._asked.room.is_open:
             self._answer(self._reads)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from broker.recording.recording import FetchObserver
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition
@@ -16,19 +17,18 @@ from protocol.types import NO_EPOCH, TopicPartition
 
 ERRORS_WITH_A_HINT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
-
 ROOM_OF_FOLLOWERS = 64 * 1024
-"""Bytes that the answer to a follower may always have, so that followers never wait for clients that do not read theirs."""
+"""Bytes that an answer to a follower may always have, so that followers never wait for clients that do not read their answers."""
 
 
 class AnswerRoom(Protocol):
-    """Where the answer goes: a connection."""
+    """The room for an answer: a connection has a limited number of bytes for unsent answers."""
 
     @property
     def is_open(self) -> bool: ...
 
     def answer_room(self) -> int:
-        """Bytes that the answer may have; 0: no records."""
+        """The number of bytes that the answer may have now; 0: no records."""
         ...
 
     def reserve(self, size: int) -> None:
@@ -50,11 +50,14 @@ class Unbounded:
 
 UNBOUNDED = Unbounded()
 NO_ROOM = -(2**62)
-"""As `max_bytes`: no records, not even the first batch."""
+"""This `max_bytes` means no records, not even the first batch."""
 
 
 class FetchParams(NamedTuple):
-    """The request's own fields. `replica_id` < 0: a consumer; `replica_epoch` is the follower's broker epoch."""
+    """The request's own fields. `replica_id` < 0: a consumer; `replica_epoch` is the follower's broker epoch.
+
+    `observer` records the fetch when it is answered; None if nothing is recorded.
+    """
 
     replica_id: int
     replica_epoch: int
@@ -63,28 +66,30 @@ class FetchParams(NamedTuple):
     max_bytes: int
     isolation_level: int = 0
     room: AnswerRoom = UNBOUNDED
+    observer: FetchObserver | None = None
 
     @property
     def is_follower(self) -> bool:
         return self.replica_id >= 0
 
     def bounded(self) -> FetchParams:
-        """The same request with `max_bytes` and `min_bytes` bounded by the room that the answer has now."""
+        """The same request, with `max_bytes` and `min_bytes` limited to the room that the answer has now."""
         room = self.room.answer_room()
         if room >= self.max_bytes:
             return self
         if self.replica_id >= 0 and room < ROOM_OF_FOLLOWERS:
             room = ROOM_OF_FOLLOWERS
-        # An answer has whole batches only, so it can be smaller than its room: half the room completes the fetch.
+        # An answer has whole batches only, so it can be smaller than its room. Half the room is therefore enough for an answer.
         return self._replace(max_bytes=min(self.max_bytes, room or NO_ROOM), min_bytes=min(self.min_bytes, room // 2))
 
 
 FetchEntry = tuple[TopicPartition, FetchRequestPartition]
-"""A partition to read, and what the request says about it."""
+"""A partition to read, and its fields in the request."""
 
 
 class PartitionRead(NamedTuple):
-    """The result of a read, and the size of its records in bytes. `cold`: the records must still be read from disk, in a thread.
+    """The result of a read, and the size of its records in bytes. `cold`: the records must still be read from disk, in a thread;
+    `size` is then the requested size.
 
     `is_throttled`: the bytes count for the leader's replication throttle. `is_idle`: there was nothing to read, so the partition may
     rest in its session.
@@ -127,7 +132,7 @@ class FetchReads:
         self._is_suspect = is_suspect
 
     def read_all(self, params: FetchParams, entries: list[FetchEntry]) -> list[PartitionRead]:
-        """The first reads of a fetch. They also record the fetch offset of a follower (REP-1 step 4)."""
+        """Reads all partitions of a fetch for the first time. Also records a follower's fetch offsets (REP-1 step 4)."""
         reads: list[PartitionRead] = []
         total = throttled = 0
         for tp, wanted in entries:
@@ -159,7 +164,7 @@ class FetchReads:
     ) -> PartitionRead:
         """Reads at most `budget` bytes of one partition, but with `min_one_batch` always its whole first batch.
 
-        `records_fetch`: records the follower's fetch offset. `pending`: the throttled bytes that the same answer has already.
+        `records_fetch`: also records the follower's fetch offset. `pending`: throttled bytes that are already in the same answer.
         """
         try:
             return self._read(params, tp, wanted, budget, min_one_batch, records_fetch, pending)
@@ -167,7 +172,7 @@ class FetchReads:
             return self.failure(tp, wanted, error.code)
 
     async def read_cold(self, tp: TopicPartition, wanted: FetchRequestPartition, read: PartitionRead) -> PartitionRead:
-        """Finishes a read whose pages were not in memory, then checks the leadership again (BUG-12)."""
+        """Finishes a read whose pages were not in memory. Checks the leadership again after it (BUG-12)."""
         cold = read.cold
         assert cold is not None
         try:
@@ -195,7 +200,7 @@ class FetchReads:
     ) -> PartitionRead:
         partition = self._hosted.find(tp)
         log = partition.leader_log(wanted.current_leader_epoch)
-        counts = not params.is_follower or self._check_follower(params, partition, wanted)
+        is_trusted = not params.is_follower or self._check_follower(params, partition, wanted)
         offset = wanted.fetch_offset
         diverging = partition.divergence(wanted.last_fetched_epoch, offset)
         if diverging is not None:
@@ -208,15 +213,15 @@ class FetchReads:
             return PartitionRead(data)
         if not log.log_start_offset <= offset <= log.log_end_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if params.is_follower and records_fetch and counts:
+        if params.is_follower and records_fetch and is_trusted:
             partition.record_follower_fetch(params.replica_id, params.replica_epoch, offset, wanted.log_start_offset)
-        # Read once: if the high watermark moved between the limit and the answer, the answer would show uncommitted records (INV-15).
+        # Read once, for the limit and for the answer: two reads could differ (INV-15, BUG-19).
         high_watermark = partition.high_watermark
-        limit = log.log_end_offset if params.is_follower and counts else high_watermark
+        limit = log.log_end_offset if params.is_follower and is_trusted else high_watermark
         data = _data(wanted.partition, high_watermark=high_watermark, log_start=log.log_start_offset)
         max_bytes = min(wanted.partition_max_bytes, budget)
         if offset >= limit:
-            return PartitionRead(data, is_idle=counts)
+            return PartitionRead(data, is_idle=is_trusted)
         if max_bytes <= 0 and not min_one_batch:
             return PartitionRead(data)
         is_throttled = params.is_follower and self._is_throttled(partition, log, params.replica_id)
@@ -234,7 +239,7 @@ class FetchReads:
         return self._throttle.applies_to(log.config, partition.tp.partition) and replica not in partition.isr
 
     def _check_follower(self, params: FetchParams, partition: Partition, wanted: FetchRequestPartition) -> bool:
-        """Whether the follower's fetch offset may be recorded. Raises KafkaError."""
+        """`Partition.check_follower`, after checks of the lease and the epoch. Raises KafkaError."""
         if self._is_suspect():
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if wanted.current_leader_epoch == NO_EPOCH:

@@ -1,12 +1,12 @@
-"""A fetch session (KIP-227): which of its partitions a request reads, and which of them are in its answer.
+"""A fetch session (KIP-227): which of its partitions a request reads, and which of them are in the answer.
 
 A client lists the partitions of its session once. Each partition is in one of three states:
 
     awake      the next request reads it
     resting    its last read found nothing; no request reads it, no parked fetch watches it
-    woken      it was resting and may have news; one of the next requests takes it over
+    woken      it was resting and may have news; one of the next requests takes it over, which makes it awake
 
-    awake   -> resting   the answer has nothing to read; a follower must also be in sync
+    awake   -> resting   its read found nothing when the request is answered; a follower must also be in the ISR
     resting -> woken     an append, a move of the high watermark, or a change of leadership touched it
     woken   -> awake     the next request takes it over, or the parked fetch that it joined is answered
     any     -> awake     the client changes what it asks for
@@ -17,11 +17,11 @@ While a follower's partition rests, each request of its session shows that the f
 takes its times from the session's `Heartbeat`. A request first wakes the touched partitions and then counts as a heartbeat, so the
 heartbeat never covers an append that the follower has not seen.
 
-A failover wakes thousands of a follower's partitions that have no records for it, only a new high watermark. Each request takes
-over a few of them; partitions that were appended to come first, because producers wait for them.
+A failover wakes thousands of a follower's partitions that have no new records, only a new high watermark. Each request takes
+over a few of them. Partitions with appended records come first, because producers wait for them.
 
-Some changes touch no partition: retention moves a log start, or a throttle changes. The session therefore wakes a few resting
-partitions regularly.
+Some changes do not touch a partition: retention moves its log start, or a throttle changes. The session therefore wakes a few
+resting partitions regularly, to look at them.
 """
 
 from __future__ import annotations
@@ -42,34 +42,35 @@ NO_SESSION_ID = 0
 
 LOOK_EVERY_S = 0.5
 LOOKS_UNTIL_ALL = 64
-"""Each partition is woken for a look about twice a minute. With 5,000 partitions one look costs less than a millisecond."""
+"""Every LOOK_EVERY_S, one in this many partitions is woken: each about twice a minute. With 5,000 this takes under 1 ms."""
 
 WOKEN_AT_ONCE = 50
-"""How many of a follower's partitions without new records join one fetch."""
+"""Limit of a follower's woken partitions without new records that join one fetch."""
 
 PartitionKey = tuple[TopicKey, int]
 FetchedTopics = list[tuple[TopicKey, list[FetchPartitionData]]]
-"""The topics of a response, in the order of the answer."""
+"""The topics of a response, in their order."""
 
 
 class FetchedPartition:
-    """A partition of a request or session, and the offsets in its last answer. `tp` is None while its topic id is unknown.
+    """A partition of a request or session, with its offsets in the last answer. `tp` is None while its topic id is unknown.
 
-    `was_unknown`: it did not exist when it was added to the session.
+    `was_unknown`: the partition did not exist when it was added to the session. `topic_id`: that of the log when `tp` was looked up.
     """
 
-    __slots__ = ("high_watermark", "key", "log_start_offset", "tp", "wanted", "was_unknown")
+    __slots__ = ("high_watermark", "key", "log_start_offset", "topic_id", "tp", "wanted", "was_unknown")
 
     def __init__(self, key: TopicKey, wanted: FetchRequestPartition, tp: TopicPartition | None) -> None:
         self.key = key
         self.wanted = wanted
         self.tp = tp
+        self.topic_id: str | None = None
         self.high_watermark = -1
         self.log_start_offset = wanted.log_start_offset
         self.was_unknown = False
 
     def take_news(self, data: FetchPartitionData) -> bool:
-        """Whether an incremental answer must contain `data`. Its offsets then count as answered."""
+        """Whether an incremental answer must contain `data`. Notes its offsets as those of the last answer."""
         is_news = bool(data.records) or data.diverging_epoch is not None or data.preferred_read_replica != -1
         if data.high_watermark != self.high_watermark:
             self.high_watermark = data.high_watermark
@@ -78,7 +79,7 @@ class FetchedPartition:
             self.log_start_offset = data.log_start_offset
             is_news = True
         if data.error:
-            # Every answer repeats the error until it is over. The next answer without an error is always news.
+            # Each answer repeats the error while it lasts. The first answer without it is always news.
             self.high_watermark = -1
             is_news = True
         return is_news
@@ -120,7 +121,7 @@ class FetchSession:
         self.uses_topic_ids = uses_topic_ids
         self.owner: ref[object] | None = None
         self.unknown = 0
-        """How many of its partitions did not exist when they were added."""
+        """How many partitions of the session did not exist when they were added."""
         self.last_used = 0.0
         self.next_epoch = 1
         self.partitions: dict[PartitionKey, FetchedPartition] = {}
@@ -129,7 +130,7 @@ class FetchSession:
         self._resting: dict[TopicPartition, tuple[FetchedPartition, FollowerState | None]] = {}
         self._woken: dict[TopicPartition, FetchedPartition] = {}
         self._appended: dict[TopicPartition, None] = {}
-        """Woken partitions that were appended to."""
+        """The woken partitions with appended records."""
         self._parked: DelayedFetch | None = None
         self._heartbeat = Heartbeat()
         self._looked_at = 0.0
@@ -144,13 +145,16 @@ class FetchSession:
 
     @property
     def is_behind(self) -> bool:
-        """There are woken partitions for the next request."""
+        """Some woken partitions wait for the next request."""
         return bool(self._woken)
 
     # -- requests and answers -----------------------------------------------------------------------------------------
 
     def begin_request(self, replica_epoch: int, now: float, *, looks_at_all: bool) -> None:
-        """Starts a request, after touched partitions were woken. Wakes partitions that are due for a look; takes over woken ones."""
+        """Starts a request. Wakes partitions that are due for a look, and takes over woken partitions.
+
+        The caller has woken the touched partitions. `looks_at_all`: all partitions are due.
+        """
         if looks_at_all or replica_epoch != self._replica_epoch:
             self._replica_epoch = replica_epoch
             self.wake_all()
@@ -166,7 +170,10 @@ class FetchSession:
         self._parked = fetch
 
     def take_answer(self, partition: FetchedPartition, read: PartitionRead, *, may_rest: bool) -> bool:
-        """Notes a read that is about to be answered. True: it is news. With `may_rest`, a partition with nothing to read rests now."""
+        """Notes a read that is about to be answered. True: an incremental answer must contain it.
+
+        With `may_rest`, a partition with nothing to read rests from now on.
+        """
         data = read.data
         is_news = partition.take_news(data)
         if data.records:
@@ -182,7 +189,7 @@ class FetchSession:
         return is_news
 
     def take_woken(self, tp: TopicPartition) -> FetchedPartition | None:
-        """A woken partition is awake from now on. None: it is awake already, or the client does not ask for it any more."""
+        """Makes a woken partition awake. None: it was not woken, or is not in the session any more."""
         partition = self._woken.pop(tp, None)
         if partition is not None:
             self.awake[partition] = None
@@ -200,11 +207,10 @@ class FetchSession:
         self.unknown += partition.was_unknown
         self.awake[partition] = None
 
-    def change(self, partition: FetchedPartition, wanted: FetchRequestPartition, tp: TopicPartition | None) -> None:
-        """The client changes what it asks for of a partition of the session."""
+    def change(self, partition: FetchedPartition, new: FetchedPartition) -> None:
+        """The client changes its fields for a partition of the session."""
         self._wake_now(partition)
-        partition.wanted = wanted
-        partition.tp = tp
+        partition.wanted, partition.tp, partition.topic_id = new.wanted, new.tp, new.topic_id
 
     def remove(self, key: PartitionKey) -> None:
         """The client does not ask for this partition any more."""
@@ -215,7 +221,7 @@ class FetchSession:
             del self.awake[partition]
 
     def close(self) -> None:
-        """Ends the session. A fetch of it that is still parked is answered, but its partitions do not rest after that."""
+        """Ends the session. Its parked fetch is still answered, but the partitions do not rest after that."""
         self.wake_all()
         self._index.remove_session(self)
         self.awake, self._woken, self._appended = {}, {}, {}
@@ -229,7 +235,7 @@ class FetchSession:
         self.join_parked(tp, is_appended=is_appended)
 
     def join_parked(self, tp: TopicPartition, *, is_appended: bool) -> None:
-        """Adds a woken partition to the parked fetch, unless there are enough woken partitions without new records."""
+        """Adds a woken partition to the parked fetch. A follower's partition without new records is not added beyond WOKEN_AT_ONCE."""
         if is_appended:
             self._appended[tp] = None
         if self._parked is not None and (is_appended or self.replica_id < 0 or len(self._woken) <= WOKEN_AT_ONCE):
@@ -328,12 +334,12 @@ class RestingIndex:
             del self._resting[tp]
 
     def in_sync_follower(self, tp: TopicPartition, replica: int) -> FollowerState | None:
-        """None: this broker does not have the partition, or the follower is not in sync."""
+        """The follower's state. None: this broker does not have the partition, or the follower is not in the ISR."""
         partition = self._hosted.get(tp)
         return partition.followers.get(replica) if partition is not None and replica in partition.isr else None
 
     def fell_behind(self, session: FetchSession) -> None:
-        """A follower's session has woken partitions that no request has taken over."""
+        """The follower's session has woken partitions that no request has taken over yet."""
         self._behind[session] = None
 
     def caught_up(self, session: FetchSession) -> None:
@@ -341,7 +347,7 @@ class RestingIndex:
         self._behind.pop(session, None)
 
     def wake(self, touched: Iterable[TopicPartition], *, only_followers: bool = False) -> None:
-        """Wakes touched partitions. `only_followers`: records were appended that consumers do not see yet."""
+        """Wakes touched partitions; `only_followers`: in followers' sessions, because of appended records that consumers do not see yet."""
         for tp in touched:
             if only_followers:
                 for session in self._behind:
@@ -359,15 +365,15 @@ class RestingIndex:
                 session.wake(tp, is_appended=only_followers)
 
     def wake_all_of(self, replica_id: int) -> None:
-        """The next requests of that follower read all its partitions, and may be refused."""
+        """Wakes all partitions of that follower's sessions, so that its next requests read them and are checked."""
         for session in tuple(self._of_followers.get(replica_id, ())):
             session.wake_all()
 
 
 class FetchContext:
-    """The partitions that one request reads, and how its answer is built. `session` is None without a session.
+    """The partitions that one request reads, and the topics of its answer. `session` is None for a request without a session.
 
-    `entries` are the partitions to read, in the order of the answer. Partitions that are woken while the fetch is parked follow.
+    `entries` are the partitions to read, in the order of the answer. Partitions that are woken while the fetch is parked are appended.
     """
 
     __slots__ = ("_partitions", "_unknown", "entries", "is_incremental", "session")
@@ -395,8 +401,15 @@ class FetchContext:
         return NO_SESSION_ID if self.session is None else self.session.id
 
     @property
+    def some_partition(self) -> TopicPartition | None:
+        """A partition of the session, also if none is read. None without a session, or if no partition is known."""
+        if self.session is None:
+            return None
+        return next((partition.tp for partition in self.session.partitions.values() if partition.tp is not None), None)
+
+    @property
     def has_unknown_topics(self) -> bool:
-        """Some topic ids are unknown to this broker."""
+        """Whether some topic ids of the request are unknown to this broker."""
         return bool(self._unknown)
 
     def answer(self, reads: Sequence[PartitionRead], *, may_rest: bool) -> FetchedTopics:

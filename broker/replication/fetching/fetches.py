@@ -1,15 +1,16 @@
-"""The leader's side of a fetch, for consumers and followers: it is answered now, or parked until it has enough (REP-1, REP-2, REP-5).
+"""The leader's side of a fetch, for consumers and followers: answers it now, or parks it until there is enough (REP-1, REP-2, REP-5).
 
 The walk of a fetch (`Fetches.fetch`):
 
 1. `FetchSessionCache.open` finds or opens the session, and returns the partitions that the request reads (`FetchContext`).
 2. `FetchReads` reads each of them; very many are read in slices (`LargeFetch`).
-3. With enough bytes, or news that cannot wait, the fetch is answered. Otherwise it is parked (`DelayedFetch`).
-4. An append or a move of the high watermark *touches* a partition. The next turn of the loop handles all touched
-   partitions together: it wakes those that rest, and answers the parked fetches that watch them and have enough.
-5. `FetchContext.answer` picks the partitions of the answer. Partitions of the session without news rest from then on.
+3. With enough bytes, or a result that cannot wait (an error, a divergence), the fetch is answered. Otherwise it is parked
+   (`DelayedFetch`).
+4. An append, a move of the high watermark or a change of leadership *touches* a partition. The next turn of the loop handles all
+   touched partitions together: it wakes those that rest, and answers the parked fetches that watch them and have enough.
+5. `FetchContext.answer` picks the partitions of the answer. Partitions of the session with nothing to read rest from then on.
 
-Nothing here waits.
+No function here waits for records.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from protocol.kafka.fetch_codec import FetchRequest
 from protocol.types import TopicPartition
 
 TOUCHED_IN_A_TURN = 400
-"""Most touched partitions that one turn of the loop handles. When all leaderships end at once, there are ten thousand."""
+"""Limit of touched partitions that one turn of the loop handles. If all leaderships end at once, ten thousand are touched."""
 
 FetchResponder = Callable[[ErrorCode, int, FetchedTopics], None]
 """Gets the request's error, the session id and the topics. It is called once, or never if the connection is closed."""
@@ -74,7 +75,7 @@ class Fetches:
         self._touched: dict[TopicPartition, None] = {}
         self._appended: dict[TopicPartition, None] = {}
         self.is_turn_due = False
-        """Partitions were touched, and a later turn of the loop handles them."""
+        """True while touched partitions wait for a later turn of the loop."""
 
     def __len__(self) -> int:
         """Fetches that are parked now."""
@@ -85,9 +86,9 @@ class Fetches:
     def fetch(
         self, params: FetchParams, request: FetchRequest, respond: FetchResponder, *, uses_topic_ids: bool
     ) -> WaitingFetch | None:
-        """Answers, or parks until there are `min_bytes`.
+        """Answers the fetch, or parks it until there are `min_bytes`.
 
-        Returns the fetch if it is not answered yet: `complete_now` answers it early, for example when its connection closes.
+        Returns the fetch if it is not answered yet: the caller ends it with `complete_now` when its connection closes.
         """
         in_session = request.session_epoch != FINAL_EPOCH
         if in_session:
@@ -143,11 +144,11 @@ class Fetches:
         reads: list[PartitionRead],
         respond: FetchResponder,
     ) -> WaitingFetch | None:
-        """To be called in the loop turn of the last read: a partition that is touched after that turn completes the parked fetch."""
+        """To be called in the same turn of the loop as the last read: partitions that are touched later check the parked fetch."""
         session = context.session
         if (
             params.max_wait_ms <= 0
-            # Woken partitions that are not among the entries are for the next request.
+            # Woken partitions wait for the next request, so this request must not be parked.
             or (session is not None and session.is_behind)
             or not (context.entries or (session is not None and session.resting))
             or sum(read.size for read in reads) >= min_bytes
@@ -195,7 +196,7 @@ class Fetches:
             if read.cold is not None:
                 tp, wanted = context.entries[index]
                 reads[index] = await self._reads.read_cold(tp, wanted, read)
-        # A partition that was touched during the disk read was not resting, so it was not woken: none may rest now.
+        # A touch during the disk read did not wake a partition of this fetch, because none was resting. So none may rest now.
         self._answer(params, context, reads, respond, may_rest=False)
 
     def _answer(
@@ -209,22 +210,24 @@ class Fetches:
     ) -> None:
         self._throttle.record(sum(read.throttled_size for read in reads))
         if params.room.is_open:
+            if params.observer is not None:
+                params.observer(context.entries, reads, context.some_partition)
             respond(ErrorCode.NONE, context.session_id, context.answer(reads, may_rest=may_rest))
 
     # -- what happens to partitions -----------------------------------------------------------------------------------
 
     def touch(self, tp: TopicPartition) -> None:
-        """The partition's high watermark or leadership changed, which may be news for consumers and followers."""
+        """The partition's high watermark or leadership changed. Consumers and followers may have to know."""
         self._touched[tp] = None
         self._look_in_the_next_turn()
 
     def appended_to(self, tp: TopicPartition) -> None:
-        """Records were appended: news for followers only, because consumers read up to the high watermark."""
+        """Records were appended. Only followers read them now, because consumers read up to the high watermark."""
         self._appended[tp] = None
         self._look_in_the_next_turn()
 
     def look(self) -> None:
-        """One turn of the loop: handles partitions that were touched."""
+        """Handles partitions that were touched, at most TOUCHED_IN_A_TURN. Runs in one turn of the loop."""
         self.is_turn_due = False
         self._complete_produces()
         touched, appended = _take_first(self._touched), _take_first(self._appended)
@@ -235,18 +238,18 @@ class Fetches:
         self._look_at_touched(touched)
 
     def look_at_followers(self, replicas: Collection[int]) -> None:
-        """These brokers came, left or restarted: wakes their partitions and answers their fetches, so that the next is checked."""
+        """These brokers came, left or restarted: wakes their partitions and answers their fetches, so that they fetch and are checked."""
         for replica in replicas:
             self._resting.wake_all_of(replica)
             self.answer_follower(replica)
 
     def answer_follower(self, replica: int) -> None:
-        """Answers the follower's parked fetches now, for example because it has partitions to add to its next fetch."""
+        """Answers the follower's parked fetches now, for example because the follower has partitions to add to its next fetch."""
         for parked in self._parked_of_follower.pop(replica, ()):
             parked.complete_now()
 
     def answer_followers(self, partitions: Collection[TopicPartition]) -> None:
-        """Answers all parked fetches of followers now, with the news of these partitions."""
+        """Answers all parked fetches of followers now, after reading these partitions again."""
         self._resting.wake(partitions)
         parked, self._parked_of_follower = self._parked_of_follower, {}
         for fetch in [fetch for fetches in parked.values() for fetch in fetches if not fetch.is_completed]:
@@ -259,7 +262,7 @@ class Fetches:
             self._timers.call_soon(self.look)
 
     def _wake_touched(self) -> None:
-        """To be called when a request comes before the next turn: wakes the partitions that were touched until now."""
+        """Wakes the partitions that were touched so far, for a request that arrives before `look` runs."""
         self._resting.wake(self._appended, only_followers=True)
         self._resting.wake(self._touched)
 

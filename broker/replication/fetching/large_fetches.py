@@ -1,7 +1,7 @@
 """A fetch of thousands of partitions, read in slices so that other requests get their turn of the loop (NET-4).
 
-A partition that is touched after it was read, while others are still to be read, is read again. The fetch is answered or parked in
-the turn of its last read, so it misses nothing.
+A partition that is touched after its read, but before the last read of the fetch, is read again. The fetch is answered or parked in
+the same turn of the loop as its last read, so it misses no touch.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class WaitingFetch(Protocol):
     def is_completed(self) -> bool: ...
 
     def complete_now(self) -> bool:
-        """Answers the fetch with what it has; False: it was answered before."""
+        """Answers the fetch with the reads so far, or as soon as it can. True: it was answered by this call."""
         ...
 
 
 class LargeFetch:
-    """`reads` has the results so far, in the order of `entries`. `parked` is the parked fetch that it became after the last read."""
+    """`reads` has the results so far, in the order of `entries`. `parked` is the fetch if it was parked after its last read."""
 
     def __init__(self, source: FetchReads, params: FetchParams, entries: list[FetchEntry]) -> None:
         self._source = source
@@ -43,7 +43,7 @@ class LargeFetch:
         self.reads: list[PartitionRead] = []
         self.parked: WaitingFetch | None = None
         self.is_hurried = False
-        """Its connection is closed: it must not be parked."""
+        """`complete_now` was called: the fetch is answered after its last read, and not parked."""
         self.is_completed = False
 
     @property
@@ -56,14 +56,14 @@ class LargeFetch:
         return self.parked is not None and self.parked.complete_now()
 
     def note(self, touched: Iterable[TopicPartition]) -> None:
-        """These partitions were touched: those that were read already are read again."""
+        """These partitions were touched. Those that have been read already are read again."""
         for tp in touched:
             index = self._index.get(tp)
             if index is not None and index < len(self.reads):
                 self._touched.add(index)
 
     def read_some(self) -> bool:
-        """Reads one slice. True: all partitions are read, and none was touched after its read."""
+        """Reads one slice. True: every partition has been read, and none was touched after its read."""
         start, reads = len(self.reads), self.reads
         end = min(start + READS_IN_A_SLICE, len(self._entries))
         for index in range(start, end):

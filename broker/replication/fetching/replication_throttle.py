@@ -1,9 +1,9 @@
-"""Replication throttles (KIP-73): how many bytes per second replicas that are not in sync may be copied. Pure.
+"""Replication throttles (KIP-73): limit the bytes per second that are copied for replicas outside the ISR. Pure.
 
 A window of samples (`replication.quota.window.num` of `replication.quota.window.size.seconds`) slides over the copied bytes.
 A batch is sent whole, so more can be copied than the rate allows. The excess is not forgotten when its sample leaves the window: it
-is owed until enough time has passed. In t seconds at most rate x t bytes are copied, plus one burst: the bytes that the window has
-left unused (at its start, one sample's worth), and the answer that exceeded it.
+is owed until enough time has passed. In t seconds at most rate x t bytes are copied, plus one burst. The burst is what the window
+had left (at its start, the bytes of one sample), plus the answer that exceeded it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from broker.settings.config import LONG_MAX, TopicConfig, throttled_replicas
 
 UNLIMITED = LONG_MAX
 FREE_S_MIN = 0.02
+"""Shortest pause of a throttled copy."""
 
 
 class ByteRateWindow:
-    """Counts bytes. All times are seconds of one monotonic clock and never go back."""
+    """Counts bytes. Rates are bytes per second, times are seconds of one monotonic clock."""
 
     def __init__(self, *, samples: int, sample_s: float) -> None:
         self._sample_s = sample_s
@@ -38,7 +39,7 @@ class ByteRateWindow:
         self._total += size
 
     def excess(self, rate: float, now: float) -> float:
-        """Bytes above what the rate allows. A negative result: bytes that may still be copied now."""
+        """The bytes copied beyond the rate. If negative: the bytes that may still be copied now."""
         self._slide(rate, now)
         return self._owed + self._total - rate * max(now - self._since, self._sample_s)
 
@@ -58,7 +59,7 @@ class ByteRateWindow:
 
 
 class ReplicationThrottle:
-    """The throttle of one broker in one direction: for what others copy from it (leader), or for what it copies (follower)."""
+    """One throttle of a broker: for what others copy from it (leader), for what it copies (follower), or for moves between disks."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class ReplicationThrottle:
         samples: int = 11,
         sample_s: float = 1.0,
     ) -> None:
-        """`replicas_of` gives a topic's list of throttled replicas; `rate` is in bytes/s, 0 stops their copying."""
+        """`replicas_of` returns a topic's list of throttled replicas. `rate` is in bytes per second; 0 stops their copying."""
         self.rate = rate
         self._own_id = own_id
         self._replicas_of = replicas_of

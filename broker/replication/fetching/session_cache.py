@@ -7,15 +7,15 @@
     unknown id, n > 0             FETCH_SESSION_ID_NOT_FOUND                     (BAD-30)
     id, another n                 INVALID_FETCH_SESSION_EPOCH
 
-The cache is bounded (BAD-30): `max.incremental.fetch.session.cache.slots` sessions, and among those of consumers
+The cache is bounded (BAD-30): `max.incremental.fetch.session.cache.slots` sessions, and, in all sessions of consumers together,
 `max.incremental.fetch.session.cache.partitions` partitions. A session ends with its connection. A full cache evicts a session
-that was idle for two minutes. If there are too many partitions, the largest session is evicted for a smaller one. If nothing can be
+that was idle for two minutes. If there are too many partitions, the largest session is evicted for a smaller session. If none can be
 evicted, the client continues without a session, which every Kafka client can. A connection has at most SESSIONS_PER_CONNECTION.
 
 A follower's session may evict a consumer's. A client counts as a follower only if it sends the broker epoch of a live broker, which
 no other client knows. Each follower has at most SESSIONS_PER_FOLLOWER.
 
-A consumer's session has at most UNKNOWN_PARTITIONS_MAX partitions that do not exist (yet). If a request adds more, it is closed.
+A consumer's session has at most UNKNOWN_PARTITIONS_MAX partitions that do not exist (yet). A request that adds more closes it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from broker.replication.fetching.fetch_session import (
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.settings.config import BrokerConfig
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.fetch_codec import FetchRequest, TopicKey
+from protocol.kafka.fetch_codec import FetchRequest
 from protocol.topic_names import TOPIC_NAME_MAX
 from protocol.types import TopicPartition
 
@@ -51,15 +51,15 @@ IDLE_BEFORE_EVICTION_S = 120.0
 SESSIONS_PER_CONNECTION = 8
 """A client has one session with each broker, over one connection; a proxy may have several."""
 SESSIONS_PER_FOLLOWER = 64
-"""One for each of its fetchers (`num.replica.fetchers`)."""
+"""A follower has one session for each of its fetchers (`num.replica.fetchers`)."""
 FOLLOWER_PARTITIONS_MAX = 100_000
-"""Most partitions in one session of a follower."""
+"""Limit of partitions in one session of a follower."""
 UNKNOWN_PARTITIONS_MAX = 1_000
-"""Most in one session of a consumer: new partitions that the client knows before the broker does, and those of deleted topics."""
+"""Limit for one session of a consumer. The client may know a new partition before this broker, or name a deleted topic."""
 
 
 class CacheLimits(NamedTuple):
-    """The most sessions, and the most partitions in all sessions of consumers together."""
+    """Limits of sessions, and of partitions in all sessions of consumers together."""
 
     slots: int
     partitions: int = 200_000
@@ -93,7 +93,7 @@ class FetchSessionCache:
         self._own_id = own_id
         self._random = random
         self._sessions: dict[int, FetchSession] = {}
-        """The least recently used first."""
+        """In order of their last use; the least recently used session is first."""
         self._partition_count = 0
         self._of_followers: Counter[int] = Counter()
         self._of_connection: WeakKeyDictionary[object, dict[int, None]] = WeakKeyDictionary()
@@ -116,7 +116,7 @@ class FetchSessionCache:
         connection: object | None = None,
         looks_at_all: bool = False,
     ) -> FetchContext:
-        """The partitions that the request reads. Raises KafkaError if the session is not in the state that the request names.
+        """The partitions that the request reads. Raises KafkaError if its session id or epoch is wrong, or the session too large.
 
         A new session ends with its `connection`. `looks_at_all`: all resting partitions are woken first.
         """
@@ -159,9 +159,11 @@ class FetchSessionCache:
             return _without_session(())
         del self._sessions[session.id]
         self._sessions[session.id] = session
+        topic_id = self._hosted.topic_id
         for partition in session.awake:
-            if partition.tp is None:
-                partition.tp = self._resolve(partition.key, partition.wanted.partition)
+            tp = partition.tp
+            if tp is None or (uses_topic_ids and topic_id(tp) is not partition.topic_id):
+                self._resolve(partition)
         return FetchContext(session, session.awake, is_incremental=True)
 
     def _change(self, session: FetchSession, request: FetchRequest) -> None:
@@ -174,7 +176,7 @@ class FetchSessionCache:
             if known is None:
                 new.append(partition)
             else:
-                session.change(known, partition.wanted, partition.tp)
+                session.change(known, partition)
         if new and not self._may_keep(new, before, session.unknown, session.is_follower):
             self._close(session.id)
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -191,14 +193,21 @@ class FetchSessionCache:
     def _partitions(self, request: FetchRequest) -> Iterable[FetchedPartition]:
         for key, partitions in request.topics:
             for wanted in partitions:
-                yield FetchedPartition(key, wanted, self._resolve(key, wanted.partition))
+                partition = FetchedPartition(key, wanted, None)
+                self._resolve(partition)
+                yield partition
 
-    def _resolve(self, key: TopicKey, partition: int) -> TopicPartition | None:
-        name = key if isinstance(key, str) else self._hosted.topic_name(key)
-        return None if name is None else TopicPartition(name, partition)
+    def _resolve(self, partition: FetchedPartition) -> None:
+        """Looks up the name of a topic id. A topic that was deleted and created again has another id, and its log is not the client's."""
+        key, number = partition.key, partition.wanted.partition
+        if isinstance(key, str):
+            partition.tp = TopicPartition(key, number)
+            return
+        partition.tp = self._hosted.resolve(key, number)
+        partition.topic_id = None if partition.tp is None else self._hosted.topic_id(partition.tp)
 
     def _may_keep(self, new: Iterable[FetchedPartition], count: int, unknown: int, is_follower: bool) -> bool:
-        """Whether a session of `count` partitions, `unknown` of which do not exist, may add these. Marks those that do not exist."""
+        """Whether a session of `count` partitions, `unknown` of which do not exist, may add `new`. Sets their `was_unknown`."""
         exists = self._hosted.exists
         for partition in new:
             count += 1
@@ -212,7 +221,7 @@ class FetchSessionCache:
         return count <= (FOLLOWER_PARTITIONS_MAX if is_follower else self._limits.partitions)
 
     def _is_live_follower(self, replica: int, epoch: int) -> bool:
-        """True for another live broker in its current life. No other client knows the epoch of that life."""
+        """True for the id of another live broker with its broker epoch, which no other client knows."""
         live = self._metadata.broker(replica) if replica >= 0 and replica != self._own_id else None
         return live is not None and epoch == live.epoch
 
@@ -291,7 +300,7 @@ class FetchSessionCache:
         return True
 
     def _make_room_for(self, partitions: int, keep: FetchSession | None) -> bool:
-        """Closes the largest sessions until consumers' partitions fit. False: none is larger than `partitions`."""
+        """Closes sessions of consumers with more than `partitions` partitions, the largest first. False: the limit is still exceeded."""
         while self._is_over():
             others = (s for s in self._sessions.values() if not s.is_follower and s is not keep)
             largest = max(others, key=lambda s: len(s.partitions), default=None)

@@ -1,4 +1,4 @@
-"""Which fetcher copies which partition: there are `num.replica.fetchers` for each leader (Kafka's ReplicaFetcherManager)."""
+"""Which fetcher copies which partition: at most `num.replica.fetchers` for each leader (Kafka's ReplicaFetcherManager)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FetcherFactory = Callable[[int, str], ReplicaFetcher]
 
 
 class FetcherManager:
-    """Makes a fetcher for the first partition of a leader, and closes it when it has no partitions left (LAI-5)."""
+    """Creates a fetcher when its first partition is added, and closes it when it has no partitions left (LAI-5)."""
 
     def __init__(self, make_fetcher: FetcherFactory, fetchers_per_leader: int, events: EventLog) -> None:
         self._make_fetcher = make_fetcher
@@ -55,7 +55,7 @@ class FetcherManager:
             fetcher.remove(tp)
 
     def close_idle(self) -> None:
-        """Closes the fetchers without partitions, and does not wait until they are closed."""
+        """Starts to close the fetchers without partitions. Does not wait until they are closed."""
         for (leader, index), fetcher in list(self._fetchers.items()):
             if len(fetcher) == 0:
                 del self._fetchers[leader, index]
@@ -65,7 +65,7 @@ class FetcherManager:
                 task.add_done_callback(self._closing.discard)
 
     def add_no_more(self) -> None:
-        """The broker is stopping. Partitions that are copied already are copied until they are removed."""
+        """The broker is stopping: `add` adds nothing from now on. Fetchers continue with their partitions until these are removed."""
         self._is_stopping = True
 
     async def close(self) -> None:

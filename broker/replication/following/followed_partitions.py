@@ -1,6 +1,6 @@
-"""The phases of a followed partition, the allowed moves between them, and the partitions of one fetcher by phase. Pure.
+"""The phases of a followed partition, the allowed moves between phases, and the partitions of one fetcher by phase. Pure.
 
-    added --> TRUNCATING --> WAITING --> { CATCHING_UP <--> IN_SYNC }    in the fetch session, as one or the other
+    added --> TRUNCATING --> WAITING --> { CATCHING_UP <--> IN_SYNC }    in the fetch session, in one of the two
                   ^             ^                    |
                   |             '--------------------+                   an error, the throttle, or a single cut
                   '----------------------------------'                   the leader has to be asked where to cut
@@ -69,16 +69,16 @@ MOVES: Mapping[tuple[Phase, Phase], str] = MappingProxyType(
         (_IN_SYNC, _TRUNCATING): "the logs diverged further; or the leader's log does not have its end offset",
     }
 )
-"""Every allowed move, and why it is made."""
+"""Every allowed move, and when it is made."""
 
 
 class IllegalMove(AssertionError):
-    """A bug: `MOVES` does not have that move."""
+    """A bug: the move is not in `MOVES`."""
 
 
 @dataclass(slots=True, eq=False)
 class FollowedPartition:
-    """A partition in one leader epoch. Another epoch is another object: identity shows whether it is still followed."""
+    """A partition in one leader epoch. Each epoch has its own object: `FollowedPartitions.holds` compares identities."""
 
     partition: Partition
     topic_id: uuid.UUID
@@ -90,11 +90,11 @@ class FollowedPartition:
     failures: int = 0
     """Errors since the last success."""
     is_in_sync: bool = False
-    """It was in sync after its last fetch. Before its first fetch: it is in the ISR."""
+    """Whether it was in sync after its last fetch; before its first fetch, whether this broker is in the ISR."""
 
     @property
     def is_copied(self) -> bool:
-        """It is in the fetch session."""
+        """Whether it is in the fetch session."""
         return self.phase is Phase.IN_SYNC or self.phase is Phase.CATCHING_UP
 
     def log(self) -> Log | None:
@@ -103,7 +103,7 @@ class FollowedPartition:
 
 
 class FollowedPartitions:
-    """The partitions of one fetcher, and its work with them by phase. See the module."""
+    """The partitions of one fetcher, by phase. See the module."""
 
     def __init__(self) -> None:
         self._all: dict[TopicPartition, FollowedPartition] = {}

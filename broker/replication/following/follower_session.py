@@ -3,8 +3,8 @@
 `FetchPositions` has the position of each partition that the follower fetches, and the changes since the last request.
 `FollowerSession` has the id and epoch of the leader's session (`fetching/fetch_session.py`).
 
-1. A request lists the partitions whose position changed, those to forget, and at most ADDED_AT_ONCE to add. A session of
-   very many partitions is therefore built up by several requests.
+1. A request lists the partitions whose position changed, the partitions to forget, and at most ADDED_AT_ONCE to add. Several
+   requests therefore build up a session of very many partitions.
 2. The answer contains only partitions that have news.
 3. After an error, or when the leader refuses to keep a session, the next request is *whole*: it lists partitions from the beginning.
 """
@@ -23,14 +23,14 @@ NO_SESSION = 0
 FIRST_EPOCH = 0
 LAST_EPOCH = 2**31 - 1
 ADDED_AT_ONCE = 100
-"""Most partitions that a request adds to the session. The leader reads each of them, and both ends have other work."""
+"""Limit of partitions that a request adds to the session. The leader reads each of them, and has other work too."""
 
 SessionKey = tuple[uuid.UUID, int]
 """(topic id, partition): a topic that is created again is another topic."""
 
 
 class FetchPosition(NamedTuple):
-    """Where the fetch of one partition continues: the id of its topic, and the request's fields."""
+    """Where the fetch of one partition continues: its topic id, and its fields in the request."""
 
     topic_id: uuid.UUID
     wanted: FetchRequestPartition
@@ -39,13 +39,13 @@ class FetchPosition(NamedTuple):
 class FetchPositions(dict[TopicPartition, FetchPosition]):
     """The position of every partition that is fetched, and what changed since the last request.
 
-    The last request: `named` are the partitions in it, `forgotten` those that it ends.
+    Of the last request: `named` has the partitions that it listed, `forgotten` those that it removed from the session.
 
-    The requests after it:
-    `moved`: positions that changed. The next request has all of them: a leader's high watermark waits for them.
+    For the next requests:
+    `moved`: partitions whose position changed. The next request has all of them: a leader's high watermark waits for them.
     `dropped`: partitions that are no longer fetched. The next request has all of them, or the leader would continue to read them.
-    `added`: partitions that the session does not have, or has in an earlier leader epoch. After a failover these may be
-    thousands; each request has ADDED_AT_ONCE.
+    `added`: partitions that the session does not have, or has with an old leader epoch. After a failover they may be thousands;
+    a request has at most ADDED_AT_ONCE of them.
     """
 
     def __init__(self, positions: Mapping[TopicPartition, FetchPosition] | None = None) -> None:
@@ -85,12 +85,12 @@ class FetchPositions(dict[TopicPartition, FetchPosition]):
         for tp in list(islice(self.added, ADDED_AT_ONCE)):
             del self.added[tp]
             self.named[tp] = None
-            # No need to forget it first: the leader replaces its old position.
+            # It need not be forgotten first: the leader replaces its position.
             self.dropped.pop((self[tp].topic_id, tp.partition), None)
         self.forgotten, self.dropped = self.dropped, {}
 
     def begin_whole_request(self, *, is_unlimited: bool) -> None:
-        """Like `begin_request`, for a leader that has no session. `is_unlimited`: it keeps none, so the request has all partitions."""
+        """Like `begin_request`, for a new session. `is_unlimited`: the leader keeps no session, so the request has all partitions."""
         self.moved, self.added, self.dropped = {}, dict.fromkeys(self), {}
         self.begin_request()
         if is_unlimited:
@@ -99,11 +99,11 @@ class FetchPositions(dict[TopicPartition, FetchPosition]):
 
     @property
     def has_more_changes(self) -> bool:
-        """Some change is left for the request after this one."""
+        """Whether some changes are left for a later request."""
         return bool(self.moved or self.added or self.dropped)
 
     def is_as_asked(self, tp: TopicPartition) -> bool:
-        """Whether the answer to the last request fits what is wanted now."""
+        """Whether the partition is still fetched, at the position that the last request had."""
         return tp in self and tp not in self.moved and tp not in self.added
 
 
@@ -126,7 +126,7 @@ class FollowerSession:
         self._names: dict[uuid.UUID, str] = {}
 
     def next_request(self, positions: FetchPositions) -> SessionRequest:
-        """What the leader's session needs in order to match `positions`, whose `begin_request` was called."""
+        """The changes that make the leader's session match `positions`, whose `begin_request` was called."""
         if self._epoch == FIRST_EPOCH:
             self._names = {}
             positions.begin_whole_request(is_unlimited=self._is_refused)
@@ -141,7 +141,7 @@ class FollowerSession:
         return SessionRequest(self._session_id, self._epoch, list(topics.items()), list(forgotten.items()))
 
     def answered(self, session_id: int) -> None:
-        """The request succeeded. The leader named its session; 0: it keeps none, and every request is whole."""
+        """The request succeeded, with this session id. 0: the leader keeps no session, and the next request is whole."""
         self._is_refused = session_id == NO_SESSION
         if self._is_refused:
             self.reset()
@@ -159,7 +159,7 @@ class FollowerSession:
     def by_partition(
         self, topics: Iterable[tuple[TopicKey, Iterable[FetchPartitionData]]]
     ) -> dict[TopicPartition, FetchPartitionData]:
-        """The answer's topics, with names in place of ids. An id that the session does not have is left out."""
+        """The partitions of the answer, with topic names in place of ids. A topic id that no request named is left out."""
         found: dict[TopicPartition, FetchPartitionData] = {}
         for key, partitions in topics:
             name = self._names.get(key) if isinstance(key, uuid.UUID) else key

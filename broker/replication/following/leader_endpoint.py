@@ -29,8 +29,8 @@ CORRELATION_ID_BYTES = 4
 READ_UNCOMMITTED = 0
 SHORT_WAIT_MS = 10
 WAIT_MS_MAX = 1000
-"""Longest wait of a fetch. While ZooKeeper does not answer, a group coordinator continues to serve as long as its followers
-fetch at least every two seconds."""
+"""Longest wait of a fetch at the leader. While ZooKeeper does not answer, a group coordinator continues to serve only if its
+followers fetch at least every two seconds."""
 EARLIEST = -2
 LATEST = -1
 DEFAULT_CONTROL_LISTENER = "CONTROLLER"
@@ -41,7 +41,7 @@ class LeaderUnavailable(Exception):
 
 
 class EpochQuestion(NamedTuple):
-    """Where does `leader_epoch` end? `current_leader_epoch` is the epoch in which the follower follows."""
+    """Where does `leader_epoch` end? `current_leader_epoch` is the epoch of the leader that the follower follows."""
 
     current_leader_epoch: int
     leader_epoch: int
@@ -61,7 +61,7 @@ class LeaderEndpoint(Protocol):
         """Fetches from all positions, whose `begin_request` was called. Partitions without news are not in the answer.
 
         An error of one partition, such as a topic id that the leader does not know yet, does not end the session.
-        The leader may wait for records, with `is_short` only briefly. Raises LeaderUnavailable.
+        The leader may wait for records; with `is_short`, at most SHORT_WAIT_MS. Raises LeaderUnavailable.
         """
         ...
 
@@ -78,7 +78,7 @@ class LeaderEndpoint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """The settings `replica.fetch.*`, and the follower's id and epoch. The own broker epoch may change while the process runs (STA-4)."""
+    """The settings `replica.fetch.*`, and the follower's id and broker epoch, which may change while the process runs (STA-4)."""
 
     own_id: int
     own_broker_epoch: Callable[[], int]
@@ -100,7 +100,7 @@ class FetchSettings:
 
 
 class LeaderAddresses:
-    """The other brokers' endpoints, as the controller last sent them. Dead brokers are kept: one may still be the leader."""
+    """The other brokers' endpoints, as the controller last sent them. Dead brokers are kept: a leader may be among them."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._listener = config.inter_broker_listener_name
@@ -114,7 +114,7 @@ class LeaderAddresses:
             self._brokers[broker.id] = broker
 
     def of(self, leader: int) -> tuple[str, int] | None:
-        """The listener `inter.broker.listener.name`. If that is not set: the broker's first listener for clients."""
+        """Host and port of the listener `inter.broker.listener.name`; if that is not set, of the first listener for clients."""
         broker = self._brokers.get(leader)
         if broker is None:
             return None
@@ -126,7 +126,7 @@ class LeaderAddresses:
 
 
 class NetworkLeaderEndpoint:
-    """The endpoint over the network. It calls `address_of` before every request: the leader may return at another port."""
+    """The endpoint over the network. Calls `address_of` before every request: a restarted leader may have another port."""
 
     def __init__(
         self,
@@ -136,13 +136,13 @@ class NetworkLeaderEndpoint:
     ) -> None:
         self._settings = settings
         self._address_of = address_of
-        self._fetches = open_network_client()
-        self._questions = open_network_client()
+        self._fetch_client = open_network_client()
+        self._question_client = open_network_client()
         self._session = FollowerSession()
 
     async def close(self) -> None:
-        self._fetches.close()
-        self._questions.close()
+        self._fetch_client.close()
+        self._question_client.close()
 
     async def fetch(
         self, positions: FetchPositions, *, is_short: bool = False
@@ -165,7 +165,7 @@ class NetworkLeaderEndpoint:
         )
         try:
             frame = await self._send(
-                self._fetches,
+                self._fetch_client,
                 lambda correlation: [fetch_codec.encode_request(FETCH_VERSION, correlation, CLIENT_ID, request)],
             )
             body = skip_tagged_fields(frame, CORRELATION_ID_BYTES)
@@ -219,11 +219,11 @@ class NetworkLeaderEndpoint:
                 if entry.error_code != ErrorCode.NONE:
                     raise LeaderUnavailable(f"ListOffsets of {tp}: {ErrorCode(int(entry.error_code)).name}")
                 return int(entry.offset)
-        raise LeaderUnavailable(f"ListOffsets of {tp}: no answer for it")
+        raise LeaderUnavailable(f"ListOffsets of {tp}: the answer does not have the partition")
 
     async def _ask(self, api_key: ApiKey, version: int, body: Mapping[str, Any]) -> Any:
         frame = await self._send(
-            self._questions,
+            self._question_client,
             lambda correlation: [messages.encode_request(api_key, version, correlation, CLIENT_ID, body)],
         )
         try:
@@ -234,7 +234,7 @@ class NetworkLeaderEndpoint:
     async def _send(self, client: NetworkClient, encode: Callable[[int], list[bytes]]) -> memoryview:
         address = self._address_of()
         if address is None:
-            raise LeaderUnavailable("its address is not known")
+            raise LeaderUnavailable("the leader's address is not known")
         try:
             return await client.send(address, encode)
         except (Disconnected, RequestTimedOut) as error:

@@ -4,10 +4,10 @@ Two loops share the partitions; `followed_partitions` has their phases.
 
 1. `truncate_once` works on TRUNCATING partitions. It asks the leader where epochs end, and cuts the log so that both logs
    agree.
-2. `fetch_once` works on all others. It places WAITING partitions in the fetch session as far as they are due and there is
-   room, sends one Fetch, and appends what the answer contains. Each partition is fetched from its own log end offset.
+2. `fetch_once` works on all others. It places WAITING partitions in the fetch session if they are due and there is room,
+   sends one Fetch, and appends the records of the answer. Each partition is fetched from its own log end offset.
 
-After every await a loop checks three things again (BUG-12): the fetcher still holds this record of the partition, the broker
+After every await a loop checks three things again (BUG-12): the fetcher still holds the same `FollowedPartition`, the broker
 still follows in this leader epoch, and the log still ends where the request said.
 
 A partition that fails is set aside and retried later. The others continue.
@@ -46,16 +46,17 @@ from protocol.types import TopicPartition
 log = logging.getLogger(__name__)
 
 QUESTIONS_AT_ONCE = 200
-"""Partitions in a request for the ends of epochs. The leader answers it in one turn of its loop; the next request has others."""
+"""Limit of partitions in a request for the ends of epochs. The next request has the other partitions."""
 TAKEN_WITHOUT_A_PAUSE = 20
-"""Partitions that a round handles before it asks the budget of long work for each one."""
+"""Partitions that a round handles without a pause. Before each further partition it asks the loop budget."""
 PIECE_BYTES = 64 * 1024
 """Size of the pieces in which records are appended."""
 RETRY_S_MIN = 0.02
 REFRESH_EVERY_S = 0.5
 REFRESHES_UNTIL_ALL = 64
 FAILURES_IN_PASSING = 4
-"""A new leader may answer this many times, within a third of a second, that it does not lead yet."""
+"""Failures after which a partition is still expected to be fetched soon. A new leader may answer this many times, within a third
+of a second, that it does not lead yet."""
 
 
 class Work(Enum):
@@ -66,7 +67,7 @@ class Work(Enum):
 
 
 class ReplicaFetcher:
-    """The pauses after errors start short and double up to `retry_s_max`, which is `replica.fetch.backoff.ms`."""
+    """Pauses after errors start at RETRY_S_MIN and double up to `retry_s_max`, which is `replica.fetch.backoff.ms`."""
 
     def __init__(
         self,
@@ -136,10 +137,10 @@ class ReplicaFetcher:
                 failures += 1
                 retry_s = self._retry_s(failures)
                 log.info("%s: leader unavailable, next try in %.2f s: %s", self.name, retry_s, error)
-                # A partition that is added now, for example after the leader's return, does not wait for the end of this pause.
+                # A partition that is added during this pause, for example after the leader's return, ends it.
                 await _at_most(self._changed, retry_s)
             except Exception:
-                # The task's boundary: a bug must neither stop replication for good nor spin.
+                # The task's boundary: a bug must neither end replication nor make this loop spin.
                 log.exception("%s: %s failed", self.name, work.value)
                 await asyncio.sleep(self._retry_s_max)
             else:
@@ -169,7 +170,7 @@ class ReplicaFetcher:
         return followed.not_before
 
     def _is_throttled(self, followed: FollowedPartition) -> bool:
-        """KIP-73. A partition in sync is never throttled: that would hold up producers."""
+        """KIP-73. A partition in sync is never throttled: producers with acks=all wait for it."""
         if followed.is_in_sync:
             return False
         partition_log = followed.log()
@@ -178,15 +179,15 @@ class ReplicaFetcher:
         )
 
     def _will_more_join(self) -> bool:
-        """Whether some partition will be fetched soon. A parked fetch without it would delay it."""
+        """Whether some partition is likely to join the fetch soon. If the leader parked a fetch without it, it would have to wait."""
         return any(followed.failures <= FAILURES_IN_PASSING for followed in self._followed.truncating.values())
 
     def _retry_s(self, failures: int) -> float:
         return float(min(RETRY_S_MIN * 2 ** min(failures - 1, 20), self._retry_s_max))
 
     def _set_aside(self, followed: FollowedPartition, reason: object) -> None:
-        """REP-9. Pauses the partition after an error: it is neither fetched nor asked about until the pause is over. A partition
-        that is no longer followed, for example because its disk failed, is ignored.
+        """REP-9. Pauses the partition after an error: until the pause is over, it is not fetched and its epochs are not asked for.
+        A partition that is no longer followed, for example because its disk failed, is ignored.
         """
         if not self._followed.holds(followed):
             return
@@ -195,7 +196,7 @@ class ReplicaFetcher:
             self._followed.move(followed, Phase.WAITING)
         pause_s = self._retry_s(followed.failures)
         followed.not_before = self._clock.monotonic() + pause_s
-        # The first failure is ordinary: the leader does not know yet that it leads.
+        # The first failure is common: the leader does not know yet that it leads.
         level = logging.DEBUG if followed.failures == 1 else logging.INFO
         log.log(level, "%s: %s set aside for %.2f s: %s", self.name, followed.partition.tp, pause_s, reason)
         self._changed.set()
@@ -203,7 +204,7 @@ class ReplicaFetcher:
     # -- truncation -----------------------------------------------------------------------------------------------
 
     async def truncate_once(self) -> None:
-        """Asks once for the ends of epochs, for the partitions that are due, and cuts their logs."""
+        """Asks once for the epoch ends of the partitions that are due, at most QUESTIONS_AT_ONCE, and cuts their logs."""
         questions: dict[TopicPartition, EpochQuestion] = {}
         asked: dict[TopicPartition, FollowedPartition] = {}
         now = self._clock.monotonic()
@@ -260,8 +261,8 @@ class ReplicaFetcher:
         except KafkaError as error:
             self._set_aside(followed, error)
             return
-        # After a cut, something may have to be written to disk before the next append. Then the leader is asked again: the next
-        # round waits for that write before it asks, and finds nothing to cut.
+        # After a cut, a checkpoint may have to be written before the next append. Then the partition is in TRUNCATING again: the
+        # next round waits for the checkpoint, asks the leader again, and finds nothing to cut.
         is_settled = partition_log.log_end_offset == end or not partition_log.is_point_behind
         self._followed.move(followed, Phase.WAITING if decision.is_complete and is_settled else Phase.TRUNCATING)
         followed.failures = 0
@@ -271,7 +272,7 @@ class ReplicaFetcher:
     # -- fetching -------------------------------------------------------------------------------------------------
 
     async def fetch_once(self) -> None:
-        """One Fetch for the partitions that are due, and its appends."""
+        """Sends one Fetch for the partitions that are due, and appends the records of the answer."""
         all_are_placed = await self._place_unsettled()
         self._refresh_some()
         if not self._positions:
@@ -279,10 +280,10 @@ class ReplicaFetcher:
         self._positions.begin_request()
         is_short = not all_are_placed or self._will_more_join()
         answers = await self._endpoint.fetch(self._positions, is_short=is_short)
-        # Producers wait for the partitions in sync: these come before the many that catch up after a failover.
+        # Producers wait for partitions in sync: they come before the many partitions that catch up after a failover.
         in_order = sorted(answers, key=self._followed.unsettled.__contains__)
         for at, tp in enumerate(in_order):
-            # A partition that was moved or removed since the request is asked for again (BUG-12).
+            # The answer for a partition that was moved or removed since the request is void (BUG-12).
             if self._positions.is_as_asked(tp):
                 followed = self._followed[tp]
                 await self._take_data(followed, self._positions[tp].wanted.fetch_offset, answers[tp])
@@ -292,10 +293,10 @@ class ReplicaFetcher:
                 await self._budget.pause()
 
     async def _place_unsettled(self) -> bool:
-        """Adds the WAITING partitions that are due to the fetch, and takes out those that the throttle slows.
+        """Adds the WAITING partitions that are due to the fetch, and removes those that the throttle slows.
 
-        False: some were not checked. A request has room for ADDED_AT_ONCE more partitions, so the fetch of the others does not
-        wait until all are checked. The next round continues where this one ended.
+        False: some partitions were not checked, because the request is full or the check took long. The Fetch is sent without
+        them, and the next round continues with them.
         """
         now = self._clock.monotonic()
         free_at = now + self._throttle.free_in()
@@ -316,7 +317,7 @@ class ReplicaFetcher:
         return True
 
     def _place(self, followed: FollowedPartition) -> None:
-        """Its next fetch starts at its log end offset."""
+        """Sets the partition's position: its next fetch starts at its log end offset. Removes a partition that is no longer followed."""
         partition_log = followed.log()
         if partition_log is None:
             self.remove(followed.partition.tp)
@@ -324,7 +325,7 @@ class ReplicaFetcher:
             self._positions[followed.partition.tp] = self._position(followed, partition_log)
 
     def _refresh_some(self) -> None:
-        """Sends the leader, within half a minute, what this broker changed by itself: its log start, after retention."""
+        """Renews some positions, so that the leader learns within half a minute which log starts retention has moved here."""
         now = self._clock.monotonic()
         if now - self._refreshed_at < REFRESH_EVERY_S:
             return
@@ -357,15 +358,15 @@ class ReplicaFetcher:
         elif data.error != ErrorCode.NONE:
             self._set_aside(followed, error_name(data.error))
         elif data.diverging_epoch is not None:
-            # The log is cut before anything else in the answer counts (BUG-19).
+            # The log is cut, and the high watermark of the answer does not count.
             self._apply_truncation(followed, EpochEnd(*data.diverging_epoch))
         else:
             await self._append(followed, data)
 
     async def _append(self, followed: FollowedPartition, data: FetchPartitionData) -> None:
-        """Appends in pieces: ten megabytes of small batches take a quarter of a second.
+        """Appends in pieces, with pauses: ten megabytes of small batches take a quarter of a second.
 
-        The rest is discarded if, between two pieces, the partition stops being followed in this epoch, or something else moves
+        After each pause it discards the rest if the partition is no longer followed in this epoch, or if something else moved
         its log end offset (BUG-12).
         """
         if self._is_throttled(followed):
@@ -392,10 +393,10 @@ class ReplicaFetcher:
             self._followed.move(followed, Phase.IN_SYNC if is_in_sync else Phase.CATCHING_UP)
 
     async def _out_of_range(self, followed: FollowedPartition, fetch_offset: int) -> None:
-        """The leader's log does not contain this log's end offset.
+        """The leader's log does not contain this log's end offset. Asks the leader for its log start and log end.
 
-        Below the leader's log start: the leader deleted the records between, so this log is emptied and starts there. Above
-        the leader's log end: this log is cut there. In all cases the partition is TRUNCATING again.
+        If this log ends below the leader's log start, it is emptied and starts at that offset. If it ends above the leader's log
+        end, it is cut at that offset. Then the partition is TRUNCATING again.
         """
         tp = followed.partition.tp
         try:
@@ -422,7 +423,7 @@ class ReplicaFetcher:
 
 
 async def _at_most(event: asyncio.Event, seconds: float | None) -> None:
-    """Waits for the event, at most that long. None: without a limit."""
+    """Waits for the event, for at most `seconds`. None: without a limit."""
     # Not asyncio.wait_for: in Python 3.11 it loses a cancellation that arrives together with the event.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):

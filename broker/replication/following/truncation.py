@@ -6,9 +6,9 @@ both have records of epoch e therefore agree up to the lower of their two ends o
 1. The follower asks the leader: where does my last epoch end in your log?
 2. The leader answers with its largest epoch that is not above the asked one, and with that epoch's end offset.
 3. If it is the same epoch, the follower cuts at the lower of the two ends. The logs agree.
-4. If it is a lower epoch that the follower has too: the same.
+4. If it is a lower epoch that the follower has too, the follower does the same.
 5. If it is a lower epoch that the follower does not have, the follower cuts at its own end of the epochs below, and asks
-   again for the epoch that is its last one now.
+   again for the epoch that is its last epoch now. If it has no epoch below, it cuts at the leader's end, and the logs agree.
 
 Worked example: the follower has epochs 1@0, 3@50 and log end offset 80. The leader has 1@0, 2@40 and log end offset 90.
 Asked for epoch 3, the leader answers (2, 90). The follower has no epoch 2, and its epoch 1 ends at 50: it cuts to 50 and asks
@@ -35,7 +35,7 @@ UNDEFINED = EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
 
 
 class Truncation(NamedTuple):
-    """Where to cut the log; its own end: nowhere. `is_complete`: the logs agree then. Otherwise the leader is asked again."""
+    """Where to cut the log; at its end: nothing is cut. `is_complete`: the logs agree after the cut. Else the leader is asked again."""
 
     offset: int
     is_complete: bool
@@ -50,8 +50,8 @@ def decide(
 ) -> Truncation:
     """Where to cut, after the leader's answer. `local_end_of(epoch)` is the follower's own answer to the same question.
 
-    The high watermark is the fallback for a leader that has no epoch at or below the asked one: its log starts later, or it has
-    no epochs at all.
+    The log is cut at the high watermark if `leader` is UNDEFINED: the follower has no epoch to ask for, or the leader has no epoch
+    at or below the asked epoch (its log starts later, or has no epochs).
     """
     if leader.end_offset == UNDEFINED_OFFSET:
         return Truncation(min(high_watermark, log_end_offset), True)
@@ -66,8 +66,8 @@ def decide(
 
 
 def has_diverged(asked_epoch: int, fetch_offset: int, leader: EpochEnd) -> bool:
-    """The leader's check of a fetch at `fetch_offset`, whose follower's last epoch is `asked_epoch`: do the logs differ?
+    """The leader's check: does the log of a follower that ends at `fetch_offset`, in epoch `asked_epoch`, differ from its own?
 
-    `leader` is the leader's end of that epoch. The check comes before the fetch may move the high watermark (BUG-19).
+    `leader` is the leader's end of that epoch. The check comes before the fetch may move the high watermark (INV-12).
     """
     return leader.epoch < asked_epoch or leader.end_offset < fetch_offset

@@ -5,11 +5,11 @@
 2. Its replicas are offline: producers, consumers and followers get KAFKA_STORAGE_ERROR and ask another broker, its fetchers stop,
    and its leaders propose no ISR changes.
 3. The controller is notified and elects other leaders. Replicas in other directories continue.
-4. When no directory is left, the broker stops: it could do nothing, but might look alive.
+4. When no directory is left, the broker stops, because it could serve nothing but would look alive.
 
-An error that says nothing about the disk (`disk_errors`) affects one partition only. A passing error, such as a lack of file
-descriptors, fails only the request that met it: producers, consumers and followers retry, and a log that could not be made is
-made later. An error of one path, such as a name that is too long, takes this one partition offline.
+An error that says nothing about the disk (`disk_errors`) affects at most one partition. A passing error, such as a lack of file
+descriptors, fails only its request: producers, consumers and followers retry, and a log that could not be created is created
+later. An error of one path, such as a name that is too long, takes only that partition offline.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class DirectoryFailures(DirectoryListener):
-    """Storage reports each failure here before it raises the error, so the caller finds the replica offline.
+    """Storage reports each failure here before it raises the error, so the replica is offline when its caller handles the error.
 
     `on_failure` is called for each directory or replica that fails, `on_all_failed` when no directory is left.
     """
@@ -59,9 +59,9 @@ class DirectoryFailures(DirectoryListener):
             self.on_failure()
 
     def directory_failed(self, directory: str, tp: TopicPartition | None = None) -> None:
-        """Steps 1 to 4, once.
+        """Steps 1 to 4. Steps 3 and 4 only for the first report of the directory.
 
-        `tp` is taken offline too: it has no log now, and must not get an empty one in another directory.
+        `tp` is taken offline too: it has no log now, and must not get an empty log in another directory.
         """
         if tp is not None:
             self._take_offline(self._hosted.find_or_make(tp))

@@ -1,8 +1,8 @@
 """Reports a failed log directory to the controller: `/log_dir_event_notification/log_dir_event_<seq>` (LOG-6, KIP-112).
 
-The node names the broker, and the controller then asks that broker. One node is therefore enough for simultaneous failures.
-Without a connection the broker retries. After a lost session no retry is needed: the controller asks each broker when its new
-life starts.
+The znode names the broker, and the controller then asks that broker. One znode is therefore enough for simultaneous failures.
+Without a connection the broker retries. After a lost session no retry is needed: the controller asks each broker when it has
+registered again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SequentialNodes(Protocol):
 
 
 class LogDirEvents:
-    """One per broker. A lost answer may leave two nodes, which is harmless."""
+    """The reports of one broker. If an answer of ZooKeeper is lost, there may be two znodes, which is harmless."""
 
     def __init__(self, zk: SequentialNodes, broker_id: int, *, retry_s: float = RETRY_S_MIN) -> None:
         self._zk = zk
@@ -37,7 +37,7 @@ class LogDirEvents:
         self._reporter: asyncio.Task[None] | None = None
 
     def announce(self) -> None:
-        """Returns at once."""
+        """Starts to report a failed log directory. Returns at once."""
         self._is_unreported = True
         if self._reporter is None:
             self._reporter = asyncio.get_running_loop().create_task(self._report())

@@ -1,4 +1,4 @@
-"""Moving replicas between this broker's log directories while they are served (LOG-6, KIP-113; Kafka's ReplicaAlterLogDirsThread).
+"""Moves replicas between this broker's log directories while they are served (LOG-6, KIP-113; Kafka's ReplicaAlterLogDirsThread).
 
 1. AlterReplicaLogDirs makes an empty copy of the log in the other directory (`broker.storage.directories.future_logs`).
 2. One task copies all moving logs in turn, up to the LEO, like a follower on the same machine. It copies at most
@@ -6,7 +6,7 @@
 3. A complete copy is synced. Then, within one turn of the loop, it gets the records that were appended meanwhile and replaces
    the log.
 
-The partition is served during the move, as leader or follower: a truncation of its log truncates the copy too. After a restart the
+During the move this broker leads or follows with the old log; a truncation of the old log truncates the copy too. After a restart the
 broker continues with the part of the copy that it has. If it is asked to move the replica to another directory, it starts a new
 copy there.
 """
@@ -31,14 +31,14 @@ from protocol.types import TopicPartition
 log = logging.getLogger(__name__)
 
 COPY_BYTES = 512 * 1024
-"""Copied in one step, which takes a few milliseconds of the loop's time."""
+"""Size of one step, which takes a few milliseconds of the loop's time."""
 PAUSE_S_MAX = 1.0
 LAST_BYTES_MAX = 1024 * 1024
-"""Most bytes appended during the sync of the copy that are copied without a pause."""
+"""Limit of bytes that are copied without a pause before the swap: those that were appended during the sync of the copy."""
 
 
 class ReplicaMoves:
-    """`checkpoint` writes the high watermarks. The new directory's file has them before the old log is removed."""
+    """`checkpoint` writes the high watermarks: the new directory's file must have the replica's before the old log is removed."""
 
     def __init__(
         self,
@@ -61,10 +61,12 @@ class ReplicaMoves:
         """Starts to move the replica to `directory`. If the log is there already, cancels its move to another. Returns at once.
 
         Raises KafkaError: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, INVALID_TOPIC_EXCEPTION for a name that is too long, and
-        REPLICA_NOT_AVAILABLE when there is no such replica: if it is made later, it is made in `directory`.
+        REPLICA_NOT_AVAILABLE if there is no such replica: if it is created later, then in `directory`.
         """
         if len(tp.topic) > TOPIC_NAME_MAX:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{tp}: the name is too long for a copy in a directory")
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"{tp}: the name is too long for the directory of a copy"
+            )
         if directory not in self._log_manager.directories:
             raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{directory} is not in log.dirs")
         if directory in self._log_manager.offline_dirs:
@@ -76,7 +78,8 @@ class ReplicaMoves:
         if partition is None or current is None or partition.log is not current:
             self._futures.prefer(tp, directory)
             raise KafkaError(
-                ErrorCode.REPLICA_NOT_AVAILABLE, f"{tp} is not here; made later, it will be in {directory}"
+                ErrorCode.REPLICA_NOT_AVAILABLE,
+                f"{tp} is not on this broker; if created later, it will be in {directory}",
             )
         self._begin(tp, current, directory)
 
@@ -85,12 +88,12 @@ class ReplicaMoves:
         if future is not None:
             if future.log_dir == directory:
                 return
-            log.info("%s moves no longer to %s", tp, future.log_dir)
+            log.info("%s: the move to %s is cancelled", tp, future.log_dir)
             self._log_manager.drop_future(tp)
         if current.log_dir == directory:
             return
         if self._log_manager.offline_dirs:
-            # The offline directory may have a copy already: no second one is made (Kafka's rule).
+            # The offline directory may have a copy already: no second copy is made (Kafka's rule).
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{tp}: nothing moves while a log directory is offline")
         self._log_manager.make_future(tp, directory)
         self._events.write("replica_move_begun", partition=str(tp), source=current.log_dir, target=directory)
@@ -128,7 +131,7 @@ class ReplicaMoves:
             self._task = None
 
     async def _wait(self) -> None:
-        """Waits for a change or for the throttle, at most PAUSE_S_MAX."""
+        """Waits for `wake` or for the throttle, at most PAUSE_S_MAX."""
         try:
             async with asyncio.timeout(min(self._throttle.free_in() or PAUSE_S_MAX, PAUSE_S_MAX)):
                 await self._changed.wait()
@@ -146,13 +149,13 @@ class ReplicaMoves:
         except LogDirFailed as error:
             log.error("%s: the move ends: %s", tp, error)
         except KafkaError as error:
-            if self._ends(tp) is not None:
+            if self._log_and_copy(tp) is not None:
                 log.error("%s: the move ends: %s", tp, error)
                 self._events.write("replica_move_failed", partition=str(tp), reason=str(error))
                 self._log_manager.drop_future(tp)
         return True
 
-    def _ends(self, tp: TopicPartition) -> tuple[Log, Log] | None:
+    def _log_and_copy(self, tp: TopicPartition) -> tuple[Log, Log] | None:
         """(the log, its copy) of a partition that has a role here; None: there is nothing to copy."""
         current, future, partition = self._log_manager.get(tp), self._futures.get(tp), self._hosted.get(tp)
         if current is None or future is None or partition is None or partition.log is not current:
@@ -160,20 +163,20 @@ class ReplicaMoves:
         return current, future
 
     async def _advance(self, tp: TopicPartition) -> bool:
-        ends = self._ends(tp)
-        if ends is None or self._throttle.is_exceeded():
+        both = self._log_and_copy(tp)
+        if both is None or self._throttle.is_exceeded():
             return False
-        current, future = ends
+        current, future = both
         if future.topic_id != current.topic_id:
-            log.warning("%s: the copy is of another topic of that name: removed", tp)
+            log.warning("%s: the copy belongs to another topic of that name and is removed", tp)
             self._log_manager.drop_future(tp)
             return True
         self._align(current, future)
         if future.log_end_offset < current.log_end_offset:
             offset = future.log_end_offset
             read = await current.read_cold(offset, COPY_BYTES, current.log_end_offset, min_one_batch=True)
-            # If the log was cut meanwhile, so was its copy: the records that were read would leave a gap in it (BUG-12).
-            if self._ends(tp) == ends and future.log_end_offset == offset:
+            # If the log was cut meanwhile, the copy was cut too. The records that were read would leave a gap in the copy (BUG-12).
+            if self._log_and_copy(tp) == both and future.log_end_offset == offset:
                 self._append(future, read.records)
             await asyncio.sleep(0)
             return True
@@ -182,7 +185,7 @@ class ReplicaMoves:
             await asyncio.get_running_loop().run_in_executor(None, self._futures.declare_complete, future)
         except OSError as error:
             raise self._log_manager.reported(future.log_dir, error) from error
-        if self._ends(tp) == ends and self._catch_up(current, future):
+        if self._log_and_copy(tp) == both and self._catch_up(current, future):
             await self._swap(tp, current)
         return True
 
@@ -198,9 +201,9 @@ class ReplicaMoves:
         self._throttle.record(future.append_as_follower(memoryview(data)).size_bytes)
 
     def _catch_up(self, current: Log, future: Log) -> bool:
-        """Copies what was appended during the sync, without an await. False when that is too much, or not in memory.
+        """Copies what was appended during the sync, without an await. False if that is too much, or not in memory.
 
-        Also False if the log has synced more than its copy: the copy must be synced as far before the old log is removed.
+        Also False if the recovery point of the copy is below that of the log: what was synced must be synced in the copy too.
         """
         self._align(current, future)
         for _ in range(LAST_BYTES_MAX // COPY_BYTES):
@@ -214,7 +217,7 @@ class ReplicaMoves:
         return is_complete and future.recovery_point >= current.recovery_point
 
     async def _swap(self, tp: TopicPartition, current: Log) -> None:
-        """Replaces the log with its copy, then records this on the disk and removes the old log."""
+        """Replaces the log with its copy, checkpoints the high watermarks, syncs the directories, and removes the old log."""
         partition = self._hosted.get(tp)
         assert partition is not None
         swapped, removed = self._log_manager.swap(tp)
@@ -225,4 +228,4 @@ class ReplicaMoves:
         try:
             await asyncio.get_running_loop().run_in_executor(None, self._futures.finish, swapped, removed)
         except OSError as error:
-            log.warning("%s: what is left in %s stays until the next start: %s", tp, current.log_dir, error)
+            log.warning("%s: the rest of the old log in %s stays until the next start: %s", tp, current.log_dir, error)

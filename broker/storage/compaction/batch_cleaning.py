@@ -1,4 +1,4 @@
-"""Compacts one batch, to the byte as Kafka 3.9 does (LogCleaner, MemoryRecords.filterTo). Pure.
+"""Compacts one batch, with the same bytes as Kafka 3.9 (LogCleaner, MemoryRecords.filterTo). Pure.
 
 a record                is dropped if it has no key, a later record has its key, it is a tombstone whose delete horizon has
                         passed, or its transaction was aborted
@@ -86,13 +86,13 @@ def raw_records(data: bytes, count: int) -> list[RawRecord]:
             # The sign of the value's length is its first byte's lowest bit.
             has_value = not data[at] & 1
             if not at <= end <= limit:
-                raise _broken(f"a record ends at byte {end} of {limit}")
+                raise _broken(f"the length of the record at byte {start} is wrong")
             found.append((start, end, fields, timestamp, offset, key, has_value))
             at = end
     except IndexError:
-        raise _broken("it ends inside a record") from None
+        raise _broken("its payload ends inside a record") from None
     if at != limit:
-        raise _broken(f"{limit - at} bytes after the last record")
+        raise _broken(f"{limit - at} bytes follow the last record")
     return found
 
 
@@ -144,9 +144,9 @@ def checked(buffer: Buffer, position: int, header: BatchHeader) -> BatchHeader:
 class Transactions:
     """Which transactional batches were aborted, and which markers end a transaction that still has batches.
 
-    First, `note` gets every batch of the log up to the high watermark, in order. This includes batches behind the cleaned part:
-    else an aborted batch whose marker is there would count as committed. Then the copying pass calls `saw` for each
-    transactional data batch and `is_of_nothing` for each control batch, in order.
+    First, `note` gets every batch of the log up to the high watermark, in order. This includes batches after the part to clean:
+    otherwise an aborted batch whose marker is there would count as committed. Then the copying pass calls `saw` for each
+    transactional data batch and `is_discardable` for each control batch, in order.
     """
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ class Transactions:
         """Notes a transactional data batch of the copying pass, whether it is kept or not."""
         self._seen.add(header.producer_id)
 
-    def is_of_nothing(self, buffer: Buffer, position: int, header: BatchHeader) -> bool:
+    def is_discardable(self, buffer: Buffer, position: int, header: BatchHeader) -> bool:
         """True for a control batch that is empty, or whose transaction has no batch before it in this pass."""
         if header.record_count == 0:
             return True
@@ -242,7 +242,7 @@ class BatchCleaner:
         horizon = header.delete_horizon_ms
         is_over = horizon is not None and horizon <= self._now_ms
         if header.is_control:
-            is_discardable = self._transactions.is_of_nothing(buffer, position, header)
+            is_discardable = self._transactions.is_discardable(buffer, position, header)
             drops_all = is_discardable and is_over
         else:
             is_discardable = False

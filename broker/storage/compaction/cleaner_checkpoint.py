@@ -1,9 +1,9 @@
 """The offset up to which each compacted log is clean: `cleaner-offset-checkpoint` in every log directory (LOG-4).
 
-An entry that is too high is dangerous: records below it are not searched for later records of a key, so a tombstone there
-could be removed before the record that it deletes. An entry is therefore lowered on the disk after a cut, before anything is
-appended (`LoweredPoints`), and after a deletion, before a log of the same name is created. At a start, nothing above the
-recovery point counts as clean. An entry that is too low only costs time.
+An entry that is too high is dangerous. The cleaner does not collect the keys of records below it, so it could remove a tombstone
+there and keep an earlier record of the key. An entry is therefore lowered on the disk after a cut, before anything is appended
+(`LoweredPoints`), and after a deletion, before a log of the same name is created. At a start, nothing above the recovery point
+counts as clean. An entry that is too low only costs time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CleanerCheckpoint:
                 found.cleaned_up_to = min(offsets.get(found.topic_partition, 0), found.recovery_point)
 
     def lower_now(self, log_dir: str) -> None:
-        """As `lower`, but on the loop. Afterwards the file names only logs that exist. Raises OSError."""
+        """As `lower`, but on the loop. Afterwards the file has only entries of existing logs. Raises OSError."""
         for directory in self._online(log_dir):
             if directory.read_offsets(CLEANED):
                 directory.overwrite_offsets(CLEANED, self._offsets(directory), next(self._turns))

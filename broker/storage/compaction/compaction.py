@@ -4,9 +4,9 @@
     |............|--- clean ---|--------- dirty ---------|--- left alone ---|- active -|
 
 The clean part has each key at most once. The dirty part was written since the last cleaning. A cleaning notes the last offset of
-each key in the dirty part, as far as its memory reaches. It then copies all segments that start before that point, without the
-records that a later one replaced and those that nobody needs any more (`batch_cleaning`). Only whole closed segments are cleaned. A
-segment is left alone if it is not stable (high watermark, open transactions) or too young.
+each key in the dirty part, as far as its memory reaches. It then copies all segments that start before that point, without
+records that a later one replaced, old tombstones and aborted records (`batch_cleaning`). Only whole inactive segments are cleaned.
+A segment is left alone if it reaches beyond the high watermark or an open transaction, or if it is too young.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ def cleanable(
 def grouped(
     segments: Sequence[SegmentFacts], *, end_offset: int, segment_bytes: int, index_bytes: int
 ) -> list[tuple[int, int]]:
-    """Groups neighbouring segments that fit in one new segment by size, index size and relative offsets.
+    """Groups adjacent segments that fit in one new segment by size, index size and relative offsets.
 
-    Returns the groups as ranges [first, end) of indexes into `segments`. A segment that is too large alone is a group too.
+    Returns the groups as ranges [first, end) of indexes into `segments`. A segment that is too large alone is a group, too.
     `end_offset` is where the last segment ends.
     """
     ends = [*(s.base_offset for s in segments[1:]), end_offset]
@@ -131,7 +131,7 @@ class OffsetMap:
         return len(self._offsets)
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Notes that `key` was written at `offset`. False when there is no room for another key."""
+        """Notes that `key` was written at `offset`. False when the map is full and does not have the key."""
         if len(key) > KEY_BYTES_MAX:
             key = blake2b(key, digest_size=DIGEST_BYTES).digest()
         offsets = self._offsets

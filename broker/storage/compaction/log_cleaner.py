@@ -1,14 +1,14 @@
 """Compaction of logs with `cleanup.policy=compact`, one at a time, in slices between the broker's other work (LOG-4).
 
-1. The dirtiest log that is due is chosen (`compaction.cleanable`) and flushed, and its recovery point is checkpointed. Recovery
-   would otherwise take the holes that compaction makes for damage.
+1. The dirtiest log that is due is chosen (`compaction.cleanable`) and flushed, and its recovery point is checkpointed.
+   Otherwise recovery would treat the holes that compaction makes as damage.
 2. The dirty part is read: the last offset of each key, as far as `log.cleaner.dedupe.buffer.size` reaches.
 3. All segments up to there are copied, group by group, without replaced records (`batch_cleaning`). Each new segment is
    synced, then takes the place of its group in one step on the loop (`segment_swap`).
 4. `cleaner-offset-checkpoint` records up to which offset the log is clean.
 
-A thread reads, unpacks and writes one slice at a time. After each slice the loop checks the log again: if it was cut, closed or
-deleted, or its policy changed, the work is discarded.
+A thread reads, unpacks and writes one slice at a time. After each slice the loop checks the log again. If the log was cut, closed
+or deleted, moves to another directory, or has another policy, the cleaning is discarded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SLICE_RECORDS = 1000
 """Limits of one slice: about a millisecond of work for a thread."""
 
 LOGS_IN_A_SLICE = 100
-"""Logs examined before the loop may do other work. One takes some 10 us, or more if its segments' times are needed."""
+"""Logs examined before the loop may do other work. A log takes some 10 us, or more if its segments' times are needed."""
 
 EachBatch = Callable[[Buffer, int, BatchHeader], bool]
 """(buffer, position, header) -> False to stop before this batch"""
@@ -95,7 +95,7 @@ class LogCleaner:
         self._write_event = write_event
 
     async def run(self) -> None:
-        """Cleans logs that are due, until cancelled. A directory that fails is reported."""
+        """Cleans logs that are due, until cancelled."""
         while True:
             if not (self.settings.is_enabled and await self.clean_next()):
                 await asyncio.sleep(self.settings.backoff_s)
@@ -123,8 +123,8 @@ class LogCleaner:
                 work = self._look_at(found)
                 if work.is_due(found.config.min_cleanable_dirty_ratio):
                     due.append((found, work))
-        here = [one for one in due if self.manager.get(one[0].topic_partition) is one[0]]
-        return max(here, key=lambda one: one[1].ratio, default=None)
+        still_served = [(found, work) for found, work in due if self.manager.get(found.topic_partition) is found]
+        return max(still_served, key=lambda pair: pair[1].ratio, default=None)
 
     def _look_at(self, found: Log) -> Cleanable:
         config = found.config
@@ -158,18 +158,18 @@ class LogCleaner:
         try:
             await Cleaning(self, found, work).run()
         except GaveUp as why:
-            log.info("%s changed while it was compacted: %s", found.topic_partition, why)
+            log.info("the compaction of %s is discarded: %s", found.topic_partition, why)
             return False
         except LogDirFailed:
             raise
         except OSError as error:
             raise self.manager.reported(found.log_dir, error) from error
         except KafkaError as error:
-            log.error("%s is not compacted any more, it cannot be read: %s", found.topic_partition, error)
+            log.error("%s is not compacted any more, because it cannot be read: %s", found.topic_partition, error)
             self._leave_alone(found, error)
             return False
         except Exception as error:
-            # The task's boundary: no content of one log may stop the cleaning of the others.
+            # The boundary of the task: the content of one log must not stop the cleaning of the others.
             log.exception("%s is not compacted any more", found.topic_partition)
             self._leave_alone(found, error)
             return False
@@ -240,16 +240,16 @@ class Cleaning:
             await self._log.flush()
             self._look_again(self._sources)
         if self._log.recovery_point < self._work.first_uncleanable:
-            raise GaveUp("it is not on the disk yet")
+            raise GaveUp("it is not flushed yet")
         await self._manager.checkpoints.write_recovery_points()
         self._look_again(self._sources)
 
     def _look_again(self, sources: Sequence[Segment]) -> None:
         """Checks that the log can still be cleaned. Call after every await. Raises GaveUp."""
         if self._manager.get(self._log.topic_partition) is not self._log:
-            raise GaveUp("it is not here any more")
+            raise GaveUp("it was removed")
         if "compact" not in self._log.config.cleanup_policy:
-            raise GaveUp("its policy changed")
+            raise GaveUp("its cleanup.policy changed")
         if self._manager.futures.get(self._log.topic_partition) is not None:
             # The copy may have a value whose tombstone it has not read yet. If the tombstone is removed now, the copy keeps the
             # value for good (KIP-113).
@@ -290,9 +290,9 @@ class Cleaning:
         return self._transactions
 
     async def _read_markers(self) -> Transactions:
-        """Reads the markers up to the high watermark: a transaction in the cleaned part may end behind that part.
+        """Reads the markers up to the high watermark, as a transaction in the part to clean may end beyond that part.
 
-        The cleaning stops before the segment of a transaction without a replicated marker: that marker may still be cut off.
+        The cleaning stops before the segment of a transaction whose marker is missing or not replicated.
         """
         high_watermark_of = self._manager.high_watermark_of
         high_watermark = high_watermark_of(self._log.topic_partition) if high_watermark_of is not None else 0
@@ -317,7 +317,7 @@ class Cleaning:
         self._work = self._work._replace(first_uncleanable=end)
         self._sources = [source for source in self._sources if source.base_offset < end]
         if end <= self._work.first_dirty:
-            raise GaveUp("a transaction in it has no replicated end")
+            raise GaveUp("one of its transactions has no replicated marker")
 
     async def _walk(self, source: Segment, pinned: Sequence[Segment], each: EachBatch) -> None:
         """Calls `each` for the batches of a segment, in a thread, slice by slice."""
@@ -389,7 +389,7 @@ class Cleaning:
             )
             target.rebuild_indexes()
 
-        is_offered = False
+        is_in_place = False
         try:
             await in_thread((), create, CLEANING)
             assert target is not None
@@ -398,16 +398,16 @@ class Cleaning:
                 await self._copy_segment(source, target, batches)
             await self._finish(target)
             self._look_again(group)
-            # From here on, the new segment's files may be the only ones, even if the swap fails half-way.
-            is_offered = True
+            # From here on, these files may be the only copy of the records, even if the swap fails half-way.
+            is_in_place = True
             self._log.replace_segments(target, group)
         finally:
-            if target is not None and not is_offered:
+            if target is not None and not is_in_place:
                 target.close()
                 self._log.discard(target.paths)
-        gone = set(group)
+        replaced = set(group)
         at = self._sources.index(group[0])
-        self._sources = [*self._sources[:at], target, *(s for s in self._sources[at:] if s not in gone)]
+        self._sources = [*self._sources[:at], target, *(s for s in self._sources[at:] if s not in replaced)]
         await in_thread((), lambda: self._filesystem.sync_directory(directory), CLEANING)
         self._look_again(self._sources)
         return target.size
@@ -459,7 +459,7 @@ class Cleaning:
 def _slice(source: Segment, position: int, end_position: int, each: EachBatch) -> tuple[int, bool]:
     """Calls `each` for some batches of [position, end_position). Returns the next slice's position, and False if `each` stopped.
 
-    For a thread. Raises KafkaError(CORRUPT_MESSAGE) for bytes that are not a batch, OSError.
+    For a thread. Raises OSError, and KafkaError(CORRUPT_MESSAGE) for bytes that are not a batch.
     """
     left = end_position - position
     data = source.read(position, min(SLICE_BYTES, left), may_block=True)

@@ -1,10 +1,10 @@
-"""One compacted segment takes the place of several, safely at every point where the machine may stop (LOG-4, FLT-24).
+"""Replaces several segments by a compacted one, safely at every point of a crash or power loss (LOG-4, FLT-24).
 
     1. the new segment is written and synced as <base>.log.cleaned, .index.cleaned, .timeindex.cleaned
     2. its files are renamed to .swap, the log file last: from here on the new segment counts, even after a crash
     3. the old segments' files are renamed to .deleted
     4. the suffix .swap is removed from the new segment's files
-    5. the directory is synced, the .deleted files are removed
+    5. the directory is synced, and a thread removes the .deleted files
 
 `finish_swaps` completes an interrupted swap when a log is opened: before step 2 the new files are dropped, after it the old
 ones. It also completes a swap that Kafka left unfinished (Kafka 3.9's LogLoader).
@@ -35,7 +35,7 @@ def remove_cleaned(filesystem: FileSystem, directory: str, base_offset: int) -> 
 
 
 def swap_files(cleaned: Segment, sources: Sequence[Segment]) -> list[str]:
-    """Steps 2 to 4, on the loop, so that no reader sees them half done. Returns the paths to unlink. Raises OSError."""
+    """Steps 2 to 4, on the loop, so that no reader sees them half done. Returns the paths to remove. Raises OSError."""
     cleaned.rename(SWAP_SUFFIX)
     removed = [path for source in sources for path in source.remove()]
     cleaned.rename("")
@@ -43,7 +43,7 @@ def swap_files(cleaned: Segment, sources: Sequence[Segment]) -> list[str]:
 
 
 def finish_swaps(filesystem: FileSystem, directory: str, index_interval_bytes: int) -> list[str]:
-    """Completes interrupted swaps. Call before anything else is read in a log's directory. Returns its names. Raises OSError."""
+    """Completes interrupted swaps, before anything else in a log's directory is read. Returns all file names. Raises OSError."""
     names = filesystem.list(directory)
     if not any(name.endswith(SWAP_SUFFIX) for name in names):
         return names
@@ -70,12 +70,12 @@ def _finish(filesystem: FileSystem, directory: str, base: int, bases: set[int], 
     for _, header in swapped.headers():
         end = header.next_offset
     swapped.close()
-    # An old segment at the very end, of which no record was kept, stays: its records are older than those that replaced them.
-    old = sorted(one for one in bases if one == base or base <= one < end)
-    log.warning("%s: the swap of a compacted segment up to %d is finished, %d old ones go", stem, end, len(old))
-    for one in old:
+    # If no record of the last old segments was kept, `end` does not cover them. They stay, as all their records were replaced.
+    old = sorted(old_base for old_base in bases if old_base == base or base <= old_base < end)
+    log.warning("%s: an interrupted swap is finished: this segment replaces %d old ones up to %d", stem, len(old), end)
+    for old_base in old:
         for kind in KINDS:
-            filesystem.remove(f"{directory}/{segment_name(one)}{kind}")
+            filesystem.remove(f"{directory}/{segment_name(old_base)}{kind}")
     for kind in KINDS:
         if filesystem.exists(stem + kind + SWAP_SUFFIX):
             filesystem.rename(stem + kind + SWAP_SUFFIX, stem + kind)

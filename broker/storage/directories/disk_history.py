@@ -1,4 +1,4 @@
-"""Since when a broker's disks have been present. This distinguishes a lost log from one that was never created (FLT-33, INV-1).
+"""Records since when a broker's disks have been present, to tell a lost log from one that was never created (FLT-33, INV-1).
 
 A replica without a log is normal if the broker died between the creation of the topic and its first LeaderAndIsr. If the disk was
 emptied or replaced, the log is lost. The two cases look alike, so each log directory has a file `ottla.disk` (Kafka ignores it):
@@ -18,7 +18,7 @@ one of the broker's disks may have had its log on an earlier disk.
    that was deleted in the last seconds before a crash looks the same; this only adds caution;
 4. for a directory whose file is damaged.
 
-A directory that Kafka created, or that is older than this file, counts as present since always.
+A directory that has `meta.properties` but not this file, for example Kafka's, counts as always present.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class DiskHistories:
         self._directories = directories
         self._report = report
 
-    def take_up(self, present: Collection[TopicPartition], broker_epoch: int) -> int:
-        """The broker epoch since which all disks have been present. Writes the files that changed.
+    def update(self, present: Collection[TopicPartition], broker_epoch: int) -> int:
+        """Writes the files that changed. Returns the broker epoch since which all disks have been present.
 
         Call once in each life of the broker, before `meta.properties` is written. `present`: the partitions that have a log.
         """
@@ -85,10 +85,10 @@ class DiskHistories:
         configured = tuple(directory.path for directory in self._directories)
         removed = {path for history in found.values() for path in history.directories} - set(configured)
         if removed:
-            log.warning("%s: not in log.dirs any more, logs may have gone with them", ", ".join(sorted(removed)))
+            log.warning("%s: removed from log.dirs, logs may be lost", ", ".join(sorted(removed)))
         if lost:
             names = ", ".join(map(str, sorted(lost)[:NAMED_MAX]))
-            log.warning("%d logs were here and are not any more, first %s", len(lost), names)
+            log.warning("%d logs of the high watermark checkpoints do not exist any more, first %s", len(lost), names)
         is_incomplete = bool(removed or lost)
         since = {path: broker_epoch if is_incomplete else history.since for path, history in found.items()}
         self._of_each(lambda d: self._write(d, DiskHistory(since[d.path], configured)) if d.path in since else None)

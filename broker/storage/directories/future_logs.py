@@ -99,13 +99,13 @@ class FutureLogs:
         return self._futures.pop(tp, None)
 
     def follow(self, current: Log) -> None:
-        """The log was cut, or has just been opened: the copy must not contain records that the log does not. Raises LogDirFailed."""
+        """Cuts the copy to the end of the log, which was cut or has just been created. Raises LogDirFailed."""
         future = self._futures.get(current.topic_partition)
         if future is not None and future is not current:
             future.truncate_to(current.log_end_offset)
 
     def align(self, current: Log) -> None:
-        """After a start: after a crash the copy may have records that the log does not. Raises LogDirFailed."""
+        """At a start: cuts records of the copy that the log does not have. A crash may leave such records. Raises LogDirFailed."""
         future = self._futures.get(current.topic_partition)
         if future is not None:
             future.truncate_to(_agreed_end(current, future))
@@ -144,7 +144,7 @@ class FutureLogs:
         try:
             self._filesystem.rename(removed, path)
         except OSError as error:
-            log.error("%s cannot be called %s again: %s", removed, path, error)
+            log.error("%s cannot be renamed back to %s: %s", removed, path, error)
 
     def finish(self, swapped: Log, removed: str) -> None:
         """Step 3. Blocks: for a thread. Raises OSError."""
@@ -176,9 +176,9 @@ def new_suffix() -> str:
 
 
 def settle(filesystem: FileSystem, directories: Sequence[LogDirectory]) -> None:
-    """Completes interrupted replacements, see the module. At a start, before logs are opened, and only if no directory failed.
+    """Completes interrupted replacements, see the module. Raises LogDirFailed.
 
-    Raises LogDirFailed.
+    Call at a start, before logs are opened, and only if no directory failed.
     """
     plain: dict[TopicPartition, list[_Found]] = {}
     for tp, found in _scan(filesystem, directories, _PLAIN):
@@ -187,7 +187,7 @@ def settle(filesystem: FileSystem, directories: Sequence[LogDirectory]) -> None:
         with _failures_in(found.directory):
             if found.is_complete and tp not in plain:
                 target = path_of(found.directory.path, tp)
-                log.warning("%s takes its place now as %s", found.path, target)
+                log.warning("%s is complete, and is renamed to %s", found.path, target)
                 filesystem.rename(found.path, target)
                 filesystem.sync_directory(found.directory.path)
                 plain[tp] = [found._replace(path=target)]

@@ -17,7 +17,7 @@ from protocol.types import TopicPartition
 log = logging.getLogger(__name__)
 
 OpenLog = Callable[[LogDirectory, TopicPartition, str, int, int, int], Log]
-"""(directory, partition, path, recovery point, log start, offset up to which it is compacted)"""
+"""(directory, partition, path, recovery point, log start, offset up to which the log is clean) -> the open log"""
 
 
 class LogDirectories:
@@ -92,7 +92,7 @@ class LogDirectories:
     # -- where a new log is made ----------------------------------------------------------------------------------
 
     def for_new(self, wanted: str | None, logs: Callable[[], Iterable[Log]]) -> LogDirectory | None:
-        """The directory that an admin chose (`wanted`), else the one with the fewest logs. None when it is offline."""
+        """The directory that an admin chose (`wanted`), else the online one with the fewest logs. None if there is none online."""
         online = self.online()
         if wanted is not None:
             online = [directory for directory in online if directory.path == wanted]
@@ -135,10 +135,10 @@ def open_all(
             except OSError as error:
                 if not is_of_one_path(error):
                     raise
-                log.error("%s cannot be opened, and is left alone; the others are: %s", path, error)
+                log.error("%s cannot be opened, and is skipped: %s", path, error)
                 continue
             last = opened[-1].segments[-1]
-            # Most logs are not used soon, and a process may not have so many files open.
+            # Most logs are not used soon, and the process may not keep a file open for each.
             if not last.rest() and filesystem.in_use.are_far_too_many:
                 last.sync_to_rest()
     except BaseException:
@@ -146,7 +146,7 @@ def open_all(
             found.close()
         raise
     if any(found.recovery_point < points.get(found.topic_partition, 0) for found in opened):
-        # Lowered before anything is appended: later appends above the new point are not synced.
+        # The checkpoint is lowered before anything is appended, as records above the new point will not be synced.
         lowered = {found.topic_partition: found.recovery_point for found in opened}
         directory.write_offsets(checkpoints.RECOVERY_POINTS, lowered, 0)
     return opened, (points.keys() | starts.keys() | marks.keys() | cleaned.keys()) - {

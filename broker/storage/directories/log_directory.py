@@ -42,21 +42,22 @@ class LogDirectory:
         self._filesystem = filesystem
         self._lock_fd: int | None = None
         self._writing = threading.Lock()
-        self._written: dict[str, int] = {}
-        self._content: dict[str, int] = {}
+        # By file name: the newest turn, and the hash of the content.
+        self._turns: dict[str, int] = {}
+        self._hashes: dict[str, int] = {}
 
     def acquire(self) -> None:
-        """Creates the directory and locks it. Raises LogDirectoryError when another process has the lock, OSError."""
+        """Creates the directory and locks it. Raises OSError, and LogDirectoryError when another process has the lock."""
         self._make()
         try:
             self._lock_fd = self._filesystem.lock(f"{self.path}/{LOCK}")
         except BlockingIOError:
             raise LogDirectoryError(
-                f"log directory {self.path} is in use by a running broker: stop that one, or set log.dirs to another"
+                f"log directory {self.path} is in use by a running broker: stop that broker, or set log.dirs to another directory"
             ) from None
 
     def _make(self) -> None:
-        """Creates the directory and syncs its name: else a power loss removes it, with all data that was synced in it."""
+        """Creates the directory and syncs its name: otherwise a power loss could remove it, with all data synced in it."""
         made_in = []
         path = self.path
         while not self._filesystem.exists(path):
@@ -85,7 +86,7 @@ class LogDirectory:
             self._filesystem.write_atomically(f"{self.path}/{META}", text.encode())
 
     def check_meta(self, broker_id: int, cluster_id: str) -> bool:
-        """Checks `meta.properties`. False when there is none yet. Raises LogDirectoryError as `ensure_meta`."""
+        """Checks `meta.properties`. False when there is none yet. Raises OSError, and LogDirectoryError as `ensure_meta`."""
         path = f"{self.path}/{META}"
         wanted = {"broker.id": str(broker_id), "cluster.id": cluster_id}
         data = self._filesystem.read_file(path)
@@ -129,30 +130,31 @@ class LogDirectory:
         return checkpoints.read_offsets(self._filesystem, f"{self.path}/{name}")
 
     def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int], turn: int) -> bool:
-        """Writes and syncs a checkpoint. For a thread. False, without a write, after one with a later `turn`."""
+        """Writes and syncs a checkpoint. For a thread. False, without a write, after a write with a later `turn`."""
         with self._writing:
-            if turn < self._written.get(name, 0):
+            if turn < self._turns.get(name, 0):
                 return False
-            self._written[name] = turn
+            self._turns[name] = turn
             self._write(name, offsets)
             return True
 
     def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Writes the file if its content changes. In an idle cluster it would be the same every five seconds."""
+        """Writes the file, unless it has this content: an idle cluster would write the same offsets every five seconds."""
         data = checkpoints.encode_offsets(offsets)
-        told = hash(data)
-        if self._content.get(name) != told:
-            self._content.pop(name, None)
+        content = hash(data)
+        if self._hashes.get(name) != content:
+            self._hashes.pop(name, None)
             self._filesystem.write_atomically(f"{self.path}/{name}", data)
-            self._content[name] = told
+            self._hashes[name] = content
 
     def overwrite_offsets(self, name: str, offsets: Mapping[TopicPartition, int], turn: int) -> None:
-        """As `write_offsets`, but on the loop, rarely, and after any earlier `turn`.
+        """As `write_offsets`, but on the loop, so it is called rarely. `turn` is the latest.
 
-        Synced, too: a power loss could leave an empty file. Without a recovery point a compacted log's holes look like damage.
+        The file is synced here, too: a power loss could leave an empty file, and without a recovery point, recovery would treat
+        the holes of a compacted log as damage.
         """
         with self._writing:
-            self._written[name] = turn
+            self._turns[name] = turn
             self._write(name, offsets)
 
     def partitions(self, *, keeps_deleted: bool = False) -> list[tuple[TopicPartition, str]]:
@@ -178,9 +180,9 @@ class LogDirectory:
 
 
 def path_of(log_dir: str, tp: TopicPartition, suffix: str = "") -> str:
-    """The path of a partition's directory. Checks names from outside before they become a path.
+    """The path of a partition's directory, never outside of `log_dir`.
 
-    The path is never outside of `log_dir`. Raises KafkaError(INVALID_TOPIC_EXCEPTION).
+    Raises KafkaError(INVALID_TOPIC_EXCEPTION) for a topic or partition that cannot be part of a path.
     """
     if not (is_valid_topic_name(tp.topic) and is_partition_number(tp.partition)):
         name = f"topic {shown(tp.topic)}, partition {shown(tp.partition)}"

@@ -54,7 +54,7 @@ class OffsetCheckpoints:
     # -- high watermarks ------------------------------------------------------------------------------------------
 
     def read_high_watermarks(self) -> dict[TopicPartition, int]:
-        """The high watermarks of the logs that are served, without those in a directory that cannot be read and so has failed.
+        """The high watermarks of the logs that are served. A directory whose checkpoint cannot be read fails.
 
         Raises LogUnavailable if the error is temporary.
         """
@@ -81,10 +81,11 @@ class OffsetCheckpoints:
     # -- recovery points and log starts ---------------------------------------------------------------------------
 
     async def write_recovery_points(self) -> None:
-        """Raises LogDirFailed, as the other writes."""
+        """Raises LogDirFailed."""
         await self._write_all(checkpoints.RECOVERY_POINTS, _recovery_points)
 
     async def write_log_starts(self) -> None:
+        """Raises LogDirFailed."""
         await self._write_all(checkpoints.LOG_STARTS, _log_starts)
 
     async def write_at_stop(self, directory: LogDirectory) -> None:
@@ -110,7 +111,7 @@ class OffsetCheckpoints:
             raise failure
 
     async def _write(self, directory: LogDirectory, name: str, offsets: Mapping[TopicPartition, int]) -> bool:
-        """Writes in a thread. False when a later write was faster, and is on the disk. Raises OSError."""
+        """Writes in a thread. False, without a write, if a later write was faster. Raises OSError."""
         turn = next(self._turns)
         return await asyncio.get_running_loop().run_in_executor(None, directory.write_offsets, name, offsets, turn)
 
@@ -118,7 +119,7 @@ class OffsetCheckpoints:
         behind = self.lowered.behind(directory.path)
         if behind:
             await self._cleaned.lower(directory.path)
-        # If a later write was faster, these points are not on the disk.
+        # If a later write was faster, that one calls `written`.
         if await self._write(directory, checkpoints.RECOVERY_POINTS, points):
             self.lowered.written(behind)
 
@@ -184,13 +185,13 @@ def _log_starts(logs: Iterable[Log]) -> dict[TopicPartition, int]:
 
 
 class LoweredPoints:
-    """Recovery points lowered by a cut. They are on the disk before anything is appended to such a log (INV-21).
+    """Logs whose recovery point a cut has lowered. The lower point is on the disk before anything is appended (INV-21).
 
     The same holds for the offset up to which a log is clean (LOG-4). Records appended after a cut below the recovery point are
-    not synced, so a power loss must not bring back a checkpoint with the old point. The cut itself needs no checkpoint: all
-    that is left of the log was synced, and a point beyond the log's end counts as its end. A cut therefore only notes the log
-    here. In a rolling restart thousands of partitions are cut at about the same time; they share one checkpoint of each
-    directory, which a thread writes. An append before that writes the checkpoint itself, for all of them.
+    not synced, so a power loss must not bring back a checkpoint with the old point. The cut itself needs no checkpoint: the rest
+    of the log is synced, and a point beyond the log's end counts as its end. A cut therefore only adds the log here. In a rolling
+    restart thousands of partitions are cut at about the same time; a thread writes one checkpoint for all logs of a directory.
+    An append that does not wait for the thread writes that checkpoint itself.
 
     `write` writes a directory's checkpoint in a thread, `write_now` on the loop. Both call `written`, and raise OSError.
     """
@@ -220,13 +221,13 @@ class LoweredPoints:
             self._writing = loop.create_task(self._write_all())
 
     def needed(self, log: Log) -> None:
-        """Writes the checkpoint now, as the log will be written next. Raises OSError."""
+        """Writes the checkpoint now, because the log is about to be written. Raises OSError."""
         self._write_now(log.log_dir)
         log.is_point_behind = False
         self._behind.pop(log, None)
 
     async def settled(self, log: Log) -> None:
-        """Waits until an append to the log needs no checkpoint."""
+        """Waits for the checkpoint that the log's next append needs, unless the write fails."""
         while log in self._behind and self._writing is not None and not self._writing.done():
             await self._wrote.wait()
 

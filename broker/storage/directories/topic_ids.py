@@ -1,4 +1,4 @@
-"""The topic that a log belongs to: `partition.metadata` in its directory (KIP-516), and when it is believed.
+"""The topic that a log belongs to: `partition.metadata` in its directory (KIP-516), which may be damaged.
 
     version: 0
     topic_id: <22 characters>
@@ -41,7 +41,7 @@ def encode(topic_id: str) -> bytes:
 
 
 def can_be(data: bytes, topic_id: str) -> bool:
-    """True when the file has that id, with at most one wrong bit. Bytes that a power loss removed at its end do not count."""
+    """True when the file has that id, with at most one wrong bit. Bytes that a power loss removed at the end do not count."""
     if decode(data) == topic_id:
         return True
     written = data.rstrip(_NEVER_WRITTEN)
@@ -79,7 +79,7 @@ def is_of(filesystem: FileSystem, found: Log, topic_id: str) -> bool:
 
 
 def adopt(filesystem: FileSystem, found: Log, topic_id: str) -> None:
-    """Writes the id of a log that has none, or a damaged one. The id of another topic is left. Raises OSError."""
+    """Writes the id of a log that has none, or a damaged one. Does nothing if the log belongs to another topic. Raises OSError."""
     if found.topic_id == topic_id or not is_of(filesystem, found, topic_id):
         return
     if found.topic_id is not None:

@@ -1,8 +1,8 @@
 """Threads for work that waits for the disk or computes long. Each kind has its own, so that slow work does not delay clients.
 
 Flushes and checkpoints run in the loop's default executor. Cold reads, the cleaner and removals have their own threads: deleting
-a topic of thousands of large files must not delay a consumer or a flush. Large batches are unpacked in separate threads, which
-leave a processor to the loop where there are several.
+a topic of thousands of large files must not delay a consumer or a flush. Large batches are unpacked in so few threads that the
+loop keeps a processor, if there are several.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ READS = ThreadPoolExecutor(4, "log-read")
 CLEANING = ThreadPoolExecutor(1, "log-clean")
 REMOVALS = ThreadPoolExecutor(1, "log-remove")
 UNPACKING_MAX = max(1, min(4, (os.cpu_count() or 1) // 2))
-"""Maximum number of large batches that are being unpacked, or are in memory unpacked, at one time."""
+"""Maximum number of large batches that are being unpacked, or are unpacked in memory, at a time."""
 UNPACKING = ThreadPoolExecutor(UNPACKING_MAX, "unpack")
 """The executors start their threads when they are first needed."""
 

@@ -54,7 +54,7 @@ class FileSystem:
         return self._open(path, os.O_RDWR)
 
     def open_to_keep(self, path: str) -> int:
-        """Like `open`, for a file that stays open. It uses at most half of the spare descriptors, and raises OSError if it needs more."""
+        """Opens a file that stays open, and creates a missing one. It may use only half of the spare descriptors, else raises OSError."""
         return self._open(path, os.O_RDWR | os.O_CREAT, is_kept=True)
 
     def reopen_to_keep(self, path: str) -> int:
@@ -75,13 +75,13 @@ class FileSystem:
         return self._with_spare(lambda: os.open(path, flags, 0o644), is_kept=is_kept)
 
     def _with_spare(self, work: Callable[[], Result], *, is_kept: bool = False) -> Result:
-        """Repeats `work`, which found no free descriptor, after closing a log file at rest or giving up a spare descriptor."""
+        """Repeats `work`, which found no free descriptor, each time after closing an idle log file or a spare descriptor."""
         while True:
             if not self.in_use.close_one_at_rest() and not self.spare.give_up_one(is_kept=is_kept):
                 return work()
             try:
                 return work()
-            except OSError as error:  # somebody else may have been faster
+            except OSError as error:  # another thread may have taken the descriptor
                 if not lacks_descriptor(error):
                     raise
 
@@ -155,7 +155,7 @@ class FileSystem:
         except OSError as error:
             if error.errno not in _UNSUPPORTED:
                 raise
-            self._knows_nowait = False  # this kind of file system cannot tell
+            self._knows_nowait = False  # this file system does not support it
             return self.read(fd, size, position)
         if count == size:
             return buffer
@@ -305,7 +305,7 @@ class FileSystem:
 
 @contextlib.contextmanager
 def _of_the_disk() -> Iterator[None]:
-    """Turns a passing error of a sync (no memory) into EIO: the data that it did not write may be lost (FLT-29)."""
+    """Turns a temporary error of a sync (no memory) into EIO: the unwritten data may be lost (FLT-29)."""
     try:
         yield
     except OSError as error:

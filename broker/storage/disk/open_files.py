@@ -72,9 +72,9 @@ class OpenFiles:
         return len(self._open) > 2 * self.share
 
     def close_one_at_rest(self) -> bool:
-        """Closes the first file that can rest, of those opened or tried longest ago. False when none of them can.
+        """Closes one file that can rest, starting with those opened or tried longest ago. False when none of them can.
 
-        Does nothing outside of the loop's thread, as the loop may be using the file.
+        Does nothing in other threads than the loop's, as the loop may be using the file.
         """
         if threading.get_ident() != self._loops_thread:
             return False
@@ -82,7 +82,7 @@ class OpenFiles:
             if file.can_rest and file.rest():
                 return True
             if self._open.pop(file, self) is None:  # unless the cleaner's thread has just closed it
-                self._open[file] = None  # after all others
+                self._open[file] = None  # tried last from now on
         return False
 
     def close_idle(self) -> None:

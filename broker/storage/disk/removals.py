@@ -15,9 +15,9 @@ log = logging.getLogger(__name__)
 
 
 class Removals:
-    """One run at a time, which removes everything queued until it starts. Files that cannot be removed stay until the next start.
+    """A queue of removals. One thread at a time removes what is queued. What cannot be removed stays until the next start.
 
-    If a tree fails only for lack of a descriptor or memory, `retry`, called each second, tries again.
+    If a directory tree fails only for lack of a descriptor or memory, `retry`, called each second, tries again.
     """
 
     def __init__(self, filesystem: FileSystem) -> None:
@@ -32,7 +32,7 @@ class Removals:
         self._begin()
 
     def begin_renamed_tree(self, path: str) -> None:
-        """Removes a renamed log. Its new name is synced first: after a power loss half a log could have its old name."""
+        """Removes a renamed log. Its new name is synced first, or a power loss could leave half a log under its old name."""
         self._trees.append(path)
         self._begin()
 
@@ -56,7 +56,7 @@ class Removals:
         self._files, self._trees = [], []
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:  # at start, and in tools: there is no loop to wait
+        except RuntimeError:  # no loop is running: at a start, and in tools
             self._remove(files, trees)
             return
         running = self._running = loop.run_in_executor(REMOVALS, self._remove, files, trees)
@@ -70,7 +70,7 @@ class Removals:
             self._begin()
 
     def _remove(self, files: Sequence[str], trees: Sequence[str]) -> None:
-        """Syncs the new names of all trees in a directory at once."""
+        """Removes files, then trees. One sync covers the new names of all trees in a directory."""
         for path in files:
             self._try(self._filesystem.remove, path, ())
         trees_in: dict[str, list[str]] = {}
@@ -89,6 +89,6 @@ class Removals:
             if is_passing(error):
                 self._postponed += postponed
             else:
-                log.warning("a removed file stays on the disk until the next start: %s", error)
+                log.warning("a file that is no longer needed stays on the disk until the next start: %s", error)
             return False
         return True

@@ -1,4 +1,4 @@
-"""Reserved descriptors, so that a file can be opened when the process has no other descriptor left (FLT-30).
+"""Spare file descriptors: with one of them, a file can be opened when the process has no other left (FLT-30).
 
 A file that is closed soon (a checkpoint, an index, a directory to sync) takes a spare descriptor and returns it. Necessary writes
 therefore succeed however many connections there are. A log file that stays open may take only half of the spare descriptors;
@@ -14,7 +14,7 @@ import time
 
 log = logging.getLogger(__name__)
 
-TOLD_EVERY_S = 60.0
+LOGGED_EVERY_S = 60.0
 
 
 class SpareDescriptors:
@@ -23,8 +23,8 @@ class SpareDescriptors:
     def __init__(self) -> None:
         self._wanted = 0
         self._spare: list[int] = []
-        self._model: int | None = None
-        self._told_at = -TOLD_EVERY_S
+        self._null_fd: int | None = None
+        self._logged_at = -LOGGED_EVERY_S
 
     def __len__(self) -> int:
         return len(self._spare)
@@ -44,14 +44,14 @@ class SpareDescriptors:
     def fill(self) -> None:
         """Opens missing spare descriptors, as far as the limit allows. Call it now and then."""
         with contextlib.suppress(OSError):
-            if self._model is None and self._wanted:
-                self._model = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            if self._null_fd is None and self._wanted:
+                self._null_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             while len(self._spare) < self._wanted:
                 self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def give_up_one(self, *, is_kept: bool) -> bool:
         """Frees a descriptor for a file; `is_kept`: the file stays open. False when none is left for it."""
-        self._tell()
+        self._log_shortage()
         if is_kept and len(self._spare) <= self._wanted // 2:
             return False
         try:
@@ -62,10 +62,10 @@ class SpareDescriptors:
 
     def take_back(self, fd: int) -> bool:
         """Turns a file's descriptor into a spare one, in one step. False when the caller must close it."""
-        if len(self._spare) >= self._wanted or self._model is None:
+        if len(self._spare) >= self._wanted or self._null_fd is None:
             return False
         try:
-            os.dup2(self._model, fd, inheritable=False)
+            os.dup2(self._null_fd, fd, inheritable=False)
         except OSError:  # the limit was lowered below its number (`prlimit`)
             return False
         self._spare.append(fd)
@@ -75,17 +75,17 @@ class SpareDescriptors:
         self._wanted = 0
         while self._spare:
             os.close(self._spare.pop())
-        if self._model is not None:
-            os.close(self._model)
-            self._model = None
+        if self._null_fd is not None:
+            os.close(self._null_fd)
+            self._null_fd = None
 
-    def _tell(self) -> None:
+    def _log_shortage(self) -> None:
         now = time.monotonic()
-        if now - self._told_at >= TOLD_EVERY_S:
-            self._told_at = now
+        if now - self._logged_at >= LOGGED_EVERY_S:
+            self._logged_at = now
             log.error(
-                "this process has no descriptor left for a file; it uses the %d that it keeps spare, and partitions for which there "
-                "is none answer KAFKA_STORAGE_ERROR until files or connections are closed: raise the limit of open files "
+                "this process has no descriptor left for a file; it uses its %d spare ones, and a partition that gets none answers "
+                "KAFKA_STORAGE_ERROR until files or connections are closed: raise the limit of open files "
                 "(ulimit -n, LimitNOFILE) of the broker or of the machine (fs.file-max)",
                 len(self._spare),
             )

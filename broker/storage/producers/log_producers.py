@@ -5,7 +5,7 @@
     the log is closed cleanly      snapshot   at the LEO, so that the next start reads one small file
     the end moves back             cut        snapshots beyond it are removed; the state is rebuilt if a producer's batch was cut
     segments are removed or merged drop_strays
-    all is dropped                 restart_at
+    the log is emptied             restart_at
 
 A snapshot is written to the page cache. The log's next flush syncs it before the recovery point moves past it. After a crash,
 snapshots up to the recovery point are intact, and later ones are not believed. With many producers, encoding a snapshot on the
@@ -72,15 +72,15 @@ class SnapshotWrites(NamedTuple):
 
 
 def to_shrink(logs: Sequence[LogProducers]) -> Iterator[tuple[LogProducers, int]]:
-    """The logs to shrink, and how many producers each keeps, until all have at most ALL_PRODUCERS_MAX. The largest come first."""
+    """The logs to shrink, largest first, and how many producers each keeps, so that all together have at most ALL_PRODUCERS_MAX."""
     sizes = sorted(((found.size, at) for at, found in enumerate(logs)), reverse=True)
     total = sum(size for size, _ in sizes)
     for size, at in sizes:
         if total <= ALL_PRODUCERS_MAX:
             return
-        left = len(logs[at].state.producers) // 2
-        total -= size - left
-        yield logs[at], left
+        kept = len(logs[at].state.producers) // 2
+        total -= size - kept
+        yield logs[at], kept
 
 
 class LogProducers:
@@ -174,10 +174,10 @@ class LogProducers:
         self._remove(producer_snapshots.strays(self._snapshots, segment_bases))
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forgets producers that were not heard of for `expiration_ms`."""
-        gone = self.state.expire(now_ms, expiration_ms)
-        if gone:
-            log.info("%s: %d producers were not heard of for %d ms: forgotten", self.directory, gone, expiration_ms)
+        """Forgets producers that wrote nothing for `expiration_ms`."""
+        count = self.state.expire(now_ms, expiration_ms)
+        if count:
+            log.info("%s: forgot %d producers that wrote nothing for %d ms", self.directory, count, expiration_ms)
 
     @property
     def size(self) -> int:
@@ -187,17 +187,17 @@ class LogProducers:
     def shrink(self, count: int) -> None:
         """Keeps the `count` producers that wrote last, as all logs together have too many."""
         self._copies.clear()
-        gone = self.state.keep(count) if len(self.state.producers) > count else 0
-        if gone:
+        dropped = self.state.keep(count) if len(self.state.producers) > count else 0
+        if dropped:
             log.warning(
-                "%s: %d producers are forgotten, those that wrote last are kept: all logs have more than %d",
+                "%s: forgot the %d producers that wrote longest ago, as all logs together have more than %d",
                 self.directory,
-                gone,
+                dropped,
                 ALL_PRODUCERS_MAX,
             )
 
     def take_unsynced(self) -> tuple[bool, list[str], SnapshotWrites]:
-        """(whether the directory must be synced, paths of snapshots to sync, the writes that a thread does before).
+        """(whether the directory must be synced, paths of snapshots to sync, the writes that a thread does before the syncs).
 
         These count as synced from now on. Pass the writes to `written` when they are done.
         """
@@ -207,7 +207,7 @@ class LogProducers:
         return changed, paths, SnapshotWrites(self.directory, dict(self._unwritten))
 
     def written(self, writes: SnapshotWrites) -> None:
-        """The thread is done. A snapshot dropped meanwhile is removed; one whose directory was renamed is written later."""
+        """The writes are done. A snapshot dropped meanwhile is removed. After a rename of the directory, the next flush repeats them."""
         for offset, state in writes.states.items():
             if offset not in self._snapshots:
                 self._filesystem.remove(f"{writes.directory}/{producer_snapshots.file_name(offset)}")
@@ -252,12 +252,12 @@ class LogProducers:
                 self.state = producer_snapshots.decode(self._filesystem.read_file(self._path(offset)) or b"", offset)
                 break
             except ValueError as error:
-                log.warning("%s: %s: removed, the state comes from what is before it", self._path(offset), error)
+                log.warning("%s: %s: removed, the state is rebuilt from an earlier one", self._path(offset), error)
                 self._remove((offset,))
         for segment in segments:
             if segment.base_offset >= self.state.end_offset:
-                # The snapshot here was broken or not believed. Without a new one, a later cut would forget the producers of
-                # deleted segments.
+                # The snapshot at this offset is missing, or was broken. Without a new one, a later cut would forget the
+                # producers of deleted segments.
                 self.roll(segment.base_offset)
             if segment.next_offset > self.state.end_offset:
                 self._replay(segment)
@@ -291,9 +291,9 @@ def load(
     end_offset: int,
     believed_up_to: int,
 ) -> LogProducers:
-    """The producers of a log that is opened. Its `snapshots` (offsets) beyond `believed_up_to` are not used.
+    """The producers of a log that is opened. `snapshots`: the offsets of its snapshots.
 
-    Removes snapshots that are not needed any more. Raises OSError.
+    Removes snapshots beyond `believed_up_to`, which may be broken, and those that are no longer needed. Raises OSError.
     """
     producers = LogProducers(filesystem, directory, ProducerState(), snapshots)
     end = min(end_offset, believed_up_to)

@@ -1,18 +1,18 @@
-"""The leader's checks of a producer's batch, and the changes that it makes in the batch before the append. Pure.
+"""The leader's checks of a producer's batch, and its changes to the batch before the append. Pure.
 
 Every batch is checked, after its header and CRC (`record_batch.validate_produced`):
 
 - a compressed payload unpacks (BAD-21), to at most 64 MiB (BAD-22);
 - the first 8 records are whole and in order, and a batch of at most 8 records ends after them (BAD-12, 13, 18). The length of
   a larger batch is only compared with the minimum for its record count: 0.45 us for each record of each batch would halve the
-  throughput of small records. If such a batch has a right CRC and bad records, its client has a bug, which small batches show
-  too, or means harm. Brokers tolerate the batch.
+  throughput of small records. If such a batch has a right CRC and bad records, its client is malicious or has a bug that also
+  shows in small batches. Brokers tolerate the batch.
 
 Time look-ups, retention and compaction use the largest timestamp in the header, so the leader corrects it (as Kafka's
 LogValidator does, from all records). The header is kept if it equals the largest timestamp of the first 8 records and the last
-one. Otherwise (some clients write -1, or the first record's time) all records are read, and a wrong header is replaced, with a
-new CRC. One case stays wrong: a batch of more than 8 records, not in time order, whose client ignored records in the middle.
-Its header is too low, but never below the first 8 records and the last one, and never too high.
+one. Otherwise (some clients write -1, or the first record's time) all records are read, and a wrong timestamp in the header is
+replaced, with a new CRC. One case stays wrong: a batch of more than 8 records, not in time order, whose largest timestamp is in
+the middle and not in the header. That header is too low, but never below the first 8 records and the last one.
 
 Some topic settings need each record to be decoded. The error then names the invalid records:
 
@@ -70,7 +70,7 @@ RECORD_ERRORS_MAX = 100
 """How many wrong records an answer names."""
 NO_TIMESTAMP = -1
 TOO_LARGE = ErrorCode.MESSAGE_TOO_LARGE
-"""A Java producer splits the batch on this error."""
+"""A Java producer that gets this error splits the batch."""
 
 LOG_APPEND_TIME = "LogAppendTime"
 PRODUCERS_OWN = "producer"
@@ -136,7 +136,7 @@ def accept(
 def accepting(
     batch: Buffer, header: BatchHeader, config: TopicConfig, wall_ms: Callable[[], int], allowance: Allowance
 ) -> Steps:
-    """As `accept`, however long it takes. Needs memory for the unpacked batch, and twice that if it is compressed again."""
+    """As `accept`, in steps, for a batch that takes long. Uses the memory of the unpacked batch, and twice as much to compress it again."""
     compression = header.attributes & COMPRESSION_MASK
     count = header.record_count
     data, at = batch, HEADER_SIZE
@@ -208,7 +208,9 @@ def _check_allowance(allowance: Allowance) -> None:
 
 
 def _too_many(count: int) -> KafkaError:
-    return KafkaError(TOO_LARGE, f"{count} records: a batch, and the compressed ones of a request, have {RECORDS_MAX}")
+    return KafkaError(
+        TOO_LARGE, f"{count} records: a batch, and all compressed batches of a request, may have {RECORDS_MAX}"
+    )
 
 
 def _with_right_timestamp(batch: Buffer, header: BatchHeader, data: Buffer, at: int) -> Generator[None, None, Accepted]:
@@ -237,19 +239,19 @@ def _compressed_anew(header: BatchHeader, data: Buffer, at: int, config: TopicCo
 def _too_large(size: int, config: TopicConfig) -> KafkaError:
     return KafkaError(
         ErrorCode.MESSAGE_TOO_LARGE,
-        f"a batch of {size} bytes in the topic's compression, max.message.bytes is {config.max_message_bytes}",
+        f"with the topic's compression the batch has {size} bytes, more than max.message.bytes={config.max_message_bytes}",
     )
 
 
 def _checking_each(
     data: Buffer, at: int, header: BatchHeader, config: TopicConfig, now_ms: int
 ) -> Generator[None, None, None]:
-    """As LogValidator.validateRecord: the key first, then the time."""
+    """Checks the key, then the timestamp of each record (LogValidator.validateRecord)."""
     yield from checking_records(data, at, header.record_count)
     needs_key = "compact" in config.cleanup_policy
     earliest, latest = -LONG_MAX, LONG_MAX
     if config.message_timestamp_type == "CreateTime":
-        earliest, latest = now_ms - config.timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
+        earliest, latest = now_ms - config.timestamp_before_max_ms, now_ms + config.timestamp_after_max_ms
     errors: list[tuple[int, str]] = []
     count = 0
     code = ErrorCode.INVALID_RECORD
@@ -269,4 +271,4 @@ def _checking_each(
         if delta % STEP == STEP - 1:
             yield
     if errors:
-        raise KafkaError(code, f"{count} records of the batch are refused, the first: {errors[0][1]}", errors)
+        raise KafkaError(code, f"{count} records of the batch are invalid, the first: {errors[0][1]}", errors)

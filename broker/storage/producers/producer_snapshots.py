@@ -14,7 +14,7 @@ Kafka writes one entry for each producer, with its last batch, and so forgets th
 producer that retries one of those then gets OUT_OF_ORDER_SEQUENCE_NUMBER. Here each kept batch is an entry, oldest first. Kafka
 keeps only the last entry of a producer, which is the one that it would have written itself.
 
-Snapshots are taken when a segment is rolled (at the new segment's base offset), and in a clean stop. When a log is opened or cut:
+Snapshots are taken when a segment is rolled (at the new segment's base offset), and at a clean stop. When a log is opened or cut:
 
 1. Snapshots that are outside of the log (`out_of_range`), or that no segment needs (`strays`), are removed.
 2. The others are tried, `newest_first`. One that `decode` refuses is removed. If none can be read, the state starts empty at
@@ -75,19 +75,19 @@ def _rows(producer_id: int, entry: ProducerEntry) -> Iterator[bytes]:
 def decode(data: bytes, end_offset: int) -> ProducerState:
     """The state in the snapshot named `end_offset`. Raises ValueError for broken bytes (FLT-27)."""
     if len(data) < _HEADER.size:
-        raise ValueError(f"{len(data)} bytes are no producer snapshot")
+        raise ValueError(f"{len(data)} bytes are not a producer snapshot")
     version, crc, count = _HEADER.unpack_from(data)
     if version != VERSION:
-        raise ValueError(f"producer snapshot of version {version}")
+        raise ValueError(f"a producer snapshot of version {version}, expected {VERSION}")
     if crc != crc32c(memoryview(data)[_CRC_START:]):
         raise ValueError("the producer snapshot's CRC does not match")
     if count < 0 or len(data) != _HEADER.size + count * _ENTRY.size:
-        raise ValueError(f"{count} producers announced, {len(data)} bytes")
+        raise ValueError(f"{len(data)} bytes do not fit {count} entries")
     producers: dict[int, ProducerEntry] = {}
     for row in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :]):
         producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction = row
         if offset >= end_offset or transaction >= end_offset:
-            raise ValueError(f"producer {producer_id} at offset {offset} in the snapshot of {end_offset}")
+            raise ValueError(f"producer {producer_id} at offset {offset}, beyond the snapshot's {end_offset}")
         entry = producers.setdefault(producer_id, ProducerEntry(epoch))
         entry.begin_epoch(epoch)
         entry.coordinator_epoch = coordinator_epoch
@@ -109,7 +109,7 @@ def newest_first(offsets: Iterable[int], *, first_offset: int, log_end_offset: i
 
 
 def strays(offsets: Iterable[int], segment_bases: Collection[int]) -> list[int]:
-    """Snapshots that are not at the start of a segment, without the newest if it is from a clean stop (behind all starts)."""
+    """Snapshots that are not at the start of a segment, except the newest if it is beyond all starts: a clean stop made it."""
     bases = frozenset(segment_bases)
     newest_base = max(bases, default=-1)
     unneeded = sorted(offset for offset in offsets if offset not in bases)

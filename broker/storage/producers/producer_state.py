@@ -30,12 +30,12 @@ from protocol.kafka.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHea
 
 SEQUENCE_MAX = 2**31 - 1
 BATCHES_KEPT = 5
-"""Per producer: clients have at most five requests in flight to a broker."""
+"""Per producer: an idempotent producer has at most five requests in flight to a broker."""
 PRODUCERS_MAX = 50_000
-"""Maximum per log, as a client may invent a producer id for each batch (in Kafka until memory runs out). Producers that wrote
-longest ago are dropped. If one returns, it is unknown, like an expired one."""
+"""Maximum per log, because a client may invent a producer id for each batch (Kafka has no limit). Producers that wrote longest ago
+are dropped. If one writes again, it is unknown, like an expired one."""
 COMPARED = 512
-"""Producers compared when room is needed. The half of them that wrote longest ago is dropped; the others are compared last."""
+"""Number of producers compared when the log has PRODUCERS_MAX. The half of them that wrote longest ago is dropped."""
 
 NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
@@ -146,7 +146,7 @@ class ProducerState:
         self.end_offset = end_offset
         self.producers: dict[int, ProducerEntry] = dict(producers) if producers is not None else {}
         self._owner = next(_owners)
-        # Records below this offset may have changed the state. A snapshot does not say which of them did.
+        # Records below this offset may have changed the state; records from it on did not.
         self._changed_up_to = end_offset if self.producers else 0
 
     def check(self, header: BatchHeader) -> Duplicate | None:
@@ -178,7 +178,7 @@ class ProducerState:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {header.producer_id}, epoch {header.producer_epoch}: "
-                f"sequence {header.base_sequence}, {expected} comes next",
+                f"sequence {header.base_sequence}, expected {expected}",
             )
         if entry.transaction_first_offset != NO_TRANSACTION and not header.is_transactional:
             raise KafkaError(
@@ -255,14 +255,14 @@ class ProducerState:
         self.end_offset = max(self.end_offset, offset)
 
     def _make_room(self) -> None:
-        """Compares COMPARED producers: drops the half that wrote longest ago, and moves the others to the end of the dict."""
+        """Drops half of the first COMPARED producers, those that wrote longest ago, and moves the others to the end of the dict."""
         producers = self.producers
         some = [
             (producer_id, producers.pop(producer_id)) for producer_id in list(itertools.islice(producers, COMPARED))
         ]
         some.sort(key=lambda item: (item[1].transaction_first_offset != NO_TRANSACTION, item[1].last_offset))
-        goes = sum(entry.transaction_first_offset == NO_TRANSACTION for _, entry in some[: len(some) // 2])
-        producers.update(some[goes:])
+        dropped = sum(entry.transaction_first_offset == NO_TRANSACTION for _, entry in some[: len(some) // 2])
+        producers.update(some[dropped:])
 
     def keep(self, count: int) -> int:
         """Keeps the `count` producers that wrote last, and those with an open transaction. Returns how many were dropped.
@@ -289,9 +289,9 @@ class ProducerState:
         since the start is kept for at least an hour, until its retries have ended. It is not kept for the whole expiration
         time, or a broker that restarts every day would never forget any producer.
 
-        Called every few minutes: a batch counts as seen at the first call after it. Returns how many were forgotten.
+        Called every few minutes; a batch counts as seen at the next call. Returns how many producers were forgotten.
         """
-        gone = []
+        expired = []
         for producer_id, entry in self.producers.items():
             if entry.is_heard:
                 entry.is_heard = False
@@ -300,7 +300,7 @@ class ProducerState:
                 entry.heard_ms = now_ms - expiration_ms + min(expiration_ms, RETRIES_END_MS)
             last_ms = max(entry.last_timestamp, entry.heard_ms)
             if entry.transaction_first_offset == NO_TRANSACTION and now_ms - last_ms >= expiration_ms:
-                gone.append(producer_id)
-        for producer_id in gone:
+                expired.append(producer_id)
+        for producer_id in expired:
             del self.producers[producer_id]
-        return len(gone)
+        return len(expired)

@@ -33,11 +33,11 @@ from tools.admin.reassign_plan import (
 )
 from tools.clients.line_source import lines_of
 from tools.clients.record_lines import BadLine, LineRules, json_parser, line_parser
-from tools.cluster.run_directory import ClusterError, parse_address
-from tools.groups.points_in_time import NoTime, parse_datetime_ms, parse_duration_ms
+from tools.cluster.local_cluster import ClusterError
+from tools.cluster.run_directory import parse_address
 from tools.groups.reset_plan import parse_reset_file
 from tools.inspect.log_dump import directory_content, directory_lines
-from tools.replay.progress import ProgressListener
+from tools.points_in_time import NoTime, parse_datetime_ms, parse_duration_ms
 
 TP = TopicPartition("orders", 0)
 T_ID = "AAAAAAAAAAAAAAAAAAAABw"
@@ -58,17 +58,17 @@ def decoders() -> list[Decoder]:
         Decoder("time", _time, lambda: TIMES, (NoTime, UnicodeDecodeError), bytes_max=100),
         Decoder("config-argument", _change, lambda: CHANGES, (ChangeError, UnicodeDecodeError), bytes_max=200),
         Decoder("client-properties", _client, lambda: CLIENTS, (ClusterError, UnicodeDecodeError)),
-        Decoder("progress", _progress, lambda: [*PROGRESS, *DEEP]),
         Decoder(
             "inspected-directory", _inspected, _inspections, (), cpu_ms=200, memory=8 << 20, lines=20_000, is_slow=True
         ),
     ]
     try:
-        import tools.replay.trace  # noqa: F401
+        import tools.replay.traces.schema  # noqa: F401
     except ImportError:
         return found  # pyarrow is not there
     return [
         *found,
+        Decoder("progress", _progress, lambda: [*PROGRESS, *DEEP], (ValueError,)),
         Decoder("trace", _trace, _traces, _trace_errors(), bytes_max=4096, cpu_ms=500, memory=64 << 20, is_slow=True),
     ]
 
@@ -212,18 +212,18 @@ def _client(data: bytes) -> object:
 
 
 PROGRESS = [
-    b'{"task":1,"started":2.5,"sent":3,"acknowledged":4,"failed":0,"read":5}',
-    b'{"task":[]}',
-    b'{"task":1,"sent":"x"}',
+    b'{"task":1,"progress":{"sent":3,"acknowledged":4,"failed":0,"received":5,"unanswered":0,"late_ns":1,"bytes":9,"started_ns":7}}',
+    b'{"ask":3}',
+    b'{"task":[],"progress":{}}',
+    b'{"task":1,"progress":{"sent":"x"}}',
 ]
 
 
 def _progress(data: bytes) -> object:
-    """What comes as a datagram, from anyone on this machine."""
-    receiver = ProgressListener.__new__(ProgressListener)
-    receiver._by_task = {}
-    receiver._take(data)
-    return receiver.totals()
+    """A line from a task, or from anyone on this machine."""
+    from tools.replay.run.control import understood
+
+    return understood(data)
 
 
 # -- a broker's disk ------------------------------------------------------------------------------------------------------
@@ -288,45 +288,46 @@ def _inspections() -> Iterator[bytes]:
 
 
 def _trace_errors() -> tuple[type[BaseException], ...]:
-    from tools.replay.trace import TraceError
+    from tools.replay.traces.schema import TraceError
 
     return (TraceError,)
 
 
 def _trace(data: bytes) -> object:
-    from tools.replay.trace import summarize
+    from tools.replay.run.driver import facts_of
+    from tools.replay.traces.schema import Trace
 
     path = _directory().with_suffix(".parquet")
     path.write_bytes(data)
     try:
-        return summarize(path)
+        return facts_of(Trace(path))
     finally:
         path.unlink()
 
 
 def _traces() -> Iterator[bytes]:
-    from datetime import UTC, datetime
-
     import pyarrow
     import pyarrow.parquet
 
-    from tools.replay.trace import SCHEMA
+    from tools.replay.traces.schema import METADATA_KEY, SCHEMA, TraceInfo
 
     row: dict[str, Any] = {
-        "time": datetime(2013, 1, 1, tzinfo=UTC),
+        "time_ns": 5,
+        "request": 1,
         "op": "produce",
         "client": "UA",
         "topic": "t",
         "partition": -1,
+        "key_hash": 7,
         "records": 1,
         "bytes": 5,
+        "compression": "none",
         "acks": -1,
-        "event_id": 1,
-        "key": b"k",
-        "value": b"v",
+        "transactional": False,
     }
-    for rows in ([row, {**row, "op": "fetch", "value": None}], [row, {**row, "records": 2}], []):
-        table = pyarrow.Table.from_pylist(rows, schema=SCHEMA)
+    schema = SCHEMA.with_metadata({METADATA_KEY: TraceInfo(0, "a test", {"t": 3}).to_json()})
+    for rows in ([row, {**row, "request": 2, "partition": 2}], [row, {**row, "records": 2}], []):
+        table = pyarrow.Table.from_pylist(rows, schema=schema)
         sink = pyarrow.BufferOutputStream()
         pyarrow.parquet.write_table(table, sink, compression="none", use_dictionary=False)
         yield sink.getvalue().to_pybytes()

@@ -24,6 +24,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import kio.index
@@ -166,6 +167,8 @@ class _Broker:
         configs = DynamicConfigs(config, session, cluster.time, EventLog(None, cluster.time))
         await configs.start()
         suspected_leaders = SuspectedLeaders(node.metadata)
+        # What is measured takes real time, so a slice ends by the real clock.
+        node.manager.client_budget._monotonic = time.monotonic
         self.context = ApiContext(
             config=config,
             clock=cluster.time,
@@ -234,6 +237,8 @@ def _newer_parts() -> dict[str, Any]:
         found["long_answers"] = long_answers.LongAnswers(time.monotonic)
     if "replica_listener" in names:
         found["replica_listener"] = None
+    if "recorder" in names:
+        found["recorder"] = SimpleNamespace(recording=None)
     return found
 
 

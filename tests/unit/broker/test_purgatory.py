@@ -1,4 +1,4 @@
-"""Delayed operations: completed once, forgotten everywhere (REP-5, INV-27)."""
+"""Delayed operations are completed once, and removed from all their keys (REP-5, INV-27)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.fake_time import FakeTime
 
 
 class Waiting(DelayedOperation[str]):
-    """Done once `verdict` says so; notes what happened to it."""
+    """Is complete when `verdict` says so; records its checks and completions."""
 
     def __init__(self, verdict: CheckResult = CheckResult.WAIT) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ def purgatory(time: FakeTime) -> Purgatory[str]:
 def watching(
     purgatory: Purgatory[str], keys: Collection[str] = "a", *verdicts: CheckResult, timeout_s: float = 1
 ) -> list[Waiting]:
-    """An operation for each verdict, in this order; one that waits if there is none."""
+    """Adds an operation for each verdict, in this order; without verdicts, one that waits."""
     operations = [Waiting(verdict) for verdict in verdicts or [CheckResult.WAIT]]
     for operation in operations:
         purgatory.watch(operation, keys, timeout_s)
@@ -50,14 +50,14 @@ def watching(
 
 
 def counts(purgatory: Purgatory[str]) -> tuple[int, int]:
-    return len(purgatory), purgatory.watched_keys()
+    return len(purgatory), purgatory.watched_key_count()
 
 
 @pytest.mark.parametrize(
     ("verdict", "timeout_s", "is_expired"),
     [(CheckResult.DONE, 10, False), (CheckResult.WAIT, 0, True), (CheckResult.WAIT, -1, True)],
 )
-def test_what_can_be_answered_or_has_no_time_never_waits(
+def test_an_operation_that_is_complete_or_has_no_time_never_waits(
     time: FakeTime, purgatory: Purgatory[str], verdict: CheckResult, timeout_s: float, is_expired: bool
 ) -> None:
     operation = Waiting(verdict)
@@ -67,7 +67,7 @@ def test_what_can_be_answered_or_has_no_time_never_waits(
 
 
 @pytest.mark.parametrize(("timeout_s", "waits_s"), [(0.5, 0.5), (2**31, WAIT_MAX_S)], ids=["a time", "for ever"])
-def test_the_timeout_completes_and_forgets(
+def test_the_time_out_completes_and_removes_the_operation(
     time: FakeTime, purgatory: Purgatory[str], timeout_s: float, waits_s: float
 ) -> None:
     (operation,) = watching(purgatory, "ab", timeout_s=timeout_s)
@@ -78,13 +78,13 @@ def test_the_timeout_completes_and_forgets(
     assert counts(purgatory) == (0, 0)
 
 
-def test_a_check_asks_those_that_watch_the_key_only(purgatory: Purgatory[str]) -> None:
+def test_a_check_asks_only_operations_that_watch_the_key(purgatory: Purgatory[str]) -> None:
     (one,), (other,) = watching(purgatory, "ab"), watching(purgatory, "c")
     assert purgatory.check("b") == 0
     assert (one.asked, other.asked) == ([("b",)], [])
 
 
-def test_a_check_stops_where_all_later_ones_must_wait(purgatory: Purgatory[str]) -> None:
+def test_a_check_stops_at_an_operation_behind_which_all_must_wait(purgatory: Purgatory[str]) -> None:
     done, like_all_later = CheckResult.DONE, CheckResult.WAIT_LIKE_ALL_LATER
     _, second, third = watching(purgatory, "a", done, like_all_later, done)
     assert purgatory.check("a") == 1
@@ -97,7 +97,7 @@ def test_check_all_asks_each_operation_once_with_its_touched_keys(purgatory: Pur
     assert operation.asked == [("c", "a")]
 
 
-def test_a_key_more_costs_the_same_however_many_are_watched(purgatory: Purgatory[str]) -> None:
+def test_adding_a_key_costs_the_same_however_many_are_watched(purgatory: Purgatory[str]) -> None:
     """A session of ten thousand partitions that wake one after the other."""
     compared = 0
 
@@ -114,9 +114,9 @@ def test_a_key_more_costs_the_same_however_many_are_watched(purgatory: Purgatory
     for key in (*keys, keys[0]):
         purgatory.watch_also(operation, key)
     assert compared < 5 * len(keys)
-    assert (purgatory.watched_keys(), purgatory.check("0"), operation.asked) == (500, 0, [("0",)])
+    assert (purgatory.watched_key_count(), purgatory.check("0"), operation.asked) == (500, 0, [("0",)])
     operation.complete_now()
-    assert purgatory.watched_keys() == 0
+    assert purgatory.watched_key_count() == 0
 
 
 def test_an_answer_may_cause_more_answers(purgatory: Purgatory[str]) -> None:
@@ -159,7 +159,7 @@ def test_every_operation_is_completed_exactly_once_and_nothing_is_left(
             time.advance(0.3)
     time.advance(10)
     assert all(len(operation.completions) == 1 for operation in operations)
-    assert (len(purgatory), purgatory.watched_keys(), time.armed()) == (0, 0, 0)
+    assert (len(purgatory), purgatory.watched_key_count(), time.armed()) == (0, 0, 0)
 
 
 class Turns(FakeTime):
@@ -181,8 +181,8 @@ Check = Callable[[Purgatory[str]], object]
 
 
 @BOTH_CHECKS
-def test_one_turn_asks_only_some_of_very_many(check: Check) -> None:
-    """10,000 fetches that wait for one partition held the loop for each append."""
+def test_one_turn_checks_a_limited_number_of_operations(check: Check) -> None:
+    """Without the limit, 10,000 fetches that waited for one partition blocked the loop at each append."""
     turns = Turns()
     purgatory: Purgatory[str] = Purgatory(turns)
     operations = watching(purgatory, "a", *[CheckResult.DONE] * (5 * AT_ONCE))
@@ -199,8 +199,8 @@ def test_one_turn_asks_only_some_of_very_many(check: Check) -> None:
 
 
 @BOTH_CHECKS
-def test_a_turn_does_not_ask_for_long(check: Check, request: pytest.FixtureRequest) -> None:
-    """A fetch that waits for megabytes reads them when it is asked."""
+def test_one_turn_checks_for_a_limited_time(check: Check, request: pytest.FixtureRequest) -> None:
+    """The check of a fetch that waits for megabytes reads them."""
     turns = Turns()
 
     class Slow(Waiting):
@@ -222,8 +222,8 @@ def test_a_turn_does_not_ask_for_long(check: Check, request: pytest.FixtureReque
 
 
 @BOTH_CHECKS
-def test_an_event_counts_although_the_time_out_comes_before_its_check(check: Check) -> None:
-    """A consumer would get an empty answer, and its partition would rest with a record that nobody announces again."""
+def test_an_event_counts_if_the_time_out_comes_before_its_check(check: Check) -> None:
+    """Otherwise a consumer would get an empty answer, and its partition would rest although it has a new record."""
     turns = Turns()
     purgatory: Purgatory[str] = Purgatory(turns)
     *_, last = watching(purgatory, "ab", *[CheckResult.WAIT] * (3 * AT_ONCE - 1), CheckResult.DONE)

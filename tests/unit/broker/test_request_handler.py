@@ -1,4 +1,4 @@
-"""Requests that cannot be read: the connection ends with the reason, whatever way the API's handler runs (BAD-10, BAD-11)."""
+"""Requests that cannot be decoded: the connection is closed with the reason, however the API's handler runs (BAD-10, BAD-11)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_a_body_that_cannot_be_read_is_malformed(api_key: ApiKey) -> None:
 HEADER = request_header(ApiKey.LIST_GROUPS, 0, 1, "test", flexible=False)
 
 
-async def test_a_request_that_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_is_too_large_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_handler, "REQUEST_BYTES_MAX", 100)
     read: list[Request] = []
     handlers = dict.fromkeys((ApiKey.LIST_GROUPS, ApiKey.PRODUCE), lambda _, request: read.append(request))
@@ -76,7 +76,9 @@ async def test_a_request_that_is_too_large_is_not_read(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("is_long", [False, True])
-async def test_an_answer_that_would_be_too_large(monkeypatch: pytest.MonkeyPatch, is_long: bool) -> None:
+async def test_an_answer_that_would_be_too_large_closes_the_connection(
+    monkeypatch: pytest.MonkeyPatch, is_long: bool
+) -> None:
     def answer() -> Steps:
         for _ in range(3):
             yield
@@ -90,8 +92,8 @@ async def test_an_answer_that_would_be_too_large(monkeypatch: pytest.MonkeyPatch
     assert "would have more than 104857600 bytes" in reason
 
 
-async def test_a_large_request_counts_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """queued.max.request.bytes: the channel gives back what is left of it when the handler returns."""
+async def test_a_large_request_counts_until_it_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes count towards queued.max.request.bytes until its handler has ended."""
     done = asyncio.Event()
 
     async def long(context: Any, request: Request) -> None:

@@ -1,4 +1,4 @@
-"""Rows that are packed once are never told after they have changed (CTL-2, INV-7)."""
+"""A packed row is never sent after its partition has changed (CTL-2, INV-7)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_slices_pack_what_requests_needs(monkeypatch: pytest.MonkeyPatch, rows_a
         lambda state: state.begin_deletion("t"),
     ],
 )
-def test_a_change_is_told_though_the_row_was_packed_before(change: Callable[[ClusterState], object]) -> None:
+def test_a_change_after_packing_is_sent(change: Callable[[ClusterState], object]) -> None:
     unprepared, prepared = cluster(), cluster()
     list(everything(prepared).pack_in_slices())
     change(unprepared)
@@ -68,7 +68,7 @@ def test_a_change_is_told_though_the_row_was_packed_before(change: Callable[[Clu
     assert told(everything(prepared).requests()) == told(everything(unprepared).requests())
 
 
-def test_loading_all_at_once_is_setting_one_after_the_other() -> None:
+def test_loading_all_states_at_once_equals_setting_them_one_by_one() -> None:
     loaded, one_by_one = cluster(), ClusterState(epoch=6)
     for broker in (1, 2, 3):
         one_by_one.broker_came(BrokerInfo(broker, broker * 100, ()))

@@ -1,4 +1,4 @@
-"""What each broker is told, in which order, after a decision (CTL-5)."""
+"""The requests to each broker after a decision, in order (CTL-5)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def names(requests: dict[int, list[ControllerRequest]]) -> dict[int, list[tuple[
     }
 
 
-def test_nothing() -> None:
+def test_without_changes_there_are_no_requests() -> None:
     assert Announcement(1, cluster()).requests() == {}
 
 
@@ -62,7 +62,7 @@ def test_leadership_goes_to_the_live_replicas_and_metadata_to_all() -> None:
     assert not metadata.is_full
 
 
-def test_new_is_said_of_new_partitions_only() -> None:
+def test_only_new_partitions_are_marked_as_new() -> None:
     announcement = Announcement(1, cluster())
     announcement.leadership([T0], is_new=True)
     announcement.leadership([T0, T1])
@@ -71,7 +71,7 @@ def test_new_is_said_of_new_partitions_only() -> None:
     assert {row.partition: row.is_new for row in request.partitions} == {0: True, 1: False}
 
 
-def test_a_broker_that_came_gets_everything_first() -> None:
+def test_a_new_broker_first_gets_everything() -> None:
     announcement = Announcement(1, cluster())
     announcement.leadership([T1])
     announcement.full_metadata([2])
@@ -82,13 +82,13 @@ def test_a_broker_that_came_gets_everything_first() -> None:
     assert names(requests)[3] == [("UpdateMetadata", [T1])]
 
 
-def test_a_full_request_says_that_there_is_nothing() -> None:
+def test_a_full_request_is_sent_even_without_partitions() -> None:
     announcement = Announcement(1, cluster())
     announcement.full_leadership([3])
     assert names(announcement.requests()) == {3: [("LeaderAndIsr", [])]}
 
 
-def test_live_brokers_alone_are_news() -> None:
+def test_a_change_of_the_live_brokers_alone_is_announced() -> None:
     announcement = Announcement(1, cluster())
     announcement.metadata(())
     assert names(announcement.requests()) == {broker: [("UpdateMetadata", [])] for broker in (1, 2, 3)}
@@ -108,7 +108,7 @@ def test_stops_come_after_leadership() -> None:
     assert stop.partitions == (StopReplicaPartition("t", 0, 7, False), StopReplicaPartition("gone", 0, -2, True))
 
 
-def test_a_deleted_topic_is_forgotten_by_all() -> None:
+def test_a_deleted_topic_is_removed_from_all_metadata_caches() -> None:
     state = cluster()
     announcement = Announcement(1, state)
     announcement.deleted(state.remove_topic("t"))
@@ -119,7 +119,7 @@ def test_a_deleted_topic_is_forgotten_by_all() -> None:
         assert request.topic_ids == {}
 
 
-def test_how_many_partitions_there_are_is_told_with_them() -> None:
+def test_the_number_of_partitions_is_sent_with_them() -> None:
     """t-2 has no state that could be announced."""
     announcement = Announcement(1, cluster())
     announcement.metadata([T0])
@@ -130,7 +130,7 @@ def test_how_many_partitions_there_are_is_told_with_them() -> None:
         assert request.partition_counts == {"t": 3}
 
 
-def test_a_deletion_under_way_is_told_to_who_hears_everything_anew() -> None:
+def test_full_metadata_removes_topics_that_are_being_deleted() -> None:
     state = cluster()
     state.set_assignment("gone", "other", {0: Assignment((1,)), 1: Assignment((2,))})
     state.begin_deletion("gone")
@@ -143,8 +143,8 @@ def test_a_deletion_under_way_is_told_to_who_hears_everything_anew() -> None:
     assert (set(request.topic_ids), set(request.partition_counts)) == ({"t"}, {"t"})
 
 
-def test_the_states_are_those_of_the_end() -> None:
-    """What is announced may change again before it is sent."""
+def test_requests_have_the_states_at_the_time_of_sending() -> None:
+    """A state may change again between the decision and the request."""
     state = cluster()
     announcement = Announcement(1, state)
     announcement.leadership([T0])

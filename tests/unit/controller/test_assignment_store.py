@@ -1,4 +1,4 @@
-"""Writes of topics' assignments and of `/admin/reassign_partitions`: fenced (INV-9), over what was read, whoever else writes."""
+"""Writes of topics' assignments and of `/admin/reassign_partitions`: fenced (INV-9), and correct if others write meanwhile."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class World:
             del self.server.nodes[path]
 
     def once(self, act: Callable[[], None]) -> None:
-        """Happens just before the next write is applied."""
+        """Runs `act` just before the next write is applied."""
 
         def before(_: Sequence[Op]) -> None:
             self.zk.before_multi = lambda ops: None
@@ -75,21 +75,21 @@ async def test_all_partitions_of_a_topic_are_one_fenced_write(world: World) -> N
 
 
 @played(play)
-async def test_what_is_there_already_is_not_written(world: World) -> None:
+async def test_an_assignment_that_zookeeper_already_has_is_not_written(world: World) -> None:
     assert await world.write({T0: STAYING}) == {}
     assert world.server.writes == []
 
 
 @played(play)
-async def test_somebody_is_quicker(world: World) -> None:
-    """CTL-8: added partitions stay."""
+async def test_partitions_added_by_another_write_are_kept(world: World) -> None:
+    """CTL-8."""
     world.once(lambda: world.put("t", {0: STAYING, 1: STAYING, 2: STAYING}))
     assert await world.write({T0: MOVING}) == {}
     assert world.found("t") == {0: MOVING, 1: STAYING, 2: STAYING}
 
 
 @played(play)
-async def test_the_answer_is_lost(world: World) -> None:
+async def test_a_write_whose_answer_is_lost_is_not_repeated(world: World) -> None:
     """BUG-5."""
     world.zk.lose_answers = 1
     assert await world.write({T0: MOVING, U0: MOVING}) == {}
@@ -98,7 +98,7 @@ async def test_the_answer_is_lost(world: World) -> None:
 
 
 @played(play)
-async def test_the_connection_is_away_for_a_while(world: World) -> None:
+async def test_a_write_waits_for_the_connection(world: World) -> None:
     """CTL-14."""
     world.zk.change_state(SessionState.SUSPENDED)
     writing = asyncio.create_task(world.write({T0: MOVING}))
@@ -112,8 +112,8 @@ async def test_the_connection_is_away_for_a_while(world: World) -> None:
 
 @pytest.mark.parametrize("made_again", [False, True])
 @played(play)
-async def test_the_topic_goes_in_that_moment(world: World, made_again: bool) -> None:
-    """FLT-36: made again it has the same version, but nothing is below it yet."""
+async def test_a_topic_removed_just_before_the_write_is_not_written(world: World, made_again: bool) -> None:
+    """FLT-36: if the topic is created again, its node has the same version, but no node below it."""
 
     def act() -> None:
         world.delete("t")
@@ -130,14 +130,14 @@ async def test_the_topic_goes_in_that_moment(world: World, made_again: bool) -> 
 
 
 @played(play)
-async def test_a_topic_that_never_had_a_leader_has_nothing_below_it(world: World) -> None:
+async def test_a_topic_that_never_had_a_leader_is_written_without_nodes_below_it(world: World) -> None:
     del world.server.nodes[f"{TopicZNode.path('t')}/partitions"]
     assert await world.write({T0: MOVING}) == {}
     assert world.found("t")[0] == MOVING
 
 
 @played(play)
-async def test_a_node_that_nobody_can_read_is_left_alone(world: World) -> None:
+async def test_an_unreadable_node_is_not_written(world: World) -> None:
     world.server.ensure(TopicZNode.path("t"), b"rubbish")
     failed = await world.write({T0: MOVING})
     assert "not readable" in failed["t"]
@@ -158,7 +158,7 @@ async def test_a_deposed_controller_writes_nothing(world: World) -> None:
 
 
 @played(play)
-async def test_requested_moves_are_taken_out_one_by_one_and_the_node_with_the_last(world: World) -> None:
+async def test_requested_moves_are_removed_one_by_one_and_the_node_with_the_last(world: World) -> None:
     assert await requested_moves(world.store) is None
     await remove_requested_moves(world.store, lambda tp, target: True)
     world.server.ensure(PATH, ReassignPartitionsZNode.encode({T0: (3,), T1: (3,), U0: (3,)}))
@@ -172,8 +172,10 @@ async def test_requested_moves_are_taken_out_one_by_one_and_the_node_with_the_la
 
 @pytest.mark.parametrize("written", [{T1: (3,)}, None])
 @played(play)
-async def test_the_next_admin_is_quicker(world: World, written: dict[TopicPartition, tuple[int, ...]] | None) -> None:
-    """Only what is done is taken out of what is there by then."""
+async def test_a_request_written_meanwhile_is_kept(
+    world: World, written: dict[TopicPartition, tuple[int, ...]] | None
+) -> None:
+    """Only the finished moves are removed from the content at the time of the write."""
     world.server.ensure(PATH, ReassignPartitionsZNode.encode({T0: (3,)}))
 
     def act() -> None:

@@ -1,4 +1,4 @@
-"""One request at a time, in order, again until answered, and dropped with the broker's life (CTL-15, BUG-4)."""
+"""Requests go out one at a time and in order, are retried until answered, and end with the broker's life (CTL-15, BUG-4)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_one_at_a_time_and_in_order(world: World) -> None:
 @pytest.mark.parametrize(
     "failure", [Disconnected("x"), RequestTimedOut("x"), ValueError("x"), TypeError("x"), RuntimeError("unexpected")]
 )
-def test_what_fails_is_sent_again_unchanged(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_request_is_sent_again_unchanged(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_channels, "RETRY_S", 0)
 
     async def test(world: World) -> None:
@@ -101,8 +101,8 @@ def test_what_fails_is_sent_again_unchanged(failure: Exception, monkeypatch: pyt
 
 
 @played(play)
-async def test_who_answers_in_time(world: World) -> None:
-    """Broker 1 answers all, 2 nothing, 3 the first of two requests, 4 goes, 5 has no channel, 6 was told nothing."""
+async def test_answering_returns_the_brokers_that_answer_in_time(world: World) -> None:
+    """Broker 1 answers all, 2 nothing, 3 the first of two requests, 4 is removed, 5 has no channel, 6 got no request."""
     for broker_id in (1, 2, 3, 4, 6):
         world.channels.add(broker(broker_id))
     for broker_id in (1, 2, 3, 3, 4):
@@ -114,11 +114,11 @@ async def test_who_answers_in_time(world: World) -> None:
             answer.set_result(ControlResponse())
     world.channels.remove(4)
     assert await asked == {1, 6}
-    assert await world.channels.answering({1, 6}, 0) == {1, 6}, "and nobody waits"
+    assert await world.channels.answering({1, 6}, 0) == {1, 6}, "without waiting"
 
 
 @played(play)
-async def test_what_waits_goes_with_the_broker(world: World) -> None:
+async def test_waiting_requests_are_dropped_with_the_broker(world: World) -> None:
     world.channels.add(broker(1))
     world.channels.add(broker(2))
     answers = [world.channels.send(1, request(n)) for n in range(2)]
@@ -135,7 +135,7 @@ async def test_what_waits_goes_with_the_broker(world: World) -> None:
 
 
 @played(play)
-async def test_a_silent_broker_holds_nobody_up(world: World) -> None:
+async def test_a_silent_broker_does_not_delay_requests_to_others(world: World) -> None:
     world.channels.add(broker(1))
     world.channels.add(broker(2))
     world.channels.send(1, request(0))
@@ -145,13 +145,13 @@ async def test_a_silent_broker_holds_nobody_up(world: World) -> None:
 
 
 @played(play)
-async def test_a_broker_without_a_control_listener_is_left_out(world: World) -> None:
+async def test_a_broker_without_a_control_listener_gets_no_channel(world: World) -> None:
     world.channels.add(broker(1, "PLAINTEXT"))
     assert world.channels.send(1, request(0)) is None
 
 
 @played(play)
-async def test_after_the_term_nothing_is_sent(world: World) -> None:
+async def test_nothing_is_sent_after_the_term(world: World) -> None:
     world.channels.add(broker(1))
     world.channels.close()
     world.channels.add(broker(2))

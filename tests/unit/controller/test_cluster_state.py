@@ -1,4 +1,4 @@
-"""The indexes agree with the facts after any history; the state machines let nothing illegal through (CTL-4)."""
+"""The indexes agree with the state after any history, and illegal transitions are refused (CTL-4)."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ REPLICA_MOVES = {
 }
 
 
-def test_partition_moves_are_kafkas() -> None:
+def test_partition_transitions_are_kafkas() -> None:
     allowed = {
         (a.value, b.value) for a, b in itertools.product(PartitionStatus, repeat=2) if partition_status.may_become(a, b)
     }
     assert allowed == PARTITION_MOVES
 
 
-def test_replica_moves_are_kafkas() -> None:
+def test_replica_transitions_are_kafkas() -> None:
     allowed = {
         (a.value, b.value) for a, b in itertools.product(ReplicaStatus, repeat=2) if replica_status.may_become(a, b)
     }
@@ -66,7 +66,7 @@ def cluster_with(brokers: tuple[int, ...], assignment: dict[int, tuple[int, ...]
     return cluster
 
 
-def test_an_illegal_move_is_refused_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_illegal_transition_is_refused_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     cluster = cluster_with((1, 2), {0: (1, 2)})
     assert not cluster.move_partition(T0, PartitionStatus.ONLINE)
     assert cluster.partition_status(T0) is PartitionStatus.NON_EXISTENT
@@ -76,7 +76,7 @@ def test_an_illegal_move_is_refused_and_logged(caplog: pytest.LogCaptureFixture)
     assert "NonExistentPartition to OnlinePartition" in caplog.text
 
 
-def test_a_partitions_life() -> None:
+def test_the_states_of_a_partition_from_creation_to_deletion() -> None:
     cluster = cluster_with((1,), {0: (1,)})
     for state, waits in (
         (PartitionStatus.NEW, True),
@@ -89,7 +89,7 @@ def test_a_partitions_life() -> None:
         assert cluster.waiting_for_leader() == ([T0] if waits else [])
 
 
-def test_a_replica_follows_its_broker() -> None:
+def test_a_replica_is_online_or_offline_with_its_broker() -> None:
     cluster = cluster_with((1, 2), {0: (1, 2, 3)})
     assert [cluster.replica_status(T0, r) for r in (1, 3, 4)] == [
         ReplicaStatus.ONLINE,
@@ -101,10 +101,10 @@ def test_a_replica_follows_its_broker() -> None:
     cluster.broker_went(1)
     assert cluster.replica_status(T0, 1) is ReplicaStatus.OFFLINE
     cluster.broker_came(BrokerInfo(1, 99, ()))
-    assert cluster.replica_status(T0, 1) is ReplicaStatus.ONLINE, "a new life was told nothing"
+    assert cluster.replica_status(T0, 1) is ReplicaStatus.ONLINE, "the new life was not stopped"
 
 
-def test_a_replicas_deletion() -> None:
+def test_the_states_of_a_replica_during_its_deletion() -> None:
     cluster = cluster_with((1,), {0: (1,)})
     cluster.add_replicas(T0)
     for state in (
@@ -118,7 +118,7 @@ def test_a_replicas_deletion() -> None:
         assert cluster.replica_status(T0, 1) is state
 
 
-def test_a_term_begins_with_what_zookeeper_has() -> None:
+def test_a_term_starts_with_the_states_in_zookeeper() -> None:
     cluster = cluster_with((1,), {0: (1, 2), 1: (2, 1), 2: (1,)})
     cluster.set_leadership(T0, LeaderAndIsr(1, 3, (1,), 1))
     cluster.set_leadership(T1, LeaderAndIsr(2, 3, (2,), 1))
@@ -139,17 +139,17 @@ def test_a_leader_epoch_never_goes_back() -> None:
 
 
 @pytest.mark.parametrize(("percentage", "expected"), [(0, {T0, T1}), (49, {T0, T1}), (50, set()), (100, set())])
-@pytest.mark.parametrize("looks_at_once", [1, 5000])
+@pytest.mark.parametrize("partitions_in_a_step", [1, 5000])
 def test_imbalance(
-    percentage: int, expected: set[TopicPartition], looks_at_once: int, monkeypatch: pytest.MonkeyPatch
+    percentage: int, expected: set[TopicPartition], partitions_in_a_step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Broker 1 leads two of the four partitions that prefer it; broker 9 is dead, nothing can be given back to it."""
+    """Broker 1 leads two of the four partitions that prefer it. Broker 9 is dead, so nothing can return to it."""
     cluster = cluster_with((1, 2), {0: (1, 2), 1: (1, 2), 2: (1, 2), 3: (1, 2), 4: (2, 1), 5: (9, 1), 6: ()})
     for partition, leader in enumerate((2, 2, 1, 1, 2, 1)):
         cluster.set_leadership(TopicPartition("t", partition), LeaderAndIsr(leader, 0, (leader,), 1))
-    monkeypatch.setattr(cluster_state, "LOOKS_AT_ONCE", looks_at_once)
+    monkeypatch.setattr(cluster_state, "PARTITIONS_IN_A_STEP", partitions_in_a_step)
     steps = cluster.finding_imbalanced(percentage)
-    for _ in range(7 if looks_at_once == 1 else 0):
+    for _ in range(7 if partitions_in_a_step == 1 else 0):
         next(steps)
     with pytest.raises(StopIteration) as end:
         next(steps)
@@ -172,7 +172,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_the_indexes_agree_with_the_facts(history: list[tuple[object, ...]]) -> None:
+def test_the_indexes_agree_with_the_state_after_any_history(history: list[tuple[object, ...]]) -> None:
     cluster = ClusterState()
     for epoch, step in enumerate(history):
         match step:

@@ -32,7 +32,7 @@ class World:
         self.store = ClusterStore(self.zk, 0)  # type: ignore[arg-type]
 
     def put(self, tp: TopicPartition, new: LeaderAndIsr) -> None:
-        """As a leader would."""
+        """Writes a state, as a leader does."""
         self.server.ensure(PartitionStateZNode.path(tp), PartitionStateZNode.encode(new))
 
     def get(self, tp: TopicPartition) -> LeaderAndIsr:
@@ -48,7 +48,7 @@ def play(test: Callable[[World], Awaitable[None]]) -> None:
 
 
 @played(play)
-async def test_states_are_made_and_written_in_fenced_batches(world: World) -> None:
+async def test_states_are_created_and_written_in_fenced_batches(world: World) -> None:
     made = await world.store.create_states({tp: state(0) for tp in TPS})
     assert made.done == {tp: state(0, 0) for tp in TPS}
     world.server.writes.clear()
@@ -60,7 +60,7 @@ async def test_states_are_made_and_written_in_fenced_batches(world: World) -> No
 
 
 @played(play)
-async def test_nothing_to_write(world: World) -> None:
+async def test_writing_no_states_is_no_request(world: World) -> None:
     assert (await world.store.write_states({})).done == {}
     assert (await world.store.create_states({})).done == {}
     await world.store.delete([])
@@ -68,7 +68,7 @@ async def test_nothing_to_write(world: World) -> None:
 
 
 @played(play)
-async def test_those_in_the_way_are_told_and_the_others_are_written(world: World) -> None:
+async def test_conflicts_are_returned_and_the_other_states_are_written(world: World) -> None:
     await world.store.create_states({tp: state(0) for tp in TPS})
     world.put(TPS[3], state(0, isr=(1,)))
     world.put(TPS[BATCH + 1], state(0, isr=(1,)))
@@ -89,7 +89,7 @@ async def test_those_in_the_way_are_told_and_the_others_are_written(world: World
 
 
 @played(play)
-async def test_states_that_are_there_already_are_conflicts(world: World) -> None:
+async def test_states_that_exist_already_are_conflicts(world: World) -> None:
     world.put(TPS[1], state(5))
     world.server.ensure(PartitionStateZNode.path(TPS[2]), b"rubbish")
     made = await world.store.create_states({tp: state(0) for tp in TPS[:4]})
@@ -98,7 +98,7 @@ async def test_states_that_are_there_already_are_conflicts(world: World) -> None
 
 
 @played(play)
-async def test_the_topic_is_gone_meanwhile(world: World) -> None:
+async def test_states_of_a_topic_deleted_meanwhile_are_conflicts(world: World) -> None:
     gone = TopicPartition("gone", 0)
     made = await world.store.create_states({gone: state(0), TPS[0]: state(0)})
     assert made.conflicts == {gone: None}
@@ -107,7 +107,7 @@ async def test_the_topic_is_gone_meanwhile(world: World) -> None:
 
 @pytest.mark.parametrize("lost", range(1, 6))
 @played(play)
-async def test_lost_answers_are_looked_up(world: World, lost: int) -> None:
+async def test_after_lost_answers_the_states_are_read_again(world: World, lost: int) -> None:
     world.zk.lose_answers = lost
     made = await world.store.create_states({tp: state(0) for tp in TPS})
     assert made.done == {tp: state(0, 0) for tp in TPS}
@@ -121,7 +121,7 @@ async def test_lost_answers_are_looked_up(world: World, lost: int) -> None:
 
 
 @played(play)
-async def test_a_write_that_was_not_applied_is_tried_again_after_the_reconnect(world: World) -> None:
+async def test_a_write_that_was_not_applied_is_retried_after_the_reconnect(world: World) -> None:
     await world.store.create_states({TPS[0]: state(0)})
     world.zk.change_state(SessionState.SUSPENDED)
     writing = asyncio.create_task(world.store.write_states({TPS[0]: state(1, 0)}))
@@ -176,7 +176,7 @@ async def test_nothing_is_written_after_the_term(world: World, end: Callable[[Wo
         if world.zk.state is SessionState.SUSPENDED:
             world.zk.change_state(SessionState.CONNECTED)
     if end is _close and moment == "while it is sent":
-        assert (await writing).done, "what was under way when it resigned of its own will may still be applied"
+        assert (await writing).done, "a write that was sent before a voluntary resignation may still be applied"
     else:
         with pytest.raises(ControllerMoved):
             await writing

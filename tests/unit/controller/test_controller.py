@@ -36,14 +36,14 @@ async def stop(cluster: MemoryCluster, broker: int) -> ControlResponse:
 
 
 @on_cluster()
-async def test_the_first_broker_is_elected_and_the_others_are_told(cluster: MemoryCluster) -> None:
+async def test_the_first_broker_is_elected_and_the_others_learn_it(cluster: MemoryCluster) -> None:
     assert (cluster.controller, cluster.controller_epoch) == (1, 1)
     assert [c.is_active for c in cluster.controllers.values()] == [True, False, False]
     assert [c.controller_id for c in cluster.controllers.values()] == [1, 1, 1]
 
 
 @on_cluster()
-async def test_a_topic_gets_its_leaders_and_all_hear_of_it(cluster: MemoryCluster) -> None:
+async def test_a_new_topic_gets_leaders_and_is_announced_to_all(cluster: MemoryCluster) -> None:
     before = len(cluster.running[2].requests)
     await cluster.create_topic("t", {0: (2, 3, 1), 1: (3, 1, 2), 2: (1, 9, 2)})
     assert cluster.state("t", 0) == LeaderAndIsr(2, 0, (2, 3, 1), 1, 0)
@@ -66,7 +66,7 @@ async def test_a_topic_without_a_live_replica_waits_for_one(cluster: MemoryClust
 
 @on_cluster()
 async def test_a_dead_leader_is_replaced_in_the_order_of_the_assignment(cluster: MemoryCluster) -> None:
-    """CTL-5, FLT-1: first live replica of AR in the ISR, the dead leave the ISR, one request of each kind per broker."""
+    """CTL-5, FLT-1: the first live replica in the ISR leads, dead brokers leave the ISR, one request of each kind per broker."""
     await cluster.create_topic("t", {0: (2, 3, 1), 1: (1, 2, 3), 2: (2, 1, 3), 3: (3, 1)})
     before = len(cluster.running[3].requests)
     await cluster.kill(2)
@@ -79,7 +79,7 @@ async def test_a_dead_leader_is_replaced_in_the_order_of_the_assignment(cluster:
 
 @on_cluster()
 async def test_a_failover_is_one_write_that_is_fenced_and_conditional(cluster: MemoryCluster) -> None:
-    """CTL-5 step 5: one multi, behind the check of the controller epoch; each state over the version that was read."""
+    """CTL-5: one multi, which starts with the check of the controller epoch. Each state is conditional on the version that was read."""
     await cluster.create_topic("t", dict.fromkeys(range(20), (2, 3)))
     before = len(cluster.server.writes)
     await cluster.kill(2)
@@ -95,7 +95,7 @@ async def test_a_failover_is_one_write_that_is_fenced_and_conditional(cluster: M
 
 @on_cluster(1, 2, 3, 4)
 async def test_a_failover_is_one_leader_and_isr_for_each_broker_then_metadata_for_all(cluster: MemoryCluster) -> None:
-    """CTL-5 step 7. Broker 4 hosts nothing of it and hears only the metadata."""
+    """CTL-5. Broker 4 has no replica and gets only the metadata."""
     await cluster.create_topic("t", {p: (2, 3, 1) if p % 2 else (3, 2) for p in range(10)})
     before = {broker: len(cluster.running[broker].requests) for broker in (1, 3, 4)}
     await cluster.kill(2)
@@ -112,7 +112,7 @@ async def test_a_failover_is_one_leader_and_isr_for_each_broker_then_metadata_fo
 
 
 @on_cluster()
-async def test_the_last_of_the_isr_is_kept_and_leads_again_when_it_returns(cluster: MemoryCluster) -> None:
+async def test_the_last_member_of_the_isr_stays_in_it_and_leads_again_when_it_returns(cluster: MemoryCluster) -> None:
     await cluster.create_topic("t", {0: (2, 3)})
     await cluster.kill(3)
     await cluster.kill(2)
@@ -132,10 +132,10 @@ async def test_the_last_of_the_isr_is_kept_and_leads_again_when_it_returns(clust
         (True, {}, LeaderAndIsr(3, 3, (3,), 1, 3)),
     ],
 )
-def test_unclean_election_is_the_topics_choice(
+def test_the_topics_setting_decides_about_unclean_elections(
     by_default: bool, config: dict[str, str], expected: LeaderAndIsr
 ) -> None:
-    """INV-18, on the way over a returning replica that is not in the ISR."""
+    """INV-18, when a replica returns that is not in the ISR."""
 
     async def play(cluster: MemoryCluster) -> None:
         await cluster.create_topic("t", {0: (2, 3)}, config)
@@ -149,7 +149,7 @@ def test_unclean_election_is_the_topics_choice(
 
 
 @on_cluster()
-async def test_a_bounce_that_nobody_saw_is_a_failure_and_a_startup(cluster: MemoryCluster) -> None:
+async def test_a_bounce_is_handled_as_a_failure_and_a_startup(cluster: MemoryCluster) -> None:
     """BUG-16, FLT-23; a broker with a new session in the same process looks the same (FLT-20)."""
     await cluster.create_topic("t", {0: (2, 3), 1: (2,)})
     epoch = cluster.running[2].epoch
@@ -164,7 +164,7 @@ async def test_a_bounce_that_nobody_saw_is_a_failure_and_a_startup(cluster: Memo
 
 
 @on_cluster()
-async def test_a_new_broker_hears_of_everything_first(cluster: MemoryCluster) -> None:
+async def test_a_new_broker_first_gets_the_whole_cluster(cluster: MemoryCluster) -> None:
     """STA-1."""
     await cluster.create_topic("t", {0: (1, 4)})
     await cluster.create_topic("u", {0: (4,)})
@@ -179,8 +179,8 @@ async def test_a_new_broker_hears_of_everything_first(cluster: MemoryCluster) ->
 
 
 @on_cluster()
-async def test_the_next_controller_goes_on_where_the_last_one_stopped(cluster: MemoryCluster) -> None:
-    """FLT-4: the dead controller's own partitions, and those that lost a follower, are made good by the next one."""
+async def test_the_next_controller_continues_where_the_last_one_stopped(cluster: MemoryCluster) -> None:
+    """FLT-4: it elects for the partitions that the dead controller's broker led, and removes that broker from the other ISRs."""
     await cluster.create_topic("t", {0: (1, 2), 1: (2, 1), 2: (1,), 3: (2, 3)})
     await cluster.kill(1)
     assert (cluster.controller, cluster.controller_epoch) == (2, 2)
@@ -188,7 +188,7 @@ async def test_the_next_controller_goes_on_where_the_last_one_stopped(cluster: M
     assert cluster.state("t", 1) == LeaderAndIsr(2, 1, (2,), 2, 1)
     assert cluster.state("t", 2) == LeaderAndIsr(-1, 1, (1,), 2, 1)
     assert cluster.state("t", 3) == LeaderAndIsr(2, 0, (2, 3), 1, 0), "nothing to do"
-    assert not cluster.events.of("control_request_refused"), "an epoch repeated in a full request is no news"
+    assert not cluster.events.of("control_request_refused"), "a repeated epoch in a full request is not logged"
 
 
 @on_cluster()
@@ -203,8 +203,8 @@ async def test_deleting_the_controller_by_hand_elects_again(cluster: MemoryClust
 
 
 @on_cluster()
-async def test_a_deposed_controller_can_write_nothing(cluster: MemoryCluster) -> None:
-    """INV-9, BUG-8, FLT-7: the epoch is raised behind its back; what it decides next is refused, and not announced."""
+async def test_a_deposed_controller_cannot_write(cluster: MemoryCluster) -> None:
+    """INV-9, BUG-8, FLT-7: somebody else raised the epoch. The next decision is refused, and not announced."""
     await cluster.create_topic("t", {0: (2, 3)})
     # Another controller, which the old one has not heard of yet.
     cluster.server.ensure(ControllerEpochZNode.PATH, b"2")
@@ -221,7 +221,7 @@ async def test_a_deposed_controller_can_write_nothing(cluster: MemoryCluster) ->
 
 @on_cluster()
 async def test_a_controller_whose_session_expired_resigns_first(cluster: MemoryCluster) -> None:
-    """STA-4, BUG-7: at once, before its broker is registered again; the others elect; it waits."""
+    """STA-4, BUG-7: at once, before its broker is registered again. The others elect, and it waits."""
     await cluster.create_topic("t", {0: (1,), 1: (1, 2)})
     controller = cluster.controllers[1]
     cluster.sessions[1].expire()
@@ -243,7 +243,7 @@ async def test_a_controller_whose_session_expired_resigns_first(cluster: MemoryC
 
 @on_cluster(1)
 async def test_the_only_controllers_session_expires(cluster: MemoryCluster) -> None:
-    """Nobody else is there: it comes back, and its broker leads on in a new epoch, as after any new registration."""
+    """With no other broker it is elected again. Its broker keeps leading in a new epoch, as after any new registration."""
     await cluster.create_topic("t", {0: (1,)})
     cluster.expire(1)
     await cluster.settle()
@@ -252,8 +252,8 @@ async def test_the_only_controllers_session_expires(cluster: MemoryCluster) -> N
 
 
 @on_cluster()
-async def test_an_isr_change_is_told_to_all(cluster: MemoryCluster) -> None:
-    """CTL-13; the notification is removed; rubbish in one is survived."""
+async def test_an_isr_change_is_announced_to_all(cluster: MemoryCluster) -> None:
+    """CTL-13: the notifications are removed, also those with invalid content."""
     await cluster.create_topic("t", {0: (2, 3, 1)})
     cluster.server.ensure(f"{IsrChangeZNode.PATH_PREFIX}0000000001", b"{rubbish")
     cluster.leader_writes_isr("t", 0, (2, 1))
@@ -263,7 +263,7 @@ async def test_an_isr_change_is_told_to_all(cluster: MemoryCluster) -> None:
 
 
 @on_cluster()
-async def test_a_member_that_died_as_it_was_let_in_leaves_again(cluster: MemoryCluster) -> None:
+async def test_a_broker_that_died_as_it_joined_the_isr_leaves_it_again(cluster: MemoryCluster) -> None:
     """INV-14."""
     await cluster.create_topic("t", {0: (2, 3, 1)})
     await cluster.kill(3)
@@ -274,7 +274,7 @@ async def test_a_member_that_died_as_it_was_let_in_leaves_again(cluster: MemoryC
 
 @on_cluster()
 async def test_a_leader_wrote_its_isr_just_before_it_died(cluster: MemoryCluster) -> None:
-    """CTL-5: on a conflict, read again; the decision is made from what is there (here 3 has left the ISR)."""
+    """CTL-5: after a conflict the state is read and the decision repeated. Here 3 has left the ISR."""
     await cluster.create_topic("t", {0: (2, 3, 1), 1: (2, 3, 1)})
     cluster.leader_writes_isr("t", 0, (2, 1), notify=False)
     await cluster.kill(2)
@@ -284,8 +284,8 @@ async def test_a_leader_wrote_its_isr_just_before_it_died(cluster: MemoryCluster
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
 @on_cluster()
-async def test_a_lost_answer_is_looked_up(cluster: MemoryCluster, lost: int) -> None:
-    """BUG-5, FLT-19: the write was applied; its version is adopted, nothing is written twice."""
+async def test_after_a_lost_answer_the_states_are_read_again(cluster: MemoryCluster, lost: int) -> None:
+    """BUG-5, FLT-19: the write was applied. Its version is adopted, and nothing is written twice."""
     await cluster.create_topic("t", {0: (2, 3), 1: (2, 3)})
     cluster.sessions[1].lose_answers = lost
     await cluster.create_topic("u", {0: (2, 3)})
@@ -299,7 +299,9 @@ async def test_a_lost_answer_is_looked_up(cluster: MemoryCluster, lost: int) -> 
 
 @pytest.mark.parametrize("lost", [1, 2])
 @on_cluster(1)
-async def test_a_lost_answer_to_the_election(cluster: MemoryCluster, lost: int) -> None:
+async def test_a_broker_is_controller_although_the_answer_to_its_election_was_lost(
+    cluster: MemoryCluster, lost: int
+) -> None:
     cluster.sessions[1].lose_answers = lost
     cluster.delete_tree(ControllerZNode.PATH)
     await cluster.settle()
@@ -310,8 +312,8 @@ async def test_a_lost_answer_to_the_election(cluster: MemoryCluster, lost: int) 
 
 
 @on_cluster()
-async def test_zookeeper_is_away_for_a_while(cluster: MemoryCluster) -> None:
-    """CTL-14: nothing is decided; when it is back, what was begun goes on."""
+async def test_a_reaction_waits_while_zookeeper_is_away(cluster: MemoryCluster) -> None:
+    """CTL-14: nothing is decided. When ZooKeeper is back, the reaction continues."""
     await cluster.create_topic("t", {0: (2, 3)})
     cluster.set_connected(1, False)
     await cluster.kill(2)
@@ -323,7 +325,7 @@ async def test_zookeeper_is_away_for_a_while(cluster: MemoryCluster) -> None:
 
 @on_cluster()
 async def test_controlled_shutdown_moves_leaderships_first(cluster: MemoryCluster) -> None:
-    """STA-2: one LeaderAndIsr per broker; the stopping broker's followers stop and leave the ISR."""
+    """STA-2: one LeaderAndIsr per broker. The stopping broker's replicas stop and leave the ISR."""
     await cluster.create_topic("t", {0: (2, 3, 1), 1: (2, 1), 2: (1, 2), 3: (2,), 4: (3, 1)})
     before = {b: len(broker.requests) for b, broker in cluster.running.items()}
     response = await stop(cluster, 2)
@@ -376,10 +378,10 @@ async def test_controlled_shutdown_is_refused(
 
 
 @on_cluster()
-async def test_an_error_of_its_own_ends_the_term_not_the_controller(
+async def test_an_unexpected_error_ends_the_term_but_not_the_controller(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bug in a reaction: the office is left, and the next controller makes it good."""
+    """A bug in a reaction: the controller resigns, and the next one repeats the work."""
     await cluster.create_topic("t", {0: (2, 3)})
     failures = iter([True])
 
@@ -394,8 +396,8 @@ async def test_an_error_of_its_own_ends_the_term_not_the_controller(
 
 
 @on_cluster()
-async def test_a_broker_that_does_not_answer_is_told_until_it_is_gone(cluster: MemoryCluster) -> None:
-    """CTL-15, BUG-4: requests wait in order, and reach it when it answers again."""
+async def test_requests_are_repeated_until_the_broker_answers_or_is_gone(cluster: MemoryCluster) -> None:
+    """CTL-15, BUG-4: requests wait in order, and arrive when the broker answers again."""
     silent = cluster.running.pop(3)
     await cluster.create_topic("t", {0: (3, 2)})
     await cluster.create_topic("u", {0: (3, 2)})
@@ -408,7 +410,7 @@ async def test_a_broker_that_does_not_answer_is_told_until_it_is_gone(cluster: M
 
 
 @on_cluster()
-async def test_stopping_makes_way_at_once(cluster: MemoryCluster) -> None:
+async def test_a_controller_that_stops_is_replaced_at_once(cluster: MemoryCluster) -> None:
     await cluster.controllers[1].stop()
     await cluster.settle()
     assert (cluster.controller, cluster.controller_epoch) == (2, 2)

@@ -1,4 +1,4 @@
-"""CTL-1, INV-9: one wins, and the epoch rises by one with it, whatever gets lost on the way."""
+"""CTL-1, INV-9: one broker wins, and each win raises the epoch by one, even if answers are lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def run_for(session: MemorySession, broker_id: int) -> Won | Lost:
 
 
 @played(on_zookeeper)
-async def test_the_first_wins_and_the_others_learn_who(server: MemoryZooKeeper) -> None:
+async def test_the_first_broker_wins_and_the_others_learn_it(server: MemoryZooKeeper) -> None:
     sessions = [MemorySession(server) for _ in range(3)]
     outcomes = await asyncio.gather(*(run_for(s, broker_id) for broker_id, s in enumerate(sessions, 1)))
     (won,) = (outcome for outcome in outcomes if isinstance(outcome, Won))
@@ -40,7 +40,7 @@ async def test_the_first_wins_and_the_others_learn_who(server: MemoryZooKeeper) 
 
 
 @played(on_zookeeper)
-async def test_a_lost_answer_is_found_to_be_a_win(server: MemoryZooKeeper) -> None:
+async def test_a_win_whose_answer_was_lost_is_recognised(server: MemoryZooKeeper) -> None:
     """BUG-5, BUG-17."""
     server.ensure(ControllerEpochZNode.PATH, b"7")
     session = MemorySession(server)
@@ -51,8 +51,8 @@ async def test_a_lost_answer_is_found_to_be_a_win(server: MemoryZooKeeper) -> No
 
 
 @played(on_zookeeper)
-async def test_a_node_of_an_earlier_term_is_worthless(server: MemoryZooKeeper) -> None:
-    """The epoch was raised since: the node says nothing any more."""
+async def test_a_node_of_an_earlier_term_is_not_a_win(server: MemoryZooKeeper) -> None:
+    """The epoch was raised since then, so the node is obsolete."""
     session = MemorySession(server)
     await run_for(session, 1)
     server.ensure(ControllerEpochZNode.PATH, b"5")
@@ -60,8 +60,8 @@ async def test_a_node_of_an_earlier_term_is_worthless(server: MemoryZooKeeper) -
 
 
 @played(on_zookeeper)
-async def test_the_office_of_a_killed_earlier_life_is_taken_over(server: MemoryZooKeeper) -> None:
-    """The earlier session need not expire first; the epoch rises all the same, so that life is fenced."""
+async def test_the_node_of_a_killed_earlier_life_is_replaced(server: MemoryZooKeeper) -> None:
+    """Without waiting for the earlier session to expire. The epoch rises, so the earlier life is fenced."""
     earlier, later, other = (MemorySession(server) for _ in range(3))
     assert isinstance(await run_for(earlier, 1), Won)
     assert await run_for(other, 2) == Lost(1)
@@ -73,7 +73,7 @@ async def test_the_office_of_a_killed_earlier_life_is_taken_over(server: MemoryZ
 
 
 @played(on_zookeeper)
-async def test_an_office_that_changes_hands_meanwhile_is_not_taken_over(server: MemoryZooKeeper) -> None:
+async def test_a_node_that_another_broker_created_meanwhile_is_not_replaced(server: MemoryZooKeeper) -> None:
     earlier, later, other = (MemorySession(server) for _ in range(3))
     await run_for(earlier, 1)
     pending = iter([True])
@@ -96,7 +96,7 @@ async def test_an_office_that_changes_hands_meanwhile_is_not_taken_over(server: 
 
 
 @played(on_zookeeper)
-async def test_somebody_is_faster(server: MemoryZooKeeper) -> None:
+async def test_a_broker_that_another_one_overtakes_loses(server: MemoryZooKeeper) -> None:
     server.ensure(ControllerEpochZNode.PATH, b"3")
     slow, fast = MemorySession(server), MemorySession(server)
     pending = iter([True])
@@ -112,14 +112,14 @@ async def test_somebody_is_faster(server: MemoryZooKeeper) -> None:
 
 
 @played(on_zookeeper)
-async def test_rubbish_in_the_controllers_node(server: MemoryZooKeeper) -> None:
+async def test_an_unreadable_controller_node_is_a_loss(server: MemoryZooKeeper) -> None:
     server.ensure(ControllerZNode.PATH, b"rubbish")
     assert await run_for(MemorySession(server), 1) == Lost(None)
 
 
 @played(on_zookeeper)
-async def test_rubbish_in_the_epoch_is_an_error_not_an_epoch(server: MemoryZooKeeper) -> None:
-    """INV-7: an epoch that was guessed could go down."""
+async def test_an_unreadable_epoch_is_an_error(server: MemoryZooKeeper) -> None:
+    """INV-7: a guessed epoch could be lower than the last one."""
     server.ensure(ControllerEpochZNode.PATH, b"rubbish")
     with pytest.raises(ValueError, match="rubbish"):
         await run_for(MemorySession(server), 1)

@@ -50,11 +50,11 @@ replica_lists = st.permutations(BROKERS).flatmap(lambda order: st.integers(1, 3)
 
 
 TURNS = (0, 1, 4, 12, 40, 120)
-"""How far what goes on comes before the next step: a turn of the loop is one answer of ZooKeeper or of a broker."""
+"""Loop turns before the next step. In a turn, ZooKeeper or a broker gives one answer."""
 
 
 def step(**given: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Any]:
-    """A rule after which the world goes on for some turns."""
+    """A rule of the state machine, followed by some turns of the loop."""
 
     def decorate(function: Callable[..., None]) -> Any:
         def then_turns(self: ControllerMachine, turns: int, **arguments: Any) -> None:
@@ -68,12 +68,12 @@ def step(**given: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Any
 
 
 class Watched:
-    """Looks at what is written and sent, in the moment when it is."""
+    """Checks every write and every request at once."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self.cluster = cluster
         self.may_be_unclean: set[TopicPartition] = set()
-        """Partitions for which an unclean election was asked for."""
+        """Partitions for which an admin requested an unclean election."""
         self.broken: list[str] = []
         self._multi = cluster.server.multi
         self._leaders: dict[tuple[str, TopicPartition, int], int] = {}
@@ -81,7 +81,7 @@ class Watched:
         self.completed: set[tuple[TopicPartition, Assignment]] = set()
         """Moves whose target was in the ISR at some time."""
         self.latest_ids: dict[str, str | None] = {}
-        """The id of the topic that has, or had last, this name."""
+        """Name -> the id of the topic that has, or last had, this name."""
         self._apply = cluster.server.apply
         cluster.server.multi = self.multi  # type: ignore[method-assign]
         cluster.server.apply = self.apply  # type: ignore[method-assign]
@@ -89,12 +89,12 @@ class Watched:
     # -- ZooKeeper ------------------------------------------------------------------------------------------------
 
     def require(self, is_kept: bool, rule_broken: str) -> None:
-        """Noted, not raised: a controller that met with an assertion would only resign."""
+        """Records a broken rule. An assertion here would only make the controller resign."""
         if not is_kept:
             self.broken.append(rule_broken)
 
     def apply(self, op: Op, session_id: int) -> OpResult:
-        """Every single change, also of leaders and admins."""
+        """Checks every change, also those by leaders and admins."""
         result = self._apply(op, session_id)
         if op.path.startswith("/brokers/topics/"):
             topic = op.path.split("/")[3]
@@ -147,7 +147,7 @@ class Watched:
         self.require(leader == new.leader, f"INV-7: {tp} has two leaders in epoch {new.leader_epoch}")
 
     def _check_assignment(self, topic: str, before: dict[int, Assignment]) -> None:
-        """INV-25: the replicas of a move that is done are in sync; those that it removed are not, nor after a cancellation."""
+        """INV-25: after a move or a cancellation, its replicas are in the ISR and the removed ones are not."""
         for partition, new in self.topic(topic)[1].items():
             old = before.get(partition, UNASSIGNED)
             tp = TopicPartition(topic, partition)
@@ -231,7 +231,7 @@ class ControllerMachine(RuleBasedStateMachine):
         return self.loop.run_until_complete(coroutine)
 
     def ask(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """A request of an admin: answered some time, and never left without an answer."""
+        """Makes a request of an admin, which must be answered in the end."""
 
         async def answered() -> None:
             with contextlib.suppress(KafkaError):
@@ -300,7 +300,7 @@ class ControllerMachine(RuleBasedStateMachine):
         self.leader_writes(tp, grown)
 
     def leader_writes(self, tp: TopicPartition, change: Any) -> None:
-        """A leader that knows the newest state, as its conditional write makes sure."""
+        """Writes as a leader: conditionally, so it knows the newest state."""
         state = self.cluster.states().get(tp)
         leader = self.cluster.running.get(state.leader) if state is not None else None
         known = leader.replicas.get(tp) if leader is not None else None
@@ -320,7 +320,7 @@ class ControllerMachine(RuleBasedStateMachine):
             self.make(topic, replicas)
 
     def make(self, topic: str, replicas: tuple[int, ...]) -> None:
-        """As CreateTopics: settings and node in one."""
+        """As CreateTopics: settings and node in one multi."""
         assignment = {p: (*replicas[p % len(replicas) :], *replicas[: p % len(replicas)]) for p in PARTITIONS[:2]}
         self.watched.may_be_unclean -= {TopicPartition(topic, p) for p in PARTITIONS}
         self.cluster.server.ensure(ConfigZNode.path("topics", topic), ConfigZNode.encode({}))
@@ -390,7 +390,7 @@ class ControllerMachine(RuleBasedStateMachine):
             self.loop.close()
 
     async def _quiesce(self) -> None:
-        """INV-27: the faults end, and everybody who has something to do does it."""
+        """INV-27: the faults end, and all work that waits is done."""
         await self._settle()
         for broker in BROKERS:
             if broker not in self.cluster.running:
@@ -453,7 +453,7 @@ class ControllerMachineInSlices(ControllerMachine):
             patch.multiple(term, ITEMS_AT_ONCE=1, DECISIONS_AT_ONCE=1, SLICES_WRITTEN_AT_ONCE=3),
             patch.multiple(cluster_store, STATES_IN_A_SLICE=2, STATES_AT_ONCE=1),
             patch.object(announcements, "ROWS_AT_ONCE", 1),
-            patch.object(cluster_state, "LOOKS_AT_ONCE", 1),
+            patch.object(cluster_state, "PARTITIONS_IN_A_STEP", 1),
         ):
             self.slices.enter_context(patched)
 

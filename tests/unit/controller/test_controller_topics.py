@@ -1,4 +1,4 @@
-"""The controller's reactions to topics, to what admins ask for, and to rubbish in znodes (CTL-6, 8, 12, FLT-36)."""
+"""The controller's reactions to topics, to requests of admins, and to invalid znodes (CTL-6, 8, 12, FLT-36)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ID_1, ID_2 = "AAAAAAAAAAAAAAAAAAAAAA", "BAAAAAAAAAAAAAAAAAAAAA"
 
 
 @on_cluster()
-async def test_partitions_are_added_and_never_taken_away(cluster: MemoryCluster) -> None:
+async def test_partitions_are_added_and_never_removed(cluster: MemoryCluster) -> None:
     """CTL-8."""
     await cluster.create_topic("t", {0: (2, 3)})
     await cluster.create_topic("t", {0: (3, 1), 1: (3, 2)})
@@ -39,7 +39,7 @@ async def test_a_topic_removed_by_hand_is_forgotten(cluster: MemoryCluster) -> N
 
 
 @on_cluster()
-async def test_a_topic_deleted_and_made_again_between_two_looks(cluster: MemoryCluster) -> None:
+async def test_a_topic_deleted_and_created_again_between_two_reads(cluster: MemoryCluster) -> None:
     """FLT-36: same name, another id."""
     cluster.put_topic("t", {0: (2, 3)}, ID_1)
     await cluster.settle()
@@ -55,8 +55,8 @@ async def test_a_topic_deleted_and_made_again_between_two_looks(cluster: MemoryC
 
 @pytest.mark.parametrize("turns", range(12))
 @on_cluster()
-async def test_a_topic_deleted_and_made_again_during_the_looks(cluster: MemoryCluster, turns: int) -> None:
-    """FLT-36: its node is missed in one look and its name is there again in the next, wherever between them it comes back."""
+async def test_a_topic_deleted_and_created_again_during_the_reads(cluster: MemoryCluster, turns: int) -> None:
+    """FLT-36: one read misses the topic's node and the next finds its name again. The topic comes back at any turn between."""
     cluster.put_topic("t", {0: (2, 3)}, ID_1)
     await cluster.settle()
     cluster.delete_tree(TopicZNode.path("t"))
@@ -71,7 +71,7 @@ async def test_a_topic_deleted_and_made_again_during_the_looks(cluster: MemoryCl
 
 @pytest.mark.parametrize("replicas", [(), (2, 2)])
 @on_cluster()
-async def test_an_impossible_assignment_is_left_alone_until_it_is_repaired(
+async def test_an_impossible_assignment_is_ignored_until_it_is_repaired(
     cluster: MemoryCluster, replicas: tuple[int, ...]
 ) -> None:
     await cluster.create_topic("t", {0: (2, 3), 1: replicas})
@@ -82,7 +82,7 @@ async def test_an_impossible_assignment_is_left_alone_until_it_is_repaired(
 
 @on_cluster()
 async def test_preferred_election_by_the_znode(cluster: MemoryCluster) -> None:
-    """CTL-12; unknown partitions and rubbish are removed with the node."""
+    """CTL-12. Unknown partitions and invalid content are removed with the node."""
     await cluster.create_topic("t", {0: (2, 3), 1: (2, 3)})
     await cluster.bounce(2)
     assert cluster.state("t", 0).leader == 3
@@ -99,7 +99,7 @@ async def test_preferred_election_by_the_znode(cluster: MemoryCluster) -> None:
 
 @pytest.mark.parametrize(("percentage", "leader"), [(10, 2), (60, 3)])
 def test_the_balance_is_restored_from_time_to_time(percentage: int, leader: int) -> None:
-    """Half of what broker 2 should lead is led by others, no more at any moment in which it could lead it."""
+    """Others lead half of the partitions that prefer broker 2, and never more while broker 2 could lead them."""
 
     async def play(cluster: MemoryCluster) -> None:
         await cluster.create_topic("t", {0: (2, 3), 1: (2, 3)})

@@ -1,4 +1,4 @@
-"""Log directories that fail on live brokers: offline replicas are not elected, and everybody is told (LOG-6, FLT-28, FLT-29)."""
+"""Log directories that fail on live brokers: offline replicas are not elected, and all brokers learn it (LOG-6, FLT-28, FLT-29)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def offline(cluster: MemoryCluster, tp: TopicPartition = T0) -> set[tuple[int, ...]]:
-    """What the brokers know of the partition's offline replicas; one element when they agree."""
+    """The partition's offline replicas as the brokers know them; one element if all agree."""
     return {tuple(broker.metadata[tp].offline_replicas) for broker in cluster.running.values()}
 
 
@@ -34,7 +34,7 @@ async def fail(cluster: MemoryCluster, broker: int, *partitions: TopicPartition)
 
 
 @on_cluster()
-async def test_the_leader_moves_and_the_other_directory_goes_on(cluster: MemoryCluster) -> None:
+async def test_leaders_move_from_the_failed_directory_only(cluster: MemoryCluster) -> None:
     await cluster.create_topic("t", {0: (2, 3, 1), 1: (2, 3, 1)})
     await fail(cluster, 2, T0)
     assert (cluster.state("t").leader, cluster.state("t").isr) == (3, (3, 1))
@@ -47,7 +47,7 @@ async def test_the_leader_moves_and_the_other_directory_goes_on(cluster: MemoryC
 
 @on_cluster()
 async def test_a_follower_leaves_the_isr_in_a_new_epoch(cluster: MemoryCluster) -> None:
-    """BUG-6: the leader must take it over."""
+    """BUG-6: without a new epoch the leader would ignore it."""
     await cluster.create_topic("t", {0: (2, 3, 1)})
     await fail(cluster, 3, T0)
     state = cluster.state("t")
@@ -55,10 +55,10 @@ async def test_a_follower_leaves_the_isr_in_a_new_epoch(cluster: MemoryCluster) 
 
 
 @on_cluster()
-async def test_nobody_else_in_the_isr_waits_for_the_disk_and_comes_back_with_the_brokers_next_life(
+async def test_the_only_member_of_the_isr_leads_again_in_the_next_life_of_its_broker(
     cluster: MemoryCluster,
 ) -> None:
-    """INV-4, INV-18: no leader, the ISR is kept."""
+    """INV-4, INV-18: until then there is no leader, and the ISR stays."""
     await cluster.create_topic("t", {0: (2, 3)})
     cluster.leader_writes_isr("t", 0, (2,))
     await cluster.settle()
@@ -82,7 +82,9 @@ async def test_an_unclean_election_does_not_choose_a_replica_without_a_disk(clus
 
 @pytest.mark.parametrize("unclean", [False, True])
 @on_cluster()
-async def test_elections_by_request_do_not_choose_it(cluster: MemoryCluster, unclean: bool) -> None:
+async def test_elections_by_request_do_not_choose_a_replica_without_a_disk(
+    cluster: MemoryCluster, unclean: bool
+) -> None:
     await cluster.create_topic("t", {0: (2, 3)})
     await fail(cluster, 2, T0)
     if unclean:
@@ -98,8 +100,8 @@ async def test_elections_by_request_do_not_choose_it(cluster: MemoryCluster, unc
 
 
 @on_cluster()
-async def test_a_controlled_shutdown_does_not_choose_it(cluster: MemoryCluster) -> None:
-    """STA-2: the replica that is left without a disk cannot take over."""
+async def test_a_controlled_shutdown_does_not_choose_a_replica_without_a_disk(cluster: MemoryCluster) -> None:
+    """STA-2."""
     await cluster.create_topic("t", {0: (2, 3)})
     await fail(cluster, 3, T0)
     controller = cluster.controllers[cluster.controller]
@@ -111,8 +113,8 @@ async def test_a_controlled_shutdown_does_not_choose_it(cluster: MemoryCluster) 
 
 
 @on_cluster()
-async def test_a_new_controller_learns_it_from_the_answers(cluster: MemoryCluster) -> None:
-    """Nothing of it is stored: everybody is told everything once, and answers."""
+async def test_a_new_controller_learns_of_failed_disks_from_the_answers(cluster: MemoryCluster) -> None:
+    """Failures are not stored: every broker answers a full LeaderAndIsr in each term."""
     await cluster.create_topic("t", {0: (2, 3, 1)})
     await fail(cluster, 2, T0)
     await cluster.kill(cluster.controller)
@@ -122,8 +124,8 @@ async def test_a_new_controller_learns_it_from_the_answers(cluster: MemoryCluste
 
 
 @on_cluster()
-async def test_a_broker_that_starts_without_a_directory(cluster: MemoryCluster) -> None:
-    """KIP-112: it answers its first LeaderAndIsr with what it cannot serve."""
+async def test_a_broker_that_starts_with_a_failed_directory_has_offline_replicas(cluster: MemoryCluster) -> None:
+    """KIP-112: its first answer names the replicas that it cannot serve."""
     await cluster.create_topic("t", {0: (2, 3, 1), 1: (2, 3, 1)})
     await cluster.kill(2)
     cluster.disks[2].offline.add(T0)
@@ -134,7 +136,7 @@ async def test_a_broker_that_starts_without_a_directory(cluster: MemoryCluster) 
 
 
 @on_cluster()
-async def test_events_that_nobody_can_read_or_of_dead_brokers_are_removed(cluster: MemoryCluster) -> None:
+async def test_unreadable_notifications_and_those_of_dead_brokers_are_removed(cluster: MemoryCluster) -> None:
     await cluster.create_topic("t", {0: (2, 3, 1)})
     before = cluster.state("t")
     cluster.server.ensure(f"{LogDirEventZNode.PATH_PREFIX}0000000001", b"rubbish")
@@ -143,7 +145,7 @@ async def test_events_that_nobody_can_read_or_of_dead_brokers_are_removed(cluste
     assert cluster.state("t") == before
 
 
-def test_the_node_is_kafkas() -> None:
+def test_the_notification_is_kafkas() -> None:
     assert LogDirEventZNode.encode(3) == b'{"version":1,"broker":3,"event":1}'
     assert LogDirEventZNode.decode(b'{"version":1,"broker":3,"event":1}') == 3
     with pytest.raises(ValueError, match="broker"):

@@ -1,4 +1,4 @@
-"""Elections that an admin asks for through the API (CTL-12, INV-18, Kafka's codes)."""
+"""Elections that an admin requests through the API (CTL-12, INV-18, Kafka's codes)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def play(story: Callable[[MemoryCluster], Awaitable[None]]) -> None:
 
 
 @played(play)
-async def test_preferred_leaders(cluster: MemoryCluster) -> None:
+async def test_a_preferred_election_answers_for_each_partition(cluster: MemoryCluster) -> None:
     unknown = TopicPartition("no", 1)
     assert await elect(cluster, [T0, T1, T2, unknown]) == {
         T0: NONE,
@@ -57,14 +57,14 @@ async def test_preferred_leaders(cluster: MemoryCluster) -> None:
 
 
 @played(play)
-async def test_asked_for_all_it_names_only_those_that_needed_one(cluster: MemoryCluster) -> None:
+async def test_a_request_for_all_partitions_returns_only_those_that_needed_an_election(cluster: MemoryCluster) -> None:
     assert await elect(cluster, None) == {T0: NONE, T1: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
     assert await elect(cluster, None, unclean=True) == {}
 
 
 @played(play)
-async def test_unclean_only_where_nobody_leads_and_only_when_it_is_asked_for(cluster: MemoryCluster) -> None:
-    """INV-18: the failure alone elects nobody from outside the ISR; the preferred election does not either."""
+async def test_an_unclean_election_needs_a_request_and_a_partition_without_a_leader(cluster: MemoryCluster) -> None:
+    """INV-18: neither the failure nor a preferred election elects a replica outside of the ISR."""
     await cluster.kill(3)
     assert cluster.state("t", 1).leader == -1
     assert cluster.state("t", 1).isr == (3,)
@@ -84,8 +84,8 @@ async def test_unclean_only_where_nobody_leads_and_only_when_it_is_asked_for(clu
 
 
 @played(play)
-async def test_unclean_prefers_the_isr(cluster: MemoryCluster) -> None:
-    """Nothing is lost where a member of the ISR lives, though losing was allowed."""
+async def test_an_unclean_election_prefers_a_live_member_of_the_isr(cluster: MemoryCluster) -> None:
+    """No records are lost then, although the request allows it."""
     await cluster.create_topic("u", {0: (2, 3)})
     node = cluster.server.nodes[PartitionStateZNode.path(TopicPartition("u", 0))]
     leaderless = LeaderAndIsr(-1, 1, (3,), 1)
@@ -103,7 +103,7 @@ async def test_unclean_prefers_the_isr(cluster: MemoryCluster) -> None:
 
 @pytest.mark.parametrize("unclean", [False, True])
 @played(play)
-async def test_where_no_replica_lives(cluster: MemoryCluster, unclean: bool) -> None:
+async def test_without_a_live_replica_nothing_is_written(cluster: MemoryCluster, unclean: bool) -> None:
     await cluster.create_topic("u", {0: (3, 2)})
     await cluster.kill(2)
     await cluster.kill(3)
@@ -116,7 +116,7 @@ async def test_where_no_replica_lives(cluster: MemoryCluster, unclean: bool) -> 
 
 @pytest.mark.parametrize("unclean", [False, True])
 @played(play)
-async def test_a_partition_that_never_had_a_leader(cluster: MemoryCluster, unclean: bool) -> None:
+async def test_a_partition_that_never_had_a_leader_is_refused(cluster: MemoryCluster, unclean: bool) -> None:
     await cluster.create_topic("u", {0: (7, 8)})
     u0 = TopicPartition("u", 0)
     wanted = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if unclean else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
@@ -125,7 +125,7 @@ async def test_a_partition_that_never_had_a_leader(cluster: MemoryCluster, uncle
 
 @pytest.mark.parametrize("unclean", [False, True])
 @played(play)
-async def test_a_topic_that_is_being_deleted(cluster: MemoryCluster, unclean: bool) -> None:
+async def test_a_topic_that_is_being_deleted_is_refused(cluster: MemoryCluster, unclean: bool) -> None:
     await cluster.kill(3)
     cluster.server.ensure(DeleteTopicZNode.path("t"))
     await cluster.settle()
@@ -135,8 +135,8 @@ async def test_a_topic_that_is_being_deleted(cluster: MemoryCluster, unclean: bo
 
 
 @played(play)
-async def test_only_the_controller_is_to_be_asked(cluster: MemoryCluster) -> None:
-    """CTL-3: also when it ceases to be it while the request waits in its queue."""
+async def test_only_the_controller_elects(cluster: MemoryCluster) -> None:
+    """CTL-3. A request that waits in the queue when the term ends gets NOT_CONTROLLER."""
     with pytest.raises(KafkaError) as refused:
         await cluster.controllers[2].elect_leaders(False, None)
     assert refused.value.code is ErrorCode.NOT_CONTROLLER
@@ -150,8 +150,8 @@ async def test_only_the_controller_is_to_be_asked(cluster: MemoryCluster) -> Non
 
 
 @played(play)
-async def test_a_leader_that_changes_its_isr_at_that_moment(cluster: MemoryCluster) -> None:
-    """INV-4: decided again from what is there; 2 has just left the ISR, so it must not lead."""
+async def test_a_replica_that_just_left_the_isr_is_not_elected(cluster: MemoryCluster) -> None:
+    """INV-4: the leader changes the ISR just before the write, so the decision is made again."""
 
     def shrinks(ops: object) -> None:
         cluster.sessions[1].before_multi = lambda ops: None

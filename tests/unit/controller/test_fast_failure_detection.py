@@ -1,4 +1,4 @@
-"""CTL-16: what follows when nobody listens any more where a broker was. What proves it is tests/unit/protocol's."""
+"""CTL-16: what follows when a process is found dead. `tests/unit/protocol/failure_detection` tests how it is found."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def registered(cluster: MemoryCluster) -> set[int]:
 
 
 def watch_counts(cluster: MemoryCluster) -> dict[int, int]:
-    """Broker -> how many watch it."""
+    """Broker -> the number of brokers that watch it."""
     return {broker: len(watches) for broker, watches in cluster.watches.of.items() if watches}
 
 
 def deletions(cluster: MemoryCluster) -> list[list[Op]]:
-    """The multis that deleted a registration or `/controller` otherwise than by the end of a session."""
+    """The multis that deleted a registration or `/controller`."""
     paths = (BrokerIdZNode.PARENT + "/", ControllerZNode.PATH)
     return [
         list(ops)
@@ -54,7 +54,7 @@ async def test_a_dead_broker_is_unregistered_while_its_session_lives(cluster: Me
 
 
 @detecting()
-async def test_a_proof_about_an_earlier_life_is_worthless(cluster: MemoryCluster) -> None:
+async def test_a_report_about_an_earlier_life_is_ignored(cluster: MemoryCluster) -> None:
     """STA-3, BUG-16: the broker started again before the controller looked."""
     (watch,) = (w for w in cluster.watches.of[2] if w is cluster.watches.of[2][0])
     found_dead = watch.found_dead
@@ -87,8 +87,8 @@ async def test_a_deposed_controller_unregisters_nobody(cluster: MemoryCluster) -
 
 
 @detecting()
-async def test_one_wrongly_judged_registers_again_and_is_not_judged_again(cluster: MemoryCluster) -> None:
-    """A firewall that refuses in the broker's name: the same session comes back, so only its end counts from now on."""
+async def test_a_broker_that_was_wrongly_judged_dead_is_not_judged_again(cluster: MemoryCluster) -> None:
+    """A firewall refuses connections to a live broker. It registers again in its session, so only the end of the session counts."""
     await cluster.create_topic("t", {0: (2, 3)})
     cluster.watches.refuse(2)
     await cluster.settle()
@@ -110,8 +110,8 @@ async def test_one_wrongly_judged_registers_again_and_is_not_judged_again(cluste
 
 
 @detecting()
-async def test_while_zookeeper_is_away_nothing_is_decided(cluster: MemoryCluster) -> None:
-    """CTL-14: the proof is made good when it is back."""
+async def test_nothing_is_decided_while_zookeeper_is_away(cluster: MemoryCluster) -> None:
+    """CTL-14: the dead broker is unregistered when ZooKeeper is back."""
     await cluster.create_topic("t", {0: (2, 3)})
     await cluster.end_process(2)
     cluster.set_connected(1, False)
@@ -138,7 +138,7 @@ async def test_a_lost_answer_to_the_deletion_does_no_harm(cluster: MemoryCluster
 
 @detecting()
 async def test_a_dead_controller_is_found_by_the_others(cluster: MemoryCluster) -> None:
-    """Its office and its registration go in one multi; one of those that found it succeeds, and one election follows."""
+    """One multi deletes `/controller` and its registration. Of the brokers that try, one succeeds, and one election follows."""
     await cluster.create_topic("t", {0: (1, 2, 3)})
     await cluster.end_process(1)
     cluster.watches.refuse(1)
@@ -156,7 +156,7 @@ async def test_a_dead_controller_is_found_by_the_others(cluster: MemoryCluster) 
 
 
 @detecting(1, 2, 3, 4, 5)
-async def test_controller_after_controller(cluster: MemoryCluster) -> None:
+async def test_each_dead_controller_is_replaced(cluster: MemoryCluster) -> None:
     for expected in range(2, 5):
         dead = cluster.controller
         await cluster.end_process(dead)
@@ -167,8 +167,8 @@ async def test_controller_after_controller(cluster: MemoryCluster) -> None:
 
 
 @detecting()
-async def test_somebody_was_elected_meanwhile(cluster: MemoryCluster) -> None:
-    """The epoch that was read before guards `/controller`: the next controller's node is not deleted for the old one's."""
+async def test_a_controller_elected_meanwhile_is_not_removed(cluster: MemoryCluster) -> None:
+    """The delete of `/controller` is conditional on the epoch that was read before."""
     await cluster.end_process(1)
 
     def another_is_elected(ops: Sequence[Op]) -> None:
@@ -196,8 +196,8 @@ async def test_somebody_was_elected_meanwhile(cluster: MemoryCluster) -> None:
 
 
 @detecting()
-async def test_a_controller_that_registered_again_meanwhile_keeps_its_office(cluster: MemoryCluster) -> None:
-    """Its registration was lost and made again: what refused was before that."""
+async def test_a_controller_that_registered_again_meanwhile_is_not_removed(cluster: MemoryCluster) -> None:
+    """The refusals came before the new registration."""
     found_dead = [watch.found_dead for watch in cluster.watches.of[1]]
     cluster.delete_tree(BrokerIdZNode.path(1))
     cluster.register(1)
@@ -206,12 +206,12 @@ async def test_a_controller_that_registered_again_meanwhile_keeps_its_office(clu
     await cluster.settle()
     assert cluster.controller == 1
     assert cluster.controller_epoch == 1
-    assert cluster.watches.of[1] == [], "somebody deletes its registration though it lives: its session decides now"
+    assert cluster.watches.of[1] == [], "two registrations in one session: only the end of the session counts now"
 
 
 @detecting()
-async def test_a_controller_wrongly_judged_serves_on_or_makes_way(cluster: MemoryCluster) -> None:
-    """It lives: it sees its office gone, and is fenced (INV-9). Judged once, it is not judged again in that session."""
+async def test_a_controller_that_was_wrongly_judged_dead_is_fenced_and_not_judged_again(cluster: MemoryCluster) -> None:
+    """It notices that `/controller` is gone, and its writes are fenced (INV-9)."""
     await cluster.create_topic("t", {0: (1, 2, 3)})
     cluster.watches.refuse(1)
     await cluster.settle()
@@ -238,7 +238,7 @@ async def test_nobody_is_watched_when_it_is_switched_off(cluster: MemoryCluster)
 
 @detecting()
 async def test_nothing_is_watched_without_a_session(cluster: MemoryCluster) -> None:
-    """STA-4: a controller whose session expired stops judging others at once."""
+    """STA-4: a controller whose session expired stops its watches at once."""
     cluster.sessions[1].expire()
     cluster.controllers[1].on_session_expired()
     assert cluster.watches.of[2] == []

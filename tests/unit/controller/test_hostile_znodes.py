@@ -1,4 +1,4 @@
-"""Rubbish in ZooKeeper: each bad node is skipped with a line, and harms no topic, broker or controller term beside it."""
+"""Invalid znodes: each is logged and skipped, and harms no other topic, no broker and no term."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def raw_topic(cluster: MemoryCluster, name: str, data: bytes = b'{"version":2,"p
 
 
 async def still_works(cluster: MemoryCluster) -> None:
-    """One term went on all the time, and the good topic and a new one are served everywhere."""
+    """Checks that the term did not end, and that the good topic and a new one are served everywhere."""
     await cluster.settle()
     assert cluster.controller_epoch == 1, "the controller's term ended"
     await cluster.create_topic("after", {0: (2, 3)})
@@ -87,7 +87,7 @@ async def still_works(cluster: MemoryCluster) -> None:
 
 
 def told_topics(cluster: MemoryCluster) -> set[str]:
-    """Every topic that any request to any broker names, in whatever place."""
+    """Every topic that any request to any broker names."""
     found: set[str] = set()
     for broker in cluster.running.values():
         for request in broker.requests:
@@ -97,7 +97,7 @@ def told_topics(cluster: MemoryCluster) -> set[str]:
 
 
 async def new_controller(cluster: MemoryCluster) -> None:
-    """Takes office with the rubbish there from the beginning."""
+    """A new controller, which finds the invalid nodes at the start of its term."""
     old = cluster.controller
     await cluster.kill(old)
     await cluster.settle()
@@ -109,7 +109,7 @@ async def new_controller(cluster: MemoryCluster) -> None:
 
 @pytest.mark.parametrize("name", ILLEGAL_NAMES, ids=ascii)
 @on_cluster()
-async def test_a_topic_with_an_illegal_name_is_told_to_nobody(
+async def test_a_topic_with_an_illegal_name_is_not_announced(
     cluster: MemoryCluster, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await cluster.create_topic("t", {0: (2, 3)})
@@ -130,7 +130,7 @@ async def test_a_topic_with_an_illegal_name_is_told_to_nobody(
 
 @pytest.mark.parametrize("data", BAD_ASSIGNMENTS.values(), ids=BAD_ASSIGNMENTS.keys())
 @on_cluster()
-async def test_a_topic_whose_assignment_is_rubbish_harms_no_other(cluster: MemoryCluster, data: bytes) -> None:
+async def test_an_invalid_assignment_harms_no_other_topic(cluster: MemoryCluster, data: bytes) -> None:
     await cluster.create_topic("t", {0: (2, 3)})
     raw_topic(cluster, "bad", data)
     await still_works(cluster)
@@ -146,7 +146,7 @@ async def test_a_topic_whose_assignment_is_rubbish_harms_no_other(cluster: Memor
 
 @pytest.mark.parametrize("data", BAD_STATES.values(), ids=BAD_STATES.keys())
 @on_cluster()
-async def test_a_state_that_is_rubbish_harms_its_partition_alone(cluster: MemoryCluster, data: bytes) -> None:
+async def test_an_invalid_state_harms_only_its_partition(cluster: MemoryCluster, data: bytes) -> None:
     await cluster.create_topic("t", {0: (2, 3)})
     await cluster.create_topic("bad", {0: (1, 2), 1: (2, 3)})
     path = PartitionStateZNode.path(TopicPartition("bad", 0))
@@ -202,7 +202,7 @@ BAD_REGISTRATIONS = {
     ids=[*(f"id {n}" for n in range(8)), *BAD_REGISTRATIONS],
 )
 @on_cluster()
-async def test_a_registration_that_is_rubbish_is_no_broker(cluster: MemoryCluster, name: str, data: bytes) -> None:
+async def test_an_invalid_registration_is_not_a_broker(cluster: MemoryCluster, name: str, data: bytes) -> None:
     await cluster.create_topic("t", {0: (2, 3)})
     path = f"{BrokerIdZNode.PARENT}/{name}"
     cluster.server.ensure(path, data)
@@ -238,9 +238,7 @@ BAD_PARTITION_LISTS = {
     ],
 )
 @on_cluster()
-async def test_a_request_or_notification_that_is_rubbish_is_removed(
-    cluster: MemoryCluster, path: str, data: bytes
-) -> None:
+async def test_an_invalid_request_or_notification_is_removed(cluster: MemoryCluster, path: str, data: bytes) -> None:
     await cluster.create_topic("t", {0: (2, 3)})
     cluster.server.ensure(path, data)
     await still_works(cluster)
@@ -262,8 +260,8 @@ async def test_a_request_or_notification_that_is_rubbish_is_removed(
     ids=lambda path: path[:40],
 )
 @on_cluster()
-async def test_a_node_that_cannot_be_removed_for_its_children_ends_no_term(cluster: MemoryCluster, parent: str) -> None:
-    """A delete fails with NotEmpty where somebody has put something below."""
+async def test_nodes_below_a_node_to_remove_do_not_end_the_term(cluster: MemoryCluster, parent: str) -> None:
+    """A delete fails with NotEmpty if somebody created a node below."""
     await cluster.create_topic("t", {0: (2, 3)})
     await cluster.create_topic("good", {0: (2, 3)})
     cluster.server.ensure(f"{parent}/child/grandchild", b"{}")
@@ -283,10 +281,10 @@ async def test_a_node_that_cannot_be_removed_for_its_children_ends_no_term(clust
     "data", [b"NaN", b"1_0", b"\xff", "٣".encode(), b"-1", b"99999999999", b"2147483647", b"9" * 5000]
 )
 @on_cluster()
-async def test_an_epoch_that_is_none_is_told_once_and_mended_by_hand(
+async def test_an_unreadable_epoch_is_logged_once_and_repaired_by_hand(
     cluster: MemoryCluster, data: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody can be elected meanwhile: that is told without a traceback, and once by each broker that is left."""
+    """Until then nobody can be elected. Each live broker logs this once, without a traceback."""
     monkeypatch.setattr("controller.controller.EPOCH_RETRY_S", 0)
     await cluster.create_topic("t", {0: (2, 3)})
     cluster.server.ensure(ControllerEpochZNode.PATH, data)

@@ -1,4 +1,4 @@
-"""What the controller decides for lack of a member of the ISR, it decides on ZooKeeper's ISR, not on the one it remembers (CTL-5)."""
+"""Before the controller decides to change nothing, it reads the ISR in ZooKeeper: its own copy may be old (CTL-5)."""
 
 from __future__ import annotations
 

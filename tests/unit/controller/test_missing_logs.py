@@ -1,4 +1,4 @@
-"""Disks that were emptied or replaced under members of the ISR: nobody leads with nothing, unless a person says so (FLT-33, INV-1)."""
+"""Emptied or replaced disks of members of the ISR: an empty replica leads only if a person requests it (FLT-33, INV-1)."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ def test_the_only_member_with_an_empty_disk_does_not_lead(unclean: bool, afterwa
         (event,) = cluster.events.of("unclean_election")
         assert event == {"partition": "t-0", "leader": 2, "isr_before": [2], "begins_empty": True}
         await cluster.bounce(2)
-        assert led(cluster) == (2, (2,)), "what it has now counts"
+        assert led(cluster) == (2, (2,)), "its records since then count"
 
     with_isr(play, (2,), replicas=(2,), unclean=unclean)
 
 
 @pytest.mark.parametrize("is_unclean", [False, True])
-def test_an_empty_member_back_first_waits_for_the_other(is_unclean: bool) -> None:
+def test_an_empty_member_that_is_back_first_waits_for_the_other_member(is_unclean: bool) -> None:
     async def play(cluster: MemoryCluster) -> None:
         await crash(cluster, 2, 3, emptied=2)
         await cluster.settle()
@@ -104,7 +104,7 @@ def test_an_empty_member_back_first_waits_for_the_other(is_unclean: bool) -> Non
 
 @played(with_isr, (2, 3))
 async def test_the_whole_cluster_restarted_and_the_leader_came_back_empty(cluster: MemoryCluster) -> None:
-    """The new controller finds nobody that did not bounce, and lets the leader lead on: it refuses, the other leads."""
+    """All members bounced, so the new controller keeps the leader. The leader refuses, and the other member leads."""
     await crash(cluster, 1, 2, 3, emptied=2)
     for broker in (1, 2, 3):
         await cluster.launch(broker)
@@ -114,8 +114,8 @@ async def test_the_whole_cluster_restarted_and_the_leader_came_back_empty(cluste
 
 
 @pytest.mark.parametrize("emptied", [2, 3])
-def test_a_bounce_with_an_empty_disk_costs_the_place_in_the_isr(emptied: int) -> None:
-    """FLT-23: quicker than the session. The leader, or a follower."""
+def test_a_member_that_bounces_with_an_empty_disk_leaves_the_isr(emptied: int) -> None:
+    """FLT-23: the bounced broker is the leader or a follower."""
 
     async def play(cluster: MemoryCluster) -> None:
         await crash(cluster, emptied, emptied=emptied)
@@ -128,7 +128,7 @@ def test_a_bounce_with_an_empty_disk_costs_the_place_in_the_isr(emptied: int) ->
 
 
 @played(with_isr, (2,))
-async def test_a_person_gets_a_replica_with_records_before_an_empty_one(cluster: MemoryCluster) -> None:
+async def test_an_unclean_election_prefers_a_replica_with_records_to_an_empty_one(cluster: MemoryCluster) -> None:
     await crash(cluster, 2, emptied=2)
     await cluster.start(2)
     assert led(cluster) == (-1, (2,))
@@ -138,7 +138,7 @@ async def test_a_person_gets_a_replica_with_records_before_an_empty_one(cluster:
 
 
 @played(with_isr, (2, 3))
-async def test_an_answer_to_an_older_epoch_counts_for_nothing_and_one_who_left_the_isr_is_told_again(
+async def test_an_answer_for_an_older_epoch_is_ignored_and_a_replica_that_left_the_isr_gets_the_request_again(
     cluster: MemoryCluster,
 ) -> None:
     controller, life = cluster.controllers[1], cluster.running[3].epoch
@@ -153,3 +153,14 @@ async def test_an_answer_to_an_older_epoch_counts_for_nothing_and_one_who_left_t
     await cluster.settle()
     assert led(cluster) == (2, (2,))
     assert next(type(r).__name__ for r in cluster.running[3].requests[told:]) == "LeaderAndIsrRequest"
+
+
+@played(with_isr, (2, 3))
+async def test_no_replica_counts_as_offline_if_the_leader_removed_it_from_the_isr_first(cluster: MemoryCluster) -> None:
+    life, epoch = cluster.running[3].epoch, cluster.state("t").leader_epoch
+    cluster.leader_writes_isr("t", 0, (2,))
+    await cluster.settle()
+    cluster.controllers[1]._queue.post(LogsMissing(3, life, ((T0, epoch),)))
+    await cluster.settle()
+    assert type(cluster.running[3].requests[-1]).__name__ == "LeaderAndIsrRequest", "the request is repeated"
+    assert not cluster.events.of("replicas_offline")

@@ -1,4 +1,4 @@
-"""Moves of replicas in the cluster state: whatever is asked for, handed over and answered, the indexes agree (CTL-4, CTL-10)."""
+"""Moves of replicas in the cluster state: after any requests and answers the indexes agree (CTL-4, CTL-10)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def confirm(cluster: ClusterState, broker: int) -> None:
     assert cluster.move_replica(TP, broker, ReplicaStatus.NON_EXISTENT)
 
 
-def test_a_move_from_its_begin_to_its_end() -> None:
+def test_a_move_from_start_to_end() -> None:
     cluster = cluster_of()
     assert move(cluster, (3, 2)) == [3]
     assert cluster.reassigning == {TP}
@@ -73,7 +73,7 @@ def test_a_dead_broker_is_not_awaited() -> None:
     assert cluster.deletions_awaited(TP) == []
 
 
-def test_a_replica_that_is_wanted_again_while_it_is_deleted_is_made_anew() -> None:
+def test_a_replica_that_is_assigned_again_during_its_deletion_is_new() -> None:
     cluster = cluster_of()
     move(cluster, (3, 2))
     hand_over(cluster)
@@ -83,7 +83,7 @@ def test_a_replica_that_is_wanted_again_while_it_is_deleted_is_made_anew() -> No
     assert cluster.replica_status(TP, 3) is ReplicaStatus.NON_EXISTENT
 
 
-def test_a_topic_that_goes_leaves_nothing_of_a_move() -> None:
+def test_a_removed_topic_leaves_nothing_of_its_moves() -> None:
     cluster = cluster_of()
     move(cluster, (3, 4))
     hand_over(cluster)
@@ -92,8 +92,8 @@ def test_a_topic_that_goes_leaves_nothing_of_a_move() -> None:
     assert all(cluster.replica_status(TP, broker) is ReplicaStatus.NON_EXISTENT for broker in BROKERS)
 
 
-def test_a_term_that_begins_finds_the_moves() -> None:
-    """CTL-2: the assignment is all the memory there is."""
+def test_a_new_term_finds_the_moves() -> None:
+    """CTL-2: the assignment in ZooKeeper is the only stored state."""
     cluster = ClusterState(epoch=2)
     moving = Assignment((3, 2, 1), (3,), (1,))
     cluster.set_assignment("t", None, {0: moving, 1: Assignment((1, 2))})
@@ -101,8 +101,8 @@ def test_a_term_that_begins_finds_the_moves() -> None:
     assert cluster.move_of(TP) == moving
 
 
-def test_only_a_new_replica_is_told_that_it_is_new() -> None:
-    """It may be made on any disk, also when another one of that broker failed."""
+def test_only_a_new_replica_is_announced_as_new() -> None:
+    """Its broker may create the log although one of its log directories has failed."""
     cluster = cluster_of()
     made = move(cluster, (3, 2))
     announcement = Announcement(1, cluster)
@@ -131,7 +131,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_any_history(history: Sequence[tuple[str, tuple[int, ...]]]) -> None:
+def test_the_indexes_agree_after_any_moves(history: Sequence[tuple[str, tuple[int, ...]]]) -> None:
     cluster = cluster_of()
     for what, brokers in history:
         match what:

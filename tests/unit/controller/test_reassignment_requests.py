@@ -1,4 +1,4 @@
-"""What admins may ask for: through `/admin/reassign_partitions` and through the API (CTL-10, CTL-11); bad input loses nothing."""
+"""Requests of admins through `/admin/reassign_partitions` and through the API (CTL-10, CTL-11). Bad input loses nothing."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ TP = TopicPartition("t", 0)
     ],
 )
 @on_topic_t()
-async def test_what_is_refused_is_told_and_taken_out(
+async def test_a_refused_row_is_logged_and_removed(
     cluster: MemoryCluster, rows: list[tuple[str, int, list[int]]], reason: str
 ) -> None:
-    """The good row beside it goes on; the node goes with the last row."""
+    """The valid row beside it is carried out. The node is removed with its last row."""
     await cluster.create_topic("good", {0: (1,)})
     good = TopicPartition("good", 0)
     text = ",".join(
@@ -80,8 +80,8 @@ async def test_a_target_written_over_another_replaces_it(cluster: MemoryCluster)
 
 
 @on_topic_t()
-async def test_the_api_takes_over_from_the_node(cluster: MemoryCluster) -> None:
-    """The newest request counts, and the node does not bring back the older one."""
+async def test_a_request_through_the_api_replaces_one_in_the_node(cluster: MemoryCluster) -> None:
+    """The older request is removed from the node, so it does not come back."""
     request(cluster, {TP: (3, 2)})
     await cluster.settle()
     await moved_to(cluster, (4, 2))
@@ -91,7 +91,7 @@ async def test_the_api_takes_over_from_the_node(cluster: MemoryCluster) -> None:
 
 
 @on_topic_t()
-async def test_a_node_that_is_removed_by_hand_stops_nothing(cluster: MemoryCluster) -> None:
+async def test_removing_the_node_by_hand_does_not_stop_the_move(cluster: MemoryCluster) -> None:
     request(cluster, {TP: (3, 2)})
     await cluster.settle()
     cluster.delete_tree(ReassignPartitionsZNode.PATH)
@@ -100,7 +100,7 @@ async def test_a_node_that_is_removed_by_hand_stops_nothing(cluster: MemoryClust
 
 
 @on_topic_t()
-async def test_a_new_controller_finds_a_request_nobody_has_looked_at(cluster: MemoryCluster) -> None:
+async def test_a_new_controller_handles_a_request_that_nobody_has_read(cluster: MemoryCluster) -> None:
     """CTL-2."""
     cluster.crash(1)
     request(cluster, {TP: (3, 2), TopicPartition("nosuch", 0): (3,)})
@@ -121,10 +121,10 @@ async def test_a_new_controller_finds_a_request_nobody_has_looked_at(cluster: Me
     ],
 )
 @on_topic_t()
-async def test_moves_that_a_hand_wrote_into_the_topics_node(
+async def test_moves_written_into_the_topics_node_by_hand(
     cluster: MemoryCluster, written: Assignment, complete: bool
 ) -> None:
-    """A new controller finds them: nothing is lost, and an admin can end it."""
+    """A new controller finds them. Nothing is lost, and an admin can cancel them."""
     cluster.crash(1)
     cluster.server.ensure(TopicZNode.path("t"), TopicZNode.encode(None, {0: written}))
     await cluster.settle()
@@ -170,7 +170,7 @@ async def test_each_partition_gets_its_own_answer(cluster: MemoryCluster) -> Non
 
 @on_topic_t()
 async def test_many_partitions_move_in_few_writes(cluster: MemoryCluster) -> None:
-    """100 partitions of one topic: the node twice, their states by the hundred, one StopReplica to each broker."""
+    """100 partitions of one topic: at most 4 writes of the node, 4 multis of states, and 2 StopReplicas to a broker."""
     await cluster.create_topic("many", dict.fromkeys(range(100), (1, 2)))
     targets = {TopicPartition("many", partition): (3, 4) for partition in range(100)}
     steps = Steps(cluster)

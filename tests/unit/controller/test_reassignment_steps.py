@@ -1,4 +1,4 @@
-"""A reassignment goes to its end wherever the controller dies (CTL-10, CTL-2, INV-4, INV-25, FLT-35).
+"""A reassignment is completed, at whatever step the controller dies (CTL-10, CTL-2, INV-4, INV-25, FLT-35).
 
 Every multi that a reassignment persists, and every answer to a StopReplica(delete), is a moment for the controller to die:
 before it is applied, or after it is applied and before anybody has heard. It dies as a broker without a replica (5), and as
@@ -25,7 +25,7 @@ BYSTANDER = 5
 
 @dataclass(frozen=True)
 class History:
-    """`play` asks for what ends in `finals`; undisturbed it takes these multis and this many StopReplica requests."""
+    """`play` requests moves that end in `finals`. Undisturbed, they need these multis and this number of StopReplica requests."""
 
     play: Callable[[MemoryCluster], Awaitable[None]]
     finals: dict[TopicPartition, tuple[int, ...]]
@@ -54,7 +54,7 @@ async def other_order(cluster: MemoryCluster) -> None:
 
 
 async def cancelled(cluster: MemoryCluster) -> None:
-    """3 is in sync already, 4 is not. Asked again after a controller's death there may be nothing left to cancel."""
+    """3 is in sync already, 4 is not. If the request is repeated after a controller's death, there may be nothing left to cancel."""
     await ask(cluster, {TP: (3, 4, 1)})
     await cluster.settle()
     let_in(cluster, but=(4,))
@@ -64,7 +64,7 @@ async def cancelled(cluster: MemoryCluster) -> None:
 
 
 async def another_target(cluster: MemoryCluster) -> None:
-    """The first target's 3 is in sync already when 4 is wanted instead."""
+    """The first target's 3 is in sync already when the target changes to 4."""
     await ask(cluster, {TP: (3, 4, 1)})
     await cluster.settle()
     let_in(cluster, but=(4,))
@@ -107,7 +107,7 @@ def moments(what: str) -> list[tuple[str, int, str]]:
 def finished_after(
     name: str, disturb: Callable[[MemoryCluster, Steps], None], first: int = BYSTANDER
 ) -> tuple[int, Steps]:
-    """(controller epoch in the end, what was seen)"""
+    """(controller epoch at the end, what was observed)"""
     history = HISTORIES[name]
     seen: list[Steps] = []
     epochs: list[int] = []
@@ -134,7 +134,7 @@ def finished_after(
 
 
 @pytest.mark.parametrize("name", HISTORIES)
-def test_undisturbed_it_takes_these_steps(name: str) -> None:
+def test_the_steps_of_an_undisturbed_move(name: str) -> None:
     _, steps = finished_after(name, lambda cluster, steps: None)
     assert tuple(steps.multis) == HISTORIES[name].multis
     assert len(steps.stops) == HISTORIES[name].stops
@@ -149,8 +149,8 @@ def test_the_controller_dies_at_a_persisted_step(name: str, step: int, moment: s
 
 
 @pytest.mark.parametrize(("name", "step", "moment"), moments("multis"))
-def test_the_next_controller_dies_too(name: str, step: int, moment: str) -> None:
-    """At the same kind of step: two deaths in a row."""
+def test_two_controllers_die_one_after_the_other(name: str, step: int, moment: str) -> None:
+    """Both at the same kind of step."""
 
     def disturb(cluster: MemoryCluster, steps: Steps) -> None:
         deaths: list[int] = []
@@ -169,22 +169,22 @@ def test_the_next_controller_dies_too(name: str, step: int, moment: str) -> None
 @pytest.mark.parametrize("first", [BYSTANDER, 1])
 @pytest.mark.parametrize(("name", "answer", "moment"), moments("stops"))
 def test_the_controller_dies_at_an_answer(name: str, answer: int, moment: str, first: int) -> None:
-    """Steps 8 and 9: the request is lost with it, or the replica is deleted and nobody has heard."""
+    """Steps 8 and 9: the request is lost with the controller, or the replica is deleted and the answer is lost."""
     finished_after(name, at_stop(answer, moment, kill_controller), first)
 
 
 @pytest.mark.parametrize("broker_id", [1, 2, 3, 4])
 @pytest.mark.parametrize(("name", "step", "moment"), moments("multis"))
-def test_a_broker_in_it_dies_at_a_persisted_step(name: str, step: int, moment: str, broker_id: int) -> None:
-    """FLT-35: one that leads, leaves, stays or comes; it is back before the end."""
+def test_a_broker_of_the_move_dies_at_a_persisted_step(name: str, step: int, moment: str, broker_id: int) -> None:
+    """FLT-35: the broker leads, is removed, stays or is added. It is back before the end."""
     finished_after(name, at_multi(step, moment, lambda cluster: cluster.crash(broker_id)))
 
 
 @pytest.mark.parametrize(
     ("name", "step"), [(name, step) for name, step, moment in moments("multis") if moment == "before"]
 )
-def test_answers_of_zookeeper_get_lost(name: str, step: int) -> None:
-    """BUG-5: what was written is found, and not written again."""
+def test_an_answer_of_zookeeper_is_lost_at_each_step(name: str, step: int) -> None:
+    """BUG-5: an applied write is found, and not repeated."""
     controller_epoch, steps = finished_after(name, at_multi(step, "before", lose_answers))
     assert controller_epoch == 1
     assert tuple(steps.multis) == HISTORIES[name].multis
@@ -192,5 +192,5 @@ def test_answers_of_zookeeper_get_lost(name: str, step: int) -> None:
 
 @pytest.mark.parametrize("name", HISTORIES)
 def test_a_deposed_controller_writes_nothing(name: str) -> None:
-    """INV-9, FLT-7: it is about to write when another one is elected."""
+    """INV-9, FLT-7: another controller is elected just before its write."""
     finished_after(name, at_multi(1, "before", depose_controller))

@@ -1,4 +1,4 @@
-"""CTL-10 step by step; other targets, cancellations, and what waits for whom."""
+"""CTL-10 step by step, other targets, cancellations, and what a move waits for."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def steps_of(cluster: MemoryCluster, tp: TopicPartition = TP) -> list[int]:
 
 
 @on_topic_t()
-async def test_step_1_the_node_has_target_first_then_those_that_go(cluster: MemoryCluster) -> None:
+async def test_step_1_the_node_has_the_target_first_then_the_replicas_to_remove(cluster: MemoryCluster) -> None:
     """CTL-10, as Kafka shows it while a partition moves."""
     steps = Steps(cluster)
     await moved_to(cluster, (3, 2))
@@ -58,7 +58,9 @@ async def test_step_1_the_node_has_target_first_then_those_that_go(cluster: Memo
 
 
 @on_topic_t()
-async def test_steps_2_and_3_a_new_epoch_for_all_replicas_and_the_new_one_is_new(cluster: MemoryCluster) -> None:
+async def test_steps_2_and_3_all_replicas_get_a_new_epoch_and_the_added_one_is_marked_as_new(
+    cluster: MemoryCluster,
+) -> None:
     before = cluster.state("t")
     seen = {broker: len(stand_in.requests) for broker, stand_in in cluster.running.items()}
     await moved_to(cluster, (3, 2))
@@ -76,7 +78,7 @@ async def test_steps_2_and_3_a_new_epoch_for_all_replicas_and_the_new_one_is_new
 
 
 @on_topic_t()
-async def test_steps_5_to_9_the_leader_goes_the_isr_shrinks_and_then_logs_are_deleted(cluster: MemoryCluster) -> None:
+async def test_steps_5_to_9_the_leader_moves_the_isr_shrinks_and_then_logs_are_deleted(cluster: MemoryCluster) -> None:
     """INV-25: in this order; one write of the state, one LeaderAndIsr, then StopReplica(delete) with the newest epoch."""
     await moved_to(cluster, (3, 2))
     steps = Steps(cluster)
@@ -91,8 +93,8 @@ async def test_steps_5_to_9_the_leader_goes_the_isr_shrinks_and_then_logs_are_de
 
 
 @on_topic_t()
-async def test_step_9_zookeeper_forgets_a_replica_only_when_it_is_deleted(cluster: MemoryCluster) -> None:
-    """Step 10 waits for the answer of a live broker, however long that takes."""
+async def test_step_9_a_replica_stays_in_zookeeper_until_it_is_deleted(cluster: MemoryCluster) -> None:
+    """Step 10 waits for the answer of a live broker, without a time limit."""
     await moved_to(cluster, (3, 2))
     steps = Steps(cluster)
     waited: list[Assignment] = []
@@ -112,7 +114,7 @@ async def test_step_9_zookeeper_forgets_a_replica_only_when_it_is_deleted(cluste
 async def test_step_9_does_not_wait_for_a_broker_that_is_dead_or_cannot_delete(
     cluster: MemoryCluster, removed: str
 ) -> None:
-    """What a dead broker has on its disk is deleted when it is back: a full LeaderAndIsr does not name it (LAI-6)."""
+    """A dead broker deletes its log when it is back, because its full LeaderAndIsr does not name the log (LAI-6)."""
     await moved_to(cluster, (3, 1))
     steps = Steps(cluster)
     if removed == "dead":
@@ -134,7 +136,7 @@ async def test_step_9_does_not_wait_for_a_broker_that_is_dead_or_cannot_delete(
 
 
 @on_topic_t()
-async def test_steps_10_to_12_the_node_the_request_and_everybodys_metadata(cluster: MemoryCluster) -> None:
+async def test_steps_10_to_12_the_node_the_request_and_the_metadata_of_all_brokers(cluster: MemoryCluster) -> None:
     request(cluster, {TP: (3, 2)})
     await cluster.settle()
     assert requested(cluster) == [(TP, (3, 2))]
@@ -149,8 +151,8 @@ async def test_steps_10_to_12_the_node_the_request_and_everybodys_metadata(clust
 
 @pytest.mark.parametrize("end", ["complete", "cancelled"])
 @on_topic_t()
-async def test_step_13_a_deletion_that_waits_goes_on(cluster: MemoryCluster, end: str) -> None:
-    """CTL-9: ineligible while it moves; from the request on nobody may begin or change a move of it."""
+async def test_step_13_a_waiting_deletion_continues(cluster: MemoryCluster, end: str) -> None:
+    """CTL-9: the topic is ineligible while it moves. After the request to delete it, no move of it can start or change."""
     await moved_to(cluster, (3, 2))
     if end == "cancelled":
         request(cluster, {TP: (3, 2)})
@@ -184,8 +186,8 @@ async def test_a_cancellation_restores_the_replicas_and_deletes_the_new_ones(clu
 
 
 @on_topic_t(2, 1, 3, 4)
-async def test_a_cancellation_takes_the_leadership_back(cluster: MemoryCluster) -> None:
-    """The new replica leads already when the move is cancelled."""
+async def test_a_cancellation_returns_the_leadership(cluster: MemoryCluster) -> None:
+    """The added replica leads already when the move is cancelled."""
     await moved_to(cluster, (3, 4))
     let_in(cluster, but=(4,))
     await cluster.settle()
@@ -200,10 +202,10 @@ async def test_a_cancellation_takes_the_leadership_back(cluster: MemoryCluster) 
 
 @pytest.mark.parametrize("target", [None, (4, 2)])
 @on_topic_t(2, 1, 3, 4)
-async def test_a_change_that_would_lose_the_only_replica_in_sync_is_refused(
+async def test_a_change_that_would_drop_the_only_replica_in_sync_is_refused(
     cluster: MemoryCluster, target: tuple[int, ...] | None
 ) -> None:
-    """INV-4, INV-18: as KRaft."""
+    """INV-4, INV-18: as in KRaft."""
     await moved_to(cluster, (3, 1))
     let_in(cluster)
     await cluster.settle()
@@ -227,8 +229,8 @@ async def test_a_change_that_would_lose_the_only_replica_in_sync_is_refused(
 
 
 @on_topic_t()
-async def test_a_cancellation_in_the_middle_of_the_deletions(cluster: MemoryCluster) -> None:
-    """Between the steps 9 and 10 the target is in sync, and the old replicas may be gone: then there is no way back."""
+async def test_a_cancellation_during_the_deletions(cluster: MemoryCluster) -> None:
+    """Between steps 9 and 10 the target is in sync and the old replicas may be deleted, so the move cannot be cancelled."""
     await moved_to(cluster, (3, 2))
     handle, tried = cluster.running[1].handle, []
 
@@ -264,8 +266,8 @@ async def test_the_same_request_again_changes_nothing(cluster: MemoryCluster) ->
 
 
 @on_topic_t()
-async def test_another_order_moves_no_leader(cluster: MemoryCluster) -> None:
-    """CTL-10: only ElectLeaders does."""
+async def test_another_order_of_the_same_replicas_does_not_move_the_leader(cluster: MemoryCluster) -> None:
+    """CTL-10: a preferred election moves it."""
     await moved_to(cluster, (2, 1))
     assert cluster.state("t").leader == 1
     check_finished(cluster, {TP: (2, 1)})
@@ -276,7 +278,7 @@ async def test_another_order_moves_no_leader(cluster: MemoryCluster) -> None:
 
 @on_topic_t(3, 4, 1, 2)
 async def test_a_partition_without_a_live_leader_is_moved_when_it_has_one_again(cluster: MemoryCluster) -> None:
-    """Brokers 3 and 4 are to take over from 1 and 2, which are dead: nothing is lost, it waits for one of them (INV-18)."""
+    """A move from brokers 1 and 2, which are dead, to 3 and 4 waits for one of the dead, so nothing is lost (INV-18)."""
     cluster.crash(1)
     await cluster.kill(2)
     state = cluster.state("t")
@@ -304,8 +306,8 @@ async def test_a_partition_that_never_had_a_leader_gets_its_first_one(cluster: M
 
 
 @on_topic_t()
-async def test_the_isr_shrinks_before_the_handing_over_is_written(cluster: MemoryCluster) -> None:
-    """The leader is quicker: the decision is made again, and waits (INV-25)."""
+async def test_the_isr_shrinks_just_before_the_hand_over_is_written(cluster: MemoryCluster) -> None:
+    """The decision is made again, and the move waits (INV-25)."""
     await moved_to(cluster, (3, 2))
     steps = Steps(cluster)
 
@@ -323,8 +325,8 @@ async def test_the_isr_shrinks_before_the_handing_over_is_written(cluster: Memor
 
 
 @on_topic_t()
-async def test_partitions_are_added_while_the_node_is_written(cluster: MemoryCluster) -> None:
-    """Somebody else is quicker: both changes are there in the end (CTL-8)."""
+async def test_partitions_added_just_before_the_node_is_written_are_kept(cluster: MemoryCluster) -> None:
+    """CTL-8."""
 
     def meanwhile(ops: Sequence[Op]) -> None:
         for op in ops:
@@ -342,8 +344,8 @@ async def test_partitions_are_added_while_the_node_is_written(cluster: MemoryClu
 
 
 @on_topic_t()
-async def test_a_topic_made_again_is_not_the_one_that_was_meant(cluster: MemoryCluster) -> None:
-    """FLT-36: it was deleted and made again just before the node is written."""
+async def test_a_move_is_not_written_to_a_new_topic_of_the_same_name(cluster: MemoryCluster) -> None:
+    """FLT-36: the topic is deleted and created again just before its node is written."""
     cluster.put_topic("u", {0: (1, 2)}, ID_1)
     await cluster.settle()
     tp = TopicPartition("u", 0)
@@ -363,7 +365,7 @@ async def test_a_topic_made_again_is_not_the_one_that_was_meant(cluster: MemoryC
 
 
 @on_topic_t()
-async def test_a_topic_that_goes_in_the_middle_is_forgotten(cluster: MemoryCluster) -> None:
+async def test_a_topic_removed_during_its_move_is_forgotten(cluster: MemoryCluster) -> None:
     request(cluster, {TP: (3, 2)})
     await cluster.settle()
     cluster.delete_tree(TopicZNode.path("t"))

@@ -1,4 +1,4 @@
-"""CTL-2: each step of taking office, in its order, seen from ZooKeeper and from the brokers."""
+"""CTL-2: each step at the start of a term, in order, as ZooKeeper and the brokers see it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SUCCESSOR = 2
 
 
 class Journal:
-    """What the next controller reads, watches, writes and sends, in order: (verb, path or kind of request)."""
+    """The reads, watches, writes and requests of the next controller, in order: (verb, path or kind of request)."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self.lines: list[tuple[str, str]] = []
@@ -76,7 +76,7 @@ class Journal:
 
 
 async def took_over(cluster: MemoryCluster) -> Journal:
-    """Broker 1 is the controller and dies, and broker 2 takes over; a topic `new` is made in between."""
+    """Broker 1, the controller, dies, and broker 2 is elected. The topic `new` is created in between."""
     await cluster.create_topic("t", {0: (3, 2), 1: (2, 3), 2: (1, 3)})
     journal = Journal(cluster)
     cluster.crash(1)
@@ -87,8 +87,8 @@ async def took_over(cluster: MemoryCluster) -> Journal:
 
 
 @on_cluster()
-async def test_steps_1_to_3_the_epoch_the_watches_and_what_is_read(cluster: MemoryCluster) -> None:
-    """INV-9: the multi that wins raises the epoch. Each watch comes before the read whose changes it has to show."""
+async def test_steps_1_to_3_the_epoch_the_watches_and_the_reads(cluster: MemoryCluster) -> None:
+    """INV-9: the multi that wins raises the epoch. Each watch is set before or with the read whose changes it reports."""
     journal = await took_over(cluster)
     won = journal.first("write", ControllerZNode.PATH)
     assert journal.lines[won + 1] == ("write", ControllerEpochZNode.PATH)
@@ -106,8 +106,8 @@ async def test_steps_1_to_3_the_epoch_the_watches_and_what_is_read(cluster: Memo
 
 
 @on_cluster()
-async def test_steps_4_to_7_all_brokers_hear_everything(cluster: MemoryCluster) -> None:
-    """First the whole metadata. What happened meanwhile is made good: a topic was made, and a leader died."""
+async def test_steps_4_to_7_all_brokers_get_everything(cluster: MemoryCluster) -> None:
+    """First the whole metadata, then the results of earlier events: a topic was created, and a leader died."""
     journal = await took_over(cluster)
     for broker, partitions in ((2, {0, 1}), (3, {0, 1, 2})):
         first = next(what for verb, what in journal.lines if verb == "send" and what.endswith(f"to {broker}"))
@@ -125,8 +125,8 @@ async def test_steps_4_to_7_all_brokers_hear_everything(cluster: MemoryCluster) 
 
 
 @on_cluster()
-async def test_step_6_a_preferred_election_under_way_is_resumed(cluster: MemoryCluster) -> None:
-    """Reassignments and deletions have tests of their own: each of their persisted steps is a point to resume at."""
+async def test_step_6_a_requested_preferred_election_is_held(cluster: MemoryCluster) -> None:
+    """Reassignments and deletions have their own tests, because they can resume at each of their steps."""
     await cluster.create_topic("t", {0: (3, 2)})
     await cluster.bounce(3)
     cluster.leader_writes_isr("t", 0, (2, 3))
@@ -140,8 +140,8 @@ async def test_step_6_a_preferred_election_under_way_is_resumed(cluster: MemoryC
 
 
 @on_cluster(leader_imbalance_check_interval_seconds=0.01)
-async def test_step_8_the_rebalance_begins(cluster: MemoryCluster) -> None:
-    """CTL-12: broker 3 is back in the ISR, and gets its preferred leadership from the new controller."""
+async def test_step_8_the_rebalancing_starts(cluster: MemoryCluster) -> None:
+    """CTL-12: broker 3 is back in the ISR, and the new controller makes it the leader of the partition that prefers it."""
     await cluster.create_topic("t", {0: (3, 2)})
     await cluster.bounce(3)
     cluster.leader_writes_isr("t", 0, (2, 3))
@@ -151,7 +151,7 @@ async def test_step_8_the_rebalance_begins(cluster: MemoryCluster) -> None:
 
 
 async def unseen(cluster: MemoryCluster, *bounced: int) -> None:
-    """These die and come back, and with the controller, broker 4, dies whoever could have seen it."""
+    """These brokers die and come back. The controller, broker 4, dies too, so no controller sees it."""
     cluster.crash(4)
     for broker in bounced:
         cluster.crash(broker)
@@ -178,7 +178,7 @@ async def unseen(cluster: MemoryCluster, *bounced: int) -> None:
 async def test_bounces_before_the_term(
     cluster: MemoryCluster, isr: tuple[int, ...], bounced: tuple[int, ...], expected: LeaderAndIsr
 ) -> None:
-    """CTL-5, INV-5, FLT-23: the registration is newer than the state."""
+    """CTL-5, INV-5, FLT-23: the registrations are newer than the state."""
     await cluster.create_topic("t", {0: (1, 2, 3)})
     cluster.leader_writes_isr("t", 0, isr)
     await cluster.settle()
@@ -187,8 +187,8 @@ async def test_bounces_before_the_term(
 
 
 @on_cluster(4, 1, 2, 3)
-async def test_a_state_without_a_leader_is_an_ordinary_election(cluster: MemoryCluster) -> None:
-    """Both members of the ISR died, and were seen: they registered after the state was written, and may lead."""
+async def test_a_partition_without_a_leader_gets_an_ordinary_election(cluster: MemoryCluster) -> None:
+    """A controller saw both members of the ISR die. They registered after the state was written, and may lead."""
     await cluster.create_topic("t", {0: (1, 2)})
     cluster.crash(1)
     cluster.crash(2)
@@ -202,8 +202,8 @@ async def test_a_state_without_a_leader_is_an_ordinary_election(cluster: MemoryC
 
 
 @on_cluster(4, 1, 2, 3)
-async def test_after_a_bounce_that_was_seen_nothing_is_written(cluster: MemoryCluster) -> None:
-    """The state was written after the broker was back: by its failover, and by the leader that let it in again."""
+async def test_a_bounce_that_a_controller_saw_is_not_handled_again(cluster: MemoryCluster) -> None:
+    """The state was written after the broker registered again, by the controller and by the leader that expanded the ISR."""
     await cluster.create_topic("t", {0: (1, 2, 3)})
     for broker in (1, 2, 3):
         await cluster.bounce(broker)
@@ -217,10 +217,10 @@ async def test_after_a_bounce_that_was_seen_nothing_is_written(cluster: MemoryCl
 
 
 @on_cluster(4, 1, 2, 3)
-async def test_a_bounced_leader_does_not_make_way_for_the_dead(
+async def test_a_bounced_leader_is_not_replaced_by_a_dead_broker(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All crash; one is back, the sessions of the others live on for a while (FLT-22). It goes on leading."""
+    """All brokers crash. One is back and keeps leading, although the sessions of the others have not expired yet (FLT-22)."""
     monkeypatch.setattr(failover, "ANSWERED_WITHIN_S", 0.02)
     await cluster.create_topic("t", {0: (1, 2, 3)})
     lingering = [await cluster.end_process(broker) for broker in (2, 3)]

@@ -1,4 +1,4 @@
-"""A topic's deletion goes to its end wherever the controller dies (CTL-9, CTL-2, INV-26, FLT-36).
+"""A topic's deletion is completed, at whatever step the controller dies (CTL-9, CTL-2, INV-26, FLT-36).
 
 Every multi that a deletion persists, and every answer to a StopReplica, is a moment for the controller to die: before it is
 applied, or after it is applied and before anybody has heard.
@@ -40,12 +40,12 @@ def nodes_of(cluster: MemoryCluster, topic: str) -> list[str]:
 
 
 class Deletions(PersistedSteps):
-    """The multis that delete something of a topic; INV-26 at each of them."""
+    """Counts the multis that delete nodes of a topic, and checks INV-26 at each."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         super().__init__(cluster)
         self.broken: list[str] = []
-        """Noted, not raised: a controller that met with an assertion would only resign."""
+        """Records a broken rule. An assertion here would only make the controller resign."""
 
     def kind_of(self, ops: Sequence[Op]) -> Sequence[Op] | None:
         return ops if any(isinstance(op, DeleteOp) and op.path.startswith("/brokers/topics/") for op in ops) else None
@@ -61,7 +61,7 @@ class Deletions(PersistedSteps):
 
 
 def finished_after(disturb: Disturb) -> Deletions:
-    """Deletes a topic of three partitions on three brokers while `disturb` has its way; everything must be gone after."""
+    """Deletes a topic of three partitions on three brokers, with the faults of `disturb`. Afterwards everything must be deleted."""
     watched: list[Deletions] = []
 
     async def play(cluster: MemoryCluster) -> None:
@@ -95,7 +95,7 @@ def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_store, "BATCH", 2)
 
 
-def test_undisturbed_it_takes_these_steps() -> None:
+def test_the_steps_of_an_undisturbed_deletion() -> None:
     """CTL-9: metadata first, one StopReplica(delete) for each broker, then the nodes in bounded multis, the request last."""
     deletions = finished_after(lambda cluster, deletions: None)
     assert len(deletions.multis) == PERSISTED_STEPS
@@ -141,7 +141,7 @@ def test_every_controller_dies_at_the_same_step_twice(step: int) -> None:
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("answer", range(ANSWERS))
 def test_the_controller_dies_at_an_answer(answer: int, moment: str) -> None:
-    """CTL-9 steps 4 and 5: the request is lost with it, or the replicas are deleted and nobody has heard."""
+    """CTL-9 steps 4 and 5: the request is lost with the controller, or the replicas are deleted and the answer is lost."""
     assert finished_after(at_stop(answer, moment, kill_controller)).cluster.controller_epoch == 2
 
 
@@ -149,7 +149,7 @@ def test_the_controller_dies_at_an_answer(answer: int, moment: str) -> None:
 @pytest.mark.parametrize("broker_id", [2, 3])
 @pytest.mark.parametrize("answer", range(ANSWERS))
 def test_a_broker_dies_at_an_answer(answer: int, broker_id: int, moment: str) -> None:
-    """CTL-9: the topic becomes ineligible, and goes on when the broker is back."""
+    """CTL-9: the topic becomes ineligible. Its deletion continues when the broker is back."""
 
     def disturb(cluster: MemoryCluster, deletions: Deletions) -> None:
         def act(index: int, when: str) -> None:
@@ -164,18 +164,18 @@ def test_a_broker_dies_at_an_answer(answer: int, broker_id: int, moment: str) ->
 
 
 @pytest.mark.parametrize("step", range(PERSISTED_STEPS))
-def test_answers_of_zookeeper_get_lost(step: int) -> None:
-    """BUG-5: it was applied; the retry must neither fail nor touch what was made since."""
+def test_an_answer_of_zookeeper_is_lost_at_each_step(step: int) -> None:
+    """BUG-5: the write was applied. The retry must not fail, and must not touch nodes created since then."""
     finished_after(at_multi(step, "before", lose_answers))
 
 
 def test_a_deposed_controller_removes_nothing() -> None:
-    """INV-9, FLT-7: it is about to remove the nodes when another one is elected."""
+    """INV-9, FLT-7: another controller is elected just before it removes the nodes."""
     finished_after(at_multi(0, "before", depose_controller))
 
 
 @on_cluster()
-async def test_a_topic_made_again_while_the_last_answer_is_lost_is_not_touched(cluster: MemoryCluster) -> None:
+async def test_a_topic_created_again_while_the_last_answer_is_lost_is_kept(cluster: MemoryCluster) -> None:
     """FLT-36: the retry of the last multi finds a topic of that name with another id."""
     cluster.put_topic("t", ASSIGNMENT, ID_1)
     await cluster.settle()

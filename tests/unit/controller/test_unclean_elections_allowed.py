@@ -1,4 +1,4 @@
-"""INV-18: `unclean.leader.election.enable` that is switched on while a partition waits for a member of its ISR."""
+"""INV-18: `unclean.leader.election.enable` is enabled while a partition waits for a member of its ISR."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def wait_for_broker_2(cluster: MemoryCluster) -> None:
 
 
 @on_cluster()
-async def test_switched_on_for_one_topic(cluster: MemoryCluster) -> None:
+async def test_enabled_for_one_topic(cluster: MemoryCluster) -> None:
     await wait_for_broker_2(cluster)
     await cluster.create_topic("own", {0: (2, 3)}, {KEY: "true"})
     for controller in cluster.controllers.values():
@@ -33,8 +33,8 @@ async def test_switched_on_for_one_topic(cluster: MemoryCluster) -> None:
 
 
 @on_cluster()
-async def test_switched_on_as_the_default_of_all_topics(cluster: MemoryCluster) -> None:
-    """A topic's own `false` still counts. Switched on again, or by who is not the controller, it does nothing."""
+async def test_enabled_as_the_default_of_all_topics(cluster: MemoryCluster) -> None:
+    """A topic's own `false` still counts. Enabling it again, or in a broker that is not the controller, has no effect."""
     await wait_for_broker_2(cluster)
     for _ in range(2):
         for controller in cluster.controllers.values():
@@ -46,7 +46,7 @@ async def test_switched_on_as_the_default_of_all_topics(cluster: MemoryCluster) 
 
 @pytest.mark.parametrize("is_allowed", [True, False])
 @on_cluster()
-async def test_the_next_controller_goes_by_it_too(cluster: MemoryCluster, is_allowed: bool) -> None:
+async def test_the_next_controller_uses_the_changed_default_too(cluster: MemoryCluster, is_allowed: bool) -> None:
     await wait_for_broker_2(cluster)
     heir = next(broker for broker in cluster.controllers if broker != cluster.controller)
     await cluster.start(2)

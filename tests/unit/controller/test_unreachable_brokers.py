@@ -1,4 +1,4 @@
-"""Leadership is not moved without need to a broker that the controller cannot reach, as after a lasting REJECT between the two."""
+"""Leadership does not move to a broker that the controller cannot reach, unless no other broker can lead."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def play(story: Callable[[MemoryCluster], Awaitable[None]]) -> None:
 
 
 @played(play)
-async def test_the_preferred_leader_is_elected_when_it_is_reached_again(cluster: MemoryCluster) -> None:
+async def test_the_preferred_leader_is_elected_when_it_is_reachable_again(cluster: MemoryCluster) -> None:
     controller = cluster.controllers[1]
     error = (await controller.elect_leaders(False, [T0]))[T0]
     assert error is not None
@@ -58,7 +58,7 @@ async def test_the_preferred_leader_is_elected_when_it_is_reached_again(cluster:
 
 
 @played(play)
-async def test_a_stopping_leader_hands_over_to_one_that_can_be_told(cluster: MemoryCluster) -> None:
+async def test_a_stopping_leader_hands_over_to_a_reachable_broker(cluster: MemoryCluster) -> None:
     request = ControlledShutdownRequest(1, cluster.running[1].epoch)
     await cluster.controllers[1].controlled_shutdown(request)
     assert cluster.state("t").leader == 3

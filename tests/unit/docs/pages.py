@@ -1,4 +1,4 @@
-"""The pages for readers, and what stands in them."""
+"""The pages for readers, and their parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def text_of(page: Path) -> str:
 
 
 def prose(text: str) -> str:
-    """Without the blocks of code."""
+    """The text without the blocks of code."""
     return BLOCK.sub("", text)
 
 
@@ -32,12 +32,12 @@ def blocks(text: str, kind: str) -> list[str]:
 
 
 def anchors(text: str) -> set[str]:
-    """Of the headings, as GitHub makes them."""
+    """The anchors of the headings, as GitHub makes them."""
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(prose(text))}
 
 
 def section(text: str, heading: str) -> str:
-    """From this heading to the next of `## `."""
+    """The text from this heading to the next `## `."""
     return text.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
 
 

@@ -35,12 +35,12 @@ def simple_commands(line: str) -> Iterator[list[str]]:
 
 
 def shown(page: Path) -> list[str]:
-    """The lines that a reader is to type."""
+    """The lines that a reader types."""
     return [line[2:] for block in blocks(text_of(page), "console") for line in block.splitlines() if line[:2] == "$ "]
 
 
 def mentioned(page: Path) -> list[str]:
-    """Commands within sentences, which may leave out what they need."""
+    """Commands within sentences, which may lack required arguments."""
     return [text for text in INLINE.findall(prose(text_of(page))) if Path(text.split(" ")[0]).name in PROGRAMS]
 
 

@@ -20,7 +20,7 @@ FURTHER = re.compile(r"(?:, | and |/)(\d{1,2})(?=[\s,.;:)\"/]|$)")
 
 
 def ids_in(text: str) -> Iterator[str]:
-    """Also those of `LOG-1..3`, `FLT-9 to FLT-15`, `BAD-10, 11` and `INV-4/25`."""
+    """The ids in a text, also in the forms `LOG-1..3`, `FLT-9 to FLT-15`, `BAD-10, 11` and `INV-4/25`."""
     for found in RULE.finditer(text):
         kind, first = found[1], int(found[2])
         if kind in NOT_RULES:

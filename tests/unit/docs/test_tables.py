@@ -53,7 +53,7 @@ def test_each_dependency_has_its_reason(heading: str, extra: str | None) -> None
     assert set(PROJECT["optional-dependencies"]) == {"tools", "replay", "dev", "fuzz"}
 
 
-def test_events_to_watch_are_written() -> None:
+def test_events_to_watch_are_written_by_the_code() -> None:
     kinds = {kind for row in rows(section(OPERATING, "What to watch")) for kind in re.findall(r"`(\w+)`", row[0])}
     texts = {
         node.value

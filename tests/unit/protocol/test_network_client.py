@@ -31,7 +31,7 @@ class World:
         self.address = ("127.0.0.1", 0)
 
     def new_client(self, **settings: Any) -> NetworkClient:
-        """Its time stands still, so that a back-off lasts until the test moves the time."""
+        """A clock that stands still, so that a back-off lasts until the test moves the time."""
         defaults = {"request_timeout_ms": 10_000, "random": lambda: 0.5, "max_in_flight": 2}
         self.client = NetworkClient(settings.pop("clock", self.time), **(defaults | settings))
         return self.client
@@ -222,7 +222,7 @@ async def test_sends_during_the_back_off_wait_for_one_attempt(world: World) -> N
     assert len(world.writers) == 1
 
 
-async def test_no_answer_in_time_closes_the_connection_and_fails_all_of_it(world: World) -> None:
+async def test_no_answer_in_time_closes_the_connection_and_fails_all_its_requests(world: World) -> None:
     world.new_client(clock=RunningClock(), request_timeout_ms=30)
     assert await outcomes(world.send(b"", b"")) == {RequestTimedOut}
     assert not world.is_connected
@@ -247,7 +247,7 @@ async def test_garbage_closes_the_connection(world: World, frame: bytes, reason:
     assert not world.is_connected
 
 
-async def test_an_answer_nobody_asked_for_closes_the_connection(world: World) -> None:
+async def test_an_unexpected_answer_closes_the_connection(world: World) -> None:
     await world.exchange()
     world.write(world.writers[0], b"\x00\x00\x00\x01")
     await world.until_disconnected()
@@ -264,7 +264,7 @@ async def test_a_cancelled_request_keeps_its_place_in_the_order(world: World) ->
     assert first.cancelled()
 
 
-async def test_a_caller_cancelled_while_connecting_does_not_take_it_from_the_others(world: World) -> None:
+async def test_cancelling_one_caller_does_not_end_the_connection_attempt(world: World) -> None:
     first, second = world.send(b"first", b"second")
     await asyncio.sleep(0)
     first.cancel()
@@ -272,7 +272,7 @@ async def test_a_caller_cancelled_while_connecting_does_not_take_it_from_the_oth
     await second
 
 
-async def test_an_encoder_that_fails_harms_nobody_else(world: World) -> None:
+async def test_an_encoder_that_fails_does_not_affect_other_requests(world: World) -> None:
     def broken(correlation_id: int) -> list[bytes]:
         raise ValueError("cannot encode")
 
@@ -283,7 +283,7 @@ async def test_an_encoder_that_fails_harms_nobody_else(world: World) -> None:
 
 
 @pytest.mark.parametrize("is_connected", [True, False])
-async def test_close_fails_what_waits_and_every_later_send(world: World, is_connected: bool) -> None:
+async def test_close_fails_waiting_requests_and_later_sends(world: World, is_connected: bool) -> None:
     sends = world.send(*[b""] * 3)
     await (world.requests.get() if is_connected else asyncio.sleep(0))
     world.client.close()
@@ -306,10 +306,10 @@ class ClosedTransport:
         raise RuntimeError("unable to perform operation; the handler is closed")
 
     def abort(self) -> None:
-        """Nothing is left to do."""
+        """Does nothing."""
 
 
-async def test_a_connection_made_in_the_moment_of_the_time_out_is_not_used(
+async def test_a_connection_opened_at_the_moment_of_the_timeout_is_not_used(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A link that was cut comes back: the system's second try is a second after the first, and so is the time-out."""

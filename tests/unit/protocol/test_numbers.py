@@ -1,4 +1,4 @@
-"""Numbers from outside: what Kafka's settings may be, and nothing that only Python takes for a number."""
+"""Numbers from outside: the forms of Kafka's settings, and none that only Python accepts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ NO_NUMBERS += ["nan", "NaN", "inf", "Infinity", "-inf"]
 
 
 @pytest.mark.parametrize("text", [*NO_NUMBERS, "1.0", "1e3"])
-def test_no_whole_number(text: str) -> None:
+def test_other_texts_are_not_whole_numbers(text: str) -> None:
     with pytest.raises(ValueError, match="whole number"):
         whole_number(text)
 
 
 @pytest.mark.parametrize("text", [*NO_NUMBERS, "1_0.5", "1e400", "1f", "1d", ".", "e5", "0x1p3"])
-def test_no_decimal_number(text: str) -> None:
+def test_other_texts_are_not_decimal_numbers(text: str) -> None:
     with pytest.raises(ValueError, match="number"):
         decimal_number(text)
 
@@ -49,5 +49,5 @@ def test_any_text_is_a_number_or_an_error(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["+5", "-5", " 5", "5 ", "", "5\n", *NO_NUMBERS])
-def test_no_plain_number(text: str) -> None:
+def test_other_texts_are_not_plain_numbers(text: str) -> None:
     assert not is_plain_number(text)

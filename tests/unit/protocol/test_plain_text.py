@@ -1,4 +1,4 @@
-"""Texts from outside in one line: nothing commands a terminal, forges a line, or reorders one."""
+"""Texts from outside in one line: they cannot control a terminal, forge a log line or reorder its text."""
 
 from __future__ import annotations
 

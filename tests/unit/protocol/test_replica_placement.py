@@ -1,4 +1,4 @@
-"""Placement (CTL-7): Kafka's own examples, and what holds for every cluster."""
+"""Placement (CTL-7): Kafka's own examples, and rules for every cluster."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_examples(brokers: list[tuple[int, str | None]], expected: list[str]) ->
         (0, 0, 0, 0, {}),
     ],
 )
-def test_where_it_begins(
+def test_the_start_index_and_the_shift_move_the_placement(
     partitions: int, first_partition: int, start: int, shift: int, expected: dict[int, tuple[int, ...]]
 ) -> None:
     placed = place(FIVE, partitions, 2, start_index=start, shift=shift, first_partition=first_partition)
@@ -45,7 +45,7 @@ def test_where_it_begins(
 
 
 @pytest.mark.parametrize("factor", [0, -1, 6])
-def test_an_impossible_factor(factor: int) -> None:
+def test_an_impossible_replication_factor_is_refused(factor: int) -> None:
     with pytest.raises(PlacementError, match=f"replication factor {factor} "):
         place(FIVE, 1, factor)
 
@@ -54,8 +54,10 @@ clusters = st.dictionaries(st.integers(0, 50), st.sampled_from("abcd"), min_size
 
 
 @given(data=st.data(), racks=clusters, partitions=st.integers(0, 30), rack_aware=st.booleans())
-def test_what_always_holds(data: st.DataObject, racks: dict[int, str], partitions: int, rack_aware: bool) -> None:
-    """Replicas on different brokers, racks as different as can be, leaders spread as evenly as can be."""
+def test_replicas_leaders_and_racks_are_spread_evenly(
+    data: st.DataObject, racks: dict[int, str], partitions: int, rack_aware: bool
+) -> None:
+    """All replicas are on different brokers, on as many racks as possible, and leaders are spread evenly."""
     factor = data.draw(st.integers(1, len(racks)))
     start, shift = data.draw(st.integers(0, 100)), data.draw(st.integers(0, 100))
     brokers = [(broker, rack if rack_aware else None) for broker, rack in racks.items()]
@@ -72,7 +74,7 @@ def test_what_always_holds(data: st.DataObject, racks: dict[int, str], partition
 
 
 @given(racks=clusters, some_without=st.data())
-def test_one_broker_without_a_rack_turns_racks_off(racks: dict[int, str], some_without: st.DataObject) -> None:
+def test_racks_are_ignored_if_a_broker_has_none(racks: dict[int, str], some_without: st.DataObject) -> None:
     without = some_without.draw(st.sampled_from(sorted(racks)))
     brokers = [(broker, None if broker == without else rack) for broker, rack in racks.items()]
     plain = [(broker, None) for broker in racks]

@@ -1,4 +1,4 @@
-"""A socket that was connected with itself: nobody listens there, whatever it looks like (CTL-16)."""
+"""A socket that is connected with itself proves that nobody listens there (CTL-16)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.fake_time import FakeTime
 
 @pytest.fixture(autouse=True)
 def the_port_is_picked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The local port of every new connection is the one that is wanted, as the system sometimes picks it."""
+    """Every new connection gets the wanted port as its local port, as the system sometimes picks it."""
     create_connection = BaseEventLoop.create_connection
 
     async def pick(loop: BaseEventLoop, protocol: Callable[[], Any], host: str, port: int) -> Any:
@@ -43,7 +43,7 @@ def port() -> int:
         return int(found.getsockname()[1])
 
 
-async def test_it_is_seen(port: int) -> None:
+async def test_a_self_connection_is_detected(port: int) -> None:
     transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, "127.0.0.1", port)
     assert is_to_itself(transport)
     transport.close()
@@ -56,13 +56,13 @@ async def test_a_watch_finds_that_nobody_listens(port: int) -> None:
     watch.close()
 
 
-async def test_a_request_is_not_sent_to_itself(port: int) -> None:
-    """Its own request would come back as the answer, and the broker could not listen on its port."""
+async def test_a_request_is_not_sent_over_a_self_connection(port: int) -> None:
+    """The request would come back as its own answer, and a broker could not listen on the port."""
     client = NetworkClient(FakeTime(), request_timeout_ms=1000, random=lambda: 0.5)
     with pytest.raises(Disconnected, match="connected with itself"):
         await client.send(("127.0.0.1", port), lambda _: (b"x",))
     client.close()
 
 
-async def test_a_broker_id_is_not_in_use_because_of_it(port: int) -> None:
+async def test_a_self_connection_does_not_show_that_a_broker_id_is_in_use(port: int) -> None:
     assert await registration._first_that_answers([Endpoint("L", "127.0.0.1", port)]) is None

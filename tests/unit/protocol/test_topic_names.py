@@ -1,4 +1,4 @@
-"""One rule for names and numbers from outside (BAD-26)."""
+"""Names and numbers from outside (BAD-26)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_names(name: object, is_legal: bool) -> None:
 @pytest.mark.parametrize(
     "text", ["", "-1", "+1", "01", "00", "1_0", " 1", "1\n", "²", "٣", "9" * 5000, str(INT_MAX + 1), "NaN"]
 )
-def test_texts_that_are_no_number(text: str) -> None:
+def test_texts_that_are_not_numbers(text: str) -> None:
     assert number_of(text) is None
 
 
@@ -35,12 +35,12 @@ def test_every_number_has_one_text(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [-1, INT_MAX + 1, 2**70, True, 1.0, float("nan"), "1", None])
-def test_what_is_no_partition_number(number: object) -> None:
+def test_values_that_are_not_partition_numbers(number: object) -> None:
     assert not is_partition_number(number)
 
 
 @given(st.text() | st.none() | st.integers() | st.lists(st.text()))
-def test_what_is_shown_is_one_short_printable_line(name: object) -> None:
+def test_a_shown_name_is_one_short_printable_line(name: object) -> None:
     line = shown(name)
     assert line.isascii()
     assert line.isprintable()

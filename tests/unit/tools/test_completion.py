@@ -1,4 +1,4 @@
-"""How the shell completes a word; a cluster that does not answer costs nothing but a second."""
+"""How the shell completes a word. A cluster that does not answer delays it by a second at most."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.completion import SHELLS
 
 
 def completed(*words: str) -> list[str]:
-    """What may stand for the last word."""
+    """The completions of the last word."""
     *arguments, incomplete = words
     shell = ShellComplete(main, {}, "ottla", "_OTTLA_COMPLETE")
     return [item.value for item in shell.get_completions(arguments, incomplete)]
@@ -45,7 +45,9 @@ def test_all_subcommands() -> None:
     assert completed("") == sorted(SUBCOMMANDS)
 
 
-def test_silence_when_nobody_answers(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_a_cluster_nothing_is_completed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv(BOOTSTRAP_VARIABLE, "127.0.0.1:1")
     assert completed("topic", "describe", "") == []
     assert capfd.readouterr() == ("", "")

@@ -1,4 +1,4 @@
-"""What every command refuses: with exit code 2 before it asks a broker, or with 1, in one line, before it changes anything."""
+"""What commands refuse: with exit code 2 before a request to a broker, or with 1, in one line, before any change."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ TYPED_WRONGLY = [
     ("consume", "missing topic name"),
     ("consume t --format %z", "unknown token '%z'"),
     ("consume t --offset soon", "expected an offset, -N for the last N records"),
+    ("consume t --offset @1969-12-31", "'1969-12-31' is before 1970."),
     ("consume t --offset 1 --from-beginning", "cannot be used together"),
     ("consume t --group g --partition 1", "set its offsets with `ottla group reset-offsets`"),
     ("consume t --group g --offset 1", "--group starts at the group's committed offsets"),
@@ -48,13 +49,15 @@ TYPED_WRONGLY = [
     ("group list --type share", "--type 'share' is unknown: use Classic, Consumer"),
     ("group delete", "missing group name"),
     ("group delete-offsets g", "--topic"),
-    ("group delete-offsets g h --topic t", "only one group"),
+    ("group delete-offsets g h --topic t", "give exactly one group"),
+    ("group delete-offsets --topic t", "give exactly one group"),
+    ("group delete-offsets '' --topic t", "a group name must not be empty"),
     ("group reset-offsets --to-latest", "missing group name"),
-    ("group reset-offsets g --to-latest", "missing partitions: use --topic, --all-topics"),
-    ("group reset-offsets g --from-file f --topic t", "missing partitions"),
+    ("group reset-offsets g --to-latest", "use exactly one of --topic, --all-topics and --from-file"),
+    ("group reset-offsets g --from-file f --topic t", "use exactly one of --topic, --all-topics and --from-file"),
     (RESET, "use exactly one of --to-earliest"),
     (f"{RESET} --to-latest --to-earliest", "use exactly one of"),
-    (f"{RESET} --to-latest --all-topics", "missing partitions"),
+    (f"{RESET} --to-latest --all-topics", "use exactly one of --topic, --all-topics and --from-file"),
     (f"{RESET} --to-latest --dry-run --execute", "cannot be used together"),
     (f"{RESET} --to-offset -1", "--to-offset"),
     (f"{RESET} --shift-by x", "--shift-by"),
@@ -101,7 +104,7 @@ TYPED_WRONGLY = [
 
 
 @pytest.mark.parametrize(("line", "says"), TYPED_WRONGLY, ids=[line for line, _ in TYPED_WRONGLY])
-def test_a_command_that_is_typed_wrongly(fake: FakeCluster, line: str, says: str) -> None:
+def test_a_wrong_command_line_is_refused(fake: FakeCluster, line: str, says: str) -> None:
     result = ottla(line, "{}")
     assert result.exit_code == 2
     assert says in result.output
@@ -111,7 +114,7 @@ def test_a_command_that_is_typed_wrongly(fake: FakeCluster, line: str, says: str
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("config describe --entity-type brokers --entity-name 9", "broker 9 is down"),
+        ("config describe --entity-type brokers --entity-name 9", "broker 9 is not live, and only that broker knows"),
         ("config describe --entity-type topics --entity-name no", "topic 'no' does not exist"),
         (f"config alter {ORDERS} --add-config retention.mss=1", "retention.mss; did you mean retention.ms?"),
         (f"config alter {ORDERS} --delete-config retention.ms", "is not set on topic orders, so it cannot be deleted"),
@@ -125,7 +128,7 @@ def test_a_command_that_is_typed_wrongly(fake: FakeCluster, line: str, says: str
         ("topic alter orders --partitions 9 --config x.y=1", "Unknown topic config name: x.y"),
     ],
 )
-def test_a_command_that_the_cluster_does_not_allow(fake: FakeCluster, line: str, says: str) -> None:
+def test_a_command_that_the_cluster_refuses(fake: FakeCluster, line: str, says: str) -> None:
     result = ottla(line, "")
     assert (result.exit_code, result.output.count("\n")) == (1, 1)
     assert says in result.output

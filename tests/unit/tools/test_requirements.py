@@ -30,7 +30,7 @@ def name_of(requirement: str) -> str:
     ],
 )
 def test_every_dependency_is_locked_with_hashes(file: str, wanted: list[str]) -> None:
-    """One that is missing: run `make lock`."""
+    """If this fails: run `make lock`."""
     text = (ROOT / "requirements" / file).read_text()
     entries = [entry for entry in re.split(r"\n(?=\S)", text) if not entry.startswith("#")]
     locked = {name_of(entry) for entry in entries}
@@ -39,7 +39,7 @@ def test_every_dependency_is_locked_with_hashes(file: str, wanted: list[str]) ->
     assert "://" not in text
 
 
-def test_a_broker_needs_nothing_of_the_tools() -> None:
+def test_the_broker_needs_no_dependency_of_the_tools() -> None:
     text = (ROOT / "requirements" / "broker.txt").read_text()
     assert not OF_TOOLS & {line.partition("==")[0] for line in text.splitlines()}
     used = re.compile(r"^\s*(?:from|import) (click|confluent_kafka|kafka|tqdm|tools)\b", re.MULTILINE)

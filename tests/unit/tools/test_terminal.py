@@ -1,9 +1,11 @@
-"""What commands print: nothing of a cluster's commands the terminal; numbers in options are strict."""
+"""What commands print: text from a cluster cannot control the terminal. Numbers in options are strict."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
@@ -11,6 +13,9 @@ from click.testing import CliRunner
 
 from tools import terminal
 from tools.cli import main
+from tools.clients.consume_command import Limits, _Reading
+from tools.clients.records import ReadRecord
+from tools.clients.stop_signals import StopSignals
 from tools.cluster.tables import aligned
 from tools.groups.group_views import table
 from tools.numbers import FloatRange, IntRange
@@ -27,7 +32,7 @@ def test_a_line_stays_one_line_and_keeps_tabs(capsys: pytest.CaptureFixture[str]
     assert err.count("\n") == 1
 
 
-def test_tables_are_as_wide_as_what_is_shown() -> None:
+def test_columns_are_as_wide_as_the_escaped_text() -> None:
     lines = [*aligned([["GROUP", "X"], [EVIL, "1"]]), *table(["GROUP", "X"], [[EVIL, 1]], [1, 1])]
     assert all(line.isprintable() for line in lines)
     assert lines[0].index("X") == lines[1].index("1", lines[1].index("u202e"))
@@ -40,6 +45,21 @@ def test_data_is_raw_for_programs_and_escaped_for_people(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     terminal.echo_data("a\x1b\t1\n")
     assert capsys.readouterr().out == "a\x1b\t1\n" + "a\\x1b\t1\n"
+
+
+def test_a_reader_that_ends_early_is_not_reported_as_a_time_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken_pipe(_: ReadRecord) -> bytes:
+        raise BrokenPipeError
+
+    record = ReadRecord("t", 0, 0, None, "CreateTime", None, b"v", ())
+    consumer: Any = SimpleNamespace(is_assigned=True, read=lambda count, wait_s: [(record, None)])
+    reading = _Reading(consumer, Limits(10, 5.0, at_end=False), broken_pipe, StopSignals(), commits=False)
+    with (tmp_path / "output").open("w") as output:
+        monkeypatch.setattr("sys.stdout", output)
+        assert reading.run() == 0
+    assert not reading.has_timed_out
 
 
 def test_an_error_of_a_command_is_one_line() -> None:
@@ -55,7 +75,7 @@ def test_commands_print_through_the_terminal_module_only() -> None:
             assert not re.search(r"click\.(echo|secho)|(?<![_\w.])print\(", file.read_text()), file
 
 
-def test_no_option_takes_numbers_that_only_python_reads() -> None:
+def test_every_number_option_is_strict() -> None:
     for file in TOOLS.rglob("*.py"):
         if file.name != "numbers.py":
             assert not re.search(

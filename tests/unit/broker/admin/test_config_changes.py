@@ -1,4 +1,4 @@
-"""What a request makes of settings, and the codes of a real Kafka 3.9.1 for what it refuses."""
+"""The settings after a request, and the error codes of Kafka 3.9.1 for illegal requests."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_changes(current: dict[str, str], change: tuple[str, int, str | None], e
         (BrokerConfig, [("foo.bar", SET, "x")], ErrorCode.INVALID_CONFIG),
     ],
 )
-def test_what_is_refused(config: type, changes: list[tuple[str, int, str | None]], code: ErrorCode) -> None:
+def test_illegal_changes_are_refused(config: type, changes: list[tuple[str, int, str | None]], code: ErrorCode) -> None:
     with pytest.raises(KafkaError) as refused:
         altered({}, *changes, config=config)
     assert refused.value.code is code
@@ -112,7 +112,7 @@ def test_what_is_refused(config: type, changes: list[tuple[str, int, str | None]
         ({}, TopicConfig(min_compaction_lag_ms=6)),
     ],
 )
-def test_a_change_that_contradicts_what_is_set(current: dict[str, str], effective: TopicConfig) -> None:
+def test_a_change_that_contradicts_another_setting_is_refused(current: dict[str, str], effective: TopicConfig) -> None:
     with pytest.raises(KafkaError, match=LAG_MIN) as refused:
         changed(TopicConfig, current, [Change(LAG_MAX, SET, "5")], effective)
     assert refused.value.code is ErrorCode.INVALID_CONFIG
@@ -120,7 +120,7 @@ def test_a_change_that_contradicts_what_is_set(current: dict[str, str], effectiv
 
 @pytest.mark.parametrize(("current", "wanted"), [(8, "4"), (8, "16"), (1, "2"), (1, "1"), (3, "1")])
 def test_threads_at_most_double_or_halve(current: int, wanted: str) -> None:
-    """As a real Kafka takes them."""
+    """As Kafka does."""
     effective = BrokerConfig(num_io_threads=current)
     change = Change("num.io.threads", SET, wanted)
     assert changed(BrokerConfig, {}, [change], effective) == {"num.io.threads": wanted}
@@ -130,7 +130,7 @@ ITEMS = st.lists(st.sampled_from(["0:1", "0:2", "1:1", "2:3"]))
 
 
 @given(ITEMS, ITEMS)
-def test_appending_and_subtracting_are_sets(first: list[str], second: list[str]) -> None:
+def test_appended_and_subtracted_items_have_no_duplicates(first: list[str], second: list[str]) -> None:
     both = altered({}, (REPLICAS, APPEND, ",".join(first)))
     both = altered(both, (REPLICAS, APPEND, ",".join(second)))
     assert [item for item in both[REPLICAS].split(",") if item] == list(dict.fromkeys(first + second))

@@ -1,4 +1,4 @@
-"""CTL-7, CTL-8: where new partitions go, and every refusal in Kafka's words (as Kafka 3.9.1 answered)."""
+"""CTL-7, CTL-8: where new partitions are placed, and refusals with the messages of Kafka 3.9.1."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def test_refusals(count: int, chosen: Sequence[tuple[int, ...]] | None, code: Er
         (TWO, 3, 1, ErrorCode.INVALID_REPLICATION_FACTOR),
     ],
 )
-def test_what_cannot_be_planned(existing: dict[int, Assignment], count: int, live: int, code: ErrorCode) -> None:
+def test_impossible_additions_are_refused(
+    existing: dict[int, Assignment], count: int, live: int, code: ErrorCode
+) -> None:
     check_count(TOPIC_PARTITIONS_MAX)
     with pytest.raises(KafkaError) as raised:
         plan("t", existing, count, None, BROKERS[:live])
@@ -80,14 +82,16 @@ def test_chosen_replicas() -> None:
         ((9, 2), {2: (2, 0), 3: (0, 2), 4: (1, 0)}),  # its broker is not live: from the first on
     ],
 )
-def test_placement_goes_on_from_the_leader_of_partition_0(
+def test_placement_continues_from_the_leader_of_partition_0(
     first: tuple[int, ...], expected: dict[int, tuple[int, ...]]
 ) -> None:
     assert plan("t", {0: Assignment(first), 1: Assignment((1, 2))}, 5, None, BROKERS) == expected
 
 
 @given(st.integers(1, 8), st.integers(1, 20), st.integers(1, 20), st.data())
-def test_a_grown_topic_is_placed_as_one_made_at_once(brokers: int, before: int, more: int, data: st.DataObject) -> None:
+def test_a_grown_topic_is_placed_like_one_created_with_that_size(
+    brokers: int, before: int, more: int, data: st.DataObject
+) -> None:
     """CTL-7: with Kafka's own shift of a grown topic, which is its start."""
     live: list[tuple[int, str | None]] = [(10 + n, None) for n in range(brokers)]
     factor = data.draw(st.integers(1, brokers))

@@ -1,4 +1,4 @@
-"""What a new topic must be, and how its znodes are written: BAD-26, BAD-27."""
+"""The checks of a new topic, and how its znodes are written: BAD-26, BAD-27."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_collisions(one: str, other: str, expected: bool) -> None:
         (NewTopic("t", assignments={0: (1, 2), 1: (1,)}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
-async def test_what_is_refused(topic: NewTopic, error: ErrorCode) -> None:
+async def test_illegal_topics_are_refused(topic: NewTopic, error: ErrorCode) -> None:
     world = World()
     world.zk.nodes["/brokers/topics/only_zookeeper_knows"] = b""
     with pytest.raises(KafkaError) as raised:
@@ -115,8 +115,8 @@ async def test_a_topic_is_written_with_its_settings() -> None:
 
 
 @pytest.mark.parametrize("go_in_that_moment", [False, True])
-async def test_settings_left_over_from_another_topic_are_replaced(go_in_that_moment: bool) -> None:
-    """FLT-36: the topic of that name may be in deletion, its settings and its node in one multi."""
+async def test_settings_of_a_deleted_topic_of_that_name_are_replaced(go_in_that_moment: bool) -> None:
+    """FLT-36: a deletion of a topic of that name may remove its settings and its node meanwhile, in one multi."""
     world = World()
     world.zk.nodes["/config/topics/t"] = ConfigZNode.encode({"retention.ms": "1"})
 
@@ -151,7 +151,7 @@ TRANSACTIONS = INTERNAL | {
     ("name", "partitions", "configs"),
     [("__consumer_offsets", 4, INTERNAL), ("__transaction_state", 5, TRANSACTIONS), ("ordinary", 1, {})],
 )
-async def test_internal_topics_are_made_as_kafka_makes_them(
+async def test_internal_topics_have_the_settings_that_kafka_gives_them(
     name: str, partitions: int, configs: dict[str, str]
 ) -> None:
     """What a real Kafka 3.9.1 has made of them, asked for by Metadata."""
@@ -163,7 +163,7 @@ async def test_internal_topics_are_made_as_kafka_makes_them(
     assert [len(replicas.replicas) for replicas in assignment.values()] == [factor] * partitions
 
 
-async def test_there_are_not_more_replicas_than_the_brokers_may_have() -> None:
+async def test_the_number_of_replicas_per_broker_is_limited() -> None:
     """`max.broker.partitions`, of 3 brokers that have one replica."""
     world = World(max_broker_partitions=4)
 

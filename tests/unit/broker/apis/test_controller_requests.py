@@ -34,7 +34,7 @@ def elected(answer: Any) -> dict[tuple[str, int], int]:
 
 
 async def test_an_election_waits_until_this_broker_knows_the_leader(world: World) -> None:
-    """CTL-12. The broker may not know a new order of the replicas either: partition 1 looks right and is not."""
+    """CTL-12. The broker may not know a new order of the replicas either: partition 1 seems to have its preferred leader."""
     failed = KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "why")
     world.update([state("t", 0, 2, (1, 2)), state("t", 1, 2, (2, 3))])
     world.controller.answers = {TP("t", 0): None, TP("t", 1): None, TP("t", 2): failed}
@@ -58,12 +58,14 @@ async def test_an_election_waits_until_this_broker_knows_the_leader(world: World
         (2, election({}), (False, [])),
     ],
 )
-async def test_what_the_controller_is_asked(world: World, version: int, body: dict[str, Any], question: Any) -> None:
+async def test_an_election_is_passed_to_the_controller(
+    world: World, version: int, body: dict[str, Any], question: Any
+) -> None:
     assert elected(await world.call(ApiKey.ELECT_LEADERS, version, body)) == {}
     assert world.controller.asked == [question]
 
 
-async def test_a_leader_that_this_broker_does_not_hear_of_in_time(world: World) -> None:
+async def test_an_election_times_out_if_this_broker_does_not_learn_of_the_leader(world: World) -> None:
     world.update([state("t", 0, 2, (1, 2)), state("t", 1, -1, (2, 3))])
     world.controller.answers = {TP("t", 0): None}
     answer = await world.call(ApiKey.ELECT_LEADERS, 2, election({"t": [0]}, timeout=SHORT_MS))
@@ -76,10 +78,8 @@ async def test_a_leader_that_this_broker_does_not_hear_of_in_time(world: World) 
 
 @pytest.mark.parametrize("wanted", [{"t": [0, 1]}, None])
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
-async def test_elections_are_the_controllers(
-    world: World, wanted: Mapping[str, Sequence[int]] | None, when: str
-) -> None:
-    """Each partition says so, as in Kafka; also when the office is lost between question and answer."""
+async def test_only_the_controller_elects(world: World, wanted: Mapping[str, Sequence[int]] | None, when: str) -> None:
+    """Each partition has NOT_CONTROLLER, as in Kafka; also if the broker stops being controller before the answer."""
     if when == "before":
         world.controller.is_active = False
     else:
@@ -89,14 +89,14 @@ async def test_elections_are_the_controllers(
     assert elected(answer) == {("t", 0): ErrorCode.NOT_CONTROLLER, ("t", 1): ErrorCode.NOT_CONTROLLER}
 
 
-async def test_an_unknown_kind_of_election(world: World) -> None:
+async def test_an_unknown_election_type_is_refused(world: World) -> None:
     answer = await world.call(ApiKey.ELECT_LEADERS, 2, election({"t": [0]}, 5))
     assert answer.error_code == ErrorCode.INVALID_REQUEST
     assert elected(answer) == {("t", 0): ErrorCode.INVALID_REQUEST}
     assert world.controller.asked == []
 
 
-async def test_a_controller_that_does_not_come_to_it(world: World) -> None:
+async def test_a_controller_that_does_not_answer_in_time(world: World) -> None:
     """CTL-14: ZooKeeper is away."""
     world.controller.hangs = True
     answer = await world.call(ApiKey.ELECT_LEADERS, 2, election({"t": [0]}, timeout=SHORT_MS))
@@ -108,8 +108,8 @@ async def test_a_controller_that_does_not_come_to_it(world: World) -> None:
 # -- reassignments --------------------------------------------------------------------------------------------------------
 
 
-async def test_moves_are_started_and_cancelled(world: World) -> None:
-    """CTL-11: a partition without replicas is a cancellation; of a partition named twice the last counts."""
+async def test_reassignments_are_started_and_cancelled(world: World) -> None:
+    """CTL-11: null replicas cancel a reassignment. Of a partition named twice, the last replicas count."""
     world.controller.answers = {
         TP("t", 0): None,
         TP("u", 4): KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "none"),
@@ -139,7 +139,7 @@ async def test_moves_are_started_and_cancelled(world: World) -> None:
     ("wanted", "expected"),
     [(None, [("t", 0), ("t", 1), ("u", 0)]), ([], []), ([("t", [1, 9]), ("nope", [0])], [("t", 1)])],
 )
-async def test_moves_are_listed(
+async def test_reassignments_are_listed(
     world: World, wanted: list[tuple[str, list[int]]] | None, expected: list[tuple[str, int]]
 ) -> None:
     assignment = Assignment((1, 2, 0), adding=(2,), removing=(0,))
@@ -151,8 +151,8 @@ async def test_moves_are_listed(
     assert all((row.replicas, row.adding_replicas, row.removing_replicas) == ((1, 2, 0), (2,), (0,)) for _, row in rows)
 
 
-async def test_moves_are_the_controllers(world: World) -> None:
-    """The answer as a whole says so, as in Kafka."""
+async def test_only_the_controller_reassigns(world: World) -> None:
+    """The whole answer has NOT_CONTROLLER, as in Kafka."""
     world.controller.is_active = False
     body = {"timeout": LONG_MS, "topics": []}
     for api_key in (ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS):

@@ -122,6 +122,7 @@ class EveryApi:
             suspected_leaders=suspected_leaders,
             groups=cluster.coordinators[1],
             long_answers=LongAnswers(self.steps),
+            recorder=SimpleNamespace(recording=None),
             node_endpoint=lambda broker_id, listener: None,
             node_endpoints=lambda broker_ids, listener: [],
         )

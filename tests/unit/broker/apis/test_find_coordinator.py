@@ -1,4 +1,4 @@
-"""FindCoordinator, and the making of `__consumer_offsets` (CLI-2)."""
+"""FindCoordinator, and the creation of `__consumer_offsets` (CLI-2)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_many_groups(version: int) -> None:
 
 @pytest.mark.parametrize("version", range(4, 7))
 async def test_very_many_groups(version: int) -> None:
-    """CTL-16: an answer in steps, which names no doubtful leader: a client that lost its coordinator gets the next one."""
+    """CTL-16: the answer is made in steps and names no suspected leader: a client that lost its coordinator gets the next coordinator."""
     world = CoordinatorWorld()
     world.context.long_answers = LongAnswers(SteppingClock().monotonic)
     world.suspected_leaders.suspect(2)
@@ -95,8 +95,8 @@ async def test_very_many_groups(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_an_id_that_no_group_can_have(version: int) -> None:
-    """As Kafka: strings are not longer in flexible versions either."""
+async def test_a_group_id_longer_than_a_kafka_string(version: int) -> None:
+    """As in Kafka: flexible versions do not allow longer strings."""
     (found,) = await CoordinatorWorld().find(version, "x" * 32_767)
     assert found == nowhere(NOT_AVAILABLE)
     if version >= 3:
@@ -105,13 +105,13 @@ async def test_an_id_that_no_group_can_have(version: int) -> None:
 
 
 @pytest.mark.parametrize(("version", "key_type", "error"), [(1, 1, 42), (3, 9, 42), (4, 1, 42), (5, 2, 42), (6, 2, 15)])
-async def test_other_coordinators(version: int, key_type: int, error: ErrorCode) -> None:
-    """There are none; only what may come one day is asked for again."""
+async def test_coordinators_that_are_not_supported(version: int, key_type: int, error: ErrorCode) -> None:
+    """INVALID_REQUEST is not retried; the error for share groups is."""
     assert await CoordinatorWorld().find(version, "22", key_type=key_type) == [nowhere(error)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_the_first_question_makes_the_topic(version: int) -> None:
+async def test_the_first_request_creates_the_topic(version: int) -> None:
     world = CoordinatorWorld(
         with_topic=False,
         offsets_topic_num_partitions=7,
@@ -128,7 +128,7 @@ async def test_the_first_question_makes_the_topic(version: int) -> None:
 
 
 async def test_too_few_brokers_for_the_topic() -> None:
-    """As in Kafka: it is not made with fewer replicas than it shall have."""
+    """As in Kafka: the topic is not created with fewer replicas than configured."""
     world = CoordinatorWorld(with_topic=False, offsets_topic_replication_factor=4)
     assert await world.find(3, "22") == [nowhere(NOT_AVAILABLE)]
     assert TopicZNode.path(OFFSETS_TOPIC) not in world.zk.nodes

@@ -1,4 +1,4 @@
-"""The group APIs: what of a request reaches the coordinator, and what of its answer the client, in every version (CLI-2)."""
+"""The group APIs in every version: which fields of a request reach the coordinator, and which of its answer the client (CLI-2)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_a_join_waits_for_the_rebalance(world: GroupWorld) -> None:
 
 @versions(ApiKey.JOIN_GROUP)
 async def test_join_request(world: GroupWorld, version: int) -> None:
-    """The group decides about BAD-32. Here is only what it gets."""
+    """The group decides about BAD-32. This test checks only what it gets."""
     await world.ask(ApiKey.JOIN_GROUP, version, JOIN, JoinAnswer(NONE))
     (join,) = world.groups.asked
     is_static = version >= 5
@@ -178,7 +178,7 @@ async def test_sync(world: GroupWorld, version: int) -> None:
 
 
 @pytest.mark.parametrize("missing", ["protocol_type", "protocol_name"])
-async def test_a_sync_without_its_protocol(world: GroupWorld, missing: str) -> None:
+async def test_a_sync_without_its_protocol_is_refused(world: GroupWorld, missing: str) -> None:
     answer = await world.ask(ApiKey.SYNC_GROUP, 5, SYNC | {missing: None}, SyncAnswer(NONE))
     assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert world.groups.asked == []
@@ -258,7 +258,7 @@ def commit_rows(answer: Any) -> dict[TopicPartition, int]:
 
 @versions(ApiKey.OFFSET_COMMIT)
 async def test_commit(world: GroupWorld, version: int) -> None:
-    """Partitions that do not exist are refused, the others committed; twice named: the later one."""
+    """Partitions that do not exist are refused, the others are committed. Of a partition named twice, the last offset counts."""
     errors = {T0: NONE, T1: ErrorCode.OFFSET_METADATA_TOO_LARGE}
     answer = await world.ask(ApiKey.OFFSET_COMMIT, version, commit_body(), errors)
     epoch = 3 if version >= 6 else -1
@@ -280,10 +280,10 @@ async def test_commit(world: GroupWorld, version: int) -> None:
         (4, -1 - NOW_MS, 0),
     ],
 )
-async def test_a_commit_with_a_retention_of_its_own(
+async def test_a_commit_with_its_own_retention(
     world: GroupWorld, version: int, retention_ms: int, expires: int | None
 ) -> None:
-    """The time is kept in 63 bits; -1 would be none."""
+    """The expiry is stored in 63 bits, and is at least 0: -1 would mean none."""
     world.groups.answer = {}
     any_ms = 1_234_567_890_123
     frame = messages.encode_request(ApiKey.OFFSET_COMMIT, version, 1, "test", commit_body(retention_time=any_ms))
@@ -292,7 +292,7 @@ async def test_a_commit_with_a_retention_of_its_own(
 
 
 @versions(ApiKey.OFFSET_COMMIT)
-async def test_a_commit_of_nothing_that_exists_does_not_reach_the_group(world: GroupWorld, version: int) -> None:
+async def test_a_commit_of_unknown_partitions_does_not_reach_the_group(world: GroupWorld, version: int) -> None:
     for topics in ([], [commit_body()["topics"][1]]):
         answer = await world.ask(ApiKey.OFFSET_COMMIT, version, commit_body(topics=topics), {})
         assert set(commit_rows(answer).values()) == ({UNKNOWN_PARTITION} if topics else set())
@@ -337,8 +337,8 @@ async def test_fetch_offsets(world: GroupWorld, version: int) -> None:
 
 
 @versions(ApiKey.OFFSET_FETCH)
-async def test_fetch_offsets_elsewhere(world: GroupWorld, version: int) -> None:
-    """v1 has no place for the group's error but the partitions."""
+async def test_fetch_offsets_at_another_broker(world: GroupWorld, version: int) -> None:
+    """v1 has the group's error in each partition."""
     answer = await world.ask(ApiKey.OFFSET_FETCH, version, fetch_body(version, BOTH), (NOT_COORDINATOR, {}))
     group = answer.groups[0] if version >= 8 else answer
     if version >= 2:
@@ -349,10 +349,10 @@ async def test_fetch_offsets_elsewhere(world: GroupWorld, version: int) -> None:
 
 @pytest.mark.parametrize("version", [1, 5, 8])
 @pytest.mark.parametrize("loses_the_group", [False, True])
-async def test_a_hundred_thousand_offsets_leave_the_loop_to_others(
+async def test_a_hundred_thousand_offsets_are_answered_in_steps(
     world: GroupWorld, version: int, loses_the_group: bool
 ) -> None:
-    """NET-4; what a coordinator has read of a group that it then loses is not told."""
+    """NET-4. If the coordinator loses the group meanwhile, no offset is in the answer."""
     partitions = [TopicPartition(f"t{number % 100}", number // 100) for number in range(20_000)]
     topics = [{"name": f"t{topic}", "partition_indexes": list(range(200))} for topic in range(100)]
     found = {tp: CommittedOffset(7, 3, "", NOW_MS) for tp in partitions}
@@ -379,7 +379,7 @@ async def test_a_hundred_thousand_offsets_leave_the_loop_to_others(
         assert rows == dict.fromkeys(partitions, (-1, "", NOT_COORDINATOR))
 
 
-async def test_nobody_waits_for_the_rest_of_the_answer(world: GroupWorld) -> None:
+async def test_an_answer_to_a_closed_connection_is_not_finished(world: GroupWorld) -> None:
     world.context.long_answers = LongAnswers(SteppingClock().monotonic)
     world.groups.answer = (NONE, {})
     groups = [f"g{n}" for n in range(1000)]
@@ -485,7 +485,7 @@ async def test_very_many_offsets_are_several_commits(world: GroupWorld) -> None:
 
 @pytest.mark.parametrize("goes", [False, True])
 async def test_very_many_offsets_are_deleted_in_parts(world: GroupWorld, goes: bool) -> None:
-    """A group goes with its last offset; then nothing is left of the partitions that come after."""
+    """A group is removed with its last offset; then the later partitions have no offsets."""
     world.update([state("many", number, 1, (1,)) for number in range(1_200)])
     rows = [{"partition_index": n} for n in range(1_200)]
     world.groups.is_slow = True
@@ -495,11 +495,11 @@ async def test_very_many_offsets_are_deleted_in_parts(world: GroupWorld, goes: b
     for part in (range(500), range(500, 1_000), range(1_000, 1_200)):
         await turns_until(lambda: bool(world.groups.waiting))
         assert [tp.partition for tp in world.groups.asked[-1][1]] == list(part)
-        told = world.groups.waiting.pop()
+        respond = world.groups.waiting.pop()
         if goes and part.start:
-            told(ErrorCode.GROUP_ID_NOT_FOUND, {})
+            respond(ErrorCode.GROUP_ID_NOT_FOUND, {})
             break
-        told(NONE, {TopicPartition("many", n): NONE for n in part})
+        respond(NONE, {TopicPartition("many", n): NONE for n in part})
     await turns_until(lambda: bool(connection.sent))
     answer = world.answer(connection, ApiKey.OFFSET_DELETE, 0)
     assert answer.error_code == 0
@@ -508,7 +508,7 @@ async def test_very_many_offsets_are_deleted_in_parts(world: GroupWorld, goes: b
     )
 
 
-async def test_a_member_with_very_many_protocols(world: GroupWorld) -> None:
+async def test_a_member_with_too_many_protocols_is_refused(world: GroupWorld) -> None:
     protocols = [{"name": f"p{n}", "metadata": b""} for n in range(33)]
     answer = await world.ask(ApiKey.JOIN_GROUP, 9, JOIN | {"protocols": protocols}, None)
     assert (answer.error_code, world.groups.asked) == (ErrorCode.INVALID_REQUEST, [])
@@ -523,7 +523,7 @@ async def test_members_leave_in_parts(world: GroupWorld) -> None:
     assert {row.error_code for row in answer.members} == {UNKNOWN_MEMBER}
 
 
-async def test_groups_are_described_again_as_long_as_that_is_little(world: GroupWorld) -> None:
+async def test_repeated_groups_are_described_again_up_to_a_limit(world: GroupWorld) -> None:
     body = {"groups": ["a", "b", "a"] + ["b"] * 5_000, "include_authorized_operations": False}
     answer = await world.ask(ApiKey.DESCRIBE_GROUPS, 5, body, GroupDescription(NONE, "x", "Empty"))
     found = [group.group_id for group in answer.groups]

@@ -76,19 +76,19 @@ async def test_the_answer_waits_for_the_next_leader(topics: list[Any] | None) ->
     assert answer() is None
     asking.lead(3, 1, 3)
     assert leaders(answer()) == [(0, 1), (0, 3)]
-    assert {row.node_id for row in answer().brokers} == {1, 2, 3}, "the one that departed is listed a little longer"
+    assert {row.node_id for row in answer().brokers} == {1, 2, 3}, "a broker that departed is listed a little longer"
     asking.suspected_leaders.forget_departure(2)
     assert {row.node_id for row in asking.ask(topics)().brokers} == {1, 3}
 
 
-async def test_brokers_alone_are_told_at_once() -> None:
+async def test_a_request_for_brokers_only_is_answered_at_once() -> None:
     asking = Asking()
     asking.suspected_leaders.suspect(2)
     assert {row.node_id for row in asking.ask([])().brokers} == {1, 2, 3}
 
 
-async def test_when_it_takes_too_long_there_is_no_leader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client asks again, as after Kafka's own answer."""
+async def test_after_too_long_a_wait_the_answer_has_no_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client retries, as it does with Kafka."""
     monkeypatch.setattr(suspected_leaders, "HOLD_S", 0.0)
     asking = Asking()
     asking.suspected_leaders.suspect(2)

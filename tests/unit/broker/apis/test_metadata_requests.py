@@ -1,4 +1,4 @@
-"""Metadata of topics that are named: each once, and so many made on the way."""
+"""Metadata of named topics: each topic is answered once, and the number of created topics is limited."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from broker.apis import metadata
+from broker.cluster import suspected_leaders
 from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.requests.metadata_topics import MetadataTopics
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
-from tests.support.api_world import T_ID, World
+from tests.support.api_world import LONG_MS, T_ID, World
 
 VERSIONS = range(SUPPORTED[ApiKey.METADATA].min, SUPPORTED[ApiKey.METADATA].max + 1)
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -47,14 +48,14 @@ async def test_a_topic_that_is_named_twice_is_answered_once(version: int) -> Non
     assert sorted(found) == sorted(expected)
 
 
-async def test_by_name_and_by_id_it_is_the_same_topic() -> None:
+async def test_a_topic_requested_by_name_and_by_id_is_answered_once() -> None:
     nobody = uuid.UUID(int=9)
     found = await MetadataWorld().ask(12, T_ID, "t", nobody, nobody)
     assert found == [(0, "t", 2), (ErrorCode.UNKNOWN_TOPIC_ID, nobody, 0)]
 
 
-async def test_one_request_makes_so_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others when they are asked for again."""
+async def test_the_topics_that_a_request_creates_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other topics are created when the client asks again."""
     monkeypatch.setattr(metadata, "CREATED_MAX", 2)
     world = MetadataWorld(auto_create_topics_enable=True)
     made = ErrorCode.LEADER_NOT_AVAILABLE
@@ -62,3 +63,24 @@ async def test_one_request_makes_so_many_topics(monkeypatch: pytest.MonkeyPatch)
     assert found == [(made, "a", 0), (made, "b", 0), (UNKNOWN, "c", 0)]
     assert {"a", "b"} <= set(world.zk.children("/brokers/topics"))
     assert "c" not in world.zk.children("/brokers/topics")
+
+
+async def test_a_request_that_creates_a_topic_waits_for_the_next_leader_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CTL-16."""
+    monkeypatch.setattr(suspected_leaders, "HOLD_S", LONG_MS / 1000)
+    world = MetadataWorld(auto_create_topics_enable=True)
+    world.context.suspected_leaders.suspect(2)
+    body = {
+        "topics": [{"name": name, "topic_id": None} for name in ("t", "new")],
+        "allow_auto_topic_creation": True,
+        "include_topic_authorized_operations": False,
+    }
+    connection, waiting = world.begin(ApiKey.METADATA, 9, body)
+    assert waiting is not None
+    await waiting
+    assert connection.sent == b""
+    world.context.suspected_leaders.trust(2)
+    answer = World.answer(connection, ApiKey.METADATA, 9)
+    assert [row.name for row in answer.topics] == ["t", "new"]

@@ -84,26 +84,26 @@ def test_a_plain_batch_is_appended(version: int) -> None:
 def test_a_transactional_batch_reaches_no_log(
     batch: bytes, transactional_id: str | None, error: ErrorCode, version: int
 ) -> None:
-    """Nobody could end its transaction. Without an id the code is Kafka's; and the whole request is refused, as there."""
+    """Nothing could end its transaction. Without a transactional id, the error is Kafka's, and the whole request is refused."""
     rows, appended = produced([PLAIN, batch], transactional_id=transactional_id, version=version)
     assert [code for code, _ in rows] == [error, error]
     assert version < 8 or all(message and "transaction" in message for _, message in rows)
     assert appended == []
 
 
-def test_a_partition_without_records_is_no_transaction() -> None:
+def test_a_partition_without_records_is_not_transactional() -> None:
     assert produced([b"", PLAIN[:22], PLAIN])[1] == [TopicPartition("t", n) for n in range(3)]
 
 
 @pytest.mark.parametrize("version", [3, 8, 11])
 def test_a_partition_that_is_named_twice_refuses_the_request(version: int) -> None:
-    """Before anything is done: 2 KB that unpack to 64 MiB would fit into a request thousands of times."""
+    """Before any append: a request could have thousands of 2 KB batches that each unpack to 64 MiB."""
     rows, appended = produced([PLAIN] * 3, version=version, indexes=[0, 1, 0])
     assert [code for code, _ in rows] == [ErrorCode.INVALID_REQUEST] * 3
     assert appended == []
 
 
-def test_a_request_of_thousands_of_partitions_is_read_with_stops() -> None:
+def test_a_request_of_thousands_of_partitions_is_decoded_in_steps() -> None:
     count = produce_codec.PARTITIONS_MAX // 2
     frame = produce_frame(count)
     steps = produce_codec.decoding(9, frame, 0)

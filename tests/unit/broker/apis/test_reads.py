@@ -19,7 +19,7 @@ NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 class Manager:
-    """Takes the place of the replica manager and of its fetches; an offset is the number of its partition, or an error."""
+    """Stands for the replica manager and its fetches. The offset of a partition is its number, or an error."""
 
     def __init__(self, error: ErrorCode = ErrorCode.NONE) -> None:
         self.asked = 0
@@ -110,20 +110,20 @@ def errors(world: World, api_key: ApiKey, version: int, replica: int = -1) -> se
 def test_old_clients_get_an_error_that_they_know(
     api_key: ApiKey, error: ErrorCode, since: int, before: ErrorCode | None
 ) -> None:
-    """As Kafka: the error that older clients get makes them ask again, or look for the next leader."""
+    """As in Kafka: the error that older clients get makes them retry, or look for the next leader."""
     for version in range(SUPPORTED[api_key].min, min(SUPPORTED[api_key].max, 12) + 1):
         found = errors(world_of(Manager(error)), api_key, version)
         assert found == {error if version >= since else before}, version
 
 
 @pytest.mark.parametrize("version", [1, 7])
-async def test_partitions_that_are_named_twice(version: int) -> None:
-    """As in Kafka: INVALID_REQUEST for each of them. A hundred thousand are no more work for each than a few."""
+async def test_partitions_that_are_named_twice_are_refused(version: int) -> None:
+    """As in Kafka: each gets INVALID_REQUEST. The work grows linearly with the partitions."""
     count = 30_000
     world = world_of(Manager())
     world.context.long_answers = LongAnswers(SteppingClock().monotonic)
     connection, waiting = world.begin(LIST_OFFSETS, version, list_body(*range(count), *range(0, count, 2)))
-    assert waiting is not None, "others have their turn"
+    assert waiting is not None, "other requests run in between"
     await waiting
     answer = World.answer(connection, LIST_OFFSETS, version)
     found = [(p.partition_index, p.error_code, p.offset) for t in answer.topics for p in t.partitions]
@@ -132,7 +132,7 @@ async def test_partitions_that_are_named_twice(version: int) -> None:
     assert {row[1:] for row in found if row[0] % 2 == 0} == {(ErrorCode.INVALID_REQUEST, -1)}
 
 
-# -- requests with a replica id are for brokers: on another listener than theirs they move and show nothing ------------------
+# -- requests with a replica id are for brokers: on a listener of clients they are refused ---------------------------------
 
 AS_REPLICA = [
     *((FETCH, version) for version in (7, 11, 12, 13, 15, 17)),
@@ -142,7 +142,7 @@ AS_REPLICA = [
 
 
 @pytest.mark.parametrize(("api_key", "version"), AS_REPLICA)
-def test_on_a_listener_of_clients_a_replica_id_is_refused(api_key: ApiKey, version: int) -> None:
+def test_on_a_client_listener_a_replica_id_is_refused(api_key: ApiKey, version: int) -> None:
     manager = Manager()
     world = world_of(manager, "INTERNAL")
     for replica in (0, 2, 2**31 - 1):
@@ -153,7 +153,7 @@ def test_on_a_listener_of_clients_a_replica_id_is_refused(api_key: ApiKey, versi
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_version_that_cannot_say_so_ends_the_connection(version: int) -> None:
+def test_a_version_without_a_fitting_error_closes_the_connection(version: int) -> None:
     manager = Manager()
     world = world_of(manager, "INTERNAL")
     connection, _ = world.begin(FETCH, version, fetch_body(version, 2))

@@ -44,7 +44,7 @@ async def test_deletion_waits_until_the_topic_is_forgotten(world: World, version
     assert rows_of(await task) == [("t", 0), ("t", 0), ("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
 
 
-async def test_a_topic_that_was_made_again_is_another(world: World) -> None:
+async def test_a_topic_that_was_created_again_counts_as_deleted(world: World) -> None:
     task = asyncio.create_task(world.call(ApiKey.DELETE_TOPICS, 6, by_id(T_ID, OTHER_ID)))
     await turns_until(lambda: DeleteTopicZNode.path("t") in world.zk.nodes)
     world.update([state("t", 0, 1, (1,))], t=OTHER_ID)
@@ -53,16 +53,16 @@ async def test_a_topic_that_was_made_again_is_another(world: World) -> None:
     assert [row.topic_id for row in answer.responses] == [T_ID, OTHER_ID]
 
 
-async def test_an_id_that_zookeeper_does_not_have_any_more_deletes_nothing(world: World) -> None:
-    """FLT-36: the cache still has the old topic, ZooKeeper the one that was made since."""
+async def test_a_topic_id_that_zookeeper_no_longer_has_deletes_nothing(world: World) -> None:
+    """FLT-36: the cache still has the old topic, ZooKeeper has the new topic of that name."""
     world.write_topic("t", OTHER_ID, {0: Assignment((1,))})
     assert rows_of(await world.call(ApiKey.DELETE_TOPICS, 6, by_id(T_ID))) == [("t", ErrorCode.UNKNOWN_TOPIC_ID)]
     assert DeleteTopicZNode.path("t") not in world.zk.nodes
 
 
 @pytest.mark.parametrize("marked_before", [False, True])
-async def test_what_is_not_forgotten_in_time(world: World, marked_before: bool) -> None:
-    """Marked already is as good; it is marked when the request is over."""
+async def test_a_deletion_that_takes_too_long_times_out(world: World, marked_before: bool) -> None:
+    """Whether it was marked for deletion before or not: it is marked afterwards."""
     if marked_before:
         world.zk.ensure(DeleteTopicZNode.path("t"))
     answer = await world.call(ApiKey.DELETE_TOPICS, 6, by_name("t", timeout=SHORT_MS))
@@ -129,15 +129,15 @@ async def test_new_partitions_are_written_and_waited_for(world: World, version: 
     ],
     ids=["only validated", "without a leader in time"],
 )
-async def test_new_partitions_that_nobody_waits_for(
+async def test_new_partitions_that_the_answer_does_not_wait_for(
     world: World, body: dict[str, Any], code: ErrorCode, partitions: int
 ) -> None:
     (row,) = (await world.call(ApiKey.CREATE_PARTITIONS, 3, body)).results
     assert (row.error_code, len(world.topic()[1])) == (code, partitions)
 
 
-async def test_an_assignment_that_changed_in_between_is_decided_again(world: World) -> None:
-    """What another admin wrote between the read and the write is neither lost nor doubled."""
+async def test_an_assignment_that_changed_meanwhile_is_read_again(world: World) -> None:
+    """The change of another admin between the read and the write is neither lost nor done twice."""
     interruptions = [1]
 
     def interrupt(ops: Sequence[Op]) -> None:
@@ -187,7 +187,7 @@ async def test_additions_that_are_refused(
     assert world.zk.nodes[TopicZNode.path("t")].data == before
 
 
-async def test_one_request_makes_so_many_partitions(world: World) -> None:
+async def test_the_new_partitions_of_a_request_are_limited(world: World) -> None:
     (row,) = (await world.call(ApiKey.CREATE_PARTITIONS, 3, grow("t", 10_003))).results
     assert row.error_code == ErrorCode.POLICY_VIOLATION
     topic = {"num_partitions": 6_000, "replication_factor": 1, "assignments": [], "configs": []}
@@ -197,7 +197,7 @@ async def test_one_request_makes_so_many_partitions(world: World) -> None:
     assert [row.error_code for row in answer.topics] == [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]
 
 
-async def test_more_than_zookeeper_takes() -> None:
+async def test_an_assignment_larger_than_zookeeper_accepts_is_refused() -> None:
     """A larger request would end the broker's session."""
     world = World(max_broker_partitions=100_000)
     with pytest.raises(KafkaError, match="bytes in ZooKeeper") as refused:

@@ -55,7 +55,7 @@ def test_a_gap_above_the_limit_makes_it_suspect(
 
 
 def test_a_suspended_machine_is_a_gap() -> None:
-    """CLOCK_MONOTONIC stands still meanwhile; the session does not."""
+    """CLOCK_MONOTONIC stands still during a suspension; the session does not."""
     time = FakeTime()
     lease = LeadershipLease(time, 6000)
     lease.tick(5)
@@ -64,7 +64,7 @@ def test_a_suspended_machine_is_a_gap() -> None:
     assert not lease.is_proven()
 
 
-def test_the_system_clock_counts_a_suspension_where_the_system_tells_it() -> None:
+def test_the_system_clock_counts_suspensions_where_the_system_reports_them() -> None:
     clock = SystemClock()
     before = clock.since_boot()
     assert clock.since_boot() >= before
@@ -72,8 +72,8 @@ def test_the_system_clock_counts_a_suspension_where_the_system_tells_it() -> Non
         assert abs(clock_module.clock_gettime(clock_module.CLOCK_BOOTTIME) - before) < 60
 
 
-async def test_the_time_before_it_runs_is_no_standstill() -> None:
-    """A broker may wait for ZooKeeper for long; it leads nothing yet."""
+async def test_the_time_before_run_is_not_a_gap() -> None:
+    """A broker may wait for ZooKeeper for a long time before it leads anything."""
     time = FakeTime()
     lease = LeadershipLease(time, 6000)
     time.now += 30
@@ -105,7 +105,7 @@ async def test_a_second_gap_or_another_session_proves_nothing(kwargs: dict[str, 
     assert lease.is_suspect()
 
 
-async def test_zookeeper_away_keeps_it_as_it_was() -> None:
+async def test_without_zookeeper_the_lease_stays_as_it_was() -> None:
     time = FakeTime()
     lease = stalled(time)
     assert lease.is_suspect()
@@ -122,7 +122,7 @@ async def test_zookeeper_away_keeps_it_as_it_was() -> None:
 
 
 async def test_a_round_trip_proves_the_session_for_half_its_time() -> None:
-    """From its beginning on: the answer may have been long on its way. A failed one, or one of another session, proves nothing."""
+    """From the start of the round trip: the answer may have taken long. A failed one, or one of another session, proves nothing."""
     time = FakeTime()
     lease = LeadershipLease(time, 6000)
     lease.tick(5)
@@ -142,7 +142,7 @@ async def test_a_round_trip_proves_the_session_for_half_its_time() -> None:
     assert not lease.is_proven()
 
 
-async def test_while_it_runs_the_session_is_proven_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_run_proves_the_session_regularly(monkeypatch: pytest.MonkeyPatch) -> None:
     time, turn = FakeTime(), asyncio.sleep
     lease = LeadershipLease(time, 600)
     monkeypatch.setattr("broker.cluster.lease.asyncio.sleep", lambda seconds: turn(0))

@@ -1,4 +1,4 @@
-"""The metadata cache: merge, replace, delete, topics made again (CTL-13, STA-1)."""
+"""The metadata cache: updates, deletions, topics that are created again (CTL-13, STA-1)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cache() -> MetadataCache:
     return MetadataCache()
 
 
-def test_merges_partitions_and_replaces_brokers(cache: MetadataCache) -> None:
+def test_an_update_merges_partitions_and_replaces_brokers(cache: MetadataCache) -> None:
     cache.update(update(state("a", 0), state("a", 1), ids={"a": FIRST_ID}))
     changed = cache.update(update(state("a", 1, leader=2, epoch=1), state("b", 0), brokers=(2,)))
     assert changed == [TopicPartition("a", 1), TopicPartition("b", 0)]
@@ -49,7 +49,7 @@ def test_merges_partitions_and_replaces_brokers(cache: MetadataCache) -> None:
     assert (cache.controller_id, cache.controller_epoch) == (1, 5)
 
 
-def test_a_topic_has_another_version_when_something_of_it_changed(cache: MetadataCache) -> None:
+def test_a_topic_has_a_new_version_when_it_changed(cache: MetadataCache) -> None:
     cache.update(update(state("a", 0), state("b", 0), ids={"a": FIRST_ID, "b": SECOND_ID}))
     a, b = cache.topic_version("a"), cache.topic_version("b")
     brokers = cache.brokers_version
@@ -66,7 +66,7 @@ def test_a_topic_has_another_version_when_something_of_it_changed(cache: Metadat
     assert cache.topic_version("c") > before, "its id becomes known"
 
 
-def test_a_full_update_removes_what_it_does_not_name(cache: MetadataCache) -> None:
+def test_a_full_update_removes_the_partitions_that_it_does_not_contain(cache: MetadataCache) -> None:
     cache.update(update(state("a", 0), state("b", 0), ids={"a": FIRST_ID, "b": SECOND_ID}))
     assert cache.update(update(state("b", 0), ids={"b": SECOND_ID}, is_full=True)) == [TopicPartition("a", 0)]
     assert cache.topics() == ("b",)
@@ -83,7 +83,7 @@ def test_leader_during_delete_removes_the_partition_and_then_the_topic(cache: Me
     assert dict(cache.partitions_of("a")) == {}
 
 
-def test_a_topic_made_again_starts_empty(cache: MetadataCache) -> None:
+def test_a_topic_that_was_created_again_starts_empty(cache: MetadataCache) -> None:
     """FLT-36."""
     cache.update(update(state("a", 0), state("a", 1), ids={"a": FIRST_ID}))
     changed = cache.update(update(state("a", 0), ids={"a": SECOND_ID}))
@@ -94,7 +94,7 @@ def test_a_topic_made_again_starts_empty(cache: MetadataCache) -> None:
     assert cache.topic_name(FIRST_ID) is None
 
 
-def test_listeners_hear_of_every_update_until_they_leave(cache: MetadataCache) -> None:
+def test_listeners_are_called_for_every_update_until_they_are_removed(cache: MetadataCache) -> None:
     heard: list[list[TopicPartition]] = []
     leave = cache.on_change(heard.append)
     cache.update(update(state("a", 0)))
@@ -104,8 +104,8 @@ def test_listeners_hear_of_every_update_until_they_leave(cache: MetadataCache) -
     assert heard == [[TopicPartition("a", 0)]]
 
 
-def test_the_partition_count_is_the_controllers_and_not_the_number_of_states(cache: MetadataCache) -> None:
-    """A partition whose state nobody can read is there all the same: the hash of a group's id goes by all of them."""
+def test_the_partition_count_comes_from_the_controller_not_from_the_states(cache: MetadataCache) -> None:
+    """A partition whose state znode cannot be read counts too: the hash of a group id is taken over all partitions."""
     assert cache.partition_count("a") == 0
     cache.update(update(state("a", 0), state("a", 2), counts={"a": 5}))
     assert cache.partition_count("a") == 5
@@ -145,7 +145,7 @@ partition_states = st.builds(state, topics, st.integers(0, 2), st.sampled_from([
 
 
 @given(st.lists(st.tuples(st.lists(partition_states, max_size=4), st.booleans()), max_size=6))
-def test_it_is_what_replaying_the_updates_gives(updates: list[tuple[list[PartitionState], bool]]) -> None:
+def test_the_cache_equals_a_replay_of_all_updates(updates: list[tuple[list[PartitionState], bool]]) -> None:
     cache = MetadataCache()
     model: dict[TopicPartition, PartitionState] = {}
     for states, is_full in updates:

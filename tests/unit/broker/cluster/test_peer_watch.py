@@ -68,7 +68,7 @@ async def test_every_other_live_broker_is_watched_once(world: World) -> None:
     assert world.open() == []
 
 
-async def test_a_suspicion_ends_with_what_is_found(world: World) -> None:
+async def test_a_suspicion_ends_when_the_watch_ends_it(world: World) -> None:
     world.live(b1=5, b2=6, b3=7)
     watch = world.begun[0][1]
     watch.suspected(True)
@@ -78,7 +78,7 @@ async def test_a_suspicion_ends_with_what_is_found(world: World) -> None:
     assert world.suspected_leaders.unreachable == set()
 
 
-async def test_a_suspicion_ends_with_the_life_it_was_of(world: World) -> None:
+async def test_a_suspicion_ends_when_the_broker_has_a_new_life(world: World) -> None:
     world.live(b1=5, b2=6, b3=7)
     for _, watch in world.begun:
         watch.suspected(True)

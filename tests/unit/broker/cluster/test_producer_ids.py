@@ -38,8 +38,8 @@ async def test_blocks_follow_each_other_and_no_id_is_given_twice() -> None:
     assert ProducerIdBlockZNode.decode(zk.nodes[PATH].data) == 5999
 
 
-async def test_a_block_that_may_be_ours_is_left_alone() -> None:
-    """FLT-19: the write was done and its answer lost. Clients try again, and get ids of the next block."""
+async def test_a_block_whose_write_had_no_answer_is_not_used() -> None:
+    """FLT-19: the write was carried out and its answer lost. Clients retry, and get ids of the next block."""
     zk = new_zookeeper()
     session = MemorySession(zk)
     ids = ProducerIds(1, cast(Any, session))
@@ -51,7 +51,7 @@ async def test_a_block_that_may_be_ours_is_left_alone() -> None:
 
 
 async def test_without_the_node_no_id_is_given() -> None:
-    """An id that is given twice makes two producers one: records of the second would be taken for those of the first."""
+    """If two producers had one id, records of the second would be taken for those of the first."""
     zk = MemoryZooKeeper()
     with pytest.raises(KafkaError) as raised:
         await ids_of(zk).next_id()
@@ -71,7 +71,7 @@ async def test_without_the_node_no_id_is_given() -> None:
         ProducerIdBlockZNode.encode(1, PRODUCER_ID_MAX - 1001, PRODUCER_ID_MAX - 2),  # no whole block is left
     ],
 )
-async def test_what_cannot_be_read_is_an_error_and_stays(data: bytes) -> None:
+async def test_an_unreadable_block_is_an_error_and_is_not_overwritten(data: bytes) -> None:
     zk = new_zookeeper(data)
     with pytest.raises(KafkaError) as raised:
         await ids_of(zk).next_id()

@@ -20,7 +20,7 @@ PATH = BrokerIdZNode.path(1)
 
 
 class Session(MemorySession):
-    """`after_exists` is called once, when an answer is there and nobody has seen it yet. `fail_exists`: it is lost.
+    """`after_exists` is called once, when the answer of `exists` has arrived and is not handled yet. `fail_exists`: the answer is lost.
 
     `turns` of the loop pass before each request is sent.
     """
@@ -47,7 +47,7 @@ class Session(MemorySession):
 
 
 class Process:
-    """A broker process, as far as its registration goes."""
+    """The registration of a broker process."""
 
     def __init__(self, server: MemoryZooKeeper, port: int = 9) -> None:
         self.session = Session(server)
@@ -88,7 +88,7 @@ async def turns(count: int = 100) -> None:
 
 
 def delete(server: MemoryZooKeeper) -> None:
-    """The controller takes the broker for dead, or a person does."""
+    """The controller, or a person, deletes the broker's node."""
     server.zxid += 1
     server.apply(DeleteOp(PATH), 0)
 
@@ -98,7 +98,7 @@ def it_tries_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "RETRY_S", 0)
 
 
-async def test_a_deletion_is_made_good(server: MemoryZooKeeper) -> None:
+async def test_the_broker_registers_again_when_its_node_is_deleted(server: MemoryZooKeeper) -> None:
     process = Process(server)
     await process.registration.start()
     for count in (1, 2):
@@ -109,7 +109,7 @@ async def test_a_deletion_is_made_good(server: MemoryZooKeeper) -> None:
 
 
 @pytest.mark.parametrize("when", ["the first registration", "another one", "a look after a change"])
-async def test_a_deletion_between_the_answer_and_the_turn_of_who_awaits_it_is_not_missed(
+async def test_a_watch_that_fires_before_the_answer_is_handled_is_not_missed(
     server: MemoryZooKeeper, when: str
 ) -> None:
     process = Process(server)
@@ -133,8 +133,8 @@ async def test_a_deletion_between_the_answer_and_the_turn_of_who_awaits_it_is_no
     assert process.is_registered, "it still watches"
 
 
-async def test_a_look_that_was_lost_is_made_good_with_the_connection(server: MemoryZooKeeper) -> None:
-    """The one-shot watch was used up by a change, the next one was not set."""
+async def test_a_watch_that_could_not_be_set_is_set_after_reconnecting(server: MemoryZooKeeper) -> None:
+    """A change used up the one-shot watch, and the next one could not be set."""
     process = Process(server)
     await process.registration.start()
     process.session.fail_exists = True
@@ -147,7 +147,7 @@ async def test_a_look_that_was_lost_is_made_good_with_the_connection(server: Mem
     assert process.is_registered
 
 
-async def test_an_earlier_life_makes_way(server: MemoryZooKeeper) -> None:
+async def test_the_node_of_an_earlier_life_is_replaced(server: MemoryZooKeeper) -> None:
     killed, successor = Process(server), Process(server)
     await killed.registration.start()
     killed.registration.stop_watching()
@@ -163,7 +163,7 @@ async def test_an_earlier_life_makes_way(server: MemoryZooKeeper) -> None:
 async def test_the_second_of_two_live_processes_with_one_id_and_one_address_ends(
     server: MemoryZooKeeper, is_late: bool, turns_of_the_first: int, turns_of_the_second: int
 ) -> None:
-    """Each deleted the other's node for ever. `is_late`: the first hears of it when the second is registered.
+    """Without this rule each would replace the other's node for ever. `is_late`: the first learns of it when the second is registered.
 
     Either may be slower than the other: who was there first goes on all the same.
     """
@@ -194,7 +194,7 @@ async def test_the_second_of_two_live_processes_with_one_id_and_one_address_ends
     "text", ['{"id":"a\\nbroker.id=9"}', '{"id":""}', '{"id":7}', "{", '{"id":"\\ud800"}', '{"id":"' + "x" * 300 + '"}']
 )
 async def test_a_bad_cluster_id_is_reported_in_one_line(server: MemoryZooKeeper, text: str) -> None:
-    """It becomes a line of `meta.properties`."""
+    """The id becomes a line of `meta.properties`."""
     server.ensure(ClusterIdZNode.PATH, text.encode())
     with pytest.raises(ClusterIdUnreadable) as refused:
         await cluster_id(MemorySession(server))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""An answer that would name a leader which may have died a moment ago waits for the next one (CTL-16)."""
+"""An answer waits if it would name a leader that may have died a moment ago (CTL-16)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
 from protocol.types import NO_LEADER, BrokerInfo, Endpoint
 
 LONG_S = 60.0
-"""Nothing of a test waits for so long."""
+"""Longer than any wait in a test."""
 
 
 @pytest.fixture(autouse=True)
@@ -59,15 +59,15 @@ def world() -> World:
     return World()
 
 
-async def test_while_nobody_is_in_doubt_the_answer_is_given_at_once(world: World) -> None:
+async def test_without_a_leader_in_doubt_the_answer_is_given_at_once(world: World) -> None:
     world.ask("both", "a", "b")
     world.ask("of nothing")
     world.ask("unknown", "c")
     assert world.answered == ["both", "of nothing", "unknown"]
 
 
-async def test_a_question_that_came_just_before_the_news_waits_for_the_next_leader(world: World) -> None:
-    """A client and the brokers hear of a death in any order."""
+async def test_a_request_that_came_just_before_the_suspicion_waits_for_the_next_leader(world: World) -> None:
+    """A client may notice a death before or after the brokers."""
     world.leaders.peers_are_watched = True
     told = asyncio.Event()
     world.ask("of nothing")
@@ -81,7 +81,7 @@ async def test_a_question_that_came_just_before_the_news_waits_for_the_next_lead
     assert world.answered == ["of nothing", "a"]
 
 
-async def test_only_answers_that_would_name_the_doubtful_leader_wait(world: World) -> None:
+async def test_only_answers_with_a_leader_in_doubt_wait(world: World) -> None:
     world.leaders.suspect(3)
     world.ask("b", "b")
     world.ask("a", "a")
@@ -94,8 +94,8 @@ async def test_only_answers_that_would_name_the_doubtful_leader_wait(world: Worl
     assert world.answered == ["b", "a", "both"]
 
 
-async def test_the_next_leader_lets_the_answer_go(world: World) -> None:
-    """Not the news that the old one ended: a new controller reports that before it has elected anybody."""
+async def test_the_answer_is_released_when_the_next_leader_is_known(world: World) -> None:
+    """The report that the old leader died is not enough: a new controller sends it before it has elected a leader."""
     world.leaders.suspect(2)
     world.ask("a", "a")
     world.leaders.depart(broker(2))
@@ -105,7 +105,7 @@ async def test_the_next_leader_lets_the_answer_go(world: World) -> None:
     assert world.answered == ["a"]
 
 
-async def test_that_there_is_no_leader_is_an_answer_too(world: World) -> None:
+async def test_the_answer_is_released_when_there_is_no_leader(world: World) -> None:
     """Nobody else is in the ISR: there is nothing to wait for."""
     world.leaders.depart(broker(2))
     world.ask("a", "a")
@@ -113,7 +113,7 @@ async def test_that_there_is_no_leader_is_an_answer_too(world: World) -> None:
     assert world.answered == ["a"]
 
 
-async def test_one_that_is_back_is_not_in_doubt(world: World) -> None:
+async def test_a_broker_that_is_live_again_is_not_in_doubt(world: World) -> None:
     world.leaders.depart(broker(2))
     world.ask("a", "a")
     world.leaders.forget_departure(2)
@@ -122,7 +122,7 @@ async def test_one_that_is_back_is_not_in_doubt(world: World) -> None:
     assert world.leaders.departed() == []
 
 
-async def test_nobody_waits_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_waits_for_a_limited_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suspected_leaders, "HOLD_S", 0.001)
     world.leaders.suspect(2)
     answered = asyncio.Event()
@@ -142,7 +142,9 @@ async def test_waiting_requests_are_answered_when_the_broker_stops(world: World)
     assert world.answered == ["suspected", "departed"]
 
 
-async def test_not_many_wait_and_few_are_answered_in_one_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_answers_and_answers_of_one_turn_are_limited(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A thousand connections can ask a hundred times each."""
     monkeypatch.setattr(suspected_leaders, "WAITERS_MAX", 5)
     monkeypatch.setattr(suspected_leaders, "TOPICS_MAX", 7)

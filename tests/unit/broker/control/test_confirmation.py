@@ -49,7 +49,7 @@ class World:
         self.node = node
         self.zookeeper = MemoryZooKeeper()
         self.session = Session(self.zookeeper)
-        self.confirmation = Confirmation(self.session, node.id, node.manager.deposed_below)
+        self.confirmation = Confirmation(self.session, node.id, node.manager.refuse_controllers_before)
         self.listener = control_listener(node, confirmation=self.confirmation)
         self.elect(CONTROLLER, 5)
 
@@ -76,8 +76,8 @@ def world(cluster: Cluster, runner: asyncio.Runner) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2])
-async def test_an_invented_epoch_changes_nothing_and_locks_nobody_out(world: World, kind: int) -> None:
-    """The attack: one request with a huge epoch, and the true controller was refused until the restart."""
+async def test_an_invented_controller_epoch_changes_nothing_and_locks_nobody_out(world: World, kind: int) -> None:
+    """Without confirmation, one request with a huge epoch made the broker refuse the true controller until it restarted."""
     for epoch in (6, 2**31 - 1):
         with pytest.raises(NotConfirmed, match=f"epoch {epoch}, ZooKeeper has epoch 5"):
             await world.error(epoch, kind=kind)
@@ -96,8 +96,8 @@ async def test_zookeeper_is_asked_once_for_each_controller(world: World) -> None
     assert world.session.reads == 1
 
 
-async def test_a_controller_deposed_by_one_that_has_not_spoken_yet_is_refused(world: World) -> None:
-    """INV-8: known from a claim that ZooKeeper did not confirm."""
+async def test_a_deposed_controller_is_refused_before_the_new_one_sends_a_request(world: World) -> None:
+    """INV-8: the broker learned the new epoch when it checked another claim."""
     assert await world.error(5) is ErrorCode.NONE
     world.elect(8, 6)
     with pytest.raises(NotConfirmed):
@@ -106,7 +106,7 @@ async def test_a_controller_deposed_by_one_that_has_not_spoken_yet_is_refused(wo
     assert await world.error(6, controller=8) is ErrorCode.NONE
 
 
-async def test_nobody_speaks_for_an_office_that_is_free(world: World) -> None:
+async def test_without_a_controller_no_sender_is_confirmed(world: World) -> None:
     world.elect(None, 5)
     with pytest.raises(NotConfirmed, match="nobody is"):
         await world.error(5)
@@ -163,7 +163,7 @@ async def test_an_invented_broker_epoch_is_refused_and_a_newer_one_of_this_broke
 
 
 async def test_an_unconfirmed_request_does_not_count_as_the_newest(world: World) -> None:
-    """Its number would make the true controller's next ones late (FLT-18)."""
+    """Otherwise its number would make the true controller's next requests look late (FLT-18)."""
     forged = requests(world.node.epoch, 6, 8)[1]
     assert isinstance(forged, UpdateMetadataRequest)
     with pytest.raises(NotConfirmed):
@@ -174,7 +174,7 @@ async def test_an_unconfirmed_request_does_not_count_as_the_newest(world: World)
 
 
 @pytest.mark.parametrize("rubbish", [b"", b"NaN", b"99999999999", b"\xff"])
-async def test_an_epoch_in_zookeeper_that_is_none_confirms_nobody(world: World, rubbish: bytes) -> None:
+async def test_an_unreadable_epoch_in_zookeeper_confirms_nobody(world: World, rubbish: bytes) -> None:
     world.zookeeper.nodes[ControllerEpochZNode.PATH].data = rubbish
     for epoch in (0, 5, 2**31 - 1):
         with pytest.raises(ValueError, match=r"epoch"):

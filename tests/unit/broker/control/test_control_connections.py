@@ -1,4 +1,4 @@
-"""What anybody can take of a broker by connecting to its control listener is bounded (BAD-4, BAD-28)."""
+"""Anybody can connect to the control listener: what connections take from the broker is bounded (BAD-4, BAD-28)."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ def world(runner: asyncio.Runner) -> Iterator[World]:
 @pytest.mark.parametrize(
     "length", [-1, 0, 3, connections.FRAME_BYTES_MAX + 1, 2**31 - 1], ids=["-1", "0", "3", "max", "2GB"]
 )
-async def test_a_frame_that_is_no_length_ends_the_connection(world: World, length: int) -> None:
+async def test_an_illegal_frame_length_closes_the_connection(world: World, length: int) -> None:
     reader, _ = await world.open(length.to_bytes(4, "big", signed=True))
     assert await reader.read() == b""
 
 
-async def test_one_connection_too_many_takes_the_place_of_one_that_has_not_proven_anything(
+async def test_a_connection_above_the_limit_replaces_an_untrusted_one(
     world: World,
 ) -> None:
-    """2,000 silent ones were kept; the controller must always come through."""
+    """The controller must always get through, however many silent connections there are."""
     world.listening.connections_max = 3
     controller = await world.open()
     assert await is_answered(controller)
@@ -83,10 +83,10 @@ async def test_one_connection_too_many_takes_the_place_of_one_that_has_not_prove
     assert await is_answered(await world.open()), "also a new one of the controller"
 
 
-async def test_half_frames_of_all_connections_take_a_bounded_memory(
+async def test_incomplete_frames_of_all_connections_take_bounded_memory(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """40 of 20 MB each were kept for a minute: 800 MB."""
+    """Without the limit, 40 frames of 20 MB each were kept for a minute."""
     monkeypatch.setattr(connections, "FRAME_BYTES_MAX", 100_000)
     monkeypatch.setattr(connections, "BYTES_MAX", 200_000)
 
@@ -102,7 +102,7 @@ async def test_half_frames_of_all_connections_take_a_bounded_memory(
     assert await readers[0].read() == b""
 
 
-async def test_requests_that_wait_count_but_not_one_that_is_carried_out(
+async def test_waiting_requests_may_be_closed_but_not_one_that_is_carried_out(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "BYTES_MAX", 200_000)
@@ -129,7 +129,7 @@ async def test_a_trickled_frame_and_an_unread_answer_have_a_deadline(
     assert await is_answered(silent), "a connection without a partly read frame may be silent"
 
 
-async def test_who_does_not_read_keeps_no_descriptor(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_that_does_not_read_keeps_no_descriptor(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A transport that is only closed keeps its socket until the peer has read what is still unsent."""
     monkeypatch.setattr(connections, "WRITE_TIMEOUT_S", 0.05)
     transports: list[asyncio.WriteTransport] = []

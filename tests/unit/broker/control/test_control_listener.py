@@ -63,7 +63,7 @@ def listener(node: Node, settings: TopicSettings, runner: asyncio.Runner) -> Ite
 
 
 async def seen_while(work: Awaitable[ControlResponse], look: Callable[[], int]) -> tuple[ControlResponse, list[int]]:
-    """The answer, and what others see in the meantime, in each turn of the loop."""
+    """The answer, and the results of `look` in each turn of the loop until then."""
     task = asyncio.ensure_future(work)
     seen = []
     while not task.done():
@@ -86,10 +86,10 @@ async def test_an_earlier_life_and_an_earlier_controller_are_refused(
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2])
-async def test_what_a_given_up_connection_still_delivers_is_refused(
+async def test_a_late_request_of_an_abandoned_connection_is_refused(
     node: Node, listener: ControlListener, kind: int
 ) -> None:
-    """FLT-18, BUG-4: it was sent again over another connection, and others after it."""
+    """FLT-18, BUG-4: the controller has sent it again over another connection, and newer requests after it."""
 
     def numbered(kind: int, number: int, controller_epoch: int = 1) -> ControlRequest:
         request = requests(node.epoch, controller_epoch)[kind]
@@ -123,10 +123,10 @@ async def test_a_late_isr_does_not_replace_a_newer_one(node: Node, listener: Con
     assert known.isr == (1, 2)
 
 
-async def test_settings_of_new_topics_come_before_their_logs(
+async def test_the_settings_of_a_topic_are_read_before_its_logs_are_opened(
     node: Node, settings: TopicSettings, listener: ControlListener
 ) -> None:
-    """INV-17: never the defaults because ZooKeeper was away for a moment."""
+    """INV-17: the defaults are not used, even if ZooKeeper does not answer for a moment."""
     settings._failures = 1
     request = requests(node.epoch)[0]
     assert await listener.handle(request) == ControlResponse()
@@ -144,7 +144,7 @@ OTHER_STATE = STATE._replace(topic=OTHER.topic)
 IDS = {TP.topic: TOPIC_ID, OTHER.topic: topic_id_text(uuid.UUID(int=78))}
 
 
-async def test_a_topic_whose_settings_cannot_be_read_holds_up_nobody_else(
+async def test_a_topic_whose_settings_cannot_be_read_does_not_delay_others(
     node: Node, settings: TopicSettings, listener: ControlListener
 ) -> None:
     """INV-17, CTL-15: other topics of the request, failovers and metadata are not delayed; the partition follows when it can."""
@@ -164,7 +164,7 @@ async def test_a_topic_whose_settings_cannot_be_read_holds_up_nobody_else(
 
 
 @pytest.mark.parametrize("reason", ["stopped", "another topic stopped", "session lost", "another controller"])
-async def test_a_partition_that_waits_for_its_settings_is_dropped_with_what_it_was_told_in(
+async def test_a_held_partition_is_dropped_when_its_request_is_outdated(
     node: Node, settings: TopicSettings, listener: ControlListener, reason: str
 ) -> None:
     settings.unreadable = TP.topic
@@ -185,7 +185,7 @@ async def test_a_partition_that_waits_for_its_settings_is_dropped_with_what_it_w
 
 
 async def test_a_missing_log_waits_until_its_age_can_be_read(node: Node) -> None:
-    """FLT-33: the answer is on its way by then, so the controller is asked to send everything once more."""
+    """FLT-33: the request has been answered by then, so the broker asks the controller for a LeaderAndIsr of everything."""
     node.logs.note_disks(node.epoch)
     can_be_read, asked = False, asyncio.Event()
 
@@ -208,8 +208,8 @@ async def test_a_missing_log_waits_until_its_age_can_be_read(node: Node) -> None
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2])
-async def test_what_comes_before_the_registration_waits_for_it(node: Node, kind: int) -> None:
-    """STA-3, INV-8: until then nobody knows which life of the broker a request is for."""
+async def test_a_request_before_the_registration_waits_for_it(node: Node, kind: int) -> None:
+    """STA-3, INV-8: until then the broker does not know whether a request is for this life."""
     epoch, registered = -1, asyncio.Event()
 
     async def when_registered() -> None:
@@ -252,7 +252,7 @@ async def test_frames_are_answered_in_order_and_garbage_closes_the_connection(
 async def test_a_connection_is_trusted_after_a_request_that_was_carried_out(
     node: Node, listener: ControlListener
 ) -> None:
-    """BAD-28: any earlier controller epoch passes the confirmation, since it is refused later. It proves nothing."""
+    """BAD-28: a lower controller epoch passes the confirmation, and is refused later. It proves nothing."""
     await listener.handle(requests(node.epoch, 5)[1])
     port = await listener.start("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -270,17 +270,17 @@ def many(node: Node, count: int, *, is_full: bool = False) -> LeaderAndIsrReques
 
 
 @pytest.mark.usefixtures("a_pause_after_each_piece")
-async def test_others_have_their_turn_while_a_large_request_is_applied(node: Node, listener: ControlListener) -> None:
+async def test_other_work_runs_while_a_large_request_is_applied(node: Node, listener: ControlListener) -> None:
     answer, seen = await seen_while(listener.handle(many(node, 100)), lambda: len(node.manager.partitions))
     assert len(set(seen)) > 3
     assert (answer, seen[-1]) == (ControlResponse(), 100)
 
 
 @pytest.mark.usefixtures("a_pause_after_each_piece")
-async def test_nothing_of_a_large_request_is_copied_in_the_old_epoch_once_it_has_started(
+async def test_a_large_request_ends_all_fetches_of_the_old_epoch_before_it_starts_new_ones(
     node: Node, listener: ControlListener
 ) -> None:
-    """LAI-4: the leader, which may be further, would refuse each of them with every fetch."""
+    """LAI-4: a leader that is in the new epoch already would refuse fetches of the old epoch."""
 
     def followed(epoch: int) -> LeaderAndIsrRequest:
         request = many(node, 100)
@@ -294,7 +294,7 @@ async def test_nothing_of_a_large_request_is_copied_in_the_old_epoch_once_it_has
     assert (min(seen), seen[-1]) == (0, 100)
 
 
-async def test_it_is_told_when_very_many_partitions_are_new(
+async def test_much_is_new_is_called_when_very_many_partitions_are_new(
     node: Node, listener: ControlListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For the garbage collector, which would look through all of them in one turn of the loop."""
@@ -310,7 +310,7 @@ async def test_it_is_told_when_very_many_partitions_are_new(
 
 
 @pytest.mark.usefixtures("a_pause_after_each_piece")
-async def test_others_have_their_turn_while_many_replicas_are_stopped(node: Node, listener: ControlListener) -> None:
+async def test_other_work_runs_while_many_replicas_are_stopped(node: Node, listener: ControlListener) -> None:
     """10,000 deletions in one turn held the loop for a second."""
     await listener.handle(many(node, 100))
     stops = tuple(StopReplicaPartition(TP.topic, partition, -2, True) for partition in range(100))
@@ -321,7 +321,7 @@ async def test_others_have_their_turn_while_many_replicas_are_stopped(node: Node
 
 
 @pytest.mark.usefixtures("a_pause_after_each_piece")
-async def test_others_have_their_turn_while_much_metadata_comes_and_see_all_of_it_or_nothing(
+async def test_other_work_runs_during_a_large_metadata_update_and_sees_all_of_it_or_nothing(
     node: Node, listener: ControlListener
 ) -> None:
     states = tuple(STATE._replace(partition=partition) for partition in range(5000))
@@ -332,10 +332,10 @@ async def test_others_have_their_turn_while_much_metadata_comes_and_see_all_of_i
 
 
 @pytest.mark.usefixtures("a_pause_after_each_piece")
-async def test_a_life_that_ends_while_a_large_request_is_applied_takes_no_more_of_it(
+async def test_the_rest_of_a_large_request_is_dropped_when_the_brokers_life_ends(
     node: Node, listener: ControlListener
 ) -> None:
-    """STA-4, BUG-7: what was taken has been stepped down from, the rest is left."""
+    """STA-4, BUG-7: the broker steps down from the partitions that were applied, and ignores the rest."""
     task = asyncio.create_task(listener.handle(many(node, 100)))
     while not node.manager.partitions:  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(0)
@@ -364,8 +364,8 @@ async def test_a_large_request_that_is_cancelled_in_a_pause_leaves_whole_partiti
     assert len(node.manager.partitions) == 100
 
 
-async def test_a_full_request_that_repeats_what_is_known_is_no_news(node: Node, listener: ControlListener) -> None:
-    """LAI-2: refused one by one it would be a hundred thousand errors at every change of the controller."""
+async def test_a_full_request_that_repeats_known_states_changes_nothing(node: Node, listener: ControlListener) -> None:
+    """LAI-2: otherwise the full request of a new controller would get a hundred thousand errors."""
     await listener.handle(many(node, 30))
     assert len((await listener.handle(many(node, 30))).partitions) == 30
     assert await listener.handle(many(node, 30, is_full=True)) == ControlResponse()

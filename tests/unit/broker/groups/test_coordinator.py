@@ -1,4 +1,4 @@
-"""The coordinator with one broker, or with replicas that stay: INV-23, INV-24, BAD-32, BAD-33, CLI-2."""
+"""The coordinator, while its broker leads: INV-23, INV-24, BAD-32, BAD-33, CLI-2."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ async def test_an_answer_waits_for_the_followers(cluster: GroupCluster) -> None:
     assert [(answer.error, answer.assignment) for answer in synced] == [(ErrorCode.NONE, b"mine")]
 
 
-async def test_a_commit_that_cannot_be_written_is_over(cluster: GroupCluster) -> None:
-    """Whatever goes wrong: else OffsetFetch would answer UNSTABLE_OFFSET_COMMIT until the coordinator moves."""
+async def test_a_commit_that_cannot_be_written_is_no_longer_pending(cluster: GroupCluster) -> None:
+    """Otherwise OffsetFetch would answer UNSTABLE_OFFSET_COMMIT until the coordinator moves."""
     await cluster.start_serving(1)
     assert cluster.commit(1, 10, metadata="x" * 4096) == [ErrorCode.NONE]
     assert cluster.commit(1, 11, metadata="x" * 4097) == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
@@ -63,8 +63,8 @@ async def test_a_commit_that_cannot_be_written_is_over(cluster: GroupCluster) ->
     assert cluster.coordinators[1].describe("new").state == "Dead"
 
 
-async def test_what_cannot_be_replicated_is_refused_and_not_shown(cluster: GroupCluster) -> None:
-    """INV-17, INV-23: below min.insync.replicas, or too slow."""
+async def test_a_commit_that_cannot_be_replicated_is_refused_and_not_shown(cluster: GroupCluster) -> None:
+    """INV-17, INV-23: there are fewer than min.insync.replicas, or the followers are too slow."""
     await cluster.start_serving(1, 2, overrides={"min.insync.replicas": "2"})
     cluster.commit(1, 10)
     await cluster.settle()
@@ -76,7 +76,7 @@ async def test_what_cannot_be_replicated_is_refused_and_not_shown(cluster: Group
     assert cluster.position(1) == 10
 
 
-async def test_a_member_that_is_not_heard_goes_and_the_others_rebalance(cluster: GroupCluster) -> None:
+async def test_a_member_that_sends_no_heartbeat_is_removed_and_the_others_rebalance(cluster: GroupCluster) -> None:
     """INV-24."""
     await cluster.start_serving(1)
     joins = [cluster.join(1, new_member_id=name) for name in ("a", "b")]
@@ -98,7 +98,7 @@ async def test_a_member_that_is_not_heard_goes_and_the_others_rebalance(cluster:
     assert cluster.commit(1, 1, leader, 1) == [ErrorCode.ILLEGAL_GENERATION]
 
 
-async def test_what_is_unknown_or_not_allowed_is_refused(cluster: GroupCluster) -> None:
+async def test_requests_for_unknown_groups_and_illegal_requests_are_refused(cluster: GroupCluster) -> None:
     """BAD-32, BAD-33."""
     await cluster.start_serving(1)
     coordinator = cluster.coordinators[1]
@@ -136,14 +136,14 @@ async def test_what_is_unknown_or_not_allowed_is_refused(cluster: GroupCluster) 
     ids=["empty", "long", "the longest", "too long", "too long in UTF-8"],
 )
 async def test_group_ids_of_every_length(cluster: GroupCluster, group_id: str, error: ErrorCode) -> None:
-    """BAD-33: committed without membership, as the empty id is allowed for."""
+    """BAD-33, for commits of non-members, which may have the empty group id."""
     await cluster.start_serving(1)
     assert cluster.commit(1, 7, group=group_id) == [error]
     assert cluster.position(1, group=group_id) == (error or 7)
 
 
-async def test_a_member_id_that_nobody_uses_leaves_nothing_behind(cluster: GroupCluster) -> None:
-    """KIP-394: MEMBER_ID_REQUIRED, and no other join."""
+async def test_an_unused_member_id_leaves_no_group_behind(cluster: GroupCluster) -> None:
+    """KIP-394: the client gets MEMBER_ID_REQUIRED, and does not join again."""
     await cluster.start_serving(1)
     assert cluster.join(1, needs_member_id=True)[0].error is ErrorCode.MEMBER_ID_REQUIRED
     assert len(cluster.listed(1)) == 1
@@ -165,8 +165,18 @@ async def test_groups_are_listed_by_state_and_type(cluster: GroupCluster) -> Non
     assert names(set(), {"consumer"}) == set()
 
 
-async def test_time_that_the_process_stood_still_does_not_count_against_members(cluster: GroupCluster) -> None:
-    """FLT-5: they could not be heard; while it is not known whether the session lives, nobody is answered (FLT-6)."""
+async def test_a_suspension_of_the_machine_does_not_prolong_sessions(cluster: GroupCluster) -> None:
+    await cluster.start_serving(1)
+    await cluster.start_stable_group(1)
+    cluster.time.suspended_s += 3600
+    assert cluster.heartbeat(1, "m", 1) is ErrorCode.NOT_COORDINATOR
+    cluster.nodes[1].lease.reset()
+    cluster.pass_time(12)
+    assert cluster.heartbeat(1, "m", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_time_in_which_the_process_stood_still_does_not_count_against_sessions(cluster: GroupCluster) -> None:
+    """FLT-5: heartbeats could not arrive. Requests are refused until ZooKeeper confirms the session (FLT-6)."""
     await cluster.start_serving(1)
     await cluster.start_stable_group(1)
     cluster.commit(1, 5, "m", 1)

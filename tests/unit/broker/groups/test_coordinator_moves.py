@@ -27,8 +27,8 @@ async def a_group_with_an_offset(cluster: GroupCluster) -> None:
     assert [answer.error for answer in synced] == committed == [ErrorCode.NONE]
 
 
-async def test_members_go_on_when_the_coordinator_was_killed(cluster: GroupCluster) -> None:
-    """INV-23, INV-24: a move causes no rebalance, nothing acknowledged is lost, and sessions restart."""
+async def test_members_continue_after_the_coordinator_was_killed(cluster: GroupCluster) -> None:
+    """INV-23, INV-24: a move causes no rebalance, loses nothing that was acknowledged, and restarts the sessions."""
     await a_group_with_an_offset(cluster)
     cluster.pass_time(SESSION_MS / 1250)
     cluster.kill(1)
@@ -49,8 +49,8 @@ async def test_members_go_on_when_the_coordinator_was_killed(cluster: GroupClust
     assert cluster.coordinators[2].describe(GROUP).state == "Empty"
 
 
-async def test_a_partition_of_which_nothing_is_known_sends_no_group_elsewhere(cluster: GroupCluster) -> None:
-    """Its state's node cannot be read: 49 of 50 are in the metadata."""
+async def test_groups_keep_their_partition_while_the_metadata_lacks_another(cluster: GroupCluster) -> None:
+    """The state znode of partition 7 cannot be read, so the metadata has 49 of 50 partitions."""
     cluster.settings |= {"offsets_topic_num_partitions": 20}
     await cluster.start(1)
     states = [PartitionState(OFFSETS_TOPIC, n, 1, 1, 0, (1,), 0, (1,)) for n in range(50) if n != 7]
@@ -63,8 +63,8 @@ async def test_a_partition_of_which_nothing_is_known_sends_no_group_elsewhere(cl
     assert [coordinator.partition_of(group) for group in groups] == [partition_for(group, 50) for group in groups]
 
 
-async def test_nothing_is_shown_that_is_not_replicated_yet(cluster: GroupCluster) -> None:
-    """BUG-25: the new leader's log has a commit that nobody has acknowledged, and that its own death would undo."""
+async def test_offsets_are_not_shown_before_they_are_replicated(cluster: GroupCluster) -> None:
+    """BUG-25: the new leader's log has a commit that is not acknowledged. If the leader died, it would be lost."""
     await a_group_with_an_offset(cluster)
     unknown = cluster.commit(1, 43, "m", 1)
     await cluster.replicate(2)
@@ -86,7 +86,7 @@ async def test_nothing_is_shown_that_is_not_replicated_yet(cluster: GroupCluster
     assert cluster.position(2) == 43
 
 
-async def test_who_waits_is_told_that_the_coordinator_is_elsewhere(cluster: GroupCluster) -> None:
+async def test_waiting_members_get_not_coordinator_when_the_coordinator_moves(cluster: GroupCluster) -> None:
     await cluster.start_serving(1, 2)
     joining = cluster.join(1)
     committing = cluster.commit(1, 1, group="simple")
@@ -108,8 +108,8 @@ async def test_who_waits_is_told_that_the_coordinator_is_elsewhere(cluster: Grou
 
 
 @pytest.mark.parametrize("how", ["step down", "stop replica", "close"])
-async def test_every_end_of_a_leadership_ends_its_groups(cluster: GroupCluster, how: str) -> None:
-    """STA-4, LAI-6, STA-2: the session is lost, the replica is stopped, the broker stops."""
+async def test_groups_are_given_up_however_the_leadership_ends(cluster: GroupCluster, how: str) -> None:
+    """The session is lost (STA-4), the replica is stopped (LAI-6), or the broker stops (STA-2)."""
     await cluster.start_serving(1)
     joining = cluster.join(1)
     manager = cluster.nodes[1].manager
@@ -133,8 +133,8 @@ async def test_every_end_of_a_leadership_ends_its_groups(cluster: GroupCluster, 
         assert cluster.position(1) is None, "the controller announces the same leadership again"
 
 
-async def test_the_same_leader_in_a_new_epoch_goes_on(cluster: GroupCluster) -> None:
-    """A replica was added, say: who joins still waits, the members' sessions run on."""
+async def test_a_leader_that_continues_in_a_new_epoch_keeps_its_groups(cluster: GroupCluster) -> None:
+    """For instance when a replica was added: waiting JoinGroups still wait, and sessions continue."""
     await cluster.start(1, 2)
     await cluster.serve(1, 0, (1,))
     await cluster.start_stable_group(1)
@@ -145,8 +145,8 @@ async def test_the_same_leader_in_a_new_epoch_goes_on(cluster: GroupCluster) -> 
     assert [answer.error for answer in joining] == [ErrorCode.NONE]
 
 
-async def test_a_load_from_before_a_loss_comes_to_nothing(cluster: GroupCluster) -> None:
-    """BUG-12: lost and gained again while the first load was under way."""
+async def test_a_load_that_started_before_the_partition_was_lost_is_discarded(cluster: GroupCluster) -> None:
+    """BUG-12: the partition is lost and gained again during the first load."""
     await a_group_with_an_offset(cluster)
     cluster.lead_groups(2, 1, (1, 2, 3))
     cluster.lead_groups(1, 2, (1, 2, 3))
@@ -158,7 +158,7 @@ async def test_a_load_from_before_a_loss_comes_to_nothing(cluster: GroupCluster)
     assert len(cluster.listed(2)) == 1
 
 
-async def test_offsets_without_a_group_move_too(cluster: GroupCluster) -> None:
+async def test_offsets_of_a_group_without_a_generation_move_too(cluster: GroupCluster) -> None:
     """Consumers that assign partitions to themselves commit them."""
     await cluster.start_serving(1, 2)
     committed = cluster.commit(1, 5, partitions=(READ, NOBODY))
@@ -185,8 +185,8 @@ async def test_a_topic_that_is_deleted_during_a_load_leaves_no_offsets(cluster: 
     assert cluster.position(2) is None
 
 
-async def test_a_coordinator_that_is_cut_off_answers_nothing_from_memory(cluster: GroupCluster) -> None:
-    """Its successor may have newer offsets. Kafka's answered them up to 5.3 s late."""
+async def test_a_coordinator_that_is_cut_off_does_not_answer_from_memory(cluster: GroupCluster) -> None:
+    """The new coordinator may have newer offsets. Kafka's cut-off coordinator answered old offsets for up to 5.3 s."""
     await a_group_with_an_offset(cluster)
     cluster.cut_off.add(1)
     cluster.pass_time(SESSION_TIMEOUT_MS / 2000 - 0.25)
@@ -200,7 +200,7 @@ async def test_a_coordinator_that_is_cut_off_answers_nothing_from_memory(cluster
     assert cluster.position(1) == 42
 
 
-async def test_while_zookeeper_is_away_a_coordinator_whose_followers_follow_goes_on(cluster: GroupCluster) -> None:
+async def test_without_zookeeper_a_coordinator_answers_while_its_followers_fetch(cluster: GroupCluster) -> None:
     """CTL-14."""
     await a_group_with_an_offset(cluster)
     cluster.cut_off |= {1, 2, 3}
@@ -215,7 +215,7 @@ async def test_while_zookeeper_is_away_a_coordinator_whose_followers_follow_goes
     assert cluster.position(1) is ErrorCode.NOT_COORDINATOR
 
 
-async def test_without_followers_nobody_can_succeed(cluster: GroupCluster) -> None:
+async def test_without_followers_no_other_broker_can_take_over(cluster: GroupCluster) -> None:
     await cluster.start_serving(1)
     cluster.commit(1, 5)
     cluster.cut_off.add(1)

@@ -1,4 +1,4 @@
-"""Offsets and groups that go: by request, with their topic, by age (CLI-2, INV-23, KIP-211, KIP-496)."""
+"""Deletion of offsets and groups: by request, with their topic, by age (CLI-2, INV-23, KIP-211, KIP-496)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def listed(cluster: GroupCluster, broker: int = 1) -> list[str]:
 
 
 async def reloaded(cluster: GroupCluster) -> None:
-    """Broker 1's groups are what its log says."""
+    """Makes broker 1 load its groups from the log again."""
     cluster.nodes[1].manager.step_down_all("the test")
     cluster.lead_groups(1, 0, (1,))
     await cluster.until_loaded(1)
@@ -47,8 +47,8 @@ async def test_a_group_is_deleted_with_its_offsets(cluster: GroupCluster) -> Non
     assert cluster.commit(1, 6) == [ErrorCode.NONE]
 
 
-async def test_a_group_without_members_is_deleted_for_good(cluster: GroupCluster) -> None:
-    """Its own record gets a tombstone as well. A group with members stays."""
+async def test_a_deleted_group_does_not_come_back_with_a_load(cluster: GroupCluster) -> None:
+    """The record of the group gets a tombstone too. A group with members is not deleted."""
     await cluster.start_serving(1)
     await cluster.start_stable_group(1)
     cluster.commit(1, 5, "m", 1)
@@ -60,8 +60,8 @@ async def test_a_group_without_members_is_deleted_for_good(cluster: GroupCluster
     assert listed(cluster) == []
 
 
-async def test_a_deletion_is_answered_and_seen_when_it_is_replicated(cluster: GroupCluster) -> None:
-    """And while it is under way nobody can join the group, or commit to it."""
+async def test_a_deletion_is_answered_and_takes_effect_when_it_is_replicated(cluster: GroupCluster) -> None:
+    """Until then nobody can join the group or commit to it."""
     await cluster.start_serving(1, 2)
     cluster.commit(1, 5)
     await cluster.settle()
@@ -89,8 +89,21 @@ async def test_a_deletion_that_cannot_be_written_changes_nothing(cluster: GroupC
     assert (committed, cluster.position(1)) == ([ErrorCode.NONE], 6)
 
 
-async def test_a_commit_on_its_way_goes_with_its_group(cluster: GroupCluster) -> None:
-    """It stands before the tombstones in the log: loaded again it must not bring the group back."""
+async def test_a_deletion_of_offsets_that_fails_does_not_end_the_deletion_of_the_group(cluster: GroupCluster) -> None:
+    """INV-23: a commit after the tombstones would be acknowledged, and removed with the group."""
+    await cluster.start_serving(1, 2)
+    cluster.commit(1, 5, partitions=(READ, SECOND))
+    await cluster.settle()
+    offsets_deleted = delete_offsets(cluster, READ)
+    cluster.pass_time(3)
+    group_deleted = delete_groups(cluster, GROUP)
+    cluster.pass_time(3)
+    assert (offsets_deleted, group_deleted) == ([(ErrorCode.NONE, {READ: ErrorCode.REQUEST_TIMED_OUT})], [])
+    assert cluster.commit(1, 6) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+
+
+async def test_a_pending_commit_is_deleted_with_its_group(cluster: GroupCluster) -> None:
+    """The commit is before the tombstones in the log: a load must not bring the group back."""
     await cluster.start_serving(1, 2)
     committed = cluster.commit(1, 5)
     answers = delete_groups(cluster, GROUP)
@@ -102,7 +115,7 @@ async def test_a_commit_on_its_way_goes_with_its_group(cluster: GroupCluster) ->
     assert listed(cluster, 2) == []
 
 
-async def test_offsets_of_a_group_without_members_are_deleted_and_the_last_takes_the_group(
+async def test_a_group_without_members_is_deleted_with_its_last_offset(
     cluster: GroupCluster,
 ) -> None:
     await cluster.start_serving(1)
@@ -116,7 +129,7 @@ async def test_offsets_of_a_group_without_members_are_deleted_and_the_last_takes
     assert delete_groups(cluster, GROUP) == [{GROUP: ErrorCode.GROUP_ID_NOT_FOUND}]
 
 
-async def test_offsets_of_a_topic_that_is_read_stay(cluster: GroupCluster) -> None:
+async def test_offsets_of_a_subscribed_topic_cannot_be_deleted(cluster: GroupCluster) -> None:
     await cluster.start_serving(1)
     await cluster.start_stable_group(1)
     cluster.commit(1, 5, "m", 1, partitions=(READ, ELSEWHERE))
@@ -128,7 +141,7 @@ async def test_offsets_of_a_topic_that_is_read_stay(cluster: GroupCluster) -> No
     assert delete_offsets(cluster, READ, group="workers") == [(ErrorCode.NON_EMPTY_GROUP, {})]
 
 
-async def test_offsets_of_a_deleted_topic_go(cluster: GroupCluster) -> None:
+async def test_offsets_of_a_deleted_topic_are_deleted(cluster: GroupCluster) -> None:
     await cluster.start_serving(1)
     cluster.commit(1, 5, partitions=(READ, ELSEWHERE))
     cluster.commit(1, 5, group="reads nothing else")
@@ -139,8 +152,8 @@ async def test_offsets_of_a_deleted_topic_go(cluster: GroupCluster) -> None:
     assert (cluster.position(1), cluster.position(1, ELSEWHERE)) == (None, 5)
 
 
-async def test_offsets_stay_while_nobody_says_that_their_topic_is_deleted(cluster: GroupCluster) -> None:
-    """A controller that could not read the topic's node names it in no full update."""
+async def test_offsets_stay_if_a_full_update_does_not_contain_their_topic(cluster: GroupCluster) -> None:
+    """A full update lacks a topic if the controller could not read its znode."""
     await cluster.start_serving(1)
     cluster.commit(1, 5, partitions=(READ, ELSEWHERE))
     known = cluster.topics.pop("t")
@@ -158,7 +171,7 @@ async def test_offsets_stay_while_nobody_says_that_their_topic_is_deleted(cluste
 
 
 async def test_offsets_and_groups_expire(cluster: GroupCluster) -> None:
-    """KIP-211: a week after the last commit, or after the last member leaves."""
+    """KIP-211: a week after the last commit, or after the last member has left."""
     await cluster.start_serving(1)
     await cluster.start_stable_group(1)
     cluster.commit(1, 5, "m", 1)
@@ -179,7 +192,7 @@ async def test_offsets_and_groups_expire(cluster: GroupCluster) -> None:
 
 
 def days_pass(cluster: GroupCluster, days: int) -> None:
-    """The clock jumps as if the broker had been there, and the next round of expiry comes."""
+    """Moves the clock without a gap for the lease, and starts the next round of expiry."""
     cluster.time.now += days * DAY_S
     cluster.nodes[1].lease._last_tick = cluster.time.now
     cluster.coordinators[1]._stood_still_s += days * DAY_S

@@ -1,4 +1,4 @@
-"""One heap for all deadlines: lazy, in pieces, and quiet while nobody may act."""
+"""One heap for all deadlines: updated lazily, worked off in slices, and paused with the lease."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.fake_time import FakeTime
 
 
 class Thing:
-    """Has a deadline, and a count of how often it was asked; each asking takes `work_s`."""
+    """Has a deadline, and counts its calls; each call takes `work_s`."""
 
     def __init__(self, deadline: float | None) -> None:
         self.deadline = deadline
@@ -47,14 +47,14 @@ def world() -> World:
     return World()
 
 
-def test_each_is_asked_when_it_is_due_and_never_before(world: World) -> None:
+def test_each_item_is_called_at_its_deadline_and_not_before(world: World) -> None:
     late, soon, never = world.add(5.0), world.add(1.0), world.add(None)
     world.time.advance(10)
     assert (late.asked, soon.asked, never.asked) == ([5.0], [1.0], [])
     assert world.time.armed() == 0
 
 
-def test_a_deadline_that_comes_nearer_is_seen(world: World) -> None:
+def test_an_item_is_called_earlier_if_its_deadline_moves_earlier(world: World) -> None:
     thing = world.add(50.0)
     thing.deadline = 2.0
     world.timers.schedule(thing)
@@ -62,8 +62,8 @@ def test_a_deadline_that_comes_nearer_is_seen(world: World) -> None:
     assert thing.asked == [2.0]
 
 
-def test_a_deadline_that_moved_away_is_asked_for_again(world: World) -> None:
-    """What a heartbeat does: the heap is not touched, the next asking finds the new deadline."""
+def test_an_item_whose_deadline_was_postponed_is_scheduled_again(world: World) -> None:
+    """A heartbeat does not touch the heap: the call at the old deadline finds the new one."""
     thing = world.add(3.0)
     thing.deadline = 8.0
     world.time.advance(5)
@@ -73,7 +73,7 @@ def test_a_deadline_that_moved_away_is_asked_for_again(world: World) -> None:
     assert len(world.timers) == 0
 
 
-def test_the_next_deadline_follows(world: World) -> None:
+def test_an_item_with_a_further_deadline_is_scheduled_again(world: World) -> None:
     thing = world.add(1.0)
     thing.then = 4.0
     world.time.advance(3)
@@ -82,7 +82,7 @@ def test_the_next_deadline_follows(world: World) -> None:
     assert thing.asked == [1.0, 4.0]
 
 
-def test_who_is_forgotten_is_not_asked(world: World) -> None:
+def test_a_forgotten_item_is_not_called(world: World) -> None:
     gone, other = world.add(1.0), world.add(2.0)
     world.timers.forget([gone])
     assert len(world.timers) == 1
@@ -90,7 +90,7 @@ def test_who_is_forgotten_is_not_asked(world: World) -> None:
     assert (gone.asked, other.asked) == ([], [2.0])
 
 
-def test_the_heap_does_not_keep_what_is_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_heap_does_not_keep_dropped_items(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timers, "STALE_MAX", 10)
     one = world.add(1000.0)
     for _ in range(100):
@@ -101,7 +101,7 @@ def test_the_heap_does_not_keep_what_is_gone(world: World, monkeypatch: pytest.M
     assert len(world.timers) <= 2 + 10 + 1
 
 
-def test_nobody_is_asked_while_held(world: World) -> None:
+def test_no_item_is_called_while_paused(world: World) -> None:
     thing = world.add(1.0)
     world.is_held = True
     world.time.advance(5)
@@ -112,7 +112,7 @@ def test_nobody_is_asked_while_held(world: World) -> None:
     assert thing.asked == [5.0]
 
 
-def test_many_that_are_due_at_once_let_others_go_on(world: World) -> None:
+def test_many_items_that_are_due_at_once_do_not_block_the_loop(world: World) -> None:
     world.work_s = SLICE_S / 4
     things = [world.add(1.0) for _ in range(100)]
     asked_before: list[int] = []
@@ -122,7 +122,7 @@ def test_many_that_are_due_at_once_let_others_go_on(world: World) -> None:
     assert 0 < asked_before[0] < 10
 
 
-def test_slices_leave_the_loop_to_others() -> None:
+def test_other_work_runs_between_slices() -> None:
     time = FakeTime(start=0.0)
     done: list[int] = []
 
@@ -137,7 +137,7 @@ def test_slices_leave_the_loop_to_others() -> None:
     assert done == [0, 1, 2, 3, 100, 4, -1]
 
 
-def test_slices_of_nothing_end_at_once() -> None:
+def test_sliced_work_without_items_ends_at_once() -> None:
     time = FakeTime()
     done: list[int] = []
     SlicedWork(time, time.monotonic).for_each([], done.append, lambda: done.append(-1))

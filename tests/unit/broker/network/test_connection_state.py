@@ -11,7 +11,7 @@ KINDS = ["ready", "silent", "late"]
 
 
 @given(st.permutations(range(8)), st.lists(st.sampled_from(KINDS), min_size=8, max_size=8))
-def test_any_order_of_answers_leaves_in_order(order: list[int], kinds: list[str]) -> None:
+def test_answers_leave_in_the_order_of_their_requests(order: list[int], kinds: list[str]) -> None:
     """A silent request has no answer (acks=0).
 
     A late answer is made in its turn and not before: a Metadata answer that waits behind a producer's tells what is true when it

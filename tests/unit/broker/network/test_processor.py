@@ -57,7 +57,7 @@ class Transport:
 
 
 class World:
-    """One channel, one processor, connections as needed. `handled` are the requests, in order; none is answered by itself."""
+    """One channel, one processor, connections as needed. `handled` has the requests in order; the test answers them."""
 
     def __init__(self, *, max_requests: int = 500, max_large_bytes: int = -1, limits: Limits = LIMITS) -> None:
         self.turns = Turns()
@@ -84,7 +84,7 @@ def world() -> World:
 
 
 def receive(connection: ClientConnection, transport: Transport, data: bytes, piece: int = 1 << 30) -> int:
-    """As the loop does: at most what the buffer takes, while reading is not paused. Returns how much was taken."""
+    """Delivers bytes as the loop does, until reading is paused. Returns how many bytes were received."""
     taken = 0
     while taken < len(data) and transport.is_reading and not transport.is_closed:
         buffer = connection.get_buffer(-1)
@@ -107,7 +107,7 @@ def frame(number: int, body: bytes = b"") -> bytes:
     st.lists(st.integers(0, 3 * RECEIVE_BUFFER_SIZE), min_size=1, max_size=8),
     st.sampled_from([7, 1000, 65_536, 1 << 20]),
 )
-def test_frames_come_out_whole_however_they_arrive(sizes: list[int], piece: int) -> None:
+def test_frames_are_complete_however_their_bytes_arrive(sizes: list[int], piece: int) -> None:
     world = World()
     connection, transport = world.connect()
     bodies = [bytes([n + 1]) * size for n, size in enumerate(sizes)]
@@ -122,7 +122,7 @@ def test_frames_come_out_whole_however_they_arrive(sizes: list[int], piece: int)
 
 
 @pytest.mark.parametrize("size", [-1, 0, -(2**31), LIMITS.frame_bytes_max + 1, 2**31 - 1])
-def test_impossible_sizes_close(world: World, size: int) -> None:
+def test_an_illegal_frame_size_closes_the_connection(world: World, size: int) -> None:
     """BAD-1, 2, 3"""
     connection, transport = world.connect()
     receive(connection, transport, struct.pack(">i", size) + b"abc")
@@ -132,7 +132,7 @@ def test_impossible_sizes_close(world: World, size: int) -> None:
     assert connection.state is ConnectionState.CLOSING
 
 
-def test_a_broken_header_closes_but_what_came_before_is_answered_no_more(world: World) -> None:
+def test_after_a_broken_header_earlier_requests_are_not_answered(world: World) -> None:
     connection, transport = world.connect()
     receive(connection, transport, frame(1) + struct.pack(">i", 3) + b"abc" + frame(2))
     world.turns.run()
@@ -182,7 +182,7 @@ def test_pipelined_requests_are_bounded_and_none_is_lost(world: World) -> None:
     assert world.ids() == list(range(35))
 
 
-def test_requests_wait_while_an_async_api_is_at_work(world: World) -> None:
+def test_requests_wait_while_an_async_api_is_running(world: World) -> None:
     connection, transport = world.connect()
     other, other_transport = world.connect()
     connection.hold |= Hold.ASYNC_API
@@ -197,7 +197,7 @@ def test_requests_wait_while_an_async_api_is_at_work(world: World) -> None:
     assert world.ids() == [3, 1, 2, 4]
 
 
-def test_a_client_that_does_not_read_gets_no_more_done(world: World) -> None:
+def test_requests_of_a_client_that_does_not_read_are_not_handled(world: World) -> None:
     connection, transport = world.connect()
     transport.unsent = WRITE_BUFFER_HIGH + 1
     connection.pause_writing()
@@ -211,8 +211,8 @@ def test_a_client_that_does_not_read_gets_no_more_done(world: World) -> None:
 
 
 @pytest.mark.parametrize(("room", "are_reading"), [(8, [True, False, False]), (3, [False, False, False])])
-def test_in_a_crowd_each_connection_has_a_request_at_a_time(room: int, are_reading: list[bool]) -> None:
-    """NET-2, BAD-5: who pipelines is not before the others; in a full queue nobody has another."""
+def test_in_a_crowded_queue_each_connection_has_one_request(room: int, are_reading: list[bool]) -> None:
+    """NET-2, BAD-5: a client that pipelines does not get ahead of others. A full queue takes no request."""
     world = World(max_requests=room)
     pairs = [world.connect() for _ in range(3)]
     for number, (connection, transport) in enumerate(pairs):
@@ -229,7 +229,7 @@ def test_in_a_crowd_each_connection_has_a_request_at_a_time(room: int, are_readi
 
 
 def test_the_connection_that_waits_longest_for_room_is_read_first() -> None:
-    """Ten that pipeline must not fill a queue of four again and again before the eleventh is read."""
+    """Ten connections that pipeline must not fill a queue of four again and again before the eleventh is read."""
     world = World(max_requests=4)
     pairs = [world.connect() for _ in range(11)]
     for number, (connection, transport) in enumerate(pairs):
@@ -246,8 +246,8 @@ def test_the_connection_that_waits_longest_for_room_is_read_first() -> None:
     assert order.index(1000) < 15
 
 
-def test_large_frames_share_a_bound_and_one_always_goes_on() -> None:
-    """NET-2: small requests pass meanwhile."""
+def test_large_frames_share_a_limit_and_the_oldest_is_always_read() -> None:
+    """NET-2: small requests are handled meanwhile."""
     world = World(max_large_bytes=300_000)
     first, first_transport = world.connect()
     second, second_transport = world.connect()
@@ -288,7 +288,7 @@ def test_large_frames_have_a_share_of_each_turn() -> None:
     assert len(of_turns) >= 3
 
 
-def test_a_large_frame_whose_connection_goes_gives_its_room_back() -> None:
+def test_a_large_frame_releases_its_room_when_its_connection_ends() -> None:
     world = World(max_large_bytes=300_000)
     connection, transport = world.connect()
     receive(connection, transport, frame(1, bytes(400_000))[:290_000])
@@ -317,7 +317,7 @@ def test_frames_and_connections_that_take_too_long_are_closed(world: World) -> N
     assert not waiting_transport.is_closed  # it waits for us
 
 
-def test_a_waiter_hears_once_that_its_connection_ended(world: World) -> None:
+def test_a_waiting_request_is_notified_once_when_its_connection_ends(world: World) -> None:
     connection, transport = world.connect()
     receive(connection, transport, frame(1) + frame(2))
     world.turns.run()

@@ -1,4 +1,4 @@
-"""`max.connections` on a listener that followers share with clients: it is never their limit (BAD-34)."""
+"""`max.connections` does not limit followers on a listener that they share with clients (BAD-34)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class World:
 
 
 @pytest.mark.parametrize("request_bytes", FOLLOWERS)
-def test_a_follower_comes_through_when_all_places_are_taken(request_bytes: bytes) -> None:
+def test_a_follower_is_accepted_when_the_connection_limit_is_reached(request_bytes: bytes) -> None:
     world = World(1)
     world.connect(API_VERSIONS)
     for _ in range(3):
@@ -78,7 +78,7 @@ def test_a_follower_comes_through_when_all_places_are_taken(request_bytes: bytes
 
 
 @pytest.mark.parametrize("request_bytes", OTHERS)
-def test_whoever_else_is_one_too_many_is_closed_before_its_first_request_is_handled(request_bytes: bytes) -> None:
+def test_others_above_the_limit_are_closed_before_their_first_request_is_handled(request_bytes: bytes) -> None:
     world = World(1)
     world.connect(API_VERSIONS)
     _, transport = world.connect(request_bytes)
@@ -86,7 +86,7 @@ def test_whoever_else_is_one_too_many_is_closed_before_its_first_request_is_hand
     assert len(world.handled) == 1
 
 
-def test_followers_take_no_places_of_clients() -> None:
+def test_followers_do_not_count_as_clients() -> None:
     world = World(2)
     followers = [world.connect(fetch(2, 200))[0] for _ in range(3)]
     clients = [world.connect(API_VERSIONS) for _ in range(3)]
@@ -105,10 +105,10 @@ def test_silent_connections_cannot_keep_followers_out() -> None:
     assert not world.connect(fetch(2, 200))[1].is_closed
 
 
-def test_who_only_claims_to_be_a_follower_cannot_have_any_number_of_connections(
+def test_connections_that_only_claim_to_be_a_followers_are_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A ListOffsets with somebody's replica id had a place beside `max.connections`, without an end."""
+    """A ListOffsets with any replica id makes a connection exempt from `max.connections`, so these are limited too."""
     monkeypatch.setattr(acceptor, "CLAIMED_MAX", 3)
     world = World(1)
     world.connect(API_VERSIONS)

@@ -34,7 +34,7 @@ def test_clients_have_no_more_than_their_share() -> None:
     assert "max.connections=7" in counts.take("later")
 
 
-def test_a_broker_too_many_takes_the_place_of_the_most_silent() -> None:
+def test_a_broker_above_the_limit_replaces_the_one_silent_for_longest() -> None:
     counts = ConnectionCounts(1, 1, shares_of(256))
     share = shares_of(256).brokers
     silent = Connection(counts, last_heard=1.0)
@@ -49,11 +49,11 @@ def test_a_broker_too_many_takes_the_place_of_the_most_silent() -> None:
     assert all(other.is_open for other in others)
 
 
-def test_the_control_planes_share_is_no_more_than_the_listener_takes() -> None:
+def test_the_control_planes_share_is_at_most_the_listeners_limit() -> None:
     assert shares_of(2**20).control <= connections.CONNECTIONS_MAX
 
 
-def test_limits_that_change_count_for_the_next_connection() -> None:
+def test_changed_limits_apply_to_the_next_connection() -> None:
     counts = ConnectionCounts(2, 2)
     assert counts.take("a") == counts.take("a") == ""
     assert "max.connections=2" in counts.take("b")

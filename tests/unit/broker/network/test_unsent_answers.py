@@ -1,4 +1,4 @@
-"""Clients that do not take their answers: what is held for them is bounded, and others go on (NET-2)."""
+"""Clients do not read their answers: the memory for these is bounded, and other clients are served (NET-2)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def begins(request: Request) -> bool:
 
 
 class FetchWorld(World):
-    """Each request is a fetch, answered at once with as much as there is room for, MIB at the least (one batch)."""
+    """Each request is a fetch. It is answered at once with as many bytes as there is room for, at least one batch of MIB."""
 
     def __init__(self, max_unsent: int = -1) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def test_pipelined_fetches_of_a_client_that_does_not_read_are_not_answered() -> 
     assert len(world.handled) == 2
 
 
-def test_small_answers_that_pile_up_stop_at_the_high_mark() -> None:
+def test_unread_small_answers_are_limited() -> None:
     world = World()
     connection, transport = connect_stuck(world)
     answered = 0
@@ -115,7 +115,7 @@ def test_all_connections_share_a_budget_and_answers_shrink_before_it_is_used_up(
     assert world.channel.unsent.total == 0
 
 
-def test_a_client_that_takes_next_to_nothing_is_disconnected_when_memory_is_short() -> None:
+def test_a_client_that_reads_next_to_nothing_is_disconnected_above_the_limit() -> None:
     world = FetchWorld(max_unsent=16 * MIB)
     slow = [connect_stuck(world) for _ in range(30)]
     for connection, transport in slow:
@@ -131,7 +131,7 @@ def test_a_client_that_takes_next_to_nothing_is_disconnected_when_memory_is_shor
     assert quick.is_open
 
 
-def test_a_client_that_takes_nothing_for_long_is_disconnected_in_any_case() -> None:
+def test_a_client_that_reads_nothing_for_long_is_always_disconnected() -> None:
     world = FetchWorld()
     stuck, trickling = connect_stuck(world), connect_stuck(world)
     for connection, transport in (stuck, trickling):
@@ -146,7 +146,7 @@ def test_a_client_that_takes_nothing_for_long_is_disconnected_in_any_case() -> N
 
 
 def test_one_fetch_of_a_connection_at_a_time() -> None:
-    """Those behind a parked fetch are not even read: all would be answered at once when it is."""
+    """Fetches behind a parked one wait: otherwise all would be answered at once with it."""
     world = World()
     connection, transport = world.connect()
     world.channel._handle = lambda request: world.handled.append(request) if begins(request) else None
@@ -158,7 +158,7 @@ def test_one_fetch_of_a_connection_at_a_time() -> None:
     assert world.ids() == [0, 1]
 
 
-def test_what_a_fetch_holds_before_its_answer_counts() -> None:
+def test_memory_reserved_for_the_answer_to_a_fetch_counts() -> None:
     world = World()
     connection, transport = world.connect()
     world.channel._handle = lambda request: world.handled.append(request) if begins(request) else None
@@ -232,7 +232,7 @@ def test_the_room_for_an_answer() -> None:
 
 
 def test_requests_stay_in_their_order_when_their_connection_becomes_heavy() -> None:
-    """Its line changes with the first large answer; others come first then."""
+    """After its first large answer the connection uses the heavy queue, and others come first."""
     world = World(limits=LIMITS._replace(in_flight_max=200))
     pairs = [world.connect() for _ in range(3)]
 
@@ -265,8 +265,8 @@ def test_requests_stay_in_their_order_when_their_connection_becomes_heavy() -> N
     assert not pairs[0][0].is_heavy
 
 
-def test_a_producer_is_not_behind_the_long_fetches_of_others() -> None:
-    """Each names hundreds of partitions: they wait in the line of the heavy connections."""
+def test_a_producer_does_not_wait_for_long_fetches_of_others() -> None:
+    """Each fetch lists hundreds of partitions, so it waits in the heavy queue."""
     world = World()
     pairs = [world.connect() for _ in range(30)]
     producer, producers_transport = world.connect()

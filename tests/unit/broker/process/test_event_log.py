@@ -1,4 +1,4 @@
-"""The event log: whole lines, rotated, and a disk that refuses for a while."""
+"""The event log: whole lines, rotation, and a disk that fails for a while."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def kinds(path: Path) -> list[str]:
     return [row["kind"] for row in events_of(path)]
 
 
-def test_a_full_file_is_put_aside_and_only_so_many_are_kept(path: Path) -> None:
+def test_a_full_file_is_rotated_and_few_old_files_are_kept(path: Path) -> None:
     events = EventLog(path, FakeTime(), SMALL)
     for number in range(100):
         events.write("filler", number=number)
@@ -37,7 +37,7 @@ def test_a_full_file_is_put_aside_and_only_so_many_are_kept(path: Path) -> None:
     assert numbers == list(range(numbers[0], 100))
 
 
-def test_a_reader_goes_on_over_a_rotation(path: Path) -> None:
+def test_a_reader_continues_across_a_rotation(path: Path) -> None:
     events = EventLog(path, FakeTime(), Rotation(300, 9))
     reader, seen = LogReader(path), []
     for number in range(60):
@@ -79,7 +79,7 @@ def test_a_write_error_is_reported_once_and_writing_continues_when_the_disk_work
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
 
 
-def test_a_torn_line_spoils_no_other(path: Path) -> None:
+def test_the_next_line_does_not_continue_a_torn_line(path: Path) -> None:
     path.write_bytes(b'{"kind":"torn')
     EventLog(path, FakeTime()).write("whole")
     assert kinds(path) == ["whole"]
@@ -103,6 +103,6 @@ def test_each_line_is_json_in_ascii(path: Path, value: object) -> None:
     assert line.decode("ascii").isprintable()
 
 
-def test_others_do_not_read_it(path: Path) -> None:
+def test_other_users_cannot_read_the_file(path: Path) -> None:
     RotatedFile(path, SMALL).append(b"x\n")
     assert path.stat().st_mode & 0o007 == 0

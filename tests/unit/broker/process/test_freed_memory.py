@@ -1,4 +1,4 @@
-"""What large requests have freed goes back to the kernel: an operator who looks at the process sees its true size."""
+"""Memory that large requests freed is returned to the kernel, so an operator sees the true size of the process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
     ],
     ids=["as before", "grown", "still in use"],
 )
-async def test_it_is_tried_while_the_process_is_larger(
+async def test_the_heap_is_trimmed_while_the_process_is_larger(
     sizes: list[int], times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trimmed: list[int] = []

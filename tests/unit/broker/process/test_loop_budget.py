@@ -13,7 +13,7 @@ async def work(budget: LoopBudget, clock: FakeTime, name: str, pieces: int, log:
         await budget.pause()
 
 
-async def test_several_works_together_take_one_slice_of_a_turn_and_each_gets_its_share() -> None:
+async def test_several_tasks_together_take_one_slice_of_a_turn_and_share_it() -> None:
     clock = FakeTime()
     budget = LoopBudget(asyncio.get_running_loop(), clock.monotonic)
     log: list[str] = []
@@ -30,7 +30,7 @@ async def test_several_works_together_take_one_slice_of_a_turn_and_each_gets_its
     assert all(at_half.count(name) >= 5 for name in "abc")
 
 
-async def test_a_cancelled_work_does_not_hold_up_the_others() -> None:
+async def test_a_cancelled_task_does_not_delay_the_others() -> None:
     clock = FakeTime()
     budget = LoopBudget(asyncio.get_running_loop(), clock.monotonic)
     log: list[str] = []

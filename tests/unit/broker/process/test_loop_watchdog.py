@@ -21,7 +21,7 @@ from tests.support.fake_time import FakeTime
         (0.01, 0.02, 0.0),
     ],
 )
-def test_a_turn_is_how_late_the_tick_is_without_the_time_that_other_processes_had(
+def test_a_turn_lasts_as_long_as_the_tick_is_late_without_the_run_delay(
     late_s: float, taken_s: float, held_s: float
 ) -> None:
     events: list[dict[str, Any]] = []

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from broker.process import metrics
 from broker.process.loop_watchdog import TurnTimes
-from broker.process.metrics import REQUESTS_MAX, MetricsServer
+from broker.process.metrics import CONNECTIONS_MAX, MetricsServer
 from broker.settings.config import ConfigError
 from broker.settings.listeners import metrics_listener
 
@@ -31,11 +31,11 @@ def test_the_page_shows_the_turns_of_the_loop() -> None:
     assert "process_resident_memory_bytes" in families
 
 
-def test_those_who_only_connect_are_few_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each took a thread, for as long as it liked."""
+def test_silent_connections_are_limited_in_number_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each connection takes a thread."""
     monkeypatch.setattr(metrics._Handler, "timeout", 0.3)
     server = MetricsServer("127.0.0.1", 0, TurnTimes())
-    idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3 * REQUESTS_MAX)]
+    idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3 * CONNECTIONS_MAX)]
     try:
         for connection in idle:
             connection.settimeout(10)
@@ -49,6 +49,6 @@ def test_those_who_only_connect_are_few_and_not_for_long(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("text", ["9404", ":9404", "localhost:", "localhost:http", "localhost:99999", "localhost:²"])
-def test_an_address_that_is_none_is_refused(text: str) -> None:
+def test_an_illegal_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"metrics\.listener"):
         metrics_listener(text)

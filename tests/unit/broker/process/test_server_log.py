@@ -1,4 +1,4 @@
-"""The server log: no line is forged, none repeats without end, and the file does not grow without end."""
+"""The server log: clients can forge no line, repeated lines are limited, and so is the size of the file."""
 
 from __future__ import annotations
 
@@ -55,26 +55,26 @@ def test_lines_of_one_kind_are_limited_and_counted() -> None:
     assert admitted.count(None) == 10_000 - BURST
     other = logging.LogRecord("broker.x", logging.INFO, "x.py", 8, "another kind", None, None)
     assert limit.admit(other) == 0, "other kinds are not held up"
-    (told,) = limit.left_out()
+    (told,) = limit.omitted()
     assert told.getMessage() == "and 9,900 more lines like this one: closing %s"
-    assert limit.left_out() == []
+    assert limit.omitted() == []
     for _ in range(50):
         limit.admit(record("closing"))
     time.now += 3
     assert [limit.admit(record("closing")) for _ in range(4)] == [50, 0, 0, None]
 
 
-def test_a_flood_writes_few_lines_and_says_how_many_it_left_out(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_flood_writes_few_lines_and_says_how_many_it_omitted(capfd: pytest.CaptureFixture[str]) -> None:
     handler = ServerLogHandler()
     for number in range(5000):
         handler.handle(record("closing the connection of %s", number))
-    handler.tell_left_out()
+    handler.report_omitted()
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == BURST + 1
     assert "and 4,900 more lines like this one" in lines[-1]
 
 
-def test_a_message_that_cannot_be_made_raises_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_message_that_cannot_be_formatted_raises_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     ServerLogHandler().handle(record("%d\n", "no number"))
     assert "this message cannot be formatted:" in capfd.readouterr().err
 
@@ -95,7 +95,7 @@ def test_a_write_error_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert told == ["full"]
 
 
-def test_the_file_is_rotated_with_what_others_print(tmp_path: Path) -> None:
+def test_the_file_is_rotated_with_the_output_of_libraries(tmp_path: Path) -> None:
     """In a process of its own: the handler takes its descriptors 1 and 2."""
     path = tmp_path / "server.log"
     code = (

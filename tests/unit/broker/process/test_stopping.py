@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 
 import pytest
 
+from broker.main import Broker
 from broker.process import stopping
+from broker.process.clock import SystemClock
 from broker.process.stopping import StopTime, unless_stopped
+from broker.settings.config import BrokerConfig
+from broker.storage.directories.log_directory import LogDirectoryError
 
 FOREVER = 3600.0
 
@@ -27,7 +32,7 @@ async def test_work_is_cancelled_by_a_stop() -> None:
     assert ended.is_set()
 
 
-async def test_work_that_ends_or_fails_first() -> None:
+async def test_work_that_ends_or_fails_before_the_stop() -> None:
     async def fine() -> None: ...
 
     async def failing() -> None:
@@ -41,7 +46,7 @@ async def test_work_that_ends_or_fails_first() -> None:
 async def test_all_steps_together_end_in_time(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A controller that does not answer, a disk that hangs, a ZooKeeper that is away: each gets its share, and no more."""
+    """A controller that does not answer, a disk that hangs, a ZooKeeper that is away: each step gets only its share of the time."""
     monkeypatch.setattr(stopping, "FAREWELL_S", 0.1)
     stop_time = StopTime(0.4, asyncio.get_running_loop().time)
     stop_time.begin()
@@ -56,7 +61,7 @@ async def test_all_steps_together_end_in_time(
     assert "flushing: not done within broker.stop.timeout.ms=400" in caplog.text
 
 
-async def test_a_person_who_hurries_ends_the_hand_over() -> None:
+async def test_hurry_ends_the_hand_over() -> None:
     stop_time = StopTime(FOREVER, asyncio.get_running_loop().time)
     stop_time.begin()
     asyncio.get_running_loop().call_later(0.01, stop_time.hurry)
@@ -64,7 +69,7 @@ async def test_a_person_who_hurries_ends_the_hand_over() -> None:
     stop_time.over()
 
 
-async def test_a_hand_over_that_fails_ends_no_stop(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_hand_over_that_fails_does_not_end_the_stop(caplog: pytest.LogCaptureFixture) -> None:
     async def failing() -> None:
         raise ValueError("odd")
 
@@ -73,3 +78,17 @@ async def test_a_hand_over_that_fails_ends_no_stop(caplog: pytest.LogCaptureFixt
     await stop_time.hand_over(failing())
     stop_time.over()
     assert "could not be handed over" in caplog.text
+
+
+async def test_a_broker_whose_disks_fail_during_the_start_ends_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(BrokerConfig(broker_id=1, log_dirs=str(tmp_path)), SystemClock(), None)
+
+    async def opening() -> None:
+        broker._all_log_directories_failed()
+        await asyncio.sleep(FOREVER)
+
+    monkeypatch.setattr(broker, "_open", opening)
+    with pytest.raises(LogDirectoryError, match="all log directories have failed"):
+        await broker.run(asyncio.Event())

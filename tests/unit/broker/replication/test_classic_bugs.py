@@ -43,7 +43,7 @@ async def test_bug_12_an_answer_for_another_offset_is_void(cluster: Cluster) -> 
     assert cluster.nodes[2].records() == ["a", "b", "c"]
 
 
-async def test_bug_12_pieces_of_an_answer_do_not_outlive_a_cut(
+async def test_bug_12_after_a_cut_the_rest_of_an_answer_is_not_appended(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log is cut between two pieces of one answer, in the same epoch: the next piece would leave a hole."""
@@ -93,7 +93,7 @@ async def test_bug_12_an_offset_out_of_range_is_checked_again(
 
 
 class MovingPartition(Partition):
-    """Whenever its high watermark is read, it has moved by the next read."""
+    """Its high watermark moves after every read of it."""
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
@@ -117,8 +117,8 @@ async def test_bug_19_the_high_watermark_is_read_once(cluster: Cluster) -> None:
     assert data.high_watermark <= data.last_stable_offset
 
 
-async def test_bug_19_divergence_comes_before_the_high_watermark(cluster: Cluster) -> None:
-    """A follower's log diverges below the leader's HW: the HW in that answer is not for what the follower has."""
+async def test_bug_19_a_diverged_follower_ignores_the_high_watermark_of_the_answer(cluster: Cluster) -> None:
+    """The follower's log diverges below the leader's HW: its records above the divergence are not committed."""
     await cluster.start_led(1, 2, 3)
     await cluster.replicate()
     cluster.produce(1, "x")
@@ -142,15 +142,15 @@ async def test_bug_19_divergence_comes_before_the_high_watermark(cluster: Cluste
     assert follower.records() == ["x", "theirs"]
 
 
-async def test_bug_22_a_sole_member_acknowledges_at_once(cluster: Cluster) -> None:
+async def test_bug_22_a_leader_alone_in_the_isr_acknowledges_at_once(cluster: Cluster) -> None:
     """No fetch moves the high watermark, so the append moves it."""
     await cluster.start_led(1, 2, isr=(1,))
     assert cluster.produce(1, "a")[0].error == ErrorCode.NONE
     assert cluster.nodes[1].partition().high_watermark == 1
 
 
-async def test_bug_22_a_new_leader_alone_in_the_isr_commits_what_it_has(cluster: Cluster) -> None:
-    """Consumers see it without any produce."""
+async def test_bug_22_a_new_leader_alone_in_the_isr_commits_all_its_records(cluster: Cluster) -> None:
+    """Consumers see these records before another append."""
     await cluster.start_led(1, 2)
     await cluster.replicate()
     cluster.produce(1, "a", acks=1)
@@ -161,7 +161,7 @@ async def test_bug_22_a_new_leader_alone_in_the_isr_commits_what_it_has(cluster:
     assert values_of(cluster.consume(2, 0)[0]) == ["a"]
 
 
-async def test_bug_22_a_dead_broker_outside_the_isr_does_not_hold_the_high_watermark(cluster: Cluster) -> None:
+async def test_bug_22_the_high_watermark_does_not_wait_for_a_dead_broker_outside_the_isr(cluster: Cluster) -> None:
     await cluster.start_led(1, 2, isr=(1,))
     cluster.produce(1, "a")
     cluster.follower_fetch(1, 2, 0, epoch=0)

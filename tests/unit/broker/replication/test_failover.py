@@ -58,10 +58,10 @@ async def test_only_the_current_life_of_a_live_broker_may_join(cluster: Cluster)
 
 
 @pytest.mark.parametrize("is_registered", [True, False])
-async def test_a_broker_epoch_that_nobody_told_of_moves_nothing_and_locks_nobody_out(
+async def test_a_claimed_newer_broker_epoch_is_not_recorded_and_does_not_lock_out_the_broker(
     cluster: Cluster, is_registered: bool
 ) -> None:
-    """BAD-28, INV-12: any client can claim to be a replica, in a life that is yet to come."""
+    """BAD-28, INV-12: any client can claim to be a replica in a later life."""
     await cluster.start_led(1, 2)
     life = cluster.nodes[2].epoch
     if not is_registered:
@@ -78,11 +78,11 @@ async def test_a_broker_epoch_that_nobody_told_of_moves_nothing_and_locks_nobody
     cluster.follower_fetch(1, 2, 1, epoch=0)
     assert answer[0].error == ErrorCode.NONE
     cluster.lead(1, 1, (1, 2), to=(1,))
-    assert partition.followers[2].broker_epoch == -1, "what is known of a follower is of one leader epoch"
+    assert partition.followers[2].broker_epoch == -1, "a new leader epoch forgets the follower's fetches"
 
 
-async def test_the_old_leader_cuts_what_nobody_else_has(cluster: Cluster) -> None:
-    """REP-6, INV-5, BUG-13, BUG-15: also an epoch of its own without records."""
+async def test_the_old_leader_cuts_records_that_only_it_has(cluster: Cluster) -> None:
+    """REP-6, INV-5, BUG-13, BUG-15: it also cuts an epoch without records."""
     await cluster.start_led(1, 2)
     await cluster.replicate()
     cluster.produce(1, "both")
@@ -99,8 +99,8 @@ async def test_the_old_leader_cuts_what_nobody_else_has(cluster: Cluster) -> Non
     assert cluster.nodes[1].records() == cluster.nodes[2].records() == ["both", "new", "last"]
 
 
-async def test_a_leader_that_missed_an_epoch_forgets_what_its_followers_had(cluster: Cluster) -> None:
-    """INV-12: 3 had both records, cut them for 2, and 1 leads again without having heard of 2's epoch."""
+async def test_a_leader_that_missed_an_epoch_forgets_its_followers_positions(cluster: Cluster) -> None:
+    """INV-12: broker 3 had both records and cut them for leader 2. Broker 1 leads again without knowing of leader 2's epoch."""
     await cluster.start_led(1, 2, 3)
     await cluster.replicate()
     answer = cluster.produce(1, "a", "b")
@@ -119,7 +119,7 @@ async def test_a_leader_that_missed_an_epoch_forgets_what_its_followers_had(clus
 
 @pytest.mark.usefixtures("a_pause_after_each_piece")
 @pytest.mark.parametrize("new_leader", [None, 1, 3])
-async def test_a_follower_catches_up_in_slices_and_looks_again_after_each(
+async def test_a_follower_appends_in_slices_and_checks_again_after_each(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, new_leader: int | None
 ) -> None:
     """NET-4, BUG-12: ten megabytes of small batches held the loop for a quarter of a second. In between others have their
@@ -166,8 +166,8 @@ async def test_many_epoch_questions_are_asked_in_several_rounds(
         assert [fetcher.phase_of(tp) for tp in partitions].count(Phase.WAITING) == fetched
 
 
-async def test_a_partition_that_fails_is_set_aside_and_tried_again(cluster: Cluster) -> None:
-    """REP-9: here the leader does not know yet that it leads."""
+async def test_a_partition_that_fails_is_paused_and_retried(cluster: Cluster) -> None:
+    """REP-9: here because the leader does not know yet that it leads."""
     await cluster.start(1, 2)
     cluster.lead(1, 0, (1, 2), to=(2,))
     await cluster.replicate(2)
@@ -182,7 +182,7 @@ async def test_a_partition_that_fails_is_set_aside_and_tried_again(cluster: Clus
     assert fetcher.phase_of(TP) is Phase.IN_SYNC
 
 
-async def test_a_follower_behind_the_log_start_begins_there(cluster: Cluster) -> None:
+async def test_a_follower_below_the_leaders_log_start_starts_there(cluster: Cluster) -> None:
     await cluster.start_led(1, 2, isr=(1,))
     cluster.cuts = {(2, 1)}
     for value in "abc":
@@ -223,11 +223,11 @@ class RandomRun:
     def acknowledged(self) -> set[str]:
         return {value for value, answer in self.produced.items() if answer and answer[0].error == ErrorCode.NONE}
 
-    def elect(self, isr: list[int], *, told: tuple[int, ...] = BROKERS) -> None:
-        """A live member of the ISR leads in a new epoch. Only `told` and the leader hear of it."""
+    def elect(self, isr: list[int], *, informed: tuple[int, ...] = BROKERS) -> None:
+        """A live member of the ISR leads in a new epoch. Only `informed` and the leader learn of it."""
         leader = self.dice.choice(isr)
         epoch = self.cluster.isr.states[TP].leader_epoch + 1
-        self.cluster.lead(leader, epoch, tuple(isr), to=(leader, *(b for b in told if b != leader)))
+        self.cluster.lead(leader, epoch, tuple(isr), to=(leader, *(b for b in informed if b != leader)))
 
     async def act(self, action: str, step: int) -> None:
         cluster, dice = self.cluster, self.dice
@@ -249,7 +249,7 @@ class RandomRun:
             case "heal":
                 cluster.cuts = set()
             case "move":
-                self.elect(live, told=tuple(broker for broker in BROKERS if dice.random() < 0.7))
+                self.elect(live, informed=tuple(broker for broker in BROKERS if dice.random() < 0.7))
             case "kill" if len(live) > 1:
                 victim = dice.choice(live)
                 cluster.kill(victim)

@@ -32,7 +32,7 @@ LOST_BEFORE, LOST_AFTER = "lost before it was applied", "applied, the answer los
 
 @dataclass
 class FakeZooKeeper:
-    """Partition states and brokers (id -> czxid); `faults` are taken by the next multis, one each."""
+    """Partition states and brokers (id -> czxid). Each multi has the next of `faults`."""
 
     states: dict[str, LeaderAndIsr]
     brokers: dict[int, int]
@@ -95,7 +95,7 @@ def _stat(version: int, czxid: int = 1) -> Stat:
 async def propose(
     zk: FakeZooKeeper, isr: tuple[int, ...], newcomers: dict[int, int] | None = None, *, wanted: bool = True
 ) -> list[IsrResult]:
-    """Proposes once, and waits until it is done and announced."""
+    """Proposes once, and waits until the change is written and announced."""
     updates = IsrUpdates(zk, EventLog(None, FakeTime()), retry_s=0, announce_after_s=0)
     results: list[IsrResult] = []
     proposed = OLD._replace(isr=isr)
@@ -117,7 +117,7 @@ async def test_a_write_commits_and_is_announced() -> None:
 
 
 async def test_very_many_changes_are_announced_in_several_nodes() -> None:
-    """One node for all could be larger than ZooKeeper takes, and would be tried for ever."""
+    """A single znode could be larger than ZooKeeper accepts, and its creation would be retried forever."""
     partitions = [TopicPartition("t" * 249, number) for number in range(4000)]
     zk = FakeZooKeeper({PartitionStateZNode.path(tp): OLD for tp in partitions}, {1: 101, 2: 102})
 
@@ -132,7 +132,7 @@ async def test_very_many_changes_are_announced_in_several_nodes() -> None:
 @pytest.mark.parametrize("fault", [LOST_BEFORE, LOST_AFTER])
 @pytest.mark.parametrize("reads_fail", [0, 3])
 async def test_a_lost_connection_is_resolved_by_reading_again(fault: str, reads_fail: int) -> None:
-    """BUG-5, FLT-19: applied once in either case, and the version is known."""
+    """BUG-5, FLT-19: in either case the write is applied once, and its version is known."""
     zk = zookeeper(faults=[fault], reads_fail=reads_fail)
     (result,) = await propose(zk, (1,))
     assert result == IsrResult(IsrOutcome.COMMITTED, OLD._replace(isr=(1,), zk_version=11))
@@ -154,7 +154,7 @@ MINE = OLD._replace(isr=(1,), zk_version=11)
         pytest.param(OLD, {**ALL, 3: 999}, IsrOutcome.REFUSED, id="BUG-23: a newcomer that bounced"),
     ],
 )
-async def test_what_zookeeper_has_is_not_replaced(
+async def test_the_state_in_zookeeper_is_not_replaced(
     found: LeaderAndIsr | None, brokers: dict[int, int], outcome: IsrOutcome
 ) -> None:
     zk = zookeeper(brokers=brokers)
@@ -167,7 +167,7 @@ async def test_what_zookeeper_has_is_not_replaced(
     assert bool(zk.announced) is (outcome is IsrOutcome.COMMITTED)
 
 
-async def test_a_newcomer_that_bounces_during_the_write_is_told() -> None:
+async def test_a_newcomer_that_bounces_during_the_write_is_reported() -> None:
     zk = zookeeper()
     read = zk.exists
 
@@ -181,7 +181,23 @@ async def test_a_newcomer_that_bounces_during_the_write_is_told() -> None:
     assert (result.outcome, result.doubtful) == (IsrOutcome.COMMITTED, (3,))
 
 
-async def test_what_is_not_wanted_any_more_is_not_written() -> None:
+@pytest.mark.parametrize("fault", [LOST_BEFORE, LOST_AFTER])
+async def test_a_newcomer_that_bounces_is_reported_after_a_lost_answer_too(fault: str) -> None:
+    zk = zookeeper(faults=[fault])
+    write = zk.multi_many
+
+    async def write_then_bounce(batches: Sequence[Sequence[Op]]) -> list[list[OpResult] | ZkError]:
+        results = await write(batches)
+        if zk.writes:
+            zk.brokers[3] = 999
+        return results
+
+    zk.multi_many = write_then_bounce  # type: ignore[method-assign]
+    (result,) = await propose(zk, (1, 2, 3), {3: 103})
+    assert (result.outcome, result.doubtful) == (IsrOutcome.COMMITTED, (3,))
+
+
+async def test_a_proposal_that_is_no_longer_wanted_is_not_written() -> None:
     zk = zookeeper()
     assert await propose(zk, (1,), wanted=False) == []
     assert zk.writes == 0

@@ -1,4 +1,4 @@
-"""An emptied disk under a member of the ISR: no empty log stands for its records (FLT-33, INV-1, REP-7)."""
+"""An emptied disk of a member of the ISR: no empty log replaces its records (FLT-33, INV-1, REP-7)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def state(leader: int, isr: tuple[int, ...], epoch: int, *, is_new: bool = False
 
 
 @pytest.mark.parametrize("leader", [1, 2, -1])
-async def test_a_member_of_the_isr_makes_no_log_in_the_place_of_one_that_is_lost(cluster: Cluster, leader: int) -> None:
-    """In any role. Nor in its next life, whose disk has a `meta.properties`. Once it is out of the ISR it starts empty."""
+async def test_a_member_of_the_isr_does_not_replace_a_lost_log_with_an_empty_log(cluster: Cluster, leader: int) -> None:
+    """In any role, and also after a restart, when the disk has a `meta.properties`. Out of the ISR, the replica starts empty."""
 
     node = await start(cluster, wipe=True)
     refused = state(leader, (1, 2), 3)
@@ -48,14 +48,16 @@ async def test_the_next_life_with_the_emptied_disk_refuses_too(cluster: Cluster)
     cluster.kill(1)
     node = await start(cluster)
     assert send(node, state(1, (1,), 3), OLD) == [ErrorCode.REPLICA_NOT_AVAILABLE]
-    assert send(node, state(1, (1,), 4, is_new=True), OLD) == [], "a person has decided"
+    assert send(node, state(1, (1,), 4, is_new=True), OLD) == [], "after a person has decided"
     cluster.kill(1)
     node = await start(cluster)
     assert send(node, state(1, (1,), 5), OLD) == []
 
 
 @pytest.mark.parametrize(("epoch", "is_new"), [(0, True), (0, False), (3, False)])
-async def test_a_partition_younger_than_the_disk_was_never_made(cluster: Cluster, epoch: int, is_new: bool) -> None:
+async def test_the_log_of_a_partition_younger_than_the_disk_was_never_created(
+    cluster: Cluster, epoch: int, is_new: bool
+) -> None:
     """The broker died between the creation of the topic and its first LeaderAndIsr."""
     await start(cluster)
     cluster.kill(1)
@@ -63,8 +65,8 @@ async def test_a_partition_younger_than_the_disk_was_never_made(cluster: Cluster
     assert send(node, state(1, (1,), epoch, is_new=is_new), YOUNG) == []
 
 
-async def test_while_a_log_directory_is_offline_the_log_may_be_there(cluster: Cluster) -> None:
-    """KIP-112: a disk that failed is repaired; nobody is asked to give up its records."""
+async def test_a_missing_log_may_be_in_an_offline_directory(cluster: Cluster) -> None:
+    """KIP-112: a failed disk may be repaired, so its records are not given up."""
 
     cluster.disks = 2
     node = await start(cluster, wipe=True)

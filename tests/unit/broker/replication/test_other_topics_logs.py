@@ -83,12 +83,12 @@ async def test_a_follower_with_another_topics_log_keeps_it_aside_and_copies_agai
 async def test_an_empty_log_never_stands_for_a_member_of_the_isr(
     cluster: Cluster, metadata: bytes, leader: int
 ) -> None:
-    """INV-1: it would truncate the others as leader, or move the high watermark as follower."""
+    """INV-1: as leader it would make the others truncate, as follower it would move the high watermark."""
     node = await restarted_with(cluster, 2, metadata)
     (refused,) = cluster.lead(leader, 1, (1, 2), is_new=False)[2].partitions
-    assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR, "so the controller takes it for an offline replica"
+    assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR, "an error, so the controller treats the replica as offline"
     assert node.manager.partitions.get(TP) is None
-    assert metadata_of(cluster, 2).read_bytes() == metadata, "left as it is"
+    assert metadata_of(cluster, 2).read_bytes() == metadata, "the file is not changed"
     assert strays(cluster, 2) == []
     # Others lead without it. With the next LeaderAndIsr it starts empty.
     node = await restarted_with(cluster, 2, metadata)
@@ -98,8 +98,8 @@ async def test_an_empty_log_never_stands_for_a_member_of_the_isr(
     assert len(strays(cluster, 2)) == 1
 
 
-async def test_a_new_topic_does_not_take_what_an_earlier_one_left(cluster: Cluster) -> None:
-    """FLT-36: the replicas of a new topic are in the ISR from the first, and empty. Its epochs start at 0 again."""
+async def test_a_new_topic_does_not_use_the_log_of_an_earlier_topic(cluster: Cluster) -> None:
+    """FLT-36: the replicas of a new topic are empty and in the ISR from the start. Its epochs start at 0 again."""
     cluster.lead(1, 3, (1, 2))
     cluster.lead(1, 0, (1, 2), topic_id=OTHER_ID)
     assert cluster.nodes[1].records() == cluster.nodes[2].records() == []
@@ -110,8 +110,8 @@ async def test_a_new_topic_does_not_take_what_an_earlier_one_left(cluster: Clust
     assert cluster.nodes[1].records() == ["new"]
 
 
-async def test_a_flipped_bit_makes_no_stray(cluster: Cluster) -> None:
-    """LAI-6: a replica that is not named, but known to the controller as of this broker, stays."""
+async def test_a_replica_with_a_flipped_bit_in_its_topic_id_is_not_removed_as_a_stray(cluster: Cluster) -> None:
+    """LAI-6: a full LeaderAndIsr does not name the replica, but the metadata has it on this broker."""
     broken = bytearray(topic_ids.encode(TOPIC_ID))
     broken[-1] ^= 1
     node = await restarted_with(cluster, 1, bytes(broken))
@@ -125,7 +125,9 @@ async def test_a_flipped_bit_makes_no_stray(cluster: Cluster) -> None:
     assert node.records() == ["a", "b"]
 
 
-async def test_a_disk_that_does_not_tell_the_id_has_failed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_on_which_the_topic_id_cannot_be_read_has_failed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """LOG-6: EIO is no reason to start empty."""
     node = await restarted_with(cluster, 2, topic_ids.encode(OTHER_ID))
 

@@ -13,7 +13,7 @@ DONE = ErrorCode.NONE
 
 
 async def with_records(cluster: Cluster, count: int = 5) -> None:
-    """Broker 1 leads, all three have `count` records and know that these are committed."""
+    """Broker 1 leads. All three brokers have `count` records and know that they are committed."""
     await cluster.start_led(1, 2, 3)
     for number in range(count):
         cluster.produce(1, str(number))
@@ -86,7 +86,7 @@ async def test_an_unknown_partition(cluster: Cluster) -> None:
     assert answer == {TP: RecordDeletion(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)}
 
 
-async def test_the_dead_are_not_waited_for(cluster: Cluster) -> None:
+async def test_a_deletion_does_not_wait_for_dead_replicas(cluster: Cluster) -> None:
     await with_records(cluster)
     answer = delete(cluster, 1, 3)
     await cluster.replicate(2, rounds=2)
@@ -95,8 +95,8 @@ async def test_the_dead_are_not_waited_for(cluster: Cluster) -> None:
     assert answer == [RecordDeletion(DONE, 3)]
 
 
-async def test_a_replica_that_does_not_come(cluster: Cluster) -> None:
-    """What was deleted stays deleted; the answer says that not all have followed, and how far they are."""
+async def test_a_live_replica_that_does_not_fetch_causes_a_timeout(cluster: Cluster) -> None:
+    """The records stay deleted at the leader. The answer is REQUEST_TIMED_OUT, with the low watermark so far."""
     await with_records(cluster)
     answer = delete(cluster, 1, 3, timeout_s=2.0)
     await cluster.replicate(2, rounds=2)
@@ -105,15 +105,15 @@ async def test_a_replica_that_does_not_come(cluster: Cluster) -> None:
     assert starts(cluster) == {1: 3, 2: 3, 3: 0}
 
 
-async def test_the_leadership_goes_meanwhile(cluster: Cluster) -> None:
+async def test_a_lost_leadership_answers_the_deletion(cluster: Cluster) -> None:
     await with_records(cluster)
     answer = delete(cluster, 1, 3)
     cluster.lead(2, 1, (1, 2, 3))
     assert answer == [RecordDeletion(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
 
 
-async def test_the_same_leader_in_a_new_epoch_goes_on(cluster: Cluster) -> None:
-    """Followers of an earlier epoch count no more (INV-12): they are waited for again."""
+async def test_a_deletion_continues_in_a_new_epoch_of_the_same_leader(cluster: Cluster) -> None:
+    """Fetches of an earlier epoch no longer count (INV-12): the deletion waits for the followers again."""
     await with_records(cluster)
     answer = delete(cluster, 1, 3)
     await cluster.replicate(2, rounds=2)
@@ -124,7 +124,7 @@ async def test_the_same_leader_in_a_new_epoch_goes_on(cluster: Cluster) -> None:
     assert answer == [RecordDeletion(DONE, 3)]
 
 
-async def test_a_leader_that_stood_still_promises_nothing(cluster: Cluster) -> None:
+async def test_a_leader_that_stood_still_acknowledges_no_deletion(cluster: Cluster) -> None:
     """FLT-6."""
     await with_records(cluster)
     cluster.nodes[1].lease.tick(cluster.nodes[1].epoch)
@@ -134,7 +134,7 @@ async def test_a_leader_that_stood_still_promises_nothing(cluster: Cluster) -> N
 
 
 async def test_parked_fetches_of_followers_are_answered_at_once(cluster: Cluster) -> None:
-    """Or the deletion would take as long as a fetch may wait."""
+    """Otherwise the deletion would wait until the fetches time out."""
     await with_records(cluster)
     parked = [cluster.follower_fetch(1, follower, 5, epoch=0, max_wait_ms=500) for follower in (2, 3)]
     consumer = cluster.consume(1, 5, max_wait_ms=500)

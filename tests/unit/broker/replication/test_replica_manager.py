@@ -24,7 +24,7 @@ def error_of(answer: list[FetchPartitionData]) -> ErrorCode:
 
 
 async def test_acks_all_waits_for_the_whole_isr(cluster: Cluster) -> None:
-    """REP-1, REP-4: append, fetch, fetch again, acknowledged; consumers see it then and not before."""
+    """REP-1, REP-4: append, fetch, fetch again, acknowledge. Consumers do not see the record before that."""
     await cluster.start_led(1, 2, 3)
     await cluster.replicate(2, 3)
     answer = cluster.produce(1, "a", "b")
@@ -51,8 +51,8 @@ async def test_an_append_below_min_insync_appends_nothing(cluster: Cluster) -> N
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["of a known producer", "of a new producer"])
-async def test_what_was_sent_behind_a_refused_batch_waits_for_it(cluster: Cluster, known: bool) -> None:
-    """INV-17, INV-20: the ISR is large enough again when the second batch in flight is looked at."""
+async def test_a_batch_behind_a_refused_batch_is_refused_too(cluster: Cluster, known: bool) -> None:
+    """INV-17, INV-20: the ISR is large enough again when the second batch in flight is checked."""
     await cluster.start(1, 2)
     settings = {"min.insync.replicas": "2"}
     cluster.lead(1, 0, (1, 2), overrides=settings)
@@ -74,7 +74,7 @@ async def test_what_was_sent_behind_a_refused_batch_waits_for_it(cluster: Cluste
     assert cluster.nodes[1].records()[first:] == ["a", "b"]
 
 
-async def test_what_was_sent_behind_a_batch_that_came_before_the_leadership_waits_for_it(cluster: Cluster) -> None:
+async def test_a_batch_behind_one_that_came_before_the_leadership_is_refused_too(cluster: Cluster) -> None:
     """INV-20: a broker that has just started gets a batch before the LeaderAndIsr that makes it leader."""
     await cluster.start(1, 2)
 
@@ -87,8 +87,8 @@ async def test_what_was_sent_behind_a_batch_that_came_before_the_leadership_wait
     assert [produce(0), produce(1)] == [ErrorCode.NONE, ErrorCode.NONE]
 
 
-async def test_an_isr_that_shrinks_after_the_append_is_told(cluster: Cluster) -> None:
-    """INV-17, REP-3, INV-10: the proposed ISR acknowledges nothing before ZooKeeper has it."""
+async def test_an_isr_that_shrinks_after_the_append_is_an_error(cluster: Cluster) -> None:
+    """INV-17, REP-3, INV-10: the proposed ISR acknowledges nothing until ZooKeeper has it."""
     await cluster.start_led(1, 2, overrides={"min.insync.replicas": "2"})
     await cluster.replicate(2)
     answer = cluster.produce(1, "a", timeout_ms=60_000)
@@ -113,19 +113,17 @@ async def test_a_leader_knows_a_topic_id_as_soon_as_it_leads(cluster: Cluster) -
     assert manager.partitions.topic_name(topic_id) == TP.topic, "other metadata came first"
     head = (9, 1, cluster.nodes[1].epoch)
     state = PartitionState(TP.topic, 0, 1, 1, 0, (1, 2), 0, (1, 2))
-    told = UpdateMetadataRequest(*head, (state,), {TP.topic: TOPIC_ID}, cluster.brokers(), is_full=True)
-    cluster.nodes[1].carry_out(told)
+    update = UpdateMetadataRequest(*head, (state,), {TP.topic: TOPIC_ID}, cluster.brokers(), is_full=True)
+    cluster.nodes[1].carry_out(update)
     assert manager.partitions.topic_name(topic_id) == TP.topic
-    gone = dataclasses.replace(told, partitions=(), topic_ids={})
+    gone = dataclasses.replace(update, partitions=(), topic_ids={})
     cluster.nodes[1].carry_out(gone)
     assert manager.partitions.topic_name(topic_id) is None
 
 
 @pytest.mark.usefixtures("a_pause_after_each_piece")
-async def test_others_have_their_turn_while_many_partitions_are_looked_at_for_lag(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And what they find out, as a standstill, counts for the rest."""
+async def test_the_lag_check_of_many_partitions_pauses(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happens in a pause, such as a standstill, counts for the remaining partitions."""
     monkeypatch.setattr(replica_manager, "LOOKS_IN_A_SLICE", 1)
 
     await cluster.start(1, 2)
@@ -142,7 +140,7 @@ async def test_others_have_their_turn_while_many_partitions_are_looked_at_for_la
 
 
 async def test_an_answered_isr_proposal_leaves_no_garbage(cluster: Cluster) -> None:
-    """NET-4: what is left of very many to the collector is looked through in one turn of the loop, or kept for ever."""
+    """NET-4: the garbage collector would go through very many of them in one turn of the loop."""
     await cluster.start_led(1, 2)
     cluster.pass_time(LAG_S + 1)
     await cluster.nodes[1].manager.check_lag()
@@ -155,8 +153,8 @@ async def test_an_answered_isr_proposal_leaves_no_garbage(cluster: Cluster) -> N
         gc.enable()
 
 
-async def test_a_conflicting_isr_write_stops_all_progress_until_the_controller_speaks(cluster: Cluster) -> None:
-    """BUG-2, BUG-6: the follower that was to be dropped may lead already."""
+async def test_a_conflicting_isr_write_stops_the_high_watermark_until_the_next_leader_and_isr(cluster: Cluster) -> None:
+    """BUG-2, BUG-6: the follower that was to leave the ISR may lead already."""
     await cluster.start_led(1, 2)
     answer = cluster.produce(1, "a", timeout_ms=60_000)
     cluster.pass_time(LAG_S + 1)
@@ -224,7 +222,7 @@ async def test_consumers_are_bounded_by_the_high_watermark(cluster: Cluster) -> 
         assert error_of(cluster.consume(1, offset)) is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-async def test_a_parked_consumer_waits_for_min_bytes_and_gets_everything(cluster: Cluster) -> None:
+async def test_a_parked_consumer_waits_for_min_bytes_and_gets_all_records(cluster: Cluster) -> None:
     await cluster.start_led(1)
     answer = cluster.consume(1, 0, max_wait_ms=1000, min_bytes=150)
     for value in ("a", "b"):
@@ -239,7 +237,7 @@ async def test_a_parked_consumer_waits_for_min_bytes_and_gets_everything(cluster
     assert values_of(late[0]) == ["c"]
 
 
-async def test_parked_followers_are_answered_once_per_turn_with_all_that_is_new(cluster: Cluster) -> None:
+async def test_parked_followers_are_answered_once_per_turn_with_all_new_records(cluster: Cluster) -> None:
     await cluster.start_led(1, 2)
     answer = cluster.follower_fetch(1, 2, 0, epoch=0, max_wait_ms=500)
     cluster.produce(1, "a")
@@ -249,7 +247,7 @@ async def test_parked_followers_are_answered_once_per_turn_with_all_that_is_new(
     assert [values_of(data) for data in answer] == [["a", "b"]]
 
 
-async def test_a_follower_that_asks_for_epochs_gets_its_parked_fetch_back(cluster: Cluster) -> None:
+async def test_an_epoch_question_of_a_follower_answers_its_parked_fetch(cluster: Cluster) -> None:
     await cluster.start_led(1, 2)
     answer = cluster.follower_fetch(1, 2, 0, epoch=0, max_wait_ms=500)
     cluster.nodes[1].manager.offset_for_leader_epoch(TP, 0, 0, 2)
@@ -278,8 +276,8 @@ async def test_fencing_by_leader_epoch(cluster: Cluster, epoch: int, error: Erro
             assert raised.value.code is error
 
 
-async def test_a_fetch_in_another_epoch_does_not_move_the_leaders_view(cluster: Cluster) -> None:
-    """INV-12: also without an epoch, of a former life of the broker, and by a broker that is not a replica."""
+async def test_a_fetch_in_another_epoch_is_not_recorded(cluster: Cluster) -> None:
+    """INV-12: nor a fetch without an epoch, of an earlier life of the broker, or of a broker that is not a replica."""
     await cluster.start(1, 2, 3)
     cluster.lead(1, 1, (1, 2), replicas=(1, 2))
     life = cluster.nodes[2].epoch
@@ -292,7 +290,7 @@ async def test_a_fetch_in_another_epoch_does_not_move_the_leaders_view(cluster: 
     assert answer[0].error == ErrorCode.NONE
 
 
-async def test_unknown_and_unled_partitions(cluster: Cluster) -> None:
+async def test_errors_for_unknown_partitions_and_for_partitions_led_elsewhere(cluster: Cluster) -> None:
     await cluster.start(1, 2)
     assert cluster.produce(1, "a")[0].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert error_of(cluster.consume(1, 0)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -304,7 +302,7 @@ async def test_unknown_and_unled_partitions(cluster: Cluster) -> None:
 
 
 async def test_a_broker_that_stops_does_not_follow_again(cluster: Cluster) -> None:
-    """LAI-4: it would join the ISR that it has just left, and take acks=all with it."""
+    """LAI-4: it would join the ISR that it has just left, and acks=all would wait for it."""
     await cluster.start_led(1, 2)
     cluster.nodes[2].manager.begin_stop()
     assert [len(fetcher) for fetcher in cluster.nodes[2].manager.fetchers()] == [1], "until StopReplica"
@@ -331,7 +329,7 @@ async def test_leader_and_isr_is_checked_per_partition(cluster: Cluster) -> None
 
 
 async def test_list_offsets(cluster: Cluster) -> None:
-    """INV-16: the HW for consumers, the LEO for replicas; nothing while a fresh leader's HW lags."""
+    """INV-16: the HW for consumers, the LEO for replicas; OFFSET_NOT_AVAILABLE while a new leader's HW lags."""
     await cluster.start_led(1, 2, 3)
     await cluster.replicate()
     cluster.produce(1, "a")
@@ -359,7 +357,7 @@ async def test_list_offsets(cluster: Cluster) -> None:
     assert raised.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
 
 
-async def test_a_lost_session_stops_leading_and_the_same_epoch_is_taken_again(cluster: Cluster) -> None:
+async def test_after_a_lost_session_the_broker_stops_leading_and_accepts_the_same_epoch_again(cluster: Cluster) -> None:
     """STA-4."""
     await cluster.start_led(1, 2)
     answer = cluster.produce(1, "a")
@@ -375,7 +373,7 @@ async def test_a_lost_session_stops_leading_and_the_same_epoch_is_taken_again(cl
 
 
 async def test_after_standing_still_nothing_is_acknowledged_before_the_session_is_confirmed(cluster: Cluster) -> None:
-    """FLT-6: also by callbacks that run before any timer; FLT-5: the ISR stays as it is."""
+    """FLT-6: not even by callbacks that run before any timer. FLT-5: the ISR does not shrink."""
 
     class Session:
         session_id = 0

@@ -63,10 +63,10 @@ offsets = st.integers(-1, 50)
     committed=st.sets(st.integers(2, 6)),
     proposed=st.sets(st.integers(2, 6)),
 )
-def test_the_high_watermark_is_on_every_member_of_both_isrs(
+def test_every_member_of_both_isrs_has_the_records_below_the_high_watermark(
     current: int, above: int, ends: dict[int, int], committed: set[int], proposed: set[int]
 ) -> None:
-    """INV-10: whichever of the two ZooKeeper has, each of its members has all below a HW that moved."""
+    """INV-10: ZooKeeper may have either of the two ISRs."""
     states = {broker: FollowerState(log_end_offset=end) for broker, end in ends.items()}
     leader_end = current + above
     moved = high_watermark(
@@ -95,7 +95,7 @@ def test_a_follower_that_keeps_pace_with_a_stream_is_caught_up_at_its_previous_f
 
 
 @pytest.mark.parametrize(("in_isr", "caught_up_at"), [(True, 9.0), (False, NEVER)])
-def test_a_new_epoch_forgets_what_was_seen_in_another(in_isr: bool, caught_up_at: float) -> None:
+def test_a_new_epoch_forgets_the_fetches_of_earlier_epochs(in_isr: bool, caught_up_at: float) -> None:
     state = FollowerState()
     state.record_fetch(40, 40, now=1.0, broker_epoch=7)
     state.start_epoch(in_isr=in_isr, now=9.0)
@@ -118,10 +118,10 @@ def test_lag_is_by_time_only(end: int, caught_up_at: float, now: float, lags: bo
 
 
 @pytest.mark.parametrize(("now", "lags"), [(15.0, ()), (25.0, (2,))])
-def test_who_could_not_fetch_while_the_leader_stood_still_has_the_lag_time_again(
+def test_after_a_standstill_of_the_leader_the_lag_time_of_followers_starts_again(
     now: float, lags: tuple[int, ...]
 ) -> None:
-    """FLT-5. One that is not assigned any more lags all the same."""
+    """FLT-5. A member that is no longer assigned lags nevertheless."""
     states = {2: FollowerState(log_end_offset=90, caught_up_at=0.0)}
     limits = {"leader_end_offset": 100, "now": now, "lag_time_max_s": 10.0, "stood_still_at": 8.0}
     assert lagging_members((1, 2, 3), states, own_id=1, **limits) == (*lags, 3)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A replica without a free descriptor, or with a path that the disk refuses: only it fails, only as long (FLT-30, LOG-6)."""
+"""A lack of file descriptors fails requests only while it lasts; a path that the disk refuses fails only its partition (FLT-30, LOG-6)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def cluster(cluster: Cluster, runner: asyncio.Runner, monkeypatch: pytest.Monkey
 
 
 def close_files(node: Node) -> str:
-    """As when they were not used for a while. Returns the log's directory."""
+    """Closes the log's files, as after a time without use. Returns the log's directory."""
     log = node.log()
     for segment in log.segments:
         segment.is_unsynced = False
@@ -62,7 +62,7 @@ def take(node: Node, *partitions: int) -> tuple[dict[int, int], list[PartitionSt
     return {row.partition: row.error for row in answer.partitions}, held
 
 
-async def test_producers_and_consumers_are_told_to_ask_again(cluster: Cluster) -> None:
+async def test_producers_and_consumers_get_an_error_that_they_retry(cluster: Cluster) -> None:
     node = cluster.nodes[1]
     ScarceDisk.path = close_files(node)
     assert cluster.produce(1, "b")[0].error == ErrorCode.KAFKA_STORAGE_ERROR
@@ -75,7 +75,7 @@ async def test_producers_and_consumers_are_told_to_ask_again(cluster: Cluster) -
     assert cluster.nodes[1].records() == cluster.nodes[2].records() == ["a", "c"]
 
 
-async def test_a_follower_goes_on_once_it_can(cluster: Cluster) -> None:
+async def test_a_follower_continues_when_a_descriptor_is_free(cluster: Cluster) -> None:
     node = cluster.nodes[2]
     ScarceDisk.path = close_files(node)
     waiting = cluster.produce(1, "b")
@@ -90,7 +90,7 @@ async def test_a_follower_goes_on_once_it_can(cluster: Cluster) -> None:
     assert node.records() == ["a", "b"]
 
 
-async def test_a_log_that_cannot_be_made_now_is_held_and_made_later(cluster: Cluster) -> None:
+async def test_a_partition_whose_log_cannot_be_created_now_is_held_and_created_later(cluster: Cluster) -> None:
     """The controller gets no error: after one it would never ask again."""
     node = cluster.nodes[1]
     directory = str(node.logs.directories[0])
@@ -107,19 +107,19 @@ async def test_a_log_that_cannot_be_made_now_is_held_and_made_later(cluster: Clu
     assert node.logs.offline_dirs == ()
 
 
-async def test_a_path_that_the_disk_refuses_costs_its_partition_alone(cluster: Cluster) -> None:
+async def test_a_refused_path_takes_only_its_partition_offline(cluster: Cluster) -> None:
     node = cluster.nodes[1]
     ScarceDisk.number = errno.ENAMETOOLONG
     ScarceDisk.path = f"{node.logs.directories[0]}/{TP.topic}-7/"
-    told: list[bool] = []
-    node.manager.failures.on_failure = lambda: told.append(True)
+    reported: list[bool] = []
+    node.manager.failures.on_failure = lambda: reported.append(True)
     errors, held = take(node, 6, 7, 8)
     assert errors == {7: ErrorCode.KAFKA_STORAGE_ERROR}
     assert held == []
     assert node.partition(TP._replace(partition=7)).role is Role.OFFLINE
     assert node.partition(TP._replace(partition=8)).role is Role.LEADER
     assert node.logs.offline_dirs == ()
-    assert told == [True], "others may lead"
+    assert reported == [True], "others may lead"
     cluster.produce(1, "b")
     await cluster.settle()
     assert cluster.nodes[2].records() == ["a", "b"]

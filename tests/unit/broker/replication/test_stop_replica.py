@@ -44,11 +44,11 @@ async def test_a_deleted_replica_is_renamed_at_once_and_removed(cluster: Cluster
     assert node.logs.get(TP) is None
     await node.logs.shutdown()
     assert [path.name for path in own.iterdir() if path.is_dir()] == []
-    assert stop(node, -2, TOPIC_ID) == (), "asked again by the next controller, it confirms again"
+    assert stop(node, -2, TOPIC_ID) == (), "the next controller repeats the request, and the broker confirms again"
 
 
 @pytest.mark.parametrize("delete", [True, False])
-async def test_those_who_wait_are_answered(cluster: Cluster, node: Node, delete: bool) -> None:
+async def test_waiting_producers_and_consumers_are_answered(cluster: Cluster, node: Node, delete: bool) -> None:
     """BUG-10: a producer that waits for acks, and a consumer that waits for records."""
     produced = cluster.produce(1, "b")
     fetched = cluster.consume(1, 0, max_wait_ms=5000)
@@ -63,7 +63,7 @@ async def test_those_who_wait_are_answered(cluster: Cluster, node: Node, delete:
 
 
 @pytest.mark.parametrize("epoch", [-2, 5, 99])
-async def test_a_late_request_never_erases_the_topic_that_was_made_again(
+async def test_a_late_request_does_not_delete_a_topic_that_was_created_again(
     cluster: Cluster, node: Node, epoch: int
 ) -> None:
     """BUG-20, FLT-36: -2 is above all leader epochs, so only the topic id says which topic is meant."""
@@ -71,13 +71,15 @@ async def test_a_late_request_never_erases_the_topic_that_was_made_again(
     cluster.lead(1, 0, (1,), topic_id=OTHER_ID)
     cluster.produce(1, "new")
     for delete in (True, False):
-        assert stop(node, epoch, TOPIC_ID, delete=delete) == (), "of the topic that is meant nothing is here"
+        assert stop(node, epoch, TOPIC_ID, delete=delete) == (), (
+            "this broker has nothing of the topic id in the request"
+        )
     assert node.records() == ["new"]
     assert cluster.produce(1, "newer")[0].error is ErrorCode.NONE
 
 
-async def test_a_late_request_never_erases_a_replica_that_was_assigned_again(cluster: Cluster, node: Node) -> None:
-    """BUG-20: by its leader epoch, or by that of its log if there was no LeaderAndIsr yet."""
+async def test_a_late_request_does_not_delete_a_replica_that_was_assigned_again(cluster: Cluster, node: Node) -> None:
+    """BUG-20: the request is recognized by the leader epoch of the replica, or of its log before the first LeaderAndIsr."""
     assert stop(node, 4, TOPIC_ID) == (ErrorCode.FENCED_LEADER_EPOCH,)
     cluster.kill(1)
     again = await cluster.start_broker(1)
@@ -87,8 +89,8 @@ async def test_a_late_request_never_erases_a_replica_that_was_assigned_again(clu
     assert again.logs.get(TP) is None
 
 
-async def test_no_checkpoint_names_it_any_more(cluster: Cluster, node: Node) -> None:
-    """LOG-3: and what they said is not taken for the next log of that name."""
+async def test_no_checkpoint_has_a_deleted_replica(cluster: Cluster, node: Node) -> None:
+    """LOG-3: the next log of that name does not start with the old checkpoint."""
     own = cluster.directory / "broker-1-0"
     await node.manager.checkpoint_high_watermarks()
     await node.logs.checkpoints.write_recovery_points()

@@ -20,7 +20,7 @@ def state(leader: int, replicas: tuple[int, ...], isr: tuple[int, ...] = (2,)) -
 
 
 @pytest.mark.parametrize(
-    ("own_topic_id", "is_known", "known_topic_id", "told", "other_topics", "action"),
+    ("own_topic_id", "is_known", "known_topic_id", "known_state", "other_topics", "action"),
     [
         (TOPIC_ID, False, None, None, (), StrayAction.SET_ASIDE),
         (None, False, None, None, (), StrayAction.SET_ASIDE),
@@ -42,7 +42,7 @@ def test_the_action_for_a_stray(
     own_topic_id: str | None,
     is_known: bool,
     known_topic_id: str | None,
-    told: PartitionState | None,
+    known_state: PartitionState | None,
     other_topics: tuple[str, ...],
     action: StrayAction,
 ) -> None:
@@ -53,13 +53,13 @@ def test_the_action_for_a_stray(
         other_topics=other_topics,
         is_known=is_known,
         known_topic_id=known_topic_id,
-        state=told,
+        state=known_state,
     )
 
 
 @pytest.fixture
 def node(cluster: Cluster, runner: asyncio.Runner) -> Node:
-    """Broker 1, which has one record of TP. It has started again, and the controller has told it nothing yet."""
+    """Broker 1, which has one record of TP. It has started again, and the controller has sent it nothing yet."""
 
     async def start() -> Node:
         await cluster.start(1)
@@ -104,7 +104,7 @@ async def test_a_replica_of_a_topic_that_is_gone_is_set_aside_and_kept(
     assert directories(cluster) == ["t-0-stray"]
     cluster.kill(1)
     again = await cluster.start_broker(1)
-    assert again.logs.get(TP) is None, "after a restart it is still no replica"
+    assert again.logs.get(TP) is None, "after a restart the stray is still not a replica"
     tell(cluster, again)
     assert directories(cluster) == ["t-0-stray"], "a person decides"
     cluster.lead(1, 0, (1,), replicas=(1,), topic_id=new_topic_id)
@@ -114,7 +114,7 @@ async def test_a_replica_of_a_topic_that_is_gone_is_set_aside_and_kept(
 @pytest.mark.parametrize(
     "is_doubted_by", ["unreadable", "metadata that is not whole", "an earlier controller's metadata"]
 )
-async def test_in_doubt_nothing_is_touched(cluster: Cluster, node: Node, is_doubted_by: str) -> None:
+async def test_in_doubt_a_stray_is_kept(cluster: Cluster, node: Node, is_doubted_by: str) -> None:
     """For example, somebody has filled the topic's node with rubbish: the topic must not lose its records."""
     match is_doubted_by:
         case "unreadable":
@@ -151,7 +151,7 @@ async def test_named_replicas_are_never_strays(cluster: Cluster, node: Node) -> 
     assert node.logs.get(TopicPartition("u", 0)) is None
 
 
-async def test_a_hosted_stray_lets_its_waiters_go(cluster: Cluster, node: Node) -> None:
+async def test_waiters_of_a_hosted_stray_are_answered(cluster: Cluster, node: Node) -> None:
     """BUG-10: the controller changed, and the topic's node was removed by hand in between."""
     cluster.lead(1, 6, (1, 2))
     answer = cluster.produce(1, "waits")

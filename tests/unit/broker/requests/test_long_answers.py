@@ -1,4 +1,4 @@
-"""Answers that take long share the loop's time, in a circle, and so many bytes of requests are under way (NET-4)."""
+"""Answers that take long take turns on the loop, and the bytes of their requests are limited (NET-4)."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ def asked(size: int = 1, is_wanted: Callable[[], bool] = lambda: True) -> Asked:
     return Asked(size, is_wanted)
 
 
-async def test_what_takes_no_longer_than_a_slice_is_done_at_once(time: Time, answers: LongAnswers) -> None:
+async def test_an_answer_that_fits_into_a_slice_is_done_at_once(time: Time, answers: LongAnswers) -> None:
     assert answers.begin(time.steps("a", 9)) == (True, 9)
 
 
-async def test_those_that_begin_in_one_turn_share_a_slice(time: Time, answers: LongAnswers) -> None:
+async def test_answers_that_start_in_the_same_turn_share_a_slice(time: Time, answers: LongAnswers) -> None:
     for name in "abc":
         assert answers.begin(time.steps(name, 100)) == (False, None)
     taken = [sum(1 for other, _ in time.slices if other == name) for name in "abc"]
     assert taken[0] >= 10, "a slice"
-    assert max(taken[1:]) <= 3, "what each may have"
+    assert max(taken[1:]) <= 3, "each has BEGINNING_S"
     await turns(2)
     assert answers.begin(time.steps("d", 100)) == (False, None)
     assert sum(1 for other, _ in time.slices if other == "d") >= 10
 
 
-async def test_they_take_turns(time: Time, answers: LongAnswers) -> None:
+async def test_long_answers_take_turns(time: Time, answers: LongAnswers) -> None:
     done = [answers.go_on(asked(), time.steps(name, 30)) for name in "ab"]
     assert await asyncio.gather(*done) == [30, 30]
     runs = [name for at, (name, _) in enumerate(time.slices) if at == 0 or time.slices[at - 1][0] != name]
@@ -70,7 +70,7 @@ async def test_they_take_turns(time: Time, answers: LongAnswers) -> None:
     assert len(answers) == 0
 
 
-async def test_others_have_their_turn_in_between(time: Time, answers: LongAnswers) -> None:
+async def test_other_work_runs_between_slices(time: Time, answers: LongAnswers) -> None:
     done = answers.go_on(asked(), time.steps("a", 30))
     seen = []
     while not done.done():
@@ -79,7 +79,9 @@ async def test_others_have_their_turn_in_between(time: Time, answers: LongAnswer
     assert max(after - before for before, after in itertools.pairwise(seen)) <= 11
 
 
-async def test_so_many_bytes_are_under_way(time: Time, answers: LongAnswers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_bytes_of_requests_in_progress_are_limited(
+    time: Time, answers: LongAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(long_answers, "UNDER_WAY_BYTES_MAX", 100)
     sizes = {"a": 60, "b": 60, "c": 300, "d": 10}
     done = [answers.go_on(asked(size), time.steps(name, 20)) for name, size in sizes.items()]
@@ -89,11 +91,11 @@ async def test_so_many_bytes_are_under_way(time: Time, answers: LongAnswers, mon
     last = {name: len(order) - 1 - order[::-1].index(name) for name in sizes}
     assert first["a"] < first["b"]
     assert first["b"] > last["a"]
-    assert first["c"] > last["b"], "one alone may have more"
+    assert first["c"] > last["b"], "a single request may be larger than the limit"
     assert first["d"] > last["c"]
 
 
-async def test_an_answer_that_nobody_waits_for_ends(time: Time, answers: LongAnswers) -> None:
+async def test_an_unwanted_or_cancelled_answer_ends(time: Time, answers: LongAnswers) -> None:
     gone = answers.go_on(asked(is_wanted=lambda: False), time.steps("a", 100))
     cancelled = answers.go_on(asked(), time.steps("b", 100))
     cancelled.cancel()
@@ -104,7 +106,7 @@ async def test_an_answer_that_nobody_waits_for_ends(time: Time, answers: LongAns
     assert len(answers) == 0
 
 
-async def test_an_error_is_the_waiters(time: Time, answers: LongAnswers) -> None:
+async def test_an_error_is_raised_in_the_waiter(time: Time, answers: LongAnswers) -> None:
     def failing() -> Steps:
         yield
         raise ValueError("ours")
@@ -114,8 +116,8 @@ async def test_an_error_is_the_waiters(time: Time, answers: LongAnswers) -> None
     assert len(answers) == 0
 
 
-async def test_a_slice_of_its_own_ends_the_slice_of_the_others(time: Time, answers: LongAnswers) -> None:
-    """Who waits for one works after it, in the same turn."""
+async def test_slice_of_own_ends_the_slice_of_the_other_answers(time: Time, answers: LongAnswers) -> None:
+    """The waiter of such a slice works after it, in the same turn."""
     own = answers.slice_of_own(asked())
     other = answers.go_on(asked(), time.steps("a", 5))
     await own

@@ -1,4 +1,4 @@
-"""Topics of Metadata answers: encoded once, again when they change, and as the codec would (NET-4)."""
+"""Topics of Metadata answers: encoded once, encoded again when they change, equal to the codec's result (NET-4)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_it_is_what_the_codec_makes_of_the_states(world: World, version: int) -> None:
+def test_a_cached_topic_is_equal_to_the_codecs_result(world: World, version: int) -> None:
     world.update(state("small", 1, leader=2), state("small", 2, leader=3))
     body = metadata_codec.encode_response(
         version, [], "c", 1, [world.topics.encoded(LISTENER, version, name) for name in ("small", "__internal", "none")]
@@ -84,14 +84,14 @@ def test_it_is_what_the_codec_makes_of_the_states(world: World, version: int) ->
         assert small.topic_id == IDS["small"]
 
 
-def test_only_what_changed_is_encoded_again(world: World) -> None:
+def test_only_changed_partitions_are_encoded_again(world: World) -> None:
     assert world.encodings("large", "small") == LARGE + 1
     assert world.encodings("large", "small") == 0
     world.update(state("small", 0, epoch=1))
     assert world.encodings("large", "small") == 1
     world.update(state("large", 7, leader=2, epoch=1))
-    assert world.encodings("large", "small") == 1, "the others of a large topic are kept"
-    assert world.encodings("large", "small", version=9) == LARGE + 1, "another version is another encoding"
+    assert world.encodings("large", "small") == 1, "the other partitions of a large topic are not encoded again"
+    assert world.encodings("large", "small", version=9) == LARGE + 1, "another version is encoded too"
     world.unreachable.add(1)
     assert world.encodings("small") == 1
     world.update(brokers=(1,))
@@ -109,7 +109,7 @@ def test_a_deleted_topic_is_not_kept(world: World) -> None:
 
 
 @pytest.mark.parametrize("changes", [False, True])
-def test_much_is_encoded_in_steps_and_what_changes_meanwhile_again(world: World, changes: bool) -> None:
+def test_large_topics_are_encoded_in_steps_and_again_if_they_change_meanwhile(world: World, changes: bool) -> None:
     assert world.topics.partitions_to_encode(LISTENER, 12, ("large", "none")) == LARGE
     steps = world.topics.preparing(LISTENER, 12, ("large", "none"))
     next(steps)

@@ -1,4 +1,4 @@
-"""Long answers of which a thread does a part: in order, errors at their place, and nobody else waits for the thread."""
+"""Long answers with work for a thread: results and errors arrive in order, and other answers do not wait for the thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def asked(is_wanted: bool = True) -> Asked:
     return Asked(100, lambda: is_wanted)
 
 
-async def test_a_result_is_sent_and_an_error_thrown() -> None:
+async def test_a_threads_result_is_sent_and_its_error_thrown_into_the_steps() -> None:
     def fails() -> None:
         raise ValueError("broken")
 
@@ -35,7 +35,7 @@ async def test_a_result_is_sent_and_an_error_thrown() -> None:
     assert len(answers) == 0
 
 
-async def test_while_threads_are_busy_others_are_answered() -> None:
+async def test_while_threads_are_busy_other_requests_are_answered() -> None:
     blocked = threading.Event()
 
     def waiting() -> Generator[Work | None, Any, str]:
@@ -54,6 +54,6 @@ async def test_while_threads_are_busy_others_are_answered() -> None:
     finally:
         blocked.set()
     assert await asyncio.gather(*late) == ["late"] * len(late)
-    while len(answers):  # noqa: ASYNC110 - of the one that nobody wants nobody tells
+    while len(answers):  # noqa: ASYNC110 - nothing reports the end of the cancelled answer
         await asyncio.sleep(0)
     assert UNPACKING_PLACES._free == UNPACKING_MAX

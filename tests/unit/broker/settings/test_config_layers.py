@@ -1,4 +1,4 @@
-"""Where the value of a setting comes from, and which one counts."""
+"""Where the value of a setting comes from, and which source applies."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_synonyms_are_the_layers_in_order() -> None:
 
 
 @pytest.mark.parametrize("key", ["retention.ms", "segment.ms", "segment.jitter.ms", "flush.ms"])
-def test_what_kafka_has_an_older_key_for_lists_no_default(key: str) -> None:
+def test_a_setting_with_an_older_key_lists_no_default(key: str) -> None:
     """As in Kafka, `retention.ms` lists only itself."""
     row = topic_row(ConfigLayers(STATIC), key)
     assert (row.source, row.synonyms) == (Source.DEFAULT_CONFIG, ())
@@ -140,7 +140,7 @@ def test_types_and_texts(key: str, config_type: ConfigType, value: str | None) -
     assert (row.config_type, row.value) == (config_type, value)
 
 
-def test_an_empty_list_is_empty_and_not_nothing() -> None:
+def test_an_empty_list_is_described_as_empty_and_not_as_unset() -> None:
     row = topic_row(ConfigLayers(STATIC), "leader.replication.throttled.replicas")
     assert (row.value, row.source, row.config_type) == ("", Source.DEFAULT_CONFIG, ConfigType.LIST)
     assert topic_row(ConfigLayers(STATIC), "cleanup.policy", cleanup_policy="").value == ""
@@ -151,7 +151,7 @@ def test_an_empty_list_is_empty_and_not_nothing() -> None:
     [
         (TopicConfig, {"retention.ms": " 77 "}, {}, {"retention.ms": "77"}, ""),
         (TopicConfig, {"retention.ms": "x"}, {"retention.ms": "5"}, {"retention.ms": "5"}, "5 stays"),
-        (TopicConfig, {"retention.ms": "x"}, {}, {}, "left out"),
+        (TopicConfig, {"retention.ms": "x"}, {}, {}, "is ignored"),
         (TopicConfig, {"some.plugin": "x", "flush.ms": "5"}, {}, {"flush.ms": "5"}, "some.plugin is unknown"),
         (TopicConfig, {}, {"retention.ms": "5"}, {}, ""),
         (BrokerConfig, {"log.dirs": "/x"}, {}, {}, "cannot change"),
@@ -159,7 +159,7 @@ def test_an_empty_list_is_empty_and_not_nothing() -> None:
         (BrokerConfig, {"max.connections": "-1"}, {"max.connections": "9"}, {"max.connections": "9"}, "9 stays"),
     ],
 )
-def test_what_is_believed_of_what_stands_in_zookeeper(
+def test_invalid_and_unknown_settings_in_zookeeper_are_not_used(
     config: type, found: dict[str, str], earlier: dict[str, str], usable: dict[str, str], complaint: str
 ) -> None:
     got, complaints = believable(config, found, earlier, "somebody")

@@ -60,7 +60,7 @@ def test_properties_syntax(line: str, expected: list[tuple[str, str]]) -> None:
     assert [(s.key, s.value) for s in parse_properties(line, "f")] == expected
 
 
-def test_a_line_is_named_by_its_first_number() -> None:
+def test_a_continued_line_is_named_by_its_first_line_number() -> None:
     assert [s.where for s in parse_properties("\na=b\\\n c\nd=e", "f")] == ["f:2", "f:4"]
 
 
@@ -99,7 +99,7 @@ def test_defaults_are_kafkas() -> None:
     assert config.log_retention_ms == 7 * 24 * 3600 * 1000
 
 
-def test_there_is_no_default_directory_that_anybody_could_have_made() -> None:
+def test_log_dirs_has_no_default() -> None:
     with pytest.raises(ConfigError, match=r"log\.dirs is not set: .*log\.dirs=/"):
         config_sources.load(ENOUGH, "f", {}, ())
 
@@ -171,7 +171,7 @@ def test_a_bad_value_names_place_key_value_and_what_is_allowed(text: str, parts:
 @pytest.mark.parametrize(
     "text", ["", "broker.id=1", "zookeeper.connect=a:1", ENOUGH, ENOUGH + "log.dirs=", ENOUGH + "log.dirs= , "]
 )
-def test_what_must_be_there(text: str) -> None:
+def test_required_settings(text: str) -> None:
     with pytest.raises(ConfigError, match=r"broker\.id|zookeeper\.connect|log\.dirs"):
         config_sources.load(text, "f", {}, ())
 
@@ -196,7 +196,7 @@ def test_every_setting_is_read_or_says_that_it_is_not() -> None:
     assert {each.name for each in settings} - read == without_effect
 
 
-def test_a_value_has_a_length() -> None:
+def test_values_have_a_maximum_length() -> None:
     """Only a few long lists of replicas are kept in memory."""
     replicas = ",".join(f"{partition}:1" for partition in range(12_000))
     assert VALUE_LENGTH_MAX // 2 < len(replicas) < VALUE_LENGTH_MAX

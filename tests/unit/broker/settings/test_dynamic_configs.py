@@ -1,4 +1,4 @@
-"""Changes of settings on a ZooKeeper in memory: they arrive, whatever stands there and whatever happens to the session."""
+"""Changes of settings on a ZooKeeper in memory: they are applied, whatever the znodes contain and whatever happens to the session."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ORDERS = "/config/topics/orders"
 
 
 class World:
-    """Broker 1, which has logs of `orders`; what was applied stands in `topics` and `brokers`."""
+    """Broker 1, which has logs of `orders`. `topics` and `brokers` have the settings that were applied."""
 
     def __init__(self) -> None:
         self.server = MemoryZooKeeper()
@@ -94,7 +94,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_change_that_somebody_tells_of_is_applied(world: World) -> None:
+async def test_an_announced_change_is_applied(world: World) -> None:
     world.topics.clear()
     await world.arrives(ORDERS, {"flush.ms": "5"}, "topics/orders")
     assert world.topics == [{"orders": {"flush.ms": "5"}}]
@@ -107,7 +107,7 @@ async def test_a_change_that_somebody_tells_of_is_applied(world: World) -> None:
     assert world.brokers[-1].max_connections == 9, "another broker's"
 
 
-async def test_what_was_there_before_the_start_counts() -> None:
+async def test_settings_from_before_the_start_apply() -> None:
     world = World()
     world.write("/config/brokers/1", {"message.max.bytes": "1234"}, "brokers/1")
     world.write(ORDERS, {"flush.ms": "5"}, "topics/orders")
@@ -117,7 +117,7 @@ async def test_what_was_there_before_the_start_counts() -> None:
 
 
 async def test_after_an_expired_session_everything_is_read_again(world: World) -> None:
-    """STA-4: what changed while nobody watched is not missed, and the watch stands again."""
+    """STA-4: a change without a watch is not missed, and the watch is set again."""
     world.session.expire()
     world.write(ORDERS, {"flush.ms": "5"}, "topics/orders")
     world.write("/config/brokers/1", {"max.connections": "9"}, "brokers/1")
@@ -188,15 +188,15 @@ async def test_rubbish_in_a_change_node_does_not_hold_up_the_next(world: World, 
     ["config_change_9999999999", "config_change_" + "9" * 5000, "x", "config_change_²", "9" * 30],
     ids=lambda n: n[:20],
 )
-async def test_a_name_that_somebody_chose_hides_no_later_change(world: World, name: str) -> None:
-    """A change with the largest number there is, or with one that Python does not read."""
+async def test_a_change_node_with_an_odd_name_does_not_hide_later_changes(world: World, name: str) -> None:
+    """A change node with the largest sequence number, or with a number that Python cannot read."""
     world.server.ensure(f"{ConfigChangeZNode.PARENT}/{name}", ConfigChangeZNode.encode("topics/other"))
     await turns()
     await world.arrives(ORDERS, {"retention.ms": "1"}, "topics/orders")
     assert world.topics[-1] == {"orders": {"retention.ms": "1"}}
 
 
-async def test_a_change_node_that_cannot_be_removed_keeps_no_other_from_its_removal(world: World) -> None:
+async def test_a_change_node_that_cannot_be_removed_does_not_prevent_the_removal_of_others(world: World) -> None:
     world.server.ensure(f"{ConfigChangeZNode.PARENT}/a/child")
     world.tell("topics/other")
     world.time.advance(CHANGE_KEPT_MS / 1000 + 1)
@@ -205,7 +205,7 @@ async def test_a_change_node_that_cannot_be_removed_keeps_no_other_from_its_remo
     assert world.changes() == ["a"]
 
 
-async def test_a_bad_value_leaves_the_earlier_one(world: World) -> None:
+async def test_an_invalid_value_does_not_replace_the_earlier_one(world: World) -> None:
     await world.arrives("/config/brokers/1", {"max.connections": "9", "log.retention.ms": "5"}, "brokers/1")
     await world.arrives("/config/brokers/1", {"max.connections": "many", "log.dirs": "/x"}, "brokers/1")
     assert world.configs.layers.own == {"max.connections": "9"}
@@ -230,7 +230,7 @@ async def test_old_change_nodes_are_removed_and_young_ones_stay(world: World) ->
 async def test_the_oldest_of_too_many_change_nodes_are_removed_early(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client can make hundreds in a second, and each lists them all."""
+    """A client can create hundreds in a second, and after each, every broker lists all of them."""
     monkeypatch.setattr(dynamic_configs, "CHANGES_MAX", 5)
     for _ in range(20):
         world.tell("topics/orders")
@@ -240,7 +240,7 @@ async def test_the_oldest_of_too_many_change_nodes_are_removed_early(
 
 
 async def test_settings_that_change_while_they_are_loaded_are_loaded_again(world: World) -> None:
-    """A log that is about to be opened must not begin with settings older than those that were told already."""
+    """A log that is about to be opened must not start with older settings than those already announced."""
     await world.arrives(ORDERS, {"flush.ms": "1"}, "topics/orders")
     read_topics = world.configs._read_topics
     reads = 0
@@ -288,7 +288,7 @@ async def test_two_admins_at_once_lose_nothing(world: World) -> None:
 
 
 async def test_a_topic_that_is_deleted_meanwhile_gets_no_settings(world: World) -> None:
-    """FLT-36's kind: no orphan of settings for the next topic of that name."""
+    """As FLT-36: no old settings may stay for the next topic of that name."""
 
     def delete(ops: Sequence[Op]) -> None:
         world.server.nodes.pop("/brokers/topics/orders", None)
@@ -301,8 +301,8 @@ async def test_a_topic_that_is_deleted_meanwhile_gets_no_settings(world: World) 
     assert world.changes() == []
 
 
-async def test_a_lost_answer_is_an_error_and_asking_again_helps(world: World) -> None:
-    """BUG-5: nobody knows whether the write was applied; the same request again leads to the same settings, and tells of them."""
+async def test_a_lost_answer_is_an_error_and_a_retry_succeeds(world: World) -> None:
+    """BUG-5: the client does not know whether the write was applied. A retry leads to the same settings, and announces them."""
     world.session.lose_answers = 1
     with pytest.raises(ConnectionLoss):
         await world.alter(("flush.ms", "5"))
@@ -330,7 +330,7 @@ async def test_rubbish_does_not_block_the_next_admin(world: World, replaces_all:
     assert world.stored(ORDERS) == {"flush.ms": "5"}
 
 
-async def test_replacing_all_resets_what_is_not_named(world: World) -> None:
+async def test_alter_configs_resets_settings_that_it_does_not_name(world: World) -> None:
     world.write(ORDERS, {"flush.ms": "5", "retention.ms": "rubbish"}, "topics/orders")
     await world.alter(("segment.ms", "7"), replaces_all=True)
     assert world.stored(ORDERS) == {"segment.ms": "7"}

@@ -39,7 +39,7 @@ def test_all_roles() -> None:
     assert str(made.advertised["CONTROLLER"]) == "CONTROLLER://kafka1:18091"
 
 
-def test_a_made_control_listener_is_bound_and_advertised_where_the_brokers_are() -> None:
+def test_an_automatic_control_listener_uses_the_host_of_the_inter_broker_listener() -> None:
     hosts = "PLAINTEXT://0.0.0.0:9092,INTERNAL://10.0.0.5:9093"
     settings = {"listeners": hosts, "listener_security_protocol_map": "INTERNAL:PLAINTEXT"}
     private = listeners(
@@ -63,8 +63,8 @@ def test_a_made_control_listener_is_bound_and_advertised_where_the_brokers_are()
         ({"listeners": "IN://:1,OUT://:2", "inter_broker_listener_name": "OUT"}, "OUT"),
     ],
 )
-def test_where_brokers_may_ask_as_replicas(settings: dict[str, str], expected: str | None) -> None:
-    """None: wherever, for there is but one listener of clients and brokers."""
+def test_the_listener_on_which_brokers_may_send_replica_ids(settings: dict[str, str], expected: str | None) -> None:
+    """None: clients and brokers share one listener."""
     assert (
         listeners(listener_security_protocol_map="IN:PLAINTEXT,OUT:PLAINTEXT", **settings).replica_listener == expected
     )
@@ -103,7 +103,7 @@ def test_a_host_that_means_all_is_never_advertised() -> None:
         ({"advertised_listeners": "CONTROLLER://h:1"}, "listeners has"),
     ],
 )
-def test_what_cannot_be(settings: dict[str, str], part: str) -> None:
+def test_invalid_listeners_are_refused(settings: dict[str, str], part: str) -> None:
     with pytest.raises(ConfigError) as raised:
         listeners(**settings)
     assert part in str(raised.value)

@@ -1,16 +1,15 @@
 """One flipped bit at some thousand places of a broker's directory, found after an unclean stop (FLT-27).
 
-OTTLA_FLIPS=n tries n places besides all headers; each start must give the logs, or say clearly why not. What is served:
+OTTLA_FLIPS=n tries n places besides all headers. Each start must open the logs, or say clearly why it does not. What is served:
 
-log            at and above the recovery point the log ends before the broken batch; only a wrong epoch of the log's last batch
-               is not seen, as in Kafka. Below it the bytes are not read at a start (LOG-2), nor by the fetch path, as in
-               Kafka: they are served as they are, and whoever reads them checks the CRC; a follower refuses them (REP-9).
-               The broker sees bits of the length: CORRUPT_MESSAGE.
-indexes        are rebuilt, or right all the same; what is read is right.
-checkpoints    one that cannot be parsed counts as missing. Nothing checks the numbers themselves, as in Kafka: with a wrong
-               log start fewer records are served, never other ones.
-snapshots      have a CRC: one that is broken is not used.
-topic ids      one with a wrong bit still names its topic: its log is never put aside for it.
+log            At and above the recovery point, the log ends before the broken batch; only a wrong epoch of the log's last batch
+               is not detected, as in Kafka. Below the recovery point, neither a start (LOG-2) nor a fetch checks the CRC, as in
+               Kafka. Clients check it, and a follower refuses the batch (REP-9). A wrong length is CORRUPT_MESSAGE.
+indexes        A broken index is rebuilt, or makes no difference; every read is right.
+checkpoints    One that cannot be parsed counts as missing. Nothing checks the numbers, as in Kafka: with a wrong log start, fewer
+               records are served, but never wrong ones.
+snapshots      They have a CRC: a broken one is not used.
+topic ids      An id with a wrong bit still names its topic, and its log stays in use.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ Stored = set[tuple[TopicPartition, bytes]]
 
 
 def filled() -> tuple[MemoryDisk, Stored, dict[TopicPartition, int]]:
-    """A broker's directory with all kinds of files, what was ever appended, and the recovery points."""
+    """A broker's directory with all kinds of files, all batches ever appended, and the recovery points."""
     work = Workload(7, SMALL, losses=())
 
     async def scenario() -> None:
@@ -73,7 +72,7 @@ def filled() -> tuple[MemoryDisk, Stored, dict[TopicPartition, int]]:
 
 
 def places(disk: MemoryDisk) -> Iterator[tuple[str, int]]:
-    """(path, position of a bit): in every byte of headers and small files, and a sample of all the rest."""
+    """(path, position of a bit) for every byte of headers and small files, and for a sample of the other bytes."""
     random = Random(27)
     everywhere: list[tuple[str, int]] = []
     for path, inode in sorted(disk.names.items()):
@@ -117,7 +116,7 @@ def test_a_flipped_bit_anywhere_never_serves_a_wrong_record(one_in: int, capsys:
 
 
 def _tell(manager: LogManager, log: Log) -> None:
-    """As LeaderAndIsr does, with the ids that ZooKeeper has."""
+    """Opens the logs as LeaderAndIsr does, with the topic ids from ZooKeeper."""
     topic_id = TOPIC_IDS[log.topic_partition]
     assert manager.is_of(log.topic_partition, topic_id)
     assert manager.get_or_create(log.topic_partition, topic_id, {}) is log
@@ -125,7 +124,7 @@ def _tell(manager: LogManager, log: Log) -> None:
 
 
 async def _look(log: Log, stored: Stored, recovery_point: int, path: str, bit: int, intact: bytes) -> None:
-    """Reads all from all offsets, as fetches do: never other bytes than were appended, but below the recovery point."""
+    """Reads from every offset, as fetches do. Only below the recovery point may the bytes differ from those appended."""
     is_mine = path.startswith(log.directory + "/") and path.endswith(".log")
     for offset in range(log.log_start_offset, log.log_end_offset):
         try:
@@ -150,7 +149,7 @@ async def _look(log: Log, stored: Stored, recovery_point: int, path: str, bit: i
 
 
 def _is_below(recovery_point: int, intact: bytes, bit: int) -> bool:
-    """The broken batch is below the recovery point: what is there counts as synced."""
+    """The broken batch is below the recovery point, where a start checks nothing."""
     return any(
         at <= bit // 8 < at + header.size_in_bytes and header.next_offset <= recovery_point
         for at, header in iter_batches(intact)
@@ -158,7 +157,7 @@ def _is_below(recovery_point: int, intact: bytes, bit: int) -> bool:
 
 
 def _is_epoch_of_the_last_batch(content: bytes, bit: int) -> bool:
-    """Nothing bears witness to it, and it may be the first batch of an epoch that the checkpoint does not have yet."""
+    """Nothing contradicts it: it may be the first batch of an epoch that the checkpoint does not have yet."""
     at = list(iter_batches(content))[-1][0]
     return at + EPOCH_AT <= bit // 8 < at + ASSIGNED_BYTES
 
@@ -169,7 +168,7 @@ def _has_no_crc(content: bytes, bit: int) -> bool:
 
 
 def test_a_follower_refuses_a_broken_batch_and_appends_nothing_of_it() -> None:
-    """REP-9: what its leader serves from below the recovery point is checked where it is copied."""
+    """REP-9: the leader may serve a broken batch from below its recovery point, so the follower checks it."""
     disk, _, _ = filled()
     first = log_of(started(disk), LED).segments[0]
     data = bytes(first.read(0, first.size, may_block=True))

@@ -41,7 +41,9 @@ def test_text_is_kafkas() -> None:
         b"0\n1\norders\xff 0 1\n",
     ],
 )
-def test_broken_offsets_are_taken_as_empty_with_a_warning(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_checkpoint_of_offsets_counts_as_empty_with_a_warning(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(ValueError):
         checkpoints.decode_offsets(data)
     disk = MemoryDisk()
@@ -50,7 +52,7 @@ def test_broken_offsets_are_taken_as_empty_with_a_warning(data: bytes, caplog: p
     assert "/c is broken" in caplog.text
 
 
-def test_an_empty_file_of_offsets_is_one_in_which_kafka_has_noted_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_empty_checkpoint_of_offsets_is_not_broken(caplog: pytest.LogCaptureFixture) -> None:
     disk = MemoryDisk()
     disk.write_atomically("/c", b"")
     assert checkpoints.read_offsets(disk, "/c") == {}
@@ -60,7 +62,7 @@ def test_an_empty_file_of_offsets_is_one_in_which_kafka_has_noted_nothing(caplog
 @pytest.mark.parametrize(
     "data", [b"0\n2\n1 0\n1 5\n", b"0\n2\n1 5\n2 4\n", b"0\n1\n1 0 0\n", b"0\n1\n-1 0\n", b"0\n1\n1 10"]
 )
-def test_broken_epochs_are_taken_as_missing(data: bytes) -> None:
+def test_a_broken_checkpoint_of_epochs_counts_as_missing(data: bytes) -> None:
     disk = MemoryDisk()
     disk.write_atomically("/c", data)
     assert checkpoints.read_epochs(disk, "/c") is None
@@ -72,6 +74,6 @@ def test_missing_files() -> None:
 
 
 @given(st.integers(0, len(TEXT) - 1))
-def test_a_torn_file_is_never_half_believed(size: int) -> None:
+def test_a_torn_file_is_never_read_in_part(size: int) -> None:
     with pytest.raises(ValueError):
         checkpoints.decode_offsets(TEXT[:size])

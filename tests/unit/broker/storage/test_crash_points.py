@@ -1,6 +1,6 @@
 """Power lost after every call to the disk, in every way (INV-21, FLT-24, BUG-18).
 
-OTTLA_CRASH_SEEDS=n tries n seeds (other tears, other crashes during recovery); without it one.
+OTTLA_CRASH_SEEDS=n tries n seeds (other torn writes, other crashes during recovery); the default is 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GONE = TopicPartition("gone", 1)
 SMALL = TopicConfig(segment_bytes=480, index_interval_bytes=150, retention_ms=60_000, retention_bytes=1500)
 SEEDS = int(os.environ.get("OTTLA_CRASH_SEEDS", "1"))
 AGAIN_SHARE = 0.1
-"""Of the crashes: the recovery is interrupted as well."""
+"""Share of the crashes after which the recovery is interrupted, too."""
 
 Step = Callable[[Workload], Awaitable[None]]
 
@@ -72,7 +72,7 @@ async def more_epochs(w: Workload) -> None:
 
 
 async def truncate_in_a_segment(w: Workload) -> None:
-    """Then other batches come there, in a later epoch."""
+    """Other batches are then appended at the same offsets, in a later epoch."""
     w.truncate(FOLLOWED, w.log(FOLLOWED).log_end_offset - 2)
     w.append(FOLLOWED, 2, epoch=6, as_follower=True)
 
@@ -99,7 +99,7 @@ async def retain_by_time(w: Workload) -> None:
 
 
 async def retain_nothing(w: Workload) -> None:
-    """All is old: the log goes on where it ended."""
+    """All records are old: the log becomes empty, and continues where it ended."""
     w.time.now += 900
     await w.retain()
     assert w.log(LED).log_start_offset == w.log(LED).log_end_offset
@@ -126,7 +126,7 @@ async def delete_and_make_again(w: Workload) -> None:
 
 
 async def restart_elsewhere(w: Workload) -> None:
-    """The leader has deleted what the follower has: it begins at the leader's start."""
+    """The leader has deleted the follower's records, so the follower starts again at the leader's log start."""
     w.restart_at(FOLLOWED, w.log(FOLLOWED).log_end_offset + 5)
     w.append(FOLLOWED, 4, epoch=8, as_follower=True)
 
@@ -157,7 +157,7 @@ STEPS: list[tuple[str, Step]] = [
     ("checkpoint at the end", checkpoint),
     ("clean stop and start at the end", Workload.bounce),
 ]
-"""The mixed workload: name, what is done. Each goes on with what those before it left."""
+"""The steps of the mixed workload, by name. Each continues with the state that the steps before it left."""
 
 
 @exhaustive
@@ -195,7 +195,7 @@ def test_power_loss_after_every_call(
 
 
 def test_bug_18_the_clean_shutdown_marker_never_outlives_the_start_that_saw_it() -> None:
-    """A start after a clean stop is killed while it loads: the next one must not take the directory for clean."""
+    """A start after a clean stop is killed while it loads. For the next start, the directory must not count as clean."""
     workload = Workload(0, SMALL)
     for name, step in STEPS[:4]:
         for _ in workload.crashes_of(name, step):

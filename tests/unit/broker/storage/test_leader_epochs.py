@@ -89,7 +89,7 @@ def test_only_what_changed_is_written() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=12), st.integers(0, 30))
 def test_agrees_with_an_epoch_for_each_record(appends: list[tuple[int, int]], cut: int) -> None:
-    """Each append raises the epoch by some and brings some records: the naive model is the list of their epochs."""
+    """Each append raises the epoch and adds some records. The naive model is a list with the epoch of each record."""
     cache, model, epoch = LeaderEpochCache(), list[int](), 0
     for rise, records in appends:
         epoch += rise

@@ -169,12 +169,13 @@ def test_empty_follower_whose_start_is_inside_the_first_batch(log: Log) -> None:
         (replace(SMALL, segment_bytes=10_000), [1, 2, 3, 4], 1),
         (replace(SMALL, segment_bytes=100), [1, 2, 3, 4], 4),
         (replace(SMALL, segment_ms=10), [1, 2, 11, 12], 2),
+        (replace(SMALL, segment_ms=10, segment_jitter_ms=10**6), [1, 1, 1, 1], 1),
         (replace(SMALL, segment_ms=10), [1, 12, 23, 12], 3),
         (replace(SMALL, segment_index_bytes=24, index_interval_bytes=0, segment_bytes=10_000), [1, 2, 3, 4, 5, 6], 2),
     ],
-    ids=["not", "size", "time not reached twice", "time", "index"],
+    ids=["not", "size", "time not reached twice", "jitter longer than the time", "time", "index"],
 )
-def test_roll(disk: MemoryDisk, config: TopicConfig, timestamps: list[int], segments: int) -> None:
+def test_when_an_append_rolls(disk: MemoryDisk, config: TopicConfig, timestamps: list[int], segments: int) -> None:
     listener = Listener()
     log = open_at(disk, config, listener=listener)
     for timestamp in timestamps:
@@ -219,7 +220,7 @@ def test_read_from_any_offset_up_to_any_offset(log: Log, forgets: bool) -> None:
 @pytest.mark.parametrize(
     ("max_bytes", "whole", "count"), [(0, True, 1), (1, True, 1), (0, False, 0), (250, False, 2), (250, True, 2)]
 )
-def test_size_limits(disk: MemoryDisk, max_bytes: int, whole: bool, count: int) -> None:
+def test_size_limits_of_reads(disk: MemoryDisk, max_bytes: int, whole: bool, count: int) -> None:
     log = open_at(disk, replace(SMALL, segment_bytes=10_000))
     fill(log, 5)
     size = len(batch())
@@ -239,7 +240,7 @@ def test_reads_outside_the_log_are_refused(log: Log) -> None:
 
 
 @pytest.mark.parametrize("is_old", [False, True], ids=["pages", "indexes of old segments"])
-def test_what_is_not_in_memory_is_read_in_a_thread(disk: MemoryDisk, log: Log, is_old: bool) -> None:
+def test_records_outside_of_the_page_cache_are_read_in_a_thread(disk: MemoryDisk, log: Log, is_old: bool) -> None:
     fill(log, 10)
     run(log.flush())
     expected = bytes(log.read(3, 10_000, 20, True).records[0])
@@ -252,7 +253,7 @@ def test_what_is_not_in_memory_is_read_in_a_thread(disk: MemoryDisk, log: Log, i
     assert offsets(log, 3)[0] == 2
 
 
-def test_cold_read_looks_at_everything_again(disk: MemoryDisk, log: Log) -> None:
+def test_a_cold_read_checks_everything_again(disk: MemoryDisk, log: Log) -> None:
     """BUG-12: the log was cut while the thread read."""
     fill(log, 10)
     disk.is_cold = True
@@ -261,7 +262,7 @@ def test_cold_read_looks_at_everything_again(disk: MemoryDisk, log: Log) -> None
         run(log.read_cold(12, 10_000, 20, True))
 
 
-def test_a_broken_batch_in_an_old_segment_is_reported_not_passed_over(disk: MemoryDisk, log: Log) -> None:
+def test_a_broken_batch_in_an_old_segment_is_reported_and_not_skipped(disk: MemoryDisk, log: Log) -> None:
     fill(log, 10)
     run(log.flush())
     disk.corrupt(log.segments[0].path, 16, 0x01)
@@ -312,7 +313,7 @@ def test_offsets_by_timestamp(stamps: list[int], reopens: bool) -> None:
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 1)), max_size=16), st.integers(0, 40), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_truncate_then_append(appends: list[tuple[int, int]], offset: int, reopens: bool) -> None:
-    """INV-19: what is below the cut stays, byte for byte, what is above is gone, and the log goes on as if never there."""
+    """INV-19: what is below the cut stays, byte for byte, what is above is gone, and later appends do not depend on what was cut."""
     disk = MemoryDisk()
     log = open_at(disk)
     epoch = 0
@@ -384,10 +385,10 @@ def test_log_start_hides_records_and_retention_drops_their_segments(log: Log) ->
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
-def test_a_failure_fails_the_directory_and_nothing_is_tried_again(disk: MemoryDisk, operation: str) -> None:
-    """FLT-29: the kernel drops the dirty pages of a failed fsync, so that the next one lies.
+def test_a_failed_write_or_sync_fails_the_directory_and_is_not_retried(disk: MemoryDisk, operation: str) -> None:
+    """FLT-29: the kernel drops the dirty pages of a failed fsync, so a second one would succeed wrongly.
 
-    It is reported once, before it is raised: whoever catches it finds the partition offline already.
+    The failure is reported once, before it is raised, so its caller finds the partition already offline.
     """
     listener = Listener()
     log = open_at(disk, listener=listener)
@@ -415,7 +416,7 @@ def append_and_flush(log: Log, listener: Listener) -> None:
         assert len(listener.heard) == 1
 
 
-def test_flush_does_not_count_what_was_cut_and_written_again_meanwhile(disk: MemoryDisk, log: Log) -> None:
+def test_flush_does_not_count_records_that_replaced_others_during_the_sync(disk: MemoryDisk, log: Log) -> None:
     fill(log, 5)
 
     def cut() -> None:
@@ -430,12 +431,12 @@ def test_flush_does_not_count_what_was_cut_and_written_again_meanwhile(disk: Mem
 
 
 def rest(disk: MemoryDisk) -> None:
-    """What nobody used between two looks is closed."""
+    """Closes the files that were not used between two checks."""
     disk.in_use.close_idle()
     disk.in_use.close_idle()
 
 
-def test_a_log_at_rest_holds_no_file(disk: MemoryDisk, log: Log) -> None:
+def test_an_idle_log_keeps_no_file_open(disk: MemoryDisk, log: Log) -> None:
     """Ten thousand of them are more than a process may have open. What is not synced stays open: its error must be heard (FLT-29)."""
     fill(log, 20)
     data = everything(log)
@@ -458,7 +459,7 @@ def test_a_log_at_rest_holds_no_file(disk: MemoryDisk, log: Log) -> None:
 
 
 def test_only_the_segment_that_is_appended_to_remembers_its_newest_batches(disk: MemoryDisk, log: Log) -> None:
-    """7 KB for each sealed segment would stay for its life."""
+    """A sealed segment would keep 7 KB as long as it exists."""
     fill(log, 20)
     assert [segment._recent_ends is None for segment in log.segments] == [*[True] * (len(log.segments) - 1), False]
     run(log.flush())
@@ -481,7 +482,7 @@ def test_a_file_that_a_thread_uses_stays_open(disk: MemoryDisk, log: Log) -> Non
 
 @pytest.mark.parametrize("is_old", [False, True])
 def test_retention_looks_at_the_oldest_segments_only(monkeypatch: pytest.MonkeyPatch, is_old: bool) -> None:
-    """After a start, when nothing is known of the segments: no index is loaded, and none looked at behind the first that stays."""
+    """After a start, no index is loaded, and no segment after the first that stays is read."""
     disk = MemoryDisk()
     config = replace(SMALL, retention_ms=1_000)
     first = open_at(disk, config)
@@ -505,7 +506,7 @@ def test_retention_looks_at_the_oldest_segments_only(monkeypatch: pytest.MonkeyP
 
 
 def test_a_segment_without_timestamps_is_as_old_as_its_file(disk: MemoryDisk) -> None:
-    """Not as old as the broker's process: that would keep such a segment through every restart."""
+    """Not as old as the broker's process: every restart would make such a segment young again."""
     config = replace(SMALL, retention_ms=1_000)
     first = open_at(disk, config)
     for number in range(20):
@@ -520,7 +521,7 @@ def test_a_segment_without_timestamps_is_as_old_as_its_file(disk: MemoryDisk) ->
 
 
 @pytest.mark.parametrize("end", ["deleted", "cut before", "cut inside", "all dropped"])
-def test_kafkas_lists_of_aborted_transactions_go_with_their_records(disk: MemoryDisk, log: Log, end: str) -> None:
+def test_kafkas_lists_of_aborted_transactions_are_cut_with_the_log(disk: MemoryDisk, log: Log, end: str) -> None:
     """`.txnindex` files are not written here, but they are in a directory that Kafka made."""
     fill(log, 20)
     bases = [segment.base_offset for segment in log.segments]

@@ -18,7 +18,8 @@ from broker.process.clock import SystemClock
 from broker.storage import recovery
 from broker.storage.directories.log_directory import LogDirectory, LogDirectoryError
 from broker.storage.disk.filesystem import FileSystem
-from broker.storage.log import LogDirFailed
+from broker.storage.flushing import EpochFiles
+from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_manager import LogManager
 from broker.storage.log_types import LogParts
 from broker.storage.upkeep import LogSchedule
@@ -105,10 +106,10 @@ def test_a_refused_start_leaves_every_directory_as_it_is(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("broken", ["/one", "/two"])
 @pytest.mark.parametrize("error", [ValueError, MemoryError, OSError])
-def test_a_start_that_breaks_off_is_no_clean_stop(
+def test_an_aborted_start_does_not_count_as_a_clean_stop(
     disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch, broken: str, error: type[Exception]
 ) -> None:
-    """An exception while logs are opened: that directory is recovered by the next start, all of it."""
+    """After an exception while logs are opened, the next start recovers the whole directory."""
     manager = started(disk, "/one", "/two")
     for number in range(4):
         fill(manager.get_or_create(TopicPartition("t", number), None, {}), 3)
@@ -133,10 +134,10 @@ def test_a_start_that_breaks_off_is_no_clean_stop(
     assert len(list(started(disk, "/one", "/two").logs())) == 4
 
 
-def test_a_start_that_is_cancelled_while_logs_are_repaired_is_no_clean_stop(
+def test_a_start_cancelled_during_recovery_does_not_count_as_a_clean_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread still writes there: the lock stays until the process ends, and no marker is written."""
+    """A thread still writes to the directory. The lock stays until the process ends, and no marker is written."""
     (tmp_path / "orders-0").mkdir()
     repairing, goes_on = threading.Event(), threading.Event()
     whole = recovery.open_log
@@ -200,7 +201,7 @@ def test_meta_properties_of_kraft_are_refused(disk: MemoryDisk) -> None:
         manager.log_directories.ensure_meta(1, "c")
 
 
-def test_no_directory_can_be_used(disk: MemoryDisk) -> None:
+def test_a_start_without_a_usable_directory_is_an_error(disk: MemoryDisk) -> None:
     disk.fail("open", errno.EACCES)
     with pytest.raises(LogDirectoryError, match=r"no log directory can be used: /data: .*set log\.dirs"):
         started(disk)
@@ -223,7 +224,7 @@ def test_one_partition_in_two_directories_is_refused(disk: MemoryDisk) -> None:
         started(disk, "/one", "/two")
 
 
-def test_a_log_without_an_id_takes_one(disk: MemoryDisk) -> None:
+def test_a_log_without_a_topic_id_gets_one(disk: MemoryDisk) -> None:
     manager = started(disk)
     assert manager.get_or_create(ORDERS, None, {}).topic_id is None
     assert manager.get_or_create(ORDERS, TOPIC_ID, {}).topic_id == TOPIC_ID
@@ -234,8 +235,8 @@ def test_a_log_without_an_id_takes_one(disk: MemoryDisk) -> None:
 
 
 @pytest.mark.parametrize("crashes_between", [False, True], ids=["at once", "after a crash"])
-def test_a_log_made_again_does_not_take_the_deleted_ones_offsets(disk: MemoryDisk, crashes_between: bool) -> None:
-    """FLT-36 within one broker: deleted, made again under the same name, then a crash before any checkpoint was due."""
+def test_a_log_created_again_does_not_use_the_deleted_logs_checkpoints(disk: MemoryDisk, crashes_between: bool) -> None:
+    """FLT-36 within one broker: a log is deleted and created again, then the broker crashes before a checkpoint is due."""
     manager = started(disk)
     old = manager.get_or_create(ORDERS, TOPIC_ID, {})
     fill(old, 20)
@@ -257,7 +258,7 @@ def test_a_log_made_again_does_not_take_the_deleted_ones_offsets(disk: MemoryDis
     assert manager.checkpoints.read_high_watermarks() == {}
 
 
-def test_a_failed_directory_takes_its_own_logs_only(disk: MemoryDisk) -> None:
+def test_a_failed_directory_takes_only_its_own_logs_offline(disk: MemoryDisk) -> None:
     manager = started(disk, "/one", "/two")
     logs = [manager.get_or_create(TopicPartition("t", number), None, {}) for number in range(2)]
     manager.fail_directory("/one")
@@ -273,7 +274,7 @@ def test_a_failed_directory_takes_its_own_logs_only(disk: MemoryDisk) -> None:
 
 
 def test_topic_configs(disk: MemoryDisk) -> None:
-    """A topic's own valid values, else its earlier ones, else the defaults: also for logs that are opened later."""
+    """A topic's valid settings apply, else its earlier ones, else the defaults; also to logs that are opened later."""
     manager = started(disk)
     log = manager.get_or_create(ORDERS, TOPIC_ID, {"retention.ms": "5", "no.such": "x", "segment.bytes": "-1"})
     plain = manager.get_or_create(TopicPartition("plain", 0), None, {})
@@ -293,7 +294,7 @@ def test_topic_configs(disk: MemoryDisk) -> None:
 
 
 def tick(monkeypatch: pytest.MonkeyPatch, manager: LogManager, clock: FakeTime, ticks: int = 1) -> None:
-    """Lets `run` do its duties a number of times, each after a second of the clock."""
+    """Lets `LogUpkeep.run` do a number of ticks. Before each, the clock moves by a second."""
     left = ticks
 
     async def sleep(seconds: float) -> None:
@@ -312,8 +313,8 @@ def tick(monkeypatch: pytest.MonkeyPatch, manager: LogManager, clock: FakeTime, 
         run(upkeep())
 
 
-def test_retention_takes_the_last_segment_too(disk: MemoryDisk) -> None:
-    """As Kafka's: it ends, and goes once its successor is safe."""
+def test_retention_rolls_and_deletes_the_last_segment_too(disk: MemoryDisk) -> None:
+    """As in Kafka, the last segment is rolled, and deleted once the new segment is on the disk."""
     clock = FakeTime()
     manager = started(disk, config=replace(SMALL, retention_ms=1000), time=clock)
     log = manager.get_or_create(ORDERS, TOPIC_ID, {})
@@ -328,7 +329,7 @@ def test_retention_takes_the_last_segment_too(disk: MemoryDisk) -> None:
 
 
 def test_epochs_that_changed_are_written_without_a_flush(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not by the failover that changed them, but soon after it; those of a log that was deleted meanwhile are not."""
+    """Soon after the failover that changed them. Those of a log that was deleted meanwhile are not written."""
     clock = FakeTime()
     manager = started(disk, time=clock)
     for partition in range(3):
@@ -341,7 +342,29 @@ def test_epochs_that_changed_are_written_without_a_flush(disk: MemoryDisk, monke
     assert disk.content(path.format(0)) == b"0\n1\n4 0\n"
 
 
-def test_background(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_write_of_epochs_is_done_at_the_stop(disk: MemoryDisk) -> None:
+    """It is cancelled while it waits for another log's flush."""
+
+    async def cancelled_write(first: Log, second: Log) -> None:
+        epoch_files = EpochFiles(disk)
+        epoch_files.changed(first)
+        epoch_files.changed(second)
+        async with second.epochs_write():
+            writing = asyncio.create_task(epoch_files.write_some())
+            await asyncio.sleep(0)
+            writing.cancel()
+            await asyncio.wait([writing])
+
+    manager = started(disk)
+    logs = [manager.get_or_create(TopicPartition("orders", partition), TOPIC_ID, {}) for partition in range(2)]
+    for log in logs:
+        log.leader_epochs.assign(4, 0)
+    run(cancelled_write(*logs))
+    run(manager.shutdown())
+    assert disk.content("/data/orders-0/leader-epoch-checkpoint") == b"0\n1\n4 0\n"
+
+
+def test_background_flushes_checkpoints_and_retention(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeTime()
     manager = started(disk, time=clock, schedule=LogSchedule(retention_s=30, recovery_points_s=10))
     manager.high_watermark_of = lambda tp: 20
@@ -372,7 +395,7 @@ def test_background(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     assert log.log_start_offset == max(base for s in log.segments if (base := s.base_offset) <= 20) > 0
 
 
-def test_background_reports_a_failed_directory_and_goes_on(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_work_continues_after_a_directory_failed(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeTime()
     manager = started(disk, config=replace(SMALL, flush_messages=1), time=clock)
     failed = failures_of(manager)

@@ -49,7 +49,7 @@ def write_behind(disk: MemoryDisk, log: Log, data: bytes) -> None:
 def test_records_of_a_new_epoch_are_kept_although_the_checkpoint_does_not_know_it_yet(
     batches: int, synced: int
 ) -> None:
-    """It is written in the background. All replicas killed just after an election cut what was acknowledged."""
+    """The checkpoint is written in the background. All replicas killed just after an election would cut acknowledged records."""
     disk, log = filled()
     fill(log, batches, epoch=4)
     assert stored_epochs(disk)[-1][0] == 3
@@ -118,8 +118,10 @@ for kind in ("index", "timeindex"):
 
 @either_stop
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_damage_that_costs_no_record(damage: Callable[[MemoryDisk, Log], None], was_clean: bool) -> None:
-    """Rubbish behind the last batch is cut; indexes and the epoch checkpoint are made from the log."""
+def test_damage_outside_of_the_records_loses_no_record(
+    damage: Callable[[MemoryDisk, Log], None], was_clean: bool
+) -> None:
+    """Garbage after the last batch is cut. Indexes and the epoch checkpoint are rebuilt from the log."""
     disk, log = filled()
     damage(disk, log)
     again = open_at(disk.after_kill(), was_clean=was_clean, recovery_point=25 if "epochs" in str(damage) else 0)
@@ -135,7 +137,7 @@ def test_damage_that_costs_no_record(damage: Callable[[MemoryDisk, Log], None], 
     check(again)
 
 
-def test_holes_of_compaction_are_no_damage() -> None:
+def test_holes_made_by_compaction_are_not_treated_as_damage() -> None:
     disk = MemoryDisk()
     log = open_at(disk)
     bases = [0, 2, 8, 10, 30, 32]
@@ -198,7 +200,7 @@ def test_a_flipped_bit_of_the_log_cuts_it_there(has_checkpoint: bool, numbers: S
 
 
 @pytest.mark.parametrize("kind", ["index", "timeindex"])
-def test_a_flipped_bit_of_a_full_index_never_shows(kind: str) -> None:
+def test_a_flipped_bit_of_a_full_index_never_changes_a_read(kind: str) -> None:
     disk = MemoryDisk()
     log = open_at(disk, replace(SMALL, segment_bytes=1_500))
     fill(log, 30)
@@ -247,7 +249,7 @@ def test_a_hole_cuts_everything_after_it() -> None:
     check(again)
 
 
-def test_a_recovery_point_beyond_the_end_is_brought_back() -> None:
+def test_a_recovery_point_beyond_the_end_is_lowered_to_it() -> None:
     disk, log = filled()
     disk.cut(path_of(log, -1), 5)
     again = open_at(disk.after_kill(), recovery_point=10**9)
@@ -255,7 +257,7 @@ def test_a_recovery_point_beyond_the_end_is_brought_back() -> None:
     check(again)
 
 
-def test_a_lone_batch_with_an_epoch_that_nobody_knows_is_not_believed() -> None:
+def test_a_single_batch_with_an_unknown_epoch_is_cut() -> None:
     disk, log = filled()
     data = bytearray(batch())
     patch(data, 0, log.log_end_offset, 3 + 2**20)

@@ -1,4 +1,4 @@
-"""Which segments go (LOG-1, INV-22)."""
+"""Which segments retention deletes (LOG-1, INV-22)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEGMENTS = [SegmentAge(0, 10, 100, NOW - 5_000), SegmentAge(10, 20, 100, NOW - 3
 
 
 def count_of(segments: Sequence[SegmentAge], **limits: int) -> int:
-    """How many go; none is looked at behind the first that stays."""
+    """The number of deleted segments. Checks that no segment after the first that stays is read."""
     asked = []
 
     def ages() -> Iterator[SegmentAge]:
@@ -49,13 +49,13 @@ def count_of(segments: Sequence[SegmentAge], **limits: int) -> int:
         ({"log_start_offset": 30}, 2),
     ],
 )
-def test_table(limits: dict[str, int], count: int) -> None:
+def test_how_many_segments_retention_deletes(limits: dict[str, int], count: int) -> None:
     settings = {"high_watermark": 30, "log_start_offset": 0, "retention_ms": -1, "retention_bytes": -1, "now_ms": NOW}
     assert count_of(SEGMENTS, **settings | limits) == count
 
 
 def test_an_empty_last_segment_stays() -> None:
-    """It tells where the log goes on."""
+    """Its name keeps the LEO."""
     segments = [*SEGMENTS, SegmentAge(30, 30, 0, NOW)]
     limits = {"high_watermark": 30, "log_start_offset": 0, "retention_ms": 0, "retention_bytes": 0, "now_ms": NOW * 2}
     assert count_of(segments, **limits) == 3
@@ -67,7 +67,7 @@ def test_an_empty_last_segment_stays() -> None:
     st.integers(-1, NOW),
     st.integers(-1, 500),
 )
-def test_never_past_the_high_watermark(
+def test_retention_never_deletes_past_the_high_watermark(
     shapes: list[tuple[int, int, int]], high_watermark: int, retention_ms: int, retention_bytes: int
 ) -> None:
     segments, base = [], 0

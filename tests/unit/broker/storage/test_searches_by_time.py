@@ -33,7 +33,7 @@ def stops(batch: bytes, timestamp_ms: int) -> tuple[int, int, timestamps.Found |
 
 
 @pytest.mark.parametrize("compression", [0, 1, 2, 3, 4])
-def test_many_records_are_looked_through_with_stops(compression: int) -> None:
+def test_many_records_are_searched_in_steps(compression: int) -> None:
     batch = build_batch([(None, None, (), number) for number in range(COUNT)], compression=compression)
     assert stops(batch, COUNT - 1)[0] >= COUNT // STEP - 1
     assert stops(batch, COUNT - 1)[2] == (COUNT - 1, COUNT - 1, -1)
@@ -48,7 +48,7 @@ def test_a_large_batch_is_unpacked_in_a_thread(compression: int, value: bytes) -
 
 
 @pytest.mark.usefixtures("fetchers_are_driven_by_hand")
-def test_who_leads_no_more_when_it_is_found_does_not_say(tmp_path: Path) -> None:
+def test_a_broker_that_stopped_leading_during_the_search_does_not_answer_with_the_offset(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.start(1, 2)
         cluster.lead(1, 0, (1,), replicas=(1, 2))

@@ -59,7 +59,7 @@ def test_look_up(kind: type[OffsetIndex] | type[TimeIndex], key: int, expected: 
     assert index.entry_before(key) == (None if expected is None else entries[expected])
 
 
-def test_entries_that_do_not_rise_are_left_out() -> None:
+def test_entries_that_do_not_increase_are_ignored() -> None:
     offsets, times = loaded(OffsetIndex), loaded(TimeIndex)
     for offset in (BASE + 5, BASE + 5, BASE + 4):
         offsets.append(offset, 10)
@@ -91,7 +91,7 @@ def test_entries_that_do_not_rise_are_left_out() -> None:
         "an empty entry",
     ],
 )
-def test_what_is_no_index_is_refused(data: bytes) -> None:
+def test_a_file_that_is_not_an_index_is_refused(data: bytes) -> None:
     with pytest.raises(IndexCorrupt):
         loaded(OffsetIndex, data)
 
@@ -145,7 +145,7 @@ def test_entries_are_written_together_and_no_file_stays_open() -> None:
 
 
 def test_the_last_entry_is_read_alone() -> None:
-    """An index of a full segment has 260,000 entries: no list is made of them."""
+    """The index of a full segment has 260,000 entries, which must not be read one by one."""
     disk = MemoryDisk()
     disk.write_atomically("/x.timeindex", b"".join(struct.pack(">qi", n * 10, n) for n in range(1, 1000)))
     index = TimeIndex(disk, "/x.timeindex", BASE)
@@ -154,5 +154,5 @@ def test_the_last_entry_is_read_alone() -> None:
     index.load()
     assert index.entry_before(5001) == (5000, BASE + 500)
     disk.cut("/x.timeindex", 13)
-    with pytest.raises(IndexCorrupt, match="no whole entries"):
+    with pytest.raises(IndexCorrupt, match="not whole entries"):
         TimeIndex(disk, "/x.timeindex", BASE).last_in_file()

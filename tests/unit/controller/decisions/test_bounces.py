@@ -1,4 +1,4 @@
-"""Which members of an ISR registered after their partition's state was written."""
+"""Members of an ISR that registered after their partition's state was written."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ def state(*isr: int) -> LeaderAndIsr:
     epochs=st.dictionaries(st.integers(1, 5), ZXIDS.map(lambda zxid: 2 * zxid)),
     written=st.lists(st.tuples(st.lists(st.integers(1, 5), min_size=1, unique=True), ZXIDS.map(lambda z: 2 * z + 1))),
 )
-def test_as_the_definition_says(epochs: dict[int, int], written: list[tuple[list[int], int]]) -> None:
-    """No two transactions have the same zxid: registrations are even here, writes are odd."""
+def test_a_bounced_member_registered_after_the_write(
+    epochs: dict[int, int], written: list[tuple[list[int], int]]
+) -> None:
+    """Registrations have even zxids here and writes odd ones, because no two transactions have the same zxid."""
     bounces = Bounces([BrokerInfo(broker, epoch, ()) for broker, epoch in epochs.items()])
     assert bounces.newest == max(epochs.values(), default=0)
     states = {TopicPartition("t", number): state(*isr) for number, (isr, _) in enumerate(written)}
@@ -32,5 +34,5 @@ def test_as_the_definition_says(epochs: dict[int, int], written: list[tuple[list
     assert len(bounces) == len(found)
 
 
-def test_nobody_lives() -> None:
+def test_without_live_brokers_nobody_bounced() -> None:
     assert not Bounces([])

@@ -1,4 +1,4 @@
-"""Who leads: tables for each path, and what holds whatever the input (INV-4, INV-7, INV-18)."""
+"""Elections: a table for each kind, and rules that hold for any input (INV-4, INV-7, INV-18)."""
 
 from __future__ import annotations
 
@@ -144,10 +144,10 @@ replica_lists = st.lists(brokers, min_size=1, max_size=5, unique=True)
 
 
 @given(data=st.data(), replicas=replica_lists, live=st.sets(brokers), gone=st.sets(brokers), unclean=st.booleans())
-def test_what_always_holds(
+def test_rules_that_hold_for_every_election(
     data: st.DataObject, replicas: list[int], live: set[int], gone: set[int], unclean: bool
 ) -> None:
-    """The leader is in the ISR, which is never empty; each write raises the epoch by one over the version that was read."""
+    """The leader is in the ISR, which is never empty. Each write raises the epoch by one and has the version that was read."""
     isr = tuple(data.draw(st.lists(st.sampled_from(replicas), min_size=1, unique=True)))
     before = known(data.draw(st.sampled_from([NO_LEADER, *isr])), isr)
     after_failure = leader_election.after_failure(before, replicas, live, EPOCH, unclean_allowed=unclean)

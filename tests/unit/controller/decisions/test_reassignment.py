@@ -1,4 +1,4 @@
-"""The arithmetic of reassignments (CTL-10, INV-25), and who leads and stays in sync on the way (INV-4, INV-18)."""
+"""The arithmetic of reassignments (CTL-10, INV-25), and the leaders and ISRs during a move (INV-4, INV-18)."""
 
 from __future__ import annotations
 
@@ -65,21 +65,21 @@ def test_a_cancellation_goes_back_to_the_original_replicas(current: Assignment, 
         (Assignment((1, 2)), (2**31,), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
-def test_what_is_refused(current: Assignment, target: tuple[int, ...] | None, code: ErrorCode) -> None:
+def test_invalid_targets_are_refused(current: Assignment, target: tuple[int, ...] | None, code: ErrorCode) -> None:
     with pytest.raises(KafkaError) as raised:
         reassignment.plan(TP, current, target, LIVE)
     assert raised.value.code is code
     assert raised.value.message
 
 
-def test_a_topic_that_is_being_deleted_takes_no_reassignment() -> None:
+def test_a_reassignment_of_a_topic_that_is_being_deleted_is_refused() -> None:
     """CTL-9."""
     with pytest.raises(KafkaError, match="being deleted") as raised:
         reassignment.plan(TP, Assignment((1,)), (2,), LIVE, is_being_deleted=True)
     assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_dead_broker_may_keep_its_replica_but_get_none() -> None:
+def test_a_dead_broker_may_keep_its_replica_but_gets_no_new_one() -> None:
     assert reassignment.plan(TP, Assignment((1, 9)), (9, 2), LIVE) == Assignment((9, 2, 1), (2,), (1,))
     with pytest.raises(KafkaError, match=r"not alive: \[9\]"):
         reassignment.plan(TP, Assignment((1, 2)), (9, 2), LIVE)
@@ -95,7 +95,7 @@ def test_a_dead_broker_may_keep_its_replica_but_get_none() -> None:
         (Assignment((1, 2), (), (1, 2)), (1, 2), False),  # written by hand: no target at all
     ],
 )
-def test_it_is_complete_when_the_target_is_in_sync(
+def test_a_move_is_complete_when_the_target_is_in_sync(
     assignment: Assignment, isr: tuple[int, ...], complete: bool
 ) -> None:
     """INV-25, CTL-10 step 0."""
@@ -104,7 +104,7 @@ def test_it_is_complete_when_the_target_is_in_sync(
 
 @given(replica_lists, st.lists(replica_lists, min_size=1, max_size=4))
 def test_any_sequence_of_targets(original: tuple[int, ...], targets: list[tuple[int, ...]]) -> None:
-    """Whatever was asked before: the target comes first, the original ones are never forgotten, a cancellation finds them."""
+    """After any earlier targets, the target comes first, and a cancellation restores the original replicas."""
     assignment = Assignment(original)
     for target in targets:
         before = assignment
@@ -158,8 +158,10 @@ def test_the_leader_among_the_replicas_that_remain(
         (state(NO_LEADER, (3,)), (1, 2), (1, 2)),
     ],
 )
-def test_nobody_in_sync_remains(before: LeaderAndIsr, replicas: tuple[int, ...], live: tuple[int, ...]) -> None:
-    """INV-4, INV-18: then nothing is written."""
+def test_nothing_is_written_if_no_replica_in_sync_would_remain(
+    before: LeaderAndIsr, replicas: tuple[int, ...], live: tuple[int, ...]
+) -> None:
+    """INV-4, INV-18."""
     assert leader_election.among(before, replicas, live, 9) is None
 
 

@@ -1,4 +1,4 @@
-"""Which topics are deleted, held up, refused, and what a deletion leaves alone (CTL-9, CTL-12, INV-26)."""
+"""Which topics are deleted, delayed or refused, and what a deletion does not touch (CTL-9, CTL-12, INV-26)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from controller.cluster_state import ClusterState
 from controller.decisions import topic_deletion
+from controller.decisions.topic_deletion import Replica
 from controller.replica_status import ReplicaStatus
 from protocol.rpc.messages import LeaderAndIsrRequest, StopReplicaRequest
 from protocol.types import Assignment, BrokerInfo, LeaderAndIsr, TopicPartition
@@ -40,74 +41,102 @@ def state(*live: int) -> ClusterState:
     return cluster
 
 
-def test_a_reassignment_holds_up_the_beginning() -> None:
+def finished(cluster: ClusterState) -> list[str]:
+    """INV-26: the topics whose replicas have all confirmed their deletion."""
+    return sorted(
+        topic
+        for topic in cluster.deletions_begun
+        if all(
+            cluster.replica_status(tp, broker) is ReplicaStatus.DELETION_SUCCESSFUL
+            for broker, tp in topic_deletion.replicas_of(cluster, topic)
+        )
+    )
+
+
+def replicas_to_stop(cluster: ClusterState) -> list[Replica]:
+    """The replicas on live brokers that must get the request now."""
+    return [
+        replica
+        for replica in topic_deletion.being_deleted(cluster)
+        if topic_deletion.is_to_be_stopped(cluster, replica)
+    ]
+
+
+def replicas_out_of_reach(cluster: ClusterState) -> list[Replica]:
+    """The replicas on dead brokers that have not confirmed and are not yet ineligible."""
+    return [
+        replica for replica in topic_deletion.being_deleted(cluster) if topic_deletion.is_out_of_reach(cluster, replica)
+    ]
+
+
+def test_a_reassignment_delays_the_start() -> None:
     cluster = state(1, 2, 3)
     cluster.reassigning.add(T1)
     assert topic_deletion.may_begin(cluster) == []
-    assert topic_deletion.replicas_to_stop(cluster) == []
+    assert replicas_to_stop(cluster) == []
     assert topic_deletion.why_ineligible(cluster, "t") == "partitions [1] are being reassigned"
     cluster.reassigning.discard(T1)
     assert topic_deletion.may_begin(cluster) == ["t"]
 
 
-def test_what_has_begun_has_no_leadership_and_is_nobodys_to_elect() -> None:
-    """Whatever the controller does elsewhere, it does for partitions that have a leadership."""
+def test_a_partition_whose_deletion_started_has_no_leadership() -> None:
+    """All other reactions skip partitions without leadership."""
     cluster = state(1, 2, 3)
     assert cluster.begin_deletion("t") == [T0, T1]
     assert topic_deletion.may_begin(cluster) == []
     assert not cluster.leadership
     assert not cluster.led_by(2)
     assert not cluster.waiting_for_leader()
-    assert topic_deletion.replicas_to_stop(cluster) == [(1, T0), (2, T0), (2, T1), (3, T1)]
-    assert topic_deletion.finished(cluster) == []
+    assert replicas_to_stop(cluster) == [(1, T0), (2, T0), (2, T1), (3, T1)]
+    assert finished(cluster) == []
 
 
 def test_replicas_on_dead_brokers_wait_for_their_return() -> None:
     cluster = state(1, 2)
     cluster.begin_deletion("t")
-    assert topic_deletion.replicas_out_of_reach(cluster) == [(3, T1)]
+    assert replicas_out_of_reach(cluster) == [(3, T1)]
     cluster.move_replica(T1, 3, ReplicaStatus.DELETION_INELIGIBLE)
-    assert topic_deletion.replicas_out_of_reach(cluster) == []
+    assert replicas_out_of_reach(cluster) == []
     assert topic_deletion.why_ineligible(cluster, "t") == "brokers [3] are dead"
     cluster.broker_came(BrokerInfo(3, 30, ()))
     assert topic_deletion.why_ineligible(cluster, "t") is None
-    assert (3, T1) in topic_deletion.replicas_to_stop(cluster)
+    assert (3, T1) in replicas_to_stop(cluster)
 
 
 def test_finished_when_every_replica_has_confirmed() -> None:
     """INV-26."""
     cluster = state(1, 2, 3)
     cluster.begin_deletion("t")
-    for broker, tp in topic_deletion.replicas_to_stop(cluster):
-        assert topic_deletion.finished(cluster) == []
+    for broker, tp in replicas_to_stop(cluster):
+        assert finished(cluster) == []
         for target in (ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_STARTED, ReplicaStatus.DELETION_SUCCESSFUL):
             assert cluster.move_replica(tp, broker, target)
-    assert topic_deletion.finished(cluster) == ["t"]
+    assert finished(cluster) == ["t"]
     cluster.broker_went(1)
-    assert topic_deletion.finished(cluster) == ["t"], "what is confirmed stays so"
+    assert finished(cluster) == ["t"], "what is confirmed stays so"
     cluster.remove_topic("t")
     assert not cluster.topics_to_delete
     assert not cluster.deletions_begun
 
 
-def test_a_broker_that_dies_between_request_and_answer_is_told_again() -> None:
+def test_a_broker_that_dies_between_request_and_answer_gets_the_request_again() -> None:
     cluster = state(1, 2, 3)
     cluster.begin_deletion("t")
     for target in (ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_STARTED):
         cluster.move_replica(T0, 1, target)
-    assert (1, T0) not in topic_deletion.replicas_to_stop(cluster)
+    assert (1, T0) not in replicas_to_stop(cluster)
     cluster.broker_went(1)
     assert cluster.replica_status(T0, 1) is ReplicaStatus.DELETION_INELIGIBLE
     cluster.broker_came(BrokerInfo(1, 10, ()))
-    assert (1, T0) in topic_deletion.replicas_to_stop(cluster)
+    assert (1, T0) in replicas_to_stop(cluster)
 
 
 # -- the controller -----------------------------------------------------------------------------------------------
 
 
 @on_cluster()
-async def test_a_dead_replica_holds_up_the_end_but_clients_see_the_topic_gone(cluster: MemoryCluster) -> None:
-    """CTL-9 step 2: resumed when the broker is back, also by the next controller."""
+async def test_a_dead_replica_delays_the_end_but_clients_no_longer_see_the_topic(cluster: MemoryCluster) -> None:
+    """CTL-9: the deletion continues when the broker is back, also under the next controller."""
     await cluster.create_topic("t", {0: (2, 3), 1: (1, 2)})
     await cluster.kill(3)
     request_deletion(cluster, "t")
@@ -126,8 +155,8 @@ async def test_a_dead_replica_holds_up_the_end_but_clients_see_the_topic_gone(cl
 
 
 @on_cluster()
-async def test_a_broker_that_comes_back_is_not_told_to_lead_what_is_being_deleted(cluster: MemoryCluster) -> None:
-    """INV-26: its full LeaderAndIsr leaves the topic out, and says that it does."""
+async def test_a_returning_broker_does_not_lead_partitions_that_are_being_deleted(cluster: MemoryCluster) -> None:
+    """INV-26: its full LeaderAndIsr names the topic only in `other_topics`."""
     await cluster.create_topic("t", {0: (2, 3)})
     await cluster.kill(3)
     cluster.disks[2].failing.add(T0)
@@ -146,7 +175,7 @@ async def test_a_broker_that_comes_back_is_not_told_to_lead_what_is_being_delete
 
 
 @on_cluster()
-async def test_an_error_waits_for_the_next_life_of_the_broker(cluster: MemoryCluster) -> None:
+async def test_after_an_error_the_next_life_of_the_broker_gets_the_request_again(cluster: MemoryCluster) -> None:
     """CTL-9 step 5: ReplicaDeletionIneligible."""
     await cluster.create_topic("t", {0: (2, 3)})
     cluster.disks[3].failing.add(T0)
@@ -181,7 +210,7 @@ async def test_a_queued_topic_gets_no_partitions_and_no_elections(cluster: Memor
 
 @on_cluster()
 async def test_unknown_topics_do_not_block_the_next_admin(cluster: MemoryCluster) -> None:
-    """CTL-9 step 1; settings that a half-done deletion of another controller left go too."""
+    """CTL-9 step 1. Settings that an incomplete deletion by Kafka left are removed too."""
     await cluster.create_topic("t", {0: (2, 3)})
     cluster.server.ensure(ConfigZNode.path("topics", "half"), ConfigZNode.encode({"retention.ms": "1"}))
     request_deletion(cluster, "half", "no such topic", "t")
@@ -193,8 +222,10 @@ async def test_unknown_topics_do_not_block_the_next_admin(cluster: MemoryCluster
 
 @pytest.mark.parametrize("takes_over", [False, True])
 @on_cluster()
-async def test_a_topic_whose_node_is_rubbish_is_refused(cluster: MemoryCluster, takes_over: bool) -> None:
-    """Nobody knows its replicas, so nobody could confirm that they are gone: INV-26. The controller says why."""
+async def test_the_deletion_of_a_topic_whose_node_is_unreadable_is_refused(
+    cluster: MemoryCluster, takes_over: bool
+) -> None:
+    """INV-26: its replicas are unknown, so nothing could confirm their deletion. The controller logs the reason."""
     if takes_over:
         await cluster.kill(1)
         await cluster.kill(2)
@@ -214,7 +245,7 @@ async def test_a_topic_whose_node_is_rubbish_is_refused(cluster: MemoryCluster, 
 
 
 @on_cluster()
-async def test_a_topic_is_made_and_deleted_before_anybody_has_looked(cluster: MemoryCluster) -> None:
+async def test_a_topic_created_and_deleted_before_the_controller_reads_it(cluster: MemoryCluster) -> None:
     cluster.put_topic("t", {0: (2, 3)})
     request_deletion(cluster, "t")
     await cluster.settle()
@@ -224,7 +255,7 @@ async def test_a_topic_is_made_and_deleted_before_anybody_has_looked(cluster: Me
 
 
 @on_cluster()
-async def test_nodes_that_somebody_put_below_the_topic_go_too(cluster: MemoryCluster) -> None:
+async def test_nodes_that_somebody_created_below_the_topic_are_removed_too(cluster: MemoryCluster) -> None:
     await cluster.create_topic("t", {0: (2, 3)})
     for path in (
         "/brokers/topics/t/partitions/0/mine/deep",
@@ -238,8 +269,8 @@ async def test_nodes_that_somebody_put_below_the_topic_go_too(cluster: MemoryClu
 
 
 @on_cluster()
-async def test_a_topic_that_is_removed_by_hand_while_it_is_queued(cluster: MemoryCluster) -> None:
-    """The request goes with it: a topic of that name that is made now is not meant."""
+async def test_the_request_for_a_topic_removed_by_hand_is_removed(cluster: MemoryCluster) -> None:
+    """It does not apply to a new topic of that name."""
     await cluster.create_topic("t", {0: (2, 3)})
     await cluster.kill(3)
     request_deletion(cluster, "t")
@@ -252,8 +283,8 @@ async def test_a_topic_that_is_removed_by_hand_while_it_is_queued(cluster: Memor
 
 
 @on_cluster(delete_topic_enable=False)
-async def test_with_deletion_disabled_nothing_is_watched(cluster: MemoryCluster) -> None:
-    """CTL-9: what is asked for stays unseen, and is removed by the next controller, as Kafka does."""
+async def test_with_deletion_disabled_requests_are_not_watched(cluster: MemoryCluster) -> None:
+    """CTL-9: the next controller removes them, as in Kafka."""
     await cluster.create_topic("t", {0: (2, 3)})
     request_deletion(cluster, "t")
     await cluster.settle()
@@ -265,8 +296,8 @@ async def test_with_deletion_disabled_nothing_is_watched(cluster: MemoryCluster)
 
 
 @on_cluster()
-async def test_an_answer_of_an_earlier_life_counts_for_nothing(cluster: MemoryCluster) -> None:
-    """BUG-16: the broker bounced after it had answered, and before the controller heard the answer."""
+async def test_an_answer_from_an_earlier_life_is_ignored(cluster: MemoryCluster) -> None:
+    """BUG-16: the broker bounced after it answered and before the controller processed the answer."""
     await cluster.create_topic("t", {0: (2, 3)})
     handle = cluster.running[3].handle
     bounced = []
@@ -292,8 +323,10 @@ async def test_an_answer_of_an_earlier_life_counts_for_nothing(cluster: MemoryCl
 
 
 @on_cluster()
-async def test_what_a_reassignment_left_on_a_dead_brokers_disk_goes_with_the_topic(cluster: MemoryCluster) -> None:
-    """FLT-36: broker 2 died before it could be told that t-0 is not its own any more, and is back when t is deleted."""
+async def test_a_log_that_a_reassignment_left_on_a_dead_broker_is_deleted_with_the_topic(
+    cluster: MemoryCluster,
+) -> None:
+    """FLT-36: broker 2 died before it learned that it no longer has t-0, and is back when t is deleted."""
     cluster.put_topic("t", {0: (1, 2), 1: (2, 3)}, "AAAAAAAAAAAAAAAAAAAAAA")
     await cluster.settle()
     await cluster.kill(2)

@@ -18,7 +18,7 @@ SHORT = {"AGAIN_S": 0.01, "WAIT_S": 0.01, "SPACING_S": 0.005, "SHORT_LIVED_S": 0
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An attempt to connect keeps its whole second: on a busy machine a listener that lives must not look unclear."""
+    """Keeps the timeout of an attempt at one second: on a busy machine a live listener must not look unclear."""
     for name, seconds in SHORT.items():
         monkeypatch.setattr(connection_watch, name, seconds)
 
@@ -91,7 +91,7 @@ def world() -> World:
     return World()
 
 
-async def test_a_listener_that_ends_is_found_dead_and_watched_again_when_it_is_back(world: World) -> None:
+async def test_a_listener_that_ends_is_found_dead_and_watched_again_when_it_returns(world: World) -> None:
     await world.until_trusted()
     await world.until_dead()
     assert world.suspicions[:2] == [False, True], "suspected as soon as the connection has ended"
@@ -100,7 +100,7 @@ async def test_a_listener_that_ends_is_found_dead_and_watched_again_when_it_is_b
     await world.until_dead()
 
 
-async def test_one_that_was_never_there_is_found_dead_again_and_again(world: World) -> None:
+async def test_an_address_without_a_listener_is_found_dead_repeatedly(world: World) -> None:
     """A controller that was just elected had no connection to a broker that died with its predecessor.
 
     What followed from the first time may have been impossible: ZooKeeper was away (CTL-14).
@@ -111,7 +111,7 @@ async def test_one_that_was_never_there_is_found_dead_again_and_again(world: Wor
     assert True not in world.suspicions
 
 
-async def test_a_connection_that_is_reset_by_a_living_listener_is_made_again(world: World) -> None:
+async def test_a_connection_that_a_live_listener_reset_is_opened_again(world: World) -> None:
     world.start_watch()
     for count in range(5):
         await world.until(lambda n=count: world.accepted and len(world.suspicions) == 2 * n + 1)
@@ -120,7 +120,7 @@ async def test_a_connection_that_is_reset_by_a_living_listener_is_made_again(wor
     assert (world.deaths, world.suspicions) == (0, [False, True] * 5 + [False])
 
 
-async def test_one_that_accepts_once_more_while_it_is_killed_stays_suspected(
+async def test_a_process_that_accepts_while_it_is_killed_stays_suspected(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The backlog of a listener outlives the process's other connections by some milliseconds."""
@@ -133,10 +133,10 @@ async def test_one_that_accepts_once_more_while_it_is_killed_stays_suspected(
     assert False not in world.suspicions[1:]
 
 
-async def test_one_that_accepts_and_closes_for_ever_is_not_suspected(
+async def test_a_listener_that_always_accepts_and_closes_is_not_suspected(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A proxy whose way to the broker is broken: clients must not be kept waiting because of it."""
+    """For example a proxy that cannot reach its broker. Clients must not wait because of it."""
     monkeypatch.setattr(connection_watch, "STABLE_S", 30.0)
     world.start_watch()
     for _ in range(5):
@@ -145,7 +145,7 @@ async def test_one_that_accepts_and_closes_for_ever_is_not_suspected(
     assert True not in world.suspicions
 
 
-async def test_our_own_close_tells_nothing(world: World) -> None:
+async def test_closing_the_watch_calls_no_listener(world: World) -> None:
     await world.until_trusted()
     assert world.watch is not None
     world.watch.close()
@@ -154,8 +154,8 @@ async def test_our_own_close_tells_nothing(world: World) -> None:
     assert (world.deaths, world.suspicions) == (0, [False])
 
 
-async def test_a_listener_that_does_not_accept_lives(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A paused process (SIGSTOP): its kernel goes on accepting, and when the queue is full it is silent."""
+async def test_a_listener_that_does_not_accept_is_alive(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A paused process (SIGSTOP): its kernel still accepts, until the queue is full, and then does not answer."""
     monkeypatch.setattr(connection_watch, "CONNECT_TIMEOUT_S", 0.05)
     with socket.socket() as listener:
         listener.bind((HOST, 0))

@@ -21,7 +21,7 @@ ROWS = [{"error_code": 0, "partition": number, "leader_epoch": 1, "end_offset": 
 
 
 def ended(steps: Generator[None, None, Any]) -> tuple[int, Any]:
-    """(stops, value)"""
+    """(number of pauses, value)"""
     stops = 0
     while True:
         try:
@@ -58,7 +58,7 @@ def test_a_long_response_comes_in_pieces() -> None:
     assert all(by_schema.PIECE_SIZE <= len(piece) < by_schema.PIECE_SIZE + 100 for piece in pieces[:-1])
 
 
-def test_a_response_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_response_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "ANSWER_BYTES_MAX", 1000)
     with pytest.raises(AnswerTooLarge):
         ended(messages.encoding(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, epoch_ends(ROWS)))
@@ -78,21 +78,21 @@ def test_a_request_is_read_in_steps() -> None:
 
 
 @pytest.mark.parametrize("count", [REQUEST_ELEMENTS_MAX + 1, 2**31 - 1, -2])
-def test_an_array_that_is_too_long(count: int) -> None:
-    """Nothing is made of it."""
+def test_an_array_that_is_too_long_is_refused(count: int) -> None:
+    """No element is created."""
     data = struct.pack(">i", count) + b"\x00\x00" * (REQUEST_ELEMENTS_MAX + 1)
     with pytest.raises(MalformedRequest):
         next(messages.decoding(ApiKey.DESCRIBE_GROUPS, 0, data, 0))
 
 
-def test_elements_of_all_arrays_count() -> None:
+def test_the_elements_of_all_arrays_count_towards_the_limit() -> None:
     half = REQUEST_ELEMENTS_MAX // 2
     topic = b"\x00\x01t" + struct.pack(">i", half + 1) + bytes(4 * (half + 1))
     with pytest.raises(MalformedRequest, match="elements"):
         ended(messages.decoding(ApiKey.DESCRIBE_LOG_DIRS, 1, struct.pack(">i", 2) + topic * 2, 0))
 
 
-def test_a_string_of_a_flexible_version_is_no_longer_than_others() -> None:
+def test_a_string_of_a_flexible_version_has_the_same_limit() -> None:
     size = 2**15
     data = b"\x02" + bytes((size + 1 & 0x7F | 0x80, size + 1 >> 7 & 0x7F | 0x80, size + 1 >> 14)) + b"x" * size
     with pytest.raises(MalformedRequest, match="a string of 32768 bytes"):

@@ -1,4 +1,4 @@
-"""The codecs written by hand against kio: every version, any values, and broken frames (BAD-10, 11)."""
+"""The hand-written codecs compared with kio: every version, any values, and broken frames (BAD-10, 11)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SENT_SO = (
     ("records", blobs),
     ("metadata", names),
 )
-"""Fields of responses that our codecs never send in any other way."""
+"""Fields of responses to which our codecs always give these values."""
 
 
 def versions(api_key: ApiKey, first: int = 0) -> range:
@@ -64,7 +64,7 @@ def request_bodies(api_key: ApiKey, version: int, *special: tuple[str, Any]) -> 
 
 
 def response_bodies(api_key: ApiKey, version: int) -> st.SearchStrategy[Body]:
-    """With the fields of all versions: a codec leaves out those of others."""
+    """Has the fields of all versions: a codec leaves out those of other versions."""
     load = messages.kio.index.load_response_schema
     return bodies(tuple(load(api_key, each) for each in (version, *versions(api_key))), SENT_SO)
 
@@ -283,7 +283,7 @@ def test_metadata_of_any_number_of_replicas_and_partitions(version: int, count: 
 @given(data=st.data())
 @settings(max_examples=20)
 def test_fetch_responses_are_read_back(version: int, data: st.DataObject) -> None:
-    """As a follower reads them."""
+    """With the follower's decoder."""
     body = data.draw(response_bodies(ApiKey.FETCH, version))
     frame = memoryview(b"head" + fetch(version, body))
     answer = fetch_codec.decode_response(version, frame, 4)
@@ -395,7 +395,7 @@ ABSENT: Body = {
     "forgotten_topics_data": [],
     "rack_id": "",
 }
-"""What is read of fields that a version does not have."""
+"""The values of fields that a version does not have."""
 
 
 def agree(found: Any, sent: Any) -> bool:
@@ -427,7 +427,7 @@ HOT = (ApiKey.PRODUCE, ApiKey.FETCH)
 @EVERY_REQUEST
 @given(data=st.data())
 @settings(max_examples=30)
-def test_whatever_is_cut_off_or_added_is_malformed(api_key: ApiKey, version: int, data: st.DataObject) -> None:
+def test_missing_or_extra_bytes_are_malformed(api_key: ApiKey, version: int, data: st.DataObject) -> None:
     frame, at = framed(api_key, version, data.draw(request_bodies(api_key, version, *SPECIAL)))
     cut = data.draw(st.integers(at, len(frame) - 1))
     for broken in [frame[:cut]] if api_key in HOT else [frame[:cut], frame + b"\x00"]:
@@ -450,7 +450,7 @@ def test_nothing_but_malformed_comes_out_of_a_broken_request(
 @pytest.mark.parametrize("version", versions(ApiKey.FETCH, 12))
 @given(data=st.data())
 @settings(max_examples=20)
-def test_own_fetch_requests_are_read_back_by_kio(version: int, data: st.DataObject) -> None:
+def test_kio_reads_our_fetch_requests(version: int, data: st.DataObject) -> None:
     unused = (("cluster_id", st.none()), ("replica_directory_id", st.none()))
     frame, at = framed(ApiKey.FETCH, version, data.draw(request_bodies(ApiKey.FETCH, version, *unused)))
     own = fetch_codec.encode_request(version, 7, "ottla", fetch_codec.decode_request(version, memoryview(frame), at))
@@ -485,8 +485,8 @@ def test_records_of_a_fetch_are_neither_copied_when_written_nor_when_read() -> N
     assert view.obj is whole
 
 
-def test_the_longest_retention() -> None:
-    """More milliseconds than a timedelta of kio's holds."""
+def test_the_longest_retention_is_read() -> None:
+    """It has more milliseconds than kio's timedelta can hold."""
     frame = b"\0\1g" + bytes(4) + b"\0\1m" + struct.pack(">q", 2**63 - 1) + bytes(4)
     assert offset_commit_codec.decode_request(2, frame, 0).retention_ms == 2**63 - 1
 
@@ -545,8 +545,8 @@ def test_absurd_counts_allocate_nothing(api_key: ApiKey, version: int, body: byt
 
 
 @pytest.mark.parametrize("flexible", [False, True])
-def test_a_fetch_has_so_many_partitions_at_the_most(flexible: bool) -> None:
-    """300,000 of them took 0.3 s to decode, and 0.5 s more to take in."""
+def test_a_fetch_with_too_many_partitions_is_refused(flexible: bool) -> None:
+    """300,000 partitions took 0.3 s to decode and 0.5 s more to process."""
     version, most = 12 if flexible else 4, fetch_codec.REQUEST_PARTITIONS_MAX
 
     def decode(topics: int, partitions: int) -> int:

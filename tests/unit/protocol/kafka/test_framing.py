@@ -76,7 +76,7 @@ def test_nothing_but_malformed_comes_out_of_a_broken_header(data: st.DataObject)
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_varints_survive(number: int) -> None:
+def test_a_varint_is_read_as_it_was_written(number: int) -> None:
     data = framing.unsigned_varint(number)
     assert framing.read_unsigned_varint(b"x" + data + b"y", 1) == (number, 1 + len(data))
 

@@ -39,7 +39,7 @@ def as_body(value: Any) -> Any:
 
 
 def same(found: Any, sent: Any) -> bool:
-    """Equal, but for a time that is not there: None in kio, -1 on our side."""
+    """Equal, except that a missing time is None in kio and -1 on our side."""
     if isinstance(found, dict):
         return found.keys() == sent.keys() and all(same(found[name], sent[name]) for name in found)
     if isinstance(found, list):
@@ -99,7 +99,7 @@ def test_fields_of_other_versions_are_left_out_and_missing_ones_take_defaults() 
 
 
 def test_unknown_tagged_fields_are_ignored() -> None:
-    """KIP-482: a newer client may send what this release does not know. They are also inside known ones."""
+    """KIP-482: a newer client may send unknown tagged fields, also inside known fields."""
     unknown, twice = b"\x01\x63\x02ab", b"\x02\x63\x02ab\x64\x00"
     topic = b"\x02t" + b"\x02" + struct.pack(">iiq", 3, 4, 5) + unknown + twice
     body = struct.pack(">ib", -1, 0) + b"\x02" + topic + unknown
@@ -122,12 +122,12 @@ def test_known_tagged_fields_must_fit(tags: bytes) -> None:
         messages.decode_request(ApiKey.FETCH, 17, bytes(21) + b"\x01\x01\x01" + tags, 0)
 
 
-def test_a_needed_field_that_is_missing_is_our_bug() -> None:
+def test_a_response_without_a_required_field_raises_key_error() -> None:
     with pytest.raises(KeyError, match="error_code"):
         messages.encode_response(ApiKey.API_VERSIONS, 0, {})
 
 
-def test_our_error_codes_and_no_uuid_are_taken() -> None:
+def test_our_error_codes_and_a_missing_uuid_are_encoded() -> None:
     topic = {"name": "t", "topic_id": None, "error_code": ErrorCode.TOPIC_ALREADY_EXISTS}
     body = {"throttle_time": 0, "topics": [topic | {"error_message": None, "configs": None}]}
     frame = bytes(4) + b"\x00" + messages.encode_response(ApiKey.CREATE_TOPICS, 7, body)

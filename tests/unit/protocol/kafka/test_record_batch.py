@@ -22,6 +22,7 @@ from protocol.kafka.record_batch import (
     parse_header,
     patch,
     set_log_append_time,
+    unpacked_large,
     validate_produced,
 )
 from tests.support.mutations import mutated
@@ -43,7 +44,7 @@ some_records = st.lists(
 
 
 @given(st.lists(st.integers(1, 400), max_size=20), st.integers(1, 900), st.binary(max_size=80))
-def test_pieces_are_all_the_bytes_and_cut_no_batch(sizes: list[int], size: int, rest: bytes) -> None:
+def test_pieces_contain_all_bytes_and_cut_no_batch(sizes: list[int], size: int, rest: bytes) -> None:
     batches = [build_batch([(None, b"v" * length, (), TIME)]) for length in sizes]
     records = b"".join(batches) + rest
     pieces = list(in_pieces(memoryview(records), size))
@@ -58,7 +59,7 @@ def test_pieces_are_all_the_bytes_and_cut_no_batch(sizes: list[int], size: int, 
 
 
 def with_field(batch: bytes, layout: str, at: int, value: int, *, crc: bool = True) -> bytes:
-    """The batch with one header field changed, and (unless told) a CRC that fits."""
+    """The batch with one header field changed, and with a matching CRC unless `crc` is False."""
     data = bytearray(batch)
     struct.pack_into(layout, data, at, value)
     if crc:
@@ -108,7 +109,7 @@ def test_a_bad_batch_is_refused_with_kafkas_code(batch: bytes, code: ErrorCode) 
     assert caught.value.code == code
 
 
-def test_a_good_batch_is_taken() -> None:
+def test_a_valid_batch_is_accepted() -> None:
     ((position, header),) = validate_produced(memoryview(GOOD), max_message_bytes=len(GOOD))
     assert (position, header.record_count, header.last_offset, header.size_in_bytes) == (0, 2, 1, len(GOOD))
     assert (header.base_timestamp, header.max_timestamp) == (TIME, TIME + 5)
@@ -154,7 +155,7 @@ def test_iteration_stops_at_a_partial_tail() -> None:
 
 
 @pytest.mark.parametrize("broken", [with_field(GOOD, ">i", 8, 48), with_field(GOOD, ">b", 16, 1)])
-def test_iteration_refuses_what_is_no_batch(broken: bytes) -> None:
+def test_iteration_refuses_bytes_that_are_not_a_batch(broken: bytes) -> None:
     with pytest.raises(KafkaError) as caught:
         list(iter_batches(GOOD + broken))
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
@@ -210,7 +211,7 @@ def test_absurd_header_counts_are_refused() -> None:
 
 
 @pytest.mark.parametrize("compression", [1, 2, 3, 4])
-def test_a_bomb_is_bounded(compression: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_payload_that_unpacks_to_too_much_is_refused(compression: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """BAD-22."""
     monkeypatch.setattr(record_batch, "DECOMPRESSED_SIZE_MAX", 100_000)
     fits = build_batch([(None, b"\x00" * 99_000, (), TIME)], compression=compression)
@@ -218,3 +219,12 @@ def test_a_bomb_is_bounded(compression: int, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(KafkaError) as caught:
         decode_records(build_batch([(None, b"\x00" * 1_000_000, (), TIME)], compression=compression))
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("compression", [5, 6, 7])
+def test_an_unknown_compression_is_an_error_of_the_batch(compression: int) -> None:
+    batch = build_batch([(None, b"v", (), TIME)], attributes=compression)
+    with pytest.raises(KafkaError, match=f"unknown compression {compression}"):
+        decode_records(batch)
+    with pytest.raises(KafkaError, match=f"unknown compression {compression}"):
+        unpacked_large(batch, 0, parse_header(batch), size_max=100, too_large=ErrorCode.MESSAGE_TOO_LARGE)

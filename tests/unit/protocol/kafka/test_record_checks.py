@@ -1,4 +1,4 @@
-"""The walk over records agrees with their decoder, and nothing that no consumer could read gets through (BAD-12, 13, 18)."""
+"""The check of records agrees with their decoder, and refuses records that no consumer could read (BAD-12, 13, 18)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check(data: bytes, count: int, checked: int = 100) -> None:
 
 @given(some_records, st.integers(1, 12))
 @settings(max_examples=100)
-def test_what_producers_send_is_taken(
+def test_records_of_producers_are_accepted(
     records: list[tuple[bytes, bytes, list[tuple[str, bytes]], int]], some: int
 ) -> None:
     batch = build_batch(records)
@@ -45,14 +45,14 @@ def test_what_producers_send_is_taken(
     check_records(batch, HEADER_SIZE, len(records), some)
 
 
-def test_a_batch_of_many_records() -> None:
+def test_a_batch_of_many_records_is_accepted() -> None:
     batch = build_batch([(b"k", b"v", (), TIME)] * 20_000)
     check_records(batch, HEADER_SIZE, 20_000, 20_000)
 
 
 @given(st.data())
 @settings(max_examples=500)
-def test_what_is_taken_can_be_decoded(data: st.DataObject) -> None:
+def test_accepted_records_can_be_decoded(data: st.DataObject) -> None:
     records = [(b"k", b"v" * 70, [("h", b"x"), ("n", None)], TIME + n * 100) for n in range(3)]
     whole = build_batch(records)
     broken = data.draw(mutated(whole[HEADER_SIZE:]))
@@ -93,20 +93,20 @@ def test_a_broken_record_is_refused(record: bytes) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3, 2**31 - 1])
-def test_another_number_of_records_than_the_header_says(count: int) -> None:
+def test_a_number_of_records_other_than_in_the_header_is_refused(count: int) -> None:
     """BAD-13, 18"""
     with pytest.raises(KafkaError) as caught:
         check(payload_of(GOOD, b"\x00\x00\x02\x01\x01\x00"), count)
     assert caught.value.code == ErrorCode.INVALID_RECORD
 
 
-def test_a_record_that_ends_beyond_the_batch() -> None:
+def test_a_record_that_ends_beyond_the_batch_is_refused() -> None:
     with pytest.raises(KafkaError) as caught:
         check(b"\x0e" + GOOD, 1)
     assert caught.value.code == ErrorCode.INVALID_RECORD
 
 
-def test_only_the_first_records_of_many_are_looked_at() -> None:
+def test_only_the_first_records_of_many_are_checked() -> None:
     records = [b"\x00\x00" + bytes((2 * n,)) + b"\x01\x01\x00" for n in range(5)]
     records[4] = b"\xff" * 6
     check(payload_of(*records), 5, checked=4)

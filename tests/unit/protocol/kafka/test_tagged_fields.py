@@ -1,4 +1,4 @@
-"""Tagged fields that nobody knows: skipped, but not any number of them, and only in ascending order (KIP-482)."""
+"""Unknown tagged fields are skipped, up to a limit and only in ascending order (KIP-482)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ READERS: list[Reader] = [read_header, read_by_hand, read_by_schema, read_fetch]
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_some_unknown_tags_are_skipped(read: Reader) -> None:
+def test_unknown_tags_are_skipped(read: Reader) -> None:
     read(tagged(range(100, 100 + TAGGED_FIELDS_MAX), b"content"))
 
 
@@ -67,7 +67,7 @@ def test_some_unknown_tags_are_skipped(read: Reader) -> None:
     ],
     ids=["one too many", "a million", "one twice", "out of order", "cut short"],
 )
-def test_others_are_malformed(read: Reader, tags: bytes) -> None:
+def test_too_many_repeated_or_unordered_tags_are_malformed(read: Reader, tags: bytes) -> None:
     with pytest.raises(MalformedRequest):
         read(tags)
 
@@ -76,7 +76,7 @@ def test_others_are_malformed(read: Reader, tags: bytes) -> None:
     ("topics", "is_taken"),
     [(UNKNOWN_TAGS_MAX // TAGGED_FIELDS_MAX, True), (UNKNOWN_TAGS_MAX // TAGGED_FIELDS_MAX + 1, False)],
 )
-def test_they_are_counted_over_a_whole_frame(topics: int, is_taken: bool) -> None:
+def test_unknown_tags_are_counted_over_a_whole_frame(topics: int, is_taken: bool) -> None:
     topic = bytes(16) + b"\x02t" + tagged(range(TAGGED_FIELDS_MAX))
     body = unsigned_varint(topics + 1) + topic * topics + b"\x01\x01\x00"
     schema = kio.index.load_request_schema(ApiKey.METADATA, METADATA_VERSION)

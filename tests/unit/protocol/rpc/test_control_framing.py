@@ -1,4 +1,4 @@
-"""Control frames: there and back, and nothing but ValueError for what is none (FMT-4)."""
+"""Control frames are read as they were written, and other bytes are a ValueError (FMT-4)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def in_steps(frame: bytes | memoryview) -> tuple[int, ControlRequest]:
 
 
 @given(correlation_id=correlation_ids, request=requests)
-def test_requests_there_and_back(correlation_id: int, request: ControlRequest) -> None:
+def test_a_request_is_read_as_it_was_written(correlation_id: int, request: ControlRequest) -> None:
     frame = framing.request_frame(correlation_id, request)
     assert struct.unpack_from(">i", frame)[0] == len(frame) - 4
     assert framing.parse_request(frame[4:]) == in_steps(frame[4:]) == (correlation_id, request)
@@ -86,14 +86,14 @@ def test_requests_there_and_back(correlation_id: int, request: ControlRequest) -
 
 
 @given(correlation_id=correlation_ids, response=responses)
-def test_responses_there_and_back(correlation_id: int, response: ControlResponse) -> None:
+def test_a_response_is_read_as_it_was_written(correlation_id: int, response: ControlResponse) -> None:
     frame = framing.response_frame(correlation_id, response)
     assert struct.unpack_from(">i", frame)[0] == len(frame) - 4
     assert framing.parse_response(memoryview(frame)[4:]) == (correlation_id, response)
 
 
 @given(st.binary(max_size=64))
-def test_rubbish(frame: bytes) -> None:
+def test_bytes_that_are_not_a_frame_are_refused(frame: bytes) -> None:
     for parse in (framing.parse_request, in_steps, framing.parse_response):
         with contextlib.suppress(ValueError):
             parse(frame)
@@ -102,7 +102,7 @@ def test_rubbish(frame: bytes) -> None:
 @pytest.mark.parametrize(
     "body", [[], {}, 7, "x", [1], [9, 1, 2], [4, 1], [4, 1, 2, 3], [1, 1, 1, 1, 5, {}, [], False], [3, 1, 1, 1, [[1]]]]
 )
-def test_a_body_of_another_shape(body: object) -> None:
+def test_a_body_of_another_shape_is_refused(body: object) -> None:
     for parse in (framing.parse_request, in_steps):
         with pytest.raises(ValueError, match="malformed control request"):
             parse(struct.pack(">i", 1) + msgpack.packb(body))
@@ -115,7 +115,7 @@ def test_a_large_request_is_parsed_in_steps() -> None:
 
 
 @given(requests, st.data())
-def test_a_torn_frame(request: ControlRequest, data: st.DataObject) -> None:
+def test_a_torn_frame_is_refused(request: ControlRequest, data: st.DataObject) -> None:
     frame = framing.request_payload(1, request)
     cut = data.draw(st.integers(0, len(frame) - 1))
     for parse in (framing.parse_request, in_steps):

@@ -1,4 +1,4 @@
-"""Hostile control frames: every field of every request and answer is checked before it is believed (FMT-4, BAD-4, BAD-26)."""
+"""Hostile control frames: every field of every request and answer is checked before it is used (FMT-4, BAD-4, BAD-26)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ HEADS_AND_ROWS_REFUSE = [1.0, math.nan, None, b"x", {}, msgpack.ExtType(1, b"x")
 
 
 def plain(value: Any) -> Any:
-    """Lists and maps that may be changed."""
+    """A copy of `value` with lists and dicts that can be changed."""
     return msgpack.unpackb(msgpack.packb(value), strict_map_key=False)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to each field, also to those in lists and maps."""
+    """The path to each field, also inside lists and maps."""
     if path:
         yield path
     children = enumerate(value) if isinstance(value, list) else value.items() if isinstance(value, dict) else ()
@@ -49,7 +49,7 @@ def changed(body: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 def accepts_no_more_than_it_says(body: Any, parse: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> int:
-    """Each field is made wrong in many ways: it is refused, or understood as it was sent. Returns how many were refused."""
+    """Makes each field wrong in many ways: the frame must be refused, or read as it was sent. Returns the number refused."""
     reasons: list[str] = []
     for path in places(body):
         for wrong in WRONG:
@@ -132,7 +132,7 @@ def test_one_wrong_value_among_many_equal_ones_is_found() -> None:
     "name",
     ["", ".", "..", "a", "ab", "...", "a" * 249, "a" * 250, "a/b", "a\0", "ä", "a\n", "a b", "-", "_x.Y-9", "\ud800"],
 )
-def test_all_names_at_once_are_judged_as_each_is(name: str) -> None:
+def test_checking_all_names_at_once_agrees_with_checking_each(name: str) -> None:
     for names in ({name}, {name, "orders"}):
         if parsing._are_plainly_legal(names):
             assert all(map(is_valid_topic_name, names))
@@ -183,7 +183,7 @@ def test_an_announced_length_reserves_nothing(bomb: str) -> None:
 
 
 def test_no_step_unpacks_more_than_two_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However wide the rows are, or how many empty ones there are."""
+    """For wide rows and for many empty ones."""
     at_once: list[int] = []
     states = parsing._states
 

@@ -33,7 +33,7 @@ def state(tp: TopicPartition, known: LeaderAndIsr, assignment: Assignment, is_ne
 
 
 @given(ROWS)
-def test_packed_states_stand_for_the_states(
+def test_packed_states_equal_the_states(
     rows: list[tuple[TopicPartition, LeaderAndIsr, Assignment, bool]],
 ) -> None:
     states = tuple(state(*row) for row in rows)
@@ -54,7 +54,7 @@ def test_packed_states_stand_for_the_states(
 
 
 @pytest.mark.parametrize("count", [15, 16, 65_535, 65_536])
-def test_arrays_of_every_size(count: int) -> None:
+def test_arrays_of_every_size_are_packed(count: int) -> None:
     row = PartitionState("t", 0, 1, 2, 3, (2,), 4, (2, 1))
     request = UpdateMetadataRequest(1, 2, 3, PackedStates(pack_rows([row]) * count), {}, ())
     parsed = framing.parse_request(framing.request_payload(7, request))[1]

@@ -1,4 +1,4 @@
-"""The bent parts of kazoo that need no server: the mailbox, the select, multiRead's bytes."""
+"""The changed parts of kazoo that need no server: the mailbox, select, multiRead."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_mailbox_of_a_closed_loop_is_silent() -> None:
     mailbox.post(print)
 
 
-def test_select_tells_which_sockets_are_ready() -> None:
+def test_select_returns_the_ready_sockets() -> None:
     handler = LoopHandler(mailbox=None)  # type: ignore[arg-type]
     left, right = socket.socketpair()
     with left, right:
@@ -105,6 +105,6 @@ def test_set_watches_requests() -> None:
 
 
 @pytest.mark.parametrize("request_type", [SetWatches, MultiRead])
-def test_requests_are_true(request_type: type) -> None:
-    """kazoo takes a false one for none."""
+def test_requests_are_truthy(request_type: type) -> None:
+    """kazoo treats a falsy request as no request."""
     assert request_type(*[[]] * len(request_type.__slots__))

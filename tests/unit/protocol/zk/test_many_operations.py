@@ -1,4 +1,4 @@
-"""multi and multiRead without kazoo's codec: the same bytes, the same results, and ValueError for rubbish."""
+"""multi and multiRead without kazoo's codec: the same bytes, the same results, and ValueError for invalid bytes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STATS = st.builds(Stat, LONGS, LONGS, LONGS, LONGS, INTS, INTS, INTS, LONGS, INT
 CODES = st.sampled_from([0, -2, -101, -103, -110, -111])
 CHROOT = "/c"
 BEFORE = b"head"
-"""What stands before an answer in a message."""
+"""The bytes of a message before the answer."""
 
 
 def kazoo_operation(op: Op) -> Any:
@@ -137,7 +137,7 @@ def test_answers_to_a_multi(results: list[Any]) -> None:
 
 
 @given(READS, WRITES, st.integers(0, 300), st.binary(min_size=1, max_size=4), st.integers(-2, 2))
-def test_rubbish_is_refused_or_read_but_never_worse(
+def test_any_bytes_are_an_answer_or_a_value_error(
     reads: list[Any], writes: list[Any], at: int, piece: bytes, more: int
 ) -> None:
     for message, count, decoders in (

@@ -1,4 +1,4 @@
-"""What needs no ZooKeeper. The rest of the session is tested against a real one."""
+"""The parts of a session that need no server. The integration tests use a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LARGEST = 1_000_000
 
 
 @pytest.mark.parametrize(("size", "expected"), [(LARGEST + 1, RequestTooLarge), (LARGEST - 1000, ConnectionLoss)])
-async def test_a_request_that_zookeeper_would_not_take_is_not_sent(size: int, expected: type[Exception]) -> None:
-    """ZooKeeper ends the connection of who sends it: a client's long setting must not cut a broker off."""
+async def test_a_request_that_is_too_large_for_zookeeper_is_not_sent(size: int, expected: type[Exception]) -> None:
+    """ZooKeeper would close the connection: a client's long setting must not disconnect a broker."""
     session = ZooKeeperSession("127.0.0.1:1", session_timeout_ms=1000)
     data = bytes(size)
     for request in (
@@ -33,7 +33,7 @@ async def test_a_request_that_zookeeper_would_not_take_is_not_sent(size: int, ex
             await request
 
 
-async def test_a_node_that_may_not_be_read_costs_no_other_node_its_read() -> None:
+async def test_other_nodes_are_read_beside_an_unreadable_one() -> None:
     asked: list[Sequence[str]] = []
 
     async def read(paths: Sequence[str]) -> list[str]:
@@ -50,7 +50,7 @@ async def test_a_node_that_may_not_be_read_costs_no_other_node_its_read() -> Non
     assert len(asked) <= 2 * 2 * 8, "not one by one"
 
 
-async def test_a_lost_connection_is_no_unreadable_node() -> None:
+async def test_a_lost_connection_does_not_make_nodes_unreadable() -> None:
     async def read(paths: Sequence[str]) -> list[str]:
         raise ConnectionLoss("test")
 

@@ -1,4 +1,4 @@
-"""Znodes byte for byte as Kafka 3.9.1 wrote them, and decoders that survive anything a person may have written."""
+"""Znodes byte for byte as Kafka 3.9.1 wrote them, and decoders that refuse invalid content with a ValueError."""
 
 from __future__ import annotations
 
@@ -135,13 +135,13 @@ replicas = st.lists(numbers, min_size=1, max_size=5, unique=True).map(tuple)
         numbers, st.builds(Assignment, replicas, replicas | st.just(()), replicas | st.just(())), max_size=5
     )
 )
-def test_an_assignment_survives(assignment: dict[int, Assignment]) -> None:
+def test_an_assignment_is_read_as_it_was_written(assignment: dict[int, Assignment]) -> None:
     topic_id = topic_id_text(uuid.UUID(int=5))
     assert TopicZNode.decode(TopicZNode.encode(topic_id, assignment)) == (topic_id, assignment)
 
 
 @given(st.lists(st.builds(TopicPartition, st.from_regex(r"[a-zA-Z0-9_-]{1,9}", fullmatch=True), numbers), max_size=5))
-def test_partition_lists_survive(partitions: list[TopicPartition]) -> None:
+def test_partition_lists_are_read_as_they_were_written(partitions: list[TopicPartition]) -> None:
     assert IsrChangeZNode.decode(IsrChangeZNode.encode(partitions)) == tuple(partitions)
     assert PreferredElectionZNode.decode(PreferredElectionZNode.encode(partitions)) == tuple(partitions)
 
@@ -162,7 +162,7 @@ def test_bad_topic_ids(text: str) -> None:
 
 
 @given(st.binary(min_size=16, max_size=16))
-def test_new_topic_ids_are_random_uuids_that_look_like_no_option(random_bytes: bytes) -> None:
+def test_new_topic_ids_are_random_uuids_that_do_not_look_like_an_option(random_bytes: bytes) -> None:
     text = new_topic_id(random_bytes)
     assert not text.startswith("-")
     assert topic_id_uuid(text).version == 4
@@ -202,13 +202,13 @@ FIELDS = [
         b'{"partitions":5,"isr":5,"config":5,"id":""}',
     ],
 )
-def test_rubbish_is_a_value_error(decode: Callable[[bytes], Any], data: bytes) -> None:
+def test_invalid_content_is_a_value_error(decode: Callable[[bytes], Any], data: bytes) -> None:
     with pytest.raises(ValueError):
         decode(data)
 
 
 @given(st.sampled_from(DECODERS), st.dictionaries(st.sampled_from(FIELDS), json_values))
-def test_json_of_other_shapes_is_understood_or_a_value_error(
+def test_json_of_another_shape_is_decoded_or_a_value_error(
     decode: Callable[[bytes], Any], value: dict[str, Any]
 ) -> None:
     with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
-"""The quick decoders of states and assignments give what the careful ones give, for every content, rubbish too (FMT-2)."""
+"""The quick decoders of states and assignments agree with the careful ones, also for invalid content (FMT-2)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_states(state: dict[str, Any], is_compact: bool, at: int, piece: bytes) 
 
 @pytest.mark.parametrize("number", ["01", "-0", "0", "-1", "1.0", "1e3", "+1", " 1", "true", "9" * 30, "1_0", "٣", ""])
 @pytest.mark.parametrize("isr", ["{}", "1,{}", "{},1", "{0},{0}"])
-def test_numbers_that_json_writes_otherwise(number: str, isr: str) -> None:
+def test_unusual_numbers_are_decoded_as_by_the_careful_decoders(number: str, isr: str) -> None:
     members = isr.format(number)
     check_state(f'{{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[{members}]}}'.encode())
     check_state(f'{{"controller_epoch":{number},"leader":1,"version":1,"leader_epoch":0,"isr":[1]}}'.encode())
@@ -73,7 +73,7 @@ def test_numbers_that_json_writes_otherwise(number: str, isr: str) -> None:
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(-1, 9), EPOCHS, EPOCHS)
-def test_what_we_write_is_what_json_would_write(isr: list[int], leader: int, epoch: int, controller_epoch: int) -> None:
+def test_an_encoded_state_equals_json_dumps(isr: list[int], leader: int, epoch: int, controller_epoch: int) -> None:
     state = LeaderAndIsr(leader, epoch, tuple(isr), controller_epoch, 3)
     expected = {"controller_epoch": controller_epoch, "leader": leader, "version": 1, "leader_epoch": epoch, "isr": isr}
     assert PartitionStateZNode.encode(state) == json.dumps(expected, separators=(",", ":")).encode()
@@ -107,8 +107,8 @@ def test_topics(topic: dict[str, Any], at: int, piece: bytes) -> None:
     check_topic(json.dumps(topic, ensure_ascii=False).encode("utf-16"))
 
 
-def test_truth_is_no_broker_even_where_its_number_is_one() -> None:
-    """1 == True: what was decoded before must not stand in for it."""
+def test_true_is_not_broker_1() -> None:
+    """1 == True, so the cache could return the assignment that was decoded before."""
     assert TopicZNode.decode(b'{"partitions":{"0":[1,2]}}') == (None, {0: Assignment((1, 2))})
     for text in ('{"partitions":{"0":[true,2]}}', '{"partitions":{"0":[1.0,2]}}'):
         for encoding in ("utf-8", "utf-16", "utf-32"):
@@ -116,7 +116,7 @@ def test_truth_is_no_broker_even_where_its_number_is_one() -> None:
                 TopicZNode.decode(text.encode(encoding))
 
 
-def test_what_is_usual_needs_no_careful_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usual_content_does_not_need_the_careful_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError("the careful decoder was asked")
 

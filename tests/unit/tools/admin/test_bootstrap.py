@@ -1,4 +1,4 @@
-"""Where `ottla topic` finds the cluster when nothing, or something, is said."""
+"""Where commands find the cluster: by the option, the environment variable, or the run directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_broker(directory: Path, broker_id: int, text: str) -> None:
     path.write_text(text)
 
 
-def test_sources_in_their_order(tmp_path: Path) -> None:
+def test_the_option_comes_before_the_variable_and_the_run_directory(tmp_path: Path) -> None:
     for broker_id in (10, 9):
         write_broker(
             tmp_path,
@@ -40,7 +40,7 @@ def test_zookeeper_of_a_run_directory(tmp_path: Path) -> None:
     assert run_directory_zookeeper(tmp_path) == "127.0.0.1:2181/ottla"
 
 
-def test_no_source_says_what_to_do(tmp_path: Path) -> None:
+def test_without_a_source_the_error_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(NoBootstrapServer, match="ottla cluster start"):
         find_bootstrap_servers(None, {}, tmp_path)
 
@@ -59,5 +59,5 @@ def test_client_endpoints(properties: dict[str, str], endpoints: list[str]) -> N
     assert client_endpoints(properties) == endpoints
 
 
-def test_parse_properties_passes_over_comments() -> None:
+def test_parse_properties_skips_comments() -> None:
     assert parse_properties("# c=d\n! e=f\n\n a = b=c \nnonsense\n") == {"a": "b=c"}

@@ -1,4 +1,4 @@
-"""`ottla elect`: what is asked, and Kafka's sentences (CTL-12)."""
+"""`ottla elect`: what it requests, and Kafka's sentences (CTL-12)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def elections(fake: FakeCluster) -> None:
     fake.elections = {ORDERS_1: ("ELECTION_NOT_NEEDED", "not needed"), ORDERS_0: None}
 
 
-def test_all(fake: FakeCluster) -> None:
+def test_elect_for_all_partitions(fake: FakeCluster) -> None:
     result = ottla("elect --election-type preferred --all-topic-partitions")
     assert result.exit_code == 0
     assert result.output.splitlines() == [
@@ -31,7 +31,7 @@ def test_all(fake: FakeCluster) -> None:
     assert nothing.output == "No partition needs this election.\n"
 
 
-def test_one_and_a_file(fake: FakeCluster) -> None:
+def test_elect_for_one_partition_and_for_a_file(fake: FakeCluster) -> None:
     ottla("elect --election-type UNCLEAN --topic orders --partition 0")
     file = '{"partitions":[{"topic":"orders","partition":1}]}'
     result = ottla("elect --election-type preferred --path-to-json-file - --format json", file)
@@ -40,7 +40,7 @@ def test_one_and_a_file(fake: FakeCluster) -> None:
     assert json.loads(result.output) == {"elected": [], "not_needed": not_needed, "failed": []}
 
 
-def test_no_replica_lives(fake: FakeCluster) -> None:
+def test_an_election_without_a_live_replica_fails(fake: FakeCluster) -> None:
     fake.elections = {ORDERS_0: ("ELIGIBLE_LEADERS_NOT_AVAILABLE", "none lives."), ORDERS_1: None}
     result = ottla("elect --election-type unclean --all-topic-partitions --format json")
     assert result.exit_code == 1

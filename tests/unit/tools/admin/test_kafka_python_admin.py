@@ -1,4 +1,4 @@
-"""A group's offsets by kafka-python: asked for again, by a new client, while the coordinator moves or loads."""
+"""KafkaPythonAdmin fetches a group's offsets: it retries with a new client while the coordinator moves or loads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.fixture
 def make(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """An adapter that is given the answers in turn (the last one again and again), and what its clients did."""
+    """An adapter that gets the answers in turn (the last one repeats), and the log of what its clients did."""
 
     def made(answers: list[Any]) -> tuple[KafkaPythonAdmin, list[str]]:
         done: list[str] = []
@@ -61,7 +61,7 @@ def make(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 
 @pytest.mark.parametrize("moving", MOVING)
-def test_a_coordinator_that_moves_is_looked_for_again(make: Make, moving: type[Exception]) -> None:
+def test_a_coordinator_that_moves_is_looked_up_again(make: Make, moving: type[Exception]) -> None:
     admin, done = make([moving, moving, OFFSETS])
     assert admin.group_offsets("g") == {
         TopicPartition("t", 0): (5, 3, "note"),
@@ -71,7 +71,7 @@ def test_a_coordinator_that_moves_is_looked_for_again(make: Make, moving: type[E
 
 
 @pytest.mark.parametrize("moving", MOVING)
-def test_half_a_minute_is_the_end(make: Make, clock: SimpleNamespace, moving: type[Exception]) -> None:
+def test_retries_end_after_half_a_minute(make: Make, clock: SimpleNamespace, moving: type[Exception]) -> None:
     admin, _ = make([moving])
     with pytest.raises(AdminError, match=r"the offsets of group 'g' cannot be fetched: .*ottla cluster health"):
         admin.group_offsets("g")
@@ -81,7 +81,7 @@ def test_half_a_minute_is_the_end(make: Make, clock: SimpleNamespace, moving: ty
 @pytest.mark.parametrize(
     ("refusal", "raised"), [(GroupAuthorizationFailedError, AdminError), (UnsupportedVersionError, NotServed)]
 )
-def test_a_refusal_is_final(make: Make, refusal: type[Exception], raised: type[AdminError]) -> None:
+def test_a_refusal_is_not_retried(make: Make, refusal: type[Exception], raised: type[AdminError]) -> None:
     admin, done = make([refusal])
     with pytest.raises(raised):
         admin.group_offsets("g")

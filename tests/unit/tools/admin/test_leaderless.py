@@ -1,4 +1,4 @@
-"""Why nobody leads a partition, in words."""
+"""Why a partition has no leader, in words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ELECT = (
 
 
 class Directories:
-    """Where replicas lie; None: nobody answers."""
+    """`holding`: the brokers that have a log; None: no broker answers."""
 
     def __init__(self, holding: Collection[int] | None) -> None:
         self._holding = holding
@@ -38,16 +38,16 @@ class Directories:
 @pytest.mark.parametrize(
     ("live", "holding", "says"),
     [
-        ([3], [], "no leader: of the ISR 1,2 broker 1 is down; broker 2 is down"),
+        ([3], [], "no leader (ISR 1,2): broker 1 is down; broker 2 is down"),
         (
             [1, 3],
             [],
-            "no leader: of the ISR 1,2 broker 1 has no log of it: its disk was emptied, replaced or has failed; "
+            "no leader (ISR 1,2): broker 1 has no log of it: its disk was emptied, replaced or has failed; "
             "broker 2 is down" + ELECT,
         ),
-        ([1, 3], [1], "no leader: of the ISR 1,2 broker 2 is down"),
-        ([1, 2, 3], [1, 2], "no leader: of the ISR 1,2 a leader may be elected soon"),
-        ([1, 3], None, "no leader: of the ISR 1,2 broker 2 is down"),
+        ([1, 3], [1], "no leader (ISR 1,2): broker 2 is down"),
+        ([1, 2, 3], [1, 2], "no leader (ISR 1,2): a leader may be elected soon"),
+        ([1, 3], None, "no leader (ISR 1,2): broker 2 is down"),
     ],
 )
 def test_causes(live: list[int], holding: list[int] | None, says: str) -> None:

@@ -66,7 +66,7 @@ def test_generate_refuses(fake: FakeCluster, topic: str, brokers: str, says: str
     assert says in result.output
 
 
-def test_execute_prints_the_present_replicas_and_starts(fake: FakeCluster) -> None:
+def test_execute_prints_the_current_replicas_and_starts(fake: FakeCluster) -> None:
     result = run("execute", BOTH)
     assert result.exit_code == 0
     lines = result.output.splitlines()
@@ -111,7 +111,7 @@ def test_execute_refuses_a_bad_plan_and_starts_nothing(fake: FakeCluster, file: 
     assert fake.calls == []
 
 
-def test_execute_wants_additional_beside_another_move(fake: FakeCluster) -> None:
+def test_execute_needs_additional_during_another_move(fake: FakeCluster) -> None:
     fake.looks_per_move = 99
     run("execute", plan((0, [3, 1])))
     refused = run("execute", plan((1, [1, 2])))
@@ -238,7 +238,7 @@ def moving(fake: FakeCluster) -> None:
     ],
     ids=["execute", "verify", "cancel", "another-move-needs-them"],
 )
-def test_throttles_stay(
+def test_throttles_stay_if_asked_or_needed_by_another_move(
     fake: FakeCluster,
     before: Callable[[FakeCluster], None] | None,
     command: str,
@@ -265,6 +265,14 @@ def test_cancel_restores_and_removes_throttles(fake: FakeCluster) -> None:
     assert fake.replicas == three_brokers().replicas
     again = run("cancel", BOTH)
     assert (again.exit_code, again.output) == (0, "None of the specified partition reassignments are active.\n")
+
+
+def test_a_refused_cancellation_is_reported_as_not_cancelled(fake: FakeCluster) -> None:
+    moving(fake)
+    fake.refused = {ORDERS_0: "orders-0: not now"}
+    result = run("cancel", BOTH)
+    assert result.exit_code == FAILURE
+    assert "Error: not cancelled: orders-0: not now" in result.output
 
 
 def test_list(fake: FakeCluster) -> None:

@@ -28,7 +28,7 @@ def configured(fake: FakeCluster) -> dict[str, dict[str, str]]:
     return {entity.name: dict(own) for entity, own in fake.configs.items() if own}
 
 
-def test_it_is_set_on_the_brokers_concerned_before_anything_moves(fake: FakeCluster) -> None:
+def test_execute_sets_the_throttle_on_the_moving_brokers_before_a_replica_moves(fake: FakeCluster) -> None:
     result = run("execute", "--replica-alter-log-dirs-throttle", "700")
     assert result.exit_code == 0
     assert [call[0] for call in fake.calls] == ["configs", "directories", "directories"]
@@ -39,7 +39,7 @@ def test_it_is_set_on_the_brokers_concerned_before_anything_moves(fake: FakeClus
     assert not any("inter-broker" in line for line in lines)
 
 
-def test_verify_removes_it_once_nothing_moves(fake: FakeCluster) -> None:
+def test_verify_removes_the_throttle_once_nothing_moves(fake: FakeCluster) -> None:
     run("execute", "--replica-alter-log-dirs-throttle", "700")
     fake.places[Replica(TopicPartition("orders", 0), 1)] = Place("/old", "/new")
     moving = run("verify")
@@ -54,8 +54,8 @@ def test_verify_removes_it_once_nothing_moves(fake: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
-def test_watched_moves_keep_it_to_their_end(fake: FakeCluster, output: str) -> None:
-    """The reassignment ends first: what it clears would let the directories' moves run at full speed."""
+def test_watched_moves_keep_the_throttle_until_they_end(fake: FakeCluster, output: str) -> None:
+    """The reassignment ends first. If it removed the throttles, the moves between directories would run at full speed."""
     rates: list[dict[str, dict[str, str]]] = []
     look = fake.log_directories
     fake.log_directories = lambda replicas: (rates.append(configured(fake)), look(replicas))[1]  # type: ignore[method-assign]

@@ -128,7 +128,7 @@ def test_propose_puts_replicas_on_different_racks() -> None:
     assert all({racks[broker] for broker in replicas} == {"a", "b"} for replicas in plan.values())
 
 
-def test_propose_refuses_half_of_the_racks_and_too_few_brokers() -> None:
+def test_propose_refuses_brokers_of_which_only_some_have_racks_and_too_few_brokers() -> None:
     half = [(1, "a"), (2, None), (3, "b")]
     with pytest.raises(PlanError, match="brokers 2 have no rack, but others do: use --disable-rack-aware"):
         propose(current(2), half, {"orders": 0})

@@ -59,7 +59,7 @@ def test_tracker_rate_and_time_left() -> None:
     assert (last.partitions_done, last.bytes, last.eta_s, last.percent) == (2, Progress(2000, 2000), None, 100.0)
 
 
-def test_tracker_forgets_the_rate_of_long_ago() -> None:
+def test_the_rate_covers_only_the_last_seconds() -> None:
     tracker = ProgressTracker([A0])
     for second in range(100):
         overall = tracker.update(float(second), {A0: Progress(min(second * 10, 500), 1000)})

@@ -17,9 +17,9 @@ TEXT = "0 of 1 partitions, 50%, 500 B of 1000 B, 100 B/s, about 5 s left"
 
 def test_bar(capsys: pytest.CaptureFixture[str]) -> None:
     report = BarReport()
-    report.began(1, 2, [PARTITION])
-    report.moved(HALF, [])
-    report.began(2, 2, [])
+    report.batch_started(1, 2, [PARTITION])
+    report.progressed(HALF, [])
+    report.batch_started(2, 2, [])
     report.close()
     said = capsys.readouterr().out
     assert "Batch 1 of 2: Successfully started partition reassignments for orders-0\n" in said
@@ -30,16 +30,16 @@ def test_bar(capsys: pytest.CaptureFixture[str]) -> None:
 def test_lines_only_for_changes(capsys: pytest.CaptureFixture[str]) -> None:
     report = LineReport()
     for _ in range(3):
-        report.moved(HALF, [])
-    report.moved(HALF, [3])
+        report.progressed(HALF, [])
+    report.progressed(HALF, [3])
     assert capsys.readouterr().out.splitlines() == [TEXT, f"{TEXT}; waiting for broker 3, which is down"]
 
 
 def test_json_lines_only_for_changes(capsys: pytest.CaptureFixture[str]) -> None:
     report = JsonReport()
-    report.began(1, 1, [PARTITION])
+    report.batch_started(1, 1, [PARTITION])
     for _ in range(3):
-        report.moved(HALF, [])
+        report.progressed(HALF, [])
     started, progress = map(json.loads, capsys.readouterr().out.splitlines())
     assert started == {"event": "started", "batch": 1, "batches": 1, "partitions": ["orders-0"]}
     assert progress == {
@@ -65,7 +65,9 @@ def test_json_lines_only_for_changes(capsys: pytest.CaptureFixture[str]) -> None
         (False, "json", JsonReport),
     ],
 )
-def test_which_report(monkeypatch: pytest.MonkeyPatch, is_terminal: bool, output: str, kind: type) -> None:
+def test_the_report_depends_on_format_and_terminal(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, output: str, kind: type
+) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
     with watching(output) as report:
         assert type(report) is kind

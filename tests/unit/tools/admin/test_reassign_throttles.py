@@ -1,4 +1,4 @@
-"""Who is throttled in a reassignment (KIP-73), by tables."""
+"""Which replicas and brokers a reassignment throttles (KIP-73), by tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.admin.reassign_throttles import (
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
 
-def test_sources_are_what_is_there_destinations_what_is_new() -> None:
+def test_sources_are_the_current_replicas_and_destinations_the_new_ones() -> None:
     found = moves({A0: (3, 1)}, {A0: (1, 2)}, {})
     assert found == {A0: Move(frozenset({1, 2}), frozenset({3}))}
 

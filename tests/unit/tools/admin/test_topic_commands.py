@@ -1,4 +1,4 @@
-"""`ottla topic` as its user sees it."""
+"""`ottla topic` as its user sees the command."""
 
 from __future__ import annotations
 

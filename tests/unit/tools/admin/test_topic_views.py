@@ -107,7 +107,7 @@ def test_without_configs_the_field_stays_empty_in_text_and_null_in_json() -> Non
     }
 
 
-def test_a_moving_partition_says_what_comes_and_goes() -> None:
+def test_a_moving_partition_shows_adding_and_removing_replicas() -> None:
     partition = PartitionView(0, 1, (4, 1, 2), (1, 2))
     moves = {TopicPartition("orders", 0): Assignment((4, 1, 2), (4,), (2,))}
     topic = with_moves(TopicView("orders", "id", (partition, HEALTHY), None), moves)

@@ -1,8 +1,9 @@
-"""`ottla bench controller`: the cluster it makes, and the brokers that only acknowledge."""
+"""`ottla bench`: the cluster of the controller's bench, brokers that only acknowledge, and the longest turn of the scale bench."""
 
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.support.cli import ottla
 from tools.bench import bench_cluster, commands
 from tools.bench.bench_cluster import ClusterShape
 from tools.bench.controller_bench import Reaction, Takeover
+from tools.bench.scale import LoopTurns
 from tools.bench.stand_in_brokers import StandInBrokers
 
 
@@ -27,7 +29,7 @@ def test_the_shape_of_a_cluster() -> None:
     assert max(leaders) - min(leaders) <= len(topics)
 
 
-def test_states_are_the_same_each_time_and_differ_among_themselves() -> None:
+def test_each_run_writes_the_same_states_and_partitions_have_different_ones() -> None:
     replicas = ClusterShape(100, 3, 3).topics()["bench-00000"]
     states = list(bench_cluster._states("bench-00000", replicas))
     assert states == list(bench_cluster._states("bench-00000", replicas))
@@ -36,8 +38,28 @@ def test_states_are_the_same_each_time_and_differ_among_themselves() -> None:
     assert len({state.leader_epoch for state in decoded}) > 90
 
 
+@pytest.mark.parametrize(
+    ("buckets_ms", "logged_ms", "longest"),
+    [
+        ({1: 20.0, 2: 30.0}, {}, (30.0, "")),
+        ({1: 250.0, 2: 50.0}, {1: [130.0, 60.0]}, (130.0, "broker 1: call")),
+        ({1: 100.0, 2: 250.0}, {1: [60.0], 2: [130.0]}, (130.0, "broker 2: call")),
+    ],
+)
+def test_a_logged_turn_is_more_exact_than_its_bucket(
+    monkeypatch: pytest.MonkeyPatch,
+    buckets_ms: dict[int, float],
+    logged_ms: dict[int, list[float]],
+    longest: tuple[float, str],
+) -> None:
+    cluster: Any = SimpleNamespace(broker_ids=(1, 2))
+    monkeypatch.setattr(LoopTurns, "_bucket_ms", lambda _, broker: buckets_ms[broker])
+    monkeypatch.setattr(LoopTurns, "_held", lambda _, broker: ((ms, "call") for ms in logged_ms.get(broker, ())))
+    assert LoopTurns(cluster).look() == longest
+
+
 class Registry:
-    """What the brokers need of ZooKeeper."""
+    """The ZooKeeper operations that the stand-in brokers use."""
 
     def __init__(self) -> None:
         self.created: list[tuple[str, bytes]] = []

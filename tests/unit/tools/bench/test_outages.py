@@ -1,4 +1,4 @@
-"""The outage table: its words, its figures, and what it refuses."""
+"""The outage table: its text, its figures, and the options that it refuses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_bad_options_are_refused_with_a_reason(arguments: list[str], said: str) 
     assert said in result.output
 
 
-def test_the_table_has_ours_beside_the_goal_and_kafka() -> None:
+def test_the_table_compares_our_times_with_the_goal_and_kafka() -> None:
     rows = [
         Row(FAULTS["kill"], outages=[0.5, 0.1, 0.2], healed=[1.0, 2.0, 3.0], records=Verdict(doubled=2)),
         Row(FAULTS["session"], outages=[0.25], healed=[0.0], records=Verdict(lost=("record-1",), failed=("refused",))),
@@ -50,7 +50,7 @@ def test_the_table_has_ours_beside_the_goal_and_kafka() -> None:
 
 
 class Admin:
-    """Each request for a topic ends in the next of `errors`, then well."""
+    """Each CreateTopics fails with the next of `errors`; afterwards it succeeds."""
 
     def __init__(self, *errors: int) -> None:
         self.errors = list(errors)
@@ -67,7 +67,7 @@ class Admin:
 
 
 class FixedRoles:
-    """Of brokers 1 (controller) and 2, in sync; `leaders` are those of the partitions."""
+    """Brokers 1 (controller) and 2, both in sync; `leaders` has the leader of each partition."""
 
     def __init__(self, *leaders: int | None) -> None:
         self.views = {number: PartitionView(leader, (1, 2), (1, 2)) for number, leader in enumerate(leaders)}
@@ -85,8 +85,8 @@ def scene_of(admin: Admin, roles: FixedRoles) -> Scene:
     return scene
 
 
-def test_a_topic_is_asked_for_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The brokers may just have lost ZooKeeper, by the fault before."""
+def test_creating_a_topic_is_retried_until_it_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The previous fault may have cut the brokers from ZooKeeper."""
     monkeypatch.setattr(waiting, "POLL_S", 0)
     admin = Admin(KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError.TOPIC_ALREADY_EXISTS)
     scene_of(admin, FixedRoles(1)).make_topic([[1]], min_insync=1)
@@ -98,7 +98,7 @@ def test_a_topic_is_asked_for_until_it_is_there(monkeypatch: pytest.MonkeyPatch)
         scene_of(Admin(*[KafkaError.REQUEST_TIMED_OUT] * 9), FixedRoles(1)).make_topic([[1]], min_insync=1)
 
 
-def test_the_victim_is_a_leader_beside_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_victim_is_a_leader_that_is_not_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "TIMEOUT_S", 0)
     assert scene_of(Admin(), FixedRoles(1, None, 2)).leader() == 2
     with pytest.raises(TimeoutError, match="a leader in t beside the controller"):
@@ -115,7 +115,7 @@ def test_the_victim_is_a_leader_beside_the_controller(monkeypatch: pytest.Monkey
         OSError("it is away"),
     ],
 )
-def test_what_goes_wrong_is_a_message(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_one_message(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise error
 

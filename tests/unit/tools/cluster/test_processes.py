@@ -36,12 +36,12 @@ def start(server: ServerProcess, code: str) -> int:
 
 
 def another(server: ServerProcess) -> ServerProcess:
-    """What another command sees."""
+    """The same server as another command finds it."""
     return ServerProcess(server.name, server.directory, server.config_file, server.marker)
 
 
-def test_an_ended_process_is_seen_although_a_signal_broke_off_a_poll(server: ServerProcess) -> None:
-    """The exception of a signal's handler can leave the lock taken that `Popen.poll` needs."""
+def test_an_ended_process_is_noticed_after_a_signal_interrupted_poll(server: ServerProcess) -> None:
+    """If a signal handler raises inside `Popen.poll`, the lock of `poll` stays taken."""
     start(server, WAIT)
     assert server._child is not None
     server._child._waitpid_lock.acquire()  # type: ignore[attr-defined]
@@ -72,7 +72,7 @@ def test_a_pid_file_that_names_no_such_server(server: ServerProcess, text: str) 
     assert not server.send(signal.SIGKILL)
 
 
-def test_one_that_names_the_file_but_is_no_such_server_is_not_believed(server: ServerProcess) -> None:
+def test_a_program_that_only_names_the_config_file_is_not_the_server(server: ServerProcess) -> None:
     editor = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()", str(server.config_file)])
     try:
         server.pid_file.write_text(f"{editor.pid}\n")
@@ -92,7 +92,7 @@ def test_pause_and_stop(server: ServerProcess) -> None:
     assert not server.is_paused()
 
 
-def test_one_that_does_not_stop_is_killed_and_named(server: ServerProcess) -> None:
+def test_a_server_that_does_not_stop_is_killed_and_named(server: ServerProcess) -> None:
     start(server, STUBBORN)
     assert stop_all([server], 0.2) == [server]
     assert server.pid() is None
@@ -107,8 +107,8 @@ def test_output_is_kept_over_restarts(server: ServerProcess) -> None:
     assert server.log_file.read_text().startswith("ready\n")
 
 
-def test_a_process_that_was_held_is_signalled_and_no_other_that_gets_its_pid() -> None:
-    """The handle is taken before the process is looked at; one that has ended is not signalled, whoever has its pid then."""
+def test_signals_reach_only_the_process_of_the_handle() -> None:
+    """The handle is taken before the check. An ended process gets no signal, and neither does the next process with its pid."""
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     handle = ProcessHandle(child.pid)
     child.wait()
@@ -116,7 +116,7 @@ def test_a_process_that_was_held_is_signalled_and_no_other_that_gets_its_pid() -
     assert not handle.send(signal.SIGKILL)
 
 
-def test_where_there_is_no_pidfd_the_pid_must_do(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pidfd_the_pid_is_used(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "pidfd_open", raising=False)
     pid = start(server, WAIT)
     assert another(server).pid() == pid

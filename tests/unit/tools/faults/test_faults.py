@@ -1,4 +1,4 @@
-"""What is done is undone, whatever happens in between, and `heal` knows by itself what to undo."""
+"""Every fault is undone, whatever happens in between, and `heal` finds out what to undo."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class Recorded:
     [("kill", "kill", "start_broker"), ("stop", "stop_broker", "start_broker"), ("pause", "pause", "resume")],
 )
 @pytest.mark.parametrize("interrupted", [False, True])
-def test_a_fault_ends(action: str, done: str, undone: str, interrupted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_is_undone(
+    action: str, done: str, undone: str, interrupted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = Recorded()
     slept: list[float] = []
 
@@ -69,8 +71,8 @@ def test_an_expired_session_is_not_undone() -> None:
 
 
 @pytest.mark.parametrize("broken", [[], [("start_broker", 2)]])
-def test_everything_runs_in_the_end(broken: list[tuple[str, int]]) -> None:
-    """One broker that does not start keeps no other from it, and is reported."""
+def test_heal_starts_and_resumes_everything(broken: list[tuple[str, int]]) -> None:
+    """A broker that does not start does not prevent the others from starting, and is reported."""
     pids = {1: 11, 2: None, 3: 33, 4: None}
     cluster = Recorded(
         *broken, broker_ids=(1, 2, 3, 4), zookeeper=None, pid=pids.get, is_paused=lambda broker: broker == 3

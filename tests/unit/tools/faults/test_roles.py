@@ -1,4 +1,4 @@
-"""Roles as the answers of brokers say, from the first broker that knows."""
+"""Roles are looked up in the answers of brokers; the first broker that knows decides."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def roles_of(answers: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> Roles:
         pytest.param({}, None, id="nobody answers"),
     ],
 )
-def test_one_broker(answers: dict[int, int], expected: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_broker_of_a_role(answers: dict[int, int], expected: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     named = {broker: SimpleNamespace(controller_id=named, node_id=named) for broker, named in answers.items()}
     found = roles_of(named, monkeypatch)
     assert found.controller() == expected
@@ -90,5 +90,5 @@ def test_a_partition(view: PartitionView, followers: tuple[int, ...], is_in_sync
 
 
 @pytest.mark.parametrize(("role", "count"), [("broker", 1), ("two brokers", 2), ("all brokers", 4)])
-def test_some_brokers(role: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_brokers_for_a_role_of_a_schedule(role: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert roles_of({}, monkeypatch).some(role, [4, 2, 1, 3]) == [4, 2, 1, 3][:count]

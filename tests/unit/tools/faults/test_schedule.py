@@ -22,7 +22,7 @@ def test_the_seed_decides() -> None:
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 50])
 @pytest.mark.parametrize("seed", range(5))
-def test_what_every_schedule_has(seed: int, rounds: int) -> None:
+def test_every_schedule_has_every_kind_within_its_times(seed: int, rounds: int) -> None:
     made = schedule(seed, rounds, [1, 2, 3], KINDS)
     assert [each.number for each in made] == list(range(1, rounds + 1))
     assert len({each.name for each in made}) == min(rounds, len(KINDS)), "each kind, if there are rounds enough"
@@ -33,7 +33,7 @@ def test_what_every_schedule_has(seed: int, rounds: int) -> None:
         assert each.then in THEN
 
 
-def test_the_weight_says_how_often() -> None:
+def test_a_kind_is_drawn_by_its_weight() -> None:
     names = Counter(each.name for each in schedule(1, 1000, [1], KINDS))
     assert names["bounce"] > 700
     assert min(names.values()) > 50

@@ -1,4 +1,4 @@
-"""Planted losses, doubles and disorder are in the verdict, and nothing else is."""
+"""The verdict has the planted losses, doubles and disorder, and nothing else."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_failures_are_problems_and_named() -> None:
     assert verdict.problems(once_and_in_order=False) == ["3 records failed, among them timed out, no answer"]
 
 
-def test_two_verdicts_are_one() -> None:
+def test_verdicts_can_be_added() -> None:
     one = Verdict(3, ("a",), 1, ("b",), ("c",), 0.25)
     both = one + Verdict(4, ("d",), 2, ("e",), ("f",), 0.5)
     assert both == Verdict(7, ("a", "d"), 3, ("b", "e"), ("c", "f"), 0.5)
@@ -68,7 +68,7 @@ def test_two_verdicts_are_one() -> None:
     ("since", "until", "gap"),
     [(0, 99, 8.0), (8.9, 99, 8.0), (9.0, 99, 2.5), (9.5, 10, 1.0), (12.5, 99, 0.0), (0, 1, 0.0)],
 )
-def test_a_gap_counts_if_it_reaches_into_the_time(since: float, until: float, gap: float) -> None:
+def test_a_gap_counts_if_it_overlaps_the_time(since: float, until: float, gap: float) -> None:
     assert longest_gap([1.0, 9.0, 10.0, 12.5], since, until) == gap
 
 

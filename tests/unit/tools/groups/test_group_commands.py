@@ -1,4 +1,4 @@
-"""`ottla group` as its user sees it, against groups in memory."""
+"""`ottla group` as its user sees the command, against groups in memory."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_reset_acts_only_with_execute(fake: GroupsInMemory) -> None:
     assert fake.committed["idle"] == {P0: END}
 
 
-def test_groups_that_cannot_be_reset_do_not_keep_the_others(fake: GroupsInMemory) -> None:
+def test_groups_that_cannot_be_reset_do_not_stop_the_others(fake: GroupsInMemory) -> None:
     fake.states["none"] = "Empty"
     fake.broken = frozenset({"other"})
     result = ottla("group reset-offsets --all-groups --all-topics --shift-by 1 --execute --export")
@@ -115,7 +115,7 @@ def test_describe_reports_missing_groups_after_the_others(fake: GroupsInMemory) 
 
 
 def test_a_silent_broker_is_not_a_missing_group(fake: GroupsInMemory) -> None:
-    """A command on all groups refuses; a list shows the groups that it has, and says that some may be missing."""
+    """A command on all groups is refused. A list shows the groups that were found, and says that some may be missing."""
     fake.problems = ["broker 2: timed out"]
     result = ottla("group delete --all-groups")
     assert (result.exit_code, "not all brokers listed their groups" in result.output) == (FAILURE, True)

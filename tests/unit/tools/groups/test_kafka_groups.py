@@ -36,7 +36,7 @@ def answered(outcome: Any) -> Future[Any]:
 
 
 class FakeClient:
-    """Gives each group's outcomes in turn, and repeats the last. An int is an error code. Each request takes `seconds`."""
+    """Answers with each group's outcomes in turn, and repeats the last. An int is an error code. Each request takes `seconds`."""
 
     def __init__(self, outcomes: dict[str, list[Any]], clock: SimpleNamespace, seconds: float = 0.0) -> None:
         self.outcomes = outcomes
@@ -88,7 +88,7 @@ def make(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 
 @pytest.mark.parametrize("code", RETRIED)
-def test_only_groups_with_a_retried_error_are_asked_about_again(make: Make, code: int) -> None:
+def test_only_groups_with_a_retriable_error_are_requested_again(make: Make, code: int) -> None:
     groups, client = make({"a": [None], "b": [code, code, None], "c": [KafkaError.NON_EMPTY_GROUP]})
     outcomes = groups.delete_groups(["a", "b", "c"])
     assert client.asked == [["a", "b", "c"], ["b"], ["b"]]
@@ -111,14 +111,14 @@ def test_it_gives_up_after_half_a_minute_and_says_why(
         assert "; " in str(refused.value)
 
 
-def test_a_deletion_whose_answer_was_lost_has_happened(make: Make) -> None:
+def test_a_deletion_whose_answer_was_lost_counts_as_done(make: Make) -> None:
     groups, _ = make({"a": [KafkaError._TRANSPORT, KafkaError.GROUP_ID_NOT_FOUND]})
     assert groups.delete_groups(["a"]) == {"a": None}
     groups, _ = make({"a": [KafkaError.GROUP_ID_NOT_FOUND]})
     assert groups.delete_groups(["a"])["a"] is not None
 
 
-def test_a_commit_refused_for_single_partitions_is_made_again(make: Make) -> None:
+def test_a_commit_refused_for_some_partitions_is_repeated(make: Make) -> None:
     moving = SimpleNamespace(topic="t", partition=0, error=KafkaError(KafkaError.NOT_COORDINATOR))
     done = SimpleNamespace(topic="t", partition=0, error=None)
     groups, client = make({"a": [SimpleNamespace(topic_partitions=[each]) for each in (moving, done)]})
@@ -127,7 +127,7 @@ def test_a_commit_refused_for_single_partitions_is_made_again(make: Make) -> Non
 
 
 @pytest.mark.parametrize("wrapped", [lambda error: error, KafkaException], ids=["error", "exception"])
-def test_a_list_without_the_groups_of_a_broker_that_loads_is_asked_for_again(
+def test_a_list_is_repeated_while_a_broker_loads_its_groups(
     make: Make, clock: SimpleNamespace, wrapped: Callable[[KafkaError], Any]
 ) -> None:
     loading = wrapped(KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS))
@@ -145,7 +145,7 @@ def test_a_list_without_the_groups_of_a_broker_that_loads_is_asked_for_again(
     ("leaders", "lists"),
     [([1, 1], 1), ([None, None, 2, 2], 2), ([1, None, 2, 2], 2), ([1, 2, 2, 2], 2), ([None], None)],
 )
-def test_a_list_is_whole_only_when_no_coordinator_moved_meanwhile(
+def test_a_list_is_complete_only_if_no_coordinator_moved_during_it(
     make: Make, monkeypatch: pytest.MonkeyPatch, leaders: list[int | None], lists: int | None
 ) -> None:
     """`leaders`: the leader of the only partition of `__consumer_offsets` at each look at the cluster.

@@ -98,7 +98,7 @@ def test_selections(text: str, selection: TopicSelection) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ":", ":1", "orders:", "orders:a", "orders:-1", "orders:0,", "orders:1:2"])
-def test_no_selections(text: str) -> None:
+def test_bad_selections(text: str) -> None:
     with pytest.raises(AdminError, match="expected TOPIC, or TOPIC:0,1"):
         parse_selection(text)
 

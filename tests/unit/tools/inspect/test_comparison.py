@@ -48,7 +48,7 @@ def partition(**changes: object) -> dict[str, object]:
 
 
 def differences(zookeeper: ZooKeeperView, *brokers: BrokerView | None) -> list[tuple[str, str, str, str | None]]:
-    """(subject, fact, ZooKeeper's, the second broker's)."""
+    """(subject, fact, ZooKeeper's value, the second broker's value)."""
     rows = compare(zookeeper, dict(enumerate(brokers, start=1)))
     return [(row.subject, row.fact, row.zookeeper, row.brokers[len(brokers)]) for row in rows if row.is_different]
 
@@ -95,9 +95,20 @@ def test_a_topic_that_is_to_be_deleted_is_pending_and_no_difference() -> None:
     assert differences(zookeeper, broker(topic_ids={}, partitions={}, configs=None)) == []
 
 
-def test_secrets_are_not_shown() -> None:
+@pytest.mark.parametrize(
+    "key",
+    [
+        "listener.name.x.ssl.key.password",
+        "listener.name.x.plain.sasl.jaas.config",
+        "ssl.keystore.key",
+        "ssl.keystore.certificate.chain",
+        "ssl.truststore.certificates",
+    ],
+)
+def test_secrets_are_not_shown(key: str) -> None:
+    """Kafka's dynamic configs of type PASSWORD."""
     entity = Entity("brokers", "1")
-    zookeeper = dataclasses.replace(znodes(), configs={entity: {"listener.name.x.ssl.key.password": "hidden"}})
+    zookeeper = dataclasses.replace(znodes(), configs={entity: {key: "hidden"}})
     rows = compare(zookeeper, {1: broker(configs={entity: {}})})
     assert not any(row.is_different for row in rows)
     assert "hidden" not in "\n".join(comparison_lines(rows, zookeeper))
@@ -106,7 +117,7 @@ def test_secrets_are_not_shown() -> None:
 def test_lines() -> None:
     zookeeper = znodes()
     zookeeper.pending["/admin/delete_topics/old"] = "to be deleted"
-    zookeeper.rubbish["/brokers/topics/bad"] = "no JSON"
+    zookeeper.unreadable["/brokers/topics/bad"] = "no JSON"
     rows = compare(zookeeper, {1: broker(), 2: broker(controller=2)})
     lines = list(comparison_lines(rows, zookeeper))
     assert lines[0].split() == ["ZOOKEEPER", "BROKER", "1", "BROKER", "2"]

@@ -104,7 +104,7 @@ def test_log_names_the_partitions_of_a_log_directory(log_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_verify_has_nothing_to_say_of_a_good_directory(tmp_path: Path, is_clean: bool) -> None:
+def test_verify_finds_nothing_in_a_good_directory(tmp_path: Path, is_clean: bool) -> None:
     asyncio.run(write(tmp_path / "b", is_clean=is_clean))
     result = ottla(f"inspect verify {tmp_path}/b")
     assert result.exit_code == 0, result.output
@@ -115,7 +115,7 @@ def test_verify_has_nothing_to_say_of_a_good_directory(tmp_path: Path, is_clean:
     ("name", "position", "problem"),
     [
         (f"{FIRST}.log", 97 + 80, "the CRC does not match"),
-        (f"{FIRST}.log", 97 + 7, "found a batch of "),
+        (f"{FIRST}.log", 97 + 7, "found offsets "),
         (f"{FIRST}.log", 97 + 16, "not a batch of format 2"),
         (f"{FIRST}.index", 7, "no batch starts at position"),
         (f"{FIRST}.timeindex", 6, "not in order"),
@@ -147,7 +147,7 @@ def test_verify_names_what_is_wrong(log_dir: Path, name: str, position: int, pro
 
 
 def test_verify_of_a_torn_tail(tmp_path: Path) -> None:
-    """Ordinary after an unclean stop; after a clean one it is not."""
+    """A torn tail is normal after an unclean stop, and a finding after a clean one."""
     asyncio.run(write(tmp_path / "b", is_clean=False))
     last = max((tmp_path / "b" / "orders-0").glob("*.log"))
     last.write_bytes(last.read_bytes() + b"\0" * 100)
@@ -158,7 +158,7 @@ def test_verify_of_a_torn_tail(tmp_path: Path) -> None:
 
 
 def test_verify_of_a_lost_tail(tmp_path: Path) -> None:
-    """The indexes may name more than the log has after an unclean stop; after a clean one they do not."""
+    """After an unclean stop the indexes may name more than the log has; after a clean stop that is a finding."""
     asyncio.run(write(tmp_path / "b", batches=23, is_clean=False))
     last = max((tmp_path / "b" / "orders-0").glob("*.log"))
     last.write_bytes(last.read_bytes()[:97])
@@ -170,7 +170,7 @@ def test_verify_of_a_lost_tail(tmp_path: Path) -> None:
     assert any("the batches end at 97" in found["problem"] for found in findings(tmp_path / "b"))
 
 
-def test_verify_compares_replicas_as_far_as_they_are_committed(tmp_path: Path, log_dir: Path) -> None:
+def test_verify_compares_the_committed_batches_of_replicas(tmp_path: Path, log_dir: Path) -> None:
     other = tmp_path / "b"
     shutil.copytree(log_dir, other)
     assert findings(log_dir, other) == []

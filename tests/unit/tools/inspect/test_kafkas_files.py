@@ -1,4 +1,4 @@
-"""What only a real Kafka leaves on a disk so far: transactions, indexes full of zeros, its lock."""
+"""Files that only a real Kafka writes: transactions, indexes padded with zeros, its lock."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def test_a_wrong_transaction_index_is_found(tmp_path: Path, content: bytes, prob
     assert problem in result.stdout
 
 
-def test_a_snapshot_may_name_a_batch_that_compaction_took(tmp_path: Path) -> None:
-    """It is found if the batch is there, and another one's, or a later one of the producer."""
+def test_a_snapshot_may_name_a_batch_that_compaction_removed(tmp_path: Path) -> None:
+    """It is a finding if that offset belongs to another batch, or if the log has a later batch of the producer."""
     first, second, third = data_batch(0, 0), data_batch(2, 2), data_batch(4, 4)
     write_log(tmp_path / "taken-0", [first, third], [first, second])
     assert ottla(f"inspect verify {tmp_path}/taken-0").stdout.endswith(": 0 findings\n")
@@ -139,7 +139,7 @@ def test_the_lock_of_a_running_kafka_is_seen(tmp_path: Path) -> None:
     assert not disk_files.is_in_use(tmp_path)
 
 
-def test_a_checkpoint_in_which_kafka_has_noted_nothing_yet(tmp_path: Path) -> None:
+def test_a_checkpoint_that_kafka_created_empty(tmp_path: Path) -> None:
     write_log(tmp_path / "t-0", TWO_TRANSACTIONS)
     for name in (disk_files.CLEANED, disk_files.RECOVERY_POINTS, disk_files.HIGH_WATERMARKS, disk_files.LOG_STARTS):
         (tmp_path / name).touch()
@@ -148,7 +148,7 @@ def test_a_checkpoint_in_which_kafka_has_noted_nothing_yet(tmp_path: Path) -> No
     assert "expected 2 rows, found 1" in ottla(f"inspect verify {tmp_path}").stdout
 
 
-def test_a_partition_that_is_just_made(tmp_path: Path) -> None:
+def test_a_partition_that_was_just_created(tmp_path: Path) -> None:
     (tmp_path / "t-0").mkdir()
     assert ottla(f"inspect verify {tmp_path}").stdout.startswith("1 logs, 0 batches")
     (tmp_path / "t-0" / f"{FIRST}.index").touch()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.replay.flights import (
+from tools.replay.traces.flight_events import (
     Flight,
     arrival_moment,
     departure_moment,

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.replay.group_analysis import ProducedEvent, analyse_group, longest_pause, pauses
-from tools.replay.group_member import GroupRead
-from tools.replay.plan import Fault
+from tools.faults.script import DoneFault
+from tools.replay.demo.group_analysis import ProducedEvent, analyse_group, longest_pause, pauses
+from tools.replay.demo.group_member import GroupRead
 
 BEGAN = 1_000.0
-KILL = Fault("kill", 2, BEGAN + 5.0, [0])
-RETURN = Fault("return", 2, BEGAN + 9.0, [])
+KILL = DoneFault("kill", "leader of t-0", 2, int((BEGAN + 5.0) * 1e9), [("t", 0)])
+RETURN = DoneFault("restart", "it", 2, int((BEGAN + 9.0) * 1e9))
 
 
 def a_member(number: int, assigned_at: list[float], committed_at: list[float]) -> dict[str, Any]:

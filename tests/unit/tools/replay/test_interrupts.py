@@ -12,7 +12,7 @@ import click
 import pytest
 
 from tools.replay import interrupts
-from tools.replay.commands import guarded
+from tools.replay.failures import guarded
 from tools.replay.interrupts import Interrupted, ignore_from_now, interruptible
 
 INTERRUPTS_AN_IMPORT = """
@@ -30,9 +30,9 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["tools.replay.commands", "tools.cluster.local_cluster", "tools.replay.runner"])
+@pytest.mark.parametrize("module", ["tools.replay.commands", "tools.cluster.local_cluster", "tools.replay.run.driver"])
 def test_an_interrupt_during_imports_is_exit_code_130(module: str) -> None:
-    arguments = ["replay", "run", "--trace", "none", "--bootstrap-server", "127.0.0.1:1"]
+    arguments = ["replay", "run", "none", "--bootstrap-server", "127.0.0.1:1"]
     command = [sys.executable, "-c", INTERRUPTS_AN_IMPORT, module, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 130, done.stdout + done.stderr

@@ -41,7 +41,7 @@ def test_subscribed_topics(metadata: bytes, topics: frozenset[str] | None) -> No
     assert not script.group.is_subscribed("a")
 
 
-def test_other_types_have_no_known_topics() -> None:
+def test_topics_of_other_protocol_types_are_not_known() -> None:
     script = ScriptedGroup()
     script.join(protocol_type="connect", protocols=(Protocol("eager", subscription("a")),))
     assert script.group.subscribed_topics() is None

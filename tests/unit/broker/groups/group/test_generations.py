@@ -1,4 +1,4 @@
-"""A group that is unloaded, restored, deleted, shown (CLI-2, LAI-5)."""
+"""A group is unloaded, restored, deleted, described (CLI-2, LAI-5)."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def test_a_group_ends_from_every_state(make: Callable[[], ScriptedGroup], end: C
     assert script.group.state is DEAD
 
 
-def test_a_transition_that_the_table_does_not_have() -> None:
+def test_a_transition_that_is_not_in_the_table_raises() -> None:
     with pytest.raises(IllegalTransition, match="Dead"):
         next_state(DEAD, Cause.MEMBER_JOINED)
 
 
 @pytest.mark.parametrize("make", [preparing, lambda: completing(None, None), lambda: stable("a", None)])
-def test_unloading_answers_all_who_wait(make: Callable[[], ScriptedGroup]) -> None:
+def test_unloading_answers_all_waiting_members(make: Callable[[], ScriptedGroup]) -> None:
     script = make()
     waiting = [script.join("id-1"), script.join(instance="a")]
     if script.group.state is COMPLETING:
@@ -70,7 +70,7 @@ def test_unloading_answers_all_who_wait(make: Callable[[], ScriptedGroup]) -> No
     assert script.leave("id-1") == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
 
 
-def test_members_go_on_in_a_restored_group() -> None:
+def test_members_continue_in_a_restored_group() -> None:
     script = stable("a", None)
     stored = script.stores[max(script.stores)]
     generation = script.group.generation
@@ -91,8 +91,8 @@ def member(member_id: str, instance: str | None = None) -> MemberMetadata:
     return MemberMetadata(member_id, instance, "c", "/h", 60_000, 10_000, b"sub", b"asg")
 
 
-def test_what_no_broker_writes_is_restored_as_well_as_it_can_be() -> None:
-    """An unknown leader, no protocol, two holders of an instance id."""
+def test_a_record_that_no_broker_writes_is_restored_as_far_as_possible() -> None:
+    """An unknown leader, no protocol, two members with one instance id."""
     stored = GroupMetadata("", 7, None, "who", -1, (member("m1", "i"), member("m2"), member("m3", "i"), member("m2")))
     group = Group.restored("g", stored, GroupSettings(), 5.0)
     assert (group.state, group.generation, group.leader) == (STABLE, 7, "m3")
@@ -101,7 +101,7 @@ def test_what_no_broker_writes_is_restored_as_well_as_it_can_be() -> None:
     assert group.heartbeat("m1", "i", 7, 5.0) is ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_an_empty_group_is_restored_with_the_time_since_when() -> None:
+def test_an_empty_group_is_restored_with_the_time_since_which_it_is_empty() -> None:
     group = Group.restored("g", GroupMetadata("consumer", 3, None, None, START_MS, ()), GroupSettings(), 5.0)
     assert (group.state, group.state_since_ms, group.next_deadline()) == (EMPTY, START_MS, None)
     assert group.subscribed_topics() == frozenset()
@@ -110,7 +110,7 @@ def test_an_empty_group_is_restored_with_the_time_since_when() -> None:
 # -- what is shown
 
 
-def test_describing_tells_metadata_and_assignments_of_a_stable_group_only() -> None:
+def test_only_a_stable_group_is_described_with_metadata_and_assignments() -> None:
     script = stable("a", None)
     shown = script.group.describe()
     assert (shown.state, shown.protocol_type, shown.protocol_name) == ("Stable", "consumer", "range")
@@ -126,7 +126,7 @@ def test_describing_tells_metadata_and_assignments_of_a_stable_group_only() -> N
     }
 
 
-def test_effects_are_given_once() -> None:
+def test_effects_are_returned_once() -> None:
     group = Group("g", GroupSettings(initial_rebalance_delay_ms=0))
     script = ScriptedGroup()
     script.group = group

@@ -1,4 +1,4 @@
-"""What members ask of their group, in the schedules that need thought (CLI-2, INV-24, BAD-32)."""
+"""Requests of members to their group, in schedules that are easy to get wrong (CLI-2, INV-24, BAD-32)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_two_members_become_a_stable_group() -> None:
     ("joins_at_s", "rebalance_ms", "ready_at_s"),
     [([], 60_000, 3), ([1], 60_000, 6), ([1, 4], 60_000, 9), ([2, 5], 7_000, 7), ([1], 3_000, 3)],
 )
-def test_the_initial_delay_is_extended_while_new_members_come(
+def test_the_initial_delay_is_extended_while_new_members_join(
     joins_at_s: list[int], rebalance_ms: int, ready_at_s: int
 ) -> None:
     """`group.initial.rebalance.delay.ms` of 3 s, at most the rebalance time-out in all."""
@@ -77,7 +77,7 @@ def test_the_initial_delay_is_extended_while_new_members_come(
 
 
 def test_a_new_member_first_gets_its_id() -> None:
-    """KIP-394. The id that is given out holds the generation back until it is used, or its session is over."""
+    """KIP-394. The next generation waits until the id is used, or its session has ended."""
     script = stable(None)
     ticket = script.join(needs_id=True, session_ms=8_000)
     assert script.joined(ticket).error is ErrorCode.MEMBER_ID_REQUIRED
@@ -137,8 +137,8 @@ def test_the_first_member_has_to_name_type_and_protocol(request_: dict[str, obje
     assert script.group.state is EMPTY
 
 
-def test_no_more_than_the_maximum_size() -> None:
-    """BAD-32. A static member may come back to a full group."""
+def test_a_group_has_at_most_the_maximum_size() -> None:
+    """BAD-32. A static member may rejoin a full group."""
     script = ScriptedGroup(GroupSettings(initial_rebalance_delay_ms=0, max_size=2))
     script.stable("a", None)
     ticket = script.join()
@@ -150,7 +150,7 @@ def test_no_more_than_the_maximum_size() -> None:
     assert script.error(ticket) is ErrorCode.NONE
 
 
-def test_a_group_loaded_too_large_sheds_those_that_rejoin_last() -> None:
+def test_a_group_that_is_loaded_too_large_refuses_the_last_to_rejoin() -> None:
     script = stable(None, None, None)
     restored(script, script.group.snapshot(0), GroupSettings(max_size=2))
     assert script.group.state is PREPARING
@@ -173,7 +173,7 @@ def test_a_group_loaded_too_large_sheds_those_that_rejoin_last() -> None:
         ([(Protocol("range", b"1"), Protocol("range", b"2"))], "range"),
     ],
 )
-def test_members_vote_for_a_protocol_that_all_know(members: list[tuple[Protocol, ...]], chosen: str) -> None:
+def test_members_vote_for_a_protocol_that_all_support(members: list[tuple[Protocol, ...]], chosen: str) -> None:
     script = ScriptedGroup(delay_ms=3_000)
     for protocols in members:
         script.join(protocols=protocols)
@@ -181,7 +181,7 @@ def test_members_vote_for_a_protocol_that_all_know(members: list[tuple[Protocol,
     assert script.group.protocol_name == chosen
 
 
-def test_a_duplicated_join_is_answered_in_the_place_of_the_first() -> None:
+def test_a_repeated_join_replaces_the_first() -> None:
     script = preparing()
     first, second = script.join("id-1"), script.join("id-1")
     assert script.error(first) is ErrorCode.REBALANCE_IN_PROGRESS
@@ -205,7 +205,7 @@ def test_a_member_that_missed_the_answer_gets_it_again(
     assert script.group.generation == generation
 
 
-def test_a_new_member_that_never_comes_back_is_gone_after_five_minutes() -> None:
+def test_a_new_member_whose_client_is_gone_is_removed_after_five_minutes() -> None:
     """A client before v4 that gives up waiting joins again as another member."""
     script = stable(None, rebalance_ms=3_600_000)
     lost = script.join(rebalance_ms=3_600_000)
@@ -217,7 +217,7 @@ def test_a_new_member_that_never_comes_back_is_gone_after_five_minutes() -> None
 
 
 def test_a_session_starts_again_with_each_answer() -> None:
-    """A member that waits for an answer stays."""
+    """A member that waits for an answer is not removed."""
     script = stable(None, None)
 
     def left_s(member_id: str) -> float:
@@ -245,7 +245,7 @@ def test_a_session_starts_again_with_each_answer() -> None:
 # -- assignments
 
 
-def test_a_join_while_completing_sends_all_back() -> None:
+def test_a_join_while_completing_starts_another_rebalance() -> None:
     script = completing(None, None)
     waiting = script.sync("id-2")
     script.join()
@@ -266,7 +266,7 @@ def test_a_leader_that_leaves_while_its_assignment_is_stored() -> None:
 
 
 @pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.NOT_COORDINATOR])
-def test_the_outcome_of_an_earlier_generations_store_counts_no_more(error: ErrorCode) -> None:
+def test_the_outcome_of_a_store_of_an_earlier_generation_is_ignored(error: ErrorCode) -> None:
     script = completing(None)
     script.sync("id-1", {"id-1": b"old"})
     number = max(script.stores)
@@ -281,7 +281,7 @@ def test_the_outcome_of_an_earlier_generations_store_counts_no_more(error: Error
 
 
 def test_only_the_first_assignment_of_a_generation_counts() -> None:
-    """INV-24: a leader that repeats itself with another assignment; Kafka would store both."""
+    """INV-24: the leader sends another assignment. Kafka would store both."""
     script = completing(None)
     first = script.sync("id-1", {"id-1": b"first"})
     stores = len(script.stores)
@@ -293,7 +293,7 @@ def test_only_the_first_assignment_of_a_generation_counts() -> None:
     assert script.synced(script.sync("id-1", {"id-1": b"third"})).assignment == b"first"
 
 
-def test_a_follower_assigns_nothing_and_strangers_get_nothing() -> None:
+def test_only_the_leader_assigns_and_only_to_members() -> None:
     script = completing(None, None)
     script.sync("id-2", {"id-2": b"everything"})
     assert script.group.state is COMPLETING
@@ -408,7 +408,7 @@ def test_heartbeat_and_commit_by_state(
 def test_who_may_commit(
     member_id: str, generation: int, instance: str | None, empty: ErrorCode, lively: ErrorCode
 ) -> None:
-    """INV-24; outsiders may while there are no members."""
+    """INV-24. Non-members may commit while there are no members."""
     assert ScriptedGroup().commit(member_id, generation, instance) is empty
     assert stable(None).commit(member_id, generation, instance) is lively
 

@@ -47,7 +47,7 @@ class GroupSchedules(RuleBasedStateMachine):
 
     @rule(instance=st.sampled_from([None, None, "a", "b"]), needs_id=st.booleans(), can_skip=st.booleans())
     def client_starts(self, instance: str | None, needs_id: bool, can_skip: bool) -> None:
-        """Also a twin of one that lives, or has just died."""
+        """A client, perhaps with the instance id of one that lives or has just died."""
         if len(self.world.live_clients()) < CLIENTS_MAX:
             client = Client(instance, needs_id, can_skip)
             self.world.clients.append(client)
@@ -76,7 +76,7 @@ class GroupSchedules(RuleBasedStateMachine):
 
     @rule(index=which)
     def client_gives_a_request_up(self, index: int) -> None:
-        """Its answer will be lost, and it asks again."""
+        """The answer will be lost, and the client sends the request again."""
         client = self.a_client(index)
         if client is not None and client.ticket is not None:
             client.ticket = None
@@ -114,7 +114,7 @@ class GroupSchedules(RuleBasedStateMachine):
 
     @rule(index=which)
     def somebody_commits_or_beats(self, index: int) -> None:
-        """Also the dead, and those that were fenced."""
+        """Includes the dead, and those that were fenced."""
         if self.world.clients:
             client = self.world.clients[index % len(self.world.clients)]
             self.world.commit(client)
@@ -167,7 +167,7 @@ ONLY_EMPTY_GROUPS_ARE_DELETED = {(state, Cause.DELETED) for state in GroupState 
 
 
 def test_random_schedules_keep_one_owner_and_end_stable() -> None:
-    """INV-24; and among them they take every row of the table."""
+    """INV-24. All schedules together use every row of the transition table."""
     GroupSchedules.rows.clear()
     run_state_machine_as_test(
         GroupSchedules,

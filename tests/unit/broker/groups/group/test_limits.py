@@ -1,4 +1,4 @@
-"""What clients can make groups keep is bounded (BAD-32)."""
+"""The memory that clients can make groups use is bounded (BAD-32)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOM_FOR_TWO = GroupSettings(initial_rebalance_delay_ms=0, max_size=2)
 
 
 def test_ids_that_were_given_out_count_until_they_are_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    """3,000 of them took 92 MB for half an hour, whatever `group.max.size` said."""
+    """Without the limit, 3,000 ids took 92 MB for half an hour, whatever `group.max.size` was."""
     monkeypatch.setattr(group_module, "PENDING_OF_A_GROUP", 2)
     script = ScriptedGroup(ROOM_FOR_TWO)
     tickets = [script.join(needs_id=True, session_ms=1_800_000) for _ in range(3)]
@@ -42,8 +42,8 @@ def test_ids_that_were_given_out_count_until_they_are_old(monkeypatch: pytest.Mo
     assert script.group.pending_members == 1
 
 
-def test_members_that_are_away_do_not_pile_up() -> None:
-    """Each round the static members of the one before stay away, and others come in their places."""
+def test_static_members_that_are_away_do_not_accumulate() -> None:
+    """In each round the static members of the round before stay away, and new ones take their places."""
     script = ScriptedGroup(ROOM_FOR_TWO)
     fields: dict[str, Any] = {"rebalance_ms": 1_000, "session_ms": 1_800_000}
     script.join(instance="stays", **fields)
@@ -70,13 +70,13 @@ def test_members_that_are_away_do_not_pile_up() -> None:
     ],
     ids=["instance id", "protocol type", "protocol name", "protocols", "metadata"],
 )
-def test_what_a_member_says_is_bounded(fields: dict[str, Any]) -> None:
+def test_the_metadata_of_a_member_is_bounded(fields: dict[str, Any]) -> None:
     script = ScriptedGroup()
     assert script.error(script.join(**fields)) is ErrorCode.INVALID_REQUEST
     assert script.group.memory_bytes == 0
 
 
-def test_a_group_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_a_group_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_module, "GROUP_BYTES_MAX", 10_000)
     script = ScriptedGroup()
     large = (Protocol("range", bytes(6_000)),)
@@ -88,7 +88,7 @@ def test_a_group_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_member_that_becomes_too_large_leaves_its_partitions_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was removed without a rebalance: nobody read its partitions."""
+    """If it were removed without a rebalance, nobody would read its partitions."""
     script = stable(None, None)
     monkeypatch.setattr(group_module, "GROUP_BYTES_MAX", 10_000)
     assert script.error(script.join("id-1", protocols=(Protocol("range", bytes(20_000)),))) is (
@@ -99,7 +99,7 @@ def test_a_member_that_becomes_too_large_leaves_its_partitions_to_the_others(mon
 
 
 def test_the_bytes_of_a_group_are_those_of_its_members() -> None:
-    """Whatever happened: joined, joined again with more, replaced, assigned, left."""
+    """After every event: joined, joined again with more, replaced, assigned, left."""
     script = stable("a", "b", None)
     group = script.group
 
@@ -147,7 +147,7 @@ async def test_the_pending_ids_of_all_groups_are_bounded(
     assert groups.bytes < 10_000
 
 
-async def test_the_memory_of_all_groups_is_bounded_and_what_is_there_goes_on(
+async def test_the_memory_of_all_groups_is_bounded_and_existing_members_continue(
     cluster: GroupCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.settings |= {"group_memory_max_bytes": 30_000}
@@ -187,7 +187,9 @@ async def test_the_bytes_of_offsets_are_the_same_after_a_load(cluster: GroupClus
     assert cluster.coordinators[1]._groups.bytes == before > 10 * limits.OFFSET_BYTES
 
 
-async def test_answers_to_thousands_go_out_in_slices(cluster: GroupCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answers_to_thousands_of_members_are_sent_in_slices(
+    cluster: GroupCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """4,000 members get the answers of a rebalance at once."""
     await cluster.start_serving(1)
     answered = [cluster.join(1, new_member_id=f"m{n}") for n in range(20)]

@@ -1,4 +1,4 @@
-"""What a group's offsets are while commits, removals and expiry come in any order (CLI-2, INV-23)."""
+"""The offsets of a group while commits, removals and expiry come in any order (CLI-2, INV-23)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def with_offsets(**committed_ms: int) -> GroupOffsets:
 
 
 def test_a_commit_counts_when_it_is_complete() -> None:
-    """INV-23: until then the old offset is the answer, and the partition is not stable."""
+    """INV-23: until then OffsetFetch gets the old offset, and the partition is not stable."""
     offsets = GroupOffsets()
     assert offsets.is_empty
     first = offsets.begin({T0: at(5), T1: at(6)})
@@ -62,7 +62,7 @@ def test_of_two_commits_the_later_in_the_log_counts(is_first_failed: bool) -> No
     assert not offsets.is_pending(T0)
 
 
-def test_two_equal_commits_are_two() -> None:
+def test_two_equal_commits_are_counted_apart() -> None:
     offsets = GroupOffsets()
     first, second = offsets.begin({T0: at(9)}), offsets.begin({T0: at(9)})
     offsets.complete(first, 10)
@@ -72,7 +72,7 @@ def test_two_equal_commits_are_two() -> None:
 
 
 def test_a_tombstone_removes_what_was_committed_before_it() -> None:
-    """Wherever in the log it is: memory must be what a load would give."""
+    """It may be anywhere in the log: memory must have what a load would give."""
     offsets = with_offsets(t=0, u=0)
     before, behind = offsets.begin({T0: at(8), T1: at(8), U0: at(8)}), offsets.begin({U0: at(9)})
     offsets.removed([T0, T1], 52)
@@ -89,7 +89,7 @@ def test_a_tombstone_removes_what_was_committed_before_it() -> None:
     assert offsets.get(T0) == at(3)
 
 
-def test_what_is_to_be_removed() -> None:
+def test_a_deletion_of_a_group_or_topic_includes_pending_commits() -> None:
     offsets = with_offsets(t=0, u=0)
     commit = offsets.begin({T1: at(9), U0: at(9)})
     assert offsets.of_topics(["t", "nobody's"]) == [T0, T1]
@@ -144,7 +144,7 @@ def test_expiry(group: dict[str, object], now_ms: int, gone: list[TopicPartition
     assert len(offsets) == 2, "they are only named"
 
 
-def test_an_offset_with_a_time_of_its_own_expires_then() -> None:
+def test_an_offset_with_its_own_expiry_time_expires_then() -> None:
     """OffsetCommit v2..4 may say how long an offset is to be kept."""
     offsets = GroupOffsets()
     offsets.complete(offsets.begin({T0: at(1, 0, 50), T1: at(1, 0, 100 * HOUR_MS)}), 0)
@@ -155,7 +155,7 @@ def test_an_offset_with_a_time_of_its_own_expires_then() -> None:
     assert expired(offsets, 100 * HOUR_MS, is_stable=False) == []
 
 
-def test_what_is_pending_does_not_expire() -> None:
+def test_a_partition_with_a_pending_commit_does_not_expire() -> None:
     offsets = with_offsets(t=0, u=0)
     commit = offsets.begin({T0: at(2, 9 * HOUR_MS)})
     assert expired(offsets, 9 * HOUR_MS, **EMPTY) == [U0]
@@ -164,7 +164,7 @@ def test_what_is_pending_does_not_expire() -> None:
 
 
 class NewsInAnyOrder(RuleBasedStateMachine):
-    """Commits and tombstones are appended in one order and completed in another: memory has what the log says."""
+    """Commits and tombstones are appended in one order and completed in another: memory has what a load would give."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Static members (KIP-345, KIP-814): they come back, are replaced, are away (CLI-2, INV-24)."""
+"""Static members (KIP-345, KIP-814) rejoin, are replaced, or are away (CLI-2, INV-24)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ STABLE = GroupState.STABLE
 
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize("instance", ["a", "b"])
-def test_a_static_member_comes_back_without_a_rebalance(instance: str, skip: bool) -> None:
-    """KIP-814: a leader that can skip the assignment has to; to one that cannot, the answer names another leader."""
+def test_a_static_member_rejoins_without_a_rebalance(instance: str, skip: bool) -> None:
+    """KIP-814: a leader that can skip the assignment is told to. For one that cannot, the answer names the old id as leader."""
     script = stable("a", "b")
     old = {"a": "id-1", "b": "id-2"}[instance]
     generation, rows = script.group.generation, len(script.rows)
@@ -60,7 +60,7 @@ def test_a_replacement_that_cannot_be_stored_is_undone() -> None:
 
 
 @pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.NOT_COORDINATOR])
-def test_a_replacements_session_begins_when_it_is_answered(error: ErrorCode) -> None:
+def test_the_session_of_a_replacement_starts_with_its_answer(error: ErrorCode) -> None:
     script = stable("a")
     script.join(instance="a")
     script.wait(15)
@@ -70,7 +70,7 @@ def test_a_replacements_session_begins_when_it_is_answered(error: ErrorCode) -> 
 
 
 def test_a_replacement_that_is_replaced_while_both_are_stored() -> None:
-    """The first one's outcome must not answer the second one; if both fail, the one that is stored comes back."""
+    """The outcome of the first store must not answer the second JoinGroup. If both fail, the stored id is restored."""
     script = stable("a", "b")
     first = script.join(instance="a")
     second = script.join(instance="a")
@@ -84,7 +84,7 @@ def test_a_replacement_that_is_replaced_while_both_are_stored() -> None:
     assert set(script.group.members) == {"id-1", "id-2"}
 
 
-def test_a_replacement_that_is_replaced_and_was_stored_comes_back() -> None:
+def test_a_stored_replacement_is_restored_when_the_next_one_fails() -> None:
     script = stable("a", "b")
     script.join(instance="a")
     second = script.join(instance="a")
@@ -97,7 +97,7 @@ def test_a_replacement_that_is_replaced_and_was_stored_comes_back() -> None:
 
 @pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE])
 def test_a_rebalance_overtakes_a_replacement(error: ErrorCode) -> None:
-    """Stored or not, its JoinGroup is one of those that the rebalance waits for: Kafka answers the old generation."""
+    """Stored or not, the rebalance answers its JoinGroup. Kafka answers with the old generation."""
     script = stable("a", "b")
     ticket = script.join(instance="b")
     script.join("id-1", instance="a")
@@ -144,7 +144,7 @@ def test_a_replacement_while_completing_rebalances() -> None:
     assert script.group.state is PREPARING
 
 
-def test_a_replacement_while_preparing_joins_in_the_place_of_the_old() -> None:
+def test_a_replacement_while_preparing_joins_in_place_of_the_old_member() -> None:
     script = stable("a", "b")
     old = script.join("id-1", instance="a")
     new = script.join(instance="a")
@@ -154,7 +154,7 @@ def test_a_replacement_while_preparing_joins_in_the_place_of_the_old() -> None:
     assert script.joined(new).leader == "id-3"
 
 
-def test_a_twin_is_fenced() -> None:
+def test_a_process_whose_instance_id_another_process_uses_is_fenced() -> None:
     script = stable("a", "b")
     script.join(instance="a")
     script.stored()
@@ -177,7 +177,7 @@ def test_a_static_member_that_is_away_stays_for_its_session() -> None:
     assert (answer.error, answer.generation) == (ErrorCode.NONE, 3)
 
 
-def test_static_members_that_are_all_away_hold_the_rebalance_up_until_their_sessions_end() -> None:
+def test_a_rebalance_waits_while_all_static_members_are_away() -> None:
     script = stable("a", "b", None, rebalance_ms=5_000)
     script.leave("id-3")
     script.wait(6, alive=["id-1", "id-2"])
@@ -188,7 +188,7 @@ def test_static_members_that_are_all_away_hold_the_rebalance_up_until_their_sess
     assert script.group.members == {}
 
 
-def test_a_leader_that_does_not_rejoin_is_followed_by_one_that_has() -> None:
+def test_if_the_leader_does_not_rejoin_the_oldest_member_that_did_leads() -> None:
     script = stable("a", None, rebalance_ms=5_000, session_ms=30_000)
     ticket = script.join("id-2", protocols=OTHER_TOPICS, rebalance_ms=5_000)
     script.wait(5.1)

@@ -1,4 +1,4 @@
-"""What a partition of `__consumer_offsets` says, record by record."""
+"""The groups and offsets that the records of a `__consumer_offsets` partition give."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Log:
 
 
 def found(image: OffsetsImage) -> Found:
-    """Group -> (what is stored of it, its offsets)."""
+    """Group -> (its stored metadata, its offsets)."""
     return {
         group_id: (stored, {tp: offsets.get(tp).offset for tp in offsets})
         for group_id, stored, offsets in image.groups()
@@ -96,7 +96,7 @@ def test_the_last_record_of_a_key_counts() -> None:
     }
 
 
-def test_tombstones_remove() -> None:
+def test_tombstones_remove_their_keys() -> None:
     log = Log().write(commit(T0, 1), commit(T1, 2), group(1)).write(no_commit(T0), no_commit(T0, "never seen"))
     assert log.found() == {"g": (metadata(1), {T1: 2})}
     assert log.write(no_group()).found() == {"g": (None, {T1: 2})}
@@ -104,8 +104,8 @@ def test_tombstones_remove() -> None:
     assert log.write(commit(T1, 5)).found() == {"g": (None, {T1: 5})}
 
 
-def test_where_an_offset_is_in_the_log() -> None:
-    """An offset has the place of its batch, as when a commit completes."""
+def test_each_offset_has_the_log_offset_of_its_batch() -> None:
+    """The log offset of an offset is that of its batch, as when a commit completes."""
     image = Log().write(group(1)).write(commit(T0, 1), commit(T1, 2)).image()
     ((_, _, offsets),) = image.groups()
     assert (offsets.log_offset(T0), offsets.log_offset(T1)) == (1, 1)
@@ -134,8 +134,8 @@ STRANGE: list[tuple[Record, str]] = [
 
 
 @pytest.mark.parametrize(("record", "what"), STRANGE)
-def test_what_is_not_understood_is_skipped_and_counted(record: Record, what: str) -> None:
-    """What was understood before it, and what comes after, counts."""
+def test_unknown_and_unreadable_records_are_skipped_and_counted(record: Record, what: str) -> None:
+    """Known records before and after it count."""
     log = Log().write(commit(T0, 1), group(1)).write(record, commit(T1, 2)).write(record)
     image = log.image()
     assert image.skipped == {what: 2}
@@ -154,7 +154,7 @@ def test_offsets_of_a_transaction_count_from_its_marker_on(kind: int) -> None:
     assert found(image) == {"g": (None, {T0: 2, T1: 3} if kind else {T0: 1})}
 
 
-def test_a_commit_behind_one_of_a_transaction_counts_whenever_that_ends() -> None:
+def test_a_commit_after_a_transactional_one_counts_whenever_the_transaction_ends() -> None:
     log = Log().write_in_transaction(7, commit(T0, 2), commit(T1, 3)).write(commit(T0, 9)).mark(8, 1).mark(7, 1)
     assert log.found() == {"g": (None, {T0: 9, T1: 3})}
 
@@ -164,7 +164,7 @@ def test_compressed_batches(compression: int) -> None:
     assert Log().write(commit(T0, 1), commit(T1, 2), compression=compression).found() == {"g": (None, {T0: 1, T1: 2})}
 
 
-def test_a_batch_that_is_cut_waits_for_the_next_read() -> None:
+def test_an_incomplete_batch_is_taken_with_the_next_read() -> None:
     log = Log().write(commit(T0, 1)).write(commit(T1, 2))
     image = OffsetsImage()
     list(image.steps(log.data[:-1]))
@@ -173,8 +173,8 @@ def test_a_batch_that_is_cut_waits_for_the_next_read() -> None:
     assert found(image) == {"g": (None, {T0: 1, T1: 2})}
 
 
-def test_broken_records_are_told() -> None:
-    """A batch whose records do not fit it is damage, and not of another version."""
+def test_broken_records_raise_an_error() -> None:
+    """A batch whose records do not fit its header is damaged, not of another version."""
     broken = bytearray(Log().write(commit(T0, 1)).data)
     broken[61] = 0x40  # the record's length
     with pytest.raises(KafkaError) as told:
@@ -189,7 +189,9 @@ KEYS = st.tuples(st.sampled_from(["a", "b"]), st.sampled_from([T0, T1, TopicPart
 @given(
     st.lists(st.lists(st.tuples(KEYS, st.one_of(st.none(), st.integers(0, 99))), min_size=1, max_size=5), max_size=12)
 )
-def test_any_history(batches: list[list[tuple[tuple[str, TopicPartition], int | None]]]) -> None:
+def test_any_history_gives_the_expected_groups(
+    batches: list[list[tuple[tuple[str, TopicPartition], int | None]]],
+) -> None:
     log = Log()
     expected: dict[str, dict[TopicPartition, int]] = {}
     for batch in batches:

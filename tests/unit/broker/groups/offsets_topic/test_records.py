@@ -1,4 +1,4 @@
-"""Keys and values of `__consumer_offsets`: to the byte as Kafka writes them, every version that it has ever written read."""
+"""Keys and values of `__consumer_offsets`: written byte for byte as by Kafka, and read in every version of Kafka."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_keys_that_are_written() -> None:
 
 @settings(deadline=None)
 @given(TEXT, TEXT, INT32)
-def test_keys_come_back(group_id: str, topic: str, partition: int) -> None:
+def test_keys_survive_encoding_and_decoding(group_id: str, topic: str, partition: int) -> None:
     assert decode_key(encode_offset_key(group_id, TopicPartition(topic, partition))) == (group_id, topic, partition)
     assert decode_key(encode_group_key(group_id)) == GroupKey(group_id)
 
@@ -106,14 +106,14 @@ def test_offsets_of_every_version(value: bytes, decoded: CommittedOffset) -> Non
 
 
 def test_the_offsets_that_are_written() -> None:
-    """v3; v1 when the commit said how long it is to be kept (OffsetCommit v2..4), and then without its leader epoch."""
+    """v3; or v1, without the leader epoch, if the commit has its own retention time (OffsetCommit v2 to v4)."""
     assert encode_offset_value(CommittedOffset(5, 3, "m", 9)) == OFFSET_VALUES[4][0]
     assert encode_offset_value(CommittedOffset(5, 3, "m", 9, 11)) == OFFSET_VALUES[1][0]
 
 
 @settings(deadline=None)
 @given(OFFSETS)
-def test_offsets_come_back(committed: CommittedOffset) -> None:
+def test_offsets_survive_encoding_and_decoding(committed: CommittedOffset) -> None:
     assert decode_offset_value(encode_offset_value(committed)) == committed
 
 
@@ -158,13 +158,13 @@ def test_an_empty_group() -> None:
 
 @settings(deadline=None)
 @given(GROUPS)
-def test_groups_come_back(group: GroupMetadata) -> None:
+def test_groups_survive_encoding_and_decoding(group: GroupMetadata) -> None:
     assert decode_group_value(encode_group_value(group)) == group
 
 
 @pytest.mark.parametrize("version", [-1, 5, 300])
-def test_values_of_unknown_versions_are_told(version: int) -> None:
-    """Kept, skipped, said: not taken for a known one."""
+def test_values_of_unknown_versions_raise_an_error(version: int) -> None:
+    """They are not taken for a known version."""
     for decode in (decode_offset_value, decode_group_value):
         with pytest.raises(UnknownValueVersion) as told:
             decode(short(version) + bytes(40))
@@ -188,7 +188,7 @@ def test_values_of_unknown_versions_are_told(version: int) -> None:
         ),
     ],
 )
-def test_a_record_that_is_cut_or_too_long_is_told(decode: object, whole: bytes) -> None:
+def test_a_record_that_is_cut_or_too_long_raises_an_error(decode: object, whole: bytes) -> None:
     decode(whole)
     for size in range(2, len(whole)):
         with pytest.raises(UnreadableRecord):
@@ -199,8 +199,8 @@ def test_a_record_that_is_cut_or_too_long_is_told(decode: object, whole: bytes) 
 
 @settings(deadline=None)
 @given(st.binary(max_size=60))
-def test_any_bytes(data: bytes) -> None:
-    """Nothing but the two exceptions, whatever a disk or another program wrote."""
+def test_any_bytes_are_decoded_or_raise_a_known_error(data: bytes) -> None:
+    """Decoding raises only the two exceptions, whatever a disk or another program wrote."""
     for version in (*range(5), None):
         prefixed = data if version is None else short(version) + data
         for decode in (decode_key, decode_offset_value, decode_group_value):
@@ -210,8 +210,8 @@ def test_any_bytes(data: bytes) -> None:
                 continue
 
 
-def test_strings_that_no_record_can_hold_are_refused() -> None:
-    """A flexible request may carry them; 10,000 characters are no trouble."""
+def test_strings_that_are_too_long_for_a_record_are_refused() -> None:
+    """A flexible request may have them. 10,000 characters are fine."""
     long_id = "g" * 10_000
     assert decode_key(encode_group_key(long_id)) == GroupKey(long_id)
     too_long = "ü" * 16_384

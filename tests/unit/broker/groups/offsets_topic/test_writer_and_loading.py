@@ -100,7 +100,7 @@ def keys_in(cluster: Cluster, broker: int = 1) -> list[list[object]]:
 
 
 async def test_a_commit_is_acknowledged_when_it_is_replicated(cluster: Cluster) -> None:
-    """INV-23. What was acknowledged is what the next leader loads."""
+    """INV-23. The next leader loads what was acknowledged."""
     await lead(cluster)
     answers: list[tuple[str, ErrorCode, int]] = []
     writer = writer_of(cluster)
@@ -137,8 +137,8 @@ UNSTORABLE = CommittedOffset(5, 1, "", 1000, 2**63)
     ],
     ids=["commit", "unstorable-commit", "group", "unstorable-group", "removal", "unstorable-removal"],
 )
-def test_an_error_of_the_broker_itself_is_an_answer(ask: Callable[[OffsetsWriter, Appended], None]) -> None:
-    """Whoever asked has noted that something is under way, and waits for its end."""
+def test_an_unexpected_exception_is_answered_with_an_error(ask: Callable[[OffsetsWriter, Appended], None]) -> None:
+    """The caller has marked the write as pending, and waits for its outcome."""
     answers: list[tuple[ErrorCode, int]] = []
     writer = OffsetsWriter(cast(Any, Broken()), SystemClock(), WriterSettings())
     ask(writer, lambda error, base: answers.append((error, base)))
@@ -157,7 +157,7 @@ async def test_batches_are_compressed_as_set(cluster: Cluster, compression: int)
     assert await load(reader_of(cluster)) == {"g": (None, {T0: at(5), T1: at(6)})}
 
 
-async def test_too_large_for_a_batch(cluster: Cluster) -> None:
+async def test_offsets_that_are_too_large_for_a_batch_are_refused(cluster: Cluster) -> None:
     await lead(cluster, **{"max.message.bytes": "500"})
     answers: list[ErrorCode] = []
     writer = writer_of(cluster)
@@ -243,8 +243,8 @@ def fill(cluster: Cluster, commits: int, batch: int = 10) -> None:
             records = []
 
 
-async def test_others_have_their_turn_while_it_loads(cluster: Cluster) -> None:
-    """BUG-25 without standing still. Time advances each time the reader looks at the clock."""
+async def test_other_work_runs_during_a_load(cluster: Cluster) -> None:
+    """NET-4. Time advances each time that the reader looks at the clock."""
 
     class Ticking:
         now = 0.0
@@ -273,8 +273,8 @@ async def test_others_have_their_turn_while_it_loads(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("pauses", [0, 1, 3, 8])
-async def test_a_load_that_is_out_of_date_gives_up(cluster: Cluster, pauses: int) -> None:
-    """After any pause: another leader may write there by now (LAI-5)."""
+async def test_a_load_that_is_no_longer_wanted_stops(cluster: Cluster, pauses: int) -> None:
+    """At each pause: another leader may write to the partition by then (LAI-5)."""
     await lead(cluster)
     fill(cluster, 2_000)
     asked = 0
@@ -352,7 +352,7 @@ async def test_a_log_that_cannot_be_read(
         assert await load(reader_of(cluster)) is None
 
 
-async def test_records_of_unknown_versions_are_kept_skipped_and_said_once(
+async def test_records_of_unknown_versions_are_skipped_and_logged_once(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await lead(cluster)
@@ -363,8 +363,8 @@ async def test_records_of_unknown_versions_are_kept_skipped_and_said_once(
     with caplog.at_level(logging.WARNING):
         assert await load(reader_of(cluster)) == {"g": (None, {T1: at(6)})}
     assert [record.message.partition(": ")[2] for record in caplog.records] == [
-        "2 keys of version 9 are kept and skipped: written by another version of the broker",
-        "1 committed offsets of version 9 are kept and skipped: written by another version of the broker",
-        "1 groups that cannot be read are kept and skipped: " + CUT,
+        "skipped 2 keys of version 9, which stay in the log: written by another version of the broker",
+        "skipped 1 committed offsets of version 9, which stay in the log: written by another version of the broker",
+        "skipped 1 groups that cannot be read, which stay in the log: " + CUT,
     ]
     assert cluster.nodes[1].partition(TP).log.log_end_offset == 5

@@ -25,7 +25,7 @@ def offsets(*answers: list[ProducePartitionResult]) -> list[list[int]]:
 
 
 async def test_bug_11_a_duplicate_is_not_acknowledged_below_the_high_watermark(cluster: Cluster) -> None:
-    """The producer repeats a batch that only the leader has: its answer would promise what the next leader does not have."""
+    """The producer repeats a batch that only the leader has. An answer would acknowledge a batch that the next leader does not have."""
     await cluster.start_led(1, 2)
     await cluster.replicate(2)
     first = send(cluster, 1, 0)
@@ -40,7 +40,7 @@ async def test_bug_11_a_duplicate_is_not_acknowledged_below_the_high_watermark(c
     assert offsets(third) == [[0]]  # below the HW: at once
 
 
-async def test_bug_11_a_duplicate_behind_others_is_answered_when_its_turn_comes(cluster: Cluster) -> None:
+async def test_bug_11_a_duplicate_behind_other_requests_is_answered_in_order(cluster: Cluster) -> None:
     await cluster.start_led(1, 2)
     await cluster.replicate(2)
     answers = [send(cluster, 1, number) for number in range(3)]
@@ -78,8 +78,8 @@ async def test_other_acks_get_the_first_offset_at_once(cluster: Cluster, acks: i
     assert len(cluster.nodes[1].records()) == 3
 
 
-async def test_bug_24_the_next_leader_knows_what_was_replicated_and_forgets_what_it_cuts(cluster: Cluster) -> None:
-    """INV-20: through two failovers, every batch is there once, and answered with its first offset."""
+async def test_bug_24_the_next_leader_knows_replicated_batches_and_forgets_those_that_it_cuts(cluster: Cluster) -> None:
+    """INV-20: through two failovers, every batch is in the log once, and answered with its first offset."""
     await cluster.start_led(1, 2)
     await cluster.replicate(2)
     for number in range(3):

@@ -28,7 +28,7 @@ LARGE = b"l" * (UNPACKED_AT_ONCE + 1)
 
 
 class Gate:
-    """Unpacking waits in its thread until it is opened."""
+    """Unpacking waits in its thread until the gate is opened."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -87,7 +87,7 @@ async def done(cluster: Cluster, task: asyncio.Task[None]) -> None:
     await task
 
 
-async def test_a_large_batch_is_appended_and_the_loop_goes_on_meanwhile(cluster: Cluster, gate: Gate) -> None:
+async def test_a_large_batch_does_not_hold_the_loop(cluster: Cluster, gate: Gate) -> None:
     await cluster.start_led(1)
     task, answer = appending(cluster, [large()])
     await gate.until_reached(cluster)
@@ -121,7 +121,7 @@ def compact(cluster: Cluster) -> None:
         (compact, ErrorCode.INVALID_RECORD, None),
     ],
 )
-async def test_what_has_changed_while_the_batch_was_unpacked_counts(
+async def test_changes_while_the_batch_is_unpacked_count(
     cluster: Cluster, gate: Gate, meanwhile: Callable[[Cluster], None], error: ErrorCode, epoch: int | None
 ) -> None:
     """BUG-12. `epoch` is the leader epoch of the record; None: nothing is appended."""
@@ -136,7 +136,7 @@ async def test_what_has_changed_while_the_batch_was_unpacked_counts(
     assert leader.log().leader_epochs.epoch_for_offset(0) == epoch or epoch is None
 
 
-async def test_a_broken_large_batch_is_refused_and_the_next_of_the_request_is_taken(cluster: Cluster) -> None:
+async def test_a_broken_large_batch_is_refused_and_the_next_batch_of_the_request_is_appended(cluster: Cluster) -> None:
     await cluster.start_led(1)
     broken = bytearray(large())
     broken[-1] ^= 1
@@ -150,10 +150,14 @@ async def test_a_broken_large_batch_is_refused_and_the_next_of_the_request_is_ta
     assert [r.error for r in answer] == [ErrorCode.NONE, ErrorCode.CORRUPT_MESSAGE, ErrorCode.NONE]
 
 
-async def test_what_follows_on_the_connection_does_not_pass_a_batch_in_the_thread(cluster: Cluster, gate: Gate) -> None:
+async def test_later_requests_of_the_connection_wait_for_a_batch_in_the_thread(cluster: Cluster, gate: Gate) -> None:
     """INV-20: an idempotent producer with two requests in flight; the second is small."""
     await cluster.start_led(1)
-    context: Any = SimpleNamespace(replica_manager=cluster.nodes[1].manager, node_endpoints=lambda *_: ())
+    context: Any = SimpleNamespace(
+        replica_manager=cluster.nodes[1].manager,
+        node_endpoints=lambda *_: (),
+        recorder=SimpleNamespace(recording=None),
+    )
     handler = RequestHandler(context)
     channel = RequestChannel(asyncio.get_running_loop(), handler.handle, max_requests=500, max_large_bytes=1 << 30)
     processor = Processor(channel, Limits(1 << 24, 10, 5.0, None), Clock(), lambda _: True, lambda _: None)

@@ -1,4 +1,4 @@
-"""What came behind a refused batch of an idempotent producer: INV-17, INV-20."""
+"""Batches behind a refused batch of an idempotent producer: INV-17, INV-20."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def after(*sequences: int) -> RefusedBatches:
         ([SEQUENCE_MAX], [0], SEQUENCE_MAX, False),
     ],
 )
-def test_what_waits(in_the_log: list[int], noted: list[int], comes: int, waits: bool) -> None:
+def test_which_batches_wait(in_the_log: list[int], noted: list[int], comes: int, waits: bool) -> None:
     assert is_refused(after(*noted), batch(comes), log_with(*in_the_log)) is waits
 
 
-def test_the_refused_one_ends_it_and_what_waits_does_not() -> None:
+def test_only_the_refused_batch_itself_ends_its_note() -> None:
     refused = after(5)
     for _ in range(3):
         assert is_refused(refused, batch(6), log_with(4))
@@ -74,7 +74,7 @@ def test_the_refused_one_ends_it_and_what_waits_does_not() -> None:
     assert not refused
 
 
-def test_each_refused_one_is_waited_for_in_its_turn() -> None:
+def test_each_refused_batch_is_waited_for_in_order() -> None:
     refused = after(7, 5, 6)
     for missing in (5, 6, 7):
         log = log_with(missing - 1)
@@ -84,11 +84,11 @@ def test_each_refused_one_is_waited_for_in_its_turn() -> None:
 
 
 @pytest.mark.parametrize(("epoch", "waits"), [(0, True), (1, False)])
-def test_a_new_epoch_ends_it(epoch: int, waits: bool) -> None:
+def test_a_new_producer_epoch_ends_the_note(epoch: int, waits: bool) -> None:
     assert is_refused(after(5), batch(6, epoch=epoch), log_with(4)) is waits
 
 
-def test_of_a_later_epoch_the_first_is_waited_for() -> None:
+def test_a_refused_batch_of_a_new_producer_epoch_is_waited_for() -> None:
     refused = RefusedBatches()
     refused.note(TP, batch(0, epoch=1), 0.0)
     assert is_refused(refused, batch(1, epoch=1), log_with(4, epoch=0))
@@ -96,19 +96,19 @@ def test_of_a_later_epoch_the_first_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("now_s", "waits"), [(REMEMBERED_S, True), (REMEMBERED_S + 1, False)])
-def test_it_is_forgotten(now_s: float, waits: bool) -> None:
+def test_a_note_ends_after_a_minute(now_s: float, waits: bool) -> None:
     refused = after(5)
     assert is_refused(refused, batch(6), log_with(4), now_s) is waits
     assert bool(refused) is waits
 
 
-def test_what_waits_does_not_prolong_it() -> None:
+def test_batches_that_wait_do_not_prolong_the_note() -> None:
     refused = after(5)
     refused.note(TP, batch(6), REMEMBERED_S)
     assert not is_refused(refused, batch(6), log_with(4), REMEMBERED_S + 1)
 
 
-def test_others_do_not_wait() -> None:
+def test_other_producers_and_partitions_do_not_wait() -> None:
     refused = after(5)
     assert not is_refused(refused, batch(6, producer=8), ProducerState())
     assert not is_refused(refused, batch(6, producer=-1), ProducerState())
@@ -117,7 +117,7 @@ def test_others_do_not_wait() -> None:
     assert refused
 
 
-def test_nothing_is_noted_of_who_has_no_sequence_and_not_more_than_some() -> None:
+def test_batches_without_a_sequence_are_not_noted_and_notes_are_limited() -> None:
     refused = RefusedBatches()
     for records in (b"", batch(-1), batch(-1, producer=-1)):
         refused.note(TP, records, 0.0)

@@ -1,4 +1,4 @@
-"""Fetches that are read in slices: other requests get their turn, and the fetch misses nothing that happens meanwhile (NET-4, REP-5)."""
+"""Fetches that are read in slices: other requests run in between, and the fetch misses no append (NET-4, REP-5)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Fetching:
         self.cluster.nodes[1].manager.appends.append(1, 500, [(tp, batch)], lambda _: None)
         self.cluster.time.turn()
 
-    def told(self) -> list[list[str]]:
+    def values(self) -> list[list[str]]:
         """The values of the only answer, which has the partitions in the order of the request."""
         ((*answer,),) = self.answers
         assert [tp for tp, _ in answer] == PARTITIONS
@@ -74,33 +74,35 @@ async def test_all_partitions_are_answered_in_order_after_some_turns(fetching: F
     await turns(1)
     assert fetching.answers == []
     await turns(2)
-    assert fetching.told() == [[], [], [], ["last"]]
+    assert fetching.values() == [[], [], [], ["last"]]
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
-async def test_what_comes_while_it_is_read_is_in_the_answer(fetching: Fetching, partition: TopicPartition) -> None:
+async def test_records_appended_during_the_reads_are_in_the_answer(
+    fetching: Fetching, partition: TopicPartition
+) -> None:
     waiting = fetching.begin()
     await turns(1)
     fetching.produce(partition, "new")
     await turns(4)
-    assert fetching.told() == [["new"] if tp == partition else [] for tp in PARTITIONS]
+    assert fetching.values() == [["new"] if tp == partition else [] for tp in PARTITIONS]
     assert waiting.is_completed
 
 
-async def test_one_that_finds_nothing_is_parked(fetching: Fetching) -> None:
+async def test_a_large_fetch_that_finds_nothing_is_parked(fetching: Fetching) -> None:
     fetching.begin()
     await turns(4)
     assert (fetching.answers, fetching.cluster.nodes[1].manager.waiting()) == ([], (0, 1))
     fetching.produce(PARTITIONS[1], "new")
-    assert fetching.told() == [[], ["new"], [], []]
+    assert fetching.values() == [[], ["new"], [], []]
     assert fetching.cluster.nodes[1].manager.waiting() == (0, 0)
 
 
 @pytest.mark.parametrize("turns_before", [0, 1, 4])
-async def test_one_whose_connection_is_gone_is_not_left_parked(fetching: Fetching, turns_before: int) -> None:
+async def test_a_large_fetch_whose_connection_closes_is_not_left_parked(fetching: Fetching, turns_before: int) -> None:
     waiting = fetching.begin(max_wait_ms=60_000)
     await turns(turns_before)
     waiting.complete_now()
     await turns(4)
-    assert fetching.told() == [[]] * 4
+    assert fetching.values() == [[]] * 4
     assert fetching.cluster.nodes[1].manager.waiting() == (0, 0)

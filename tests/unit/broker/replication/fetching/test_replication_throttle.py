@@ -1,4 +1,4 @@
-"""Replication throttles (KIP-73): how much in which time, and for which replicas."""
+"""Replication throttles (KIP-73): how many bytes in which time, and for which replicas."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_lists_of_throttled_replicas(text: str, expected: set[tuple[int, int]] |
 
 
 @pytest.mark.parametrize("text", ["none", "x", "1", "1:", ":1", "-1:2", "1:2:3", "*,0:1", "1:b", "１:1"])
-def test_what_is_no_list_of_replicas_is_refused(text: str) -> None:
+def test_an_invalid_list_of_replicas_is_refused(text: str) -> None:
     """As Kafka 3.9.1, which answers INVALID_CONFIG to all of them."""
     with pytest.raises(ConfigError, match="expected"):
         throttled_replicas(text)
@@ -77,7 +77,9 @@ def test_which_replicas_are_throttled(text: str, partition: int, expected: bool)
         ([(0, 30000)], 28.5, True),
     ],
 )
-def test_at_1000_bytes_per_second(copied: list[tuple[float, int]], at: float, is_exceeded: bool) -> None:
+def test_when_a_rate_of_1000_bytes_per_second_is_exceeded(
+    copied: list[tuple[float, int]], at: float, is_exceeded: bool
+) -> None:
     """A burst of one sample is free; 30,000 bytes are paid for in 30 s though the window is 11 s (see the module)."""
     bench = Bench(rate=1000)
     for when, size in copied:
@@ -88,13 +90,13 @@ def test_at_1000_bytes_per_second(copied: list[tuple[float, int]], at: float, is
     assert (bench.throttle.free_in() > 0) is is_exceeded
 
 
-def test_what_is_about_to_be_copied_counts_too() -> None:
+def test_bytes_about_to_be_copied_count_too() -> None:
     throttle = Bench(rate=1000).throttle
     assert not throttle.is_exceeded(pending=999)
     assert throttle.is_exceeded(pending=1000)
 
 
-def test_a_rate_of_zero_stops_them_and_no_rate_frees_them() -> None:
+def test_a_rate_of_zero_stops_copying_and_no_rate_allows_it() -> None:
     bench = Bench(rate=0)
     assert bench.throttle.is_exceeded()
     assert bench.throttle.free_in() == float("inf")
@@ -103,7 +105,7 @@ def test_a_rate_of_zero_stops_them_and_no_rate_frees_them() -> None:
     assert bench.throttle.free_in() == 0.0
 
 
-def test_another_rate_counts_at_once() -> None:
+def test_a_changed_rate_takes_effect_at_once() -> None:
     bench = Bench(rate=1000)
     bench.throttle.record(5000)
     assert bench.throttle.is_exceeded()
@@ -139,8 +141,8 @@ def test_never_more_than_rate_times_time_and_one_burst(steps: list[tuple[float, 
 
 
 @given(STEPS, st.integers(1, 20_000))
-def test_waiting_as_long_as_told_always_helps(steps: list[tuple[float, int]], rate: int) -> None:
-    """No busy loop: a few waits of `free_in` are enough, and each is some time."""
+def test_after_waiting_for_free_in_something_may_be_copied(steps: list[tuple[float, int]], rate: int) -> None:
+    """No busy loop: a few waits of `free_in` are enough, and each is longer than 0."""
     bench = Bench(rate)
     for pause, size in steps:
         bench.now += pause

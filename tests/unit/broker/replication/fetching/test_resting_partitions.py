@@ -1,4 +1,4 @@
-"""Resting partitions: a session looks at them when something happens to them, and their followers still count as in sync."""
+"""Resting partitions: they are read only when something happened to them, and their followers still count as in sync."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class SessionOf:
 
 @pytest.fixture
 def cluster(cluster: Cluster, runner: asyncio.Runner) -> Cluster:
-    """Broker 1 leads TP, broker 2 follows. Nothing has happened to TP since a while: becoming leader touches it."""
+    """Broker 1 leads TP, broker 2 follows. The touch of becoming leader is over."""
     runner.run(cluster.start_led(1, 2))
     cluster.time.turn()
     return cluster
@@ -105,7 +105,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     return found
 
 
-async def test_who_rests_is_not_read(cluster: Cluster, reads: Reads) -> None:
+async def test_a_resting_partition_is_not_read(cluster: Cluster, reads: Reads) -> None:
     session = SessionOf(cluster, 2)
     session.rest()
     session.not_looked_at()
@@ -117,7 +117,7 @@ async def test_who_rests_is_not_read(cluster: Cluster, reads: Reads) -> None:
     assert reads == []
 
 
-async def test_who_claims_a_broker_epoch_that_nobody_told_of_does_not_rest(cluster: Cluster) -> None:
+async def test_a_partition_does_not_rest_for_an_unknown_broker_epoch(cluster: Cluster) -> None:
     """BAD-28: the heartbeats of such a session would show the follower as in sync."""
     session = SessionOf(cluster, 2)
     session.fetch(max_wait_ms=0, life=2**62)
@@ -125,7 +125,7 @@ async def test_who_claims_a_broker_epoch_that_nobody_told_of_does_not_rest(clust
     session.rest()
 
 
-async def test_what_a_parked_fetch_found_empty_is_not_read_again_at_its_time_out(
+async def test_a_parked_fetch_does_not_read_untouched_partitions_again_at_its_timeout(
     cluster: Cluster, reads: Reads
 ) -> None:
     """In a session of ten thousand partitions that could not rest, this took a tenth of a second."""
@@ -136,10 +136,8 @@ async def test_what_a_parked_fetch_found_empty_is_not_read_again_at_its_time_out
     assert ([len(answer) for answer in session.answers], reads) == ([1], [(-1, TP)])
 
 
-async def test_an_append_looks_at_a_parked_consumer_once_and_only_when_it_is_committed(
-    cluster: Cluster, reads: Reads
-) -> None:
-    """It was looked at for the append, which a consumer does not see, and again for the high watermark."""
+async def test_an_append_checks_a_parked_consumer_once_when_it_is_committed(cluster: Cluster, reads: Reads) -> None:
+    """Not for the append, which a consumer does not see, but for the move of the high watermark."""
     session = SessionOf(cluster, -1)
     session.rest()
     session.not_looked_at()
@@ -155,10 +153,10 @@ async def test_an_append_looks_at_a_parked_consumer_once_and_only_when_it_is_com
     assert values_of(waiting[0]) == values_of(session.answers[-1][0]) == ["a"]
 
 
-async def test_when_everything_is_touched_at_once_it_is_looked_at_in_slices(
+async def test_very_many_touched_partitions_are_handled_in_slices(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after the loss of the ZooKeeper session: the first slice answers the fetch, the others are for the next one."""
+    """As after the loss of the ZooKeeper session: the first slice answers the fetch, the others are for the next fetch."""
     monkeypatch.setattr(fetches, "TOUCHED_IN_A_TURN", 2)
     for cluster.tp in (TopicPartition(TP.topic, number) for number in range(1, 5)):
         cluster.lead(1, 0, (1,))
@@ -179,7 +177,7 @@ async def test_when_everything_is_touched_at_once_it_is_looked_at_in_slices(
 
 
 @pytest.mark.parametrize("is_parked", [True, False])
-async def test_an_append_is_answered_to_who_rests(cluster: Cluster, is_parked: bool) -> None:
+async def test_an_append_wakes_a_resting_partition(cluster: Cluster, is_parked: bool) -> None:
     session = SessionOf(cluster, 2)
     session.rest()
     if is_parked:
@@ -192,8 +190,8 @@ async def test_an_append_is_answered_to_who_rests(cluster: Cluster, is_parked: b
     assert session.is_awake
 
 
-async def test_a_follower_that_rests_is_told_the_high_watermark(cluster: Cluster) -> None:
-    """It gets the high watermark with the next answer, not at once."""
+async def test_a_resting_follower_gets_the_high_watermark(cluster: Cluster) -> None:
+    """In its next answer, not at once."""
     session = SessionOf(cluster, 2)
     cluster.produce(1, "a", acks=1)
     session.fetch(to=1, max_wait_ms=0)
@@ -206,7 +204,7 @@ async def test_a_follower_that_rests_is_told_the_high_watermark(cluster: Cluster
     assert [data.high_watermark for data in session.answers[-1]] == [1]
 
 
-async def test_resting_is_being_in_sync_and_silence_is_not(cluster: Cluster) -> None:
+async def test_a_resting_follower_is_in_sync_while_its_session_fetches(cluster: Cluster) -> None:
     """REP-3: the lag starts with the last fetch of the session before the append that the follower does not get."""
     session = SessionOf(cluster, 2)
     leader = cluster.nodes[1].manager
@@ -226,7 +224,7 @@ async def test_resting_is_being_in_sync_and_silence_is_not(cluster: Cluster) -> 
     assert [proposal.state.isr for proposal in cluster.isr.proposals] == [(1,)]
 
 
-async def test_who_fetches_on_without_getting_on_leaves_the_isr(cluster: Cluster) -> None:
+async def test_a_follower_that_fetches_without_progress_leaves_the_isr(cluster: Cluster) -> None:
     session = SessionOf(cluster, 2)
     session.rest()
     cluster.produce(1, "a", acks=1)
@@ -239,7 +237,7 @@ async def test_who_fetches_on_without_getting_on_leaves_the_isr(cluster: Cluster
     assert session.is_awake
 
 
-async def test_a_change_of_leadership_wakes(cluster: Cluster) -> None:
+async def test_a_change_of_leadership_wakes_resting_partitions(cluster: Cluster) -> None:
     session = SessionOf(cluster, 2)
     session.rest()
     session.fetch()
@@ -248,26 +246,26 @@ async def test_a_change_of_leadership_wakes(cluster: Cluster) -> None:
     assert session.answers[-1][0].error
 
 
-async def test_another_life_of_the_follower_is_looked_at(cluster: Cluster) -> None:
+async def test_a_new_life_of_the_follower_wakes_its_partitions(cluster: Cluster) -> None:
     """INV-14: a session of the old life proves nothing for the new one."""
     session = SessionOf(cluster, 2)
     session.rest()
     session.not_looked_at()
     session.fetch()
-    old_life, told = cluster.nodes[2].epoch, len(session.answers)
+    old_life, answers_before = cluster.nodes[2].epoch, len(session.answers)
     assert len(session.fetches._resting) == 1
     cluster.kill(2)
     await cluster.start_broker(2)
     assert len(session.fetches._resting) == 0
-    assert len(session.answers) > told, "the fetch that was parked is answered, so that the next one is refused"
+    assert len(session.answers) > answers_before, "the parked fetch is answered, so that the next fetch is refused"
     assert old_life != cluster.nodes[2].epoch
     refused = cluster.follower_fetch(1, 2, 0, epoch=0, life=old_life)
     assert [data.error for data in refused] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
 @pytest.mark.parametrize("replica", [2, -1])
-async def test_a_third_brokers_coming_and_going_wakes_nobody(cluster: Cluster, replica: int) -> None:
-    """Each change of the brokers looked at all resting partitions, in one turn of the loop."""
+async def test_a_change_of_a_third_broker_wakes_no_partition(cluster: Cluster, replica: int) -> None:
+    """Otherwise each change of the brokers would check all resting partitions in one turn of the loop."""
     session = SessionOf(cluster, replica)
     session.rest()
     session.not_looked_at()
@@ -280,8 +278,8 @@ async def test_a_third_brokers_coming_and_going_wakes_nobody(cluster: Cluster, r
     assert len(session.answers) == 1
 
 
-async def test_everybody_is_looked_at_now_and_then(cluster: Cluster) -> None:
-    """A change that touches no partition, as by retention, is answered too."""
+async def test_resting_partitions_are_read_now_and_then(cluster: Cluster) -> None:
+    """So a change that touches no partition, for example by retention, is answered too."""
     session = SessionOf(cluster, 2)
     cluster.produce(1, "a", acks=1)
     session.fetch(to=1, max_wait_ms=0)
@@ -293,7 +291,7 @@ async def test_everybody_is_looked_at_now_and_then(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("is_parked", [True, False])
-async def test_an_ended_session_leaves_nothing(cluster: Cluster, is_parked: bool) -> None:
+async def test_a_session_that_ended_leaves_nothing_in_the_index(cluster: Cluster, is_parked: bool) -> None:
     session = SessionOf(cluster, 2)
     session.fetch(max_wait_ms=500 if is_parked else 0)
     session.fetch(is_last=True)
@@ -303,7 +301,7 @@ async def test_an_ended_session_leaves_nothing(cluster: Cluster, is_parked: bool
     assert cluster.nodes[1].partition().followers[2].heartbeat is None
 
 
-def test_of_two_names_of_one_partition_neither_is_lost() -> None:
+def test_a_partition_listed_by_two_topic_ids_keeps_both() -> None:
     """A topic was deleted and created again; the client names its old id and its new one."""
     hosted: Any = None
     index = RestingIndex(hosted)
@@ -321,7 +319,7 @@ def test_of_two_names_of_one_partition_neither_is_lost() -> None:
 
 
 @pytest.mark.parametrize("replica", [2, -1], ids=["follower", "consumer"])
-def test_of_very_many_that_are_woken_those_that_were_appended_to_come_first(replica: int) -> None:
+def test_of_very_many_woken_partitions_those_with_appended_records_come_first(replica: int) -> None:
     """A failover moves the HW of thousands: a producer's records do not wait behind them. A consumer gets all at once."""
     follower: Any = SimpleNamespace(get=lambda tp: SimpleNamespace(isr=(2,), followers={2: FollowerState()}))
     index = RestingIndex(follower)
@@ -341,7 +339,9 @@ def test_of_very_many_that_are_woken_those_that_were_appended_to_come_first(repl
         session.begin_request(-1, 0.0, looks_at_all=False)
         rounds.append([partition.wanted.partition for partition in session.awake])
     if replica < 0:
-        assert list(map(len, rounds)) == [len(partitions) - 1], "an append above the HW is no news for a consumer"
+        assert list(map(len, rounds)) == [len(partitions) - 1], (
+            "an append above the HW does not wake a consumer's partition"
+        )
     else:
         numbers = [tp.partition for tp in partitions]
         assert rounds[0][:2] == numbers[-2:]

@@ -1,4 +1,4 @@
-"""KIP-227: sessions, their epochs, what an incremental answer has, and the bound of the cache (BAD-30)."""
+"""KIP-227: sessions, their epochs, incremental answers, and the limits of the cache (BAD-30)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,22 @@ from broker.replication.fetching.session_cache import (
     CacheLimits,
     FetchSessionCache,
 )
+from broker.replication.hosted_partitions import HostedPartitions
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition, TopicKey
 from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
 from protocol.topic_ids import topic_id_text
-from protocol.types import BrokerInfo
+from protocol.types import BrokerInfo, TopicPartition
 from tests.support.fake_time import FakeTime
 
 SLOTS = 3
 OWN_ID = 1
 EPOCH = 77
+
+
+class Hosted(HostedPartitions):
+    def exists(self, tp: TopicPartition) -> bool:
+        return not tp.topic.startswith("no")
 
 
 class World:
@@ -44,12 +50,11 @@ class World:
         self.metadata.update(UpdateMetadataRequest(1, 1, 1, (), {}, brokers))
         ids = itertools.count(100)
         random: Any = SimpleNamespace(randint=lambda low, high: next(ids))
-        hosted: Any = SimpleNamespace(
-            topic_name=self.metadata.topic_name,
-            exists=lambda tp: not tp.topic.startswith("no"),
-            get=lambda tp: None,
+        make: Any = lambda tp: SimpleNamespace(topic_id=None)  # noqa: E731
+        self.hosted = Hosted(self.metadata, make)
+        self.cache = FetchSessionCache(
+            CacheLimits(slots, partitions), self.time, self.hosted, self.metadata, OWN_ID, random
         )
-        self.cache = FetchSessionCache(CacheLimits(slots, partitions), self.time, hosted, self.metadata, OWN_ID, random)
 
     def open(
         self,
@@ -93,7 +98,7 @@ def answer(context: FetchContext, **data: FetchPartitionData) -> list[tuple[Topi
     return [(key, [d.partition for d in rows]) for key, rows in topics]
 
 
-def test_a_session_tells_news_only() -> None:
+def test_an_incremental_answer_has_only_changed_partitions() -> None:
     world = World()
     full = world.open(0, 0, {"a": [0, 1], "b": [0]})
     assert full.session_id == 100
@@ -107,7 +112,7 @@ def test_a_session_tells_news_only() -> None:
     assert answer(world.open(100, 5), a1=moved, b0=FetchPartitionData(0, 0, 0, 0, 3, [b"x"])) == [("b", [0])]
 
 
-def test_an_error_is_told_until_it_is_over_and_then_once_more() -> None:
+def test_an_error_is_in_each_answer_and_its_end_in_one() -> None:
     world = World()
     answer(world.open(0, 0, {"a": [0]}))
     failed = FetchPartitionData(0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -126,7 +131,7 @@ def test_partitions_are_added_changed_and_forgotten() -> None:
     assert asked(world.open(100, 2)) == [("a", 1), ("b", 0)]
 
 
-def test_who_got_data_is_served_last_next_time() -> None:
+def test_a_partition_that_got_records_is_read_last_next_time() -> None:
     world = World()
     answer(world.open(0, 0, {"a": [0, 1, 2]}))
     answer(world.open(100, 1), a0=FetchPartitionData(0, 0, 1, 1, 0, [b"x"]))
@@ -158,7 +163,7 @@ def test_bad_sessions(session_id: int, epoch: int, error: ErrorCode) -> None:
     assert world.open(100, 1).session_id == 100
 
 
-def test_closing_and_renewing() -> None:
+def test_a_session_is_closed_and_replaced() -> None:
     world = World()
     world.open(0, 0, {"a": [0]})
     renewed = world.open(100, 0, {"a": [0]})
@@ -177,7 +182,7 @@ def test_the_epoch_wraps() -> None:
     assert world.open(100, 1).session_id == 100
 
 
-def test_a_full_cache_gives_no_sessions_unless_one_is_idle_or_a_follower_asks() -> None:
+def test_a_full_cache_evicts_only_an_idle_session_or_one_for_a_follower() -> None:
     world = World()
     for _ in range(SLOTS):
         assert world.open(0, 0, {"a": [0]}).session_id
@@ -206,8 +211,26 @@ def test_a_topic_id_is_resolved_when_it_becomes_known() -> None:
     assert raised.value.code is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
+def test_a_topic_that_was_created_again_is_not_read_by_the_old_id() -> None:
+    """Neither when the new log is here before the metadata has the new id, nor by a request that opens a session."""
+    world = World()
+    old, new = uuid.uuid4(), uuid.uuid4()
+    state = PartitionState("a", 0, 1, 1, 0, (1,), 0, (1,))
+    world.metadata.update(UpdateMetadataRequest(1, 1, 1, (state,), {"a": topic_id_text(old)}, ()))
+    partition: Any = world.hosted.find_or_make(TopicPartition("a", 0))
+    partition.topic_id = topic_id_text(old)
+    assert asked(world.open(0, 0, {old: [0]}, uses_topic_ids=True)) == [("a", 0)]
+    assert asked(world.open(100, 1, uses_topic_ids=True)) == [("a", 0)]
+    partition.topic_id = topic_id_text(new)
+    for context in (world.open(100, 2, uses_topic_ids=True), world.open(0, 0, {old: [0]}, uses_topic_ids=True)):
+        assert (context.entries, context.has_unknown_topics) == ([], True)
+    world.metadata.update(UpdateMetadataRequest(1, 1, 1, (state,), {"a": topic_id_text(new)}, ()))
+    assert world.open(100, 3, uses_topic_ids=True).entries == []
+    assert asked(world.open(0, 0, {new: [0]}, uses_topic_ids=True)) == [("a", 0)]
+
+
 @given(st.lists(st.tuples(st.sampled_from(["add", "forget"]), st.sampled_from("abc"), st.integers(0, 2)), max_size=30))
-def test_the_session_is_the_set_that_the_client_named(steps: list[tuple[str, str, int]]) -> None:
+def test_a_session_has_the_partitions_that_the_client_listed(steps: list[tuple[str, str, int]]) -> None:
     world = World()
     world.open(0, 0, {"z": [0]})
     expected = {("z", 0)}
@@ -222,7 +245,7 @@ class Socket:
     """A connection: a session can belong to it."""
 
 
-def test_a_session_ends_with_its_connection_and_a_connection_has_few() -> None:
+def test_a_session_ends_with_its_connection_and_sessions_of_a_connection_are_limited() -> None:
     world = World(slots=100)
     connection: Socket | None = Socket()
     ids = [world.open(0, 0, {"a": [0]}, connection=connection).session_id for _ in range(SESSIONS_PER_CONNECTION + 2)]
@@ -233,7 +256,7 @@ def test_a_session_ends_with_its_connection_and_a_connection_has_few() -> None:
     assert len(world.cache) == world.cache.partitions == 0
 
 
-def test_partitions_that_do_not_exist_are_kept_in_small_numbers() -> None:
+def test_partitions_that_do_not_exist_are_limited() -> None:
     """300,000 of them in one session were 80 MB."""
     world = World(partitions=10 * UNKNOWN_PARTITIONS_MAX)
     many = list(range(UNKNOWN_PARTITIONS_MAX))
@@ -253,7 +276,7 @@ def test_partitions_that_do_not_exist_are_kept_in_small_numbers() -> None:
     assert world.open(0, 0, dict(named), replica_id=2, replica_epoch=EPOCH).session_id
 
 
-def test_the_partitions_of_all_consumers_are_bounded_and_the_largest_session_gives_way() -> None:
+def test_the_partitions_of_all_consumers_are_limited_and_the_largest_session_is_evicted() -> None:
     world = World(slots=100, partitions=100)
     large = world.open(0, 0, {"a": list(range(70))}).session_id
     small = world.open(0, 0, {"a": list(range(30))}).session_id
@@ -270,7 +293,7 @@ def test_the_partitions_of_all_consumers_are_bounded_and_the_largest_session_giv
     assert world.cache.partitions == 1
 
 
-def test_a_flood_does_not_take_a_followers_session() -> None:
+def test_many_consumers_do_not_evict_a_followers_session() -> None:
     world = World(slots=SLOTS)
     follower = world.follow(2)
     for _ in range(5 * SLOTS):
@@ -280,7 +303,7 @@ def test_a_flood_does_not_take_a_followers_session() -> None:
     assert world.follow(3)
 
 
-def test_a_follower_has_so_many_sessions_at_the_most() -> None:
+def test_the_sessions_of_a_follower_are_limited() -> None:
     world = World(slots=10 * SESSIONS_PER_FOLLOWER)
     other = world.follow(3)
     first, *rest = (world.follow(2) for _ in range(SESSIONS_PER_FOLLOWER + 1))
@@ -288,7 +311,7 @@ def test_a_follower_has_so_many_sessions_at_the_most() -> None:
     assert all(map(world.is_open, (other, *rest)))
 
 
-def test_nobody_goes_on_with_the_session_of_a_follower() -> None:
+def test_a_client_cannot_continue_the_session_of_a_follower() -> None:
     """A request in it counts as the follower's fetch of all its partitions that rest."""
     world = World()
     session_id = world.follow(2)
@@ -299,7 +322,7 @@ def test_nobody_goes_on_with_the_session_of_a_follower() -> None:
     assert world.open(session_id, 1, replica_id=2, replica_epoch=EPOCH).session_id == session_id
 
 
-def test_nothing_is_left_of_replicas_that_somebody_invented() -> None:
+def test_nothing_is_kept_for_replica_ids_that_do_not_exist() -> None:
     world = World(slots=1)
     for replica in range(100):
         world.time.now += 200

@@ -1,4 +1,4 @@
-"""Throttled replicas at both sides of a fetch (KIP-73): held up while they catch up, and nobody else with them."""
+"""Throttled replicas at both sides of a fetch (KIP-73): only replicas that catch up are delayed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def start(cluster: Cluster, *, leader: str = "", follower: str = "") -> No
 async def test_the_leader_answers_without_data_while_the_rate_is_exceeded(
     cluster: Cluster, replicas: str, is_throttled: bool
 ) -> None:
-    """The leader's list names the leader's replica. The first answer is free, and paid for with time."""
+    """The leader's list names the leader's replica. The first answer is sent, and later answers wait for its bytes."""
     await start(cluster, leader=replicas)
     first = cluster.follower_fetch(1, 3, 0, epoch=0)
     assert values_of(first[0]) == [BIG, BIG]
@@ -52,8 +52,8 @@ async def test_the_leader_answers_without_data_while_the_rate_is_exceeded(
     assert values_of(cluster.follower_fetch(1, 3, 0, epoch=0)[0]) == [BIG, BIG]
 
 
-async def test_a_throttled_fetch_waits_and_is_answered_when_its_time_is_over(cluster: Cluster) -> None:
-    """No busy loop: it is parked like one that finds nothing, and looks again at the end."""
+async def test_a_throttled_fetch_is_parked_and_answered_at_its_timeout(cluster: Cluster) -> None:
+    """No busy loop: the fetch is parked like a fetch that finds nothing, and reads again at its time-out."""
     await start(cluster, leader="*")
     cluster.follower_fetch(1, 3, 0, epoch=0)
     waiting = cluster.follower_fetch(1, 3, 0, epoch=0, max_wait_ms=500)
@@ -69,8 +69,8 @@ async def test_a_throttled_fetch_waits_and_is_answered_when_its_time_is_over(clu
     assert values_of(waiting[0])[-1] == "more"
 
 
-async def test_who_is_in_sync_gets_everything_at_once(cluster: Cluster) -> None:
-    """acks=all is not held up, and what it copies is not counted."""
+async def test_a_follower_in_sync_is_not_throttled(cluster: Cluster) -> None:
+    """acks=all is not delayed, and the copied bytes are not counted."""
     await start(cluster, leader="*", follower="*")
     throttle(cluster, 1, leader=0)
     throttle(cluster, 2, follower=0)
@@ -84,7 +84,7 @@ async def test_who_is_in_sync_gets_everything_at_once(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(("replicas", "is_throttled"), [("*", True), ("0:3", True), ("0:1", False)])
-async def test_the_follower_does_not_ask_while_the_rate_is_exceeded(
+async def test_the_follower_does_not_fetch_while_the_rate_is_exceeded(
     cluster: Cluster, replicas: str, is_throttled: bool
 ) -> None:
     """The follower's list names the follower's replica."""
@@ -104,8 +104,8 @@ async def test_the_follower_does_not_ask_while_the_rate_is_exceeded(
     assert len(cluster.nodes[3].records()) == 5
 
 
-async def test_a_member_of_the_isr_is_not_held_up_before_its_first_fetch(cluster: Cluster) -> None:
-    """A rate of nothing, and a new leader: the ISR must not shrink for it."""
+async def test_a_member_of_the_isr_is_not_throttled_before_its_first_fetch(cluster: Cluster) -> None:
+    """With rate 0 and a new leader, the ISR must not shrink."""
     await start(cluster, follower="*")
     throttle(cluster, 2, follower=0)
     cluster.lead(1, 1, (1, 2), overrides={FOLLOWER_LIST: "*", LEADER_LIST: "*"})
@@ -114,7 +114,7 @@ async def test_a_member_of_the_isr_is_not_held_up_before_its_first_fetch(cluster
     assert answer[0].error == ErrorCode.NONE
 
 
-async def test_the_fetchers_loop_sleeps_while_it_may_not_ask(live_cluster: Cluster) -> None:
+async def test_the_fetchers_loop_sleeps_while_it_may_not_fetch(live_cluster: Cluster) -> None:
     cluster = await live_cluster.start(1, 2)
     throttle(cluster, 2, follower=0)
     cluster.lead(1, 0, (1,), overrides={FOLLOWER_LIST: "*"})

@@ -19,7 +19,7 @@ def position(offset: int, topic_id: uuid.UUID = TOPIC_ID, partition: int = TP.pa
     return FetchPosition(topic_id, FetchRequestPartition(partition, 5, offset, 4, 0, 1000))
 
 
-def test_a_request_names_what_changed() -> None:
+def test_a_request_lists_the_changed_positions() -> None:
     """A leader that applies each request knows every position."""
     session, positions = FollowerSession(), FetchPositions()
     tps = [TopicPartition(f"t{number}", TP.partition) for number in range(3)]
@@ -59,7 +59,7 @@ def test_a_request_names_what_changed() -> None:
 def test_partitions_in_a_new_leader_epoch_are_forgotten_until_there_is_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise the leader answers for the old epoch again and again until then."""
+    """Otherwise each answer of the leader would have an error for the old epoch until then."""
     monkeypatch.setattr(follower_session, "ADDED_AT_ONCE", 2)
     tps = [TopicPartition("t", n) for n in range(3)]
     positions = FetchPositions({tp: position(0) for tp in tps})
@@ -75,7 +75,7 @@ def test_partitions_in_a_new_leader_epoch_are_forgotten_until_there_is_room(
     assert (list(positions.named), list(positions.forgotten)) == (tps[2:], [])
 
 
-def test_a_partition_that_is_copied_does_not_wait_for_those_that_are_new() -> None:
+def test_a_copied_partition_does_not_wait_for_new_partitions() -> None:
     """After a failover thousands join a session. Producers of the other partitions wait for the positions in each request."""
     hot = TopicPartition("t", 10_000)
     positions = FetchPositions({hot: position(0)})

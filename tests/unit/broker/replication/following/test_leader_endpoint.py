@@ -126,10 +126,10 @@ def many(count: int) -> FetchPositions:
 
 
 @pytest.mark.parametrize("session_id", [77, 0])
-async def test_a_session_of_very_many_is_built_up_by_several_requests(
+async def test_several_requests_build_up_a_session_of_very_many_partitions(
     session_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten thousand partitions in one request hold both ends for a tenth of a second. A leader without sessions gets all of them."""
+    """Ten thousand partitions in one request hold both loops for a tenth of a second. A leader without sessions gets all partitions."""
     monkeypatch.setattr(follower_session, "ADDED_AT_ONCE", 1000)
     seen: list[FetchRequest] = []
 
@@ -158,8 +158,8 @@ async def test_a_session_of_very_many_is_built_up_by_several_requests(
         assert (named, waits) == ([1000, 2500, 2500, 2500, 1000, 1000, 1000], [0, *[500] * 6])
 
 
-async def test_a_topic_that_the_leader_has_not_heard_of_yet_does_not_end_the_session() -> None:
-    """Followers hear of a topic before the leader's metadata has it. A new session would have to name all the others again."""
+async def test_a_topic_id_unknown_to_the_leader_does_not_end_the_session() -> None:
+    """Followers learn of a topic before the leader's metadata has it. A new session would have to list all other partitions again."""
     seen: list[tuple[int, int]] = []
 
     def answer(key: int, version: int, request: FetchRequest) -> Sequence[Any]:
@@ -222,8 +222,8 @@ async def test_every_failure_of_the_network_is_leader_unavailable() -> None:
 
 
 @pytest.mark.parametrize(("configured_ms", "asked_ms"), [(0, 0), (500, 500), (1000, 1000), (5000, 1000)])
-def test_a_fetch_waits_no_longer_than_a_coordinator_takes_silence(configured_ms: int, asked_ms: int) -> None:
-    """While ZooKeeper is away a coordinator answers as long as it hears its followers: they must be heard often enough."""
+def test_a_fetch_waits_less_than_a_coordinator_tolerates_silence(configured_ms: int, asked_ms: int) -> None:
+    """While ZooKeeper is away, a coordinator serves only while its followers fetch often enough."""
     config = BrokerConfig(broker_id=2, replica_fetch_wait_max_ms=configured_ms)
     settings = FetchSettings.of(config, lambda: 102)
     assert settings.max_wait_ms == asked_ms

@@ -83,7 +83,7 @@ def out_of_range(tp: TopicPartition, data: FetchPartitionData) -> FetchPartition
 
 
 @pytest.mark.parametrize("change", [broken, failed])
-async def test_the_others_go_on_and_the_pause_grows(followed: Followed, change: Any) -> None:
+async def test_other_partitions_are_copied_and_the_pause_grows(followed: Followed, change: Any) -> None:
     cluster = followed.cluster
     await followed.rounds(2)
     assert followed.ends() == {GOOD: 2, BAD: 2}
@@ -101,7 +101,7 @@ async def test_the_others_go_on_and_the_pause_grows(followed: Followed, change: 
     assert cluster.asked[-1] == {GOOD, BAD}
 
 
-async def test_a_disk_that_fails_is_given_up_and_the_others_go_on(
+async def test_partitions_of_a_failed_disk_are_dropped_and_the_others_are_copied(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await followed.rounds(2)
@@ -121,7 +121,7 @@ async def test_a_disk_that_fails_is_given_up_and_the_others_go_on(
 
 
 @pytest.mark.parametrize(("start", "end", "expected"), [(3, 4, 3), (0, 1, 1)], ids=["behind", "ahead"])
-async def test_a_log_that_is_not_in_the_leaders_range(
+async def test_a_log_that_ends_outside_of_the_leaders_range_is_emptied_or_cut(
     followed: Followed, monkeypatch: pytest.MonkeyPatch, start: int, end: int, expected: int
 ) -> None:
     """Below the leader's log start, the log is emptied and starts there. Above the leader's log end, it is cut."""
@@ -138,7 +138,7 @@ async def test_a_log_that_is_not_in_the_leaders_range(
     await followed.assert_both_are_copied_after_the_pause()
 
 
-async def test_a_leader_that_does_not_say_its_range_is_asked_again(
+async def test_a_leader_that_does_not_answer_with_its_range_is_asked_again(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await followed.rounds(1)
@@ -175,7 +175,7 @@ async def test_the_answer_for_a_partition_removed_meanwhile_is_not_appended(foll
     assert len(followed.fetcher) == 1
 
 
-async def test_while_partitions_are_to_join_no_fetch_waits_long(
+async def test_while_partitions_wait_to_join_no_fetch_waits_long(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One request adds ADDED_AT_ONCE partitions, and there are more.

@@ -54,8 +54,8 @@ async def test_a_fetcher_without_partitions_is_closed(live_cluster: Cluster) -> 
         await node.manager.shutdown()
 
 
-async def test_a_fetcher_is_closed_also_when_something_was_added_just_before(live_cluster: Cluster) -> None:
-    """As in a shutdown whose last LeaderAndIsr adds a partition: wait_for of Python 3.11 lost the cancellation."""
+async def test_a_fetcher_closes_although_a_partition_was_added_just_before(live_cluster: Cluster) -> None:
+    """As in a shutdown whose last LeaderAndIsr adds a partition. `asyncio.wait_for` of Python 3.11 loses the cancellation."""
     cluster = await live_cluster.start(1, 2)
     cluster.lead(1, 0, (1, 2), replicas=(1, 2))
     follower, leader = cluster.nodes[2], cluster.nodes[1]
@@ -68,7 +68,7 @@ async def test_a_fetcher_is_closed_also_when_something_was_added_just_before(liv
     await leader.manager.shutdown()
 
 
-async def test_shutdown_answers_all_who_wait(live_cluster: Cluster) -> None:
+async def test_shutdown_answers_all_waiting_requests(live_cluster: Cluster) -> None:
     cluster = await live_cluster.start(1)
     cluster.lead(1, 0, (1, 2), replicas=(1, 2))
     produced = cluster.produce(1, "a")

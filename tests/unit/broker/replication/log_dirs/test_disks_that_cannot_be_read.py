@@ -1,4 +1,4 @@
-"""EIO on read under one of two log directories: whoever asks gets KAFKA_STORAGE_ERROR, the other directory goes on (LOG-6, FLT-29)."""
+"""EIO when one of two log directories is read: its clients get KAFKA_STORAGE_ERROR, the other directory is served (LOG-6, FLT-29)."""
 
 from __future__ import annotations
 
@@ -65,18 +65,18 @@ def _copies(directory: str, *, with_file: str) -> int:
     return len(list(Path(directory).glob(f"{TP}.*-future/{with_file}")))
 
 
-async def test_consumers_and_producers_of_a_leader(cluster: Cluster) -> None:
-    """The read finds it; then nothing is appended any more, and who waits for acks is answered (BUG-10)."""
+async def test_a_failed_read_for_a_consumer_takes_the_leader_offline(cluster: Cluster) -> None:
+    """After the failed read nothing is appended, and producers that wait for acks are answered (BUG-10)."""
     node = cluster.nodes[1]
-    told: list[bool] = []
-    node.manager.failures.on_failure = lambda: told.append(True)
+    reported: list[bool] = []
+    node.manager.failures.on_failure = lambda: reported.append(True)
     waiting = cluster.produce(1, "b")
     assert not waiting
     BrokenDisk.path = disk_of(node)
     assert cluster.consume(1, 0)[0].error == ErrorCode.KAFKA_STORAGE_ERROR
     assert waiting[0].error == ErrorCode.KAFKA_STORAGE_ERROR
     assert node.partition().role is Role.OFFLINE
-    assert told == [True]
+    assert reported == [True]
     BrokenDisk.path = "/nowhere"
     assert cluster.consume(1, 0)[0].error == ErrorCode.KAFKA_STORAGE_ERROR, "until the next start"
     assert cluster.produce(1, "c")[0].error == ErrorCode.KAFKA_STORAGE_ERROR
@@ -85,8 +85,8 @@ async def test_consumers_and_producers_of_a_leader(cluster: Cluster) -> None:
     assert cluster.nodes[2].records() == ["a"]
 
 
-async def test_a_followers_fetch_finds_it(cluster: Cluster) -> None:
-    """What the follower is told makes it ask again; the leader's disk is offline, and its controller elects."""
+async def test_a_failed_read_for_a_follower_takes_the_leader_offline(cluster: Cluster) -> None:
+    """The follower gets an error that it retries. The leader's disk is offline, and the controller elects."""
     node = cluster.nodes[1]
     cluster.produce(1, "b")
     BrokenDisk.path = disk_of(node)
@@ -97,8 +97,8 @@ async def test_a_followers_fetch_finds_it(cluster: Cluster) -> None:
     assert cluster.nodes[2].logs.offline_dirs == ()
 
 
-async def test_a_follower_that_is_to_be_cut(cluster: Cluster) -> None:
-    """Its own disk has failed; it copies nothing more, and the fetcher's others go on."""
+async def test_a_failed_truncation_takes_the_follower_offline(cluster: Cluster) -> None:
+    """The follower's own disk has failed: it stops copying the partition."""
     for value in "bcdef":
         cluster.produce(1, value)
     await cluster.replicate(2)
@@ -114,8 +114,8 @@ async def test_a_follower_that_is_to_be_cut(cluster: Cluster) -> None:
     assert not any(TP in fetcher._followed for fetcher in node.manager.fetchers())
 
 
-async def test_high_watermarks_that_cannot_be_read_cost_only_their_directory(cluster: Cluster) -> None:
-    """The replica in the other one is taken; that in the failed one is offline, and not made again."""
+async def test_unreadable_high_watermarks_take_only_their_directory_offline(cluster: Cluster) -> None:
+    """The replica in the other directory is served. The replica in the failed directory is offline, and not created again."""
     await cluster.nodes[1].manager.checkpoint_high_watermarks()
     own = disk_of(cluster.nodes[1])
     for is_own in (False, True):
@@ -130,13 +130,15 @@ async def test_high_watermarks_that_cannot_be_read_cost_only_their_directory(clu
         assert (node.logs.get(TP) is None) == is_own
 
 
-async def test_a_copy_that_cannot_take_its_place(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log was closed for it already: the replica is offline, so that others lead, and comes back at the next start."""
+async def test_a_copy_that_cannot_replace_the_log_leaves_the_replica_offline(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is closed already, so the replica is offline and others lead. It returns at the next start."""
     node = cluster.nodes[1]
     source = disk_of(node)
     (target,) = [path for path in node.logs.directories if path != source]
-    told: list[bool] = []
-    node.manager.failures.on_failure = lambda: told.append(True)
+    reported: list[bool] = []
+    node.manager.failures.on_failure = lambda: reported.append(True)
     rename = FileSystem.rename
 
     def broken(self: FileSystem, old: str, new: str) -> None:
@@ -149,7 +151,7 @@ async def test_a_copy_that_cannot_take_its_place(cluster: Cluster, monkeypatch: 
     async with asyncio.timeout(10):
         await node.manager.moves.done()
     assert node.logs.offline_dirs == (target,)
-    assert told == [True]
+    assert reported == [True]
     assert node.partition().role is Role.OFFLINE
     assert cluster.produce(1, "b")[0].error == ErrorCode.KAFKA_STORAGE_ERROR
     (refused,) = cluster.lead(1, 1, (1, 2), to=(1,), is_new=False)[1].partitions

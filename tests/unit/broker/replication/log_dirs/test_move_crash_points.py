@@ -1,8 +1,8 @@
 """Power lost after every call to the disk while replicas move between log directories (LOG-6, INV-21, FLT-24; KIP-113).
 
-The workload runs the real `ReplicaMoves`. The directories are two volumes: their names come back from a power loss in any
-mixture. After each one every replica is there exactly once, with all that was synced, wherever it was synced; copies go on
-from what agrees with their log.
+The workload runs the real `ReplicaMoves`. The directories are two volumes: after a power loss, each may have its old or its new
+file names. After each power loss every replica exists exactly once, with all records that were synced in either place. A copy
+continues from where it agrees with its log.
 OTTLA_CRASH_SEEDS=n tries n seeds.
 """
 
@@ -38,7 +38,7 @@ SMALL = TopicConfig(segment_bytes=480, index_interval_bytes=150, retention_ms=60
 LOSSES = (Loss("all", "none"), Loss("none", "all"), Loss("volumes", "mixed"))
 SEEDS = int(os.environ.get("OTTLA_CRASH_SEEDS", "1"))
 AGAIN_SHARE = 0.1
-"""Of the crashes: the recovery is interrupted as well."""
+"""The share of crashes after which the recovery is interrupted too."""
 
 Step = Callable[["Moving"], Awaitable[None]]
 
@@ -97,7 +97,7 @@ class Moving(Workload):
         self.moves = self._new_moves()
 
     def flush_between(self, tp: TopicPartition) -> None:
-        """Once, after the copy was synced: a batch comes and is synced where the log is now."""
+        """Once, after the copy was synced: appends a batch and syncs it in the current place of the log."""
         futures = self.manager.futures
         declare = futures.declare_complete
         left = [1]
@@ -133,7 +133,7 @@ async def start(w: Moving) -> None:
 
 
 async def move_a_leader(w: Moving) -> None:
-    """It is written all the while, and synced in the old place when its copy was synced already."""
+    """The log is written during the move, and synced in the old place after its copy was synced."""
     w.move(LED)
     w.flush_between(LED)
     for _ in range(6):
@@ -153,7 +153,7 @@ async def flush_in_the_new_place(w: Moving) -> None:
 
 
 async def truncate_what_moves(w: Moving) -> None:
-    """What was copied already is cut, other batches come there in a later epoch, and a crash may undo either cut."""
+    """Copied records are cut, other batches replace them in a later epoch, and a crash may undo either cut."""
     w.move(FOLLOWED)
     await w.is_half_copied(FOLLOWED)
     copy = w.manager.futures.get(FOLLOWED)

@@ -58,7 +58,7 @@ def error_of(move: Callable[[], None]) -> ErrorCode:
 
 
 async def test_a_leader_moves_under_load(cluster: Cluster) -> None:
-    """It is served all the while; what is written during the move is there afterwards, and the high watermark stays."""
+    """It is served during the move. Records written meanwhile are kept, and the high watermark does not change."""
     node = await cluster.start_led(1)
     wanted = [f"v{number}" for number in range(60)]
     for value in wanted[:40]:
@@ -80,7 +80,7 @@ async def test_a_leader_moves_under_load(cluster: Cluster) -> None:
 
 
 async def test_a_follower_moves_and_is_cut_meanwhile(cluster: Cluster) -> None:
-    """A truncation of the log is one of the copy too: nothing that another leader replaced comes back (REP-6)."""
+    """A truncation of the log truncates the copy too: records that another leader replaced do not return (REP-6)."""
     await cluster.start_led(1, 2)
     cluster.produce(1, *(f"v{number}" for number in range(10)))
     await cluster.settle()
@@ -101,7 +101,7 @@ async def test_a_follower_moves_and_is_cut_meanwhile(cluster: Cluster) -> None:
 async def test_a_log_that_is_cut_and_grows_again_during_a_cold_read(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """BUG-12: what was read for the copy's earlier end would leave a hole in it."""
+    """BUG-12: records that were read for the copy's earlier end would leave a hole in the copy."""
     await cluster.start_led(1, 2)
     for number in range(20):
         cluster.produce(1, f"v{number}")
@@ -131,7 +131,7 @@ async def test_a_log_that_is_cut_and_grows_again_during_a_cold_read(
     assert node.records() == cluster.nodes[1].records()
 
 
-async def test_what_is_refused(cluster: Cluster) -> None:
+async def test_refused_moves(cluster: Cluster) -> None:
     await cluster.start(1)
     node = cluster.nodes[1]
     moves = node.manager.moves
@@ -148,7 +148,7 @@ async def test_what_is_refused(cluster: Cluster) -> None:
     assert error_of(lambda: moves.move(TP, other)) is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_a_move_is_called_off_by_one_back(cluster: Cluster) -> None:
+async def test_a_move_back_cancels_a_move(cluster: Cluster) -> None:
     node = await cluster.start_led(1)
     cluster.produce(1, "a")
     source, target = directories(node)
@@ -161,7 +161,7 @@ async def test_a_move_is_called_off_by_one_back(cluster: Cluster) -> None:
 
 
 async def test_a_throttled_move_waits_and_is_shown(cluster: Cluster) -> None:
-    """`replica.alter.log.dirs.io.max.bytes.per.second` 0: nothing is copied; raised, it goes on."""
+    """With `replica.alter.log.dirs.io.max.bytes.per.second` 0, nothing is copied. With a higher rate, the move continues."""
     node = await cluster.start_led(1)
     cluster.produce(1, "a")
     _, target = directories(node)
@@ -191,7 +191,7 @@ async def test_a_stopped_replica_is_deleted_with_its_copy(cluster: Cluster) -> N
         assert remains(path) == []
 
 
-async def test_a_copy_from_before_a_restart_goes_on(cluster: Cluster) -> None:
+async def test_a_move_continues_after_a_restart(cluster: Cluster) -> None:
     node = await cluster.start_led(1)
     cluster.produce(1, "a", "b")
     _, target = directories(node)
@@ -206,13 +206,13 @@ async def test_a_copy_from_before_a_restart_goes_on(cluster: Cluster) -> None:
     assert node.records() == ["a", "b"]
 
 
-async def test_the_disk_that_is_moved_to_fails(cluster: Cluster) -> None:
-    """The move ends, the replica goes on where it is."""
+async def test_a_failure_of_the_target_disk_ends_the_move(cluster: Cluster) -> None:
+    """The replica is served where it is."""
     node = await cluster.start_led(1)
     cluster.produce(1, "a")
     source, target = directories(node)
-    told: list[bool] = []
-    node.manager.failures.on_failure = lambda: told.append(True)
+    reported: list[bool] = []
+    node.manager.failures.on_failure = lambda: reported.append(True)
     write = node.logs._filesystem.write_atomically
 
     def broken(path: str, data: bytes, *, sync: bool = True) -> None:
@@ -224,15 +224,15 @@ async def test_the_disk_that_is_moved_to_fails(cluster: Cluster) -> None:
     node.logs._filesystem.write_atomically = broken  # type: ignore[method-assign]
     async with asyncio.timeout(10):
         await node.manager.moves.done()
-    assert told == [True]
+    assert reported == [True]
     assert node.logs.offline_dirs == (target,)
     assert cluster.produce(1, "b")[0].error == ErrorCode.NONE
     assert directories(node)[0] == source
     assert node.records() == ["a", "b"]
 
 
-async def test_a_replica_that_may_be_on_an_offline_disk_is_not_made_again(cluster: Cluster) -> None:
-    """KIP-112: only one that the controller calls new."""
+async def test_a_replica_that_may_be_on_an_offline_disk_is_not_created_again(cluster: Cluster) -> None:
+    """KIP-112: except one that the controller calls new."""
     await cluster.start(1)
     node = cluster.nodes[1]
     node.manager.failures.directory_failed(node.logs.directories[0])
@@ -244,14 +244,14 @@ async def test_a_replica_that_may_be_on_an_offline_disk_is_not_made_again(cluste
     assert [row.error for row in again.partitions] == [ErrorCode.KAFKA_STORAGE_ERROR], "also in the same epoch"
 
 
-async def test_the_last_disk(cluster: Cluster) -> None:
-    """LOG-6: each failure is told once, and when nothing is left the broker is to stop."""
+async def test_when_the_last_disk_fails_the_broker_stops(cluster: Cluster) -> None:
+    """LOG-6: each failure is reported once."""
     await cluster.start(1)
     node = cluster.nodes[1]
-    told: list[str] = []
-    node.manager.failures.on_failure = lambda: told.append("one")
-    node.manager.failures.on_all_failed = lambda: told.append("all")
+    reported: list[str] = []
+    node.manager.failures.on_failure = lambda: reported.append("one")
+    node.manager.failures.on_all_failed = lambda: reported.append("all")
     first, second = node.logs.directories
     for path in (first, first, second, second):
         node.manager.failures.directory_failed(path)
-    assert told == ["one", "all"]
+    assert reported == ["one", "all"]

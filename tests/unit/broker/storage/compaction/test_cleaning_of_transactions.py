@@ -32,7 +32,7 @@ def values_of(it: CompactedLog) -> list[tuple[int, bytes | None]]:
     return [(r.offset, r.value) for r in records_of(it.log) if r.value != MARKER_VALUE]
 
 
-def test_an_aborted_transaction_replaces_nothing_and_goes_with_its_marker() -> None:
+def test_an_aborted_transaction_replaces_nothing_and_is_removed_with_its_marker() -> None:
     it = CompactedLog()
     write(it, (b"a", b"good"), producer=1)
     end(it, COMMIT, 1)
@@ -52,8 +52,8 @@ def test_an_aborted_transaction_replaces_nothing_and_goes_with_its_marker() -> N
     assert [h.base_offset for h in headers if h.is_control] == [1, 5, 6, 8]
 
 
-def test_a_transaction_that_was_aborted_behind_what_is_cleaned_replaces_nothing() -> None:
-    """Its marker is in the active segment: by the markers of the cleaned part alone it would count as committed."""
+def test_a_transaction_whose_abort_marker_is_not_cleaned_replaces_nothing() -> None:
+    """Its marker is in the active segment. With the markers of the cleaned part alone, it would count as committed."""
     it = CompactedLog()
     it.append((b"a", b"good"))
     write(it, (b"a", b"bad"), producer=2)
@@ -63,8 +63,8 @@ def test_a_transaction_that_was_aborted_behind_what_is_cleaned_replaces_nothing(
     assert values_of(it) == [(0, b"good")]
 
 
-def test_a_transaction_whose_end_is_not_replicated_is_left_alone() -> None:
-    """The marker beyond the high watermark may be cut off again, and another one come."""
+def test_a_transaction_whose_marker_is_not_replicated_is_not_cleaned() -> None:
+    """A marker beyond the high watermark may be cut off and replaced by another one."""
     it = CompactedLog()
     it.append((b"a", b"old"))
     it.append((b"a", b"good"))

@@ -17,7 +17,7 @@ from tests.support.memory_disk import MemoryDisk, PowerLost, run
 from tests.support.thorough import exhaustive
 
 
-def test_fetching_goes_over_holes() -> None:
+def test_fetches_skip_holes() -> None:
     it = CompactedLog()
     for number in range(60):
         it.append((b"k%d" % (number % 3), b"%d" % number))
@@ -45,7 +45,7 @@ def copied(leader: CompactedLog) -> CompactedLog:
 
 @pytest.mark.parametrize("cut_at", range(0, 62))
 def test_a_follower_copies_holes_and_truncates_in_them(cut_at: int) -> None:
-    """The end is then where it was asked for: the offsets in the hole were given out once."""
+    """The log then ends at the requested offset, because the offsets in the hole were assigned once."""
     leader = CompactedLog()
     for number in range(60):
         leader.append((b"k%d" % (number % 7), b"%d" % number), epoch=number // 20)
@@ -72,7 +72,7 @@ def test_a_follower_copies_holes_and_truncates_in_them(cut_at: int) -> None:
 
 
 def test_a_follower_that_is_killed_keeps_what_has_holes() -> None:
-    """Nothing was synced. Recovery believes batches with holes between them, but not a hole before the last batch."""
+    """Nothing was synced. Recovery accepts holes between batches, but not a hole before the last batch."""
     leader = CompactedLog()
     for number in range(60):
         leader.append((b"k%d" % (number * number % 17), b"%d" % number))
@@ -162,7 +162,7 @@ def assert_each_key_once(it: CompactedLog) -> None:
 
 @exhaustive
 def test_power_lost_at_every_call_of_a_cleaning(one_in: int) -> None:
-    """INV-21, FLT-24: what was unsynced is dropped, kept or torn; the last value of each key is there, and no older one."""
+    """INV-21, FLT-24: unsynced data is dropped, kept or torn. The last value of each key survives, and no older one."""
     tried = calls = 0
     is_over = False
     while not is_over:
@@ -178,7 +178,7 @@ def test_power_lost_at_every_call_of_a_cleaning(one_in: int) -> None:
 
 
 def _cleaning_that_stops(random: Random, calls: int) -> tuple[MemoryDisk, dict[bytes, bytes], bool]:
-    """The disk when the power goes, what its log says, and whether the cleaning was over before."""
+    """The disk at the power loss, the records of its log, and whether the cleaning had ended before."""
     it = CompactedLog()
     for number in range(60):
         it.append((b"k%d" % random.randrange(6), None if random.random() < 0.2 else b"%d" % number))

@@ -37,7 +37,7 @@ TIMES = {"min_lag_ms": 0, "max_lag_ms": 10**9, "now_ms": 5000}
         ({"max_lag_ms": 3999, "cleaned_up_to": 10}, Cleanable(10, 30, 100, 500, False)),
     ],
 )
-def test_what_can_be_cleaned(changed: dict[str, int], expected: Cleanable) -> None:
+def test_the_cleanable_part_of_a_log(changed: dict[str, int], expected: Cleanable) -> None:
     assert cleanable(SEGMENTS, **(OFFSETS | TIMES | changed)) == expected
 
 
@@ -51,7 +51,7 @@ def test_what_can_be_cleaned(changed: dict[str, int], expected: Cleanable) -> No
         (Cleanable(0, 0, 0, 0, False), 0.0, False),
     ],
 )
-def test_when_it_is_due(work: Cleanable, min_ratio: float, is_due: bool) -> None:
+def test_when_a_log_is_due_for_compaction(work: Cleanable, min_ratio: float, is_due: bool) -> None:
     assert work.is_due(min_ratio) is is_due
 
 
@@ -60,7 +60,9 @@ def test_when_it_is_due(work: Cleanable, min_ratio: float, is_due: bool) -> None
     st.integers(1, 1000),
     st.integers(12, 1000),
 )
-def test_groups_fit_and_are_as_large_as_may_be(rows: list[tuple[int, int, int]], size: int, index: int) -> None:
+def test_groups_of_segments_are_as_large_as_one_segment_may_be(
+    rows: list[tuple[int, int, int]], size: int, index: int
+) -> None:
     base = 0
     segments = []
     for bytes_, entries, count in rows:

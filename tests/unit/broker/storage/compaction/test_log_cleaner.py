@@ -25,7 +25,7 @@ def brief(it: CompactedLog) -> list[tuple[int, bytes | None, bytes | None]]:
 
 
 def filled(records: int = 40, keys: int = 3, **options: Any) -> CompactedLog:
-    """Each record is a batch; the active segment is empty."""
+    """A log in which each record is a batch, and whose active segment is empty."""
     it = CompactedLog(**options)
     for number in range(records):
         it.append((b"k%d" % (number % keys), b"%d" % number))
@@ -56,8 +56,8 @@ def test_nothing_at_or_above_the_high_watermark_is_touched() -> None:
     assert records_of(it.log) == before[base - 1 :]
 
 
-def test_a_tombstone_goes_delete_retention_after_it_was_first_cleaned() -> None:
-    """KIP-534: the time runs from the first cleaning, which writes its end into the batch."""
+def test_a_tombstone_is_removed_delete_retention_ms_after_its_first_cleaning() -> None:
+    """KIP-534: the first cleaning writes the delete horizon into the batch."""
     it = CompactedLog()
     it.append((b"a", b"1"), (b"b", b"1"))
     it.append((b"a", None), (b"c", b"1"))
@@ -105,7 +105,7 @@ def test_the_last_batch_of_a_producer_keeps_its_header() -> None:
     ],
     ids=["no lag", "min lag", "clean enough", "max lag overrules the dirty ratio"],
 )
-def test_lags(settings: dict[str, Any], young: int, old: int) -> None:
+def test_minimum_and_maximum_compaction_lag(settings: dict[str, Any], young: int, old: int) -> None:
     """How often the log is cleaned 4 and 5.001 seconds after the append."""
     it = CompactedLog()
     it.configure(**settings)
@@ -179,7 +179,7 @@ def retain(it: CompactedLog) -> None:
 
 
 def cleaned_while(it: CompactedLog, change: Change, slice_number: int) -> list[Record] | None:
-    """The records right after the change. None when the cleaning has fewer slices: then nothing has changed."""
+    """The records right after the change. None when the cleaning has fewer slices, and so nothing was changed."""
     look_again = it.manager.get
     left = slice_number
     found: list[Record] | None = None
@@ -199,7 +199,7 @@ def cleaned_while(it: CompactedLog, change: Change, slice_number: int) -> list[R
 
 
 @pytest.mark.parametrize("change", [cut, delete, switch_off, retain])
-def test_what_changed_meanwhile_is_not_overwritten(change: Change) -> None:
+def test_a_log_that_changes_during_its_cleaning_is_not_overwritten(change: Change) -> None:
     slices = 1
     while (found := cleaned_while(it := filled(keys=2), change, slices)) is not None:
         slices += 1
@@ -254,7 +254,7 @@ def test_a_record_without_a_key_is_refused() -> None:
         CompactedLog().append((None, b"x"))  # type: ignore[arg-type]
 
 
-def test_it_runs_until_it_is_cancelled() -> None:
+def test_the_cleaner_runs_until_it_is_cancelled() -> None:
     it = filled(2, keys=1, settings=CleanerSettings(backoff_s=0.001))
 
     async def scenario() -> None:

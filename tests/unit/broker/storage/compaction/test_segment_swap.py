@@ -52,7 +52,7 @@ def kafka_renamed_the_log_file_first(disk: MemoryDisk) -> None:
         "Kafka's order",
     ],
 )
-def test_the_next_start_finishes_or_drops_it(
+def test_the_next_start_finishes_or_drops_an_interrupted_swap(
     suffix: str, offsets: tuple[int, ...], accident: object, logs: list[str], is_swapped: bool
 ) -> None:
     disk = MemoryDisk()

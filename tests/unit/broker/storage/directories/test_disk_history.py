@@ -1,4 +1,4 @@
-"""Since when a broker's disks have been there, through empty, removed and damaged ones (FLT-33)."""
+"""Since when a broker's disks have been present, with empty, removed and damaged ones (FLT-33)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TP = TopicPartition("t", 0)
 
 
 def live(paths: Sequence[Path], epoch: int, *, makes_log: bool = False, is_refused: bool = False) -> int:
-    """One life of a broker on these directories. Returns since when its disks have been there."""
+    """One life of a broker on these directories. Returns the broker epoch since which its disks have been present."""
     manager = started(FileSystem(), *map(str, paths))
     manager.note_disks(epoch)
     if not is_refused:
@@ -33,7 +33,7 @@ def live(paths: Sequence[Path], epoch: int, *, makes_log: bool = False, is_refus
     return since
 
 
-def test_a_disk_is_as_old_as_the_first_life_that_had_it(tmp_path: Path) -> None:
+def test_a_disk_counts_as_present_since_the_first_broker_life_that_had_it(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     assert live([a], 10, is_refused=True) == 10
     assert live([a], 20) == 20, "the life before did not get as far as meta.properties"
@@ -45,7 +45,7 @@ def test_a_disk_is_as_old_as_the_first_life_that_had_it(tmp_path: Path) -> None:
     assert live([a, b], 70) == 60, "the next life knows it too"
 
 
-def test_a_directory_that_is_not_used_any_more_makes_the_others_young(tmp_path: Path) -> None:
+def test_a_directory_removed_from_log_dirs_makes_the_others_count_as_new(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     live([a, b], 10)
     assert live([a, b], 20) == 10
@@ -53,7 +53,7 @@ def test_a_directory_that_is_not_used_any_more_makes_the_others_young(tmp_path: 
     assert live([a], 40) == 30
 
 
-def test_a_log_that_somebody_removed_makes_the_disk_young(tmp_path: Path) -> None:
+def test_a_log_removed_by_hand_makes_the_disk_count_as_new(tmp_path: Path) -> None:
     assert live([tmp_path], 10, makes_log=True) == 10
     assert live([tmp_path], 20) == 10
     (tmp_path / HIGH_WATERMARKS).write_bytes(encode_offsets({TP: 1}))
@@ -76,7 +76,7 @@ def test_a_log_that_somebody_removed_makes_the_disk_young(tmp_path: Path) -> Non
         (b"#\nsince.broker.epoch=7\nversion=0\n", 7),
     ],
 )
-def test_a_damaged_file_makes_the_disk_young_and_none_is_of_kafka_or_an_earlier_release(
+def test_a_damaged_file_makes_the_disk_count_as_new_and_a_missing_one_as_always_present(
     tmp_path: Path, content: bytes | None, since: int
 ) -> None:
     live([tmp_path], 10)

@@ -93,7 +93,9 @@ def test_a_copy_takes_the_place_of_the_log(it: Copied) -> None:
 
 
 @pytest.mark.parametrize("b_is_complete", [True, False])
-def test_names_of_two_file_systems_may_come_back_in_any_mixture(it: Copied, b_is_complete: bool) -> None:
+def test_a_power_loss_may_keep_the_names_of_two_file_systems_from_different_steps(
+    it: Copied, b_is_complete: bool
+) -> None:
     """Both at their name: with the file the second is the newer one; without it a person must say."""
     if b_is_complete:
         it.manager.futures.declare_complete(it.copy)
@@ -109,7 +111,7 @@ def test_names_of_two_file_systems_may_come_back_in_any_mixture(it: Copied, b_is
     assert plain(survivor) == [f"{B}/{TP}"]
 
 
-def test_a_complete_copy_beside_its_log_is_a_copy_again(it: Copied) -> None:
+def test_a_complete_copy_beside_its_log_counts_as_incomplete(it: Copied) -> None:
     it.manager.futures.declare_complete(it.copy)
     again = started(it.disk.after_kill(), A, B)
     assert log_of(again).log_dir == A
@@ -118,7 +120,7 @@ def test_a_complete_copy_beside_its_log_is_a_copy_again(it: Copied) -> None:
 
 
 def test_nothing_is_decided_or_removed_while_a_directory_is_offline(it: Copied) -> None:
-    """The log is `-delete`, the complete copy on a disk that does not come back: then the log is still there."""
+    """The log is renamed to `-delete`, and the disk with the complete copy does not come back. The log must still exist."""
     it.manager.futures.declare_complete(it.copy)
     it.disk.rename(f"{A}/{TP}", f"{A}/{TP}.0123456789abcdef0123456789abcdef-delete")
     survivor = it.disk.after_kill()
@@ -144,7 +146,7 @@ def test_a_copy_that_has_more_than_the_log_after_a_crash_is_cut(it: Copied) -> N
     assert copy_of(again).log_end_offset == log_of(again).log_end_offset < it.copy.log_end_offset
 
 
-def test_deletion_takes_the_copy_too_and_old_checkpoints_are_not_believed(it: Copied) -> None:
+def test_deletion_removes_the_copy_too_and_old_checkpoints_are_not_used(it: Copied) -> None:
     run(it.manager.checkpoints.write_recovery_points())
     it.manager.delete(TP)
     assert it.manager.futures.get(TP) is None
@@ -154,7 +156,7 @@ def test_deletion_takes_the_copy_too_and_old_checkpoints_are_not_believed(it: Co
 
 
 def test_a_log_that_moves_back_does_not_find_its_old_recovery_point(it: Copied) -> None:
-    """BUG-24: the copy is new, and nothing of it is synced."""
+    """BUG-24: the copy is new, and nothing in it is synced."""
     run(it.manager.checkpoints.write_recovery_points())
     assert b"orders 0 24" in it.disk.content(f"{A}/recovery-point-offset-checkpoint")
     it.take_place()
@@ -162,7 +164,7 @@ def test_a_log_that_moves_back_does_not_find_its_old_recovery_point(it: Copied) 
     assert b"orders" not in it.disk.content(f"{A}/recovery-point-offset-checkpoint")
 
 
-def test_placement_on_the_emptiest_and_where_it_was_wanted() -> None:
+def test_a_new_log_is_placed_where_an_admin_chose_or_where_the_fewest_logs_are() -> None:
     """LOG-6, KIP-113."""
     manager = started(MemoryDisk(), A, B)
     logs = [manager.get_or_create(TopicPartition("t", number), TOPIC_ID, {}) for number in range(5)]
@@ -174,8 +176,8 @@ def test_placement_on_the_emptiest_and_where_it_was_wanted() -> None:
     assert wanted not in manager.futures.preferred
 
 
-def test_the_newest_wishes_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody may say where replicas are to be made, of any name."""
+def test_only_the_newest_chosen_directories_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client may choose directories for replicas of any name."""
     monkeypatch.setattr(future_logs, "PREFERRED_MAX", 3)
     futures = started(MemoryDisk(), A, B).futures
     for number in (0, 1, 2, 0, 3):
@@ -208,7 +210,7 @@ def test_the_name_of_a_copy_is_kafkas() -> None:
 def test_a_copy_that_a_crash_left_with_an_earlier_epochs_records_is_cut_to_where_it_agrees(
     it: Copied, agreed: int
 ) -> None:
-    """REP-6: the log was cut, and filled in a later epoch; of its copy, on the other disk, the cut was lost."""
+    """REP-6: the log was cut and filled in a later epoch. A crash undid the cut of its copy on the other disk."""
     it.manager.futures.remove(TP)  # as if the cut below had not come to its disk
     it.log.truncate_to(agreed)
     fill(it.log, 8, epoch=9)
@@ -219,8 +221,8 @@ def test_a_copy_that_a_crash_left_with_an_earlier_epochs_records_is_cut_to_where
     assert everything(log_of(again)).startswith(everything(copy))
 
 
-def test_the_file_that_says_complete_does_not_come_back(it: Copied) -> None:
-    """After the next move two logs would be complete, and none the newer one."""
+def test_replaces_current_does_not_come_back_after_a_power_loss(it: Copied) -> None:
+    """Otherwise two logs would count as complete after the next move."""
     it.take_place()
     survivor = it.disk.after_power_loss(Random(1), Loss("none", "all"))
     assert survivor.is_directory(f"{B}/{TP}")

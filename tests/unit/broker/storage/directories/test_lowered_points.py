@@ -46,7 +46,7 @@ def play(scenario: Callable[[CountingDisk, LogManager, list[Log]], Awaitable[Non
 
 
 def points(disk: MemoryDisk) -> list[int]:
-    """As a power loss now would leave them."""
+    """The logs after a power loss at this moment."""
     return sorted(set(decode_offsets(disk.content(f"/data/{RECOVERY_POINTS}")).values()))
 
 

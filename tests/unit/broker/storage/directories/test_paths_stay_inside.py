@@ -51,7 +51,7 @@ def test_nothing_is_made_or_renamed_outside(tp: TopicPartition, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("tp", OUTSIDE, ids=ascii)
-def test_no_path_is_given_for_it(tp: TopicPartition) -> None:
+def test_path_of_refuses_a_name_that_leads_outside(tp: TopicPartition) -> None:
     for make in (lambda: path_of("/data", tp), lambda: path_of_renamed("/data", tp, "-delete")):
         with pytest.raises(KafkaError):
             make()

@@ -1,4 +1,4 @@
-"""`partition.metadata`: what is written, read, and believed (KIP-516, FLT-27)."""
+"""`partition.metadata`: what is written, read, and tolerated (KIP-516, FLT-27)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_reading(data: bytes, found: str | None) -> None:
 
 
 @given(RANDOM_IDS, st.data())
-def test_a_flipped_bit_is_seen_through(topic_id: str, data: st.DataObject) -> None:
+def test_a_flipped_bit_does_not_change_the_topic(topic_id: str, data: st.DataObject) -> None:
     written = bytearray(topic_ids.encode(topic_id))
     bit = data.draw(st.integers(0, len(written) * 8 - 1))
     written[bit // 8] ^= 1 << bit % 8
@@ -43,14 +43,14 @@ def test_a_flipped_bit_is_seen_through(topic_id: str, data: st.DataObject) -> No
 
 
 @given(st.integers(0, 43), st.sampled_from([b"", bytes(50)]), RANDOM_IDS)
-def test_what_a_power_loss_left_of_it_is_no_other_id(kept: int, rest: bytes, topic_id: str) -> None:
-    """It is not synced before the log is."""
+def test_a_file_that_a_power_loss_cut_is_not_another_topics(kept: int, rest: bytes, topic_id: str) -> None:
+    """The file is synced with the log's first flush."""
     assert topic_ids.can_be(topic_ids.encode(topic_id)[:kept] + rest, topic_id)
 
 
 @given(RANDOM_IDS, RANDOM_IDS, st.integers(0, 20 * 8 - 1))
-def test_another_topic_is_never_taken_for_this_one(one: str, other: str, bit: int) -> None:
-    """Nor when its file is damaged, too."""
+def test_another_topics_log_is_never_used(one: str, other: str, bit: int) -> None:
+    """Not even when its file is damaged, too."""
     written = bytearray(topic_ids.encode(one))
     written[bit // 8] ^= 1 << bit % 8
     assert not topic_ids.can_be(topic_ids.encode(one), other)

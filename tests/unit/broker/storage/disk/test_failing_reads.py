@@ -64,7 +64,7 @@ USES: dict[str, Callable[[Log], object]] = {
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 @pytest.mark.parametrize("is_cold", [False, True])
-def test_whatever_reads_reports_that_the_disk_failed(use: Callable[[Log], object], is_cold: bool) -> None:
+def test_every_method_that_reads_reports_a_failed_disk(use: Callable[[Log], object], is_cold: bool) -> None:
     """And the disk is not asked again, though it is well again: a log with a hole in time is none."""
     disk, data = filled(is_clean=True)
     manager = started(disk)
@@ -81,8 +81,8 @@ def test_whatever_reads_reports_that_the_disk_failed(use: Callable[[Log], object
     assert everything(log_of(manager, IN_B)) == data[IN_B]
 
 
-def test_retention_reports_the_directory_and_goes_on_with_the_other() -> None:
-    """It is one task for all logs of the broker."""
+def test_retention_reports_a_failed_directory_and_continues_with_the_other() -> None:
+    """One task applies retention to all logs of the broker."""
     disk, _ = filled(is_clean=True)
     manager = started(disk, replace(SMALL, retention_ms=OLD, retention_bytes=480))
     disk.fail("read", below=A)
@@ -92,7 +92,7 @@ def test_retention_reports_the_directory_and_goes_on_with_the_other() -> None:
     assert log_of(manager, IN_B).log_start_offset > 0
 
 
-def test_the_cleaner_reports_the_directory_and_goes_on_with_the_other() -> None:
+def test_the_cleaner_reports_a_failed_directory_and_continues_with_the_other() -> None:
     disk, _ = filled(is_clean=True)
     manager = started(disk, replace(SMALL, cleanup_policy="compact", min_cleanable_dirty_ratio=0.01))
     disk.fail("read", below=A)
@@ -105,8 +105,8 @@ def test_the_cleaner_reports_the_directory_and_goes_on_with_the_other() -> None:
 
 @pytest.mark.parametrize("operation", ["read", "read_file", "list"])
 @pytest.mark.parametrize("is_clean", [False, True])
-def test_at_start_such_a_directory_is_left_alone(operation: str, is_clean: bool) -> None:
-    """Nothing there is removed or written, nor made anew elsewhere; its files are given back."""
+def test_a_start_does_not_change_a_directory_that_cannot_be_read(operation: str, is_clean: bool) -> None:
+    """Nothing in the directory is removed or written, its logs are not created elsewhere, and its open files are closed."""
     disk, data = filled(is_clean=is_clean)
     before = {path: bytes(inode.content) for path, inode in disk.names.items() if inode is not None}
     disk.fail(operation, below=f"{A}/{IN_A}" if operation == "read" else A)
@@ -124,7 +124,7 @@ def test_at_start_such_a_directory_is_left_alone(operation: str, is_clean: bool)
 
 @pytest.mark.parametrize("is_clean", [False, True])
 def test_each_read_of_a_recovery_that_fails(is_clean: bool) -> None:
-    """What cannot be read is no torn tail: with a disk that is well again all is there."""
+    """An unreadable batch is not a torn tail: when the disk works again, nothing is missing."""
     intact, data = filled(is_clean=is_clean)
     for number in range(1000):
         disk = intact.after_kill()
@@ -156,7 +156,7 @@ def _fail_once(disk: MemoryDisk, name: str, left: list[int]) -> None:
     disk._call = call  # type: ignore[method-assign]
 
 
-def test_high_watermarks_that_cannot_be_read_are_their_own_directorys() -> None:
+def test_high_watermarks_that_cannot_be_read_fail_only_their_directory() -> None:
     disk, _ = filled()
     manager = started(disk)
     disk.fail("read_file", below=A)
@@ -164,7 +164,7 @@ def test_high_watermarks_that_cannot_be_read_are_their_own_directorys() -> None:
     assert manager.offline_dirs == (A,)
 
 
-def test_a_log_is_made_in_the_directory_that_is_well() -> None:
+def test_a_log_is_created_in_the_directory_that_works() -> None:
     """An earlier log of that name has left its offsets in the checkpoints of one that cannot be read (BUG-24)."""
     disk, _ = filled()
     manager = started(disk)

@@ -81,7 +81,7 @@ def test_cached_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files.close(fd)
 
 
-def test_what_is_gone_is_no_error(tmp_path: Path) -> None:
+def test_a_missing_file_is_not_an_error(tmp_path: Path) -> None:
     files = FileSystem()
     path = str(tmp_path / "gone")
     files.sync_path(path)
@@ -102,7 +102,7 @@ def test_locks(tmp_path: Path) -> None:
     files.close(files.lock(path))
 
 
-def test_what_cannot_be_looked_at_is_not_taken_for_missing(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_read_does_not_count_as_missing(tmp_path: Path) -> None:
     """A log whose directory's inode cannot be read must not be made anew (LOG-6)."""
     disk = FileSystem()
     (tmp_path / "file").touch()

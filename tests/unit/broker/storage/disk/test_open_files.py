@@ -1,4 +1,4 @@
-"""Files that rest are closed, never too many in one turn of the loop."""
+"""Unused log files are closed, never too many in one turn of the loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class File:
         return True
 
 
-def test_what_is_used_between_two_looks_stays_open() -> None:
+def test_a_file_that_is_used_between_two_checks_stays_open() -> None:
     files = OpenFiles()
     busy, idle = File(files), File(files)
     for _ in range(IDLE_CHECK_TICKS):
@@ -33,7 +33,7 @@ def test_what_is_used_between_two_looks_stays_open() -> None:
     assert idle.files is files
 
 
-def test_many_are_closed_in_several_ticks() -> None:
+def test_many_idle_files_are_closed_in_several_ticks() -> None:
     files = OpenFiles()
     made = [File(files) for _ in range(3 * CLOSED_AT_ONCE)]
     for _ in range(2 * IDLE_CHECK_TICKS):

@@ -61,7 +61,7 @@ def test_deleting_many_logs_starves_neither_reads_nor_flushes() -> None:
     asyncio.run(scenario())
 
 
-def test_the_names_of_many_trees_are_synced_together_before_the_first_goes() -> None:
+def test_the_names_of_many_trees_are_synced_together_before_the_first_is_removed() -> None:
     disk = SlowDisk()
     manager = started_with(disk, "gone", 9)
 

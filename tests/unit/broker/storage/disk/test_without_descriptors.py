@@ -111,7 +111,7 @@ THE_DISKS = {errno.EIO, errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, e
 
 
 @pytest.mark.parametrize("number", sorted(THE_DISKS | disk_errors.PASSING | disk_errors.OF_ONE_PATH))
-def test_which_errors_are_the_disks(number: int) -> None:
+def test_which_errors_count_as_errors_of_the_disk(number: int) -> None:
     failure = failure_of("/data", OSError(number, os.strerror(number)))
     assert isinstance(failure, LogUnavailable) == (number not in THE_DISKS)
 
@@ -139,8 +139,8 @@ def filled(manager: LogManager, topic: str, count: int) -> list[Log]:
 
 @pytest.mark.parametrize("number", sorted(disk_errors.PASSING | disk_errors.OF_ONE_PATH))
 @pytest.mark.parametrize("operation", ["open", "open_to_keep", "make_directory", "rename"])
-def test_a_log_that_cannot_be_made_costs_no_directory(operation: str, number: int) -> None:
-    """It is made once that is possible again."""
+def test_a_log_that_cannot_be_created_takes_no_directory_offline(operation: str, number: int) -> None:
+    """The log is created once there are descriptors again."""
     disk = MemoryDisk()
     with opened(disk) as manager:
         (first,) = filled(manager, "orders", 1)
@@ -155,7 +155,7 @@ def test_a_log_that_cannot_be_made_costs_no_directory(operation: str, number: in
 
 
 async def _duties(manager: LogManager) -> None:
-    """All that the background does, at once."""
+    """Does all background work now."""
     upkeep = manager.upkeep
     for found in list(manager.logs()):
         found.leader_epochs.assign(found.leader_epochs.latest_epoch() + 1, found.log_end_offset)
@@ -166,7 +166,7 @@ async def _duties(manager: LogManager) -> None:
             await duty(1e9)
 
 
-def test_what_the_background_could_not_do_it_does_later() -> None:
+def test_background_work_that_lacked_descriptors_is_retried() -> None:
     disk = MemoryDisk()
     with opened(disk) as manager:
         filled(manager, "orders", 1)
@@ -246,7 +246,7 @@ def test_spare_descriptors_open_what_is_closed_again(tmp_path: Path) -> None:
         assert len(disk.spare) == 4
 
 
-def test_a_log_file_at_rest_is_closed_for_another(tmp_path: Path) -> None:
+def test_an_idle_log_file_is_closed_to_open_another(tmp_path: Path) -> None:
     disk = FileSystem()
     with opened(disk, tmp_path) as manager:
         logs = [manager.get_or_create(TopicPartition("orders", number), None, {}) for number in range(3)]
@@ -257,7 +257,7 @@ def test_a_log_file_at_rest_is_closed_for_another(tmp_path: Path) -> None:
         logs[0].append_as_leader(batch(), 0)
 
 
-def test_no_file_is_closed_for_which_no_other_could_be_opened(tmp_path: Path) -> None:
+def test_a_file_is_not_closed_if_that_allows_no_other_to_be_opened(tmp_path: Path) -> None:
     """The limit is lowered below the files that are open. A log that was synced at that moment was closed, and unavailable.
 
     With a spare descriptor in use, closing a file raised EBADF, and the log directory went offline.
@@ -279,7 +279,7 @@ def test_no_file_is_closed_for_which_no_other_could_be_opened(tmp_path: Path) ->
 
 
 def test_a_start_after_a_kill_with_more_logs_than_descriptors(tmp_path: Path) -> None:
-    """What is recovered is not synced, and would stay open: with too many it is synced at once."""
+    """A recovered log is unsynced, and would stay open. If too many files are open, it is synced at once."""
     with opened(FileSystem(), tmp_path / "killed") as manager:
         filled(manager, "orders", 60)
         shutil.copytree(tmp_path / "killed", tmp_path / "data")
@@ -305,7 +305,7 @@ def test_logs_that_are_not_synced_are_synced_to_close_their_files(tmp_path: Path
             log.append_as_leader(batch(), 0)
 
 
-def test_one_log_whose_path_is_refused_costs_no_start(tmp_path: Path) -> None:
+def test_a_log_whose_path_is_refused_does_not_prevent_the_start(tmp_path: Path) -> None:
     with opened(FileSystem(), tmp_path) as manager:
         filled(manager, "orders", 1)
     (tmp_path / "loop-0").mkdir()

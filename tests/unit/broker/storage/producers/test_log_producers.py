@@ -83,13 +83,13 @@ def closed(log: Log) -> None:
 
 @pytest.fixture
 def many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One producer is too many to be encoded on the loop."""
+    """Snapshots of even one producer are encoded by the flush."""
     monkeypatch.setattr(log_producers, "WRITTEN_AT_ONCE", 0)
 
 
 @pytest.mark.usefixtures("many")
 def test_a_snapshot_of_many_producers_is_encoded_by_the_flush(disk: MemoryDisk, log: Log) -> None:
-    """As it was when the segment began, whatever its producers have written since."""
+    """The snapshot has the state at the start of the segment, whatever its producers have written since then."""
     for number in range(30):
         send(log, P, 2 * number)
         send(log, Q, 2 * number)
@@ -113,7 +113,7 @@ def test_a_snapshot_of_many_producers_is_encoded_by_the_flush(disk: MemoryDisk, 
 @pytest.mark.parametrize("goes_on", [False, True])
 @pytest.mark.parametrize("call", ["write_atomically", "sync_directory"])
 def test_a_cut_while_the_snapshots_are_written(disk: MemoryDisk, log: Log, call: str, goes_on: bool) -> None:
-    """What the thread wrote of records that are cut must not count: also when the log grows to the same offset again."""
+    """A snapshot of records that were cut must not count, even when the log grows to the same offset again."""
     send_batches(log, 30)
 
     def cut() -> None:
@@ -141,7 +141,7 @@ def test_a_cut_uses_a_snapshot_that_is_not_written_yet(log: Log) -> None:
 
 @pytest.mark.usefixtures("many")
 def test_a_log_that_is_renamed_while_its_snapshots_are_written(disk: MemoryDisk, log: Log) -> None:
-    """The disk is well: only the name is another. The next flush writes them there."""
+    """The disk works, only the name changed. The next flush writes the snapshots to the new directory."""
     send_batches(log, 30)
     write = SnapshotWrites.write
 
@@ -160,7 +160,7 @@ def test_a_log_that_is_renamed_while_its_snapshots_are_written(disk: MemoryDisk,
 
 @pytest.mark.usefixtures("many")
 def test_a_log_that_is_deleted_while_its_snapshots_are_written(disk: MemoryDisk, log: Log) -> None:
-    """Nothing is wrong then."""
+    """This is not a failure."""
     send_batches(log, 30)
 
     def delete() -> None:
@@ -175,7 +175,7 @@ def test_a_log_that_is_deleted_while_its_snapshots_are_written(disk: MemoryDisk,
 # -- what a producer is told ------------------------------------------------------------------------------------------
 
 
-def test_one_of_the_last_five_batches_is_answered_and_not_written_again(log: Log) -> None:
+def test_a_repeat_of_the_last_five_batches_is_acknowledged_and_not_written_again(log: Log) -> None:
     """INV-20."""
     send(log, Q, 0)
     send_batches(log, 7)
@@ -189,8 +189,8 @@ def test_one_of_the_last_five_batches_is_answered_and_not_written_again(log: Log
     check(log)
 
 
-def test_a_follower_takes_the_leaders_batches_as_they_are(log: Log) -> None:
-    """The leader has checked them; it may know of more, or have forgotten the producer."""
+def test_a_follower_does_not_check_the_leaders_sequences(log: Log) -> None:
+    """The leader has checked them, and may know more or fewer producers than the follower."""
     follower = open_at(MemoryDisk())
     for sequence in (10, 12):
         send(log, P, sequence)
@@ -201,8 +201,8 @@ def test_a_follower_takes_the_leaders_batches_as_they_are(log: Log) -> None:
     check(follower)
 
 
-def test_bug_24_an_append_that_failed_is_not_known(disk: MemoryDisk, log: Log) -> None:
-    """The state changes after the write: else the retry is answered as a duplicate of what was never written."""
+def test_bug_24_a_failed_append_does_not_change_the_state(disk: MemoryDisk, log: Log) -> None:
+    """The state changes after the write. Otherwise the retry would count as a duplicate of a batch that was never written."""
     send(log, P, 0)
     disk.fail("write")
     with pytest.raises(LogDirFailed):
@@ -214,8 +214,8 @@ def test_bug_24_an_append_that_failed_is_not_known(disk: MemoryDisk, log: Log) -
     check(again)
 
 
-def test_bug_24_what_was_cut_is_written_again(log: Log) -> None:
-    """A new leader did not have it. The producer repeats it, and must not hear that it is there."""
+def test_bug_24_a_batch_that_was_cut_is_not_a_duplicate(log: Log) -> None:
+    """The new leader did not have the batch. The producer's retry must not count as a duplicate."""
     send_batches(log, 4)
     log.truncate_to(4)
     refuse(log, P, 6, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
@@ -252,7 +252,7 @@ def test_after_a_clean_stop_no_batch_is_read(disk: MemoryDisk, log: Log, monkeyp
     assert disk.names == before, "a stop without news writes nothing"
 
 
-def test_the_snapshot_of_a_clean_stop_goes_when_the_next_one_comes(disk: MemoryDisk) -> None:
+def test_the_next_snapshot_replaces_that_of_a_clean_stop(disk: MemoryDisk) -> None:
     names = []
     for number in range(3):
         log = open_at(disk, replace(SMALL, segment_bytes=10_000), was_clean=True, recovery_point=2 * number)
@@ -264,7 +264,7 @@ def test_the_snapshot_of_a_clean_stop_goes_when_the_next_one_comes(disk: MemoryD
 
 
 def test_producers_of_deleted_records_are_known_after_a_restart(disk: MemoryDisk, log: Log) -> None:
-    """Retention and DeleteRecords up to the LEO: Kafka 3.9 forgets them then, and takes a repeated batch as new."""
+    """Retention and DeleteRecords up to the LEO. Kafka 3.9 forgets the producers, and accepts a repeated batch as new."""
     send_batches(log, 20)
     log.config = replace(SMALL, retention_ms=0)
     log.increment_log_start(40)
@@ -284,10 +284,8 @@ def test_producers_of_deleted_records_are_known_after_a_restart(disk: MemoryDisk
     ],
     ids=["flip", "cut", "gone"],
 )
-def test_a_broken_snapshot_is_passed_over(
-    disk: MemoryDisk, log: Log, damage: Callable[[MemoryDisk, str], None]
-) -> None:
-    """FLT-27: the one before it and the batches say the same."""
+def test_a_broken_snapshot_is_skipped(disk: MemoryDisk, log: Log, damage: Callable[[MemoryDisk, str], None]) -> None:
+    """FLT-27: the earlier snapshot and the batches give the same state."""
     for number in range(20):
         send(log, P + number % 2, number - number % 2)
     closed(log)
@@ -299,8 +297,8 @@ def test_a_broken_snapshot_is_passed_over(
     check(again)
 
 
-def test_a_snapshot_beyond_the_recovery_point_is_not_believed(disk: MemoryDisk) -> None:
-    """It can be of what was there before a cut: a removed file may come back when the power goes."""
+def test_a_snapshot_beyond_the_recovery_point_is_not_used(disk: MemoryDisk) -> None:
+    """It may be from before a cut, as a removed file may come back after a power loss."""
     log = open_at(disk, replace(SMALL, segment_bytes=10_000))
     send(log, P, 0)
     run(log.flush())
@@ -430,7 +428,7 @@ deeds = st.tuples(st.sampled_from(OFTEN + SELDOM), st.integers(1, 9))
 @given(st.lists(deeds, max_size=25), st.integers(0, 2**32), st.sampled_from([2, 5, 1024]))
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_state_is_a_function_of_the_log(deeds: list[tuple[str, int]], seed: int, copy_batches: int) -> None:
-    """BUG-24, INV-21: whatever happened, it is what the batches tell, those of deleted segments included."""
+    """BUG-24, INV-21: after any history, the state follows from the batches, including those of deleted segments."""
     with mock.patch.multiple(log_producers, COPY_BATCHES=copy_batches, COPY_BATCHES_PER_PRODUCER=0):
         story = Story(seed)
         for deed, amount in deeds:
@@ -439,7 +437,7 @@ def test_the_state_is_a_function_of_the_log(deeds: list[tuple[str, int]], seed: 
 
 @pytest.mark.parametrize("cut", [1, 1030, 19_000, *map(thorough, (3, 700, 2500, 4000, 9000))])
 def test_a_cut_reads_about_as_much_as_it_cuts(cut: int) -> None:
-    """Else the loop would stand still for seconds in a segment of a million small batches."""
+    """Otherwise a segment of a million small batches would stop the loop for seconds."""
     log = open_at(MemoryDisk(), replace(SMALL, segment_bytes=2**30))
     count = 20_000
     for start in range(0, count, 100):

@@ -79,7 +79,7 @@ def records(count: int = 3, **fields: Any) -> list[tuple[bytes | None, bytes | N
 
 @pytest.mark.parametrize("compression", range(5), ids=COMPRESSIONS)
 @pytest.mark.parametrize("count", [1, RECORDS_CHECKED, RECORDS_CHECKED + 1, 500])
-def test_a_good_batch_is_taken_as_it_is(compression: int, count: int) -> None:
+def test_a_valid_batch_is_accepted_unchanged(compression: int, count: int) -> None:
     batch = build_batch(records(count), compression=compression)
     assert taken(batch) == batch
 
@@ -98,7 +98,7 @@ def test_a_good_batch_is_taken_as_it_is(compression: int, count: int) -> None:
 def test_a_broken_compressed_payload(
     compression: int, payload_of: Callable[[bytes], bytes], codes: set[ErrorCode]
 ) -> None:
-    """BAD-21: CORRUPT_MESSAGE; what unpacks to nothing at all is no record either."""
+    """BAD-21: CORRUPT_MESSAGE, also for a payload that unpacks to nothing."""
     whole = build_batch(records(50), compression=compression)
     assert refusal(with_payload(whole, payload_of(whole[HEADER_SIZE:]))).code in codes
 
@@ -121,8 +121,8 @@ def test_snappy_of_very_many_very_small_blocks(payload: bytes) -> None:
 
 
 @pytest.mark.parametrize("compression", range(1, 5), ids=COMPRESSIONS[1:])
-def test_a_bomb(compression: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """BAD-22: 10, upon which a producer splits the batch."""
+def test_a_payload_that_unpacks_to_too_much_is_refused(compression: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BAD-22: MESSAGE_TOO_LARGE, so that a Java producer splits the batch."""
     monkeypatch.setattr(produced_batches, "UNPACKED_BYTES_MAX", 100_000)
     monkeypatch.setattr(produced_batches, "UNPACKED_AT_ONCE", 50_000)
     fits = build_batch(records(1, value=bytes(90_000)), compression=compression)
@@ -133,8 +133,8 @@ def test_a_bomb(compression: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("compression", range(5), ids=COMPRESSIONS)
 @pytest.mark.parametrize("count", [3, 10**9])
-def test_records_that_are_not_what_the_header_says(compression: int, count: int) -> None:
-    """BAD-12, 13, 18: also a billion of them in few bytes."""
+def test_records_that_do_not_fit_the_header_are_refused(compression: int, count: int) -> None:
+    """BAD-12, 13, 18: also if the header counts a billion records in few bytes."""
     batch = bytearray(build_batch(records(2), compression=compression))
     struct.pack_into(">i", batch, 23, count - 1)
     struct.pack_into(">i", batch, 57, count)
@@ -162,6 +162,12 @@ def test_a_compacted_topic_needs_keys() -> None:
         ({"message_timestamp_after_max_ms": HOUR}, NOW + HOUR + 1, False),
         ({"message_timestamp_after_max_ms": HOUR}, 0, True),
         ({"message_timestamp_difference_max_ms": HOUR}, NOW - HOUR - 1, False),
+        ({"message_timestamp_difference_max_ms": HOUR}, NOW + HOUR + 1, False),
+        (
+            {"message_timestamp_difference_max_ms": HOUR, "message_timestamp_after_max_ms": 2 * HOUR},
+            NOW + HOUR + 1,
+            True,
+        ),
         (
             {"message_timestamp_difference_max_ms": HOUR, "message_timestamp_before_max_ms": 2 * HOUR},
             NOW - HOUR - 1,
@@ -170,7 +176,7 @@ def test_a_compacted_topic_needs_keys() -> None:
         ({"message_timestamp_after_max_ms": HOUR, "message_timestamp_type": "LogAppendTime"}, NOW + 10**15, True),
     ],
 )
-def test_bounds_of_timestamps(settings: dict[str, Any], timestamp: int, is_taken: bool) -> None:
+def test_limits_of_timestamps(settings: dict[str, Any], timestamp: int, is_taken: bool) -> None:
     batch = build_batch([*records(1), *records(1, timestamp=timestamp)])
     config = replace(CONFIG, **settings)
     if is_taken:
@@ -195,7 +201,7 @@ def test_the_defaults_of_a_topic_come_from_the_broker() -> None:
 
 
 @pytest.mark.parametrize(("codec", "fast", "slow"), [("gzip", 1, 9), ("lz4", 1, 12), ("zstd", -100, 19)])
-def test_a_topic_says_how_hard_its_batches_are_compressed(codec: str, fast: int, slow: int) -> None:
+def test_a_topic_has_its_own_compression_level(codec: str, fast: int, slow: int) -> None:
     """KIP-390."""
     words = [f"{n * 7919 % 1000}".encode() for n in range(5000)]
     batch = build_batch([(b"key", b" ".join(words), [], NOW)])
@@ -218,7 +224,7 @@ def test_a_topic_has_a_compression_of_its_own(came: int, name: str, number: int)
         assert stored == batch
 
 
-def test_all_records_are_checked_before_they_are_compressed_anew() -> None:
+def test_all_records_are_checked_before_they_are_compressed_again() -> None:
     whole = build_batch(records(RECORDS_CHECKED + 5))
     broken = with_payload(whole, whole[HEADER_SIZE:] + b"\x00")
     assert taken(broken) == broken
@@ -284,10 +290,10 @@ TIMES = {
 @pytest.mark.parametrize("compression", range(5), ids=COMPRESSIONS)
 @pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-def test_the_largest_timestamp_is_the_records(
+def test_the_leader_corrects_the_largest_timestamp(
     lie: Callable[[Sequence[int]], int], times: Sequence[int], compression: int
 ) -> None:
-    """Whatever a client says of it, as in Kafka; all else stays."""
+    """Whatever timestamp the client wrote, as in Kafka. Nothing else changes."""
     right = _timed(times, compression)
     sent = bytes(with_max_timestamp(right, lie(times)))
     found = taken(sent)
@@ -300,8 +306,10 @@ def test_the_largest_timestamp_is_the_records(
     st.integers(NOW - 10**10, NOW + 10**10),
 )
 @settings(max_examples=200, deadline=None)
-def test_a_header_never_says_more_than_its_records(records: Sequence[tuple[int, bytes]], lie: int) -> None:
-    """And not less than the first eight and the last."""
+def test_the_largest_timestamp_is_never_above_that_of_the_records(
+    records: Sequence[tuple[int, bytes]], lie: int
+) -> None:
+    """And never below that of the first eight records and the last one."""
     right = build_batch([(None, value, (), at) for at, value in records])
     newest = parse_header(taken(bytes(with_max_timestamp(right, lie)))).max_timestamp
     times = [at for at, _ in records]
@@ -315,13 +323,13 @@ def test_records_without_timestamps() -> None:
     assert taken(batch) == batch
 
 
-def test_a_timestamp_that_is_no_number_of_64_bits() -> None:
+def test_a_timestamp_that_does_not_fit_in_64_bits_is_refused() -> None:
     batch = bytearray(_timed([NOW, NOW + 5]))
     struct.pack_into(">q", batch, 27, 2**63 - 3)
     assert refusal(bytes(with_max_timestamp(batch, NOW))).code == ErrorCode.INVALID_RECORD
 
 
-def test_what_a_log_finds_by_time_though_the_client_gave_no_largest_timestamp() -> None:
+def test_a_search_by_time_finds_batches_sent_without_a_largest_timestamp() -> None:
     log = open_at(MemoryDisk(), replace(SMALL, retention_ms=1_000))
     for number in range(20):
         sent = with_max_timestamp(_timed([1_000 + number, 1_001 + number]), -1 if number % 2 else 2**62)
@@ -333,8 +341,8 @@ def test_what_a_log_finds_by_time_though_the_client_gave_no_largest_timestamp() 
     assert log.delete_old_segments(40, 9_000) == sealed > 0
 
 
-def test_what_takes_long_is_not_done_on_the_loop() -> None:
-    """Each of these would hold it for more than some milliseconds."""
+def test_long_work_is_not_done_on_the_loop() -> None:
+    """Each of these batches takes more than some milliseconds."""
     large = records(1, value=bytes(UNPACKED_AT_ONCE))
     many_headers = [("h", None)] * (HEADERS_MAX // 2)
     for batch, config in [
@@ -352,7 +360,7 @@ def test_what_takes_long_is_not_done_on_the_loop() -> None:
 
 
 @pytest.mark.parametrize("compression", [0, 4], ids=["none", "zstd"])
-def test_many_records_are_walked_with_stops(compression: int) -> None:
+def test_many_records_are_checked_in_steps(compression: int) -> None:
     batch = bytes(with_max_timestamp(build_batch(records(10 * STEP), compression=compression), NOW + 1))
     steps = accepting(memoryview(batch), parse_header(batch), CONFIG, lambda: NOW, Allowance())
     stops, threaded, done = 0, 0, None
@@ -387,7 +395,7 @@ def test_the_batches_of_a_request_share_a_limit(
         accept(memoryview(batch), parse_header(batch), CONFIG, lambda: NOW, allowance)
 
 
-def test_a_record_of_more_headers_than_any_client_sends() -> None:
+def test_a_record_with_too_many_headers_is_refused() -> None:
     fits = build_batch(records(1, headers=[("h", None)] * HEADERS_MAX))
     assert taken(fits) == fits
     assert refusal(build_batch(records(1, headers=[("h", None)] * (HEADERS_MAX + 1)))).code is ErrorCode.INVALID_RECORD

@@ -28,7 +28,7 @@ def written(producers: int, first_id: int = 1000) -> ProducerState:
     return state
 
 
-def test_who_wrote_last_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_producers_that_wrote_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 50)
     monkeypatch.setattr(producer_state, "COMPARED", 8)
     state = ProducerState()
@@ -46,7 +46,7 @@ def test_who_wrote_last_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {STEADY, IN_TRANSACTION} <= state.producers.keys()
 
 
-def test_of_all_logs_the_largest_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_logs_with_most_producers_shrink_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_producers, "ALL_PRODUCERS_MAX", 1_000)
     monkeypatch.setattr(log_producers, "COPY_BATCHES", 1)
     monkeypatch.setattr(log_producers, "COPY_BATCHES_PER_PRODUCER", 0)

@@ -93,8 +93,8 @@ def test_every_cut_and_every_flipped_bit_is_refused() -> None:
         decode(data + b"\x00", 200)
 
 
-def test_a_snapshot_does_not_know_the_future() -> None:
-    """One that was renamed, or is of another log."""
+def test_a_snapshot_with_offsets_beyond_its_own_is_refused() -> None:
+    """Its file was renamed, or belongs to another log."""
     with pytest.raises(ValueError):
         decode(encode(some_state()), 150)
 
@@ -115,7 +115,7 @@ def test_file_names(name: str, offset: int | None) -> None:
 
 
 def test_which_snapshots_a_log_can_use() -> None:
-    """One at the first segment's begin knows the producers of deleted records; one beyond the end knows too much."""
+    """A snapshot at the start of the first segment has the producers of deleted records. One beyond the end has cut records."""
     offsets = [0, 10, 20, 30, 31]
     assert out_of_range(offsets, first_offset=10, log_end_offset=30) == [0, 31]
     assert newest_first(offsets, first_offset=10, log_end_offset=30) == [30, 20, 10]

@@ -1,4 +1,4 @@
-"""What a leader says to the batches of idempotent producers: LOG-5, INV-20, BUG-11, BUG-24."""
+"""How a leader checks the batches of idempotent producers: LOG-5, INV-20, BUG-11, BUG-24."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def header(
 
 
 def write(state: ProducerState, batch: BatchHeader) -> int:
-    """What a leader does with a batch that is no duplicate; returns its first offset."""
+    """Checks and appends a batch, as a leader does, and returns its first offset."""
     offset = state.end_offset
     assert state.check(batch) is None
     state.append(batch, offset)
@@ -56,7 +56,7 @@ def test_batches_of_other_clients_only_move_the_end() -> None:
 
 
 @pytest.mark.parametrize("sequence", [0, 1, 500, SEQUENCE_MAX])
-def test_an_unknown_producer_begins_at_any_sequence(sequence: int) -> None:
+def test_an_unknown_producer_may_start_at_any_sequence(sequence: int) -> None:
     """Kafka since 2.5 (KIP-360): its state may have expired, or its records been deleted."""
     state = ProducerState(100)
     write(state, header(sequence))
@@ -151,8 +151,8 @@ def test_a_check_changes_nothing() -> None:
     assert (state.producers, state.end_offset) == before
 
 
-def test_a_follower_takes_what_its_leader_took() -> None:
-    """Nothing is checked: a gap, and an epoch that goes back, are in the log already."""
+def test_a_follower_accepts_what_its_leader_accepted() -> None:
+    """Nothing is checked: a gap, or an epoch that goes back, is already in the leader's log."""
     state = ProducerState()
     for batch, offset in ((header(0, 5, epoch=2), 0), (header(50, 5, epoch=2), 5), (header(7, epoch=1), 10)):
         state.append(batch, offset)
@@ -172,7 +172,7 @@ def test_a_producer_that_wrote_nothing_for_long_is_forgotten() -> None:
 
 @pytest.mark.parametrize(("end", "is_enough"), [(10, True), (9, True), (8, True), (7, False), (0, False)])
 def test_a_cut_below_a_batch_of_a_producer_needs_a_rebuild(end: int, is_enough: bool) -> None:
-    """BUG-24: the five batches before the cut are not all known any more."""
+    """BUG-24: the state no longer has all of the five batches before the cut."""
     state = ProducerState()
     write(state, header(0, 8))
     write(state, header(-1, 2, producer_id=-1, epoch=-1))
@@ -183,7 +183,7 @@ def test_a_cut_below_a_batch_of_a_producer_needs_a_rebuild(end: int, is_enough: 
 
 
 def test_transactions() -> None:
-    """Kept for the format; markers come with the transactions themselves."""
+    """A log that Kafka wrote may contain transactions, although this broker does not serve them."""
     state = ProducerState()
     write(state, header(0, 2, attributes=TRANSACTIONAL_BIT))
     write(state, header(2, 2, attributes=TRANSACTIONAL_BIT))

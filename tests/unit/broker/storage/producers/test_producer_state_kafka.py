@@ -187,7 +187,7 @@ def test_kafka_answers_the_same(oracle: Oracle, tmp_path: Path) -> None:
 
 
 def test_kafka_reads_our_snapshot_and_we_read_kafkas(oracle: Oracle, tmp_path: Path) -> None:
-    """FMT-3. Of our several entries for a producer Kafka is left with the last."""
+    """FMT-3. If a producer has several entries, Kafka keeps the last one."""
     ours = tmp_path / "ours"
     ours.mkdir()
     log = Log(oracle, random.Random(21), ours)

@@ -1,0 +1,1 @@
+"""Records sizes and times of clients' requests, for `ottla replay record` (RPL-5)."""

@@ -1,0 +1,161 @@
+"""The analysis of a replay (RPL-3) on operations whose answers are known, because they are made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.replay_runs import a_plan, fetched, ns, produced, write_run
+from tests.support.spark import spark_session
+from tools.replay.run.analysis import analyse
+
+pytestmark = [pytest.mark.integration, pytest.mark.thorough, pytest.mark.timeout(600)]
+APART = 0.006
+"""Relative: percentiles come from buckets of 1 %."""
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with spark_session(tmp_path_factory.mktemp("spark") / "scratch") as session:
+        yield session
+
+
+def analysed(session: SparkSession, directory: Path, operations: list[dict[str, Any]], **run: Any) -> dict[str, Any]:
+    output = write_run(directory, operations, **run)
+    return analyse(session, output.read_plan(), output)
+
+
+def test_percentiles_rates_skew_and_lag(session: SparkSession, tmp_path: Path) -> None:
+    """1000 batches with latencies of 1 to 1000 ms in a row, sent 0.5 ms late; a fetch each second that is one record behind."""
+    batches = [
+        produced(
+            number / 100,
+            number / 100 + (number + 1) / 1000,
+            int(number % 4 == 0),
+            sent=ns(number / 100 + 0.0005),
+            leader=7 if number % 4 else 8,
+            client=f"p{number % 60}",
+            offset=number // 4 if number % 4 == 0 else number - number // 4 - 1,
+        )
+        for number in range(1000)
+    ]
+
+    fetches = [fetched(number, number + 0.1, 0, offset=100 * number, records=100, leader=7) for number in range(4)]
+    analysis = analysed(session, tmp_path, [*batches, *fetches])
+    latency = analysis["latency_ms"]["produce"]
+    assert {name: latency["scheduled"][name] for name in ("p50", "p90", "p99", "p999")} == {
+        "p50": pytest.approx(500.5, rel=APART),
+        "p90": pytest.approx(900.1, rel=APART),
+        "p99": pytest.approx(990, rel=APART),
+        "p999": pytest.approx(999, rel=APART),
+    }
+    assert latency["scheduled"]["max"] == 1000
+    assert latency["sent"]["p50"] == pytest.approx(500, rel=APART)
+    assert latency["sent"]["max"] == 999.5
+    assert analysis["lateness_ms"]["p99"] == pytest.approx(0.5, rel=APART)
+    assert analysis["latency_ms"]["fetch"]["scheduled"]["p50"] == pytest.approx(100, rel=APART)
+    totals = analysis["totals"]
+    assert (totals["operations"], totals["not_done"]) == (1004, 0)
+    assert (totals["produce"]["acknowledged"], totals["produce"]["bytes"]) == (1000, 100_000)
+    assert totals["produce"]["per_second"] == pytest.approx(1000 / 10.99)
+    over = analysis["over_time"]
+    assert [row["second"] for row in over] == list(range(11))
+    assert [row["due"] for row in over] == [100] * 10 + [0]
+    assert sum(row["acknowledged"] for row in over) == 1000
+    assert over[0]["max_ms"] == 100
+    assert over[10]["p99_ms"] is None
+    assert over[5]["p50_ms"] == pytest.approx(550.5, rel=APART)
+    assert over[1]["fetched_records"] == 100
+    assert analysis["skew"] == {
+        "brokers": {"max_over_mean": pytest.approx(75_400 * 2 / 100_400), "largest": "7"},
+        "partitions": {"max_over_mean": pytest.approx(75_400 * 2 / 100_400), "largest": "t-0"},
+    }
+    assert len(analysis["by_client"]) == 50
+    assert list(analysis["series"]["client"]["others"]) != [0] * 11
+    assert sum(analysis["series"]["broker"]["7"]) == 75_400
+    by_partition = {(row["partition"], row["op"]): row["operations"] for row in analysis["by_partition"]}
+    assert by_partition == {(0, "produce"): 750, (0, "fetch"): 4, (1, "produce"): 250}
+    # At the end of second 1, batches up to number 181 are acknowledged: 136 records of partition 0. 200 - 136 < 0 is no lag.
+    assert {row["second"]: row["records"] for row in analysis["lag"]} == {0: 0, 1: 0, 2: 0, 3: 0}
+    assert analysis["outages"] == []
+    assert (analysis["ramp"], analysis["knee"], analysis["errors"]) == ([], None, [])
+
+
+def test_outages_errors_lag_and_what_a_fault_costs(session: SparkSession, tmp_path: Path) -> None:
+    """The operations of the old analysis' test: partition 0 is led by the killed broker, nothing is acknowledged from 2.1 s to 6 s."""
+    operations = [
+        *(produced(number, number + 0.1, 0, offset=number) for number in range(3)),
+        produced(3, 6.0, 0, offset=3),
+        produced(4, 6.2, 0, offset=4),
+        produced(5, 6.1, 0, offset=5),
+        produced(9, 9.1, 0, offset=6),
+        # Partition 1, of another leader: a long gap in which nothing was due is no outage.
+        produced(0, 0.1, 1),
+        produced(8, 8.25, 1),
+        # Partition 2: one batch is given up at 7, another one that overlaps it at 7.5.
+        produced(1, 1.5, 2),
+        produced(3, 7.0, 2, error="REQUEST_TIMED_OUT"),
+        produced(4, 7.5, 2, error="REQUEST_TIMED_OUT"),
+        produced(9, 9.2, 2),
+        produced(9.5, None, 2),
+        # A reader that stops to get answers after offset 2.
+        fetched(1, 1.2, 0, offset=0, records=2),
+        fetched(6.5, None, 0),
+    ]
+    fault = {"role": "leader of t-0", "broker": 1, "error": "", "partitions": [["t", 0], ["t", 1]]}
+    faults = [
+        fault | {"verb": "kill", "at_ns": ns(2.5)},
+        fault | {"verb": "restart", "at_ns": ns(7.8), "partitions": []},
+        fault | {"verb": "pause", "at_ns": ns(8), "error": "nobody is leader", "partitions": []},
+    ]
+    plan = a_plan(tmp_path, partitions={"t": 3}, start_offsets={"t": [0, 0, 0]}, trace_rows=20)
+    tasks = {"tasks": [], "problem": "task 1 was lost"}
+    analysis = analysed(session, tmp_path, operations, faults=faults, plan=plan, tasks=tasks)
+    outages = [(row["partition"], row["from_second"], row["to_second"], row["delayed"]) for row in analysis["outages"]]
+    assert outages[:2] == [(2, 3, 7.5, 2), (0, 3, 6, 3)]
+    kill, restart, pause = analysis["faults"]
+    assert [(row["partition"], row["led"], row["seconds"]) for row in kill["outages"]] == [
+        (0, True, 3.0),
+        (2, False, 4.5),
+        (1, True, 0.0),
+    ]
+    assert (kill["second"], kill["outage_s"], kill["delayed"]) == (2.5, 4.5, 5)
+    # The p99 before the fault is about 0.5 s at most; the batches due in seconds 3 to 5 wait for longer, the next one is due at 8.
+    assert kill["normal_after_s"] == 5.5
+    assert restart["outages"][0] == {"topic": "t", "partition": 1, "led": False, "seconds": 0.25}
+    assert pause["error"] == "nobody is leader"
+    assert [(row["op"], row["error"], row["operations"], row["first_second"]) for row in analysis["errors"]] == [
+        ("produce", "REQUEST_TIMED_OUT", 2, 3),
+        ("fetch", "not answered in time", 1, 6.5),
+        ("produce", "not answered in time", 1, 9.5),
+    ]
+    # What failed has no latency.
+    assert analysis["distribution"][0]["produce_scheduled_ms"] == pytest.approx(100, rel=APART)
+    assert analysis["latency_ms"]["produce"]["scheduled"]["p50"] == pytest.approx(200, rel=APART)
+    assert [row["failed"] for row in analysis["over_time"]] == [0, 0, 0, 1, 1, 0, 0, 0, 0, 1]
+    # Six records are acknowledged in partition 0 by the end of second 6; two were fetched.
+    assert [row["records"] for row in analysis["lag"]] == [0, 1, 1, 1, 1, 4]
+    assert analysis["totals"]["not_done"] == 4
+    assert [(row["task"], row["expected"], row["done"]) for row in analysis["tasks"]] == [(0, None, 14), (1, None, 2)]
+    assert analysis["problem"] == "task 1 was lost"
+
+
+def test_the_knee_of_a_ramp(session: SparkSession, tmp_path: Path) -> None:
+    """Steps of 10 s with 10, 20, 40 and 80 batches/s, against a target that does 50/s."""
+    operations, free_s = [], 0.0
+    for step, rate in enumerate((10, 20, 40, 80)):
+        for number in range(10 * rate):
+            due = 10 * step + number / rate
+            free_s = max(free_s, due) + 0.02
+            operations.append(produced(due, free_s))
+    plan = a_plan(tmp_path, speeds=[1.0, 2.0, 4.0, 8.0], step_s=10.0, trace_rows=len(operations))
+    analysis = analysed(session, tmp_path, operations, plan=plan)
+    assert [round(row["offered_per_second"]) for row in analysis["ramp"]] == [10, 20, 40, 80]
+    assert [round(row["achieved_per_second"]) for row in analysis["ramp"]] == [10, 20, 40, 50]
+    assert [row["holds"] for row in analysis["ramp"]] == [True, True, True, False]
+    assert analysis["knee"] == {"speed": 4.0, "per_second": pytest.approx(40)}
+    assert analysis["ramp"][0]["p99_ms"] == pytest.approx(20, rel=APART)

@@ -1,0 +1,90 @@
+"""Faults that a person writes down: what is read, and what is refused with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from tools.cluster.local_cluster import LocalCluster
+from tools.faults import script
+from tools.faults.script import FaultError, FaultRun, ScriptedFault, parse, parse_all
+
+
+@pytest.mark.parametrize(
+    ("text", "verb", "role", "at_s"),
+    [
+        ("kill leader of departures-0 at 20s", "kill", "leader of departures-0", 20),
+        ("kill  leader of my-own-topic-12  at 1m30s", "kill", "leader of my-own-topic-12", 90),
+        ("pause controller at 500ms", "pause", "controller", 0.5),
+        ("expire-session coordinator of a group at 1h2m3.5s250ms", "expire-session", "coordinator of a group", 3723.75),
+        ("stop broker 3 at 0s", "stop", "broker 3", 0),
+        ("restart it at 35s", "restart", "it", 35),
+        ("resume zookeeper at 2m", "resume", "zookeeper", 120),
+    ],
+)
+def test_faults_that_are_read(text: str, verb: str, role: str, at_s: float) -> None:
+    assert parse(text) == ScriptedFault(verb, role, at_s)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("kill leader of t-0", "is not `ACTION ROLE at TIME`"),
+        ("drown leader of t-0 at 3s", "the actions are kill, stop, pause"),
+        ("kill somebody at 3s", "'somebody' is no role; the roles are leader of"),
+        ("kill leader of t at 3s", "is no role"),
+        ("kill controller at 3", "'3' is not a duration"),
+        ("kill controller at s", "is not a duration"),
+        ("restart controller at 3s", "say `restart it`"),
+    ],
+)
+def test_faults_that_are_refused(text: str, reason: str) -> None:
+    with pytest.raises(FaultError, match=reason.replace("(", r"\(")):
+        parse(text)
+
+
+def test_faults_are_sorted_and_it_needs_one_before() -> None:
+    faults = parse_all(["restart it at 5s", "kill controller at 1s"])
+    assert [fault.verb for fault in faults] == ["kill", "restart"]
+    with pytest.raises(FaultError, match="no fault before it that `it` could mean"):
+        parse_all(["restart it at 5s"])
+
+
+class FakeBroker:
+    def __init__(self, _: LocalCluster, number: int) -> None:
+        self.id = number
+
+
+def run_of_faults(monkeypatch: pytest.MonkeyPatch, broker: Callable[[str], int | None], *texts: str) -> list[str]:
+    """Carries the faults out on a cluster that only says which broker coordinates a group; returns what was done."""
+    monkeypatch.setattr(script, "Roles", lambda _: SimpleNamespace(coordinator=broker))
+    monkeypatch.setattr(script, "Broker", FakeBroker)
+    monkeypatch.setattr(script, "act", lambda *_: None)
+    monkeypatch.setattr(script, "heal", lambda _: None)
+    monkeypatch.setattr(script, "ROLE_TIMEOUT_S", -1)
+    said: list[str] = []
+    run = FaultRun(cast(LocalCluster, None), parse_all(texts), [], lambda fault: said.append(str(fault)))
+    run.step(100)
+    run.finish()
+    return said
+
+
+def test_it_is_the_victim_of_the_fault_before_and_not_an_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["kill coordinator of a at 1s", "restart it at 2s", "kill coordinator of b at 3s", "restart it at 4s"]
+    assert run_of_faults(monkeypatch, {"a": 2}.get, *texts) == [
+        "kill coordinator of a: broker 2",
+        "restart it: broker 2",
+        "kill coordinator of b: nobody is coordinator of b",
+        "restart it: the fault before it hit nobody",
+    ]
+
+
+def test_a_bug_in_a_fault_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: str) -> int | None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_of_faults(monkeypatch, broken, "kill coordinator of a at 1s")

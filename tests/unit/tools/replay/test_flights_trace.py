@@ -1,0 +1,46 @@
+"""The flights as a trace without keys and values (RPL-5)."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from tests.support.small_traces import rows_of
+from tools.replay.traces.check import check
+from tools.replay.traces.flights import PARTITIONS, read_flights, write_flights_trace
+from tools.replay.traces.schema import Trace, TraceError
+
+DAY = date(2013, 11, 3)
+
+
+def test_a_day(tmp_path: Path) -> None:
+    out = tmp_path / "day"
+    events = write_flights_trace(out, DAY, 1)
+    flights = list(read_flights(DAY, 1))
+    left = Counter(flight.carrier for flight in flights if flight.departure_clock is not None)
+    landed = Counter(
+        flight.carrier for flight in flights if flight.arrival_clock is not None and flight.air_minutes is not None
+    )
+    assert len(flights) == 902
+    assert check(out).count == 0
+    assert Trace(out).info.topics == {"departures": PARTITIONS}
+    rows = rows_of(out, "op", "time_ns", "client", "partition", "key_hash", "records", "bytes", "group")
+    produces, fetches = rows[::2], rows[1::2]
+    assert len(produces) == len(fetches) == events
+    assert Counter(client for _, _, client, *_ in produces) == left + landed
+    for (op, time, client, partition, key_hash, records, size, _), fetch in zip(produces, fetches, strict=True):
+        assert (op, partition, key_hash, records) == ("produce", -1, zlib.crc32(client.encode()), 1)
+        place = key_hash % PARTITIONS
+        assert fetch == ("fetch", time, f"reader-{place}", place, None, 1, size, None)
+    assert {place for *_, place, _, _, _, _ in fetches} == set(range(PARTITIONS))
+
+
+@pytest.mark.parametrize(("day", "days"), [(date(2013, 12, 31), 2), (date(2012, 12, 31), 1), (DAY, 0)])
+def test_days_outside_of_the_table(tmp_path: Path, day: date, days: int) -> None:
+    with pytest.raises(TraceError, match="not all in 2013"):
+        write_flights_trace(tmp_path / "out", day, days)
+    assert list(tmp_path.iterdir()) == []

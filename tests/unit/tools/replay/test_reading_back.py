@@ -1,0 +1,55 @@
+"""RPL-6: a range of a partition is read once, through failures, or counts as unread."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.errors import ErrorCode, KafkaError
+from tools.replay.load.cluster_view import LoadError
+from tools.replay.run import verdict
+from tools.replay.run.verdict import Reader
+
+
+class OpenConnection:
+    is_open = True
+
+    def close(self) -> None:
+        pass
+
+
+class ReaderOfBrokenAnswers(Reader):
+    """The first answer has a batch and breaks off; the second one is whole."""
+
+    answers = 0
+
+    async def _connect(self, *_: object) -> OpenConnection:  # type: ignore[override]
+        return OpenConnection()
+
+    async def _fetch(self, *_: object) -> memoryview:
+        return memoryview(b"")
+
+    def _take(self, answer: memoryview, at: int, stop: int) -> int:
+        self._rows.append((at, 1, 0, stop - at, "intact"))
+        self.answers += 1
+        if self.answers == 1:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE)
+        return stop
+
+
+class ReaderWithoutBrokers(Reader):
+    async def _connect(self, *_: object) -> OpenConnection:  # type: ignore[override]
+        raise LoadError("no broker answers")
+
+
+def found(reader: Reader) -> list[tuple[int, int, str]]:
+    rows = [row for batch in reader.read("t", 0, 5, 8) for row in batch.to_pylist()]
+    return [(row["offset"], row["records"], row["kind"]) for row in rows]
+
+
+def test_an_answer_that_is_read_again_counts_once() -> None:
+    assert found(ReaderOfBrokenAnswers((), (), 1)) == [(5, 3, "intact")]
+
+
+def test_a_range_that_no_broker_serves_is_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "READ_TIMEOUT_S", 0)
+    assert found(ReaderWithoutBrokers((), (), 1)) == [(5, 3, "unread")]

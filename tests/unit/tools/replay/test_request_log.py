@@ -1,0 +1,286 @@
+"""RPL-5: Kafka's request log becomes a trace, from lines of both formats."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from click.testing import CliRunner
+
+from tools.replay.traces.request_log import Found, ImportOptions, import_request_log
+from tools.replay.traces.schema import Trace, TraceError
+from tools.replay.traces.source_commands import import_request_log as command
+
+BROKER = "10.0.0.1:9092"
+TOPIC_ID = "OEOSgbEWQf2ESyLe5ou6FQ"
+
+
+def line(
+    second: float,
+    api: str,
+    request: Any,
+    response: Any,
+    client: str = "app",
+    total_ms: float = 10.0,
+    port: int = 5001,
+    **more: Any,
+) -> str:
+    """A line of Kafka 3.9, shortened: header, request, answer, connection and times are as there."""
+    body = {
+        "isForwarded": False,
+        "requestHeader": {"requestApiKey": 0, "clientId": client, "requestApiKeyName": api},
+        "request": request,
+        "response": response,
+        "connection": f"{BROKER}-10.0.9.9:{port}-3",
+        "totalTimeMs": total_ms,
+        "requestQueueTimeMs": 0.5,
+        "localTimeMs": 1.0,
+        "listener": "PLAINTEXT",
+        **more,
+    }
+    text = json.dumps(body, separators=(",", ":"))
+    clock = f"{second:06.3f}".replace(".", ",")
+    return f"[2026-01-31 12:00:{clock}] DEBUG Completed request:{text} (kafka.request.logger)"
+
+
+def produced(second: float, base_offset: int, size: int, acks: int = -1, partition: int = 0, **more: Any) -> str:
+    answer = [
+        {"name": "orders", "partitionResponses": [{"index": partition, "errorCode": 0, "baseOffset": base_offset}]}
+    ]
+    batch = {"index": partition, "recordsSizeInBytes": size}
+    request = {"transactionalId": None, "acks": acks, "topicData": [{"name": "orders", "partitionData": [batch]}]}
+    return line(second, "PRODUCE", request, {"responses": answer} if acks else "", **more)
+
+
+def fetched(
+    second: float,
+    offsets: dict[int, int],
+    sizes: dict[int, int],
+    session: tuple[int, int] = (0, -1),
+    end: int = 30,
+    **more: Any,
+) -> str:
+    asked = [{"partition": partition, "fetchOffset": offset} for partition, offset in offsets.items()]
+    told = [
+        {"partitionIndex": partition, "errorCode": 0, "highWatermark": end, "recordsSizeInBytes": size}
+        for partition, size in sizes.items()
+    ]
+    request = {
+        **{"maxWaitMs": 500, "minBytes": 1, "maxBytes": 1000, "sessionId": session[0], "sessionEpoch": session[1]},
+        "topics": [{"topicId": TOPIC_ID, "partitions": asked}] if asked else [],
+        "forgottenTopicsData": [],
+        **more.pop("request", {}),
+    }
+    response = {
+        "sessionId": 77 if session[1] >= 0 else 0,
+        "responses": [{"topicId": TOPIC_ID, "partitions": told}] if told else [],
+    }
+    return line(second, "FETCH", request, response, **more)
+
+
+METADATA = line(59, "METADATA", {}, {"topics": [{"name": "orders", "topicId": TOPIC_ID, "partitions": [{}, {}, {}]}]})
+
+
+def imported(
+    directory: Path, lines: Iterable[str], options: ImportOptions | None = None
+) -> tuple[list[dict[str, Any]], Found, Trace]:
+    file = directory / "request.log"
+    file.write_text("".join(f"{text}\n" for text in lines))
+    found = import_request_log([file], directory / "trace", options or ImportOptions())
+    trace = Trace(directory / "trace")
+    return [row for batch in trace.batches() for row in batch.to_pylist()], found, trace
+
+
+def only(rows: list[dict[str, Any]], *columns: str) -> list[tuple[Any, ...]]:
+    return [tuple(row[column] for column in columns) for row in rows]
+
+
+def test_batches_get_the_records_up_to_the_next_base_offset_and_the_last_one_those_up_to_the_end(
+    tmp_path: Path,
+) -> None:
+    rows, found, trace = imported(
+        tmp_path,
+        [
+            produced(1, 0, 1061),
+            produced(1.5, 10, 561, total_ms=100, port=5002),
+            produced(2, 15, 1561),
+            fetched(3, {0: 30}, {}, request={"replicaId": 2}),
+            fetched(3.5, {0: 29}, {0: 61}),
+            METADATA,
+        ],
+    )
+    produce = [row for row in rows if row["op"] == "produce"]
+    assert only(produce, "time_ns", "records", "bytes", "acks", "transactional", "compression") == [
+        (0, 10, 1061, -1, False, "none"),
+        (410_000_000, 5, 561, -1, False, "none"),
+        (1_000_000_000, 15, 1561, -1, False, "none"),
+    ]
+    assert found.skipped["FETCH of a follower"] == 1
+    assert found.records_estimated == 1, "the fetch, which has no successor"
+    assert (trace.info.topics, trace.info.start) == ({"orders": 3}, 1_769_860_800_990_000_000)
+
+
+def test_a_fetch_session_names_only_partitions_that_changed(tmp_path: Path) -> None:
+    rows, _, _ = imported(
+        tmp_path,
+        [
+            METADATA.replace("12:00:59", "12:00:00"),
+            fetched(1, {0: 0, 1: 5}, {0: 800}, session=(0, 0)),
+            fetched(2, {0: 20}, {}, session=(77, 1)),
+            fetched(3, {}, {1: 400}, session=(77, 2)),
+            fetched(4, {1: 9}, {}, session=(77, 3)),
+            fetched(5, {}, {}, session=(77, -1)),
+        ],
+    )
+    assert only(rows, "topic", "partition", "records", "bytes", "offset", "behind") == [
+        ("orders", 0, 20, 800, 0, 30),
+        ("orders", 0, 0, 0, 20, None),
+        ("orders", 1, 4, 400, 5, 25),
+        ("orders", 0, 0, 0, 20, None),
+    ]
+    assert only(rows, "min_bytes", "max_wait_ms", "max_bytes", "acks", "request") == [
+        (1, 500, 1000, None, request) for request in range(4)
+    ]
+
+
+def test_a_client_has_a_group_if_it_is_the_only_one_and_hosts_are_told_apart(tmp_path: Path) -> None:
+    other = {"connection": f"{BROKER}-host-b:6000-4"}
+    rows, _, _ = imported(
+        tmp_path,
+        [
+            fetched(1, {0: 0}, {}, client="a"),
+            line(2, "HEARTBEAT", {"groupId": "readers"}, {}, client="a", port=7),
+            fetched(3, {0: 0}, {}, client="a", **other),
+            line(4, "OFFSET_COMMIT", {"groupId": "x"}, {}, client="a", **other),
+            line(5, "JOIN_GROUP", {"groupId": "y"}, {}, client="a", **other),
+        ],
+        ImportOptions(topic_names={TOPIC_ID: "t"}),
+    )
+    assert only(rows, "client", "group", "topic") == [("a", "readers", "t"), ("a#2", None, "t")]
+
+
+def test_hashed_names_are_distinct_and_not_the_names(tmp_path: Path) -> None:
+    lines = [produced(1, 0, 100), produced(2, 1, 100, client="secret"), produced(3, 2, 100)]
+    rows, _, _ = imported(tmp_path, lines, ImportOptions(hash_clients=True))
+    names = [row["client"] for row in rows]
+    assert names[0] == names[2] != names[1]
+    assert not {"app", "secret"} & set(names)
+
+
+def test_what_no_client_wanted_or_got_is_counted_and_left_out(tmp_path: Path) -> None:
+    refused = produced(1, -1, 100).replace('"errorCode":0', '"errorCode":6')
+    rows, found, _ = imported(
+        tmp_path,
+        [
+            "a line of another logger",
+            refused,
+            line(1, "API_VERSIONS", {}, {}),
+            line(1, "FETCH", "", {}),
+            produced(2, 0, 100),
+        ],
+    )
+    assert len(rows) == 1
+    assert +found.skipped == {"PRODUCE batch that was refused": 1, "API_VERSIONS": 1, "FETCH without content": 1}
+    assert found.other_lines == 1
+
+
+TEXT = "[2020-01-31 12:00:{:02},500] DEBUG Completed request:RequestHeader(apiKey={}, apiVersion=8, clientId=a, b, correlationId=4) -- "
+TEXT_END = (
+    " from connection 10.0.0.1:9092-10.0.0.2:5000-3;totalTime:500.0,requestQueueTime:0.1,localTime:0.2,remoteTime:0.0,"
+    "throttleTime:0.0,responseQueueTime:0.1,sendTime:0.1,securityProtocol:PLAINTEXT,principal:User:ANONYMOUS,"
+    "listener:PLAINTEXT,clientInformation:ClientInformation(softwareName=x, softwareVersion=1) (kafka.request.logger)"
+)
+ANSWER = (
+    ",response:{{responses=[{{topic=foo,partition_responses=[{{partition=0,error_code=0,base_offset={},"
+    "log_append_time=-1}}]}}],throttle_time_ms=0}}"
+)
+
+
+def text_produce(second: int, base_offset: int, request: str) -> str:
+    return TEXT.format(second, "PRODUCE") + request + ANSWER.format(base_offset) + TEXT_END
+
+
+def text_fetch(second: int, offset: int, records: str) -> str:
+    return (
+        TEXT.format(second, "FETCH")
+        + "{replica_id=-1,max_wait_time=500,min_bytes=1,max_bytes=1000,isolation_level=0,session_id=0,session_epoch=-1,"
+        + f"topics=[{{topic=foo,partitions=[{{partition=0,fetch_offset={offset},partition_max_bytes=10}}]}}],rack_id=a,b}}"
+        + ",response:{throttle_time_ms=0,error_code=0,session_id=0,responses=[{topic=foo,partition_responses=[{partition_header="
+        + f"{{partition=0,error_code=0,high_watermark=9,aborted_transactions=null}},record_set={records}}}]}}]}}"
+        + TEXT_END
+    )
+
+
+def test_the_text_format_of_older_kafka(tmp_path: Path) -> None:
+    rows, found, _ = imported(
+        tmp_path,
+        [
+            text_produce(1, 0, "{acks=1,timeout=30000,partitionSizes=[foo-0=461]}"),
+            text_produce(2, 4, "{acks=1,timeout=30000,numPartitions=1}"),
+            text_fetch(3, 0, "FileRecords(file= /data/foo-0/0.log, start=100, end=1000)"),
+            text_fetch(4, 9, "FileRecords(size= 0, file=/data/foo-0/0.log, start=0, end=0)".replace("= ", "=")),
+        ],
+    )
+    assert only(rows, "op", "client", "records", "bytes", "time_ns") == [
+        ("produce", "a, b", 4, 461, 0),
+        ("produce", "a, b", 5, 561, 1_000_000_000),
+        ("fetch", "a, b", 9, 900, 2_000_000_000),
+        ("fetch", "a, b", 0, 0, 3_000_000_000),
+    ]
+    assert found.sizes_estimated == 1, "at DEBUG, the text has no sizes of what is produced"
+
+
+def test_several_files_packed_and_in_any_order_are_one_log(tmp_path: Path) -> None:
+    """The older file is packed and given last. Its base offset comes first."""
+    (tmp_path / "new.log").write_text(produced(3, 7, 100) + "\n" + produced(4, 9, 100) + "\n")
+    (tmp_path / "old.log.gz").write_bytes(gzip.compress((produced(1, 0, 100) + "\n").encode()))
+    import_request_log([tmp_path / "new.log", tmp_path / "old.log.gz"], tmp_path / "trace", ImportOptions())
+    rows = [row for batch in Trace(tmp_path / "trace").batches() for row in batch.to_pylist()]
+    assert [row["records"] for row in rows][:2] == [7, 2]
+
+
+def test_the_times_are_of_the_zone_that_is_given(tmp_path: Path) -> None:
+    _, _, trace = imported(tmp_path, [produced(1, 0, 100)], ImportOptions(zone=ZoneInfo("Asia/Tokyo")))
+    assert trace.info.start == 1_769_860_800_990_000_000 - 9 * 3600 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (produced(2, 0, 1)[:200], "line 2: the line is cut off: it has no requestApiKeyName or no totalTimeMs"),
+        (produced(2, 0, 1)[200:], "line 2: the line has no 'Completed request:', only the end of a request"),
+        (produced(2, 0, 1).replace('"listener":"PLAINTEXT"}', ""), "line 2: the line is cut off or damaged: "),
+        (produced(2, 0, 1).replace("2026-01-31 12:00:02,000", ""), "line 2: the line has no time"),
+        (produced(2, 0, 1).replace('"index":0', '"index":"x"'), "line 2: its content is not as Kafka writes it: "),
+        (text_produce(2, 0, "{acks=1"), "line 2: the line is cut off or damaged: "),
+    ],
+)
+def test_a_line_that_is_cut_off_is_an_error_or_is_counted(tmp_path: Path, bad: str, reason: str) -> None:
+    with pytest.raises(TraceError) as raised:
+        imported(tmp_path, [produced(1, 0, 100), bad])
+    assert reason in str(raised.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["request.log"]
+    rows, found, _ = imported(tmp_path, [produced(1, 0, 100), bad], ImportOptions(skip_bad_lines=True))
+    assert (len(rows), found.bad_lines) == (1, 1)
+
+
+def test_the_command_says_what_it_found_and_what_was_wrong(tmp_path: Path) -> None:
+    log = tmp_path / "request.log"
+    log.write_text(produced(1, 0, 100) + "\n" + produced(2, 3, 100) + "\n")
+    result = CliRunner().invoke(command, [str(log), "--out", str(tmp_path / "trace")])
+    assert result.exit_code == 0, result.output
+    assert "operations: 2 produce, 0 fetch, in 2 rows" in result.output
+    assert "estimated: the number of records of 1 row" in result.output
+    for arguments, code, reason in (
+        ([str(log), "--out", str(tmp_path / "trace")], 1, "exists already"),
+        ([str(log), "--out", str(tmp_path / "other"), "--topic", "b"], 1, "the log has no produce or fetch of b"),
+        ([__file__, "--out", str(tmp_path / "other")], 1, "has no line of Kafka's request log"),
+        ([str(log), "--out", "x", "--time-zone", "Mars/Base"], 2, "is not a time zone"),
+    ):
+        result = CliRunner().invoke(command, arguments)
+        assert (result.exit_code, reason in result.output) == (code, True), result.output

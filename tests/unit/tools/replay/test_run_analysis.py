@@ -1,0 +1,130 @@
+"""The parts of the analysis that need no Spark: percentiles of histograms, intervals, the knee, the way back to normal, the summary."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from tools.replay.run.analysis import INTERVALS_MAX, interval_of, knee_of, skew_of
+from tools.replay.run.histograms import GROWTH, milliseconds, quantiles
+from tools.replay.run.outages import fault_spans, normal_after_s
+from tools.replay.run.summary import summary_lines, summary_of
+
+
+@given(some.lists(some.floats(1e-3, 1e5), min_size=1, max_size=200), some.floats(0, 1))
+def test_a_percentile_of_a_histogram_is_exact_to_half_a_percent(times_ms: list[float], point: float) -> None:
+    buckets = [round(math.log(time * 1e6) / math.log(GROWTH)) for time in times_ms]
+    values = numpy.arange(min(buckets), max(buckets) + 1.0)
+    counts = numpy.bincount(numpy.array(buckets) - min(buckets), minlength=len(values))[None, :]
+    expected = sorted(times_ms)[max(math.ceil(point * len(times_ms)), 1) - 1]
+    assert quantiles(counts, milliseconds(values), [point])[0, 0] == pytest.approx(expected, rel=0.00501)
+
+
+@given(some.floats(0, 1e7))
+def test_a_run_has_a_bounded_number_of_intervals(seconds: float) -> None:
+    assert seconds / interval_of(seconds) <= INTERVALS_MAX
+
+
+@pytest.mark.parametrize(("seconds", "interval"), [(0, 1), (600, 1), (601, 2), (3600, 10), (1e7, 18000)])
+def test_intervals_are_round(seconds: float, interval: int) -> None:
+    assert interval_of(seconds) == interval
+
+
+@pytest.mark.parametrize(
+    ("holds", "knee"),
+    [
+        ([True, True, False, False], 2),
+        ([True, False, True], 1),
+        ([False, False], None),
+        ([True, True, True], None),
+        ([True, True, None], None),
+        ([], None),
+    ],
+)
+def test_the_knee_is_the_last_step_before_one_that_does_not_hold(holds: list[bool | None], knee: int | None) -> None:
+    ramp = [{"speed": at + 1, "offered_per_second": 10.0, "holds": each} for at, each in enumerate(holds)]
+    assert knee_of(ramp) == (None if knee is None else {"speed": knee, "per_second": 10.0})
+
+
+@pytest.mark.parametrize(
+    ("p99_ms", "second", "until", "after"),
+    [
+        ([2, 3, 2, 2, 2], 2.5, 5, 0.0),
+        ([2, 3, 900, 900, 3, 2], 2.5, 6, 1.5),
+        ([2, 3, 2, 900, None, 2], 2.5, 6, 2.5),
+        ([2, 3, 900, 900], 2.5, 4, None),
+        ([2, 3, 2, 2, 900, 2], 2.5, 4, 0.0),
+        ([2, 3, 4, 4], 2.0, 4, 0.0),
+        ([None, 3], 0.5, 2, None),
+    ],
+    ids=[
+        "stays",
+        "comes back",
+        "no acknowledgement is not normal",
+        "never",
+        "after the next fault",
+        "twice",
+        "unknown",
+    ],
+)
+def test_the_time_to_normal(p99_ms: list[float | None], second: float, until: float, after: float | None) -> None:
+    assert normal_after_s(p99_ms, 1, second, until) == after
+
+
+def test_a_fault_lasts_until_the_next_one_that_was_carried_out() -> None:
+    faults = [{"at_ns": 10, "error": ""}, {"at_ns": 20, "error": "nobody"}, {"at_ns": 30, "error": ""}]
+    assert fault_spans(faults, 50) == [(10, 30), (20, 30), (30, 50)]
+
+
+def test_skew() -> None:
+    assert skew_of({"t-0": 30, "t-1": 0, "t-2": 0}) == {"max_over_mean": 3, "largest": "t-0"}
+    assert skew_of({"t-0": 0}) == {"max_over_mean": None, "largest": None}
+
+
+def test_the_summary_has_the_names_of_the_demo() -> None:
+    points = {"p50": 1.23456, "p90": 2.0, "p95": 3.0, "p99": 4.0, "p999": None, "p9999": None, "max": 5.0}
+    outages = [
+        {"topic": "t", "partition": 0, "led": True, "seconds": 1.23456},
+        {"topic": "t", "partition": 1, "led": False, "seconds": 2.0},
+    ]
+    fault = {"role": "leader of t-0", "broker": 1, "second": 20.0, "error": "", "outages": outages, "delayed": 7}
+    fault |= {"outage_s": 2.0, "normal_after_s": None}
+    fetch = {"operations": 0, "answered": 0, "records_per_second": 0.0, "bytes_per_second": 0.0}
+    produce = {"operations": 12, "acknowledged": 11, "sent_records": 120, "records_per_second": 10.126}
+    analysis: dict[str, Any] = {
+        "seconds": 60.0,
+        "totals": {"produce": produce | {"bytes_per_second": 1e6}, "fetch": fetch, "not_done": 3},
+        "latency_ms": {"produce": {"scheduled": points}},
+        "lateness_ms": points,
+        "errors": [{"op": "produce", "error": "REQUEST_TIMED_OUT", "operations": 1}],
+        "faults": [fault | {"verb": "kill"}, fault | {"verb": "restart", "broker": None}],
+        "knee": None,
+        "problem": "task 1 was lost\nat ...",
+    }
+    verdict = {
+        "acknowledged": 110,
+        "found": 108,
+        "lost": 1,
+        "duplicated": 2,
+        "reordered": 0,
+        "corrupted": 0,
+        "unseen": 4,
+    }
+    assert summary_of(analysis, verdict) == {
+        "sent": 120,
+        "acknowledged": 110,
+        "read": 105,
+        "lost": 1,
+        "duplicated": 2,
+        "outages": [{"topic": "t", "partition": 0, "seconds": 1.235}],
+        "throughput": 10.13,
+        "latency_ms": {"p50": 1.235, "p95": 3.0, "p99": 4.0, "p999": None},
+    }
+    text = "\n".join(summary_lines(analysis, verdict))
+    assert "at 20.0 s: kill leader of t-0 (broker 1): outage 2.00 s, 7 records delayed, did not become normal" in text
+    assert "operations because a task was lost: task 1 was lost\n" in text

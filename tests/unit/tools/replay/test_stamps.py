@@ -1,0 +1,84 @@
+"""Stamped batches: every record is recognised again, and damage is found."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import ErrorCode
+from protocol.kafka.compression import decompress
+from protocol.kafka.record_batch import HEADER_SIZE, crc_is_valid, decode_records, parse_header
+from tools.replay.load import stamps
+from tools.replay.load.stamps import STAMP_SIZE, build, checksum, checksums, read
+
+RUN = 77
+
+
+def batch(records: int = 20, size: int = 3000, first_sequence: int = 5, compression: int = 0) -> bytes:
+    return build(
+        records,
+        size,
+        run=RUN,
+        producer=3,
+        first_sequence=first_sequence,
+        timestamp_ms=1_700_000_000_000,
+        compression=compression,
+    )
+
+
+@given(
+    records=st.integers(1, 300),
+    size=st.integers(0, 20_000),
+    first_sequence=st.integers(0, 2**40),
+    compression=st.sampled_from([0, 1, 2, 3, 4]),
+)
+def test_what_was_built_is_read(records: int, size: int, first_sequence: int, compression: int) -> None:
+    data = batch(records, size, first_sequence, compression)
+    header = parse_header(data)
+    assert crc_is_valid(data, 0, header)
+    assert len(decode_records(data, 0)) == records
+    payload = decompress(data[HEADER_SIZE:], compression, 1 << 30, ErrorCode.CORRUPT_MESSAGE)
+    for found in (read(data, 0, header, RUN), stamps._read_each(payload, records, RUN)):
+        assert found.sequences.tolist() == list(range(first_sequence, first_sequence + records))
+        assert found.producers.tolist() == [3] * records
+        assert found.offset_deltas.tolist() == list(range(records))
+        assert (found.foreign, found.corrupt) == (0, [])
+
+
+@given(records=st.integers(1, 300), size=st.integers(0, 100_000))
+def test_a_batch_has_the_size_that_was_asked_for(records: int, size: int) -> None:
+    """Up to the bytes by which the length of a number changes; or as small as its stamps allow."""
+    data = batch(records, size)
+    least = HEADER_SIZE + records * (STAMP_SIZE + 6)
+    assert len(data) <= max(size, least + 3 * records)
+    assert len(data) >= min(size - 3 * records, len(data))
+
+
+@given(at=st.integers(0, 2**32), bit=st.integers(0, 7))
+def test_a_changed_bit_of_a_value_is_found(at: int, bit: int) -> None:
+    records = 20
+    data = bytearray(batch(records))
+    header = parse_header(data)
+    values = [record.value or b"" for record in decode_records(bytes(data), 0)]
+    value = values[at % records]
+    place = data.index(value) + at // records % len(value)
+    data[place] ^= 1 << bit
+    found = read(data, 0, header, RUN)
+    assert len(found.sequences) == records - 1
+    assert found.foreign + len(found.corrupt) == 1
+
+
+def test_records_of_others_are_foreign() -> None:
+    data = batch()
+    found = read(data, 0, parse_header(data), RUN + 1)
+    assert (found.foreign, len(found.sequences), found.corrupt) == (20, 0, [])
+
+
+@pytest.mark.parametrize("values", [(0, 0, 0, 0), (2**32 - 1, 2**32 - 1, 2**63, 2**32 - 1), (1, 2, 3, 4)])
+def test_the_checksum_is_the_same_for_numbers_and_arrays(values: tuple[int, int, int, int]) -> None:
+    import numpy
+
+    run, producer, sequence, filler = values
+    array = checksums(run, producer, numpy.array([sequence], numpy.uint64), numpy.array([filler], numpy.uint64))
+    assert int(array[0]) == checksum(run, producer, sequence, filler)

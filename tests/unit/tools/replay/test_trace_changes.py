@@ -1,0 +1,113 @@
+"""Cut, merge and scale (RPL-1): what happens to times, requests and clients, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.small_traces import MS, START, fetch, produce, rows_of, written
+from tools.replay.traces.check import check
+from tools.replay.traces.cut import Part, cut
+from tools.replay.traces.merge import merge
+from tools.replay.traces.scale import Scaling, scale
+from tools.replay.traces.schema import Trace, TraceError
+
+ROWS = [
+    produce(0, 0),
+    fetch(10, 1),
+    produce(20, 2, client="other"),
+    produce(30, 3, topic="u", partition=-1, key_hash=5),
+    fetch(30, 4, offset=8),
+]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return written(tmp_path / "source", ROWS, t=2, u=6)
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        (Part(from_ns=4 * MS), [(6, 1), (16, 2), (26, 3), (26, 4)]),
+        (Part(from_ns=10 * MS, to_ns=30 * MS), [(0, 1), (10, 2)]),
+        (Part(topics=["u"]), [(30, 3)]),
+        (Part(clients=["other", "reader"]), [(10, 1), (20, 2), (30, 4)]),
+        (Part(ops=["fetch"], to_ns=11 * MS), [(10, 1)]),
+    ],
+)
+def test_a_part(source: Path, tmp_path: Path, part: Part, expected: list[tuple[int, int]]) -> None:
+    out = tmp_path / "out"
+    assert cut(source, out, part) == len(expected)
+    assert rows_of(out, "time_ns", "request") == expected
+    assert Trace(out).info.start == START + part.from_ns
+    assert Trace(out).info.topics == ({"u": 6} if part.topics else {"t": 2, "u": 6})
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        (Part(topics=["t", "no"]), "has no row with topic no in this part"),
+        (Part(clients=["other"], to_ns=20 * MS), "has no row with client other in this part"),
+        (Part(clients=["other"], topics=["u"]), "has no row in this part"),
+        (Part(from_ns=31 * MS), "has no row in this part"),
+    ],
+)
+def test_a_part_that_is_not_there(source: Path, tmp_path: Path, part: Part, says: str) -> None:
+    with pytest.raises(TraceError, match=says):
+        cut(source, tmp_path / "out", part)
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_traces_are_merged_by_wall_time(source: Path, tmp_path: Path) -> None:
+    later = written(tmp_path / "later", [produce(0, 7), produce(0, 7, partition=1), fetch(9, 8)], START + 15 * MS, t=5)
+    out = tmp_path / "out"
+    assert merge([source, later], out) == 8
+    expected = [(0, 0), (10, 1), (15, 5), (15, 5), (20, 2), (24, 6), (30, 3), (30, 4)]
+    assert rows_of(out, "time_ns", "request") == expected
+    assert (Trace(out).info.start, Trace(out).info.topics) == (START, {"t": 5, "u": 6})
+    assert check(out).count == 0
+    merge([later, source], tmp_path / "reversed")
+    assert rows_of(tmp_path / "reversed", "time_ns") == [time for time, _ in expected]
+
+
+def test_traces_are_merged_from_their_starts(source: Path, tmp_path: Path) -> None:
+    later = written(tmp_path / "later", [produce(15, 7)], START + 1000 * MS)
+    out = tmp_path / "out"
+    merge([source, later], out, align=True, prefix_clients=True)
+    assert rows_of(out, "time_ns", "client")[:4] == [(0, "1-app"), (10, "1-reader"), (15, "2-app"), (20, "1-other")]
+
+
+def test_a_trace_is_scaled(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    scale(source, out, Scaling(speed=2, bytes=3, topics={"t": "new"}))
+    assert rows_of(out, "time_ns", "bytes", "topic")[1:4] == [(5, 300, "new"), (10, 300, "new"), (15, 300, "u")]
+    assert Trace(out).info.topics == {"new": 2, "u": 6}
+    scale(source, tmp_path / "small", Scaling(bytes=0.01))
+    assert set(rows_of(tmp_path / "small", "bytes")) == {68}
+    with pytest.raises(TraceError, match="has no topic no"):
+        scale(source, tmp_path / "none", Scaling(topics={"no": "new"}))
+
+
+def test_clients_are_cloned(source: Path, tmp_path: Path) -> None:
+    out, again = tmp_path / "out", tmp_path / "again"
+    assert scale(source, out, Scaling(copies=3, seed=1)) == 15
+    scale(source, again, Scaling(copies=3, seed=1))
+    rows = rows_of(out, "time_ns", "request", "client", "offset")
+    assert rows == rows_of(again, "time_ns", "request", "client", "offset")
+    assert check(out).count == 0
+    assert [row for row in rows if row[2] == "app"] == [(0, 0, "app", None), (30, 3, "app", None)]
+    clone = [(time, request) for time, request, client, _ in rows if client == "app-2"]
+    assert [request for _, request in clone] == [10, 13]
+    assert clone[1][0] - clone[0][0] == pytest.approx(30)
+    assert 0 <= clone[0][0] < 30
+    assert {client for _, _, client, _ in rows} == {
+        name + clone for name in ("app", "other", "reader") for clone in ("", "-1", "-2")
+    }
+
+
+def test_a_clone_has_a_name_of_its_own(tmp_path: Path) -> None:
+    source = written(tmp_path / "source", [produce(0, 0), produce(0, 1, client="app-1")])
+    scale(source, tmp_path / "out", Scaling(copies=2))
+    assert sorted(rows_of(tmp_path / "out", "client")) == ["app", "app--1", "app-1", "app-1--1"]

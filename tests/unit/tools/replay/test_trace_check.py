@@ -1,0 +1,66 @@
+"""A check names the row and the column of everything that is wrong in a trace (RPL-1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.small_traces import as_given, fetch, produce
+from tools.replay.traces.check import SHOWN, check
+
+RIGHT = [
+    produce(0, 1),
+    produce(0, 1, partition=1),
+    fetch(0, 2, records=0, bytes=0),
+    produce(5, 0, partition=-1, key_hash=77),
+    produce(5, 3, topic="unknown", partition=99),
+]
+
+
+def test_a_trace_that_is_right(tmp_path: Path) -> None:
+    found = check(as_given(tmp_path / "t", RIGHT))
+    assert (found.rows, found.count, found.first, found.notes) == (5, 0, [], [])
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (produce(0, 9, time_ns=None), "time_ns: is null"),
+        (produce(6, 9, client=None), "client: is null"),
+        (produce(4, 9), "time_ns: 4000000 is before the time of the row before"),
+        (produce(6, 9, op="delete"), "op: delete is neither produce nor fetch"),
+        (produce(6, 9, compression="rar"), "compression: rar is none of none, gzip, snappy, lz4, zstd"),
+        (produce(6, 9, compression=None), "compression: is null in a produce"),
+        (produce(6, 9, acks=2), "acks: 2 is none of -1, 0, 1"),
+        (produce(6, 9, records=-1), "records: -1 is negative"),
+        (produce(6, 9, bytes=-5), "bytes: -5 is negative"),
+        (produce(6, 9, partition=-2), "partition: -2 is below -1"),
+        (produce(6, 9, partition=2), "partition: 2 is not a partition of topic t, which has 2"),
+        (produce(6, 9, min_bytes=1), "min_bytes: is 1 in a produce, which has none"),
+        (fetch(6, 9, max_wait_ms=None), "max_wait_ms: is null in a fetch"),
+        (fetch(6, 9, acks=1), "acks: is 1 in a fetch, which has none"),
+        (fetch(6, 9, records=0), "bytes: 100 for 0 records"),
+        (produce(6, 9, records=0, bytes=0), "records: 0 in a produce"),
+        (produce(6, 1), "request: 1 was that of a request at another time"),
+        (produce(5, 3, client="other"), "client: other is not that of the other rows of its request"),
+        (fetch(5, 3, client="app"), "op: fetch is not that of the other rows of its request"),
+    ],
+    ids=str,
+)
+def test_a_row_that_is_wrong(tmp_path: Path, row: dict[str, Any], expected: str) -> None:
+    found = check(as_given(tmp_path / "t", [*RIGHT, row]))
+    assert [str(finding) for finding in found.first] == [f"row 6: {expected}"]
+
+
+def test_a_request_whose_rows_are_apart_in_one_time_is_right(tmp_path: Path) -> None:
+    rows = [produce(0, 1), fetch(0, 2), produce(0, 1, partition=1), fetch(0, 2, partition=1)]
+    assert check(as_given(tmp_path / "t", rows)).count == 0
+
+
+def test_the_first_findings_are_shown_and_all_are_counted(tmp_path: Path) -> None:
+    found = check(as_given(tmp_path / "t", [produce(0, number, acks=7, records=-1) for number in range(50)]))
+    assert found.count == 100
+    assert len(found.first) == SHOWN
+    assert [finding.row for finding in found.first] == [row for row in range(1, 11) for _ in range(2)]

@@ -1,0 +1,293 @@
+"""`ottla demo`: a real cluster, a real event stream through it, a killed leader, and the measurements."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy
+import pyarrow.compute
+import pyarrow.parquet
+
+from tools.admin.failures import AdminError, TopicExists
+from tools.admin.kafka_admin import KafkaAdmin
+from tools.cluster.local_cluster import LocalCluster
+from tools.cluster.ownership import own_servers
+from tools.faults.roles import Roles
+from tools.faults.script import DoneFault, FaultRun, ScriptedFault
+from tools.replay.demo.group_analysis import ProducedEvent, analyse_group
+from tools.replay.demo.group_member import event_id
+from tools.replay.demo.group_reader import MEMBERS, GroupReader, choose_name, read_group
+from tools.replay.demo.group_summary import group_lines, group_summary
+from tools.replay.demo.guard import ClusterGuard
+from tools.replay.interrupts import ignore_from_now
+from tools.replay.run.conclusion import conclude
+from tools.replay.run.driver import Options, Replay, say_fault
+from tools.replay.run.outcome import exit_code, read_analysis
+from tools.replay.run.plan import OutputDirectory, ReplayError
+from tools.replay.traces.flights import TOPIC, write_flights_trace
+from tools.replay.traces.schema import PRODUCE, Trace
+
+PARTITIONS = 6
+REPLICATION_FACTOR = 3
+MIN_INSYNC_REPLICAS = 2
+GROUP = "flight-readers"
+START_TIMEOUT_S = 60.0
+TASKS = 2
+KILLS = [(0.45, 0.70)]
+"""(kill, restart), as fractions of the replay: in the default week, a busy morning and an evening later."""
+YEAR_KILLS = [(0.2, 0.35), (0.6, 0.75)]
+LONG_DAYS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """The demo's options. `bootstrap_servers`: another cluster, which is not started, killed or stopped."""
+
+    start_day: date
+    days: int
+    speed: float
+    brokers: int
+    kill: bool
+    output: Path
+    directory: Path | None
+    bootstrap_servers: str | None
+    zookeeper: str | None
+
+
+def run_demo(options: DemoOptions) -> int:
+    """Runs the demo and returns the exit code. Everything that was started is stopped, however the demo ends."""
+    began = time.monotonic()
+    started = ExitStack()
+    try:
+        code = run_steps(options, started)
+    finally:
+        try:
+            ignore_from_now()
+        finally:  # an interrupt may come first
+            started.close()
+    click.echo(f"\nEverything that was started has been stopped. It took {time.monotonic() - began:.0f} s.")
+    return code
+
+
+def run_steps(options: DemoOptions, started: ExitStack) -> int:
+    output = OutputDirectory(options.output)
+    trace = output.path / "trace"
+    output.path.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(trace, ignore_errors=True)
+    write_flights_trace(trace, options.start_day, options.days)
+    cluster = None
+    if options.bootstrap_servers is None:
+        cluster = start_cluster(options, started)
+    bootstrap_servers = options.bootstrap_servers or str(cluster.bootstrap_servers if cluster else "")
+    is_new = create_topic(bootstrap_servers, options.brokers)
+    replay = Replay(Options(trace, bootstrap_servers, output.path, speeds=[options.speed], tasks=TASKS))
+    started.callback(replay.job.stop)
+    seconds = replay.plan.seconds or 0.0
+    click.echo(
+        f"\nReplaying {options.days} day(s) of flights from {options.start_day}: {replay.plan.trace_rows:,} operations, "
+        f"{options.speed:,.0f} times as fast as in reality, in about {seconds:.0f} s."
+    )
+    partition = busiest_partition(Trace(trace), PARTITIONS)
+    faults = None
+    victim = None
+    if cluster is not None and options.kill:
+        scripted = faults_at(partition, seconds, options.days)
+        faults = FaultRun(cluster, scripted, [TOPIC], lambda row: say(row, group), replay.control.clock.now_ns)
+        started.callback(faults.finish)
+        victim = Roles(cluster).leader(TOPIC, partition)
+    group = consumer_group(replay, is_new, victim)
+    started.callback(group.stop)
+    group.start()
+    verdict = replay.run(faults)
+    group.finish()
+    results = group_results(output)
+    print_results(output, verdict, results, is_killed=faults is not None)
+    if cluster is not None:
+        print_next_steps(bootstrap_servers, cluster_directory(options), output, group.name)
+    return 1 if results["skipped"] else exit_code(verdict)
+
+
+def faults_at(partition: int, seconds: float, days: int) -> list[ScriptedFault]:
+    """A kill of the partition's leader and its restart, at fractions of the replay; in a whole year twice."""
+    kills = YEAR_KILLS if days > LONG_DAYS else KILLS
+    return [
+        fault
+        for kill, restart in kills
+        for fault in (
+            ScriptedFault("kill", f"leader of {TOPIC}-{partition}", kill * seconds),
+            ScriptedFault("restart", "it", restart * seconds),
+        )
+    ]
+
+
+def say(fault: DoneFault, group: GroupReader) -> None:
+    coordinates = fault.verb == "kill" and fault.broker == group.coordinator
+    say_fault(f"{fault}, and coordinates group {group.name}" if coordinates else str(fault))
+
+
+def busiest_partition(trace: Trace, partitions: int) -> int:
+    """The partition with the most produced records, where the loss of a leader is visible at once."""
+    load = numpy.zeros(partitions, numpy.int64)
+    for batch in trace.batches(["op", "key_hash", "records"]):
+        is_produce = pyarrow.compute.equal(batch["op"], PRODUCE)
+        chosen = batch.filter(is_produce)
+        numpy.add.at(load, chosen["key_hash"].to_numpy() % partitions, chosen["records"].to_numpy())
+    return int(load.argmax())
+
+
+def group_results(output: OutputDirectory) -> dict[str, Any]:
+    """The analysis of the consumer group that read along."""
+    facts, reads = read_group(output)
+    faults = [DoneFault(**row) for row in json.loads(output.faults.read_text())]
+    began = read_analysis(output)["began_ns"] / 1e9
+    return analyse_group(facts, reads, acknowledged_events(output), faults, began)
+
+
+def print_results(output: OutputDirectory, verdict: dict[str, Any], group: dict[str, Any], *, is_killed: bool) -> None:
+    """Writes the summary and the report, and prints the measurements in words."""
+    click.echo("\nMeasured:")
+    for line in conclude(output, verdict, group=group_summary(group)):
+        click.echo(line)
+    for line in group_lines(group, is_killed):
+        click.echo(f"  {line}")
+    click.echo(f"\nReport   {output.report}\nSummary  {output.summary}")
+
+
+def acknowledged_events(output: OutputDirectory) -> list[ProducedEvent]:
+    """Each acknowledged record. The trace of the flights has one in each operation."""
+    columns = ["producer", "first_sequence", "partition", "scheduled", "error"]
+    table = pyarrow.parquet.read_table(output.operations, columns=columns, filters=[("op", "=", PRODUCE)])
+    return [
+        ProducedEvent(event_id(row["producer"], row["first_sequence"]), row["partition"], row["scheduled"] / 1e9)
+        for row in table.to_pylist()
+        if row["error"] is None
+    ]
+
+
+def cluster_directory(options: DemoOptions) -> Path:
+    return options.directory if options.directory is not None else options.output / "cluster"
+
+
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    click.echo(f"{what} ...", nl=False)
+    began = time.monotonic()
+    yield
+    click.echo(f" {time.monotonic() - began:.1f} s")
+
+
+def start_cluster(options: DemoOptions, started: ExitStack) -> LocalCluster:
+    """Starts ZooKeeper and the brokers and prints their addresses."""
+    directory = cluster_directory(options)
+    if options.directory is None:
+        remove_earlier_cluster(directory)
+    cluster = LocalCluster(directory)
+    if running := cluster.running():
+        names = ", ".join(process.name for process in running)
+        raise ReplayError(
+            f"{directory} is in use by a running cluster ({names}): `ottla cluster stop --dir {directory}` stops it; "
+            "with --bootstrap-server instead of --dir, the demo uses it"
+        )
+    own_servers()
+    started.callback(ClusterGuard(directory).stop)
+    started.callback(cluster.stop)
+    if not (directory / "broker-1").exists():
+        cluster.create(brokers=options.brokers, zookeeper=own_chroot(options.zookeeper))
+    with timed(f"Starting ZooKeeper and {options.brokers} brokers under {directory}"):
+        cluster.start(START_TIMEOUT_S)
+        cluster.wait_ready(START_TIMEOUT_S)
+    print_nodes(cluster, directory)
+    return cluster
+
+
+def remove_earlier_cluster(directory: Path) -> None:
+    """Removes the cluster of the last demo from the demo's own directory, because its log has that demo's events."""
+    if directory.exists():
+        LocalCluster(directory).destroy()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def own_chroot(zookeeper: str | None) -> str | None:
+    """Adds a chroot to an outside ZooKeeper without one, so that the new cluster does not find old topics."""
+    if zookeeper is None or "/" in zookeeper:
+        return zookeeper
+    return f"{zookeeper}/ottla-demo-{time.time_ns() // 1_000_000}"
+
+
+def print_nodes(cluster: LocalCluster, directory: Path) -> None:
+    click.echo(f"\n  {'node':<12}{'address':<24}{'pid':>8}  directory")
+    click.echo(f"  {'zookeeper':<12}{cluster.zookeeper_connect:<24}{'':>8}  {directory / 'zookeeper'}")
+    for broker, address in zip(cluster.broker_ids, cluster.bootstrap_servers.split(","), strict=True):
+        name = f"broker {broker}"
+        click.echo(f"  {name:<12}{address:<24}{cluster.pid(broker) or '-':>8}  {directory / f'broker-{broker}'}")
+    click.echo(f"\n  bootstrap servers: {cluster.bootstrap_servers}\n")
+
+
+def create_topic(bootstrap_servers: str, brokers: int) -> bool:
+    """Creates the topic through the public API; returns False if it already exists and is used unchanged."""
+    replication_factor = min(REPLICATION_FACTOR, brokers)
+    min_insync = min(MIN_INSYNC_REPLICAS, replication_factor)
+    try:
+        admin = KafkaAdmin(bootstrap_servers)
+        admin.cluster()  # fails within seconds if no broker answers
+        admin.create_topic(
+            TOPIC,
+            partitions=PARTITIONS,
+            replication_factor=replication_factor,
+            configs={"min.insync.replicas": str(min_insync)},
+        )
+    except TopicExists:
+        click.echo(f"Topic {TOPIC} exists and is used unchanged; reading starts at its end.")
+        return False
+    except AdminError as problem:
+        raise ReplayError(str(problem)) from None
+    click.echo(
+        f"Topic {TOPIC}: {PARTITIONS} partitions, replication factor {replication_factor}, "
+        f"min.insync.replicas={min_insync}"
+    )
+    return True
+
+
+def consumer_group(replay: Replay, is_new: bool, broker: int | None) -> GroupReader:
+    """The group that reads along. `broker` (the one to be killed) coordinates it, if a suitable name is found. An existing
+    topic may have had groups; then the name is new."""
+    plan = replay.plan
+    base = GROUP if is_new else f"{GROUP}-{plan.run:08x}"
+    name, coordinator = choose_name(plan.bootstrap_servers, base, broker)
+    click.echo(
+        f"Group {name}: {MEMBERS} consumers share the {plan.partitions[TOPIC]} partitions and commit their offsets; "
+        f"its coordinator is broker {coordinator}"
+    )
+    return GroupReader(name, coordinator, TOPIC, plan, replay.output)
+
+
+def print_next_steps(bootstrap_servers: str, directory: Path, output: OutputDirectory, group: str) -> None:
+    found = shutil.which("ottla")
+    command = "ottla" if found else str(Path(sys.executable).parent / "ottla")
+    click.echo("\nTo try next:")
+    for line, what in (
+        (f"{command} cluster start --dir {directory}", "the same cluster again, with all its data"),
+        (f"{command} topic describe {TOPIC} --bootstrap-server {bootstrap_servers}", "leaders and replicas"),
+        (
+            f"{command} group describe {group} --bootstrap-server {bootstrap_servers}",
+            "the consumer group's committed offsets; it has no members any more",
+        ),
+        (f"kcat -C -e -b {bootstrap_servers} -t {TOPIC}", "the events, by any Kafka client"),
+        (f"{command} cluster kill 1 --dir {directory}", "inject a fault yourself; restart-broker 1 ends it"),
+        (
+            f"{command} replay run {output.path / 'trace'} --speed 10080 --bootstrap-server {bootstrap_servers}",
+            "the replay again",
+        ),
+        (f"{command} cluster stop --dir {directory}", "stop the cluster"),
+    ):
+        click.echo(f"  {line}\n      {what}")

@@ -1,0 +1,51 @@
+"""How the commands `ottla demo` and `ottla replay` fail: one line for an expected error, and the exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+
+Result = TypeVar("Result")
+
+
+def guarded(work: Callable[[], int]) -> None:
+    """Runs `work` and exits with its code, or with 128 + the signal's number after an interrupt. Raises ClickException."""
+    from tools.replay.interrupts import Interrupted, interruptible
+
+    try:
+        with interruptible():
+            code = explained(work)
+    except Interrupted as interrupt:
+        click.echo(f"\n{interrupt}: everything that was started has been stopped.", err=True)
+        code = interrupt.exit_code
+    sys.exit(code)
+
+
+def explained(work: Callable[[], Result]) -> Result:
+    """Runs `work`. Raises ClickException with one line for an expected error."""
+    try:
+        return work()
+    except ModuleNotFoundError as problem:
+        raise click.ClickException(
+            f"the module {problem.name} is missing; install what a replay needs: pip install 'ottla[replay]'"
+        ) from None
+    except Exception as problem:
+        if not isinstance(problem, expected_errors()):
+            raise
+        raise click.ClickException(str(problem)) from None
+
+
+def expected_errors() -> tuple[type[Exception], ...]:
+    """The errors whose text is written for people. They are imported only after a failure, because this takes half a second."""
+    from tools.admin.bootstrap import NoBootstrapServer
+    from tools.cluster.java import JavaNotFound
+    from tools.cluster.local_cluster import ClusterError
+    from tools.cluster.zookeeper import ZooKeeperError
+    from tools.replay.load.cluster_view import LoadError
+    from tools.replay.run.plan import ReplayError
+    from tools.replay.traces.schema import TraceError
+
+    return (ReplayError, TraceError, LoadError, NoBootstrapServer, JavaNotFound, ClusterError, ZooKeeperError, OSError)

@@ -1,0 +1,128 @@
+"""One connection of a replayed client to one broker: pipelined requests, answers in their order."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import cast
+
+from protocol.kafka.framing import Buffer
+
+Answer = memoryview
+OnAnswer = Callable[[Answer | None], None]
+"""Called with the answer's frame (without its length), or with None if the connection ended before it came."""
+
+ANSWER_BYTES_MAX = 512 * 1024 * 1024
+
+
+class BrokerConnection(asyncio.Protocol):
+    """Requests of one turn of the loop leave in one write, because a write costs as much as the rest of a small request.
+
+    What the socket does not take is queued in memory. Use `connect` to get one.
+    """
+
+    def __init__(self, on_end: Callable[[BrokerConnection], None]) -> None:
+        self.is_open = False
+        self._on_end = on_end
+        self._transport: asyncio.Transport | None = None
+        self._waiting: deque[tuple[OnAnswer, float]] = deque()
+        self._unsent: list[Buffer] = []
+        self._received = bytearray()
+
+    def send(self, frame: Buffer, on_answer: OnAnswer | None) -> None:
+        """Sends a frame that starts with its length. `on_answer` is None for a request that has no answer."""
+        if on_answer is not None:
+            self._waiting.append((on_answer, time.monotonic()))
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._write)
+        self._unsent.append(frame)
+
+    async def ask(self, frame: Buffer, timeout_s: float) -> Answer:
+        """Sends a frame and returns its answer. Raises OSError, also TimeoutError."""
+        done: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+
+        def answered(answer: Answer | None) -> None:
+            if not done.done():  # it is cancelled after the timeout
+                done.set_result(answer)
+
+        self.send(frame, answered)
+        async with asyncio.timeout(timeout_s):
+            answer = await done
+        if answer is None:
+            raise ConnectionResetError("the connection ended before the answer")
+        return answer
+
+    def close_if_stuck(self, timeout_s: float) -> None:
+        """Ends the connection if its oldest request waits for longer than `timeout_s`."""
+        if self._waiting and time.monotonic() - self._waiting[0][1] > timeout_s:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the connection at once; requests in flight get None."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._end()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.is_open = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+
+    def data_received(self, data: bytes) -> None:
+        received = self._received
+        if received:
+            received += data
+            data = bytes(received) if len(received) >= 4 + int.from_bytes(received[:4], "big") else b""
+            if not data:
+                return
+            received.clear()
+        at, end = 0, len(data)
+        view = memoryview(data)
+        while end - at >= 4:
+            size = int.from_bytes(data[at : at + 4], "big")
+            if size > ANSWER_BYTES_MAX or not self._waiting:
+                self.close()  # the peer does not speak Kafka's protocol
+                return
+            if end - at - 4 < size:
+                break
+            answer = view[at + 4 : at + 4 + size]
+            at += 4 + size
+            self._waiting.popleft()[0](answer)
+        if at < end:
+            received += view[at:]
+
+    def _write(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        if self.is_open:
+            assert self._transport is not None
+            self._transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
+
+    def _end(self) -> None:
+        if not self.is_open:
+            return
+        self.is_open = False
+        waiting, self._waiting = self._waiting, deque()
+        for on_answer, _ in waiting:
+            on_answer(None)
+        self._on_end(self)
+
+
+async def connect(
+    host: str,
+    port: int,
+    on_end: Callable[[BrokerConnection], None],
+    timeout_s: float,
+    tls: ssl.SSLContext | None = None,
+) -> BrokerConnection:
+    """Raises OSError (also TimeoutError)."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(timeout_s):
+        _, connection = await loop.create_connection(
+            lambda: BrokerConnection(on_end), host, port, ssl=tls, server_hostname=host if tls else None
+        )
+    return connection

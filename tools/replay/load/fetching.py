@@ -1,0 +1,368 @@
+"""A replayed consumer: it sends the fetches of the trace at their times, each from the client's position.
+
+A client has at most one fetch in flight at each broker, as Kafka's consumers do. Later fetches wait, which shows as a late `sent`.
+The first fetch of a partition starts as far behind the high watermark as the recorded fetch was, or at the high watermark if that is
+not known. The next fetches continue from there. When the recorded offset jumps, the position jumps by as much.
+
+A fetch also asks for the client's other partitions at that broker, so it returns when one of them has records, as a consumer's fetch
+does. The records of the other partitions count for the first operation of the fetch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.framing import MalformedRequest
+from protocol.kafka.record_batch import iter_batches
+from tools.replay.load import frames
+from tools.replay.load.background import Background
+from tools.replay.load.cluster_view import ClusterView, LoadError, TopicPartition
+from tools.replay.load.connection import BrokerConnection
+from tools.replay.load.operations import Operation
+from tools.replay.load.producing import NOT_ANSWERED, PASSING, REQUEST_TIMEOUT_MS
+
+LIST_OFFSETS_VERSION = 5
+LATEST = -1
+NEVER = -(2**62)
+RECENTLY_NS = 5_000_000_000
+"""A fetch asks for all partitions that the client's trace had within this time, as a consumer asks for all that it is assigned."""
+RETRY_S = 0.1
+PARTITION_MAX_BYTES = 1024 * 1024
+RESPONSE_MAX_BYTES = 50 * 1024 * 1024
+
+
+class Result(NamedTuple):
+    """An answer for one partition. `next_offset`: after the last record, -1 if there is none."""
+
+    error: int
+    records: int
+    bytes: int
+    next_offset: int
+
+
+NO_RESULT = Result(ErrorCode.NETWORK_EXCEPTION, 0, 0, -1)
+
+
+class Position:
+    """Where a client reads next in a partition. `recorded`: the offset of the trace's next fetch, unless it jumps."""
+
+    __slots__ = ("fetched_ns", "offset", "recorded")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self.recorded: int | None = None
+        self.fetched_ns = NEVER
+        """The scheduled time of the last operation for the partition."""
+
+
+class FetchingClient:
+    """One client of the trace. `done` is called with each operation that has its answer, or will have none."""
+
+    def __init__(
+        self,
+        name: str,
+        view: ClusterView,
+        background: Background,
+        now_ns: Callable[[], int],
+        timeout_ns: int,
+        done: Callable[[Operation], None],
+    ) -> None:
+        self._name = name
+        self._view = view
+        self._background = background
+        self._now = now_ns
+        self._timeout_ns = timeout_ns
+        self._done = done
+        self._positions: dict[TopicPartition, Position] = {}
+        self._queues: dict[int, deque[list[Operation]]] = {}
+        """Broker -> requests that wait for their turn."""
+        self._connections: dict[int, BrokerConnection] = {}
+        self._busy: set[int] = set()
+        """Brokers with a request in flight, or to which a connection is being opened."""
+        self._looking: list[Operation] = []
+        """Operations whose partition has no leader now."""
+        self._flying: dict[int, list[Operation]] = {}
+        self._is_closed = False
+
+    def add(self, request: list[Operation]) -> None:
+        """Queues the rows of one request. Rows whose partitions have different leaders become requests of their own."""
+        by_leader: dict[int, list[Operation]] = {}
+        for operation in request:
+            by_leader.setdefault(self._view.leader((operation.topic, operation.partition)), []).append(operation)
+        for leader, operations in by_leader.items():
+            if leader < 0:
+                self._look_for_leaders(operations)
+            else:
+                self._queues.setdefault(leader, deque()).append(operations)
+                self._next(leader)
+
+    def expire(self) -> None:
+        """Fails operations that wait for too long, and closes connections whose broker is silent. To be called every second."""
+        for connection in list(self._connections.values()):
+            connection.close_if_stuck(REQUEST_TIMEOUT_MS / 1000)
+        latest = self._now() - self._timeout_ns
+        for queue in self._queues.values():
+            while queue and queue[0][0].scheduled < latest:
+                self._fail(queue.popleft())
+        late = [operation for operation in self._looking if operation.scheduled < latest]
+        self._looking = [operation for operation in self._looking if operation.scheduled >= latest]
+        self._fail(late)
+
+    def give_up(self) -> None:
+        """Closes all connections. Operations without an answer fail."""
+        self._is_closed = True
+        flying, self._flying = self._flying, {}
+        for operations in flying.values():
+            self._fail(operations)
+        for connection in list(self._connections.values()):
+            connection.close()
+        for queue in self._queues.values():
+            for operations in queue:
+                self._fail(operations)
+            queue.clear()
+        self._fail(self._looking)
+        self._looking = []
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def _next(self, leader: int) -> None:
+        if leader in self._busy or self._is_closed or not self._queues[leader]:
+            return
+        operations = self._queues[leader].popleft()
+        self._busy.add(leader)
+        self._flying[leader] = operations
+        connection = self._connections.get(leader)
+        new = [operation for operation in operations if (operation.topic, operation.partition) not in self._positions]
+        if connection is None or not connection.is_open or new:
+            self._background.start(self._prepare_and_send(leader, operations, new))
+        else:
+            self._send(leader, connection, operations)
+
+    async def _prepare_and_send(self, leader: int, operations: list[Operation], new: list[Operation]) -> None:
+        try:
+            connection = self._connections.get(leader)
+            if connection is None or not connection.is_open:
+                connection = self._connections[leader] = await self._view.connect(leader, lambda _: None)
+            if new:
+                await self._find_positions(leader, new)
+        except (OSError, MalformedRequest):
+            self._again(leader, operations)
+            return
+        if any((operation.topic, operation.partition) not in self._positions for operation in operations):
+            self._again(leader, operations)
+            return
+        self._send(leader, connection, operations)
+
+    async def _find_positions(self, leader: int, new: list[Operation]) -> None:
+        """Asks for the high watermarks of partitions that the client did not read yet."""
+        address = self._view.address(leader)
+        if address is None:
+            raise ConnectionError(f"broker {leader} has no address")
+        ends = await latest_offsets(self._view, address, [(operation.topic, operation.partition) for operation in new])
+        for operation in new:
+            partition = (operation.topic, operation.partition)
+            if partition in ends:
+                self._positions[partition] = Position(max(ends[partition] - (operation.behind or 0), 0))
+
+    def _send(self, leader: int, connection: BrokerConnection, operations: list[Operation]) -> None:
+        if self._flying.get(leader) is not operations:
+            return  # they have failed by `give_up`
+        now = self._now()
+        for operation in operations:
+            position = self._positions[operation.topic, operation.partition]
+            if operation.recorded_offset is not None:
+                if position.recorded is not None and operation.recorded_offset != position.recorded:
+                    position.offset = max(position.offset + operation.recorded_offset - position.recorded, 0)
+                position.recorded = operation.recorded_offset + operation.trace_records
+            operation.recorded_offset = None  # if it is sent again, it does not jump again
+            position.fetched_ns = operation.scheduled
+            operation.offset = position.offset
+            operation.sent = operation.sent or now
+            operation.leader = leader
+        first = operations[0]
+        asked = {(operation.topic, operation.partition): operation.offset for operation in operations}
+        for partition, position in self._positions.items():
+            if position.fetched_ns > first.scheduled - RECENTLY_NS and self._view.leader(partition) == leader:
+                asked.setdefault(partition, position.offset)
+        positions: dict[str, list[tuple[int, int]]] = {}
+        for (topic, number), offset in asked.items():
+            positions.setdefault(topic, []).append((number, offset))
+        most = first.max_bytes if first.max_bytes > 0 else RESPONSE_MAX_BYTES
+        # Its answer is due max_wait after its time in the trace, also if it leaves late: otherwise waits would add up.
+        wait_ms = max(min(first.max_wait_ms, first.max_wait_ms - (now - first.scheduled) // 1_000_000), 0)
+        frame = frames.fetch_frame(
+            self._name, wait_ms, first.min_bytes, most, min(most, PARTITION_MAX_BYTES), positions
+        )
+        connection.send(frame, lambda answer: self._answered(leader, operations, asked, answer))
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def _answered(
+        self, leader: int, operations: list[Operation], asked: Mapping[TopicPartition, int], answer: memoryview | None
+    ) -> None:
+        if self._flying.get(leader) is not operations:
+            return
+        try:
+            results = {} if answer is None else _results(answer, asked)
+        except (MalformedRequest, KafkaError):
+            self._connections[leader].close()
+            results = {}
+        now = self._now()
+        more_records, more_bytes = self._take_others(operations, asked, results)
+        again: list[Operation] = []
+        for operation in operations:
+            partition = (operation.topic, operation.partition)
+            error, records, size, next_offset = results.get(partition, NO_RESULT)
+            if error == ErrorCode.NONE:
+                operation.answered, operation.records, operation.bytes = now, records + more_records, size + more_bytes
+                more_records = more_bytes = 0
+                if next_offset >= 0:
+                    self._positions[partition].offset = next_offset
+                self._done(operation)
+            elif error == ErrorCode.OFFSET_OUT_OF_RANGE:
+                self._positions.pop(partition, None)  # found again as for the first fetch
+                operation.behind = None
+                again.append(operation)
+            elif error in PASSING or error == ErrorCode.OFFSET_NOT_AVAILABLE:
+                again.append(operation)
+            else:
+                operation.answered = now
+                known = error in ErrorCode._value2member_map_
+                self._fail([operation], ErrorCode(error).name if known else f"error {error}")
+        if again:
+            self._again(leader, again)
+            return
+        self._flying.pop(leader, None)
+        self._busy.discard(leader)
+        self._next(leader)
+
+    def _take_others(
+        self, operations: list[Operation], asked: Mapping[TopicPartition, int], results: Mapping[TopicPartition, Result]
+    ) -> tuple[int, int]:
+        """Moves on in the partitions that are asked for beside those of the operations; (records, bytes) of them together."""
+        own = {(operation.topic, operation.partition) for operation in operations}
+        records_of_all = bytes_of_all = 0
+        for partition in asked.keys() - own:
+            error, records, size, next_offset = results.get(partition, NO_RESULT)
+            position = self._positions.get(partition)
+            if position is None:
+                continue
+            if error == ErrorCode.NONE:
+                records_of_all += records
+                bytes_of_all += size
+                position.offset = max(position.offset, next_offset)
+            else:  # left out until the trace has an operation for it, which finds out what to do
+                position.fetched_ns = NEVER
+        return records_of_all, bytes_of_all
+
+    def _again(self, leader: int, operations: list[Operation]) -> None:
+        """After a failure that passes: looks for the leaders, then sends the operations to them again."""
+        if self._is_closed:
+            return
+        self._flying.pop(leader, None)
+        self._busy.discard(leader)
+        for operation in operations:
+            operation.retries += 1
+        self._look_for_leaders(operations)
+        # The requests that wait for this broker may have another leader by now, too.
+        for waiting in self._queues.pop(leader, ()):
+            self._look_for_leaders(waiting)
+
+    def _look_for_leaders(self, operations: list[Operation]) -> None:
+        if not self._looking:
+            self._view.ask_again(self._leaders_were_asked_for)
+        self._looking += operations
+
+    def _leaders_were_asked_for(self) -> None:
+        if self._is_closed:
+            return
+        self.expire()
+        found, self._looking = self._looking, []
+        by_request: dict[int, list[Operation]] = {}
+        for operation in found:
+            by_request.setdefault(operation.request, []).append(operation)
+        for operations in by_request.values():
+            self.add(operations)
+
+    def _fail(self, operations: list[Operation], error: str = NOT_ANSWERED) -> None:
+        for operation in operations:
+            operation.error = error
+            operation.records = operation.bytes = 0
+            self._done(operation)
+
+
+async def end_offsets(
+    view: ClusterView, partitions: Collection[TopicPartition], timeout_s: float
+) -> dict[TopicPartition, int]:
+    """The high watermark of each partition. Partitions whose leader does not answer within `timeout_s` are missing."""
+    ends: dict[TopicPartition, int] = {}
+    deadline = time.monotonic() + timeout_s
+    while True:
+        with contextlib.suppress(LoadError):
+            await view.start()
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            if partition not in ends:
+                by_leader.setdefault(view.leader(partition), []).append(partition)
+        for leader, of_leader in by_leader.items():
+            address = view.address(leader)
+            if address is not None:
+                with contextlib.suppress(OSError, MalformedRequest):
+                    ends |= await latest_offsets(view, address, of_leader)
+        if len(ends) == len(partitions) or time.monotonic() > deadline:
+            return ends
+        await asyncio.sleep(RETRY_S)
+
+
+async def latest_offsets(
+    view: ClusterView, address: tuple[str, int], partitions: list[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The high watermarks of the partitions that the broker leads; others are missing. Raises OSError, MalformedRequest."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    body = {
+        "replica_id": -1,
+        "isolation_level": 0,
+        "topics": [
+            {
+                "name": topic,
+                "partitions": [
+                    {"partition_index": index, "current_leader_epoch": -1, "timestamp": LATEST} for index in indexes
+                ],
+            }
+            for topic, indexes in topics.items()
+        ],
+    }
+    answer = await view.ask(address, ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, body)
+    return {
+        (topic.name, int(found.partition_index)): int(found.offset)
+        for topic in answer.topics
+        for found in topic.partitions
+        if int(found.error_code) == 0
+    }
+
+
+def _results(answer: memoryview, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, Result]:
+    """The results by partition. A batch may begin before the offset that was asked for; those records do not count."""
+    response = frames.fetched(answer)
+    results = {}
+    for topic, partitions in response.topics:
+        for data in partitions:
+            partition = (str(topic), data.partition)
+            records = size = 0
+            next_offset = -1
+            for buffer in data.records:
+                for _, header in iter_batches(buffer):
+                    records += header.record_count - max(asked.get(partition, 0) - header.base_offset, 0)
+                    size += header.size_in_bytes
+                    next_offset = header.next_offset
+            results[partition] = Result(response.error or data.error, max(records, 0), size, next_offset)
+    return results

@@ -1,0 +1,128 @@
+"""The rows that a replay writes: one for each operation (RPL-2), as Parquet files of the tasks.
+
+| column         | type   | meaning                                                                                        |
+|----------------|--------|------------------------------------------------------------------------------------------------|
+| request        | int64  | of the trace; an operation is a row of the trace, so a request may have several rows             |
+| op             | string | `produce` or `fetch`                                                                            |
+| client         | string |                                                                                                |
+| producer       | int64  | the number of the client in the replay, which its records carry                                 |
+| task           | int32  | the Spark task                                                                                  |
+| topic          | string | of the cluster                                                                                  |
+| partition      | int32  |                                                                                                |
+| scheduled      | int64  | nanoseconds since 1970 UTC by the driver's clock, as are the next two                            |
+| sent           | int64  | when the first request with it left; null: never                                                 |
+| answered       | int64  | when its last answer came; null: never                                                           |
+| records        | int32  | sent; of a fetch: received                                                                       |
+| bytes          | int64  | of the record batches sent or received                                                           |
+| acks           | int16  | of a produce                                                                                    |
+| error          | string | null: it succeeded                                                                              |
+| leader         | int32  | the broker that was asked last; null: none                                                       |
+| offset         | int64  | of a produce: the batch's base offset, null if it is not known; of a fetch: where it started     |
+| first_sequence | int64  | of a produce: the sequence in its first record, counted by producer                             |
+| retries        | int32  | how often it was sent again                                                                     |
+
+Each task writes a new file every few seconds, so the rows of a lost task stay.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+
+from tools.replay.load.operations import Operation
+
+SCHEMA = pyarrow.schema(
+    [
+        pyarrow.field("request", pyarrow.int64(), nullable=False),
+        pyarrow.field("op", pyarrow.string(), nullable=False),
+        pyarrow.field("client", pyarrow.string(), nullable=False),
+        pyarrow.field("producer", pyarrow.int64(), nullable=False),
+        pyarrow.field("task", pyarrow.int32(), nullable=False),
+        pyarrow.field("topic", pyarrow.string(), nullable=False),
+        pyarrow.field("partition", pyarrow.int32(), nullable=False),
+        pyarrow.field("scheduled", pyarrow.int64(), nullable=False),
+        pyarrow.field("sent", pyarrow.int64()),
+        pyarrow.field("answered", pyarrow.int64()),
+        pyarrow.field("records", pyarrow.int32(), nullable=False),
+        pyarrow.field("bytes", pyarrow.int64(), nullable=False),
+        pyarrow.field("acks", pyarrow.int16()),
+        pyarrow.field("error", pyarrow.string()),
+        pyarrow.field("leader", pyarrow.int32()),
+        pyarrow.field("offset", pyarrow.int64()),
+        pyarrow.field("first_sequence", pyarrow.int64()),
+        pyarrow.field("retries", pyarrow.int32(), nullable=False),
+    ]
+)
+DDL = ", ".join(
+    f"{field.name} {({'int64': 'bigint', 'int32': 'int', 'int16': 'smallint', 'string': 'string'})[str(field.type)]}"
+    for field in SCHEMA
+)
+"""The same columns for Spark."""
+
+
+class ResultFiles:
+    """The files of one task in the directory of the results."""
+
+    def __init__(self, directory: Path, task: int) -> None:
+        self._directory = directory
+        self._task = task
+        self._files = 0
+
+    def write(self, operations: Sequence[Operation], clients: Sequence[str]) -> None:
+        """Writes a file with these operations. `clients`: names by the lower 20 bits of a client's number."""
+        if not operations:
+            return
+        name = f"task-{self._task:04}-{self._files:06}.parquet"
+        partial = self._directory / f".{name}.partial"
+        pyarrow.parquet.write_table(table_of(operations, clients, self._task), partial, compression="zstd")
+        os.rename(partial, self._directory / name)
+        self._files += 1
+
+
+CLIENT_BITS = 20
+"""A client's number is the task's number, then this many bits for the client's place in the task. A stamp has 32 bits for both."""
+
+
+def table_of(operations: Sequence[Operation], clients: Sequence[str], task: int) -> pyarrow.Table:
+    """The rows of these operations."""
+    place = (1 << CLIENT_BITS) - 1
+    columns = {
+        "request": _numbers("q", [operation.request for operation in operations]),
+        "op": _words([operation.op for operation in operations]),
+        "client": _words([clients[operation.client & place] for operation in operations]),
+        "producer": _numbers("q", [operation.client for operation in operations]),
+        "task": pyarrow.repeat(pyarrow.scalar(task, pyarrow.int32()), len(operations)),
+        "topic": _words([operation.topic for operation in operations]),
+        "partition": _numbers("i", [operation.partition for operation in operations]),
+        "scheduled": _numbers("q", [operation.scheduled for operation in operations]),
+        "sent": _known([operation.sent or None for operation in operations]),
+        "answered": _known([operation.answered or None for operation in operations]),
+        "records": _numbers("i", [operation.records for operation in operations]),
+        "bytes": _numbers("q", [operation.bytes for operation in operations]),
+        "acks": _known([operation.acks for operation in operations]),
+        "error": _words([operation.error for operation in operations]),
+        "leader": _known([operation.leader if operation.leader >= 0 else None for operation in operations]),
+        "offset": _known([operation.offset if operation.offset >= 0 else None for operation in operations]),
+        "first_sequence": _known(
+            [operation.first_sequence if operation.first_sequence >= 0 else None for operation in operations]
+        ),
+        "retries": _numbers("i", [operation.retries for operation in operations]),
+    }
+    return pyarrow.table(columns).cast(SCHEMA)
+
+
+def _numbers(code: str, values: list[int]) -> pyarrow.Array:
+    return pyarrow.array(memoryview(array(code, values)))
+
+
+def _known(values: list[int | None]) -> pyarrow.Array:
+    return pyarrow.array(values, pyarrow.int64())
+
+
+def _words(values: list[str | None] | list[str]) -> pyarrow.Array:
+    return pyarrow.array(values, pyarrow.string())

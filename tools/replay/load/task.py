@@ -1,0 +1,365 @@
+"""One task of a replay: it gets the rows of its clients in the order of their times, and sends each when it is due.
+
+The calling thread reads the rows from Spark in batches. An event loop in another thread sends them, so Spark delays no operation.
+The task is open loop: an operation leaves when it is due, whether or not the operations before it are answered. When it cannot, it
+leaves late, and its row shows by how much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import uvloop
+
+from protocol.kafka.framing import MalformedRequest
+from tools.replay.load.background import Background
+from tools.replay.load.cluster_view import Address, ClusterView, LoadError
+from tools.replay.load.fetching import FetchingClient, latest_offsets
+from tools.replay.load.frames import COMPRESSION_CODES
+from tools.replay.load.operations import Operation
+from tools.replay.load.pace import Pace
+from tools.replay.load.producing import ProducingClient, new_producer_id
+from tools.replay.load.results import CLIENT_BITS, ResultFiles
+
+COLUMNS = [
+    "time_ns",
+    "request",
+    "op",
+    "client",
+    "topic",
+    "partition",
+    "records",
+    "bytes",
+    "compression",
+    "acks",
+    "min_bytes",
+    "max_wait_ms",
+    "max_bytes",
+    "offset",
+    "behind",
+]
+"""The columns of a trace that a task needs. `topic` is the cluster's topic, and `partition` is never -1."""
+ROWS_AT_ONCE = 1024
+"""Rows that are turned into Python objects at once: about a millisecond, during which the loop's thread has to wait."""
+BATCHES_AHEAD = 4
+"""Batches of ROWS_AT_ONCE rows that wait for the loop."""
+SWITCH_INTERVAL_S = 0.0005
+"""How long Python lets the calling thread run before the loop's thread gets its turn."""
+TURN_NS = 2_000_000
+"""When operations are late, the loop serves its sockets after this time."""
+CLOSE_NS = 300_000
+"""An operation that is due within this time leaves now, because the loop's timers count milliseconds."""
+ROWS_OF_A_FILE = 20_000
+FILE_S = 5.0
+"""A file of results is written after this time, or earlier with ROWS_OF_A_FILE rows."""
+SWEEP_S = 1.0
+"""Time between two looks for operations and connections that wait for too long."""
+UNANSWERED_MAX = 200_000
+"""With this number of unanswered operations, a task waits: an unreachable cluster must not fill its memory."""
+UNANSWERED_MAX_AT_ONCE = 2_000
+"""The same number for a replay as fast as possible."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """What a task must know."""
+
+    run: int
+    """The number of the replay, 32 bits, which the stamp of each record has."""
+    bootstrap: tuple[Address, ...]
+    topics: tuple[str, ...]
+    pace: Pace | None
+    """None: as fast as possible."""
+    answer_timeout_s: float
+    results: str
+    """The directory for the files of `tools.replay.load.results`."""
+    client_names: str = ""
+    """Put before each client id."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Running totals of a task. They count operations, unless they say otherwise."""
+
+    sent: int = 0
+    acknowledged: int = 0
+    """Produces that succeeded."""
+    failed: int = 0
+    received: int = 0
+    """Records that fetches returned."""
+    unanswered: int = 0
+    late_ns: int = 0
+    """How late the last operation left."""
+    bytes: int = 0
+    """Size of the record batches that were acknowledged or received."""
+    started_ns: int = 0
+    """The replay's start, in nanoseconds since 1970 UTC; 0: it has not started."""
+
+
+@dataclass(slots=True)
+class _Client:
+    number: int
+    producing: ProducingClient | None = None
+    fetching: FetchingClient | None = None
+    request: list[Operation] = field(default_factory=list)
+
+
+class LoadTask:
+    """Call `open`, `start`, `feed` for all rows, `finish`. `now_ns`: the replay's common clock."""
+
+    def __init__(self, plan: LoadPlan, task: int, now_ns: Callable[[], int]) -> None:
+        self.progress = Progress()
+        self._plan = plan
+        self._task = task
+        self._now = now_ns
+        self._view = ClusterView(plan.bootstrap, plan.topics)
+        self._clients: dict[str, _Client] = {}
+        self._names: list[str] = []
+        self._finished: list[Operation] = []
+        self._written_at = time.monotonic()
+        self._files = ResultFiles(Path(plan.results), task)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="results")
+        self._writes: list[Future[None]] = []
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="load", daemon=True)
+        self._rows: asyncio.Queue[list[Any] | None] = asyncio.Queue()
+        self._room = threading.Semaphore(BATCHES_AHEAD)
+        self._is_below = asyncio.Event()
+        self._awaited = 0
+        self._unanswered = 0
+        self._unanswered_max = UNANSWERED_MAX if plan.pace is not None else UNANSWERED_MAX_AT_ONCE
+        self._stopping = False
+        self._running: Future[None] | None = None
+
+    def open(self) -> None:
+        """Connects to the cluster. Raises LoadError."""
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._warm_up(), self._loop).result()
+
+    def start(self, start_ns: int) -> None:
+        """The replay's time 0, in ns since 1970 by the common clock."""
+        gc.collect()
+        gc.freeze()
+        gc.disable()  # a collection of the oldest generation takes longer than an operation may be late
+        self._running = asyncio.run_coroutine_threadsafe(self._run(start_ns), self._loop)
+
+    def feed(self, batch: pyarrow.RecordBatch) -> bool:
+        """Takes rows with `COLUMNS`, in the order of their times. Waits while too many rows are ahead.
+
+        Returns False if the task takes no more rows. Raises what went wrong in the loop.
+        """
+        for at in range(0, batch.num_rows, ROWS_AT_ONCE):
+            part = batch.slice(at, ROWS_AT_ONCE)
+            columns = [part.column(name).to_pylist() for name in COLUMNS]
+            while not self._room.acquire(timeout=0.5):
+                self._raise_failure()
+                if self._stopping:
+                    return False
+            if self._stopping:
+                return False
+            times = part.column("time_ns").to_numpy()
+            due = self._plan.pace.due_ns(times).tolist() if self._plan.pace is not None else [None] * part.num_rows
+            rows = list(zip(due, *columns, strict=True))
+            self._loop.call_soon_threadsafe(self._rows.put_nowait, rows)
+        return True
+
+    def stop(self) -> None:
+        """Sends nothing more. Can be called from any thread, also after `finish`."""
+        self._stopping = True
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._is_below.set)
+            self._loop.call_soon_threadsafe(self._rows.put_nowait, None)
+
+    def finish(self) -> Progress:
+        """Waits for the answers and writes the last rows. Raises what went wrong."""
+        self._loop.call_soon_threadsafe(self._rows.put_nowait, None)
+        try:
+            if self._running is not None:
+                self._running.result()
+            for write in self._writes:
+                write.result()
+        finally:
+            gc.enable()
+            gc.unfreeze()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+            self._writer.shutdown()
+        return self.progress
+
+    def _raise_failure(self) -> None:
+        if self._running is not None and self._running.done():
+            self._running.result()
+
+    async def _warm_up(self) -> None:
+        """Asks each question once that clients ask at their start, so that the code for it is loaded when the first operation is due."""
+        await self._view.start()
+        await new_producer_id(self._view)
+        topic = self._plan.topics[0]
+        address = self._view.address(self._view.leader((topic, 0)))
+        if address is not None:
+            with contextlib.suppress(OSError, MalformedRequest):
+                await latest_offsets(self._view, address, [(topic, 0)])
+
+    # -- in the loop ----------------------------------------------------------------------------------------------------
+
+    async def _run(self, start_ns: int) -> None:
+        self.progress.started_ns = start_ns
+        self._background = Background()
+        self._background.start(self._sweep())
+        work = asyncio.ensure_future(self._send_and_wait(start_ns))
+        try:
+            await asyncio.wait([work, self._background.failed], return_when=asyncio.FIRST_COMPLETED)
+            if self._background.failed.done():
+                self._background.failed.result()
+            await work
+        finally:
+            work.cancel()
+            self._background.cancel()
+            for client in self._clients.values():
+                for each in (client.producing, client.fetching):
+                    if each is not None:
+                        each.give_up()
+            self._view.close()
+            self._write()
+
+    async def _send_and_wait(self, start_ns: int) -> None:
+        await self._send_all(start_ns)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._plan.answer_timeout_s):
+                await self._until_unanswered_below(1)
+
+    async def _send_all(self, start_ns: int) -> None:
+        turn_began = self._now()
+        request: list[Any] = []
+        while (rows := await self._rows.get()) is not None and not self._stopping:
+            self._room.release()
+            for row in rows:
+                # Rows of one request follow each other; they leave together.
+                if request and (row[2] != request[0][2] or row[4] != request[0][4]):
+                    if not await self._send_when_due(request, start_ns):
+                        return
+                    request = []
+                    if self._now() - turn_began > TURN_NS:
+                        await asyncio.sleep(0)
+                        turn_began = self._now()
+                request.append(row)
+        if request:
+            await self._send_when_due(request, start_ns)
+
+    async def _send_when_due(self, rows: Sequence[Any], start_ns: int) -> bool:
+        """Returns False if nothing more is to be sent."""
+        due = rows[0][0]
+        scheduled = 0 if due is None else start_ns + due
+        while True:
+            await self._until_unanswered_below(self._unanswered_max)
+            if self._stopping:
+                return False
+            left = scheduled - self._now()
+            if left <= CLOSE_NS:
+                break
+            await asyncio.sleep(min(left / 1e9, 0.2))
+        scheduled = scheduled or self._now()
+        operations = [self._operation(row, scheduled) for row in rows]
+        client = self._client(rows[0][4])
+        self._unanswered += len(operations)
+        self.progress.sent += len(operations)
+        self.progress.unanswered = self._unanswered
+        self.progress.late_ns = max(self._now() - scheduled, 0)
+        for operation in operations:
+            operation.client = client.number
+        if operations[0].op == "produce":
+            if client.producing is None:
+                client.producing = self._new_producer(rows[0][4], client.number)
+            for operation in operations:
+                client.producing.add(operation)
+            client.producing.flush()
+        else:
+            if client.fetching is None:
+                client.fetching = self._new_fetcher(rows[0][4])
+            client.fetching.add(operations)
+        return True
+
+    async def _until_unanswered_below(self, limit: int) -> None:
+        while self._unanswered >= limit and not (self._stopping and limit > 1):
+            self._awaited = limit
+            self._is_below.clear()
+            await self._is_below.wait()
+
+    def _operation(self, row: Any, scheduled: int) -> Operation:
+        _, _, request, op, _, topic, partition, records, size, compression, acks, *of_fetch = row
+        operation = Operation(op, request, 0, topic, partition, records, size, scheduled)
+        if op == "produce":
+            operation.acks = acks
+            operation.compression = COMPRESSION_CODES[compression]
+        else:
+            operation.min_bytes, operation.max_wait_ms, operation.max_bytes = of_fetch[:3]
+            operation.recorded_offset, operation.behind = of_fetch[3:]
+        return operation
+
+    def _client(self, name: str) -> _Client:
+        client = self._clients.get(name)
+        if client is None:
+            if len(self._names) >> CLIENT_BITS:
+                raise LoadError(
+                    f"a task has more than {1 << CLIENT_BITS:,} clients; use more --tasks, or fewer --clients"
+                )
+            client = self._clients[name] = _Client(self._task << CLIENT_BITS | len(self._names))
+            self._names.append(name)
+        return client
+
+    def _new_producer(self, name: str, number: int) -> ProducingClient:
+        plan = self._plan
+        timeout_ns = int(plan.answer_timeout_s * 1e9)
+        return ProducingClient(
+            plan.client_names + name, number, plan.run, self._view, self._background, self._now, timeout_ns, self._done
+        )
+
+    def _new_fetcher(self, name: str) -> FetchingClient:
+        plan = self._plan
+        timeout_ns = int(plan.answer_timeout_s * 1e9)
+        return FetchingClient(plan.client_names + name, self._view, self._background, self._now, timeout_ns, self._done)
+
+    def _done(self, operation: Operation) -> None:
+        self._unanswered -= 1
+        progress = self.progress
+        progress.unanswered = self._unanswered
+        if operation.error is not None:
+            progress.failed += 1
+        elif operation.op == "produce":
+            progress.acknowledged += 1
+            progress.bytes += operation.bytes
+        else:
+            progress.received += operation.records
+            progress.bytes += operation.bytes
+        self._finished.append(operation)
+        if len(self._finished) >= ROWS_OF_A_FILE or time.monotonic() - self._written_at > FILE_S:
+            self._write()
+        if self._unanswered < self._awaited:
+            self._is_below.set()
+
+    def _write(self) -> None:
+        finished, self._finished = self._finished, []
+        self._written_at = time.monotonic()
+        self._writes = [write for write in self._writes if not write.done() or write.exception() is not None]
+        self._writes.append(self._writer.submit(self._files.write, finished, self._names))
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            for client in self._clients.values():
+                for each in (client.producing, client.fetching):
+                    if each is not None:
+                        each.expire()

@@ -1,0 +1,227 @@
+"""What must hold for a run or a comparison, as CI reads it: JUnit XML and Markdown (RPL-3)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from tools.private_files import write_anew
+from tools.replay.pages import files
+from tools.replay.pages.run_charts import fault_name
+from tools.replay.pages.units import count, digits, milliseconds, percent, quantity, scaled, seconds
+from tools.replay.pages.words import evidence_rows, is_incomplete, longest_outage
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One criterion. `problem`: what is wrong, or None; `skipped`: why it was not checked, or None."""
+
+    name: str
+    problem: str | None = None
+    evidence: Sequence[Mapping[str, Any]] = ()
+    skipped: str | None = None
+
+
+DELIVERY = {
+    "lost": "acknowledged records are not in the log",
+    "duplicated": "records are in the log more than once",
+    "reordered": "records are behind a later record of their producer",
+    "corrupted": "records have another content than was sent",
+    "unseen": "acknowledged records could not be read back",
+    "elsewhere": "batches have another offset than was acknowledged",
+}
+"""Count in the verdict -> what it counts, in words."""
+EVIDENCE = {"unseen": "unread"}
+"""Count in the verdict -> key of its evidence, where it has another name."""
+NOT_READ = "the records were not read back"
+
+
+def run_checks(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> list[Check]:
+    """Delivery, then errors, then operations that were not done."""
+    checks = []
+    for name, words in DELIVERY.items():
+        if verdict is None:
+            checks.append(Check(name, skipped=NOT_READ))
+        elif verdict[name]:
+            evidence = verdict["evidence"].get(EVIDENCE.get(name, name), ())
+            checks.append(Check(name, f"{count(verdict[name])} {words}", evidence))
+        else:
+            checks.append(Check(name))
+    totals = analysis["totals"]
+    failed = totals["produce"]["failed"] + totals["fetch"]["failed"]
+    most = f", most of them with: {analysis['errors'][0]['error']}" if analysis["errors"] else ""
+    not_done = totals["not_done"]
+    return [
+        *checks,
+        Check(
+            "errors",
+            f"{count(failed)} operations failed{most}" if failed else None,
+            analysis["errors"] if failed else (),
+        ),
+        Check(
+            "not done",
+            f"{count(not_done)} operations were not done" if not_done else None,
+            [task for task in analysis["tasks"] if is_incomplete(task)] if not_done else (),
+        ),
+        Check("whole", analysis.get("problem") or None),
+    ]
+
+
+def undelivered(verdict: Mapping[str, Any] | None) -> list[str]:
+    """The counts of a verdict that are not zero, in words."""
+    return [f"{count(verdict[name])} {name}" for name in DELIVERY if verdict.get(name)] if verdict else []
+
+
+def delivery_words(verdict: Mapping[str, Any] | None) -> str:
+    if not verdict:
+        return NOT_READ
+    return f"{', '.join(undelivered(verdict)) or '0 lost'} of {count(verdict['acknowledged'])} acknowledged records"
+
+
+def comparison_checks(comparison: Mapping[str, Any]) -> list[Check]:
+    """Each run delivered; no row is worse beyond noise."""
+    delivered = [
+        Check(f"{letter} delivered", ", ".join(undelivered(verdict)) or None, skipped=None if verdict else NOT_READ)
+        for letter, verdict in zip("AB", comparison["verdicts"], strict=True)
+    ]
+    return delivered + [
+        Check(
+            row["metric"],
+            f"{quantity(row['a'], row['unit'])} became {quantity(row['b'], row['unit'])} ({percent(row['change'])})"
+            if row["worse"]
+            else None,
+        )
+        for row in comparison["rows"]
+    ]
+
+
+def junit(suite: str, checks: Sequence[Check], took_s: float | None = None) -> str:
+    """JUnit XML with one test case for each check."""
+    counts = {
+        "tests": str(len(checks)),
+        "failures": str(sum(check.problem is not None for check in checks)),
+        "skipped": str(sum(check.skipped is not None for check in checks)),
+        "errors": "0",
+    }
+    time = {} if took_s is None else {"time": f"{took_s:.3f}"}
+    top = ElementTree.Element("testsuites")
+    inner = ElementTree.SubElement(top, "testsuite", {"name": _xml(suite), **counts, **time})
+    for check in checks:
+        case = ElementTree.SubElement(inner, "testcase", {"classname": _xml(suite), "name": _xml(check.name)})
+        if check.problem is not None:
+            failure = ElementTree.SubElement(case, "failure", {"message": _xml(check.problem)})
+            failure.text = _xml(
+                "\n".join(", ".join(f"{name} {value}" for name, value in row.items()) for row in check.evidence)
+            )
+        elif check.skipped is not None:
+            ElementTree.SubElement(case, "skipped", {"message": _xml(check.skipped)})
+    ElementTree.indent(top)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(top, encoding="unicode") + "\n"
+
+
+def _xml(text: str) -> str:
+    """Without the characters that XML cannot say."""
+    return re.sub("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
+
+
+def _markdown(value: Any) -> str:
+    """Text from outside as Markdown: on one line, and neither markup nor HTML."""
+    one_line = " ".join(str(value).split())
+    return re.sub(
+        r"([\\`*_{}\[\]|#~])", r"\\\1", one_line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    )
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    lines = [header, ["---"] * len(header), *([_markdown(value) for value in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def run_markdown(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> str:
+    checks = run_checks(analysis, verdict)
+    totals, produced = analysis["totals"], analysis["latency_ms"]["produce"]["scheduled"] or {}
+    worst = longest_outage(analysis)
+    figures = [
+        ("acknowledged records", count(totals["produce"]["records"])),
+        (
+            "throughput",
+            f"{scaled(totals['produce']['bytes_per_second'], 'B/s')}, {digits(totals['produce']['records_per_second'])} records/s",
+        ),
+        (
+            "latency of produce, 50 % / 99 % / max",
+            " / ".join(milliseconds(produced.get(name)) for name in ("p50", "p99", "max")),
+        ),
+        (
+            "longest outage",
+            "none" if worst is None else f"{seconds(worst['seconds'])} ({worst['topic']}-{worst['partition']})",
+        ),
+        ("lateness, 99 %", milliseconds((analysis["lateness_ms"] or {}).get("p99"))),
+    ]
+    faults = [
+        (fault_name(fault), seconds(fault["second"]), seconds(fault["outage_s"]), count(fault["delayed"]))
+        for fault in analysis["faults"]
+    ]
+    return (
+        f"## {_heading(checks, 'replay')}\n\n"
+        + _checks_table(checks)
+        + "\n"
+        + markdown_table(("figure", "value"), figures)
+        + ("\n" + markdown_table(("fault", "at", "outage", "records delayed"), faults) if faults else "")
+        + "".join(_evidence(check) for check in checks)
+    )
+
+
+def comparison_markdown(comparison: Mapping[str, Any]) -> str:
+    checks, (a, b) = comparison_checks(comparison), comparison["runs"]
+    rows = [
+        (
+            row["metric"],
+            quantity(row["a"], row["unit"]),
+            quantity(row["b"], row["unit"]),
+            percent(row["change"]),
+            "worse" if row["worse"] else "better" if row["differs"] else "no difference beyond noise",
+        )
+        for row in comparison["rows"]
+    ]
+    names = f"A: {_markdown(a['name'])}, B: {_markdown(b['name'])}\n\n"
+    return f"## {_heading(checks, 'comparison')}\n\n{names}" + markdown_table(("metric", "A", "B", "change", ""), rows)
+
+
+def _heading(checks: Sequence[Check], what: str) -> str:
+    wrong = [check.name for check in checks if check.problem is not None]
+    if wrong:
+        return f"❌ {what}: {_markdown(', '.join(wrong))}"
+    return f"⚠️ {what}: {NOT_READ}" if any(check.skipped for check in checks) else f"✅ {what}: all checks passed"
+
+
+def _checks_table(checks: Sequence[Check]) -> str:
+    rows = [
+        (check.name, check.problem or (f"not checked: {check.skipped}" if check.skipped else "passed"))
+        for check in checks
+    ]
+    return markdown_table(("check", "result"), rows)
+
+
+def _evidence(check: Check) -> str:
+    if check.problem is None or not check.evidence:
+        return ""
+    header, rows = evidence_rows(check.evidence)
+    return f"\n### {_markdown(check.name)}\n\n{markdown_table([_markdown(name) for name in header], rows)}"
+
+
+def write_run_checks(directory: Path) -> None:
+    """Writes junit.xml and summary.md of a run. Raises TraceError for a directory that is no analysed run."""
+    analysis, verdict = files.read_analysis(directory), files.read_verdict(directory)
+    write_anew(directory / "junit.xml", junit("ottla.replay", run_checks(analysis, verdict), analysis["seconds"]))
+    write_anew(directory / "summary.md", run_markdown(analysis, verdict))
+
+
+def write_comparison_checks(directory: Path) -> None:
+    """Writes junit.xml and summary.md of a comparison. Raises TraceError for a directory without one."""
+    comparison = files.read_comparison(directory)
+    write_anew(directory / "junit.xml", junit("ottla.replay.compare", comparison_checks(comparison)))
+    write_anew(directory / "summary.md", comparison_markdown(comparison))

@@ -1,0 +1,306 @@
+"""The page of one run (RPL-3): the verdict, the key figures, charts, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path, PurePath
+from typing import Any
+
+from tools.private_files import write_anew
+from tools.replay.pages import files
+from tools.replay.pages.checks import DELIVERY, NOT_READ, Check, run_checks, undelivered
+from tools.replay.pages.markup import Markup, banner, figure, folded, page, section, table, tiles
+from tools.replay.pages.run_charts import charts_of, partition_name
+from tools.replay.pages.units import NONE, count, digits, milliseconds, moment, scaled, seconds
+from tools.replay.pages.words import evidence_rows, fault_sentence, is_incomplete, longest_outage
+
+HALF = {"distribution", "lateness", "by_broker", "by_partition", "ramp", "ramp-latency"}
+"""Charts that stand side by side where there is room."""
+PARTITIONS_SHOWN = 6
+"""In a fault's row."""
+HALF_PX = 420
+"""Bars that need more height than this have the whole width."""
+
+
+def write_run_page(output_directory: Path) -> None:
+    """Writes `report.html`. Raises TraceError if the directory is not that of a run that was analysed."""
+    content = run_page(
+        files.read_plan(output_directory), files.read_analysis(output_directory), files.read_verdict(output_directory)
+    )
+    write_anew(output_directory / "report.html", content)
+
+
+def run_page(plan: Mapping[str, Any], analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> str:
+    """The page. `verdict`: None if the records were not read back."""
+    charts = charts_of(analysis)
+    has_many_bars = any(chart.kind == "bars" and chart.height_px > HALF_PX for chart in charts)
+    content = [
+        verdict_banner(analysis, verdict),
+        key_figures(analysis, verdict),
+        *(figure(chart, chart.id not in HALF or (has_many_bars and chart.kind == "bars")) for chart in charts),
+        *tables(analysis),
+    ]
+    return page(f"Replay of {trace_name(plan)}", subtitle(plan, analysis), content, charts)
+
+
+def trace_name(plan: Mapping[str, Any]) -> str:
+    """Without its directory: a page can be given away."""
+    return PurePath(plan["trace"]).name or str(plan["trace"])
+
+
+def subtitle(plan: Mapping[str, Any], analysis: Mapping[str, Any]) -> str:
+    began = datetime.fromtimestamp(analysis["began_ns"] / 1e9, UTC)
+    return (
+        f"{began:%Y-%m-%d %H:%M} UTC · {moment(analysis['seconds'])} · {speeds(plan['speeds'])} · "
+        f"{count(len(analysis['tasks']))} tasks · {plan['bootstrap_servers']}"
+    )
+
+
+def speeds(values: Sequence[float]) -> str:
+    if not values:
+        return "as fast as possible"
+    if len(values) == 1:
+        return f"speed {values[0]:g}×"
+    return f"speeds {values[0]:g}× to {values[-1]:g}×"
+
+
+def verdict_banner(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> Markup:
+    """Red: the cluster did not deliver what it acknowledged. Yellow: something else is wrong."""
+    checks = run_checks(analysis, verdict)
+    wrong = [check for check in checks if check.problem is not None]
+    failed = [check for check in wrong if check.name in DELIVERY]
+    others = [sentence(check) for check in wrong if check.name not in DELIVERY]
+    costs = [fault_sentence(fault) for fault in analysis["faults"]]
+    if verdict is not None and failed:
+        return banner(
+            "bad",
+            ", ".join(dict.fromkeys([f"{count(verdict['lost'])} lost", *undelivered(verdict)])),
+            [*(sentence(check) for check in wrong), *costs],
+            evidence(failed),
+        )
+    if verdict is None:
+        return banner("warning", f"Not known whether anything was lost: {NOT_READ}", [*others, *costs])
+    if not verdict["acknowledged"]:
+        return banner(
+            "bad" if analysis["totals"]["produce"]["operations"] else "warning", "Nothing was acknowledged", others
+        )
+    whole = f"All {count(verdict['acknowledged'])} acknowledged records were read back: once, in order and intact."
+    words = "0 lost, but not all went well" if others else "0 lost"
+    return banner("warning" if others else "good", words, [*others, whole, *costs])
+
+
+def sentence(check: Check) -> str:
+    problem = str(check.problem)
+    return f"{problem[:1].upper()}{problem[1:]}."
+
+
+def evidence(checks: Sequence[Check]) -> Markup | None:
+    found = [check for check in checks if check.evidence]
+    return Markup(
+        "".join(
+            folded(f"Evidence: {check.name}", table(*evidence_rows(check.evidence)), is_open=True).html
+            for check in found
+        )
+    )
+
+
+def key_figures(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> Markup:
+    totals, latencies, late = analysis["totals"], analysis["latency_ms"], analysis["lateness_ms"] or {}
+    produce, fetch, worst = totals["produce"], totals["fetch"], longest_outage(analysis)
+    produced, fetched = latencies["produce"]["scheduled"] or {}, latencies["fetch"]["scheduled"] or {}
+    failed = produce["failed"] + fetch["failed"]
+    return tiles(
+        [
+            (
+                "Lost",
+                NONE if verdict is None else count(verdict["lost"]),
+                NOT_READ if verdict is None else f"of {count(verdict['acknowledged'])} acknowledged records",
+            ),
+            (
+                "Longest outage",
+                "none" if worst is None else seconds(worst["seconds"]),
+                "no partition for 0.1 s or longer"
+                if worst is None
+                else f"{partition_name(worst)}, at {moment(worst['from_second'])}",
+            ),
+            (
+                "Produced",
+                scaled(produce["bytes_per_second"], "B/s"),
+                f"{digits(produce['records_per_second'])} records/s, {digits(produce['per_second'])} operations/s acknowledged",
+            ),
+            (
+                "Latency of produce, 99 %",
+                milliseconds(produced.get("p99")),
+                f"median {milliseconds(produced.get('p50'))}, slowest {milliseconds(produced.get('max'))}",
+            ),
+            (
+                "Fetched",
+                scaled(fetch["bytes_per_second"], "B/s"),
+                f"{digits(fetch['records_per_second'])} records/s",
+            ),
+            (
+                "Latency of fetch, 99 %",
+                milliseconds(fetched.get("p99")),
+                f"median {milliseconds(fetched.get('p50'))}, with the wait that the fetch asked for",
+            ),
+            (
+                "Failed or not done",
+                count(failed + totals["not_done"]),
+                f"{count(failed)} failed, {count(totals['not_done'])} not done",
+            ),
+            (
+                "Lateness, 99 %",
+                milliseconds(late.get("p99")),
+                f"how late operations left; most {milliseconds(late.get('max'))}",
+            ),
+        ]
+    )
+
+
+def tables(analysis: Mapping[str, Any]) -> Iterator[Markup]:
+    if analysis["faults"]:
+        yield section("Faults and what they cost", "", fault_table(analysis["faults"]))
+    if analysis["errors"]:
+        yield section("Errors", "By kind, with the seconds of the first and the last.", error_table(analysis["errors"]))
+    if analysis["outages"]:
+        words = "The 100 longest. Delayed: operations that were due in the outage."
+        yield section("Outages", words, outage_table(analysis["outages"]))
+    yield section("Latency", "In percentiles, from the scheduled time and from the sent time.", latency_table(analysis))
+    yield section(
+        "Where the load went",
+        "",
+        *(
+            folded(title, load_table(analysis[f"by_{name}"], name))
+            for title, name in (
+                ("Topics", "topic"),
+                ("Brokers", "broker"),
+                ("Partitions", "partition"),
+                ("Clients, the 50 with the most bytes", "client"),
+            )
+        ),
+    )
+    yield section(
+        "Tasks of the generator",
+        "Their clocks are compared with the driver's; all times are the driver's.",
+        task_table(analysis["tasks"]),
+    )
+
+
+def error_table(errors: Sequence[Mapping[str, Any]]) -> Markup:
+    return table(
+        ("error", "op", "operations", "first", "last"),
+        [
+            (row["error"], row["op"], count(row["operations"]), moment(row["first_second"]), moment(row["last_second"]))
+            for row in errors
+        ],
+    )
+
+
+def outage_table(outages: Sequence[Mapping[str, Any]]) -> Markup:
+    return table(
+        ("partition", "from", "to", "lasted", "operations delayed"),
+        [
+            (
+                partition_name(row),
+                moment(row["from_second"]),
+                moment(row["to_second"]),
+                seconds(row["seconds"]),
+                count(row["delayed"]),
+            )
+            for row in outages
+        ],
+    )
+
+
+def task_table(tasks: Sequence[Mapping[str, Any]]) -> Markup:
+    return table(
+        ("task", "operations", "done", "last at", "clock offset", "uncertainty"),
+        [
+            (
+                count(task["task"]),
+                count(task["expected"]),
+                count(task["done"]),
+                moment(task["last_second"]),
+                milliseconds(task["clock_offset_ms"]),
+                milliseconds(task["clock_uncertainty_ms"]),
+            )
+            for task in tasks
+        ],
+        marked=[at for at, task in enumerate(tasks) if is_incomplete(task)],
+    )
+
+
+def fault_table(faults: Sequence[Mapping[str, Any]]) -> Markup:
+    header = ("", "fault", "broker", "at", "longest outage", "partitions out", "records delayed", "normal after", "")
+    return table(
+        header,
+        [
+            (
+                str(number),
+                f"{fault['verb']} {fault['role']}",
+                NONE if fault["broker"] is None else str(fault["broker"]),
+                moment(fault["second"]),
+                seconds(fault["outage_s"]),
+                partitions_out(fault["outages"]),
+                count(fault["delayed"]),
+                seconds(fault["normal_after_s"]),
+                fault["error"] or "",
+            )
+            for number, fault in enumerate(faults, start=1)
+        ],
+        marked=[at for at, fault in enumerate(faults) if fault["error"]],
+    )
+
+
+def partitions_out(outages: Sequence[Mapping[str, Any]]) -> str:
+    """The first few, with how long; `led`: by the broker that the fault hit."""
+    names = [
+        f"{partition_name(one)} {seconds(one['seconds'])}{' (led)' if one['led'] else ''}"
+        for one in outages
+        if one["seconds"]
+    ]
+    more = [f"{len(names) - PARTITIONS_SHOWN} more"] if len(names) > PARTITIONS_SHOWN else []
+    return ", ".join(names[:PARTITIONS_SHOWN] + more)
+
+
+PERCENTILES = {
+    "p50": "50 %",
+    "p90": "90 %",
+    "p95": "95 %",
+    "p99": "99 %",
+    "p999": "99.9 %",
+    "p9999": "99.99 %",
+    "max": "slowest",
+}
+
+
+def latency_table(analysis: Mapping[str, Any]) -> Markup:
+    shown = [
+        (f"{op}, from {start}", analysis["latency_ms"][op][start])
+        for op in ("produce", "fetch")
+        for start in ("scheduled", "sent")
+    ]
+    shown.append(("lateness: sent after scheduled", analysis["lateness_ms"]))
+    rows = [(name, *(milliseconds(found[key]) for key in PERCENTILES)) for name, found in shown if found is not None]
+    return table(("", *PERCENTILES.values()), rows)
+
+
+def load_table(rows: Sequence[Mapping[str, Any]], name: str) -> Markup:
+    header = (name, "op", "operations", "failed", "records", "bytes", "median", "99 %")
+    return table(
+        header,
+        [
+            (
+                partition_name(row) if name == "partition" else str(row[name]),
+                row["op"],
+                count(row["operations"]),
+                count(row["failed"]),
+                count(row["records"]),
+                scaled(row["bytes"], "B"),
+                milliseconds(row["p50_ms"]),
+                milliseconds(row["p99_ms"]),
+            )
+            for row in rows
+        ],
+    )

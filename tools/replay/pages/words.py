@@ -1,0 +1,60 @@
+"""Sentences and rows about a run, which HTML and Markdown share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tools.replay.pages.units import count, moment, seconds
+
+DONE = {
+    "kill": "was killed",
+    "stop": "was stopped",
+    "start": "was started",
+    "restart": "was restarted",
+    "pause": "was paused",
+    "resume": "was resumed",
+}
+
+
+def longest_outage(analysis: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    return max(analysis["outages"], key=lambda outage: float(outage["seconds"]), default=None)
+
+
+def fault_sentence(fault: Mapping[str, Any]) -> str:
+    """What was done to whom, and what it cost."""
+    role, broker = fault["role"], fault["broker"]
+    hint = f" ({role})" if " of " in role else ""
+    victim = f"the {role}" if broker is None else f"broker {broker}{hint}"
+    at = moment(fault["second"])
+    if fault["error"]:
+        return f"At {at}, “{fault['verb']} {role}” could not be done: {fault['error']}."
+    done = f"At {at}, {victim} {DONE.get(fault['verb'], fault['verb'])}"
+    if not fault["outage_s"]:
+        return f"{done}."
+    cost = f"{done}: no writes for at most {seconds(fault['outage_s'])}, {count(fault['delayed'])} records delayed"
+    if fault["normal_after_s"] is None:
+        return f"{cost}."
+    return f"{cost}, normal again after {seconds(fault['normal_after_s'])}."
+
+
+def is_incomplete(task: Mapping[str, Any]) -> bool:
+    """Whether operations of a task were not done; a task that was lost does not say how many it had."""
+    return task["expected"] is None or bool(task["done"] < task["expected"])
+
+
+def evidence_rows(evidence: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a table of evidence."""
+    header = list(dict.fromkeys(name for row in evidence for name in row))
+    return [name.replace("_", " ") for name in header], [[_plain(row.get(name)) for name in header] for row in evidence]
+
+
+def _plain(value: Any) -> str:
+    """A place is `topic-partition@offset`; several stand side by side."""
+    if isinstance(value, list):
+        return ", ".join(_plain(one) for one in value)
+    if isinstance(value, Mapping):
+        if {"topic", "partition", "offset"} <= value.keys():
+            return f"{value['topic']}-{value['partition']}@{value['offset']}"
+        return ", ".join(f"{name} {one}" for name, one in value.items())
+    return "–" if value is None else str(value)

@@ -1,0 +1,1 @@
+"""Records the load of a running cluster into a trace: `ottla replay record` (RPL-5)."""

@@ -1,0 +1,354 @@
+"""`ottla replay run`: the options, and what is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tools.numbers import FloatRange, IntRange
+from tools.points_in_time import NoTime, parse_duration_ms
+from tools.replay.failures import guarded
+from tools.replay.parameters import POSITIVE, TopicFor
+
+if TYPE_CHECKING:
+    from tools.replay.run.driver import Options
+
+AS_FAST_AS_POSSIBLE = "max"
+
+
+class Speed(click.ParamType):  # type: ignore[type-arg]
+    """`2`, `0.5x`, or `max`."""
+
+    name = "speed"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | None:
+        if value is None or isinstance(value, float):
+            return value
+        if value == AS_FAST_AS_POSSIBLE:
+            return None
+        return factor(value, param, ctx)
+
+
+class Ramp(click.ParamType):  # type: ignore[type-arg]
+    """`1x..8x/30s`: the speed doubles every 30 s, from 1x to 8x. Becomes the speeds and the seconds of a step."""
+
+    name = "from..to/step"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[list[float], float]:
+        ends, slash, step = value.partition("/")
+        first, dots, last = ends.partition("..")
+        if not slash or not dots:
+            self.fail(f"{value!r} is not FROM..TO/STEP, such as 1x..16x/30s", param, ctx)
+        try:
+            step_s = parse_duration_ms(step) / 1000
+        except NoTime as problem:
+            self.fail(f"{value!r}: {problem}", param, ctx)
+        lowest, highest = factor(first, param, ctx), factor(last, param, ctx)
+        if not lowest < highest or step_s <= 0:
+            self.fail(f"{value!r}: the first speed must be below the last, and a step above 0 s", param, ctx)
+        speeds = [lowest]
+        while speeds[-1] * 2 < highest:
+            speeds.append(speeds[-1] * 2)
+        return [*speeds, highest], step_s
+
+
+def factor(text: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    """`2` or `2x`, above 0."""
+    number = POSITIVE.convert(text.removesuffix("x"), param, ctx)
+    return float(number)
+
+
+class Factor(click.ParamType):  # type: ignore[type-arg]
+    """`2` or `2x`."""
+
+    name = "factor"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        return value if isinstance(value, float) else factor(value, param, ctx)
+
+
+class Count(click.ParamType):  # type: ignore[type-arg]
+    """`10` or `10x`."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return (
+            value if isinstance(value, int) else int(IntRange(1, 10_000).convert(value.removesuffix("x"), param, ctx))
+        )
+
+
+class Master(click.ParamType):  # type: ignore[type-arg]
+    """`local[4]`, or `spark://host:port`."""
+
+    name = "master"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from tools.replay.run.masters import check_master
+
+        try:
+            check_master(value)
+        except ValueError as problem:
+            self.fail(str(problem), param, ctx)
+        return str(value)
+
+
+class Setting(click.ParamType):  # type: ignore[type-arg]
+    """`spark.executor.memory=2g`."""
+
+    name = "key=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        key, equals, _ = value.partition("=")
+        if not equals or not key.startswith("spark."):
+            self.fail(f"{value!r} is not spark.KEY=VALUE", param, ctx)
+        return str(value)
+
+
+def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say what is sent where; `options_of` takes their values."""
+    for option in reversed(
+        (
+            click.option(
+                "--bootstrap-server", help="The cluster. [default: $OTTLA_BOOTSTRAP_SERVER, else ./ottla-cluster]"
+            ),
+            click.option(
+                "--out",
+                type=click.Path(path_type=Path, file_okay=False),
+                default="replay-out",
+                show_default=True,
+                help="Results.",
+            ),
+            click.option(
+                "--speed",
+                type=Speed(),
+                default="1x",
+                show_default=True,
+                help="Speed-up over the trace, such as 0.1x or 10x; `max` sends as fast as possible.",
+            ),
+            click.option(
+                "--ramp", type=Ramp(), help="FROM..TO/STEP: doubles the speed after each step, such as 1x..16x/30s."
+            ),
+            click.option(
+                "--clients", type=Count(), default="1x", show_default=True, help="Each client becomes that many."
+            ),
+            click.option(
+                "--bytes", "size", type=Factor(), default="1x", show_default=True, help="Factor of all sizes."
+            ),
+            click.option(
+                "--map-topic",
+                "mapped",
+                type=TopicFor("A=B"),
+                multiple=True,
+                help="A=B: uses topic B for the trace's A.",
+            ),
+            click.option("--create-topics", is_flag=True, help="Create the topics that do not exist."),
+            click.option(
+                "--replication-factor",
+                type=IntRange(1, 100),
+                help="Of the topics that are created. [default: the brokers' setting]",
+            ),
+            click.option(
+                "--tasks", type=IntRange(1, 4096), default=2, show_default=True, help="Number of Spark tasks."
+            ),
+            click.option(
+                "--answer-timeout",
+                type=FloatRange(min=1),
+                default=60.0,
+                show_default=True,
+                help="Seconds after which an operation without an answer has failed.",
+            ),
+            click.option(
+                "--spark-setting",
+                "spark_settings",
+                type=Setting(),
+                multiple=True,
+                help="Such as spark.executor.memory=2g.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def options_of(
+    trace: Path,
+    bootstrap_server: str | None,
+    out: Path,
+    speed: float | None,
+    ramp: tuple[list[float], float] | None,
+    clients: int,
+    size: float,
+    mapped: Sequence[tuple[str, str]],
+    create_topics: bool,
+    replication_factor: int | None,
+    tasks: int,
+    answer_timeout: float,
+    spark_settings: Sequence[str],
+) -> Options:
+    """Raises NoBootstrapServer."""
+    from tools.admin.bootstrap import find_bootstrap_servers
+    from tools.replay.run.driver import Options
+
+    return Options(
+        trace=trace,
+        bootstrap_servers=find_bootstrap_servers(bootstrap_server),
+        output=out,
+        speeds=ramp[0] if ramp else [] if speed is None else [speed],
+        step_s=ramp[1] if ramp else 0.0,
+        tasks=tasks,
+        clients=clients,
+        bytes=size,
+        topics=dict(mapped),
+        create_topics=create_topics,
+        replication_factor=replication_factor,
+        answer_timeout_s=answer_timeout,
+        spark_settings=spark_settings,
+    )
+
+
+@click.command("run")
+@click.argument("trace", type=click.Path(path_type=Path))
+@load_options
+@click.option("--master", type=Master(), help="Spark's: local[N] or spark://HOST:PORT. [default: local[TASKS]]")
+@click.option(
+    "--control-host",
+    help="This machine's address for the executors. [default: the one that leads to the master]",
+)
+@click.option(
+    "--event-log",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write Spark's event log to this directory, for its history server.",
+)
+@click.option(
+    "--fault",
+    "faults",
+    multiple=True,
+    help="Such as 'kill leader of departures-0 at 20s', 'restart it at 35s'. Needs --dir.",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The run directory of the local cluster that the faults hit.",
+)
+def run(
+    master: str | None,
+    control_host: str | None,
+    event_log: Path | None,
+    faults: Sequence[str],
+    directory: Path | None,
+    bootstrap_server: str | None,
+    **load: Any,
+) -> None:
+    """Replay TRACE against a cluster: each operation leaves at its time, whether or not earlier ones are answered.
+
+    Afterwards the replay reads back everything that was acknowledged. The exit code is 1 if records are lost, duplicated, reordered or
+    corrupt, if a Spark task is lost, or if nothing was acknowledged. Ctrl-C ends the sending; the records sent until then are read back.
+    """
+
+    def work() -> int:
+        from tools.cluster.local_cluster import LocalCluster
+        from tools.faults.script import FaultError, FaultRun, parse_all
+        from tools.replay.interrupts import ignore_from_now
+        from tools.replay.run.conclusion import conclude
+        from tools.replay.run.driver import Replay, say_fault
+        from tools.replay.run.outcome import exit_code, undone_lines
+        from tools.replay.run.plan import ReplayError
+
+        try:
+            scripted = parse_all(faults)
+        except FaultError as problem:
+            raise click.BadParameter(str(problem), param_hint="--fault") from None
+        cluster = None if directory is None else LocalCluster(directory)
+        if scripted and cluster is None:
+            raise click.UsageError("--fault needs --dir, the run directory of the local cluster that it hits")
+        if cluster is not None and not cluster.exists():
+            raise ReplayError(f"{directory} has no cluster; see `ottla cluster start`")
+        servers = cluster.bootstrap_servers if cluster is not None and not bootstrap_server else bootstrap_server
+        options = options_of(bootstrap_server=servers, **load)
+        replay = Replay(replace(options, master=master, control_host=control_host, event_log=event_log))
+        run_of_faults: FaultRun | None = None
+        if cluster is not None and scripted:
+            topics = sorted(set(replay.plan.topics.values()))
+            run_of_faults = FaultRun(cluster, scripted, topics, say_fault, replay.control.clock.now_ns)
+        try:
+            verdict = replay.run(run_of_faults, judges_after_interrupt=True)
+        finally:
+            try:
+                ignore_from_now()
+            finally:  # an interrupt may come first
+                replay.job.stop()
+                if run_of_faults is not None:
+                    run_of_faults.finish()
+        for line in [*conclude(replay.output, verdict), *undone_lines(replay.output)]:
+            click.echo(line)
+        click.echo(f"\nReport   {replay.output.report}\nSummary  {replay.output.summary}")
+        return exit_code(verdict)
+
+    guarded(work)
+
+
+@click.command("report")
+@click.argument("directory", metavar="RUN", type=click.Path(path_type=Path))
+def report(directory: Path) -> None:
+    """Analyse an earlier replay again, and rewrite its summary and its report."""
+    from tools.replay.failures import guarded
+
+    def work() -> int:
+        from tools.replay.run.compare_command import analyse
+        from tools.replay.run.conclusion import conclude
+        from tools.replay.run.outcome import exit_code, read_verdict
+        from tools.replay.run.plan import OutputDirectory
+
+        analyse(directory)
+        output = OutputDirectory(directory)
+        verdict = read_verdict(output)
+        for line in conclude(output, verdict):
+            click.echo(line)
+        click.echo(f"\nReport   {output.report}\nSummary  {output.summary}")
+        return exit_code(verdict)
+
+    guarded(work)
+
+
+@click.command("submit-command")
+@click.argument("trace", type=click.Path(path_type=Path))
+@load_options
+@click.option(
+    "--master", default="yarn", show_default=True, help="Any of Spark's masters, such as k8s://https://HOST:PORT."
+)
+@click.option("--deploy-mode", type=click.Choice(["client", "cluster"]), default="client", show_default=True)
+@click.option(
+    "--archive",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A packed Python environment for the executors, as venv-pack or conda-pack write it.",
+)
+@click.option("--event-log", help="Write Spark's event log to this URI, for its history server.")
+def submit_command(
+    master: str,
+    deploy_mode: str,
+    archive: Path | None,
+    event_log: str | None,
+    bootstrap_server: str | None,
+    **load: Any,
+) -> None:
+    """Write the plan of a replay of TRACE to --out, and print the command that runs it by spark-submit.
+
+    The job watches over itself: it prints its progress and the verdict. --create-topics creates the topics now.
+    """
+
+    def work() -> int:
+        from tools.replay.run.submission import Submission, write_submission
+
+        options = options_of(bootstrap_server=bootstrap_server, **load)
+        click.echo(write_submission(options, Submission(master, deploy_mode, archive, event_log)))
+        return 0
+
+    guarded(work)

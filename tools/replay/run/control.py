@@ -1,0 +1,232 @@
+"""Each task has one connection to the driver: for the common clock, its progress, and the order to stop.
+
+Messages are lines of JSON. A task sends `{"ask": n}` and gets `{"ask": n, "now": ns}`: the driver's time in nanoseconds since 1970 UTC.
+It sends `{"task": t, "progress": {...}}` every INTERVAL_S, and at its end with `"ended": true`. The driver sends `{"stop": true}` once,
+if the tasks must send nothing more.
+
+If a connection closes before its task has ended, the task is lost. Spark then ends all tasks. The driver therefore stops the others,
+which have KILL_TIMEOUT_S to write their rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from typing import Any, Self
+
+from tools.replay.load.task import Progress
+
+PINGS = 20
+"""Questions for the time. The answer with the shortest round trip gives the clock's offset."""
+INTERVAL_S = 0.2
+TIMEOUT_S = 10.0
+"""For the connection, and for an answer about the time."""
+KILL_TIMEOUT_S = 15
+LINE_BYTES_MAX = 64 * 1024
+NAMES = {each.name for each in fields(Progress)}
+
+
+class Clock:
+    """Nanoseconds since 1970 UTC that never jump: the wall clock is read once."""
+
+    def __init__(self, offset_ns: int = 0) -> None:
+        self._base = time.time_ns() - time.perf_counter_ns() + offset_ns
+
+    def now_ns(self) -> int:
+        return self._base + time.perf_counter_ns()
+
+    def shifted(self, by_ns: int) -> Clock:
+        """The clock that is `by_ns` ahead of this one."""
+        clock = Clock.__new__(Clock)
+        clock._base = self._base + by_ns
+        return clock
+
+
+class ControlServer:
+    """Listens for the tasks; keeps the newest totals of each."""
+
+    def __init__(self, host: str = "127.0.0.1", advertised_host: str | None = None) -> None:
+        self.clock = Clock()
+        self.progress: dict[int, Progress] = {}
+        self.is_stopping = False
+        self.lost: dict[int, int] = {}
+        """Task -> when its connection closed before its end, in ns since 1970."""
+        self._tasks: set[_Handler] = set()
+        self._lock = threading.Lock()
+        control = self
+
+        class Handler(_Handler):
+            server_control = control
+
+        class Server(socketserver.ThreadingTCPServer):
+            daemon_threads = True
+            allow_reuse_address = True
+
+        self._server = Server((host, 0), Handler)
+        self.address = f"{advertised_host or host}:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="control", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def stop(self) -> None:
+        """Orders all tasks to send nothing more, also those that connect later."""
+        with self._lock:
+            self.is_stopping = True
+            for task in self._tasks:
+                task.tell({"stop": True})
+
+    def totals(self) -> Progress:
+        """Over all tasks; `late_ns` is the largest, `started_ns` the common start or 0."""
+        known = list(self.progress.values())
+        total = Progress(late_ns=max((each.late_ns for each in known), default=0))
+        for each in known:
+            for name in ("sent", "acknowledged", "failed", "received", "unanswered", "bytes"):
+                setattr(total, name, getattr(total, name) + getattr(each, name))
+            total.started_ns = max(total.started_ns, each.started_ns)
+        return total
+
+    def joined(self, task: _Handler) -> None:
+        with self._lock:
+            self._tasks.add(task)
+            if self.is_stopping:
+                task.tell({"stop": True})
+
+    def left(self, task: _Handler) -> None:
+        with self._lock:
+            self._tasks.discard(task)
+        if task.number is not None and not task.has_ended:
+            self.lost[task.number] = self.clock.now_ns()
+            self.stop()
+
+    def heard(self, task: int, progress: Progress) -> None:
+        self.progress[task] = progress
+
+
+def understood(line: bytes) -> int | tuple[int, Progress, bool]:
+    """A task's line: the number of a question for the time, or (task, progress, whether it has ended).
+
+    Raises ValueError for anything else.
+    """
+    try:
+        message = json.loads(line)
+    except RecursionError:
+        raise ValueError("a nested message") from None
+    match message:
+        case {"ask": int(number)}:
+            return number
+        case {"task": int(task), "progress": dict(totals)}:
+            values: dict[str, Any] = totals
+            if values.keys() == NAMES and all(type(value) is int for value in values.values()):
+                return task, Progress(**values), message.get("ended") is True
+    raise ValueError("no message of a task")
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    server_control: ControlServer
+    number: int | None = None
+    has_ended = False
+
+    def handle(self) -> None:
+        control = self.server_control
+        control.joined(self)
+        try:
+            while line := self.rfile.readline(LINE_BYTES_MAX):
+                said = understood(line)
+                if isinstance(said, int):
+                    self.tell({"ask": said, "now": control.clock.now_ns()})
+                else:
+                    self.number, progress, has_ended = said
+                    self.has_ended |= has_ended
+                    control.heard(self.number, progress)
+        except (OSError, ValueError):
+            return  # the task is lost, or the peer is no task
+        finally:
+            control.left(self)
+
+    def tell(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):
+            self.wfile.write(json.dumps(message).encode() + b"\n")
+
+
+class ControlClient:
+    """A task's connection. `clock` differs from the driver's clock by at most `uncertainty_ns`."""
+
+    def __init__(self, address: str, task: int) -> None:
+        """Measures the clock's offset. Raises OSError if the driver does not answer."""
+        host, _, port = address.rpartition(":")
+        self._task = task
+        self._socket = socket.create_connection((host, int(port)), TIMEOUT_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._lines = self._socket.makefile("rb")
+        self._stopped = False
+        local = Clock()
+        self.offset_ns, self.uncertainty_ns = self._measure(local)
+        self.clock = local.shifted(self.offset_ns)
+        self._ended = threading.Event()
+
+    def watch(self, progress: Callable[[], Progress], stop: Callable[[], None]) -> None:
+        """From now on sends the progress, and calls `stop` when the driver orders it or has ended."""
+        self._socket.settimeout(None)
+        threading.Thread(target=self._report, args=(progress,), name="progress", daemon=True).start()
+        threading.Thread(target=self._listen, args=(stop,), name="orders", daemon=True).start()
+
+    def close(self, progress: Progress | None) -> None:
+        """Sends the last totals; None: the task has failed."""
+        self._ended.set()
+        if progress is not None:
+            with contextlib.suppress(OSError):
+                self._send(progress, ended=True)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _measure(self, local: Clock) -> tuple[int, int]:
+        """(how far the driver's clock is ahead, half of the shortest round trip), as NTP does it."""
+        best = (1 << 62, 0)
+        for number in range(PINGS):
+            begun = local.now_ns()
+            self._socket.sendall(json.dumps({"ask": number}).encode() + b"\n")
+            while "now" not in (message := self._received()):
+                self._stopped |= "stop" in message
+            ended = local.now_ns()
+            best = min(best, (ended - begun, int(message["now"]) - (begun + ended) // 2))
+        return best[1], best[0] // 2
+
+    def _received(self) -> dict[str, Any]:
+        """The driver's next message. Raises OSError, also if the driver has closed the connection."""
+        line = self._lines.readline()
+        if not line:
+            raise ConnectionResetError("the replay's driver closed the connection")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def _report(self, progress: Callable[[], Progress]) -> None:
+        with contextlib.suppress(OSError):
+            while not self._ended.wait(INTERVAL_S):
+                self._send(progress())
+
+    def _send(self, progress: Progress, *, ended: bool = False) -> None:
+        message = {"task": self._task, "progress": asdict(progress), "ended": ended}
+        self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def _listen(self, stop: Callable[[], None]) -> None:
+        if self._stopped:
+            stop()
+        with contextlib.suppress(OSError, ValueError):
+            for line in self._lines:
+                if json.loads(line).get("stop"):
+                    stop()
+        if not self._ended.is_set():
+            stop()  # the driver has ended

@@ -1,0 +1,242 @@
+"""One replay, from its checks to its verdict, against any Kafka-compatible cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow.compute
+
+from tools.admin.failures import AdminError
+from tools.admin.kafka_admin import KafkaAdmin
+from tools.faults.script import FaultRun
+from tools.replay.interrupts import Interrupted, interruption_was_handled
+from tools.replay.load import fetching
+from tools.replay.load.cluster_view import ClusterView, LoadError
+from tools.replay.run.control import ControlServer
+from tools.replay.run.masters import LOOPBACK, address_towards, is_local
+from tools.replay.run.outcome import read_verdict
+from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
+from tools.replay.run.progress import ProgressLine
+from tools.replay.run.spark_process import SparkProcess, SparkSettings
+from tools.replay.run.stage import addresses_of
+from tools.replay.traces.schema import Trace
+
+LEADER_TIMEOUT_S = 30.0
+TURN_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a replay is asked to do. `speeds` is empty for as fast as possible."""
+
+    trace: Path
+    bootstrap_servers: str
+    output: Path
+    speeds: list[float] = field(default_factory=lambda: [1.0])
+    step_s: float = 0.0
+    tasks: int = 2
+    clients: int = 1
+    bytes: float = 1.0
+    topics: Mapping[str, str] = field(default_factory=dict)
+    create_topics: bool = False
+    replication_factor: int | None = None
+    answer_timeout_s: float = 60.0
+    master: str | None = None
+    """As Spark names it. None: Spark runs in the job's process."""
+    control_host: str | None = None
+    """The address at which the executors reach this machine. None: the one towards the master."""
+    event_log: Path | None = None
+    spark_settings: Sequence[str] = ()
+    """Each `key=value`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFacts:
+    """What a replay must know about a trace. `seconds`: from its start to its last row."""
+
+    rows: int
+    seconds: float
+    partitions: dict[str, int]
+    """Topic -> the number of partitions that it needs at least: the highest partition plus one, 0 if only key hashes decide."""
+    recorded: dict[str, int]
+    """Topic -> the number of partitions in the cluster that the trace comes from, if that is known."""
+
+
+def facts_of(trace: Trace) -> TraceFacts:
+    """Reads the topics, partitions and the last time of a trace. Raises TraceError."""
+    partitions: dict[str, int] = {}
+    last_ns = 0
+    for batch in trace.batches(["time_ns", "topic", "partition"]):
+        last_ns = max(last_ns, pyarrow.compute.max(batch["time_ns"]).as_py())
+        table = pyarrow.table({"topic": batch["topic"], "partition": batch["partition"]})
+        for row in table.group_by("topic").aggregate([("partition", "max")]).to_pylist():
+            partitions[row["topic"]] = max(partitions.get(row["topic"], 0), row["partition_max"] + 1)
+    return TraceFacts(trace.rows, last_ns / 1e9, partitions, dict(trace.info.topics))
+
+
+def new_plan(options: Options, control: str) -> Plan:
+    """Checks the trace, the cluster's address and its topics, and creates topics if asked. Raises TraceError, ReplayError."""
+    facts = facts_of(Trace(options.trace))
+    unknown = sorted(set(options.topics) - set(facts.partitions))
+    if unknown:
+        known = ", ".join(sorted(facts.partitions))
+        raise ReplayError(f"--map-topic: the trace has no topic {unknown[0]!r}; it has {known}")
+    topics = {topic: options.topics.get(topic, topic) for topic in sorted(facts.partitions)}
+    if options.create_topics:
+        create_topics(options, facts, topics)
+    offsets = end_offsets(options.bootstrap_servers, sorted(set(topics.values())))
+    for topic, target in topics.items():
+        check_partitions(topic, target, facts.partitions[topic], len(offsets[target]))
+    return Plan(
+        run=secrets.randbits(32),
+        trace=str(options.trace.absolute()),
+        directory=str(options.output.absolute()),
+        bootstrap_servers=options.bootstrap_servers,
+        topics=topics,
+        partitions={topic: len(ends) for topic, ends in offsets.items()},
+        start_offsets=offsets,
+        tasks=options.tasks,
+        speeds=options.speeds,
+        step_s=options.step_s,
+        clients=options.clients,
+        bytes=options.bytes,
+        answer_timeout_s=options.answer_timeout_s,
+        control=control,
+        trace_rows=facts.rows,
+        trace_seconds=facts.seconds,
+    )
+
+
+class Replay:
+    """A replay that has been checked and is ready to run."""
+
+    def __init__(self, options: Options) -> None:
+        """Checks the trace, the addresses and the topics. Raises TraceError, ReplayError."""
+        self.options = options
+        self.output = OutputDirectory(options.output)
+        towards = LOOPBACK if options.master is None or is_local(options.master) else address_towards(options.master)
+        host = options.control_host or towards
+        try:
+            self.control = ControlServer(host)
+        except OSError as problem:
+            raise ReplayError(f"--control-host {host}: {problem}; use an address of this machine") from None
+        self.plan = new_plan(options, self.control.address)
+        settings = SparkSettings(options.master, host, options.event_log, tuple(options.spark_settings))
+        self.job = SparkProcess(self.output, ["replay", "verdict", "analysis"], settings)
+        self._faults_written = 0
+
+    def run(self, faults: FaultRun | None = None, *, judges_after_interrupt: bool = False) -> dict[str, Any]:
+        """Runs the replay, shows its progress, carries out the faults. Returns the verdict.
+
+        `judges_after_interrupt`: the first Ctrl-C ends the sending, and the verdict is on the operations that were sent.
+        """
+        clear_results(self.output)
+        self.output.write_plan(self.plan)
+        write_json(self.output.faults, [])
+        click.echo("Starting Spark ...")
+        self.job.start()
+        line = ProgressLine(self.plan, self.control)
+        with self.control:
+            while self._goes_on(faults, line, judges_after_interrupt):
+                pass
+        line.end()
+        self.job.check()
+        return read_verdict(self.output)
+
+    def _goes_on(self, faults: FaultRun | None, line: ProgressLine, judges_after_interrupt: bool) -> bool:
+        try:
+            goes_on = self.job.is_running(TURN_S)
+            started = self.control.totals().started_ns
+            if started and faults is not None:
+                faults.step((self.control.clock.now_ns() - started) / 1e9)
+                done = list(faults.done)  # another thread adds to it
+                if len(done) != self._faults_written:
+                    write_json(self.output.faults, [fault.to_row() for fault in done])
+                    self._faults_written = len(done)
+            line.show()
+        except Interrupted:
+            if not judges_after_interrupt or self.control.is_stopping:
+                raise
+            interruption_was_handled()
+            click.echo("\nStopping: what was sent is judged. Another Ctrl-C ends everything at once.", err=True)
+            self.control.stop()
+            return True
+        return goes_on
+
+
+def check_partitions(topic: str, target: str, needed: int, found: int) -> None:
+    """Raises ReplayError if the topic has too few partitions for the trace."""
+    if not found:
+        raise ReplayError(
+            f"topic {target!r} does not exist; create it, or use --create-topics, or --map-topic {topic}=OTHER"
+        )
+    if needed > found:
+        raise ReplayError(
+            f"the trace has partition {needed - 1} of {topic}, but topic {target!r} has {found} partitions; "
+            f"use --map-topic {topic}=OTHER with a topic that has {needed}"
+        )
+
+
+def create_topics(options: Options, facts: TraceFacts, topics: Mapping[str, str]) -> None:
+    """Creates the topics that do not exist, with the trace's numbers of partitions. Raises ReplayError."""
+    try:
+        admin = KafkaAdmin(options.bootstrap_servers)
+        existing = admin.cluster().partition_counts
+        for topic, target in topics.items():
+            if target not in existing:
+                partitions = max(facts.recorded.get(topic, 1), facts.partitions[topic], 1)
+                admin.create_topic(target, partitions=partitions, replication_factor=options.replication_factor)
+    except AdminError as problem:
+        raise ReplayError(str(problem)) from None
+
+
+def end_offsets(bootstrap_servers: str, topics: list[str]) -> dict[str, list[int]]:
+    """Topic -> the high watermark of each partition; [] for a topic that does not exist. Raises ReplayError.
+
+    Waits until each partition has a leader, for at most LEADER_TIMEOUT_S.
+    """
+    try:
+        addresses = addresses_of(bootstrap_servers)
+    except ValueError as problem:
+        raise ReplayError(f"--bootstrap-server: {problem}") from None
+
+    async def ask() -> dict[str, list[int]]:
+        view = ClusterView(addresses, topics)
+        await view.start()
+        wanted = {(topic, number) for topic in topics for number in range(view.partitions(topic))}
+        ends = await fetching.end_offsets(view, wanted, LEADER_TIMEOUT_S)
+        if missing := wanted - ends.keys():
+            topic, number = min(missing)
+            raise ReplayError(f"partition {topic}-{number} has no leader that answers within {LEADER_TIMEOUT_S:g} s")
+        return {topic: [ends[topic, number] for number in range(view.partitions(topic))] for topic in topics}
+
+    try:
+        return asyncio.run(ask())
+    except LoadError as problem:
+        raise ReplayError(str(problem)) from None
+
+
+def clear_results(output: OutputDirectory) -> None:
+    """Removes the files of an earlier replay, so that nobody mistakes them for this one's. Raises ReplayError if they may be another
+    program's."""
+    output.path.mkdir(parents=True, exist_ok=True)
+    for directory in (output.operations, output.found, output.undone):
+        if directory.exists() and not output.plan.exists():
+            raise ReplayError(f"{directory} exists, but is not of an earlier replay; choose another --out")
+        shutil.rmtree(directory, ignore_errors=True)
+    files = (output.plan, output.tasks, output.faults, output.verdict, output.analysis, output.latencies)
+    for path in (*files, output.summary, output.report, output.spark_log):
+        path.unlink(missing_ok=True)
+
+
+def say_fault(text: object) -> None:
+    """Prints a fault above the line of progress."""
+    click.echo(f"\r\x1b[K  {text}" if sys.stderr.isatty() else f"  {text}")

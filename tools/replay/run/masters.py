@@ -1,0 +1,54 @@
+"""The Spark masters of a replay, and this machine's address as their workers see it."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+from tools.replay.run.plan import ReplayError
+
+LOOPBACK = "127.0.0.1"
+CONNECT_TIMEOUT_S = 5.0
+LOCAL = re.compile(r"local(\[(\d+|\*)\])?")
+STANDALONE = "spark://"
+
+
+def check_master(master: str) -> None:
+    """Raises ValueError if it is neither `local[N]` nor `spark://host:port`."""
+    if not LOCAL.fullmatch(master) and not _standalone_addresses(master):
+        raise ValueError(
+            f"{master!r} is neither local[N] nor spark://HOST:PORT; for YARN and Kubernetes, see `ottla replay submit-command`"
+        )
+
+
+def is_local(master: str | None) -> bool:
+    return master is None or LOCAL.fullmatch(master) is not None
+
+
+def address_towards(master: str) -> str:
+    """The address of this machine in the network of a standalone master. Raises ReplayError if no master answers."""
+    problem: OSError | None = None
+    for address in _standalone_addresses(master):
+        try:
+            with socket.create_connection(address, CONNECT_TIMEOUT_S) as connection:
+                return str(connection.getsockname()[0])
+        except OSError as error:
+            problem = error
+    raise ReplayError(f"--master {master}: no connection ({problem}); is the Spark master running there?")
+
+
+def _standalone_addresses(master: str) -> list[tuple[str, int]]:
+    """The addresses in `spark://host:port,host:port`; none if it is something else."""
+    found = []
+    for server in master.removeprefix(STANDALONE).split(",") if master.startswith(STANDALONE) else []:
+        host, _, port = server.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            return []
+        found.append((host, int(port)))
+    return found
+
+
+def file_uri(path: Path | str) -> str:
+    """The path for Spark, whose default file system may be another one, such as HDFS."""
+    return f"file://{path}"

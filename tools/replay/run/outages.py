@@ -1,0 +1,159 @@
+"""For how long partitions were away, and what a fault cost (RPL-3).
+
+An **outage** of a partition is a window without an acknowledgement in which at least one produce operation was due and not
+acknowledged. It starts at the previous acknowledgement or, if nothing was waiting then, when the oldest waiting operation became due.
+It ends with the next acknowledgement, or when the last waiting operation fails. A partition to which nothing is produced has none.
+
+Operations of a partition that end within the same BIN_NS count as one, so that the windows are few. A window that is shorter may be
+missed; longer ones are exact, unless an operation fails within BIN_NS before an acknowledgement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tools.replay.run.cube import literal
+
+BIN_NS = 10_000_000
+SHOWN_NS = 100_000_000
+SHOWN = 100
+OTHERS_SHOWN = 200
+"""Limit of the outages of one fault that are shown of partitions which its broker did not lead."""
+NORMAL_FACTOR = 2.0
+"""The p99 of an interval is normal up to this factor of the median before the fault."""
+
+# `windows` looks ahead by looking back in descending order: Spark recomputes frames that end at UNBOUNDED FOLLOWING for each row,
+# which would take quadratic time.
+WINDOWS = """
+    WITH waits AS (
+        SELECT topic, partition, scheduled, error IS NULL AS acknowledged, coalesce(answered, {ended}L) AS done
+        FROM operations WHERE op = 'produce'
+    ), bins AS (
+        SELECT topic, partition, floor(done / {bin}L) AS bin, min(scheduled) AS oldest,
+            coalesce(min(IF(acknowledged, done, NULL)), max(done)) AS ended,
+            max(IF(acknowledged, done, NULL)) AS acknowledged
+        FROM waits GROUP BY topic, partition, floor(done / {bin}L)
+    ), looked_ahead AS (
+        SELECT topic, partition, bin, ended, acknowledged,
+            min(oldest) OVER (
+                PARTITION BY topic, partition ORDER BY bin DESC ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+            ) AS oldest
+        FROM bins
+    ), candidates AS (
+        SELECT topic, partition, bin, ended, before, greatest(oldest, coalesce(before, oldest)) AS began
+        FROM (
+            SELECT *, max(acknowledged) OVER (
+                PARTITION BY topic, partition ORDER BY bin ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            ) AS before
+            FROM looked_ahead
+        )
+    ), islands AS (
+        SELECT *, sum(is_new) OVER (
+            PARTITION BY topic, partition ORDER BY bin ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+        ) AS island
+        FROM (
+            SELECT *, IF(
+                before <=> lag(before) OVER in_order AND began <= lag(ended) OVER in_order, 0, 1
+            ) AS is_new
+            FROM candidates WINDOW in_order AS (PARTITION BY topic, partition ORDER BY bin)
+        )
+    )
+    SELECT topic, partition, min(began) AS began, max(ended) AS ended
+    FROM islands GROUP BY topic, partition, island HAVING max(ended) - min(began) >= {bin}L
+"""
+
+
+def find_windows(session: SparkSession, ended: int) -> None:
+    """Makes the view `windows` of the view `operations`: topic, partition, began, ended. `ended` replaces missing answers, in ns."""
+    session.sql(WINDOWS.format(ended=ended, bin=BIN_NS)).persist().createOrReplaceTempView("windows")
+
+
+def longest(session: SparkSession) -> list[dict[str, Any]]:
+    """The longest outages: topic, partition, began, ended; in the order of their length."""
+    rows = session.sql(
+        f"""
+        SELECT * FROM windows WHERE ended - began >= {SHOWN_NS}L
+        ORDER BY ended - began DESC, began, topic, partition LIMIT {SHOWN}
+        """
+    ).collect()
+    return [row.asDict() for row in rows]
+
+
+def longest_of_faults(session: SparkSession, spans: Sequence[tuple[int, int]]) -> list[list[dict[str, Any]]]:
+    """For each span (from, to, in ns) the longest window of each partition that overlaps it: topic, partition, began, ended."""
+    found: list[list[dict[str, Any]]] = [[] for _ in spans]
+    if not spans:
+        return found
+    table = values([(number, begin, end) for number, (begin, end) in enumerate(spans)], "number, begin, until")
+    rows = session.sql(
+        f"""
+        SELECT number, topic, partition, longest.began, longest.ended FROM (
+            SELECT number, topic, partition, max(struct(ended - began AS length, began, ended)) AS longest
+            FROM windows JOIN {table} ON windows.ended > spans.begin AND windows.began < spans.until
+            GROUP BY number, topic, partition
+        )
+        """
+    ).collect()
+    for row in rows:
+        found[row["number"]].append(row.asDict())
+    for each in found:
+        each.sort(key=lambda row: (row["began"] - row["ended"], row["topic"], row["partition"]))
+    return found
+
+
+def delayed(session: SparkSession, windows: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
+    """For each window, the (operations, records) that were due in it."""
+    if not windows:
+        return []
+    rows = [(number, row["topic"], row["partition"], row["began"], row["ended"]) for number, row in enumerate(windows)]
+    table = values(rows, "number, topic, partition, begin, until")
+    found = session.sql(
+        f"""
+        SELECT number, count(*) AS operations, sum(records) AS records FROM operations JOIN {table}
+            ON operations.topic = spans.topic AND operations.partition = spans.partition
+                AND scheduled >= begin AND scheduled < until
+        WHERE op = 'produce' GROUP BY number
+        """
+    ).collect()
+    by_number = {row["number"]: (row["operations"], row["records"]) for row in found}
+    return [by_number.get(number, (0, 0)) for number in range(len(windows))]
+
+
+def values(rows: Sequence[tuple[Any, ...]], columns: str) -> str:
+    """An inline table `spans`; whole numbers are bigint. There is at least one row."""
+    text = ", ".join(
+        f"({', '.join(literal(value) if isinstance(value, str) else f'{value}L' for value in row)})" for row in rows
+    )
+    return f"(SELECT * FROM VALUES {text} AS spans({columns})) AS spans"
+
+
+def fault_spans(faults: Sequence[dict[str, Any]], ended: int) -> list[tuple[int, int]]:
+    """For each fault, the time from it to the next one that was carried out, in ns."""
+    times = sorted(fault["at_ns"] for fault in faults if not fault["error"])
+    return [
+        (fault["at_ns"], next((time for time in times if time > fault["at_ns"]), max(ended, fault["at_ns"] + 1)))
+        for fault in faults
+    ]
+
+
+def normal_after_s(p99_ms: Sequence[float | None], interval_s: int, second: float, until: float) -> float | None:
+    """The seconds from a fault until the p99 of an interval is normal again; 0 if it stayed normal until `until`.
+
+    Normal: at most NORMAL_FACTOR of the median of the intervals before the fault. An interval without an acknowledgement is not
+    normal. None if it did not become normal, or if nothing was measured before. Resolution: one interval.
+    """
+    first, last = int(second // interval_s), min(int(-(-until // interval_s)), len(p99_ms))
+    before = sorted(value for value in p99_ms[: max(first, 0)] if value is not None)
+    if not before:
+        return None
+    middle = len(before) // 2
+    median = before[middle] if len(before) % 2 else (before[middle - 1] + before[middle]) / 2
+    is_normal = [value is not None and value <= NORMAL_FACTOR * median for value in p99_ms]
+    odd = next((at for at in range(first, last) if not is_normal[at]), None)
+    if odd is None:
+        return 0.0
+    again = next((at for at in range(odd + 1, len(p99_ms)) if is_normal[at]), None)
+    return None if again is None else again * interval_s - second

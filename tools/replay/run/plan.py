@@ -1,0 +1,139 @@
+"""A replay's plan (`plan.json`), and the files of its output directory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tools.private_files import write_anew
+
+PARENT_PIPE_VARIABLE = "OTTLA_REPLAY_PARENT_PIPE"
+"""Set in the job's environment if its standard input is a pipe that closes when the parent process ends."""
+
+
+class ReplayError(Exception):
+    """A replay that cannot run; the text says in one line why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that the Spark job needs."""
+
+    run: int
+    """The number of the replay, 32 bits, which the stamp of each record has."""
+    trace: str
+    directory: str
+    bootstrap_servers: str
+    topics: dict[str, str]
+    """Topic of the trace -> topic of the cluster."""
+    partitions: dict[str, int]
+    """Topic of the cluster -> its number of partitions."""
+    start_offsets: dict[str, list[int]]
+    """Topic of the cluster -> the end of each partition before the replay, where the verdict starts to read."""
+    tasks: int
+    speeds: list[float]
+    """Empty: as fast as possible. With several, each but the last lasts `step_s`."""
+    step_s: float
+    clients: int
+    """Each client of the trace is that many clients."""
+    bytes: float
+    """Factor of the sizes."""
+    answer_timeout_s: float
+    control: str
+    """host:port of the control server; empty: the job has its own."""
+    trace_rows: int
+    trace_seconds: float
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the replay takes; None for as fast as possible."""
+        left, took = self.trace_seconds, 0.0
+        for number, speed in enumerate(self.speeds):
+            if number == len(self.speeds) - 1 or left <= self.step_s * speed:
+                return took + left / speed
+            left, took = left - self.step_s * speed, took + self.step_s
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputDirectory:
+    """The directory with all files of one replay."""
+
+    path: Path
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def operations(self) -> Path:
+        """A directory: the rows of `tools.replay.load.results`."""
+        return self.path / "operations"
+
+    @property
+    def tasks(self) -> Path:
+        """Each task's last report: operations expected and sent, offset of its clock. If one is lost: why, and how much is undone."""
+        return self.path / "tasks.json"
+
+    @property
+    def faults(self) -> Path:
+        return self.path / "faults.json"
+
+    @property
+    def found(self) -> Path:
+        """A directory: what the verdict read back."""
+        return self.path / "found"
+
+    @property
+    def verdict(self) -> Path:
+        return self.path / "verdict.json"
+
+    @property
+    def analysis(self) -> Path:
+        return self.path / "analysis.json"
+
+    @property
+    def latencies(self) -> Path:
+        """The histograms of the latencies by interval, which the comparison of runs reads."""
+        return self.path / "latencies.parquet"
+
+    @property
+    def comparison(self) -> Path:
+        """In the directory of a comparison."""
+        return self.path / "comparison.json"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def undone(self) -> Path:
+        """A directory: the operations without a result, if a task was lost."""
+        return self.path / "undone"
+
+    @property
+    def scratch(self) -> Path:
+        """Spark's temporary files, removed when it stops."""
+        return self.path / "spark-scratch"
+
+    @property
+    def spark_log(self) -> Path:
+        return self.path / "spark.log"
+
+    def read_plan(self) -> Plan:
+        return Plan(**json.loads(self.plan.read_text()))
+
+    def write_plan(self, plan: Plan) -> None:
+        write_json(self.plan, asdict(plan))
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes atomically: a reader never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_anew(path, json.dumps(content, indent=2) + "\n")

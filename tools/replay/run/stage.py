@@ -1,0 +1,201 @@
+"""The Spark stage that replays a trace: each task gets the rows of its clients, sorted by time, and streams through them (RPL-2)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+from pyspark import BarrierTaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from tools.replay.load.cluster_view import Address
+from tools.replay.load.pace import Pace
+from tools.replay.load.task import COLUMNS, LoadPlan, LoadTask
+from tools.replay.run.control import ControlClient
+from tools.replay.run.masters import file_uri
+from tools.replay.run.plan import OutputDirectory, Plan, ReplayError
+
+START_LEAD_NS = 1_000_000_000
+"""Time from the moment when all tasks are ready to the start of the replay."""
+COPIES_APART_MS = 100
+"""The copies of a client are spread over this time."""
+CLIENTS_BALANCED_MAX = 100_000
+"""With more clients, the hash of a client's name decides its task. The tasks of so many clients are even without a plan."""
+DONE_DDL = (
+    "task int, expected bigint, sent bigint, clock_offset_ns bigint, clock_uncertainty_ns bigint, started_ns bigint"
+)
+
+
+def replay(session: SparkSession, plan: Plan) -> list[dict[str, Any]]:
+    """Sends the trace's operations. Returns the last report of each task, with the columns of DONE_DDL.
+
+    The rows of the operations are in the output directory. Raises PySparkException if a task fails.
+    """
+    OutputDirectory(Path(plan.directory)).operations.mkdir(parents=True, exist_ok=True)
+    rows = assigned(session, plan)
+    load = load_plan(plan)
+    control, directory, run_id = plan.control, OutputDirectory(Path(plan.directory)), plan.run
+
+    def run(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        check_directory(directory, run_id)
+        return run_task(iter(batches), load, control)
+
+    done = (
+        rows.repartitionById(plan.tasks, sql.col("task"))
+        .sortWithinPartitions("time_ns", "request")
+        .select(*COLUMNS)
+        .mapInArrow(run, DONE_DDL, barrier=True)
+    )
+    return [row.asDict() for row in done.collect()]
+
+
+def assigned(session: SparkSession, plan: Plan) -> DataFrame:
+    """The rows of the trace as they are replayed, each with its task: clients multiplied, topics mapped, partitions decided."""
+    trace = session.read.parquet(file_uri(plan.trace))
+    copies = plan.clients
+    rows = trace
+    if copies > 1:
+        copy = sql.explode(sql.sequence(sql.lit(0), sql.lit(copies - 1)))
+        rows = (
+            rows.withColumn("copy", copy)
+            .withColumn("time_ns", sql.expr(f"time_ns + copy * {COPIES_APART_MS * 1_000_000 // copies}L"))
+            .withColumn("request", sql.expr(f"request * {copies} + copy"))
+            .withColumn("client", sql.expr("if(copy = 0, client, concat(client, '-', copy))"))
+        )
+    topic = mapped("topic", plan.topics)
+    count = mapped("topic", {name: plan.partitions[target] for name, target in plan.topics.items()})
+    chosen = sql.expr("coalesce(key_hash, request)")
+    rows = rows.withColumn(
+        "partition",
+        sql.when(sql.col("partition") >= 0, sql.col("partition")).otherwise(sql.pmod(chosen, count)).cast("int"),
+    ).withColumn("topic", topic)
+    if plan.bytes != 1:
+        rows = rows.withColumn("bytes", sql.expr(f"cast(bytes * {plan.bytes!r}D as bigint)"))
+    return with_task(session, rows, plan.tasks)
+
+
+def mapped(column: str, values: Mapping[str, Any]) -> Any:
+    """A column with `values[x]` for each value x of `column`."""
+    pairs = [sql.lit(part) for pair in values.items() for part in pair]
+    return sql.create_map(*pairs)[sql.col(column)]
+
+
+def with_task(session: SparkSession, rows: DataFrame, tasks: int) -> DataFrame:
+    """Adds the column `task`. All rows of a client have the same, so that they keep their order."""
+    by_hash = sql.pmod(sql.hash("client"), sql.lit(tasks)).cast("int")
+    if tasks == 1:
+        return rows.withColumn("task", sql.lit(0))
+    counts = rows.groupBy("client").count().limit(CLIENTS_BALANCED_MAX + 1).collect()
+    if len(counts) > CLIENTS_BALANCED_MAX:
+        return rows.withColumn("task", by_hash)
+    chosen = spread({row["client"]: row["count"] for row in counts}, tasks)
+    table = session.createDataFrame(list(chosen.items()), "client string, task int")
+    return rows.join(sql.broadcast(table), "client")
+
+
+def spread(weights: Mapping[str, int], tasks: int) -> dict[str, int]:
+    """Assigns each client (name -> number of operations) to one of the tasks 0..tasks-1, evenly by operations.
+
+    The largest client comes first and goes to the task with the fewest operations; ties are resolved by name, so that the result is
+    always the same.
+    """
+    load = [0] * tasks
+    chosen = {}
+    for client in sorted(weights, key=lambda name: (-weights[name], name)):
+        task = load.index(min(load))
+        chosen[client] = task
+        load[task] += weights[client]
+    return chosen
+
+
+def load_plan(plan: Plan) -> LoadPlan:
+    """The part of the plan that a task needs."""
+    return LoadPlan(
+        run=plan.run,
+        bootstrap=addresses_of(plan.bootstrap_servers),
+        topics=tuple(sorted(set(plan.topics.values()))),
+        pace=Pace(tuple(plan.speeds), plan.step_s) if plan.speeds else None,
+        answer_timeout_s=plan.answer_timeout_s,
+        results=str(OutputDirectory(Path(plan.directory)).operations),
+    )
+
+
+def addresses_of(bootstrap_servers: str) -> tuple[Address, ...]:
+    """The addresses of `host:port,host:port`. Raises ValueError for anything else."""
+    found = []
+    for server in bootstrap_servers.split(","):
+        host, colon, port = server.strip().rpartition(":")
+        if not colon or not host or not port.isdecimal():
+            raise ValueError(f"{server.strip()!r} is not host:port")
+        found.append((host.strip("[]"), int(port)))
+    return tuple(found)
+
+
+def check_directory(output: OutputDirectory, run: int) -> None:
+    """Raises ReplayError if this machine does not see the replay's directory, or cannot write there."""
+    advice = (
+        "all executors must see the replay's directory at the same path, such as on NFS, and be able to write there"
+    )
+    try:
+        found = output.read_plan().run
+        probe = output.operations / f".probe-{socket.gethostname()}-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as problem:
+        raise ReplayError(f"on {socket.gethostname()}: {problem}; {advice}") from None
+    if found != run:
+        raise ReplayError(f"on {socket.gethostname()}: {output.plan} is another replay's; {advice}")
+
+
+def run_task(
+    batches: Iterator[pyarrow.RecordBatch], load: LoadPlan, control_address: str
+) -> Iterator[pyarrow.RecordBatch]:
+    """Runs one task, inside a Spark Python worker. All tasks start together. Yields the row of DONE_DDL."""
+    context = BarrierTaskContext.get()
+    number = context.partitionId()
+    try:
+        control = ControlClient(control_address, number)
+    except OSError as problem:
+        raise ReplayError(
+            f"{socket.gethostname()} does not reach the control server at {control_address}: {problem}; "
+            "name another address with --control-host"
+        ) from None
+    task = LoadTask(load, number, control.clock.now_ns)
+    task.open()
+    first = next(batches, None)  # Spark has sorted the rows when the first ones come
+    clocks = context.allGather(json.dumps(control.clock.now_ns()))
+    started_ns = max(map(int, clocks)) + START_LEAD_NS
+    task.start(started_ns)
+    control.watch(lambda: task.progress, task.stop)
+    expected = 0
+    is_wanted = True
+    try:
+        while first is not None:
+            expected += first.num_rows
+            is_wanted = is_wanted and task.feed(first)
+            first = next(batches, None)
+        progress = task.finish()
+    except BaseException:  # also when Spark ends the task: what was done is still written
+        task.stop()
+        with contextlib.suppress(Exception):
+            task.finish()
+        control.close(None)
+        raise
+    control.close(progress)
+    yield pyarrow.RecordBatch.from_pydict(
+        {
+            "task": pyarrow.array([number], pyarrow.int32()),
+            "expected": [expected],
+            "sent": [progress.sent],
+            "clock_offset_ns": [control.offset_ns],
+            "clock_uncertainty_ns": [control.uncertainty_ns],
+            "started_ns": [started_ns],
+        }
+    )

@@ -1,0 +1,98 @@
+"""The summary of a replay: `summary.json`, and the lines that a person reads at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+VERDICT_WORDS = {
+    "acknowledged": "records acknowledged",
+    "found": "records read back",
+    "lost": "acknowledged, and not in the log",
+    "duplicated": "in the log more than once",
+    "reordered": "batches behind a later one of their producer",
+    "corrupted": "records whose checksum does not fit",
+    "unseen": "acknowledged, not found, in a partition that could not be read completely",
+}
+
+
+def summary_of(analysis: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
+    """The content of `summary.json`. Counts are records.
+
+    `read`: acknowledged records that were found. `throughput`: acknowledged records per second. `outages`: those of the partitions that
+    a killed broker led.
+    """
+    produce = analysis["totals"]["produce"]
+    latency = analysis["latency_ms"]["produce"]["scheduled"]
+    return {
+        "sent": produce["sent_records"],
+        "acknowledged": verdict["acknowledged"],
+        "read": verdict["acknowledged"] - verdict["lost"] - verdict["unseen"],
+        "lost": verdict["lost"],
+        "duplicated": verdict["duplicated"],
+        "outages": [
+            {"topic": outage["topic"], "partition": outage["partition"], "seconds": round(outage["seconds"], 3)}
+            for fault in analysis["faults"]
+            if fault["verb"] == "kill"
+            for outage in fault["outages"]
+            if outage["led"]
+        ],
+        "throughput": round(produce["records_per_second"], 2),
+        "latency_ms": {name: rounded(latency[name]) for name in ("p50", "p95", "p99", "p999")},
+    }
+
+
+def rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def summary_lines(analysis: dict[str, Any], verdict: dict[str, Any]) -> Iterator[str]:
+    """The measurements, then the verdict, in words."""
+    totals = analysis["totals"]
+    produce, fetch = totals["produce"], totals["fetch"]
+    if produce["operations"]:
+        yield (
+            f"  produced      {produce['acknowledged']:>12,}   batches acknowledged in {analysis['seconds']:,.1f} s: "
+            f"{produce['records_per_second']:,.0f} records/s, {produce['bytes_per_second'] / 1e6:,.2f} MB/s"
+        )
+        yield from latency_line(analysis["latency_ms"]["produce"]["scheduled"])
+    if fetch["operations"]:
+        yield (
+            f"  fetched       {fetch['answered']:>12,}   answers: "
+            f"{fetch['records_per_second']:,.0f} records/s, {fetch['bytes_per_second'] / 1e6:,.2f} MB/s"
+        )
+        yield from latency_line(analysis["latency_ms"]["fetch"]["scheduled"])
+    if analysis["lateness_ms"]["p99"] is not None:
+        yield f"  late (p99)    {analysis['lateness_ms']['p99']:>12,.1f}   ms, between the scheduled and the sent time"
+    for error in analysis["errors"]:
+        yield f"  failed        {error['operations']:>12,}   {error['op']} operations: {error['error']}"
+    if totals["not_done"]:
+        yield f"  not done      {totals['not_done']:>12,}   operations {not_done_reason(analysis['problem'])}"
+    for fault in analysis["faults"]:
+        yield fault_line(fault)
+    if analysis["knee"] is not None:
+        knee = analysis["knee"]
+        yield f"  knee          {knee['per_second']:>12,.0f}   operations/s at speed {knee['speed']:g}x; the next step falls behind"
+    for name, text in VERDICT_WORDS.items():
+        yield f"  {name:13} {verdict[name]:>12,}   {text}"
+
+
+def latency_line(latency: dict[str, float | None]) -> Iterator[str]:
+    known = [f"{name} {latency[name]:,.1f}" for name in ("p50", "p95", "p99", "p999") if latency[name] is not None]
+    if known:
+        yield f"  latency (ms)                 {'   '.join(known)}   from the scheduled time"
+
+
+def not_done_reason(problem: str) -> str:
+    return f"because a task was lost: {problem.strip().splitlines()[0]}" if problem.strip() else "were left out"
+
+
+def fault_line(fault: dict[str, Any]) -> str:
+    """One fault: when it came, and what it cost."""
+    who = "" if fault["broker"] is None else f" (broker {fault['broker']})"
+    what = f"  at {fault['second']:,.1f} s: {fault['verb']} {fault['role']}{who}"
+    if fault["error"]:
+        return f"{what}: {fault['error']}"
+    after = fault["normal_after_s"]
+    normal = "did not become normal again" if after is None else f"normal again after {after:,.1f} s"
+    return f"{what}: outage {fault['outage_s']:,.2f} s, {fault['delayed']:,} records delayed, {normal}"

@@ -1,0 +1,313 @@
+"""Reads back everything that a replay may have written, in parallel, and compares it with what was acknowledged (RPL-6).
+
+The *found* rows are runs of records: consecutive in the log and in the sequence of one producer, so a batch that is intact is one row.
+
+| column         | type   | meaning                                                            |
+|----------------|--------|--------------------------------------------------------------------|
+| topic          | string |                                                                    |
+| partition      | int    |                                                                    |
+| offset         | bigint | of the run's first record                                          |
+| producer       | bigint | as in the results; null in a row about corrupt or unread records    |
+| first_sequence | bigint | of the run's first record                                          |
+| records        | bigint |                                                                    |
+| kind           | string | `intact`, `corrupt`, or `unread`: the partition could not be read   |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy
+import pyarrow
+from pyspark.sql import SparkSession
+
+from protocol.errors import KafkaError
+from protocol.kafka.framing import MalformedRequest
+from protocol.kafka.record_batch import crc_is_valid, iter_batches
+from tools.replay.load import fetching, frames, stamps
+from tools.replay.load.cluster_view import ClusterView, LoadError
+from tools.replay.load.connection import BrokerConnection
+from tools.replay.load.results import DDL
+from tools.replay.run.masters import file_uri
+from tools.replay.run.plan import OutputDirectory, Plan, write_json
+from tools.replay.run.stage import load_plan
+
+FOUND_DDL = (
+    "topic string, partition int, offset bigint, producer bigint, first_sequence bigint, records bigint, kind string"
+)
+FOUND_SCHEMA = pyarrow.schema(
+    [
+        ("topic", pyarrow.string()),
+        ("partition", pyarrow.int32()),
+        ("offset", pyarrow.int64()),
+        ("producer", pyarrow.int64()),
+        ("first_sequence", pyarrow.int64()),
+        ("records", pyarrow.int64()),
+        ("kind", pyarrow.string()),
+    ]
+)
+RANGE_RECORDS = 1_000_000
+"""Offsets in a range. One task reads a range."""
+FETCH_BYTES = 4 * 1024 * 1024
+READ_TIMEOUT_S = 60.0
+"""How long the reading of a range may make no progress. Then the rest of the range counts as unread."""
+ROWS_AT_ONCE = 20_000
+EVIDENCE = 20
+
+VIEWS = {
+    # A batch is one interval of its producer's sequence.
+    "acknowledged": """
+        SELECT producer, first_sequence, records, topic, partition, offset, client FROM operations
+        WHERE op = 'produce' AND error IS NULL AND acks <> 0 AND records > 0
+    """,
+    "runs": "SELECT * FROM found WHERE kind = 'intact'",
+    # Batches that were found whole are settled by one join. Only the others are looked at record by record.
+    "unsettled": """
+        SELECT a.* FROM acknowledged a LEFT ANTI JOIN runs r
+            ON a.producer = r.producer AND a.first_sequence = r.first_sequence AND a.records = r.records
+    """,
+    "missing": """
+        SELECT u.producer, u.sequence, u.topic, u.partition, u.offset, u.client FROM (
+            SELECT producer, explode(sequence(first_sequence, first_sequence + records - 1)) AS sequence,
+                topic, partition, offset, client
+            FROM unsettled
+        ) u LEFT ANTI JOIN (
+            SELECT r.producer, explode(sequence(r.first_sequence, r.first_sequence + r.records - 1)) AS sequence
+            FROM runs r JOIN (SELECT DISTINCT producer FROM unsettled) p ON r.producer = p.producer
+        ) f ON u.producer = f.producer AND u.sequence = f.sequence
+    """,
+    "unreadable": "SELECT DISTINCT topic, partition FROM found WHERE kind = 'unread'",
+    "lost": "SELECT m.* FROM missing m LEFT ANTI JOIN unreadable u ON m.topic = u.topic AND m.partition = u.partition",
+    "copies": """
+        SELECT producer, first_sequence, max(records) AS records, count(*) AS copies,
+            sort_array(collect_list(struct(topic, partition, offset))) AS places
+        FROM runs GROUP BY producer, first_sequence HAVING count(*) > 1
+    """,
+    # A second copy of a batch counts as duplicated, and not as reordered too.
+    "steps_back": """
+        SELECT * FROM (
+            SELECT producer, topic, partition, offset, first_sequence,
+                max(first_sequence) OVER (
+                    PARTITION BY producer, topic, partition ORDER BY offset ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+                ) AS before
+            FROM (
+                SELECT producer, topic, partition, first_sequence, min(offset) AS offset FROM runs
+                GROUP BY producer, topic, partition, first_sequence
+            )
+        ) WHERE first_sequence < before
+    """,
+    "elsewhere": """
+        SELECT a.producer, a.first_sequence, a.topic, a.partition, a.offset AS acknowledged_offset,
+            r.place.topic AS found_topic, r.place.partition AS found_partition, r.place.offset
+        FROM acknowledged a JOIN (
+            SELECT producer, first_sequence, min(struct(topic, partition, offset)) AS place FROM runs
+            GROUP BY producer, first_sequence HAVING count(*) = 1
+        ) r ON a.producer = r.producer AND a.first_sequence = r.first_sequence
+        WHERE a.offset <> r.place.offset OR a.topic <> r.place.topic OR a.partition <> r.place.partition
+    """,
+}
+
+EVIDENCE_OF = {
+    "lost": "SELECT * FROM lost ORDER BY producer, sequence",
+    "duplicated": "SELECT * FROM copies ORDER BY producer, first_sequence",
+    "reordered": "SELECT * FROM steps_back ORDER BY topic, partition, offset",
+    "corrupted": "SELECT topic, partition, offset FROM found WHERE kind = 'corrupt' ORDER BY 1, 2, 3",
+    "elsewhere": "SELECT * FROM elsewhere ORDER BY topic, partition, offset",
+}
+
+
+def judge(session: SparkSession, plan: Plan, output: OutputDirectory) -> dict[str, Any]:
+    """Reads back, compares, and writes `verdict.json`."""
+    read_back(session, plan, output)
+    verdict = compare(session, output)
+    write_json(output.verdict, verdict)
+    return verdict
+
+
+def compare(session: SparkSession, output: OutputDirectory) -> dict[str, Any]:
+    """The verdict on `operations` and `found`. Counts are records; each list of evidence has at most EVIDENCE rows."""
+    session.read.schema(DDL).parquet(file_uri(output.operations)).createOrReplaceTempView("operations")
+    session.read.schema(FOUND_DDL).parquet(file_uri(output.found)).createOrReplaceTempView("found")
+    for name, text in VIEWS.items():
+        session.sql(text).createOrReplaceTempView(name)
+
+    def count(text: str) -> int:
+        row = session.sql(text).first()
+        return int(row[0] or 0) if row is not None else 0
+
+    def rows(text: str) -> list[dict[str, Any]]:
+        return [row.asDict(recursive=True) for row in session.sql(f"{text} LIMIT {EVIDENCE}").collect()]
+
+    verdict: dict[str, Any] = {
+        "acknowledged": count("SELECT sum(records) FROM acknowledged"),
+        "found": count("SELECT sum(records) FROM runs"),
+        "lost": count("SELECT count(*) FROM lost"),
+        "duplicated": count("SELECT sum(records * (copies - 1)) FROM copies"),
+        "reordered": count("SELECT count(*) FROM steps_back"),
+        "corrupted": count("SELECT sum(records) FROM found WHERE kind = 'corrupt'"),
+        "unseen": count(
+            "SELECT count(*) FROM missing m JOIN unreadable u ON m.topic = u.topic AND m.partition = u.partition"
+        ),
+        "elsewhere": count("SELECT count(*) FROM elsewhere"),
+    }
+    unread = rows("SELECT topic, partition, offset, records FROM found WHERE kind = 'unread' ORDER BY 1, 2, 3")
+    evidence = {name: rows(text) if verdict[name] else [] for name, text in EVIDENCE_OF.items()}
+    return verdict | {"evidence": evidence | {"unread": unread}}
+
+
+def read_back(session: SparkSession, plan: Plan, output: OutputDirectory) -> None:
+    """Writes the found rows."""
+    ends = asyncio.run(end_offsets(plan))
+    ranges = [
+        (topic, partition, at, min(at + RANGE_RECORDS, end))
+        for (topic, partition), end in sorted(ends.items())
+        for at in range(plan.start_offsets[topic][partition], end, RANGE_RECORDS)
+    ]
+    known = {(topic, partition) for topic, partition in ends}
+    unread = [
+        (topic, partition, plan.start_offsets[topic][partition], None, None, 0, "unread")
+        for topic, count in plan.partitions.items()
+        for partition in range(count)
+        if (topic, partition) not in known
+    ]
+    load = load_plan(plan)
+
+    def read(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                yield from Reader(load.bootstrap, load.topics, plan.run).read(**row)
+
+    columns = "topic string, partition int, begin bigint, stop bigint"
+    frame = session.createDataFrame(ranges, columns).repartition(max(len(ranges), 1))
+    found = frame.mapInArrow(read, FOUND_DDL)
+    if unread:
+        found = found.unionByName(session.createDataFrame(unread, FOUND_DDL))
+    found.write.mode("overwrite").parquet(file_uri(output.found))
+
+
+async def end_offsets(plan: Plan) -> dict[tuple[str, int], int]:
+    """The high watermark of each partition of the plan. Partitions without a leader for READ_TIMEOUT_S are missing."""
+    load = load_plan(plan)
+    wanted = {(topic, partition) for topic, count in plan.partitions.items() for partition in range(count)}
+    return await fetching.end_offsets(ClusterView(load.bootstrap, load.topics), wanted, READ_TIMEOUT_S)
+
+
+class Reader:
+    """Reads one range of a partition."""
+
+    def __init__(self, bootstrap: tuple[tuple[str, int], ...], topics: tuple[str, ...], run: int) -> None:
+        self._view = ClusterView(bootstrap, topics)
+        self._run = run
+        self._rows: list[tuple[int, int | None, int | None, int, str]] = []
+        self._loop = asyncio.new_event_loop()
+
+    def read(self, topic: str, partition: int, begin: int, stop: int) -> Iterator[pyarrow.RecordBatch]:
+        """The found rows of the offsets from `begin` to before `stop`."""
+        connection: BrokerConnection | None = None
+        at, deadline = begin, time.monotonic() + READ_TIMEOUT_S
+        try:
+            while at < stop:
+                kept = len(self._rows)
+                try:
+                    if connection is None or not connection.is_open:
+                        connection = self._loop.run_until_complete(self._connect(topic, partition))
+                    answer = self._loop.run_until_complete(self._fetch(connection, topic, partition, at))
+                    following = self._take(answer, at, stop)
+                except (OSError, LoadError, MalformedRequest, KafkaError):
+                    following = at
+                    del self._rows[kept:]  # the answer is read again
+                    if connection is not None:
+                        connection.close()
+                if following > at:
+                    at, deadline = following, time.monotonic() + READ_TIMEOUT_S
+                elif time.monotonic() > deadline:
+                    self._rows.append((at, None, None, stop - at, "unread"))
+                    at = stop
+                else:
+                    time.sleep(0.05)
+                if len(self._rows) >= ROWS_AT_ONCE or at >= stop:
+                    yield self._batch(topic, partition)
+        finally:
+            if connection is not None:
+                connection.close()
+            self._loop.run_until_complete(asyncio.sleep(0))
+            self._loop.close()
+
+    async def _connect(self, topic: str, partition: int) -> BrokerConnection:
+        await self._view.start()
+        return await self._view.connect(self._view.leader((topic, partition)), lambda _: None)
+
+    async def _fetch(self, connection: BrokerConnection, topic: str, partition: int, at: int) -> memoryview:
+        frame = frames.fetch_frame("ottla-replay-verdict", 500, 1, FETCH_BYTES, FETCH_BYTES, {topic: [(partition, at)]})
+        return await connection.ask(frame, READ_TIMEOUT_S)
+
+    def _take(self, answer: memoryview, at: int, stop: int) -> int:
+        """Notes what is in the answer; returns the offset after it, or `at` if it has nothing."""
+        response = frames.fetched(answer)
+        data = response.topics[0][1][0] if response.topics else None
+        if response.error or data is None or data.error:
+            raise ConnectionError(f"error {response.error or (data and data.error)}")
+        following = at
+        for buffer in data.records:
+            for position, header in iter_batches(buffer):
+                if header.next_offset <= at or header.is_control:
+                    following = max(following, header.next_offset)
+                    continue
+                if header.base_offset >= stop:
+                    return stop
+                following = header.next_offset
+                # A batch belongs to the range in which it starts.
+                if header.base_offset < at:
+                    continue
+                if not crc_is_valid(buffer, position, header):
+                    self._rows.append((header.base_offset, None, None, header.record_count, "corrupt"))
+                    continue
+                try:
+                    found = stamps.read(buffer, position, header, self._run)
+                except (KafkaError, IndexError, struct.error):
+                    self._rows.append((header.base_offset, None, None, header.record_count, "corrupt"))
+                    continue
+                self._rows += [(header.base_offset + delta, None, None, 1, "corrupt") for delta in found.corrupt]
+                self._rows += runs_of(found, header.base_offset)
+        return min(following, stop)
+
+    def _batch(self, topic: str, partition: int) -> pyarrow.RecordBatch:
+        rows, self._rows = self._rows, []
+        columns = list(zip(*rows, strict=True)) or [()] * 5
+        return pyarrow.RecordBatch.from_arrays(
+            [
+                pyarrow.array([topic] * len(rows), pyarrow.string()),
+                pyarrow.array([partition] * len(rows), pyarrow.int32()),
+                *(pyarrow.array(columns[at], pyarrow.int64()) for at in range(4)),
+                pyarrow.array(columns[4], pyarrow.string()),
+            ],
+            schema=FOUND_SCHEMA,
+        )
+
+
+def runs_of(found: stamps.Stamps, base_offset: int) -> list[tuple[int, int, int, int, str]]:
+    """The found rows of one batch, without topic and partition: (offset, producer, first sequence, records, kind)."""
+    count = len(found.sequences)
+    if not count:
+        return []
+    follows = (
+        (numpy.diff(found.offset_deltas) == 1)
+        & (numpy.diff(found.sequences.astype(numpy.int64)) == 1)
+        & (numpy.diff(found.producers.astype(numpy.int64)) == 0)
+    )
+    starts = [0, *(numpy.nonzero(~follows)[0] + 1).tolist(), count]
+    return [
+        (
+            base_offset + int(found.offset_deltas[begin]),
+            int(found.producers[begin]),
+            int(found.sequences[begin]),
+            end - begin,
+            "intact",
+        )
+        for begin, end in pairwise(starts)
+    ]

@@ -1,0 +1,219 @@
+"""`ottla replay trace import table`: a trace from tables of events (RPL-5).
+
+1. Each event becomes a row of `EVENTS`: its time, client, topic, hash of its key and size. The rest is dropped.
+2. The rows are sorted by time, through files next to the trace if there are many.
+3. Each event becomes a produce request, or events that lie close together do, as a producer with linger.ms sends them.
+4. With consumers, each produce is followed by the fetch that returns its batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy
+import pyarrow
+import pyarrow.compute as compute
+
+from protocol.kafka.record_batch import HEADER_SIZE
+from protocol.plain_text import shortened
+from protocol.topic_names import is_valid_topic_name
+from tools.replay.traces.batch_sizes import body_sizes, single_batch_sizes
+from tools.replay.traces.event_times import BadTime, times_ns
+from tools.replay.traces.key_hashes import key_hashes
+from tools.replay.traces.linger import Lingering
+from tools.replay.traces.ordering import runs_directory, sorted_stream
+from tools.replay.traces.produced import produce_rows, with_fetches
+from tools.replay.traces.schema import TraceError, TraceInfo, TraceWriter
+from tools.replay.traces.table_files import Rows, Wanted, rows_of
+
+CLIENT = "producer-1"
+EVENTS = pyarrow.schema(
+    [
+        ("time_ns", pyarrow.int64()),
+        ("client", pyarrow.string()),
+        ("topic", pyarrow.string()),
+        ("key_hash", pyarrow.int64()),
+        ("body", pyarrow.int64()),
+    ]
+)
+"""`time_ns`: since 1970 UTC. `body`: the size of the record, see `batch_sizes.body_sizes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableImport:
+    """How to read the tables. A column is given by its name. Either `topic` or `topic_column` is given."""
+
+    time_column: str
+    time_unit: str | None = None
+    time_zone: str = "UTC"
+    key_column: str | None = None
+    value_columns: Sequence[str] = ()
+    topic: str | None = None
+    topic_column: str | None = None
+    client_column: str | None = None
+    partitions: int | None = None
+    partitioner: str = "murmur2"
+    acks: int = -1
+    compression: str = "none"
+    compression_ratio: float = 1.0
+    """The size of records before compression, divided by that after it. It is not measured: values are dropped."""
+    consumers: int = 0
+    """Needs `partitions`."""
+    group: str | None = None
+    batch_ms: int = 0
+    """Needs `partitions`."""
+    batch_bytes: int = 16384
+
+    @property
+    def columns(self) -> Wanted:
+        named = (self.time_column, self.key_column, self.topic_column, self.client_column)
+        return Wanted(list(dict.fromkeys(name for name in named if name is not None)), self.value_columns)
+
+
+def import_table(files: Sequence[Path], out: Path, options: TableImport) -> tuple[int, int]:
+    """Writes the trace and returns (events, produce requests). Raises TraceError, with the file, row and column that is wrong."""
+    names = ", ".join(file.name for file in files[:5]) + (f" and {len(files) - 5} more" if len(files) > 5 else "")
+    with TraceWriter(out, TraceInfo(0, f"imported from {names}")) as writer, runs_directory(out) as directory:
+        events = _Events(files, options)
+        start = None
+        topics: set[str] = set()
+        requests = 0
+        lingering = Lingering(options.batch_ms, options.batch_bytes, options.partitions or 1)
+        for table in sorted_stream(events.batches(), directory):
+            if start is None:
+                start = int(table["time_ns"][0].as_py())
+            topics.update(compute.unique(table["topic"]).to_pylist())
+            since_start = table.set_column(0, "time_ns", compute.subtract(table["time_ns"], start))
+            batches = lingering.add(since_start) if options.batch_ms else _single_batches(since_start)
+            requests += _write(writer, batches, requests, events.count, options)
+        requests += _write(writer, lingering.finish(), requests, events.count, options)
+        if start is None:
+            raise TraceError(f"{names}: no rows, so {out} was not written")
+        known = {} if options.partitions is None else dict.fromkeys(sorted(topics), options.partitions)
+        writer.info = TraceInfo(start, writer.info.source, known)
+    return events.count, requests
+
+
+class _Events:
+    """The events of all files. `count` is right when all are read."""
+
+    def __init__(self, files: Sequence[Path], options: TableImport) -> None:
+        self._files = files
+        self._options = options
+        self.count = 0
+
+    def batches(self) -> Iterator[pyarrow.RecordBatch]:
+        for file in self._files:
+            for rows in rows_of(file, self._options.columns):
+                self.count += len(rows.numbers)
+                yield _events(rows, self._options)
+
+
+def _events(rows: Rows, options: TableImport) -> pyarrow.RecordBatch:
+    """Raises TraceError."""
+    count = len(rows.numbers)
+    try:
+        times = times_ns(rows.columns[options.time_column], options.time_unit, options.time_zone)
+    except BadTime as problem:
+        raise rows.error(problem.row, options.time_column, problem.reason) from None
+    key_sizes = numpy.full(count, -1, numpy.int64)
+    hashes = pyarrow.nulls(count, pyarrow.int64())
+    if options.key_column is not None:
+        keys = _texts(rows, options.key_column)
+        key_sizes = compute.fill_null(compute.binary_length(keys).cast(pyarrow.int64()), -1).to_numpy()
+        hashes = key_hashes(keys, options.partitioner)
+    columns = [
+        pyarrow.array(times),
+        _named(rows, options.client_column, CLIENT),
+        _named(rows, options.topic_column, options.topic or ""),
+        hashes,
+        pyarrow.array(body_sizes(key_sizes, rows.value_sizes)),
+    ]
+    if options.topic_column is not None:
+        for topic in compute.unique(columns[2]).to_pylist():
+            if not is_valid_topic_name(topic):
+                at = compute.index(columns[2], topic).as_py()
+                raise rows.error(
+                    at, options.topic_column, f"{shortened(topic, 60)!r} is not a topic name: use a-z A-Z 0-9 . _ -"
+                )
+    return pyarrow.record_batch(columns, schema=EVENTS)
+
+
+def _texts(rows: Rows, column: str) -> pyarrow.Array:
+    """Texts and bytes as they are, other values as text. Raises TraceError."""
+    values = rows.columns[column]
+    if pyarrow.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if pyarrow.types.is_large_binary(values.type) or pyarrow.types.is_binary(values.type):
+        return values
+    try:
+        return values.cast(pyarrow.string())
+    except pyarrow.ArrowException:
+        raise rows.error(0, column, f"is of type {values.type}, which cannot be a key, a topic or a client") from None
+
+
+def _named(rows: Rows, column: str | None, default: str) -> pyarrow.Array:
+    """The texts of a column without nulls. Raises TraceError."""
+    if column is None:
+        return pyarrow.repeat(pyarrow.scalar(default, pyarrow.string()), len(rows.numbers))
+    values = _texts(rows, column)
+    if values.null_count:
+        raise rows.error(compute.index(values.is_null(), True).as_py(), column, "is null")
+    try:
+        return values.cast(pyarrow.string())
+    except pyarrow.ArrowException:
+        raise rows.error(0, column, "has bytes that are not UTF-8") from None
+
+
+def _single_batches(events: pyarrow.Table) -> pyarrow.Table:
+    """Batches of one record."""
+    count = events.num_rows
+    return pyarrow.table(
+        {
+            "time_ns": events["time_ns"],
+            "client": events["client"],
+            "topic": events["topic"],
+            "partition": numpy.full(count, -1),
+            "key_hash": events["key_hash"],
+            "records": numpy.ones(count, numpy.int64),
+            "bytes": single_batch_sizes(events["body"].to_numpy()),
+        }
+    )
+
+
+def _write(writer: TraceWriter, batches: pyarrow.Table, first_request: int, events: int, options: TableImport) -> int:
+    """Writes a produce for each batch, and its fetch. Fetches have request numbers from `events` on. Returns the number of produces."""
+    if not batches.num_rows:
+        return 0
+    sizes = batches["bytes"].to_numpy()
+    if options.compression_ratio != 1:
+        sizes = HEADER_SIZE + numpy.ceil((sizes - HEADER_SIZE) / options.compression_ratio).astype(numpy.int64)
+    produces = produce_rows(
+        batches["time_ns"].to_numpy(),
+        batches["client"],
+        batches["topic"],
+        batches["key_hash"],
+        batches["records"].to_numpy(),
+        sizes,
+        first_request=first_request,
+        acks=options.acks,
+        compression=options.compression,
+        partitions=batches["partition"].to_numpy(),
+    )
+    if options.consumers and options.partitions is not None:
+        prefix = f"consumer-{options.group}-" if options.group else "consumer-"
+        writer.write(
+            with_fetches(
+                produces,
+                partitions=options.partitions,
+                first_request=events + first_request,
+                consumers=options.consumers,
+                prefix=prefix,
+                group=options.group,
+            )
+        )
+    else:
+        writer.write(produces)
+    return len(produces)

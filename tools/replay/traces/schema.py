@@ -1,0 +1,325 @@
+"""The columns of a trace (RPL-1, RPL-5), and reading and writing it in batches.
+
+A trace is a Parquet file, or a directory of Parquet files whose names are in time order. It holds no keys and no values. Each row is
+one partition of one request:
+
+| column        | type   | produce | fetch | meaning                                                                    |
+|---------------|--------|---------|-------|----------------------------------------------------------------------------|
+| time_ns       | int64  | x       | x     | when the request arrived, in nanoseconds since the trace's start            |
+| request       | int64  | x       | x     | rows with the same number were one request, of one client, at one time      |
+| op            | string | x       | x     | `produce` or `fetch`                                                       |
+| client        | string | x       | x     | the client id; requests of one client keep their order                     |
+| topic         | string | x       | x     |                                                                            |
+| partition     | int32  | x       | x     | -1: `key_hash` decides                                                     |
+| key_hash      | int64  | x, null | null  | the partition is `key_hash` modulo the topic's number of partitions         |
+| records       | int32  | x       | x     | records in the batches that were sent; for a fetch, in the answer           |
+| bytes         | int64  | x       | x     | size of these record batches as sent, after compression                    |
+| compression   | string | x       | null  | `none`, `gzip`, `snappy`, `lz4` or `zstd`                                   |
+| acks          | int16  | x       | null  | -1 (all), 0 or 1                                                            |
+| transactional | bool   | x       | null  | whether the batch was part of a transaction                                |
+| min_bytes     | int32  | null    | x     | of the fetch request                                                       |
+| max_wait_ms   | int32  | null    | x     | of the fetch request                                                       |
+| max_bytes     | int32  | null    | x     | of the fetch request                                                       |
+| group         | string | null    | null  | the consumer group of the client, if it is known                           |
+| offset        | int64  | null    | null  | where the fetch started to read, if it is known                            |
+| behind        | int64  | null    | null  | how many records the fetch was behind the high watermark, if it is known     |
+
+A fetch has a row for each partition that returned records. If none did, it has one row with 0 records.
+
+Rows are sorted by `time_ns`. The Parquet metadata `ottla.trace` holds a JSON object, `TraceInfo`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow
+import pyarrow.compute
+import pyarrow.parquet
+
+VERSION = 1
+METADATA_KEY = b"ottla.trace"
+ROW_GROUP_ROWS = 128 * 1024
+FILE_ROWS = 4 * 1024 * 1024
+"""Limit of one file of a trace that is written."""
+
+PRODUCE, FETCH = "produce", "fetch"
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+SCHEMA = pyarrow.schema(
+    [
+        pyarrow.field("time_ns", pyarrow.int64(), nullable=False),
+        pyarrow.field("request", pyarrow.int64(), nullable=False),
+        pyarrow.field("op", pyarrow.string(), nullable=False),
+        pyarrow.field("client", pyarrow.string(), nullable=False),
+        pyarrow.field("topic", pyarrow.string(), nullable=False),
+        pyarrow.field("partition", pyarrow.int32(), nullable=False),
+        pyarrow.field("key_hash", pyarrow.int64()),
+        pyarrow.field("records", pyarrow.int32(), nullable=False),
+        pyarrow.field("bytes", pyarrow.int64(), nullable=False),
+        pyarrow.field("compression", pyarrow.string()),
+        pyarrow.field("acks", pyarrow.int16()),
+        pyarrow.field("transactional", pyarrow.bool_()),
+        pyarrow.field("min_bytes", pyarrow.int32()),
+        pyarrow.field("max_wait_ms", pyarrow.int32()),
+        pyarrow.field("max_bytes", pyarrow.int32()),
+        pyarrow.field("group", pyarrow.string()),
+        pyarrow.field("offset", pyarrow.int64()),
+        pyarrow.field("behind", pyarrow.int64()),
+    ]
+)
+OF_PRODUCE = ("compression", "acks", "transactional")
+OF_FETCH = ("min_bytes", "max_wait_ms", "max_bytes")
+
+
+class TraceError(ValueError):
+    """A trace, or a source of one, that cannot be used. The text names the file and the row, line or column."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceInfo:
+    """What a trace says about itself. `start`: the wall time of `time_ns` 0, in nanoseconds since 1970 UTC."""
+
+    start: int
+    source: str
+    """How it was made, in words, for people."""
+    topics: Mapping[str, int] = field(default_factory=dict)
+    """Topic -> number of partitions, as far as it is known."""
+    dropped: int = 0
+    """Requests that the recorder did not write, because it had no room."""
+
+    def to_json(self) -> str:
+        return json.dumps({"version": VERSION, **asdict(self)})
+
+    @staticmethod
+    def from_json(text: str | bytes) -> TraceInfo:
+        """Raises ValueError with the reason, without the file's name."""
+        value = json.loads(text)
+        if not isinstance(value, dict) or value.get("version") != VERSION:
+            raise ValueError(f"its metadata ottla.trace is not that of a version {VERSION} trace")
+        try:
+            topics = {str(topic): int(count) for topic, count in value["topics"].items()}
+            return TraceInfo(int(value["start"]), str(value["source"]), topics, int(value["dropped"]))
+        except (KeyError, TypeError, AttributeError) as problem:
+            raise ValueError(f"its metadata ottla.trace is incomplete: {problem}") from None
+
+
+class Trace:
+    """A trace on disk, opened: the files' schemas are checked, rows are read in batches."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises TraceError if there is no trace, or if a column is missing or has another type."""
+        self.path = path
+        self.files = _files_of(path)
+        infos = [self._opened(file) for file in self.files]
+        self.rows = sum(rows for rows, _ in infos)
+        if not self.rows:
+            raise TraceError(f"{path} is a trace without rows")
+        self.info = replace(
+            infos[0][1],
+            topics={topic: count for _, info in infos for topic, count in info.topics.items()},
+        )
+
+    def batches(
+        self, columns: list[str] | None = None, rows: int = 64 * 1024, *, nulls: bool = False
+    ) -> Iterator[pyarrow.RecordBatch]:
+        """The rows in the order of the files, `rows` at a time. With `nulls`, every column may have nulls, as the files do.
+
+        Raises TraceError for a damaged file and, without `nulls`, for a null in a column that must not have any.
+        """
+        schema = pyarrow.schema([SCHEMA.field(name).with_nullable(True) for name in columns or SCHEMA.names])
+        required = [name for name in schema.names if not SCHEMA.field(name).nullable]
+        for file in self.files:
+            first = 1
+            for batch in _batches_of(file, schema, rows):
+                if not nulls:
+                    _check_nulls(file, batch, required, first)
+                first += batch.num_rows
+                yield batch if nulls else batch.cast(pyarrow.schema([SCHEMA.field(name) for name in schema.names]))
+
+    def last_time_ns(self) -> int:
+        """The time of the last row. Raises TraceError."""
+        file = self.files[-1]
+        try:
+            with pyarrow.parquet.ParquetFile(file) as opened:
+                groups = [at for at in range(opened.num_row_groups) if opened.metadata.row_group(at).num_rows]
+                times = opened.read_row_group(groups[-1], columns=["time_ns"])["time_ns"] if groups else []
+        except (OSError, pyarrow.ArrowException) as problem:
+            raise TraceError(f"{file} cannot be read: {_first_line(problem)}") from problem
+        if not len(times) or not times[-1].is_valid:
+            raise TraceError(f"{file}: its last row has no time_ns")
+        return int(times[-1].as_py())
+
+    @staticmethod
+    def _opened(file: Path) -> tuple[int, TraceInfo]:
+        try:
+            with pyarrow.parquet.ParquetFile(file) as opened:
+                schema, rows = opened.schema_arrow, opened.metadata.num_rows
+                text = (opened.metadata.metadata or {}).get(METADATA_KEY)
+        except (OSError, pyarrow.ArrowException) as problem:
+            raise TraceError(f"{file} is not a Parquet file that can be read: {_first_line(problem)}") from problem
+        missing = [name for name in SCHEMA.names if name not in schema.names]
+        if missing:
+            raise TraceError(f"{file} is not a trace: it has no column {', '.join(missing)}")
+        for name in SCHEMA.names:
+            found, expected = schema.field(name).type, SCHEMA.field(name).type
+            if found != expected and not (pyarrow.types.is_dictionary(found) and found.value_type == expected):
+                raise TraceError(f"{file}: column {name} has type {found}, expected {expected}")
+        unknown = [name for name in schema.names if name not in SCHEMA.names]
+        if unknown:
+            raise TraceError(f"{file} has columns that a trace does not have: {', '.join(unknown)}")
+        if text is None:
+            raise TraceError(f"{file} is not a trace: its Parquet metadata has no ottla.trace")
+        try:
+            return rows, TraceInfo.from_json(text)
+        except ValueError as problem:
+            raise TraceError(f"{file} is not a trace: {problem}") from None
+
+
+class TraceWriter:
+    """Writes a trace as a directory of files. Nothing is at `path` until `__exit__` without an error; after one, nothing stays.
+
+    The caller gives rows in time order; `info` may be changed until the end, because some facts are known only then.
+    """
+
+    def __init__(self, path: Path, info: TraceInfo) -> None:
+        """Raises TraceError if something is at `path` already."""
+        if path.exists():
+            raise TraceError(f"{path} exists already; remove it, or choose another --out")
+        self.path = path
+        self.info = info
+        self.rows = 0
+        self._partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        self._writer: pyarrow.parquet.ParquetWriter | None = None
+        self._rows_of_file = 0
+        self._files = 0
+        self._last_ns = 0
+        self._waiting: list[pyarrow.Table] = []
+        self._rows_waiting = 0
+
+    def __enter__(self) -> Self:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self._partial, ignore_errors=True)
+        self._partial.mkdir()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self._write_waiting()
+            self._close_file()
+            if kind is None:
+                if not self.rows:
+                    raise TraceError(f"{self.path} was not written: the trace would have no rows")
+                os.rename(self._partial, self.path)
+        finally:
+            shutil.rmtree(self._partial, ignore_errors=True)
+
+    def write(self, rows: pyarrow.Table | pyarrow.RecordBatch) -> None:
+        """Appends rows with the columns of `SCHEMA`. Raises TraceError if a time goes back."""
+        table = pyarrow.Table.from_batches([rows]) if isinstance(rows, pyarrow.RecordBatch) else rows
+        table = table.select(SCHEMA.names).cast(SCHEMA)
+        if not table.num_rows:
+            return
+        self._check_times(table["time_ns"])
+        self._waiting.append(table)
+        self.rows += table.num_rows
+        self._rows_waiting += table.num_rows
+        if self._rows_waiting >= ROW_GROUP_ROWS:
+            self._write_waiting(keep=self._rows_waiting % ROW_GROUP_ROWS)
+
+    def write_rows(self, rows: list[dict[str, Any]]) -> None:
+        """Appends rows given as dictionaries; a column that is not there is null."""
+        self.write(pyarrow.Table.from_pylist(rows, schema=SCHEMA))
+
+    def _write_waiting(self, keep: int = 0) -> None:
+        """Writes the waiting rows, except the last `keep`, in row groups of `ROW_GROUP_ROWS`."""
+        if not self._rows_waiting:
+            return
+        table = pyarrow.concat_tables(self._waiting)
+        self._waiting, self._rows_waiting = [table.slice(table.num_rows - keep)], keep
+        table = table.slice(0, table.num_rows - keep)
+        while table.num_rows:
+            if self._writer is None:
+                self._open_file()
+            assert self._writer is not None
+            part = table.slice(0, FILE_ROWS - self._rows_of_file)
+            self._writer.write_table(part, row_group_size=ROW_GROUP_ROWS)
+            self._rows_of_file += part.num_rows
+            table = table.slice(part.num_rows)
+            if self._rows_of_file == FILE_ROWS:
+                self._close_file()
+
+    def _check_times(self, times: pyarrow.ChunkedArray) -> None:
+        values = times.combine_chunks().to_numpy()
+        steps_back = (values[1:] < values[:-1]).nonzero()[0]
+        at = 0 if values[0] < self._last_ns else int(steps_back[0]) + 1 if len(steps_back) else None
+        if at is not None:
+            before = self._last_ns if at == 0 else int(values[at - 1])
+            raise TraceError(
+                f"row {self.rows + at + 1}: time_ns {values[at]} is before {before}, that of the row before"
+            )
+        self._last_ns = int(values[-1])
+
+    def _open_file(self) -> None:
+        file = self._partial / f"part-{self._files:05}.parquet"
+        self._writer = pyarrow.parquet.ParquetWriter(
+            file, SCHEMA, compression="zstd", use_dictionary=["op", "client", "topic", "compression", "group"]
+        )
+        self._files += 1
+        self._rows_of_file = 0
+
+    def _close_file(self) -> None:
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            writer.add_key_value_metadata({METADATA_KEY: self.info.to_json().encode()})
+            writer.close()
+
+
+def partition_of(partition: int, key_hash: int | None, request: int, partitions: int) -> int:
+    """The partition of a row in a topic with that many partitions. Rows without partition and key hash take turns."""
+    if partition >= 0:
+        return partition
+    return (request if key_hash is None else key_hash) % partitions
+
+
+def _batches_of(file: Path, schema: pyarrow.Schema, rows: int) -> Iterator[pyarrow.RecordBatch]:
+    try:
+        with pyarrow.parquet.ParquetFile(file) as opened:
+            for batch in opened.iter_batches(rows, columns=schema.names):
+                yield batch.cast(schema)
+    except (OSError, pyarrow.ArrowException) as problem:
+        raise TraceError(f"{file} cannot be read: {_first_line(problem)}") from problem
+
+
+def _check_nulls(file: Path, batch: pyarrow.RecordBatch, required: list[str], first: int) -> None:
+    for name in required:
+        if batch[name].null_count:
+            at = pyarrow.compute.index(batch[name].is_null(), True).as_py()
+            raise TraceError(f"{file}: row {first + at}: {name} is null")
+
+
+def _files_of(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise TraceError(f"{path}: no such trace")
+    files = sorted(
+        file for file in path.iterdir() if file.suffix == ".parquet" and not file.name.startswith((".", "_"))
+    )
+    if not files:
+        raise TraceError(f"{path} is not a trace: the directory has no *.parquet file")
+    return files
+
+
+def _first_line(problem: BaseException) -> str:
+    if isinstance(problem, FileNotFoundError):
+        return "no such file"
+    return (str(problem).splitlines() or [type(problem).__name__])[0]

@@ -1,0 +1,106 @@
+"""The commands `ottla replay trace import request-log` and `ottla replay trace make`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import click
+
+from tools.numbers import IntRange
+from tools.replay.failures import explained
+from tools.replay.parameters import COMPRESSIONS, TimeZone, TopicFor, out_option
+from tools.terminal import echo, echo_lines
+
+
+@click.command("request-log")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@out_option
+@click.option("--hash-clients", is_flag=True, help="Replace the names of clients and groups by hashes.")
+@click.option(
+    "--time-zone", type=TimeZone(), default="UTC", show_default=True, help="The time zone of the log's times."
+)
+@click.option("--topic", "topics", multiple=True, help="Only this topic. Repeatable. [default: all]")
+@click.option(
+    "--compression",
+    type=click.Choice(COMPRESSIONS),
+    default="none",
+    show_default=True,
+    help="Compression of the batches. It is not in the log.",
+)
+@click.option("--skip-bad-lines", is_flag=True, help="Leave out lines that are cut off, and count them.")
+@click.option("--skip-listener", "listeners", multiple=True, help="Leave out requests of this listener. Repeatable.")
+@click.option(
+    "--topic-id",
+    "topic_ids",
+    multiple=True,
+    type=TopicFor("ID=NAME"),
+    help="Name of a topic id that the log does not explain. Repeatable.",
+)
+def import_request_log(
+    files: Sequence[Path],
+    out: Path,
+    hash_clients: bool,
+    time_zone: ZoneInfo,
+    topics: Sequence[str],
+    compression: str,
+    skip_bad_lines: bool,
+    listeners: Sequence[str],
+    topic_ids: Sequence[tuple[str, str]],
+) -> None:
+    """Import the request log of a real Kafka, in both of its formats.
+
+    FILES are the request logs of one or several brokers, rotated or not, packed by gzip or not, in any order.
+    """
+
+    def work() -> None:
+        from tools.replay.traces.request_log import ImportOptions, import_request_log
+
+        options = ImportOptions(
+            hash_clients=hash_clients,
+            zone=time_zone,
+            topics=frozenset(topics),
+            compression=compression,
+            skip_bad_lines=skip_bad_lines,
+            skip_listeners=frozenset(listeners),
+            topic_names=dict(topic_ids),
+        )
+        found = import_request_log(files, out, options)
+        echo(f"{out}: {found.lines:,} lines of {len(files)} files read")
+        echo_lines(f"  {line}" for line in found.describe())
+
+    explained(work)
+
+
+def _print_example(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from tools.replay.traces.workload import EXAMPLE
+
+        click.echo(EXAMPLE, nl=False)
+        ctx.exit()
+
+
+@click.command("make")
+@click.argument("workload", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@out_option
+@click.option("--seed", type=IntRange(min=0), help="Use this seed instead of the file's.")
+@click.option(
+    "--example",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_example,
+    help="Print an example of a workload file.",
+)
+def make(workload: Path, out: Path, seed: int | None) -> None:
+    """Make a trace from a workload file (YAML). The same file and seed give the same rows."""
+
+    def work() -> None:
+        from tools.replay.traces.synthesis import make_trace, with_seed
+        from tools.replay.traces.workload import read_workload
+
+        rows = make_trace(with_seed(read_workload(workload), seed), out)
+        echo(f"{out}: {rows:,} rows")
+
+    explained(work)

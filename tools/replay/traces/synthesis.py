@@ -1,0 +1,216 @@
+"""Makes the trace of a workload (RPL-5). The same workload gives the same rows; memory does not grow with the duration.
+
+The batches of all producers are merged in order of time. Each part of them goes to the consumers; a part of the trace is written when no
+consumer can have an earlier fetch any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pyarrow
+from numpy.random import default_rng
+
+from tools.replay.traces.made_batches import NO_KEY, batches_of, seed_of
+from tools.replay.traces.made_fetches import RECORD_BYTES, Numbers, Reader, as_numbers
+from tools.replay.traces.ordering import in_whole_times, merged
+from tools.replay.traces.schema import FETCH, OF_FETCH, OF_PRODUCE, PRODUCE, SCHEMA, TraceError, TraceInfo, TraceWriter
+from tools.replay.traces.workload import CLIENTS_MAX, ConsumerSpec, ProducerSpec, Workload
+
+COLUMNS = ("time_ns", "client", "topic", "partition", "key_hash", "records", "bytes", "offset", "behind", "first")
+NOTHING = -1
+COLUMNS_OF_CLIENTS = ("op", "client", "group", *OF_PRODUCE, *OF_FETCH)
+
+
+def make_trace(workload: Workload, out: Path) -> int:
+    """Writes the trace and returns its number of rows. Raises TraceError."""
+    info = TraceInfo(0, f"made from a workload, seed {workload.seed}", topics=dict(workload.topics))
+    with TraceWriter(out, info) as writer:
+        for table in rows_of(workload):
+            writer.write(table)
+    return writer.rows
+
+
+def rows_of(workload: Workload) -> Iterator[pyarrow.Table]:
+    """The rows of the trace in order, in parts. Raises TraceError if there are too many clients."""
+    clients = _Clients(workload)
+    names = list(workload.topics)
+    readers = [(names.index(spec.topic), reader) for spec, reader in clients.readers(workload)]
+    logs = [_Log(count) for count in workload.topics.values()]
+    requests = 0
+    waiting = _no_rows()
+    for batches, until in _parts(workload, clients):
+        parts = [waiting, {**batches, "first": numpy.ones(len(batches["time_ns"]), numpy.int64)}]
+        parts[1] |= {name: numpy.full(len(batches["time_ns"]), NOTHING) for name in ("offset", "behind")}
+        for topic, log in enumerate(logs):
+            of_topic = {name: column[batches["topic"] == topic] for name, column in batches.items()}
+            of_topic["offset"] = log.place(of_topic)
+            for _, reader in (one for one in readers if one[0] == topic):
+                reader.feed(of_topic, log.ends, log.mean_size)
+            log.append(of_topic)
+            for _, reader in (one for one in readers if one[0] == topic):
+                reader.start_if_due(until, log.ends, log.mean_size)
+        unfinished = list(readers)
+        while True:
+            unfinished = [one for one in unfinished if _advance(*one, until, parts)]
+            rows = _joined(parts)
+            bound = min([until + 1, *(reader.sends_at for _, reader in readers)])
+            ready = int(numpy.searchsorted(rows["time_ns"], bound))
+            waiting = {name: column[ready:] for name, column in rows.items()}
+            if ready:
+                table = clients.table({name: column[:ready] for name, column in rows.items()}, requests, names)
+                requests = table["request"][-1].as_py() + 1
+                yield table
+            if not unfinished:
+                break
+            parts = [waiting]
+    if len(waiting["time_ns"]):
+        yield clients.table(waiting, requests, names)
+
+
+def _advance(topic: int, reader: Reader, until: int, parts: list[dict[str, Numbers]]) -> bool:
+    """Adds the reader's next fetches to `parts`. Returns whether there are more."""
+    rows, more = reader.advance(until)
+    count = len(rows["time_ns"])
+    fixed = {"client": reader.client, "topic": topic, "key_hash": NOTHING}
+    parts.append({**rows, **{name: numpy.full(count, value) for name, value in fixed.items()}})
+    return more
+
+
+def _parts(workload: Workload, clients: _Clients) -> Iterator[tuple[dict[str, Numbers], int]]:
+    """The batches of all producers in order, in parts, and the time up to which each part has all of them."""
+    sources = [
+        batches_of(spec, number, client, workload.topics, workload.duration_ns, workload.seed)
+        for client, (spec, number) in enumerate(clients.producers)
+    ]
+    until = 0
+    for table in in_whole_times(merged(sources)):
+        batches = as_numbers(table)
+        until = int(batches["time_ns"][-1])
+        yield batches, until
+    nothing = {name: column for name, column in _no_rows().items() if name not in ("offset", "behind", "first")}
+    yield nothing, max(until, workload.duration_ns - 1)
+
+
+class _Log:
+    """What is in a topic: the end offset of each partition, and the mean size of a record."""
+
+    def __init__(self, partitions: int) -> None:
+        self.ends: Numbers = numpy.zeros(partitions, numpy.int64)
+        self._bytes = 0
+        self._records = 0
+
+    @property
+    def mean_size(self) -> float:
+        return self._bytes / self._records if self._records else RECORD_BYTES
+
+    def place(self, batches: dict[str, Numbers]) -> Numbers:
+        """The base offset of each batch; learns their sizes. `append` comes next."""
+        self._bytes += int(batches["bytes"].sum())
+        self._records += int(batches["records"].sum())
+        order = numpy.argsort(batches["partition"], kind="stable")
+        records, partition = batches["records"][order], batches["partition"][order]
+        before = numpy.cumsum(records) - records
+        starts = numpy.flatnonzero(numpy.diff(partition, prepend=-1))
+        lengths = numpy.diff(starts, append=len(partition))
+        offsets = numpy.empty(len(order), numpy.int64)
+        offsets[order] = self.ends[partition] + before - numpy.repeat(before[starts], lengths)
+        return offsets
+
+    def append(self, batches: dict[str, Numbers]) -> None:
+        numpy.add.at(self.ends, batches["partition"], batches["records"])
+
+
+class _Clients:
+    """All clients of a workload, numbered: producers first. Columns of the trace that depend on the client alone are here."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.producers = [(spec, number) for spec in workload.producers for number in range(spec.count)]
+        self.consumers = [
+            (spec, copy, number)
+            for spec in workload.consumers
+            for copy in range(spec.fan_out)
+            for number in range(spec.count)
+        ]
+        count = len(self.producers) + len(self.consumers)
+        if count > CLIENTS_MAX:
+            raise TraceError(f"the workload has {count:,} clients; {CLIENTS_MAX:,} are the limit")
+        columns = [_of_producer(spec, number) for spec, number in self.producers]
+        columns += [_of_consumer(spec, copy, number) for spec, copy, number in self.consumers]
+        self._columns = {
+            name: pyarrow.array([row.get(name) for row in columns], SCHEMA.field(name).type)
+            for name in COLUMNS_OF_CLIENTS
+        }
+        self._states_partition = pyarrow.array(
+            [spec.keys is None for spec, _ in self.producers] + [True] * len(self.consumers)
+        )
+        self._seed = workload.seed
+
+    def readers(self, workload: Workload) -> Iterator[tuple[ConsumerSpec, Reader]]:
+        """Members of a group share the partitions; a member without any does nothing. Without a group, each reads all."""
+        for client, (spec, copy, number) in enumerate(self.consumers, len(self.producers)):
+            partitions = range(workload.topics[spec.topic])
+            mine = partitions if spec.group is None else partitions[number :: spec.count]
+            if mine:
+                seed = seed_of(self._seed, f"consumer {spec.name}", copy * CLIENTS_MAX + number)
+                yield spec, Reader(spec, client, mine, default_rng(seed).random())
+
+    def table(self, rows: dict[str, Numbers], requests: int, topics: list[str]) -> pyarrow.Table:
+        """Rows of the trace. `requests`: the number of the first request."""
+        client = pyarrow.array(rows["client"])
+        is_stated = self._states_partition.take(client).to_numpy(zero_copy_only=False)
+        made: dict[str, Any] = {
+            "time_ns": rows["time_ns"],
+            "request": requests - 1 + numpy.cumsum(rows["first"]),
+            "topic": pyarrow.array(topics).take(pyarrow.array(rows["topic"])),
+            "partition": numpy.where(is_stated, rows["partition"], -1),
+            "key_hash": pyarrow.array(rows["key_hash"], mask=rows["key_hash"] == NO_KEY),
+            "records": rows["records"],
+            "bytes": rows["bytes"],
+            "offset": pyarrow.array(rows["offset"], mask=rows["offset"] < 0),
+            "behind": pyarrow.array(rows["behind"], mask=rows["behind"] < 0),
+            **{name: column.take(client) for name, column in self._columns.items()},
+        }
+        columns = [pyarrow.array(made[field.name]).cast(field.type) for field in SCHEMA]
+        return pyarrow.table(columns, schema=SCHEMA)
+
+
+def _of_producer(spec: ProducerSpec, number: int) -> dict[str, Any]:
+    return {
+        "op": PRODUCE,
+        "client": f"{spec.name}-{number}",
+        "compression": spec.compression,
+        "acks": spec.acks,
+        "transactional": False,
+    }
+
+
+def _of_consumer(spec: ConsumerSpec, copy: int, number: int) -> dict[str, Any]:
+    name = spec.name if spec.fan_out == 1 else f"{spec.name}-{copy}"
+    group = spec.group if spec.fan_out == 1 or spec.group is None else f"{spec.group}-{copy}"
+    return {
+        "op": FETCH,
+        "client": f"{name}-{number}",
+        "min_bytes": spec.min_bytes,
+        "max_wait_ms": spec.max_wait_ns // 1_000_000,
+        "max_bytes": spec.max_bytes,
+        "group": group,
+    }
+
+
+def _joined(parts: list[dict[str, Numbers]]) -> dict[str, Numbers]:
+    joined = {name: numpy.concatenate([part[name] for part in parts]) for name in COLUMNS}
+    order = numpy.argsort(joined["time_ns"], kind="stable")
+    return {name: column[order] for name, column in joined.items()}
+
+
+def _no_rows() -> dict[str, Numbers]:
+    return {name: numpy.empty(0, numpy.int64) for name in COLUMNS}
+
+
+def with_seed(workload: Workload, seed: int | None) -> Workload:
+    return workload if seed is None else replace(workload, seed=seed)
