@@ -16,7 +16,7 @@ from protocol.errors import ErrorCode
 from protocol.kafka.record_batch import build_batch, iter_batches, parse_header
 from tests.conftest import ClusterFactory
 from tests.support import topics
-from tests.support.invariants import ZooKeeperView, assert_healed, batches_on_disk, replica_directory
+from tests.support.invariants import ZooKeeperView, assert_healed, batches_on_disk, eventually, replica_directory
 from tests.support.kafka_tools import KafkaTools
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
 from tests.support.swappable_broker import SwappableBroker
@@ -140,12 +140,13 @@ def look_at(cluster: LocalCluster, kafka_tools: KafkaTools, topic: str, partitio
     assert {header.compression for header in headers} >= {0, 1, 2, 4}
     assert [header.base_offset for header in headers] == [0, *(header.next_offset for header in headers[:-1])]
 
+    # The files of the segment that is appended to are made with its first entries, or at the stop. The flush that follows
+    # a recovery replaces the others, one by one.
+    full = [path for replica in replicas for path in sorted(replica.glob("*.log"))[:-1]]
+    expected = [path.with_suffix(suffix) for path in full for suffix in (".index", ".timeindex")]
+    eventually(lambda: all(path.exists() for path in expected), "each full segment has both indexes")
     indexes = [path for replica in replicas for path in sorted(replica.glob("*.index"))]
     time_indexes = [path for replica in replicas for path in sorted(replica.glob("*.timeindex"))]
-    # The files of the segment that is appended to are made with its first entries, or at the stop.
-    full = [path for replica in replicas for path in sorted(replica.glob("*.log"))[:-1]]
-    assert {path.with_suffix(".index") for path in full} <= set(indexes)
-    assert {path.with_suffix(".timeindex") for path in full} <= set(time_indexes)
     sane = kafka_tools.dump([*indexes, *time_indexes], "--index-sanity-check")
     assert sane.count("passed sanity check") + sane.count("is empty") == len(indexes) + len(time_indexes)
     kafka_tools.dump([*indexes, *time_indexes], "--verify-index-only")

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.support.invariants import ZooKeeperView, eventually
 from tests.support.kafka_tools import TOOL_TIMEOUT_S, KafkaTools
@@ -63,7 +63,7 @@ class SwappableBroker:
         return self.cluster.broker_directory(BROKER) / "kafka.log"
 
     def start(self, kind: Kind, topics: Mapping[str, int] | None = None) -> None:
-        """Returns when all partitions of `topics` (name -> how many) have a leader."""
+        """Returns when all partitions of `topics` (name -> how many) are led: the broker answers for each."""
         eventually(lambda: self.zk.live_brokers() == [], "the previous broker is gone from ZooKeeper")
         if kind == "Kafka":
             config = self.cluster.broker_directory(BROKER) / "server.properties"
@@ -98,14 +98,14 @@ class SwappableBroker:
 
 
 def serves(admin: AdminClient, topics: Mapping[str, int]) -> bool:
+    """True when the leader of each partition answers. Metadata may name it before it has heard that it leads."""
+    asked = {TopicPartition(name, number): OffsetSpec.latest() for name, count in topics.items() for number in range(count)}
     try:
-        found = admin.list_topics(timeout=1)
+        if not admin.list_topics(timeout=1).brokers:
+            return False
+        for answer in admin.list_offsets(asked, request_timeout=1).values() if asked else ():
+            answer.result()
     except KafkaException:
         time.sleep(0.1)
         return False
-    return bool(found.brokers) and all(
-        name in found.topics
-        and len(found.topics[name].partitions) == count
-        and all(partition.leader >= 0 for partition in found.topics[name].partitions.values())
-        for name, count in topics.items()
-    )
+    return True
