@@ -90,7 +90,8 @@ class ServerProcess:
         # `poll` alone is not enough: if a signal handler raised inside an earlier `poll`, its lock stays taken, and `poll` returns None.
         if self._child is not None and (self._child.poll() is not None or _state(self._child.pid) in OVER):
             self._child = None
-        if self._seen is not None and self._seen.is_over() is False and self._is_this(self._seen.pid):
+        # An ending process loses its command line first and closes its sockets a moment later: until then, it is still there.
+        if self._seen is not None and self._seen.is_over() is False:
             return self._seen
         for pid in self._candidates():
             with contextlib.suppress(ProcessLookupError):
@@ -122,7 +123,6 @@ class ServerProcess:
     def wait_gone(self, timeout_s: float) -> bool:
         """Waits until it has ended. Returns False if it still runs after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
-        # An ending process loses its command line first and closes its sockets a moment later.
         while self.pid() is not None or (self._seen is not None and not _is_over(self._seen)):
             if time.monotonic() > deadline:
                 return False
