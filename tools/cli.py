@@ -44,7 +44,9 @@ SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
         ),
         "produce": Subcommand("tools.clients.produce_command", "Write lines from standard input to a topic."),
         "reassign": Subcommand("tools.admin.reassign_commands", "Move replicas to other brokers."),
-        "replay": Subcommand("tools.replay.commands", "Replay a real event stream through a cluster with Spark."),
+        "replay": Subcommand(
+            "tools.replay.commands", "Record, import or make a load, replay it with Spark, and compare the runs."
+        ),
         "topic": Subcommand("tools.admin.topic_commands", "Create, list, describe, alter and delete topics."),
     }
 )

@@ -254,7 +254,8 @@ def network(directory: Path) -> Iterator[tuple[NetworkCluster, ZooKeeperView, st
 
 
 @needs_network
-@pytest.mark.parametrize("role", ["leader", thorough("controller and leader")])
+@pytest.mark.thorough
+@pytest.mark.parametrize("role", ["leader", "controller and leader"])
 def test_a_broker_that_was_cut_off_is_not_judged_dead(tmp_path: Path, role: str) -> None:
     """FLT-9, FLT-10: silence proves nothing, whoever is cut off; only the session decides."""
     with network(tmp_path) as (cluster, zk, topic), load(cluster, zk, topic):

@@ -157,6 +157,7 @@ def test_a_one_way_cut(tmp_path: Path, deaf: str) -> None:
         cluster.heal()
 
 
+@pytest.mark.thorough
 def test_a_ring_of_majorities(tmp_path: Path) -> None:
     """FLT-13: each of two brokers sees the third one only; at most one leader per epoch, and acknowledged records stay."""
     with a_cluster(tmp_path) as (cluster, zk, producer):
@@ -168,7 +169,8 @@ def test_a_ring_of_majorities(tmp_path: Path) -> None:
         cluster.heal()
 
 
-@pytest.mark.parametrize("seed", [1, thorough(2)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", [1, 2])
 def test_links_go_one_by_one_and_come_back_in_another_order(tmp_path: Path, seed: int) -> None:
     """FLT-14: it converges."""
     order = random.Random(seed)
@@ -187,7 +189,8 @@ def test_links_go_one_by_one_and_come_back_in_another_order(tmp_path: Path, seed
         producer.wait_for_acks(FEW)
 
 
-@pytest.mark.parametrize("whom", [thorough("controller and broker"), thorough("leader and follower"), "all"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("whom", ["controller and broker", "leader and follower", "all"])
 def test_a_storm_of_resets(tmp_path: Path, whom: str) -> None:
     """FLT-15: a firewall resets and refuses everything between brokers that live. Nothing is lost, and it ends with the storm."""
     with a_cluster(tmp_path) as (cluster, zk, producer):
