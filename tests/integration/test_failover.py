@@ -23,7 +23,8 @@ from tests.support.topics import new_topic
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import events_of
-from tools.faults.faults import Broker, inject
+from tools.faults.faults import inject
+from tools.faults.processes import Broker
 
 pytestmark = pytest.mark.integration
 

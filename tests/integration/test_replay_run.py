@@ -184,7 +184,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(shared_cluster: LocalCluster, 
     assert not (tmp_path / "out").exists()
     for arguments, says in (
         (("--fault", "drown leader of t-0 at 3s"), "the actions are kill"),
-        (("--fault", "kill controller at 3s"), "--fault needs --dir"),
+        (("--fault", "kill controller at 3s"), "--fault needs the cluster that it hits"),
         (("--speed", "-1"), "-1"),
         (("--ramp", "4x..2x/3s"), "the first speed must be below the last"),
     ):

@@ -33,8 +33,9 @@ from tests.support.load import BackgroundProducer
 from tests.support.topics import create_topics
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import lines_of
-from tools.faults.faults import Broker, healed, inject
+from tools.faults.faults import healed, inject
 from tools.faults.load import BackgroundReader, log_of, read_everything
+from tools.faults.processes import Broker, ProcessCluster
 from tools.faults.roles import PartitionView, Roles
 from tools.faults.schedule import Kind, schedule
 from tools.faults.verdict import Verdict
@@ -103,10 +104,10 @@ def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Mapping[str, Kind]
     print(f"chaos: seed {seed}, {rounds} rounds", flush=True)
     began = time.monotonic()
     outcome = Outcome(seed)
-    roles = Roles(cluster)
+    roles = Roles(ProcessCluster(cluster))
     topics = [NewTopic(name, count, 3, config=TOPIC_SETTINGS.get(name, {})) for name, count in TOPICS.items()]
     create_topics(cluster.bootstrap_servers, *topics)
-    with healed(cluster), ExitStack() as stack:
+    with healed(ProcessCluster(cluster)), ExitStack() as stack:
         producers = [stack.enter_context(producer_of(cluster, name, count)) for name, count in TOPICS.items()]
         readers = [
             stack.enter_context(BackgroundReader(cluster.bootstrap_servers, name, count))

@@ -38,8 +38,10 @@ from tests.support.invariants import ZooKeeperView, assert_healed, eventually, r
 from tests.support.member_processes import MemberProcess, MemberProcesses
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.readiness import ask_broker
-from tools.faults.faults import Broker, Victim, healed, inject
+from tools.faults.cluster import Victim
+from tools.faults.faults import healed, inject
 from tools.faults.load import log_of, read_everything
+from tools.faults.processes import Broker, ProcessCluster
 from tools.faults.roles import Roles
 from tools.faults.schedule import Kind, Round, schedule
 from tools.faults.verdict import Verdict
@@ -112,7 +114,7 @@ def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Mapping[str, Kind]
     outcome = Outcome(seed)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(30)
-    with healed(cluster), ExitStack() as stack:
+    with healed(ProcessCluster(cluster)), ExitStack() as stack:
         world = _World(cluster, stack)
         world.wait_quiet()
         world.start_probes(stack)
@@ -144,7 +146,7 @@ class _World:
 
     def __init__(self, cluster: LocalCluster, stack: ExitStack) -> None:
         self.cluster = cluster
-        self.roles = Roles(cluster)
+        self.roles = Roles(ProcessCluster(cluster))
         self.producer = stack.enter_context(chaos.producer_of(cluster, TOPIC, PARTITIONS, RECORDS_PER_S))
         self.groups = {
             name: stack.enter_context(MemberProcesses(cluster, name, TOPIC, assignors, is_tuned=name == TUNED))

@@ -15,7 +15,9 @@ from protocol.types import TopicPartition
 from protocol.zk.session import ZooKeeperSession
 from protocol.zk.znodes import ReassignPartitionsZNode
 from tools.cluster.local_cluster import LocalCluster
-from tools.faults.faults import Broker, Victim, ZooKeeper, inject
+from tools.faults.cluster import Victim
+from tools.faults.faults import inject
+from tools.faults.processes import Broker, ProcessCluster, ZooKeeper
 from tools.faults.roles import Roles
 from tools.faults.waiting import until
 
@@ -47,7 +49,7 @@ class Scene:
         self.cluster = cluster
         self.topic = topic
         self.chance = chance
-        self.roles = Roles(cluster)
+        self.roles = Roles(ProcessCluster(cluster))
         self.admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
 
     def make_topic(self, assignment: list[list[int]], min_insync: int) -> None:

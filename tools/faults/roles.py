@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from protocol.kafka.api_keys import ApiKey
-from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.readiness import ask_broker
+from tools.faults.cluster import Cluster, State
 
 ANSWER_TIMEOUT_S = 1.0
 METADATA_VERSION = 9
@@ -34,9 +34,9 @@ class PartitionView:
 
 
 class Roles:
-    """The roles in a local cluster. A method returns None if nobody has the role, or if the process that had it has just ended."""
+    """The roles in a cluster. A method returns None if nobody has the role, or if the broker that had it has just ended."""
 
-    def __init__(self, cluster: LocalCluster) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def controller(self) -> int | None:
@@ -54,7 +54,7 @@ class Roles:
         return None if view is None or view.leader is None else self._running(view.leader)
 
     def follower(self, topic: str, partition: int) -> int | None:
-        """The first follower, in the order of the assignment, whose process runs."""
+        """The first follower, in the order of the assignment, that runs."""
         view = self.partitions(topic).get(partition)
         followers = () if view is None else view.followers()
         return next((broker for broker in followers if self._running(broker) is not None), None)
@@ -75,18 +75,19 @@ class Roles:
     ) -> Answer | None:
         """Asks the running brokers in turn and returns the first result of `read` that is not None."""
         for broker in self._cluster.broker_ids:
-            if self._running(broker) is None or self._cluster.is_paused(broker):
+            if self._cluster.broker(broker).state() is not State.RUNNING:
                 continue
-            host, _, port = self._cluster.address(broker).rpartition(":")
-            answer = ask_broker((host, int(port)), ANSWER_TIMEOUT_S, api_key, version, body)
+            answer = ask_broker(self._cluster.address(broker), ANSWER_TIMEOUT_S, api_key, version, body)
             found = None if answer is None else read(answer)
             if found is not None:
                 return found
         return None
 
     def _running(self, broker: int) -> int | None:
-        is_running = broker in self._cluster.broker_ids and self._cluster.pid(broker) is not None
-        return int(broker) if is_running else None
+        """The broker, also while it is paused."""
+        if broker not in self._cluster.broker_ids or self._cluster.broker(broker).state() is State.ENDED:
+            return None
+        return int(broker)
 
 
 def _partitions(answer: Any) -> dict[int, PartitionView] | None:

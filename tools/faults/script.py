@@ -10,9 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tools.cluster.local_cluster import ClusterError, LocalCluster
+from tools.cluster.processes import ClusterError
 from tools.cluster.zookeeper import ZooKeeperError
-from tools.faults.faults import ACTIONS, Broker, Victim, ZooKeeper, heal
+from tools.faults.cluster import Cluster, Node, Victim
+from tools.faults.faults import ACTIONS, heal
 from tools.faults.roles import Roles
 from tools.points_in_time import NoTime, parse_duration_ms
 
@@ -93,6 +94,28 @@ def parse_all(texts: Sequence[str]) -> list[ScriptedFault]:
     return faults
 
 
+def check(faults: Sequence[ScriptedFault], cluster: Cluster) -> None:
+    """Raises FaultError for a fault that this cluster cannot have."""
+    for fault in faults:
+        reason = cluster.impossible.get(fault.verb)
+        broker_id = broker_of(fault.role)
+        if broker_id is not None and broker_id not in cluster.broker_ids:
+            ids = ", ".join(map(str, cluster.broker_ids))
+            reason = f"the cluster has no broker {broker_id}; its brokers are {ids}"
+        elif fault.role == "zookeeper" and cluster.zookeeper() is None:
+            reason = "the cluster has no ZooKeeper of its own"
+        elif fault.role == "zookeeper" and fault.verb == "expire-session":
+            reason = "ZooKeeper has no session of its own"
+        if reason is not None:
+            raise FaultError(f"{str(fault)!r}: {reason}")
+
+
+def broker_of(role: str) -> int | None:
+    """2 for `broker 2`; None for other roles."""
+    match = _ROLE.fullmatch(role)
+    return int(match["broker"]) if match is not None and match["broker"] else None
+
+
 def seconds_of(text: str, where: str) -> float:
     """`1h30m`, `20s`, `500ms` in seconds. Raises FaultError."""
     try:
@@ -106,7 +129,7 @@ class FaultRun:
 
     def __init__(
         self,
-        cluster: LocalCluster,
+        cluster: Cluster,
         faults: Sequence[ScriptedFault],
         topics: Sequence[str],
         say: Callable[[DoneFault], None],
@@ -120,7 +143,7 @@ class FaultRun:
         self._topics = topics
         self._say = say
         self._now_ns = now_ns
-        self._last: list[Victim] = []
+        self._last: list[Node] = []
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="faults")
         self._under_way: list[Future[None]] = []
         self._is_over = threading.Event()
@@ -141,19 +164,19 @@ class FaultRun:
 
     def _carry_out(self, fault: ScriptedFault) -> None:
         begun = self._now_ns()
-        led = {
-            (topic, number): view.leader
-            for topic in self._topics
-            for number, view in self._roles.partitions(topic).items()
-        }
         try:
+            led = {
+                (topic, number): view.leader
+                for topic in self._topics
+                for number, view in self._roles.partitions(topic).items()
+            }
             victims = self._victims(fault.role)
         except ClusterError as problem:
             self._last = []
             self._note(DoneFault(fault.verb, fault.role, None, begun, error=str(problem)))
             return
         for victim in victims:
-            broker = victim.id if isinstance(victim, Broker) else None
+            broker = victim.broker_id
             partitions = sorted(
                 partition for partition, leader in led.items() if broker is not None and leader == broker
             )
@@ -169,7 +192,7 @@ class FaultRun:
         self.done.append(row)
         self._say(row)
 
-    def _victims(self, role: str) -> list[Victim]:
+    def _victims(self, role: str) -> list[Node]:
         """Raises ClusterError if nobody has the role within ROLE_TIMEOUT_S."""
         if role == "it":
             if not self._last:
@@ -181,24 +204,24 @@ class FaultRun:
                 raise ClusterError(f"nobody is {role}")
         return found
 
-    def _now(self, role: str) -> list[Victim]:
+    def _now(self, role: str) -> list[Node]:
         match = _ROLE.fullmatch(role)
         assert match is not None
         groups: Mapping[str, str | None] = match.groupdict()
         if role == "zookeeper":
-            return [ZooKeeper(self._cluster)]
-        if groups["broker"]:
-            broker: int | None = int(groups["broker"])
-            if broker not in self._cluster.broker_ids:
-                raise ClusterError(f"the cluster has no broker {broker}")
-        elif groups["topic"] and groups["partition"]:
+            zookeeper = self._cluster.zookeeper()
+            return [] if zookeeper is None else [zookeeper]
+        broker = broker_of(role)
+        if broker is not None:
+            return [self._cluster.broker(broker)]
+        if groups["topic"] and groups["partition"]:
             find = self._roles.leader if groups["side"] == "leader" else self._roles.follower
             broker = find(groups["topic"], int(groups["partition"]))
         elif groups["group"]:
             broker = self._roles.coordinator(groups["group"])
         else:
             broker = self._roles.controller()
-        return [] if broker is None else [Broker(self._cluster, broker)]
+        return [] if broker is None else [self._cluster.broker(broker)]
 
 
 def act(verb: str, victim: Victim) -> None:

@@ -22,6 +22,7 @@ from tools.admin.failures import AdminError, TopicExists
 from tools.admin.kafka_admin import KafkaAdmin
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.ownership import own_servers
+from tools.faults.processes import ProcessCluster
 from tools.faults.roles import Roles
 from tools.faults.script import DoneFault, FaultRun, ScriptedFault
 from tools.replay.demo.group_analysis import ProducedEvent, analyse_group
@@ -102,9 +103,10 @@ def run_steps(options: DemoOptions, started: ExitStack) -> int:
     victim = None
     if cluster is not None and options.kill:
         scripted = faults_at(partition, seconds, options.days)
-        faults = FaultRun(cluster, scripted, [TOPIC], lambda row: say(row, group), replay.control.clock.now_ns)
+        target = ProcessCluster(cluster)
+        faults = FaultRun(target, scripted, [TOPIC], lambda row: say(row, group), replay.control.clock.now_ns)
         started.callback(faults.finish)
-        victim = Roles(cluster).leader(TOPIC, partition)
+        victim = Roles(target).leader(TOPIC, partition)
     group = consumer_group(replay, is_new, victim)
     started.callback(group.stop)
     group.start()

@@ -15,6 +15,7 @@ from tools.replay.failures import guarded
 from tools.replay.parameters import POSITIVE, TopicFor
 
 if TYPE_CHECKING:
+    from tools.faults.cluster import Cluster
     from tools.replay.run.driver import Options
 
 AS_FAST_AS_POSSIBLE = "max"
@@ -230,7 +231,7 @@ def options_of(
     "--fault",
     "faults",
     multiple=True,
-    help="Such as 'kill leader of departures-0 at 20s', 'restart it at 35s'. Needs --dir.",
+    help="Such as 'kill leader of departures-0 at 20s', 'restart it at 35s'. Needs --dir or --compose.",
 )
 @click.option(
     "--dir",
@@ -238,12 +239,19 @@ def options_of(
     type=click.Path(path_type=Path, file_okay=False),
     help="The run directory of the local cluster that the faults hit.",
 )
+@click.option(
+    "--compose",
+    "project",
+    metavar="PROJECT",
+    help="The Compose project whose containers the faults hit: its name, or the directory of its docker-compose.yml.",
+)
 def run(
     master: str | None,
     control_host: str | None,
     event_log: Path | None,
     faults: Sequence[str],
     directory: Path | None,
+    project: str | None,
     bootstrap_server: str | None,
     **load: Any,
 ) -> None:
@@ -254,23 +262,23 @@ def run(
     """
 
     def work() -> int:
-        from tools.cluster.local_cluster import LocalCluster
-        from tools.faults.script import FaultError, FaultRun, parse_all
+        from tools.faults.script import FaultError, FaultRun, check, parse_all
         from tools.replay.interrupts import ignore_from_now
         from tools.replay.run.conclusion import conclude
         from tools.replay.run.driver import Replay, say_fault
         from tools.replay.run.outcome import exit_code, undone_lines
-        from tools.replay.run.plan import ReplayError
 
         try:
             scripted = parse_all(faults)
+            if scripted and directory is None and project is None:
+                raise click.UsageError(
+                    "--fault needs the cluster that it hits: --dir for a local one, --compose for one in containers"
+                )
+            cluster = cluster_of(directory, project)
+            if cluster is not None:
+                check(scripted, cluster)
         except FaultError as problem:
             raise click.BadParameter(str(problem), param_hint="--fault") from None
-        cluster = None if directory is None else LocalCluster(directory)
-        if scripted and cluster is None:
-            raise click.UsageError("--fault needs --dir, the run directory of the local cluster that it hits")
-        if cluster is not None and not cluster.exists():
-            raise ReplayError(f"{directory} has no cluster; see `ottla cluster start`")
         servers = cluster.bootstrap_servers if cluster is not None and not bootstrap_server else bootstrap_server
         options = options_of(bootstrap_server=servers, **load)
         replay = Replay(replace(options, master=master, control_host=control_host, event_log=event_log))
@@ -293,6 +301,26 @@ def run(
         return exit_code(verdict)
 
     guarded(work)
+
+
+def cluster_of(directory: Path | None, project: str | None) -> Cluster | None:
+    """The cluster of --dir or --compose; None without them. Raises ReplayError, ClusterError, UsageError."""
+    if directory is not None and project is not None:
+        raise click.UsageError("--dir and --compose are two clusters; name one")
+    if project is not None:
+        from tools.faults.containers import find_cluster
+
+        return find_cluster(project)
+    if directory is None:
+        return None
+    from tools.cluster.local_cluster import LocalCluster
+    from tools.faults.processes import ProcessCluster
+    from tools.replay.run.plan import ReplayError
+
+    local = LocalCluster(directory)
+    if not local.exists():
+        raise ReplayError(f"{directory} has no cluster; see `ottla cluster start`")
+    return ProcessCluster(local)
 
 
 @click.command("report")

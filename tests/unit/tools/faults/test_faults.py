@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tools.cluster.local_cluster import ClusterError
-from tools.faults import faults
-from tools.faults.faults import ACTIONS, Broker, healed, inject
+from tools.faults import faults, processes
+from tools.faults.faults import ACTIONS, healed, inject
+from tools.faults.processes import Broker, ProcessCluster
 
 
 class Recorded:
@@ -77,17 +78,23 @@ def test_heal_starts_and_resumes_everything(broken: list[tuple[str, int]]) -> No
     cluster = Recorded(
         *broken, broker_ids=(1, 2, 3, 4), zookeeper=None, pid=pids.get, is_paused=lambda broker: broker == 3
     )
-    with pytest.raises(ClusterError if broken else ZeroDivisionError), healed(cluster):
+    with pytest.raises(ClusterError if broken else ZeroDivisionError), healed(ProcessCluster(cluster)):
         raise ZeroDivisionError
     assert cluster.calls == [("resume", 3), ("start_broker", 2), ("start_broker", 4)]
 
 
-def test_zookeeper_is_healed_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = SimpleNamespace(pid=lambda: None, send=lambda number: cluster.send(int(number)))
+@pytest.mark.parametrize(("pid", "calls"), [(None, [("start_zookeeper", 0)]), (7, [("send", 18)])])
+def test_zookeeper_is_healed_first(
+    pid: int | None, calls: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is started if it has ended, and resumed if it is paused."""
+    process = SimpleNamespace(
+        pid=lambda: pid, is_paused=lambda: pid is not None, send=lambda number: cluster.send(int(number))
+    )
     cluster = Recorded(broker_ids=(1,), zookeeper=process, pid=lambda broker: None, is_paused=lambda broker: False)
     zookeeper = SimpleNamespace(
         process=process, start=lambda: cluster.start_zookeeper(0), wait_ready=lambda timeout_s: None
     )
-    monkeypatch.setattr(faults, "_zookeeper", lambda cluster: zookeeper)
-    faults.heal(cluster)
-    assert cluster.calls == [("send", 18), ("start_zookeeper", 0), ("start_broker", 1)]
+    monkeypatch.setattr(processes, "_zookeeper", lambda cluster: zookeeper)
+    faults.heal(ProcessCluster(cluster))
+    assert cluster.calls == [*calls, ("start_broker", 1)]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tools.faults import roles
+from tools.faults.cluster import State
 from tools.faults.roles import PartitionView, Roles
 
 ENDED, PAUSED = 1, 2
@@ -18,14 +19,11 @@ class Cluster:
 
     broker_ids = (1, 2, 3, 4)
 
-    def pid(self, broker: int) -> int | None:
-        return None if broker == ENDED else broker
+    def broker(self, broker: int) -> SimpleNamespace:
+        return SimpleNamespace(state=lambda: {ENDED: State.ENDED, PAUSED: State.PAUSED}.get(broker, State.RUNNING))
 
-    def is_paused(self, broker: int) -> bool:
-        return broker == PAUSED
-
-    def address(self, broker: int) -> str:
-        return f"host:{broker}"
+    def address(self, broker: int) -> tuple[str, int]:
+        return "host", broker
 
 
 def partition(index: int, leader: int) -> SimpleNamespace:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import cast
+from typing import Any
 
 import pytest
 
-from tools.cluster.local_cluster import LocalCluster
 from tools.faults import script
-from tools.faults.script import FaultError, FaultRun, ScriptedFault, parse, parse_all
+from tools.faults.script import FaultError, FaultRun, ScriptedFault, check, parse, parse_all
 
 
 @pytest.mark.parametrize(
@@ -53,20 +52,40 @@ def test_faults_are_sorted_and_it_needs_one_before() -> None:
         parse_all(["restart it at 5s"])
 
 
-class FakeBroker:
-    def __init__(self, _: LocalCluster, number: int) -> None:
-        self.id = number
+def cluster(**changed: Any) -> Any:
+    """Brokers 1 and 2, and a ZooKeeper."""
+    zookeeper = SimpleNamespace(broker_id=None)
+    fake = {"broker_ids": (1, 2), "impossible": {}, "zookeeper": lambda: zookeeper}
+    return SimpleNamespace(broker=lambda number: SimpleNamespace(broker_id=number), **(fake | changed))
+
+
+@pytest.mark.parametrize(
+    ("text", "changed", "reason"),
+    [
+        ("kill broker 7 at 1s", {}, "'kill broker 7 at 1s': the cluster has no broker 7; its brokers are 1, 2"),
+        ("pause zookeeper at 1s", {"zookeeper": lambda: None}, "the cluster has no ZooKeeper of its own"),
+        ("expire-session zookeeper at 1s", {}, "ZooKeeper has no session of its own"),
+        ("expire-session controller at 1s", {"impossible": {"expire-session": "no way in"}}, "no way in"),
+    ],
+)
+def test_faults_that_a_cluster_cannot_have(text: str, changed: dict[str, Any], reason: str) -> None:
+    with pytest.raises(FaultError, match=reason):
+        check(parse_all(["kill controller at 0s", text]), cluster(**changed))
+
+
+def test_faults_that_a_cluster_can_have() -> None:
+    texts = ["kill zookeeper at 1s", "restart it at 2s", "stop broker 2 at 3s", "expire-session leader of t-0 at 4s"]
+    check(parse_all(texts), cluster())
 
 
 def run_of_faults(monkeypatch: pytest.MonkeyPatch, broker: Callable[[str], int | None], *texts: str) -> list[str]:
     """Carries the faults out on a cluster that only says which broker coordinates a group; returns what was done."""
     monkeypatch.setattr(script, "Roles", lambda _: SimpleNamespace(coordinator=broker))
-    monkeypatch.setattr(script, "Broker", FakeBroker)
     monkeypatch.setattr(script, "act", lambda *_: None)
     monkeypatch.setattr(script, "heal", lambda _: None)
     monkeypatch.setattr(script, "ROLE_TIMEOUT_S", -1)
     said: list[str] = []
-    run = FaultRun(cast(LocalCluster, None), parse_all(texts), [], lambda fault: said.append(str(fault)))
+    run = FaultRun(cluster(), parse_all(texts), [], lambda fault: said.append(str(fault)))
     run.step(100)
     run.finish()
     return said
@@ -88,3 +107,12 @@ def test_a_bug_in_a_fault_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None
 
     with pytest.raises(ZeroDivisionError):
         run_of_faults(monkeypatch, broken, "kill coordinator of a at 1s")
+
+
+def test_zookeeper_and_a_broker_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["kill zookeeper at 1s", "restart it at 2s", "pause broker 2 at 3s"]
+    assert run_of_faults(monkeypatch, {}.get, *texts) == [
+        "kill zookeeper: ZooKeeper",
+        "restart it: ZooKeeper",
+        "pause broker 2: broker 2",
+    ]
