@@ -1,4 +1,7 @@
-"""What a fault needs of a cluster. `processes.py` has it for a cluster of this machine, `containers.py` for one in containers."""
+"""What a fault needs of a cluster.
+
+`processes.py` has it for a cluster of this machine, `containers.py` for one in containers, `commanded.py` for any other.
+"""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def options_of(
     "--fault",
     "faults",
     multiple=True,
-    help="Such as 'kill leader of departures-0 at 20s', 'restart it at 35s'. Needs --dir or --compose.",
+    help="Such as 'kill leader of departures-0 at 20s', 'restart it at 35s'. Needs --dir, --compose or --fault-command.",
 )
 @click.option(
     "--dir",
@@ -245,6 +245,11 @@ def options_of(
     metavar="PROJECT",
     help="The Compose project whose containers the faults hit: its name, or the directory of its docker-compose.yml.",
 )
+@click.option(
+    "--fault-command",
+    metavar="PROGRAM",
+    help="Carries the faults out in any other cluster: called as PROGRAM ACTION BROKER-ID HOST PORT.",
+)
 def run(
     master: str | None,
     control_host: str | None,
@@ -252,6 +257,7 @@ def run(
     faults: Sequence[str],
     directory: Path | None,
     project: str | None,
+    fault_command: str | None,
     bootstrap_server: str | None,
     **load: Any,
 ) -> None:
@@ -270,11 +276,12 @@ def run(
 
         try:
             scripted = parse_all(faults)
-            if scripted and directory is None and project is None:
+            if scripted and directory is None and project is None and fault_command is None:
                 raise click.UsageError(
-                    "--fault needs the cluster that it hits: --dir for a local one, --compose for one in containers"
+                    "--fault needs the cluster that it hits: --dir for a local one, --compose for one in containers, "
+                    "--fault-command for any other"
                 )
-            cluster = cluster_of(directory, project)
+            cluster = cluster_of(directory, project, fault_command, bootstrap_server)
             if cluster is not None:
                 check(scripted, cluster)
         except FaultError as problem:
@@ -303,10 +310,18 @@ def run(
     guarded(work)
 
 
-def cluster_of(directory: Path | None, project: str | None) -> Cluster | None:
-    """The cluster of --dir or --compose; None without them. Raises ReplayError, ClusterError, UsageError."""
-    if directory is not None and project is not None:
-        raise click.UsageError("--dir and --compose are two clusters; name one")
+def cluster_of(
+    directory: Path | None, project: str | None, fault_command: str | None, bootstrap_server: str | None
+) -> Cluster | None:
+    """The cluster that faults hit; None without an option that names one. Raises ReplayError, ClusterError, UsageError."""
+    if sum(option is not None for option in (directory, project, fault_command)) > 1:
+        raise click.UsageError("--dir, --compose and --fault-command name a cluster each; give one of them")
+    if fault_command is not None:
+        from tools.admin.connection import servers
+        from tools.faults.commanded import CommandedCluster, brokers_of
+        from tools.replay.run.driver import bootstrap_addresses
+
+        return CommandedCluster(fault_command, brokers_of(bootstrap_addresses(servers(bootstrap_server))))
     if project is not None:
         from tools.faults.containers import find_cluster
 

@@ -19,7 +19,7 @@ from tools.admin.kafka_admin import KafkaAdmin
 from tools.faults.script import FaultRun
 from tools.replay.interrupts import Interrupted, interruption_was_handled
 from tools.replay.load import fetching
-from tools.replay.load.cluster_view import ClusterView, LoadError
+from tools.replay.load.cluster_view import Address, ClusterView, LoadError
 from tools.replay.run.control import ControlServer
 from tools.replay.run.masters import LOOPBACK, address_towards, is_local
 from tools.replay.run.outcome import read_verdict
@@ -203,10 +203,7 @@ def end_offsets(bootstrap_servers: str, topics: list[str]) -> dict[str, list[int
 
     Waits until each partition has a leader, for at most LEADER_TIMEOUT_S.
     """
-    try:
-        addresses = addresses_of(bootstrap_servers)
-    except ValueError as problem:
-        raise ReplayError(f"--bootstrap-server: {problem}") from None
+    addresses = bootstrap_addresses(bootstrap_servers)
 
     async def ask() -> dict[str, list[int]]:
         view = ClusterView(addresses, topics)
@@ -222,6 +219,14 @@ def end_offsets(bootstrap_servers: str, topics: list[str]) -> dict[str, list[int
         return asyncio.run(ask())
     except LoadError as problem:
         raise ReplayError(str(problem)) from None
+
+
+def bootstrap_addresses(bootstrap_servers: str) -> tuple[Address, ...]:
+    """Raises ReplayError."""
+    try:
+        return addresses_of(bootstrap_servers)
+    except ValueError as problem:
+        raise ReplayError(f"--bootstrap-server: {problem}") from None
 
 
 def clear_results(output: OutputDirectory) -> None:
