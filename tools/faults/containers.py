@@ -133,7 +133,9 @@ def cluster_among(containers: Sequence[Mapping[str, Any]], project: str) -> Comp
     names = {labels_of(found)[PROJECT] for found in mine}
     if project not in names:
         directory = str(Path(project).resolve())
-        there = {labels_of(found)[PROJECT] for found in mine if labels_of(found).get(DIRECTORY) == directory}
+        of_directory = [found for found in mine if labels_of(found).get(DIRECTORY) == directory]
+        running = [found for found in of_directory if found["State"]["Running"]]
+        there = {labels_of(found)[PROJECT] for found in running or of_directory}
         if len(there) > 1:
             raise ClusterError(
                 f"{project} has several Compose projects: {', '.join(sorted(there))}; give the name of one"

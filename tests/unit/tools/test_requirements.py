@@ -26,6 +26,7 @@ def name_of(requirement: str) -> str:
     [
         ("broker.txt", BASE),
         ("tools.txt", BASE + EXTRAS["tools"]),
+        ("replay.txt", BASE + EXTRAS["tools"] + EXTRAS["replay"]),
         ("dev.txt", BASE + EXTRAS["tools"] + EXTRAS["replay"] + EXTRAS["dev"]),
     ],
 )

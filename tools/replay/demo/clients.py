@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer
 
 METADATA_TIMEOUT_S = 5.0
 # librdkafka's own log lines would break the progress bar; brokers going down are part of a replay.
@@ -30,11 +28,3 @@ def new_consumer(bootstrap_servers: str, group: str = "ottla-replay") -> Consume
             "error_cb": ignore_error,
         }
     )
-
-
-def end_offsets(consumer: Consumer, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-    """Partition -> the offset after its last readable record. Raises KafkaException."""
-    ends = {}
-    for partition in partitions:
-        _, ends[partition] = consumer.get_watermark_offsets(TopicPartition(topic, partition), METADATA_TIMEOUT_S)
-    return ends

@@ -14,8 +14,9 @@ from confluent_kafka import KafkaException, TopicPartition
 from protocol.types import TopicPartition as GroupPartition
 from tools.admin.failures import AdminError
 from tools.groups.kafka_groups import KafkaGroups
-from tools.replay.demo.clients import METADATA_TIMEOUT_S, end_offsets, new_consumer
+from tools.replay.demo.clients import METADATA_TIMEOUT_S, new_consumer
 from tools.replay.demo.group_member import ASSIGNOR, GroupMember, GroupRead
+from tools.replay.run.driver import end_offsets
 from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
 
 MEMBERS = 3
@@ -104,17 +105,17 @@ class GroupReader:
         consumer = new_consumer(self._plan.bootstrap_servers, self.name)
         deadline = time.monotonic() + CATCH_UP_TIMEOUT_S
         partitions = range(self._plan.partitions[self._topic])
-        ends: dict[int, int] | None = None
+        ends: list[int] | None = None
         lag: int | None = None
         try:
             while lag != 0 and time.monotonic() < deadline:
                 try:
                     if ends is None:
-                        ends = end_offsets(consumer, self._topic, partitions)
+                        ends = end_offsets(self._plan.bootstrap_servers, [self._topic])[self._topic]
                     places = [TopicPartition(self._topic, partition) for partition in partitions]
                     committed = consumer.committed(places, timeout=METADATA_TIMEOUT_S)
                     lag = sum(max(ends[each.partition] - max(each.offset, 0), 0) for each in committed)
-                except KafkaException:
+                except (KafkaException, ReplayError):
                     lag = None  # a leader or the coordinator is unavailable
                 if lag != 0:
                     time.sleep(ASK_AGAIN_S)

@@ -63,7 +63,8 @@ def test_a_port_at_all_addresses_is_asked_at_localhost(host: str) -> None:
 @pytest.mark.parametrize("by", ["my-project", "{directory}", "{directory}/../here"])
 def test_a_project_is_found_by_its_name_or_directory(by: str, tmp_path: Path) -> None:
     directory = tmp_path / "here"
-    found = [*project_of("other"), *project_of("my-project", directory=str(directory))]
+    ended = project_of("ended", directory=str(directory), running=False)
+    found = [*project_of("other"), *ended, *project_of("my-project", directory=str(directory))]
     assert cluster_among(found, by.format(directory=directory)).broker(1).name == "my-project-kafka1-1"
 
 
