@@ -13,7 +13,7 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +25,9 @@ import uvloop
 from protocol.kafka.framing import MalformedRequest
 from tools.replay.load.background import Background
 from tools.replay.load.cluster_view import Address, ClusterView, LoadError
-from tools.replay.load.fetching import FetchingClient, latest_offsets
+from tools.replay.load.fetching import ComingFetch, FetchingClient, latest_offsets
 from tools.replay.load.frames import COMPRESSION_CODES
+from tools.replay.load.membership import Groups
 from tools.replay.load.operations import Operation
 from tools.replay.load.pace import Pace
 from tools.replay.load.producing import ProducingClient, new_producer_id
@@ -48,12 +49,15 @@ COLUMNS = [
     "max_bytes",
     "offset",
     "behind",
+    "group",
 ]
 """The columns of a trace that a task needs. `topic` is the cluster's topic, and `partition` is never -1."""
 ROWS_AT_ONCE = 1024
 """Rows that are turned into Python objects at once: about a millisecond, during which the loop's thread has to wait."""
-BATCHES_AHEAD = 4
-"""Batches of ROWS_AT_ONCE rows that wait for the loop."""
+BATCHES_AHEAD = 16
+"""Batches of ROWS_AT_ONCE rows that wait for the loop: enough for the time that a fetch waits, because its wait ends before the next."""
+CONNECTING_AHEAD_MAX = 16
+"""Connections of fetching clients that are opened at the same time before they are needed."""
 SWITCH_INTERVAL_S = 0.0005
 """How long Python lets the calling thread run before the loop's thread gets its turn."""
 TURN_NS = 2_000_000
@@ -86,6 +90,10 @@ class LoadPlan:
     """The directory for the files of `tools.replay.load.results`."""
     client_names: str = ""
     """Put before each client id."""
+    group_names: str | None = None
+    """Put before each consumer group's name. None: clients join no groups."""
+    group_results: str = ""
+    """The directory for the figures of the groups."""
 
 
 @dataclass(slots=True)
@@ -136,11 +144,13 @@ class LoadTask:
         self._rows: asyncio.Queue[list[Any] | None] = asyncio.Queue()
         self._room = threading.Semaphore(BATCHES_AHEAD)
         self._is_below = asyncio.Event()
+        self._start_ns = 0
         self._awaited = 0
         self._unanswered = 0
         self._unanswered_max = UNANSWERED_MAX if plan.pace is not None else UNANSWERED_MAX_AT_ONCE
         self._stopping = False
         self._running: Future[None] | None = None
+        self._groups: Groups | None = None
 
     def open(self) -> None:
         """Connects to the cluster. Raises LoadError."""
@@ -150,6 +160,7 @@ class LoadTask:
 
     def start(self, start_ns: int) -> None:
         """The replay's time 0, in ns since 1970 by the common clock."""
+        self._start_ns = start_ns
         gc.collect()
         gc.freeze()
         gc.disable()  # a collection of the oldest generation takes longer than an operation may be late
@@ -172,7 +183,12 @@ class LoadTask:
             times = part.column("time_ns").to_numpy()
             due = self._plan.pace.due_ns(times).tolist() if self._plan.pace is not None else [None] * part.num_rows
             rows = list(zip(due, *columns, strict=True))
-            self._loop.call_soon_threadsafe(self._rows.put_nowait, rows)
+            coming: dict[str, list[ComingFetch]] = {}
+            for row in rows:
+                if row[3] == "fetch":
+                    due_ns = 0 if row[0] is None else self._start_ns + row[0]
+                    coming.setdefault(row[4], []).append(ComingFetch(due_ns, (row[5], row[6])))
+            self._loop.call_soon_threadsafe(self._take, rows, coming)
         return True
 
     def stop(self) -> None:
@@ -205,6 +221,10 @@ class LoadTask:
 
     async def _warm_up(self) -> None:
         """Asks each question once that clients ask at their start, so that the code for it is loaded when the first operation is due."""
+        self._background = Background()
+        self._connecting = asyncio.Semaphore(CONNECTING_AHEAD_MAX)
+        if self._plan.group_names is not None:
+            self._groups = Groups(self._view, self._background, self._plan.group_names)
         await self._view.start()
         await new_producer_id(self._view)
         topic = self._plan.topics[0]
@@ -217,7 +237,6 @@ class LoadTask:
 
     async def _run(self, start_ns: int) -> None:
         self.progress.started_ns = start_ns
-        self._background = Background()
         self._background.start(self._sweep())
         work = asyncio.ensure_future(self._send_and_wait(start_ns))
         try:
@@ -234,12 +253,22 @@ class LoadTask:
                         each.give_up()
             self._view.close()
             self._write()
+            if self._groups is not None:
+                self._groups.write(Path(self._plan.group_results), self._task)
 
     async def _send_and_wait(self, start_ns: int) -> None:
         await self._send_all(start_ns)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._plan.answer_timeout_s):
                 await self._until_unanswered_below(1)
+        self._write()
+        if self._groups is not None:
+            await self._groups.leave()
+
+    def _take(self, rows: list[Any], coming: Mapping[str, list[ComingFetch]]) -> None:
+        self._rows.put_nowait(rows)
+        for name, fetches in coming.items():
+            self._fetching(name).expect(fetches)
 
     async def _send_all(self, start_ns: int) -> None:
         turn_began = self._now()
@@ -287,9 +316,7 @@ class LoadTask:
                 client.producing.add(operation)
             client.producing.flush()
         else:
-            if client.fetching is None:
-                client.fetching = self._new_fetcher(rows[0][4])
-            client.fetching.add(operations)
+            self._fetching(rows[0][4]).add(operations)
         return True
 
     async def _until_unanswered_below(self, limit: int) -> None:
@@ -299,7 +326,7 @@ class LoadTask:
             await self._is_below.wait()
 
     def _operation(self, row: Any, scheduled: int) -> Operation:
-        _, _, request, op, _, topic, partition, records, size, compression, acks, *of_fetch = row
+        _, _, request, op, _, topic, partition, records, size, compression, acks, *of_fetch, group = row
         operation = Operation(op, request, 0, topic, partition, records, size, scheduled)
         if op == "produce":
             operation.acks = acks
@@ -307,6 +334,7 @@ class LoadTask:
         else:
             operation.min_bytes, operation.max_wait_ms, operation.max_bytes = of_fetch[:3]
             operation.recorded_offset, operation.behind = of_fetch[3:]
+            operation.group = group
         return operation
 
     def _client(self, name: str) -> _Client:
@@ -327,10 +355,22 @@ class LoadTask:
             plan.client_names + name, number, plan.run, self._view, self._background, self._now, timeout_ns, self._done
         )
 
-    def _new_fetcher(self, name: str) -> FetchingClient:
-        plan = self._plan
-        timeout_ns = int(plan.answer_timeout_s * 1e9)
-        return FetchingClient(plan.client_names + name, self._view, self._background, self._now, timeout_ns, self._done)
+    def _fetching(self, name: str) -> FetchingClient:
+        client = self._client(name)
+        if client.fetching is None:
+            plan = self._plan
+            timeout_ns = int(plan.answer_timeout_s * 1e9)
+            client.fetching = FetchingClient(
+                plan.client_names + name,
+                self._view,
+                self._background,
+                self._now,
+                timeout_ns,
+                self._done,
+                self._connecting,
+                self._groups,
+            )
+        return client.fetching
 
     def _done(self, operation: Operation) -> None:
         self._unanswered -= 1
