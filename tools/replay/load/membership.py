@@ -3,8 +3,8 @@
 The partitions that a client reads are those of the trace; the group follows. A member that starts to read a partition that it is not
 assigned joins again, with the partition among its claims (`claims`), and the leader assigns the partition to it.
 
-A member talks to its coordinator over a connection of its own, one request at a time. After a failure it finds the coordinator again and
-joins again. No fetch waits for this: a client reads on, whatever becomes of its group.
+A member talks to its coordinator over a connection of its own, one request at a time. After a failure it finds the coordinator again, and
+joins again if the group says so. No fetch waits for this: a client reads on, whatever becomes of its group.
 
 Versions that both Kafka 2.1 and Kafka 4 serve, as in `frames`.
 """
@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -56,7 +57,10 @@ REBALANCE_MS = 10_000
 ANSWER_TIMEOUT_S = 5.0
 REBALANCE_ANSWER_TIMEOUT_S = REBALANCE_MS / 1000 + ANSWER_TIMEOUT_S
 """JoinGroup and SyncGroup are answered when all members have joined."""
-RETRY_S = 0.2
+RETRY_S, RETRY_MAX_S = 0.1, 1.0
+"""Pause before the coordinator is looked for again. It doubles until the member is in a generation."""
+CONNECTING_MAX = 8
+"""Members of a task that look for their coordinators at the same time: many together would delay fetches."""
 REFUSED_RETRY_S = 5.0
 """Pause after an error that will not pass by itself."""
 CLAIM_PAUSE_S, CLAIM_PAUSE_MAX_S = 1.0, 30.0
@@ -107,14 +111,17 @@ class Membership:
         client: str,
         view: ClusterView,
         figures: GroupFigures,
+        connecting: asyncio.Semaphore,
         offsets: Callable[[Iterable[TopicPartition]], dict[TopicPartition, int]],
         lose: Callable[[Iterable[TopicPartition]], None],
     ) -> None:
-        """`offsets` gives the client's positions. `lose` is called with partitions that another member has taken over."""
+        """`connecting` limits the members that connect at the same time. `offsets` gives the client's positions. `lose` is called with
+        partitions that another member has taken over."""
         self._group = group
         self._client = client
         self._view = view
         self._figures = figures
+        self._connecting = connecting
         self._offsets = offsets
         self._lose = lose
         self._topics: set[str] = set()
@@ -125,7 +132,10 @@ class Membership:
         self._generation = NO_GENERATION
         self._generations_seen = 0
         self._is_asking = False
+        self._must_join = True
+        """False while the group, as far as the member knows, is stable with it; also while the coordinator moves."""
         self._woken = asyncio.Event()
+        self._retry_s = RETRY_S
         self._claim_pause_s = CLAIM_PAUSE_S
         self._claimed_at = float("-inf")
         self._heartbeat_at = self._commit_at = 0.0
@@ -144,13 +154,14 @@ class Membership:
         while True:
             try:
                 await self._connect()
-                await self._join()
+                if self._must_join:
+                    await self._join()
                 await self._stay()
             except GroupError as problem:
                 await asyncio.sleep(self._react(problem.error))
             except (OSError, MalformedRequest, LoadError):
                 self._disconnect()
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(self._next_retry_s())
 
     async def commit(self) -> None:
         """Commits the positions of the assigned partitions. Raises GroupError, OSError, MalformedRequest."""
@@ -209,12 +220,13 @@ class Membership:
         if self._connection is not None and self._connection.is_open:
             return
         key, version = ApiKey.FIND_COORDINATOR, VERSIONS[ApiKey.FIND_COORDINATOR]
-        answer = await self._view.ask_any(key, version, {"key": self._group, "key_type": GROUP_KEY})
-        check(int(answer.error_code))
-        broker = int(answer.node_id)
-        if self._view.address(broker) is None:
-            self._view.ask_again(self._woken.set)
-        self._connection = await self._view.connect(broker, lambda _: self._woken.set())
+        async with self._connecting:
+            answer = await self._view.ask_any(key, version, {"key": self._group, "key_type": GROUP_KEY})
+            check(int(answer.error_code))
+            broker = int(answer.node_id)
+            if self._view.address(broker) is None:
+                self._view.ask_again(self._woken.set)
+            self._connection = await self._view.connect(broker, lambda _: self._woken.set())
 
     async def _join(self) -> None:
         """Comes into the next generation. Raises GroupError, OSError, MalformedRequest."""
@@ -242,11 +254,12 @@ class Membership:
         for partition in lost:
             del self._claims[partition]
         self._lose(lost)
+        self._must_join = False
         self._count_generation()
 
     async def _stay(self) -> None:
         """Sends heartbeats and commits until the member must join again, or does so to claim partitions. Raises as `_join`."""
-        heartbeat_due = time.monotonic() + HEARTBEAT_S
+        heartbeat_due = self._heartbeat_at + HEARTBEAT_S
         while True:
             now = time.monotonic()
             if self._connection is None or not self._connection.is_open:
@@ -256,6 +269,7 @@ class Membership:
                 is_calm = now > self._claimed_at + CALM_FACTOR * self._claim_pause_s
                 self._claim_pause_s = CLAIM_PAUSE_S if is_calm else min(2 * self._claim_pause_s, CLAIM_PAUSE_MAX_S)
                 self._claimed_at = now
+                self._must_join = True
                 await self.commit()
                 return
             if now >= heartbeat_due:
@@ -284,7 +298,7 @@ class Membership:
         """Does it, with the coordinator that the group has by then. Raises GroupError if the group refuses it."""
         if (
             self._is_asking
-        ):  # `run` was cancelled while it waited, and a broker answers one request of a connection at a time
+        ):  # what was cancelled still waits there, and a broker serves one request of a connection at a time
             self._disconnect()
         while True:
             try:
@@ -297,20 +311,27 @@ class Membership:
                 await asyncio.sleep(max(self._react(problem.error), RETRY_S))
             except (OSError, MalformedRequest, LoadError):
                 self._disconnect()
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(self._next_retry_s())
 
     def _react(self, error: int) -> float:
         """What the next attempt needs to know; the seconds until then."""
         if error in ELSEWHERE:
             self._disconnect()
+        if error in REMOVED or error == ErrorCode.REBALANCE_IN_PROGRESS:
+            self._must_join = True
         if error == ErrorCode.UNKNOWN_MEMBER_ID:
             self._member_id, self._generation = "", NO_GENERATION
         if error == ErrorCode.REBALANCE_IN_PROGRESS:
             return 0.0
         if error in PASSING:
-            return RETRY_S
+            return self._next_retry_s()
         self._figures.error = name_of(error)
         return REFUSED_RETRY_S
+
+    def _next_retry_s(self) -> float:
+        """The next pause. Members that lost the same coordinator do not come back at the same moment."""
+        pause, self._retry_s = self._retry_s, min(2 * self._retry_s, RETRY_MAX_S)
+        return pause * random.uniform(0.5, 1)
 
     def _count_generation(self) -> None:
         figures = self._figures
@@ -327,6 +348,7 @@ class Membership:
         figures, now = self._figures, time.monotonic()
         figures.longest_without_heartbeat_s = max(figures.longest_without_heartbeat_s, now - self._heartbeat_at)
         self._heartbeat_at = now
+        self._retry_s = RETRY_S
 
     def _count_commit(self) -> None:
         figures, now = self._figures, time.monotonic()
@@ -361,6 +383,7 @@ class Groups:
         self._background = background
         self._prefix = prefix
         self._figures: dict[str, GroupFigures] = {}
+        self._connecting = asyncio.Semaphore(CONNECTING_MAX)
         self._members: list[tuple[Membership, asyncio.Task[None]]] = []
 
     def join(
@@ -373,7 +396,7 @@ class Groups:
         """Makes the client a member of the group, as the trace names it."""
         name = self._prefix + group
         figures = self._figures.setdefault(name, GroupFigures())
-        member = Membership(name, client, self._view, figures, offsets, lose)
+        member = Membership(name, client, self._view, figures, self._connecting, offsets, lose)
         self._members.append((member, self._background.start(member.run())))
         return member
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
+import pyarrow.compute
 import uvloop
 
 from protocol.kafka.framing import MalformedRequest
@@ -54,8 +55,8 @@ COLUMNS = [
 """The columns of a trace that a task needs. `topic` is the cluster's topic, and `partition` is never -1."""
 ROWS_AT_ONCE = 1024
 """Rows that are turned into Python objects at once: about a millisecond, during which the loop's thread has to wait."""
-BATCHES_AHEAD = 16
-"""Batches of ROWS_AT_ONCE rows that wait for the loop: enough for the time that a fetch waits, because its wait ends before the next."""
+BATCHES_AHEAD = 4
+"""Batches of ROWS_AT_ONCE rows that wait for the loop. More would no longer be in the processor's caches when they are sent."""
 CONNECTING_AHEAD_MAX = 16
 """Connections of fetching clients that are opened at the same time before they are needed."""
 SWITCH_INTERVAL_S = 0.0005
@@ -169,8 +170,12 @@ class LoadTask:
     def feed(self, batch: pyarrow.RecordBatch) -> bool:
         """Takes rows with `COLUMNS`, in the order of their times. Waits while too many rows are ahead.
 
+        The clients learn at once which fetches are in `batch`, because a fetch must know when the next one is due.
         Returns False if the task takes no more rows. Raises what went wrong in the loop.
         """
+        coming = self._coming_fetches(batch)
+        if coming:
+            self._loop.call_soon_threadsafe(self._expect, coming)
         for at in range(0, batch.num_rows, ROWS_AT_ONCE):
             part = batch.slice(at, ROWS_AT_ONCE)
             columns = [part.column(name).to_pylist() for name in COLUMNS]
@@ -180,16 +185,26 @@ class LoadTask:
                     return False
             if self._stopping:
                 return False
-            times = part.column("time_ns").to_numpy()
-            due = self._plan.pace.due_ns(times).tolist() if self._plan.pace is not None else [None] * part.num_rows
-            rows = list(zip(due, *columns, strict=True))
-            coming: dict[str, list[ComingFetch]] = {}
-            for row in rows:
-                if row[3] == "fetch":
-                    due_ns = 0 if row[0] is None else self._start_ns + row[0]
-                    coming.setdefault(row[4], []).append(ComingFetch(due_ns, (row[5], row[6])))
-            self._loop.call_soon_threadsafe(self._take, rows, coming)
+            rows = list(zip(self._due_ns(part), *columns, strict=True))
+            self._loop.call_soon_threadsafe(self._rows.put_nowait, rows)
         return True
+
+    def _due_ns(self, rows: pyarrow.RecordBatch) -> list[int | None]:
+        """When each row is due, since the start; None: as soon as possible."""
+        if self._plan.pace is None:
+            return [None] * rows.num_rows
+        due: list[int | None] = self._plan.pace.due_ns(rows.column("time_ns").to_numpy()).tolist()
+        return due
+
+    def _coming_fetches(self, batch: pyarrow.RecordBatch) -> dict[str, list[ComingFetch]]:
+        """The fetches of each client, in their order."""
+        rows = batch.filter(pyarrow.compute.equal(batch.column("op"), "fetch"))
+        coming: dict[str, list[ComingFetch]] = {}
+        columns = (rows.column(name).to_pylist() for name in ("client", "topic", "partition"))
+        for due, client, topic, partition in zip(self._due_ns(rows), *columns, strict=True):
+            due_ns = 0 if due is None else self._start_ns + due
+            coming.setdefault(client, []).append(ComingFetch(due_ns, (topic, partition)))
+        return coming
 
     def stop(self) -> None:
         """Sends nothing more. Can be called from any thread, also after `finish`."""
@@ -265,8 +280,7 @@ class LoadTask:
         if self._groups is not None:
             await self._groups.leave()
 
-    def _take(self, rows: list[Any], coming: Mapping[str, list[ComingFetch]]) -> None:
-        self._rows.put_nowait(rows)
+    def _expect(self, coming: Mapping[str, list[ComingFetch]]) -> None:
         for name, fetches in coming.items():
             self._fetching(name).expect(fetches)
 
