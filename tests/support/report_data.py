@@ -145,6 +145,12 @@ def analysis(slow: float = 1.0, seed: int = 1) -> dict[str, Any]:
             for second in range(SECONDS)
             for topic, records in (("departures", 9000 if 20 <= second < 24 else 300 + second), ("arrivals", 120))
         ],
+        "groups": [
+            {
+                "group": "ottla-replay-boards", "members": 3, "joins": 9, "rebalances": 2, "commits": 34, "failed_commits": 1,
+                "longest_without_heartbeat_s": 2.6, "longest_without_commit_s": 7.1, "error": "",
+            },
+        ],
         "skew": {"brokers": {"max_over_mean": 1.23, "largest": 1}, "partitions": {"max_over_mean": 2.1, "largest": "departures-0"}},
         "ramp": [], "knee": None,
         "tasks": [

@@ -161,8 +161,7 @@ def trace_rows(load: Load, generators: int, operations: int) -> Iterator[pyarrow
     for _ in range(0, operations, ROWS * generators):
         table = pyarrow.Table.from_batches([next(source) for source in sources]).sort_by("time_ns")
         table = table.append_column("transactional", pyarrow.repeat(False, table.num_rows))
-        for name in ("key_hash", "group"):
-            table = table.append_column(name, pyarrow.nulls(table.num_rows, SCHEMA.field(name).type))
+        table = table.append_column("key_hash", pyarrow.nulls(table.num_rows, SCHEMA.field("key_hash").type))
         yield table
 
 

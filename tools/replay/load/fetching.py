@@ -1,11 +1,14 @@
 """A replayed consumer: it sends the fetches of the trace at their times, each from the client's position.
 
-A client has at most one fetch in flight at each broker, as Kafka's consumers do. Later fetches wait, which shows as a late `sent`.
+A client has at most one fetch in flight at each broker, as Kafka's consumers do. Later fetches wait, which shows as a late `sent`. A
+fetch therefore waits for records at most until the client's next fetch at that broker is due: in the trace, it had been answered by then.
+
 The first fetch of a partition starts as far behind the high watermark as the recorded fetch was, or at the high watermark if that is
 not known. The next fetches continue from there. When the recorded offset jumps, the position jumps by as much.
 
 A fetch also asks for the client's other partitions at that broker, so it returns when one of them has records, as a consumer's fetch
-does. The records of the other partitions count for the first operation of the fetch.
+does. The records of the other partitions count for the first operation of the fetch. A client with a consumer group is a member of it
+(`membership`), and no longer asks for a partition that the group has given to another member.
 """
 
 from __future__ import annotations
@@ -14,8 +17,8 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.api_keys import ApiKey
@@ -23,8 +26,9 @@ from protocol.kafka.framing import MalformedRequest
 from protocol.kafka.record_batch import iter_batches
 from tools.replay.load import frames
 from tools.replay.load.background import Background
-from tools.replay.load.cluster_view import ClusterView, LoadError, TopicPartition
+from tools.replay.load.cluster_view import TIMEOUT_S, ClusterView, LoadError, TopicPartition
 from tools.replay.load.connection import BrokerConnection
+from tools.replay.load.membership import Groups, Membership
 from tools.replay.load.operations import Operation
 from tools.replay.load.producing import NOT_ANSWERED, PASSING, REQUEST_TIMEOUT_MS
 
@@ -34,6 +38,8 @@ NEVER = -(2**62)
 RECENTLY_NS = 5_000_000_000
 """A fetch asks for all partitions that the client's trace had within this time, as a consumer asks for all that it is assigned."""
 RETRY_S = 0.1
+ANSWER_NS = 1_000_000
+"""The wait of a fetch ends this long before the client's next fetch is due, so that the answer is there in time."""
 PARTITION_MAX_BYTES = 1024 * 1024
 RESPONSE_MAX_BYTES = 50 * 1024 * 1024
 
@@ -50,6 +56,20 @@ class Result(NamedTuple):
 NO_RESULT = Result(ErrorCode.NETWORK_EXCEPTION, 0, 0, -1)
 
 
+class ComingFetch(NamedTuple):
+    """A row of the trace that is not due yet. `due`: nanoseconds since 1970 UTC, 0 for as soon as possible."""
+
+    due: int
+    partition: TopicPartition
+
+
+def wait_ms(recorded_ms: int, now: int, next_due: int | None) -> int:
+    """How long a fetch that leaves now waits for records. `next_due`: of the client's next fetch at that broker; None: not known."""
+    if next_due is None:
+        return recorded_ms
+    return max(min(recorded_ms, (next_due - now - ANSWER_NS) // 1_000_000), 0)
+
+
 class Position:
     """Where a client reads next in a partition. `recorded`: the offset of the trace's next fetch, unless it jumps."""
 
@@ -63,7 +83,10 @@ class Position:
 
 
 class FetchingClient:
-    """One client of the trace. `done` is called with each operation that has its answer, or will have none."""
+    """One client of the trace. `done` is called with each operation that has its answer, or will have none.
+
+    `connecting` limits the connections that all clients open at the same time before they need them. `groups`: None if clients join none.
+    """
 
     def __init__(
         self,
@@ -73,6 +96,8 @@ class FetchingClient:
         now_ns: Callable[[], int],
         timeout_ns: int,
         done: Callable[[Operation], None],
+        connecting: asyncio.Semaphore,
+        groups: Groups | None = None,
     ) -> None:
         self._name = name
         self._view = view
@@ -80,10 +105,17 @@ class FetchingClient:
         self._now = now_ns
         self._timeout_ns = timeout_ns
         self._done = done
+        self._connecting = connecting
+        self._groups = groups
+        self._members: dict[str, Membership] = {}
+        """By the group's name in the trace."""
+        self._coming: deque[ComingFetch] = deque()
+        """The operations for which `add` will be called, as far as they are known."""
         self._positions: dict[TopicPartition, Position] = {}
         self._queues: dict[int, deque[list[Operation]]] = {}
         """Broker -> requests that wait for their turn."""
         self._connections: dict[int, BrokerConnection] = {}
+        self._connection_locks: dict[int, asyncio.Lock] = {}
         self._busy: set[int] = set()
         """Brokers with a request in flight, or to which a connection is being opened."""
         self._looking: list[Operation] = []
@@ -91,8 +123,35 @@ class FetchingClient:
         self._flying: dict[int, list[Operation]] = {}
         self._is_closed = False
 
+    def expect(self, fetches: Iterable[ComingFetch]) -> None:
+        """Says which operations `add` will be called with after those that were expected before. Opens the connections that they need."""
+        for fetch in fetches:
+            self._coming.append(fetch)
+            leader = self._view.leader(fetch.partition)
+            if leader >= 0 and leader not in self._connection_locks:
+                self._connection_locks[leader] = asyncio.Lock()
+                self._background.start(self._connect_ahead(leader))
+
     def add(self, request: list[Operation]) -> None:
-        """Queues the rows of one request. Rows whose partitions have different leaders become requests of their own."""
+        """Sends the rows of one request. Each of them was expected. Rows whose partitions have different leaders become requests of their
+        own."""
+        for _ in request:
+            self._coming.popleft()
+        self._queue(request)
+
+    def offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where the client reads next in these partitions, as far as it has read them."""
+        return {
+            partition: self._positions[partition].offset for partition in partitions if partition in self._positions
+        }
+
+    def leave_out(self, partitions: Iterable[TopicPartition]) -> None:
+        """Asks for these partitions no more until the trace has an operation for them."""
+        for partition in partitions:
+            if partition in self._positions:
+                self._positions[partition].fetched_ns = NEVER
+
+    def _queue(self, request: list[Operation]) -> None:
         by_leader: dict[int, list[Operation]] = {}
         for operation in request:
             by_leader.setdefault(self._view.leader((operation.topic, operation.partition)), []).append(operation)
@@ -138,8 +197,8 @@ class FetchingClient:
         operations = self._queues[leader].popleft()
         self._busy.add(leader)
         self._flying[leader] = operations
-        connection = self._connections.get(leader)
         new = [operation for operation in operations if (operation.topic, operation.partition) not in self._positions]
+        connection = self._connections.get(leader)
         if connection is None or not connection.is_open or new:
             self._background.start(self._prepare_and_send(leader, operations, new))
         else:
@@ -147,25 +206,37 @@ class FetchingClient:
 
     async def _prepare_and_send(self, leader: int, operations: list[Operation], new: list[Operation]) -> None:
         try:
-            connection = self._connections.get(leader)
-            if connection is None or not connection.is_open:
-                connection = self._connections[leader] = await self._view.connect(leader, lambda _: None)
+            connection = await self._connected(leader)
             if new:
-                await self._find_positions(leader, new)
+                await self._find_positions(connection, new)
         except (OSError, MalformedRequest):
             self._again(leader, operations)
             return
-        if any((operation.topic, operation.partition) not in self._positions for operation in operations):
+        is_unknown = any((operation.topic, operation.partition) not in self._positions for operation in operations)
+        if is_unknown or not connection.is_open:
             self._again(leader, operations)
             return
         self._send(leader, connection, operations)
 
-    async def _find_positions(self, leader: int, new: list[Operation]) -> None:
+    async def _connected(self, leader: int) -> BrokerConnection:
+        """The connection to the broker, opened if it must be. Raises OSError."""
+        async with self._connection_locks.setdefault(leader, asyncio.Lock()):
+            connection = self._connections.get(leader)
+            if connection is None or not connection.is_open:
+                connection = self._connections[leader] = await self._view.connect(leader, lambda _: None)
+            return connection
+
+    async def _connect_ahead(self, leader: int) -> None:
+        async with self._connecting:
+            with contextlib.suppress(OSError):  # the first fetch at the broker tries again
+                await self._connected(leader)
+
+    async def _find_positions(self, connection: BrokerConnection, new: list[Operation]) -> None:
         """Asks for the high watermarks of partitions that the client did not read yet."""
-        address = self._view.address(leader)
-        if address is None:
-            raise ConnectionError(f"broker {leader} has no address")
-        ends = await latest_offsets(self._view, address, [(operation.topic, operation.partition) for operation in new])
+        body = _latest_body([(operation.topic, operation.partition) for operation in new])
+        frame = frames.request_frame(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, self._name, body)
+        answer = await connection.ask(frame, TIMEOUT_S)
+        ends = _offsets_in(frames.answer(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, answer))
         for operation in new:
             partition = (operation.topic, operation.partition)
             if partition in ends:
@@ -187,6 +258,8 @@ class FetchingClient:
             operation.sent = operation.sent or now
             operation.leader = leader
         first = operations[0]
+        if self._groups is not None and first.group is not None:
+            self._claim(self._groups, first.group, operations)
         asked = {(operation.topic, operation.partition): operation.offset for operation in operations}
         for partition, position in self._positions.items():
             if position.fetched_ns > first.scheduled - RECENTLY_NS and self._view.leader(partition) == leader:
@@ -195,12 +268,27 @@ class FetchingClient:
         for (topic, number), offset in asked.items():
             positions.setdefault(topic, []).append((number, offset))
         most = first.max_bytes if first.max_bytes > 0 else RESPONSE_MAX_BYTES
-        # Its answer is due max_wait after its time in the trace, also if it leaves late: otherwise waits would add up.
-        wait_ms = max(min(first.max_wait_ms, first.max_wait_ms - (now - first.scheduled) // 1_000_000), 0)
-        frame = frames.fetch_frame(
-            self._name, wait_ms, first.min_bytes, most, min(most, PARTITION_MAX_BYTES), positions
-        )
+        wait = wait_ms(first.max_wait_ms, now, self._next_due(leader, now + first.max_wait_ms * 1_000_000))
+        frame = frames.fetch_frame(self._name, wait, first.min_bytes, most, min(most, PARTITION_MAX_BYTES), positions)
         connection.send(frame, lambda answer: self._answered(leader, operations, asked, answer))
+
+    def _next_due(self, leader: int, until: int) -> int | None:
+        """When the client's next fetch at the broker is due; None if it is not known, or not due until then."""
+        if self._queues.get(leader):
+            return 0
+        for due, partition in self._coming:
+            if due > until:
+                break
+            if self._view.leader(partition) == leader:
+                return due
+        return None
+
+    def _claim(self, groups: Groups, group: str, operations: list[Operation]) -> None:
+        member = self._members.get(group)
+        if member is None:
+            member = self._members[group] = groups.join(group, self._name, self.offsets, self.leave_out)
+        for operation in operations:
+            member.reads((operation.topic, operation.partition), operation.scheduled)
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
@@ -289,7 +377,7 @@ class FetchingClient:
         for operation in found:
             by_request.setdefault(operation.request, []).append(operation)
         for operations in by_request.values():
-            self.add(operations)
+            self._queue(operations)
 
     def _fail(self, operations: list[Operation], error: str = NOT_ANSWERED) -> None:
         for operation in operations:
@@ -325,10 +413,16 @@ async def latest_offsets(
     view: ClusterView, address: tuple[str, int], partitions: list[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """The high watermarks of the partitions that the broker leads; others are missing. Raises OSError, MalformedRequest."""
+    answer = await view.ask(address, ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, _latest_body(partitions))
+    return _offsets_in(answer)
+
+
+def _latest_body(partitions: list[TopicPartition]) -> dict[str, Any]:
+    """A ListOffsets request for the high watermarks."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
-    body = {
+    return {
         "replica_id": -1,
         "isolation_level": 0,
         "topics": [
@@ -341,7 +435,10 @@ async def latest_offsets(
             for topic, indexes in topics.items()
         ],
     }
-    answer = await view.ask(address, ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, body)
+
+
+def _offsets_in(answer: Any) -> dict[TopicPartition, int]:
+    """Those of a ListOffsets answer, without partitions that have an error."""
     return {
         (topic.name, int(found.partition_index)): int(found.offset)
         for topic in answer.topics

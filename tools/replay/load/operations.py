@@ -20,6 +20,7 @@ class Operation:
         "compression",
         "error",
         "first_sequence",
+        "group",
         "leader",
         "max_bytes",
         "max_wait_ms",
@@ -85,3 +86,5 @@ class Operation:
         self.max_bytes = 0
         self.behind: int | None = None
         self.recorded_offset: int | None = None
+        self.group: str | None = None
+        """As the trace names it."""

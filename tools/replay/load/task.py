@@ -13,20 +13,22 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow
+import pyarrow.compute
 import uvloop
 
 from protocol.kafka.framing import MalformedRequest
 from tools.replay.load.background import Background
 from tools.replay.load.cluster_view import Address, ClusterView, LoadError
-from tools.replay.load.fetching import FetchingClient, latest_offsets
+from tools.replay.load.fetching import ComingFetch, FetchingClient, latest_offsets
 from tools.replay.load.frames import COMPRESSION_CODES
+from tools.replay.load.membership import Groups
 from tools.replay.load.operations import Operation
 from tools.replay.load.pace import Pace
 from tools.replay.load.producing import ProducingClient, new_producer_id
@@ -48,12 +50,15 @@ COLUMNS = [
     "max_bytes",
     "offset",
     "behind",
+    "group",
 ]
 """The columns of a trace that a task needs. `topic` is the cluster's topic, and `partition` is never -1."""
 ROWS_AT_ONCE = 1024
 """Rows that are turned into Python objects at once: about a millisecond, during which the loop's thread has to wait."""
 BATCHES_AHEAD = 4
-"""Batches of ROWS_AT_ONCE rows that wait for the loop."""
+"""Batches of ROWS_AT_ONCE rows that wait for the loop. More would no longer be in the processor's caches when they are sent."""
+CONNECTING_AHEAD_MAX = 16
+"""Connections of fetching clients that are opened at the same time before they are needed."""
 SWITCH_INTERVAL_S = 0.0005
 """How long Python lets the calling thread run before the loop's thread gets its turn."""
 TURN_NS = 2_000_000
@@ -86,6 +91,10 @@ class LoadPlan:
     """The directory for the files of `tools.replay.load.results`."""
     client_names: str = ""
     """Put before each client id."""
+    group_names: str | None = None
+    """Put before each consumer group's name. None: clients join no groups."""
+    group_results: str = ""
+    """The directory for the figures of the groups."""
 
 
 @dataclass(slots=True)
@@ -136,11 +145,13 @@ class LoadTask:
         self._rows: asyncio.Queue[list[Any] | None] = asyncio.Queue()
         self._room = threading.Semaphore(BATCHES_AHEAD)
         self._is_below = asyncio.Event()
+        self._start_ns = 0
         self._awaited = 0
         self._unanswered = 0
         self._unanswered_max = UNANSWERED_MAX if plan.pace is not None else UNANSWERED_MAX_AT_ONCE
         self._stopping = False
         self._running: Future[None] | None = None
+        self._groups: Groups | None = None
 
     def open(self) -> None:
         """Connects to the cluster. Raises LoadError."""
@@ -150,6 +161,7 @@ class LoadTask:
 
     def start(self, start_ns: int) -> None:
         """The replay's time 0, in ns since 1970 by the common clock."""
+        self._start_ns = start_ns
         gc.collect()
         gc.freeze()
         gc.disable()  # a collection of the oldest generation takes longer than an operation may be late
@@ -158,8 +170,12 @@ class LoadTask:
     def feed(self, batch: pyarrow.RecordBatch) -> bool:
         """Takes rows with `COLUMNS`, in the order of their times. Waits while too many rows are ahead.
 
+        The clients learn at once which fetches are in `batch`, because a fetch must know when the next one is due.
         Returns False if the task takes no more rows. Raises what went wrong in the loop.
         """
+        coming = self._coming_fetches(batch)
+        if coming:
+            self._loop.call_soon_threadsafe(self._expect, coming)
         for at in range(0, batch.num_rows, ROWS_AT_ONCE):
             part = batch.slice(at, ROWS_AT_ONCE)
             columns = [part.column(name).to_pylist() for name in COLUMNS]
@@ -169,11 +185,26 @@ class LoadTask:
                     return False
             if self._stopping:
                 return False
-            times = part.column("time_ns").to_numpy()
-            due = self._plan.pace.due_ns(times).tolist() if self._plan.pace is not None else [None] * part.num_rows
-            rows = list(zip(due, *columns, strict=True))
+            rows = list(zip(self._due_ns(part), *columns, strict=True))
             self._loop.call_soon_threadsafe(self._rows.put_nowait, rows)
         return True
+
+    def _due_ns(self, rows: pyarrow.RecordBatch) -> list[int | None]:
+        """When each row is due, since the start; None: as soon as possible."""
+        if self._plan.pace is None:
+            return [None] * rows.num_rows
+        due: list[int | None] = self._plan.pace.due_ns(rows.column("time_ns").to_numpy()).tolist()
+        return due
+
+    def _coming_fetches(self, batch: pyarrow.RecordBatch) -> dict[str, list[ComingFetch]]:
+        """The fetches of each client, in their order."""
+        rows = batch.filter(pyarrow.compute.equal(batch.column("op"), "fetch"))
+        coming: dict[str, list[ComingFetch]] = {}
+        columns = (rows.column(name).to_pylist() for name in ("client", "topic", "partition"))
+        for due, client, topic, partition in zip(self._due_ns(rows), *columns, strict=True):
+            due_ns = 0 if due is None else self._start_ns + due
+            coming.setdefault(client, []).append(ComingFetch(due_ns, (topic, partition)))
+        return coming
 
     def stop(self) -> None:
         """Sends nothing more. Can be called from any thread, also after `finish`."""
@@ -205,6 +236,10 @@ class LoadTask:
 
     async def _warm_up(self) -> None:
         """Asks each question once that clients ask at their start, so that the code for it is loaded when the first operation is due."""
+        self._background = Background()
+        self._connecting = asyncio.Semaphore(CONNECTING_AHEAD_MAX)
+        if self._plan.group_names is not None:
+            self._groups = Groups(self._view, self._background, self._plan.group_names)
         await self._view.start()
         await new_producer_id(self._view)
         topic = self._plan.topics[0]
@@ -217,7 +252,6 @@ class LoadTask:
 
     async def _run(self, start_ns: int) -> None:
         self.progress.started_ns = start_ns
-        self._background = Background()
         self._background.start(self._sweep())
         work = asyncio.ensure_future(self._send_and_wait(start_ns))
         try:
@@ -234,12 +268,21 @@ class LoadTask:
                         each.give_up()
             self._view.close()
             self._write()
+            if self._groups is not None:
+                self._groups.write(Path(self._plan.group_results), self._task)
 
     async def _send_and_wait(self, start_ns: int) -> None:
         await self._send_all(start_ns)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._plan.answer_timeout_s):
                 await self._until_unanswered_below(1)
+        self._write()
+        if self._groups is not None:
+            await self._groups.leave()
+
+    def _expect(self, coming: Mapping[str, list[ComingFetch]]) -> None:
+        for name, fetches in coming.items():
+            self._fetching(name).expect(fetches)
 
     async def _send_all(self, start_ns: int) -> None:
         turn_began = self._now()
@@ -287,9 +330,7 @@ class LoadTask:
                 client.producing.add(operation)
             client.producing.flush()
         else:
-            if client.fetching is None:
-                client.fetching = self._new_fetcher(rows[0][4])
-            client.fetching.add(operations)
+            self._fetching(rows[0][4]).add(operations)
         return True
 
     async def _until_unanswered_below(self, limit: int) -> None:
@@ -299,7 +340,7 @@ class LoadTask:
             await self._is_below.wait()
 
     def _operation(self, row: Any, scheduled: int) -> Operation:
-        _, _, request, op, _, topic, partition, records, size, compression, acks, *of_fetch = row
+        _, _, request, op, _, topic, partition, records, size, compression, acks, *of_fetch, group = row
         operation = Operation(op, request, 0, topic, partition, records, size, scheduled)
         if op == "produce":
             operation.acks = acks
@@ -307,6 +348,7 @@ class LoadTask:
         else:
             operation.min_bytes, operation.max_wait_ms, operation.max_bytes = of_fetch[:3]
             operation.recorded_offset, operation.behind = of_fetch[3:]
+            operation.group = group
         return operation
 
     def _client(self, name: str) -> _Client:
@@ -327,10 +369,22 @@ class LoadTask:
             plan.client_names + name, number, plan.run, self._view, self._background, self._now, timeout_ns, self._done
         )
 
-    def _new_fetcher(self, name: str) -> FetchingClient:
-        plan = self._plan
-        timeout_ns = int(plan.answer_timeout_s * 1e9)
-        return FetchingClient(plan.client_names + name, self._view, self._background, self._now, timeout_ns, self._done)
+    def _fetching(self, name: str) -> FetchingClient:
+        client = self._client(name)
+        if client.fetching is None:
+            plan = self._plan
+            timeout_ns = int(plan.answer_timeout_s * 1e9)
+            client.fetching = FetchingClient(
+                plan.client_names + name,
+                self._view,
+                self._background,
+                self._now,
+                timeout_ns,
+                self._done,
+                self._connecting,
+                self._groups,
+            )
+        return client.fetching
 
     def _done(self, operation: Operation) -> None:
         self._unanswered -= 1

@@ -11,7 +11,7 @@ from tools.replay.traces.schema import TraceError
 
 OF_ANALYSIS = (
     "began_ns", "seconds", "interval_s", "totals", "latency_ms", "lateness_ms", "distribution", "over_time", "by_topic",
-    "by_broker", "by_client", "by_partition", "series", "errors", "outages", "faults", "lag", "skew", "ramp", "knee", "tasks",
+    "by_broker", "by_client", "by_partition", "series", "errors", "outages", "faults", "lag", "groups", "skew", "ramp", "knee", "tasks",
 )  # fmt: skip
 OF_VERDICT = (
     "acknowledged",

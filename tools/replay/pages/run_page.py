@@ -166,6 +166,9 @@ def tables(analysis: Mapping[str, Any]) -> Iterator[Markup]:
     if analysis["outages"]:
         words = "The 100 longest. Delayed: operations that were due in the outage."
         yield section("Outages", words, outage_table(analysis["outages"]))
+    if analysis["groups"]:
+        words = "The longest time of a member between two heartbeats or commits that succeeded."
+        yield section("Consumer groups", words, group_table(analysis["groups"]))
     yield section("Latency", "In percentiles, from the scheduled time and from the sent time.", latency_table(analysis))
     yield section(
         "Where the load went",
@@ -210,6 +213,24 @@ def outage_table(outages: Sequence[Mapping[str, Any]]) -> Markup:
             )
             for row in outages
         ],
+    )
+
+
+def group_table(groups: Sequence[Mapping[str, Any]]) -> Markup:
+    header = ("group", "members", "joins", "rebalances", "commits", "failed", "without heartbeat", "without commit", "")
+    return table(
+        header,
+        [
+            (
+                row["group"],
+                *(count(row[name]) for name in ("members", "joins", "rebalances", "commits", "failed_commits")),
+                seconds(row["longest_without_heartbeat_s"]),
+                seconds(row["longest_without_commit_s"]),
+                row["error"],
+            )
+            for row in groups
+        ],
+        marked=[at for at, row in enumerate(groups) if row["error"]],
     )
 
 

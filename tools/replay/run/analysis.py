@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 from tools.replay.load.results import DDL
 from tools.replay.run import outages
 from tools.replay.run.cube import POINTS, Grid, cube
+from tools.replay.run.groups import groups_of
 from tools.replay.run.lag import lags
 from tools.replay.run.plan import OutputDirectory, Plan, write_json
 
@@ -101,6 +102,7 @@ def analyse(session: SparkSession, plan: Plan, output: OutputDirectory) -> dict[
             {"second": row["at"] * facts.interval_s, "topic": row["topic"], "records": int(row["records"])}
             for row in lag
         ],
+        "groups": groups_of(output),
         "skew": skew(slices, plan),
         "ramp": ramp,
         "knee": knee_of(ramp),

@@ -149,6 +149,7 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 multiple=True,
                 help="A=B: uses topic B for the trace's A.",
             ),
+            click.option("--no-groups", is_flag=True, help="Clients join no consumer groups."),
             click.option("--create-topics", is_flag=True, help="Create the topics that do not exist."),
             click.option(
                 "--replication-factor",
@@ -187,6 +188,7 @@ def options_of(
     clients: int,
     size: float,
     mapped: Sequence[tuple[str, str]],
+    no_groups: bool,
     create_topics: bool,
     replication_factor: int | None,
     tasks: int,
@@ -207,6 +209,7 @@ def options_of(
         clients=clients,
         bytes=size,
         topics=dict(mapped),
+        groups=not no_groups,
         create_topics=create_topics,
         replication_factor=replication_factor,
         answer_timeout_s=answer_timeout,

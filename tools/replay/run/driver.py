@@ -49,6 +49,7 @@ class Options:
     create_topics: bool = False
     replication_factor: int | None = None
     answer_timeout_s: float = 60.0
+    groups: bool = True
     master: str | None = None
     """As Spark names it. None: Spark runs in the job's process."""
     control_host: str | None = None
@@ -112,6 +113,7 @@ def new_plan(options: Options, control: str) -> Plan:
         control=control,
         trace_rows=facts.rows,
         trace_seconds=facts.seconds,
+        groups=options.groups,
     )
 
 
@@ -233,7 +235,7 @@ def clear_results(output: OutputDirectory) -> None:
     """Removes the files of an earlier replay, so that nobody mistakes them for this one's. Raises ReplayError if they may be another
     program's."""
     output.path.mkdir(parents=True, exist_ok=True)
-    for directory in (output.operations, output.found, output.undone):
+    for directory in (output.operations, output.groups, output.found, output.undone):
         if directory.exists() and not output.plan.exists():
             raise ReplayError(f"{directory} exists, but is not of an earlier replay; choose another --out")
         shutil.rmtree(directory, ignore_errors=True)

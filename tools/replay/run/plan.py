@@ -45,6 +45,8 @@ class Plan:
     """host:port of the control server; empty: the job has its own."""
     trace_rows: int
     trace_seconds: float
+    groups: bool = True
+    """Whether clients with a consumer group are members of one in the cluster."""
 
     @property
     def seconds(self) -> float | None:
@@ -76,6 +78,11 @@ class OutputDirectory:
     def tasks(self) -> Path:
         """Each task's last report: operations expected and sent, offset of its clock. If one is lost: why, and how much is undone."""
         return self.path / "tasks.json"
+
+    @property
+    def groups(self) -> Path:
+        """A directory: what each task's consumer groups did, if there were any."""
+        return self.path / "groups"
 
     @property
     def faults(self) -> Path:

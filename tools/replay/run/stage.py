@@ -24,6 +24,8 @@ from tools.replay.run.plan import OutputDirectory, Plan, ReplayError
 
 START_LEAD_NS = 1_000_000_000
 """Time from the moment when all tasks are ready to the start of the replay."""
+GROUP_NAMES = "ottla-replay-"
+"""Put before each consumer group's name, so that a replay never joins a group of the target's own consumers."""
 COPIES_APART_MS = 100
 """The copies of a client are spread over this time."""
 CLIENTS_BALANCED_MAX = 100_000
@@ -68,6 +70,7 @@ def assigned(session: SparkSession, plan: Plan) -> DataFrame:
             .withColumn("time_ns", sql.expr(f"time_ns + copy * {COPIES_APART_MS * 1_000_000 // copies}L"))
             .withColumn("request", sql.expr(f"request * {copies} + copy"))
             .withColumn("client", sql.expr("if(copy = 0, client, concat(client, '-', copy))"))
+            .withColumn("group", sql.expr("if(copy = 0, `group`, concat(`group`, '-', copy))"))
         )
     topic = mapped("topic", plan.topics)
     count = mapped("topic", {name: plan.partitions[target] for name, target in plan.topics.items()})
@@ -117,13 +120,16 @@ def spread(weights: Mapping[str, int], tasks: int) -> dict[str, int]:
 
 def load_plan(plan: Plan) -> LoadPlan:
     """The part of the plan that a task needs."""
+    output = OutputDirectory(Path(plan.directory))
     return LoadPlan(
         run=plan.run,
         bootstrap=addresses_of(plan.bootstrap_servers),
         topics=tuple(sorted(set(plan.topics.values()))),
         pace=Pace(tuple(plan.speeds), plan.step_s) if plan.speeds else None,
         answer_timeout_s=plan.answer_timeout_s,
-        results=str(OutputDirectory(Path(plan.directory)).operations),
+        results=str(output.operations),
+        group_names=GROUP_NAMES if plan.groups else None,
+        group_results=str(output.groups),
     )
 
 

@@ -16,6 +16,9 @@ VERDICT_WORDS = {
 }
 
 
+GROUPS_SHOWN = 5
+
+
 def summary_of(analysis: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
     """The content of `summary.json`. Counts are records.
 
@@ -39,6 +42,7 @@ def summary_of(analysis: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
         ],
         "throughput": round(produce["records_per_second"], 2),
         "latency_ms": {name: rounded(latency[name]) for name in ("p50", "p95", "p99", "p999")},
+        "groups": analysis["groups"],
     }
 
 
@@ -70,6 +74,7 @@ def summary_lines(analysis: dict[str, Any], verdict: dict[str, Any]) -> Iterator
         yield f"  not done      {totals['not_done']:>12,}   operations {not_done_reason(analysis['problem'])}"
     for fault in analysis["faults"]:
         yield fault_line(fault)
+    yield from group_lines(analysis["groups"])
     if analysis["knee"] is not None:
         knee = analysis["knee"]
         yield f"  knee          {knee['per_second']:>12,.0f}   operations/s at speed {knee['speed']:g}x; the next step falls behind"
@@ -81,6 +86,20 @@ def latency_line(latency: dict[str, float | None]) -> Iterator[str]:
     known = [f"{name} {latency[name]:,.1f}" for name in ("p50", "p95", "p99", "p999") if latency[name] is not None]
     if known:
         yield f"  latency (ms)                 {'   '.join(known)}   from the scheduled time"
+
+
+def group_lines(groups: list[dict[str, Any]]) -> Iterator[str]:
+    """The groups that were the longest time without a heartbeat, and how many others there are."""
+    worst = sorted(groups, key=lambda row: -row["longest_without_heartbeat_s"])
+    for row in worst[:GROUPS_SHOWN]:
+        yield (
+            f"  group         {row['group']}: {row['members']:,} members, {row['rebalances']:,} rebalances, "
+            f"{row['commits']:,} commits, {row['failed_commits']:,} failed; at most "
+            f"{row['longest_without_heartbeat_s']:,.1f} s without a heartbeat, "
+            f"{row['longest_without_commit_s']:,.1f} s without a commit{', ' * bool(row['error'])}{row['error']}"
+        )
+    if len(worst) > GROUPS_SHOWN:
+        yield f"  group         {len(worst) - GROUPS_SHOWN:,} others"
 
 
 def not_done_reason(problem: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -11,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tools.replay.run.analysis import INTERVALS_MAX, interval_of, knee_of, skew_of
+from tools.replay.run.groups import groups_of
 from tools.replay.run.histograms import GROWTH, milliseconds, quantiles
 from tools.replay.run.outages import fault_spans, normal_after_s
+from tools.replay.run.plan import OutputDirectory, write_json
 from tools.replay.run.summary import summary_lines, summary_of
 
 
@@ -96,6 +99,8 @@ def test_the_summary_has_the_names_of_the_demo() -> None:
     fault |= {"outage_s": 2.0, "normal_after_s": None}
     fetch = {"operations": 0, "answered": 0, "records_per_second": 0.0, "bytes_per_second": 0.0}
     produce = {"operations": 12, "acknowledged": 11, "sent_records": 120, "records_per_second": 10.126}
+    group = {"members": 2, "joins": 4, "rebalances": 1, "commits": 9, "failed_commits": 3, "error": ""}
+    group |= {"longest_without_heartbeat_s": 1.26, "longest_without_commit_s": 5.5}
     analysis: dict[str, Any] = {
         "seconds": 60.0,
         "totals": {"produce": produce | {"bytes_per_second": 1e6}, "fetch": fetch, "not_done": 3},
@@ -103,6 +108,7 @@ def test_the_summary_has_the_names_of_the_demo() -> None:
         "lateness_ms": points,
         "errors": [{"op": "produce", "error": "REQUEST_TIMED_OUT", "operations": 1}],
         "faults": [fault | {"verb": "kill"}, fault | {"verb": "restart", "broker": None}],
+        "groups": [group | {"group": f"g{number}"} for number in range(6)],
         "knee": None,
         "problem": "task 1 was lost\nat ...",
     }
@@ -124,7 +130,24 @@ def test_the_summary_has_the_names_of_the_demo() -> None:
         "outages": [{"topic": "t", "partition": 0, "seconds": 1.235}],
         "throughput": 10.13,
         "latency_ms": {"p50": 1.235, "p95": 3.0, "p99": 4.0, "p999": None},
+        "groups": analysis["groups"],
     }
     text = "\n".join(summary_lines(analysis, verdict))
     assert "at 20.0 s: kill leader of t-0 (broker 1): outage 2.00 s, 7 records delayed, did not become normal" in text
     assert "operations because a task was lost: task 1 was lost\n" in text
+    assert "g4: 2 members, 1 rebalances, 9 commits, 3 failed; at most 1.3 s without a heartbeat, 5.5 s without" in text
+    assert "g5" not in text
+    assert "  group         1 others" in text
+
+
+def test_the_figures_of_a_group_are_those_of_all_tasks(tmp_path: Path) -> None:
+    figures = {"members": 2, "joins": 4, "rebalances": 1, "commits": 9, "failed_commits": 3, "error": ""}
+    figures |= {"longest_without_heartbeat_s": 1.5, "longest_without_commit_s": 5.5}
+    other = figures | {"rebalances": 2, "commits": 1, "longest_without_heartbeat_s": 1.0, "error": "INVALID_GROUP_ID"}
+    output = OutputDirectory(tmp_path)
+    assert groups_of(output) == []
+    write_json(output.groups / "task-0000.json", {"b": figures, "a": figures})
+    write_json(output.groups / "task-0001.json", {"a": other})
+    both = {"members": 4, "joins": 8, "rebalances": 2, "commits": 10, "failed_commits": 6, "error": "INVALID_GROUP_ID"}
+    both |= {"longest_without_heartbeat_s": 1.5, "longest_without_commit_s": 5.5}
+    assert groups_of(output) == [{"group": "a", **both}, {"group": "b", **figures}]

@@ -1,0 +1,144 @@
+"""A replayed consumer group is a real one: assigned as the trace reads, with committed offsets, also after its coordinator died (RPL-2)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from protocol.types import TopicPartition
+from tests.conftest import ClusterFactory
+from tests.support.invariants import eventually
+from tests.support.small_traces import fetch, produce
+from tests.support.topics import new_topic
+from tools.cluster.local_cluster import LocalCluster
+from tools.groups.group_views import GroupView
+from tools.groups.kafka_groups import KafkaGroups
+from tools.replay.load.claims import PROTOCOL
+from tools.replay.load.membership import HEARTBEAT_S
+from tools.replay.load.pace import Pace
+from tools.replay.load.task import COLUMNS, LoadPlan, LoadTask
+from tools.replay.run.groups import groups_of
+from tools.replay.run.plan import OutputDirectory
+from tools.replay.run.stage import GROUP_NAMES, addresses_of
+from tools.replay.traces.schema import SCHEMA
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+PARTITIONS = 4
+GROUP = "readers"
+STEP_MS = 100
+AHEAD_MS = 500
+SCHEMA_FED = pyarrow.schema([SCHEMA.field(name).with_nullable(True) for name in COLUMNS])
+
+
+@pytest.fixture(scope="module")
+def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
+    settings = {"offsets.topic.num.partitions": "5", "group.initial.rebalance.delay.ms": "0"}
+    return new_module_cluster(brokers=3, overrides=settings)
+
+
+class LiveLoad:
+    """A replay of a trace that is made while it runs: one producer, and readers that fetch from their partitions in turns."""
+
+    def __init__(self, cluster: LocalCluster, topic: str, directory: Path) -> None:
+        self.output = OutputDirectory(directory)
+        self.output.operations.mkdir(parents=True)
+        plan = LoadPlan(
+            run=1,
+            bootstrap=addresses_of(cluster.bootstrap_servers),
+            topics=(topic,),
+            pace=Pace((1.0,)),
+            answer_timeout_s=60.0,
+            results=str(self.output.operations),
+            group_names=GROUP_NAMES,
+            group_results=str(self.output.groups),
+        )
+        self._topic = topic
+        self._task = LoadTask(plan, 0, time.time_ns)
+        self._task.open()
+        self._began = time.monotonic()
+        self._task.start(time.time_ns())
+        self._requests = 0
+        self._fed_ms = 0
+
+    def feed(self, readers: Mapping[str, tuple[int, ...]]) -> None:
+        """Gives the task the trace up to AHEAD_MS from now."""
+        rows: list[dict[str, Any]] = []
+        until = int((time.monotonic() - self._began) * 1000) + AHEAD_MS
+        for at in range(self._fed_ms, until, STEP_MS):
+            turn = at // STEP_MS
+            row = {"topic": self._topic, "partition": turn % PARTITIONS}
+            rows.append(produce(at, self._requests + len(rows), client="writer", **row))
+            for client, partitions in readers.items():
+                row = {"topic": self._topic, "partition": partitions[turn % len(partitions)], "max_wait_ms": STEP_MS}
+                rows.append(fetch(at, self._requests + len(rows), client=client, group=GROUP, max_bytes=1 << 20, **row))
+            self._fed_ms = at + STEP_MS
+        self._requests += len(rows)
+        table = pyarrow.Table.from_pylist(rows, SCHEMA_FED)
+        for batch in table.to_batches():
+            assert self._task.feed(batch)
+
+    def stop(self) -> None:
+        """Ends without the rows that are not due yet."""
+        self._task.stop()
+        self._task.finish()
+
+    def fetches(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(self.output.operations).to_pylist()
+        return [row for row in rows if row["op"] == "fetch"]
+
+
+def test_the_group_follows_the_trace_and_survives_its_coordinator(cluster: LocalCluster, tmp_path: Path) -> None:
+    topic = new_topic(cluster.bootstrap_servers, PARTITIONS, 3)
+    groups = KafkaGroups(cluster.bootstrap_servers)
+    name = GROUP_NAMES + GROUP
+    load = LiveLoad(cluster, topic, tmp_path / "out")
+
+    def settled(readers: Mapping[str, tuple[int, ...]], coordinators: Collection[int]) -> GroupView | None:
+        """The group, once it is assigned as the readers read, with one of these coordinators."""
+        load.feed(readers)
+        (view,) = groups.describe_groups([name])
+        assigned = {each.client_id: {row.partition for row in each.assignment} for each in view.members}
+        is_there = view.state == "Stable" and view.coordinator is not None and view.coordinator.id in coordinators
+        return view if is_there and assigned == {client: set(mine) for client, mine in readers.items()} else None
+
+    def committed() -> set[int]:
+        load.feed(after)
+        return {row.partition for row in groups.committed_offsets([name])[name]}
+
+    before, after = {"a": (0, 1), "b": (2, 3)}, {"a": (0,), "b": (2, 1, 3)}
+    brokers = set(cluster.broker_ids)
+    try:
+        found = eventually(lambda: settled(before, brokers), "the members have the partitions that they read")
+        assert found.assignor == PROTOCOL
+        eventually(lambda: settled(after, brokers), "b has the partition that it took over")
+        eventually(lambda: committed() == set(range(PARTITIONS)), "the offsets are committed")
+        coordinator = found.coordinator.id
+        cluster.kill(coordinator)
+        eventually(lambda: settled(after, brokers - {coordinator}), "the group is back, with another coordinator")
+    finally:
+        load.stop()
+
+    (view,) = groups.describe_groups([name])
+    assert (view.state, view.members) == ("Empty", ())
+    fetches = load.fetches()
+    assert {row["error"] for row in fetches} == {None}
+    ends = groups.latest_offsets([TopicPartition(topic, partition) for partition in range(PARTITIONS)])
+    for partition, row in groups.committed_offsets([name])[name].items():
+        last = max(
+            (fetched for fetched in fetches if fetched["partition"] == partition.partition), key=lambda r: r["sent"]
+        )
+        assert last["offset"] <= row.offset <= ends[partition], partition
+        assert row.offset > 0, partition
+    (figures,) = groups_of(load.output)
+    assert (figures["group"], figures["members"], figures["error"]) == (name, 2, "")
+    assert figures["rebalances"] >= 1
+    assert figures["joins"] >= 4
+    assert figures["commits"] > 0
+    assert figures["longest_without_heartbeat_s"] > HEARTBEAT_S
+    groups.delete_groups([name])
