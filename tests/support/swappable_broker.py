@@ -99,7 +99,9 @@ class SwappableBroker:
 
 def serves(admin: AdminClient, topics: Mapping[str, int]) -> bool:
     """True when the leader of each partition answers. Metadata may name it before it has heard that it leads."""
-    asked = {TopicPartition(name, number): OffsetSpec.latest() for name, count in topics.items() for number in range(count)}
+    asked = {
+        TopicPartition(name, number): OffsetSpec.latest() for name, count in topics.items() for number in range(count)
+    }
     try:
         if not admin.list_topics(timeout=1).brokers:
             return False

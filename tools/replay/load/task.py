@@ -31,6 +31,7 @@ from tools.replay.load.operations import Operation
 from tools.replay.load.pace import Pace
 from tools.replay.load.producing import ProducingClient, new_producer_id
 from tools.replay.load.results import CLIENT_BITS, ResultFiles
+from tools.replay.load.security import PLAINTEXT, Security
 
 COLUMNS = [
     "time_ns",
@@ -86,6 +87,7 @@ class LoadPlan:
     """The directory for the files of `tools.replay.load.results`."""
     client_names: str = ""
     """Put before each client id."""
+    security: Security = PLAINTEXT
 
 
 @dataclass(slots=True)
@@ -123,7 +125,7 @@ class LoadTask:
         self._plan = plan
         self._task = task
         self._now = now_ns
-        self._view = ClusterView(plan.bootstrap, plan.topics)
+        self._view = ClusterView(plan.bootstrap, plan.topics, plan.security)
         self._clients: dict[str, _Client] = {}
         self._names: list[str] = []
         self._finished: list[Operation] = []

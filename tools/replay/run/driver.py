@@ -6,10 +6,10 @@ import asyncio
 import secrets
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import pyarrow.compute
@@ -20,6 +20,8 @@ from tools.faults.script import FaultRun
 from tools.replay.interrupts import Interrupted, interruption_was_handled
 from tools.replay.load import fetching
 from tools.replay.load.cluster_view import ClusterView, LoadError
+from tools.replay.load.security import PLAINTEXT, Security
+from tools.replay.run.access import write_access
 from tools.replay.run.control import ControlServer
 from tools.replay.run.masters import LOOPBACK, address_towards, is_local
 from tools.replay.run.outcome import read_verdict
@@ -31,6 +33,8 @@ from tools.replay.traces.schema import Trace
 
 LEADER_TIMEOUT_S = 30.0
 TURN_S = 0.1
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class Options:
     event_log: Path | None = None
     spark_settings: Sequence[str] = ()
     """Each `key=value`."""
+    security: Security = PLAINTEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,7 @@ def new_plan(options: Options, control: str) -> Plan:
     topics = {topic: options.topics.get(topic, topic) for topic in sorted(facts.partitions)}
     if options.create_topics:
         create_topics(options, facts, topics)
-    offsets = end_offsets(options.bootstrap_servers, sorted(set(topics.values())))
+    offsets = end_offsets(options, sorted(set(topics.values())))
     for topic, target in topics.items():
         check_partitions(topic, target, facts.partitions[topic], len(offsets[target]))
     return Plan(
@@ -112,6 +117,7 @@ def new_plan(options: Options, control: str) -> Plan:
         control=control,
         trace_rows=facts.rows,
         trace_seconds=facts.seconds,
+        security_protocol=options.security.protocol,
     )
 
 
@@ -141,6 +147,7 @@ class Replay:
         clear_results(self.output)
         self.output.write_plan(self.plan)
         write_json(self.output.faults, [])
+        write_access(self.output, self.options.security)
         click.echo("Starting Spark ...")
         self.job.start()
         line = ProgressLine(self.plan, self.control)
@@ -187,8 +194,9 @@ def check_partitions(topic: str, target: str, needed: int, found: int) -> None:
 
 def create_topics(options: Options, facts: TraceFacts, topics: Mapping[str, str]) -> None:
     """Creates the topics that do not exist, with the trace's numbers of partitions. Raises ReplayError."""
+    ask(options, topics.values(), started)  # its errors say what TLS and SASL refuse
     try:
-        admin = KafkaAdmin(options.bootstrap_servers)
+        admin = KafkaAdmin(options.bootstrap_servers, properties=options.security.librdkafka_properties())
         existing = admin.cluster().partition_counts
         for topic, target in topics.items():
             if target not in existing:
@@ -198,18 +206,13 @@ def create_topics(options: Options, facts: TraceFacts, topics: Mapping[str, str]
         raise ReplayError(str(problem)) from None
 
 
-def end_offsets(bootstrap_servers: str, topics: list[str]) -> dict[str, list[int]]:
+def end_offsets(options: Options, topics: list[str]) -> dict[str, list[int]]:
     """Topic -> the high watermark of each partition; [] for a topic that does not exist. Raises ReplayError.
 
     Waits until each partition has a leader, for at most LEADER_TIMEOUT_S.
     """
-    try:
-        addresses = addresses_of(bootstrap_servers)
-    except ValueError as problem:
-        raise ReplayError(f"--bootstrap-server: {problem}") from None
 
-    async def ask() -> dict[str, list[int]]:
-        view = ClusterView(addresses, topics)
+    async def ends_of(view: ClusterView) -> dict[str, list[int]]:
         await view.start()
         wanted = {(topic, number) for topic in topics for number in range(view.partitions(topic))}
         ends = await fetching.end_offsets(view, wanted, LEADER_TIMEOUT_S)
@@ -218,8 +221,24 @@ def end_offsets(bootstrap_servers: str, topics: list[str]) -> dict[str, list[int
             raise ReplayError(f"partition {topic}-{number} has no leader that answers within {LEADER_TIMEOUT_S:g} s")
         return {topic: [ends[topic, number] for number in range(view.partitions(topic))] for topic in topics}
 
+    return ask(options, topics, ends_of)
+
+
+async def started(view: ClusterView) -> None:
+    """Raises LoadError."""
+    await view.start()
+
+
+def ask(
+    options: Options, topics: Iterable[str], question: Callable[[ClusterView], Coroutine[Any, Any, Answer]]
+) -> Answer:
+    """What `question` returns for a view of the topics. Raises ReplayError."""
     try:
-        return asyncio.run(ask())
+        addresses = addresses_of(options.bootstrap_servers)
+    except ValueError as problem:
+        raise ReplayError(f"--bootstrap-server: {problem}") from None
+    try:
+        return asyncio.run(question(ClusterView(addresses, list(topics), options.security)))
     except LoadError as problem:
         raise ReplayError(str(problem)) from None
 
@@ -233,7 +252,7 @@ def clear_results(output: OutputDirectory) -> None:
             raise ReplayError(f"{directory} exists, but is not of an earlier replay; choose another --out")
         shutil.rmtree(directory, ignore_errors=True)
     files = (output.plan, output.tasks, output.faults, output.verdict, output.analysis, output.latencies)
-    for path in (*files, output.summary, output.report, output.spark_log):
+    for path in (*files, output.summary, output.report, output.spark_log, output.access):
         path.unlink(missing_ok=True)
 
 

@@ -45,6 +45,8 @@ class Plan:
     """host:port of the control server; empty: the job has its own."""
     trace_rows: int
     trace_seconds: float
+    security_protocol: str = "PLAINTEXT"
+    """Kafka's name. The rest of what a client needs to connect is in `access.json`."""
 
     @property
     def seconds(self) -> float | None:
@@ -116,6 +118,11 @@ class OutputDirectory:
     def undone(self) -> Path:
         """A directory: the operations without a result, if a task was lost."""
         return self.path / "undone"
+
+    @property
+    def access(self) -> Path:
+        """Certificates and passwords, from the replay's start until its job reads them."""
+        return self.path / "access.json"
 
     @property
     def scratch(self) -> Path:
