@@ -68,8 +68,11 @@ class BrokerConnection(asyncio.Protocol):
         async with asyncio.timeout(timeout_s):
             answer = await done
         if answer is None:
-            if isinstance(self._problem, ssl.SSLError) and not isinstance(self._problem, ssl.SSLEOFError):
-                raise AccessRefused(f"TLS failed ({tls_reason(self._problem)})")
+            if isinstance(self._problem, ssl.SSLError) and "ALERT" in (self._problem.reason or ""):
+                # With TLS 1.3, a broker refuses the client's certificate after the handshake.
+                raise AccessRefused(
+                    f"it ended TLS ({tls_reason(self._problem)}); if it wants a client's certificate, set ssl.keystore.location"
+                )
             raise ConnectionResetError("the connection ended before the answer")
         return answer
 
