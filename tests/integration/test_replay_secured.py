@@ -253,3 +253,15 @@ def test_the_host_name_is_checked_unless_told_otherwise(secured: Secured, tmp_pa
         done = ottla(shlex.join(["replay", "run", str(trace), *options, "--out", str(tmp_path / "out")]))
         assert done.exit_code == 1
         assert says in done.stderr
+
+
+def test_the_demos_consumer_group_uses_the_same_properties(secured: Secured, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [*COMMAND, "demo", "--days", "1", "--speed", "10080", "--brokers", "1", "--out", str(out), "--bootstrap-server",
+         secured.server("sasl_plaintext"), "--command-config", str(command_config(tmp_path, plain()))],
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((out / "group.json").read_text())["lag"] == 0
+    check_no_secret(out, PASSWORD)

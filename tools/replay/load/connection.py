@@ -42,14 +42,14 @@ class BrokerConnection(asyncio.Protocol):
         self._problem: Exception | None = None
         self._received = bytearray()
 
-    def send(self, frame: Buffer, on_answer: OnAnswer | None) -> None:
-        """Sends a frame that starts with its length. `on_answer` is None for a request that has no answer."""
-        if self._held is not None:
-            self._held.append((frame, on_answer))
-        else:
-            self._send(frame, on_answer)
+    def send(self, frame: Buffer, on_answer: OnAnswer | None, ahead: bool = False) -> None:
+        """Sends a frame that starts with its length. `on_answer` is None for a request that has no answer.
 
-    def _send(self, frame: Buffer, on_answer: OnAnswer | None) -> None:
+        During a login, the frame waits, unless it goes `ahead`.
+        """
+        if self._held is not None and not ahead:
+            self._held.append((frame, on_answer))
+            return
         if on_answer is not None:
             self._waiting.append((on_answer, time.monotonic()))
         if not self._unsent:
@@ -57,14 +57,14 @@ class BrokerConnection(asyncio.Protocol):
         self._unsent.append(frame)
 
     async def ask(self, frame: Buffer, timeout_s: float, *, ahead: bool = False) -> Answer:
-        """Sends a frame and returns its answer. `ahead`: also during a login. Raises OSError, also TimeoutError."""
+        """Sends a frame and returns its answer. `ahead`: as for `send`. Raises OSError, also TimeoutError."""
         done: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
 
         def answered(answer: Answer | None) -> None:
             if not done.done():  # it is cancelled after the timeout
                 done.set_result(answer)
 
-        (self._send if ahead else self.send)(frame, answered)
+        self.send(frame, answered, ahead)
         async with asyncio.timeout(timeout_s):
             answer = await done
         if answer is None:
@@ -143,7 +143,7 @@ class BrokerConnection(asyncio.Protocol):
             return
         held, self._held = self._held, None
         for frame, on_answer in held or ():
-            self._send(frame, on_answer)
+            self.send(frame, on_answer)
         if next_s and self.is_open:
             self.log_in_after(next_s, log_in)
 

@@ -194,7 +194,7 @@ def check_partitions(topic: str, target: str, needed: int, found: int) -> None:
 
 def create_topics(options: Options, facts: TraceFacts, topics: Mapping[str, str]) -> None:
     """Creates the topics that do not exist, with the trace's numbers of partitions. Raises ReplayError."""
-    ask(options, topics.values(), started)  # its errors say what TLS and SASL refuse
+    check_access(options)
     try:
         admin = KafkaAdmin(options.bootstrap_servers, properties=options.security.librdkafka_properties())
         existing = admin.cluster().partition_counts
@@ -224,9 +224,13 @@ def end_offsets(options: Options, topics: list[str]) -> dict[str, list[int]]:
     return ask(options, topics, ends_of)
 
 
-async def started(view: ClusterView) -> None:
-    """Raises LoadError."""
-    await view.start()
+def check_access(options: Options) -> None:
+    """Raises ReplayError if no broker answers, or if TLS or SASL fails: a client library only says that nobody answers."""
+
+    async def is_open(view: ClusterView) -> None:
+        await view.start()
+
+    ask(options, [], is_open)
 
 
 def ask(
