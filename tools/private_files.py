@@ -9,15 +9,21 @@ UMASK = 0o027
 """Minimum umask of servers that a command starts: their group cannot write their data, others cannot read it."""
 
 
-def write_anew(path: Path, text: str) -> None:
-    """Replaces the file atomically. A symbolic link of that name is replaced, not followed. Raises OSError."""
+OWNER_ONLY = 0o600
+
+
+def write_anew(path: Path, text: str, mode: int = 0o666) -> None:
+    """Replaces the file atomically. A symbolic link of that name is replaced, not followed. `mode` is before the umask.
+
+    Raises OSError.
+    """
     temporary = path.with_name(path.name + ".tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        fd = os.open(temporary, flags, 0o666)
+        fd = os.open(temporary, flags, mode)
     except FileExistsError:
         temporary.unlink()
-        fd = os.open(temporary, flags, 0o666)
+        fd = os.open(temporary, flags, mode)
     with open(fd, "w", encoding="utf-8") as file:
         file.write(text)
     os.replace(temporary, path)

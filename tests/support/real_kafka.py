@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -38,8 +39,15 @@ def java_command(*arguments: str, heap: str = "-Xmx512m", log_settings: str = "t
 
 
 @contextlib.contextmanager
-def running_kafka(directory: Path, brokers: int = 3, overrides: Mapping[str, str] | None = None) -> Iterator[Cli]:
+def running_kafka(
+    directory: Path,
+    brokers: int = 3,
+    overrides: Mapping[str, str] | None = None,
+    listeners: Mapping[str, Sequence[int]] = MappingProxyType({}),
+) -> Iterator[Cli]:
     """A Kafka whose brokers have the ids from 0, and its ZooKeeper; `overrides` are settings of all brokers.
+
+    `listeners`: names of more listeners -> the port of each broker. The first one, for the brokers, is PLAINTEXT.
 
     It is killed at the end: nobody looks at its files afterwards.
     """
@@ -80,7 +88,10 @@ def running_kafka(directory: Path, brokers: int = 3, overrides: Mapping[str, str
         for broker in range(brokers):
             start(f"broker-{broker}", "kafka.Kafka", "server.properties", {
                 "broker.id": broker,
-                "listeners": f"PLAINTEXT://{HOST}:{first_port + broker}",
+                "listeners": ",".join([
+                    f"PLAINTEXT://{HOST}:{first_port + broker}",
+                    *(f"{name}://{HOST}:{ports[broker]}" for name, ports in listeners.items()),
+                ]),
                 "log.dirs": directory / f"broker-{broker}" / "data",
                 "zookeeper.connect": f"{HOST}:{zookeeper_port}",
                 "offsets.topic.replication.factor": min(brokers, 3),

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tools.admin.bootstrap import parse_properties
 from tools.admin.failures import AdminError
+from tools.admin.properties_file import BadProperties, read_properties
 
 KAFKA_PYTHON_NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -36,9 +36,11 @@ def read_command_config(command_config: Path | None) -> dict[str, str]:
     if command_config is None:
         return {}
     try:
-        return parse_properties(command_config.read_text())
+        return {key: value for key, value, _ in read_properties(command_config.read_text())}
     except OSError as problem:
         raise AdminError(f"--command-config {command_config}: {problem.strerror}") from None
+    except BadProperties as problem:
+        raise AdminError(f"--command-config {command_config}: {problem}") from None
     except UnicodeDecodeError:
         raise AdminError(f"--command-config {command_config}: not a text file") from None
 

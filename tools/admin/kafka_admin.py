@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -43,14 +44,15 @@ class KafkaAdmin:
         bootstrap_servers: str,
         command_config: Path | None = None,
         *,
+        properties: Mapping[str, str] = MappingProxyType({}),
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
-        """Does not connect yet. Raises AdminError for a bad command config or address."""
+        """Does not connect yet. `properties` are librdkafka's. Raises AdminError for a bad command config or address."""
         self._bootstrap_servers = bootstrap_servers
         self._command_config = command_config
         self._connect_timeout_s = connect_timeout_s
         # A command prints one line for an error: librdkafka's own log lines are shown only if they are critical.
-        settings = {"client.id": "ottla-admin", **read_command_config(command_config)}
+        settings = {"client.id": "ottla-admin", **properties, **read_command_config(command_config)}
         self._settings = settings | {"bootstrap.servers": bootstrap_servers, "log_level": "2"}
         try:
             self._client = AdminClient(self._settings)

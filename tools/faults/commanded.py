@@ -123,4 +123,6 @@ def brokers_of(bootstrap: Sequence[Address]) -> dict[int, Address]:
         if answer is not None and answer.brokers:
             return {int(broker.node_id): (str(broker.host), int(broker.port)) for broker in answer.brokers}
     names = ", ".join(f"{host}:{port}" for host, port in bootstrap)
-    raise ClusterError(f"nobody at {names} says which brokers there are, so --fault-command has no victims")
+    raise ClusterError(
+        f"nobody at {names} says which brokers there are. Faults ask without TLS and SASL: --fault-command needs a plain listener"
+    )

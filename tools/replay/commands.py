@@ -40,6 +40,12 @@ WEEK_A_MINUTE = 7.0 * 24 * 60
     help="The cluster's run directory; an existing cluster is used unchanged. [default: OUT/cluster, created again]",
 )
 @click.option("--bootstrap-server", help="Use this cluster instead of starting one; no broker is killed.")
+@click.option(
+    "--command-config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Properties file for --bootstrap-server: how to connect by TLS and SASL.",
+)
 @click.option("--zookeeper", help="Use this ZooKeeper (host:port[/chroot]) instead of starting one.")
 def demo(
     year: bool,
@@ -51,13 +57,19 @@ def demo(
     out: Path,
     directory: Path | None,
     bootstrap_server: str | None,
+    command_config: Path | None,
     zookeeper: str | None,
 ) -> None:
     """Start a cluster, replay flights through it, kill a leader, and report what was lost (nothing)."""
 
     def work() -> int:
         from tools.replay.demo.demo import DemoOptions, run_demo
+        from tools.replay.run.client_properties import read_security
 
+        if command_config is not None and bootstrap_server is None:
+            raise click.UsageError(
+                "--command-config needs --bootstrap-server: a cluster of the demo has PLAINTEXT only"
+            )
         return run_demo(
             DemoOptions(
                 start_day=start_day.date(),
@@ -69,6 +81,7 @@ def demo(
                 directory=directory,
                 bootstrap_servers=bootstrap_server,
                 zookeeper=zookeeper,
+                security=read_security(command_config, []),
             )
         )
 

@@ -23,6 +23,7 @@ from tools.admin.bootstrap import client_endpoints, parse_properties
 from tools.admin.client_settings import kafka_python_settings
 from tools.admin.config_values import ChangeError, merge_changes, parse_additions
 from tools.admin.failures import AdminError
+from tools.admin.properties_file import BadProperties, read_properties
 from tools.admin.reassign_plan import (
     PlanError,
     parse_directories,
@@ -38,6 +39,7 @@ from tools.cluster.run_directory import parse_address
 from tools.groups.reset_plan import parse_reset_file
 from tools.inspect.log_dump import directory_content, directory_lines
 from tools.points_in_time import NoTime, parse_datetime_ms, parse_duration_ms
+from tools.replay.run.jaas import BadJaas, read_jaas
 
 TP = TopicPartition("orders", 0)
 T_ID = "AAAAAAAAAAAAAAAAAAAABw"
@@ -57,7 +59,9 @@ def decoders() -> list[Decoder]:
         Decoder("offsets-file", _reset, lambda: RESETS, (AdminError, UnicodeDecodeError)),
         Decoder("time", _time, lambda: TIMES, (NoTime, UnicodeDecodeError), bytes_max=100),
         Decoder("config-argument", _change, lambda: CHANGES, (ChangeError, UnicodeDecodeError), bytes_max=200),
-        Decoder("client-properties", _client, lambda: CLIENTS, (ClusterError, UnicodeDecodeError)),
+        Decoder(
+            "client-properties", _client, lambda: CLIENTS, (ClusterError, BadProperties, BadJaas, UnicodeDecodeError)
+        ),
         Decoder(
             "inspected-directory", _inspected, _inspections, (), cpu_ms=200, memory=8 << 20, lines=20_000, is_slow=True
         ),
@@ -198,12 +202,16 @@ def _change(data: bytes) -> object:
 
 CLIENTS = [
     b"bootstrap.servers=h:1\nsecurity.protocol=ssl\nssl.endpoint.identification.algorithm=none\n",
+    b"sasl.jaas.config=a.ScramLoginModule required \\\n username=\"\\u0041\" password='b';\nssl.ca.location:x\n",
     b"listeners=PLAINTEXT://:9092,CONTROLLER://h:1\nadvertised.listeners=A://[::1]:5\nzookeeper.connect=h\n",
 ]
 
 
 def _client(data: bytes) -> object:
     properties = parse_properties(data.decode())
+    jaas = {key: value for key, value, _ in read_properties(data.decode())}.get("sasl.jaas.config")
+    if jaas is not None:
+        read_jaas(jaas)
     kafka_python_settings(properties)
     for endpoint in client_endpoints(properties):
         _, port = parse_address(endpoint, Path("f"))

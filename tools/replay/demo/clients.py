@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from confluent_kafka import Consumer
 
 METADATA_TIMEOUT_S = 5.0
@@ -13,11 +15,15 @@ def ignore_error(_: object) -> None:
     """Ignores librdkafka's reports on connections: it retries, and the operations have the final results."""
 
 
-def new_consumer(bootstrap_servers: str, group: str = "ottla-replay") -> Consumer:
-    """A consumer for assigned partitions, or for requests about `group`; it joins no group (the library requires a name)."""
+def new_consumer(bootstrap_servers: str, properties: Mapping[str, str], group: str) -> Consumer:
+    """A consumer for assigned partitions, or for requests about `group`; it joins no group (the library requires a name).
+
+    `properties` are librdkafka's.
+    """
     return Consumer(
         {
             **QUIET,
+            **properties,
             "bootstrap.servers": bootstrap_servers,
             "client.id": "ottla-replay",
             "group.id": group,

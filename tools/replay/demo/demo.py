@@ -31,8 +31,9 @@ from tools.replay.demo.group_reader import MEMBERS, GroupReader, choose_name, re
 from tools.replay.demo.group_summary import group_lines, group_summary
 from tools.replay.demo.guard import ClusterGuard
 from tools.replay.interrupts import ignore_from_now
+from tools.replay.load.security import PLAINTEXT, Security
 from tools.replay.run.conclusion import conclude
-from tools.replay.run.driver import Options, Replay, say_fault
+from tools.replay.run.driver import Options, Replay, check_access, say_fault
 from tools.replay.run.outcome import exit_code, read_analysis
 from tools.replay.run.plan import OutputDirectory, ReplayError
 from tools.replay.traces.flights import TOPIC, write_flights_trace
@@ -63,6 +64,7 @@ class DemoOptions:
     directory: Path | None
     bootstrap_servers: str | None
     zookeeper: str | None
+    security: Security = PLAINTEXT
 
 
 def run_demo(options: DemoOptions) -> int:
@@ -90,8 +92,11 @@ def run_steps(options: DemoOptions, started: ExitStack) -> int:
     if options.bootstrap_servers is None:
         cluster = start_cluster(options, started)
     bootstrap_servers = options.bootstrap_servers or str(cluster.bootstrap_servers if cluster else "")
-    is_new = create_topic(bootstrap_servers, options.brokers)
-    replay = Replay(Options(trace, bootstrap_servers, output.path, speeds=[options.speed], tasks=TASKS))
+    asked = Options(
+        trace, bootstrap_servers, output.path, speeds=[options.speed], tasks=TASKS, security=options.security
+    )
+    is_new = create_topic(asked, options.brokers)
+    replay = Replay(asked)
     started.callback(replay.job.stop)
     seconds = replay.plan.seconds or 0.0
     click.echo(
@@ -235,12 +240,13 @@ def print_nodes(cluster: LocalCluster, directory: Path) -> None:
     click.echo(f"\n  bootstrap servers: {cluster.bootstrap_servers}\n")
 
 
-def create_topic(bootstrap_servers: str, brokers: int) -> bool:
+def create_topic(options: Options, brokers: int) -> bool:
     """Creates the topic through the public API; returns False if it already exists and is used unchanged."""
     replication_factor = min(REPLICATION_FACTOR, brokers)
     min_insync = min(MIN_INSYNC_REPLICAS, replication_factor)
+    check_access(options.bootstrap_servers, options.security)
     try:
-        admin = KafkaAdmin(bootstrap_servers)
+        admin = KafkaAdmin(options.bootstrap_servers, properties=options.security.librdkafka_properties())
         admin.cluster()  # fails within seconds if no broker answers
         admin.create_topic(
             TOPIC,
@@ -265,12 +271,13 @@ def consumer_group(replay: Replay, is_new: bool, broker: int | None) -> GroupRea
     topic may have had groups; then the name is new."""
     plan = replay.plan
     base = GROUP if is_new else f"{GROUP}-{plan.run:08x}"
-    name, coordinator = choose_name(plan.bootstrap_servers, base, broker)
+    properties = replay.options.security.librdkafka_properties()
+    name, coordinator = choose_name(plan.bootstrap_servers, properties, base, broker)
     click.echo(
         f"Group {name}: {MEMBERS} consumers share the {plan.partitions[TOPIC]} partitions and commit their offsets; "
         f"its coordinator is broker {coordinator}"
     )
-    return GroupReader(name, coordinator, TOPIC, plan, replay.output)
+    return GroupReader(name, coordinator, TOPIC, plan, replay.output, replay.options.security)
 
 
 def print_next_steps(bootstrap_servers: str, directory: Path, output: OutputDirectory, group: str) -> None:

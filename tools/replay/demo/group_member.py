@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, Message
@@ -37,7 +37,10 @@ def event_id(producer: int, sequence: int) -> int:
 class GroupMember:
     """Reads in its own thread from `start` to `stop`; its records may be read meanwhile."""
 
-    def __init__(self, number: int, group: str, bootstrap_servers: str, topic: str, run: int) -> None:
+    def __init__(
+        self, number: int, group: str, bootstrap_servers: str, properties: Mapping[str, str], topic: str, run: int
+    ) -> None:
+        """`properties` are librdkafka's."""
         self.number = number
         self.reads: list[GroupRead] = []
         self.partitions: set[int] = set()
@@ -54,6 +57,7 @@ class GroupMember:
         self._consumer = Consumer(
             {
                 **QUIET,
+                **properties,
                 "bootstrap.servers": bootstrap_servers,
                 "client.id": f"reader-{number}",
                 "group.id": group,

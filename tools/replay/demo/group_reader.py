@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import pyarrow
@@ -16,6 +16,7 @@ from tools.admin.failures import AdminError
 from tools.groups.kafka_groups import KafkaGroups
 from tools.replay.demo.clients import METADATA_TIMEOUT_S, new_consumer
 from tools.replay.demo.group_member import ASSIGNOR, GroupMember, GroupRead
+from tools.replay.load.security import Security
 from tools.replay.run.driver import end_offsets
 from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
 
@@ -42,25 +43,37 @@ Answer = TypeVar("Answer")
 class GroupReader:
     """A group named `name` and its members. Whoever starts it must stop it, however the replay ends."""
 
-    def __init__(self, name: str, coordinator: int | None, topic: str, plan: Plan, output: OutputDirectory) -> None:
+    def __init__(
+        self,
+        name: str,
+        coordinator: int | None,
+        topic: str,
+        plan: Plan,
+        output: OutputDirectory,
+        security: Security,
+    ) -> None:
         """`coordinator`: the id of its current coordinator."""
         self.name = name
         self._topic = topic
         self.coordinator = coordinator
         self._plan = plan
+        self._security = security
+        self._properties = security.librdkafka_properties()
         self._directory = output.path
         self._members: list[GroupMember] = []
 
     def start(self, members: int = MEMBERS) -> None:
         """Starts reading where the replay starts. Raises ReplayError if the cluster does not accept the group."""
-        groups = KafkaGroups(self._plan.bootstrap_servers)
+        groups = KafkaGroups(self._plan.bootstrap_servers, properties=self._properties)
         starts = {
             GroupPartition(self._topic, partition): offset
             for partition, offset in enumerate(self._plan.start_offsets[self._topic])
         }
         patiently(lambda: groups.alter_offsets(self.name, starts))
         for number in range(1, members + 1):
-            member = GroupMember(number, self.name, self._plan.bootstrap_servers, self._topic, self._plan.run)
+            member = GroupMember(
+                number, self.name, self._plan.bootstrap_servers, self._properties, self._topic, self._plan.run
+            )
             self._members.append(member)
             member.start()
 
@@ -102,7 +115,7 @@ class GroupReader:
     def _catch_up(self) -> int | None:
         """The group's lag behind the current ends, once it is 0 or the time is over; None if unknown."""
         # Not with the AdminClient: its library (librdkafka 2.16) crashes if the coordinator that it knew no longer is one.
-        consumer = new_consumer(self._plan.bootstrap_servers, self.name)
+        consumer = new_consumer(self._plan.bootstrap_servers, self._properties, self.name)
         deadline = time.monotonic() + CATCH_UP_TIMEOUT_S
         partitions = range(self._plan.partitions[self._topic])
         ends: list[int] | None = None
@@ -111,7 +124,7 @@ class GroupReader:
             while lag != 0 and time.monotonic() < deadline:
                 try:
                     if ends is None:
-                        ends = end_offsets(self._plan.bootstrap_servers, [self._topic])[self._topic]
+                        ends = end_offsets(self._plan.bootstrap_servers, self._security, [self._topic])[self._topic]
                     places = [TopicPartition(self._topic, partition) for partition in partitions]
                     committed = consumer.committed(places, timeout=METADATA_TIMEOUT_S)
                     lag = sum(max(ends[each.partition] - max(each.offset, 0), 0) for each in committed)
@@ -125,7 +138,8 @@ class GroupReader:
 
     def _coordinator_now(self) -> int | None:
         try:
-            return coordinator_of(KafkaGroups(self._plan.bootstrap_servers), [self.name])[self.name]
+            groups = KafkaGroups(self._plan.bootstrap_servers, properties=self._properties)
+            return coordinator_of(groups, [self.name])[self.name]
         except AdminError:
             return None
 
@@ -150,11 +164,13 @@ def patiently(ask: Callable[[], Answer]) -> Answer:
             time.sleep(ASK_AGAIN_S)
 
 
-def choose_name(bootstrap_servers: str, base: str, broker: int | None) -> tuple[str, int | None]:
+def choose_name(
+    bootstrap_servers: str, properties: Mapping[str, str], base: str, broker: int | None
+) -> tuple[str, int | None]:
     """A name of a group that `broker` coordinates (the name decides that): `base`, or `base` with a number; and the
     coordinator. Just `base` if `broker` is None or coordinates none of those names. Raises ReplayError."""
     names = [base] if broker is None else [base, *(f"{base}-{number}" for number in range(2, NAMES_TRIED + 1))]
-    groups = KafkaGroups(bootstrap_servers)
+    groups = KafkaGroups(bootstrap_servers, properties=properties)
     coordinators = patiently(lambda: coordinator_of(groups, names))
     name = next((name for name in names if coordinators[name] == broker), base)
     return name, coordinators[name]

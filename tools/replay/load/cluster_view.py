@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
 from tools.replay.load import frames
-from tools.replay.load.connection import BrokerConnection, connect
+from tools.replay.load.connection import AccessRefused, BrokerConnection, connect
+from tools.replay.load.sasl import authenticate
+from tools.replay.load.security import PLAINTEXT, Security
 
 METADATA_VERSION = 7
 TIMEOUT_S = 5.0
@@ -19,6 +20,12 @@ TIMEOUT_S = 5.0
 RETRY_S = 0.03
 """Pause before the metadata is asked for again while somebody waits for a leader."""
 CLIENT = "ottla-replay"
+LOGIN_TIMEOUT_S = 30.0
+"""The same for a login on a connection in use: earlier requests, such as a fetch that waits for records, are answered first."""
+LOGIN_AFTER = 0.85
+"""The part of a login's lifetime after which a connection logs in again, as Kafka's clients do."""
+LOGIN_AFTER_S_MIN = 1.0
+"""Kafka ends a connection that logs in twice within a second."""
 
 Address = tuple[str, int]
 TopicPartition = tuple[str, int]
@@ -31,8 +38,9 @@ class LoadError(Exception):
 class ClusterView:
     """The cluster's metadata. While clients wait for a change, the view asks for it again and again."""
 
-    def __init__(self, bootstrap: Sequence[Address], topics: Sequence[str], tls: ssl.SSLContext | None = None) -> None:
-        self.tls = tls
+    def __init__(self, bootstrap: Sequence[Address], topics: Sequence[str], security: Security = PLAINTEXT) -> None:
+        self._security = security
+        self._tls = security.tls_context()
         self._bootstrap = list(bootstrap)
         self._topics = list(topics)
         self._addresses: dict[int, Address] = {}
@@ -59,19 +67,23 @@ class ClusterView:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh_while_waited_for())
 
     async def start(self) -> None:
-        """Asks for the metadata once. Raises LoadError if no address answers."""
+        """Asks for the metadata once. Raises LoadError if no address answers, or if one refuses TLS or SASL."""
         problem = "there is none"
         for address in self._bootstrap:
             try:
                 self._apply(await self.ask(address, ApiKey.METADATA, METADATA_VERSION, self._metadata_body()))
                 return
+            except AccessRefused as error:
+                raise LoadError(f"{_words([address])}: {error}") from None
             except (OSError, MalformedRequest) as error:
-                problem = f"{address[0]}:{address[1]}: {str(error) or type(error).__name__}"
+                problem = f"{_words([address])}: {str(error) or type(error).__name__}"
+                if isinstance(error, ConnectionResetError) and self._security == PLAINTEXT:
+                    problem += "; if this port is for TLS or SASL, use --command-config"
         raise LoadError(f"no broker of {_words(self._bootstrap)} answers ({problem})")
 
     async def ask(self, address: Address, api_key: ApiKey, version: int, body: dict[str, Any]) -> Any:
         """One request over a connection of its own. Raises OSError, MalformedRequest."""
-        connection = await connect(*address, lambda _: None, TIMEOUT_S, self.tls)
+        connection = await self._connect(address, lambda _: None)
         try:
             frame = await connection.ask(frames.request_frame(api_key, version, CLIENT, body), TIMEOUT_S)
         finally:
@@ -91,11 +103,33 @@ class ClusterView:
         address = self._addresses.get(broker)
         if address is None:
             raise ConnectionError(f"broker {broker} has no address")
-        return await connect(*address, on_end, TIMEOUT_S, self.tls)
+        return await self._connect(address, on_end)
 
     def close(self) -> None:
         if self._refreshing is not None:
             self._refreshing.cancel()
+
+    async def _connect(self, address: Address, on_end: Callable[[BrokerConnection], None]) -> BrokerConnection:
+        """A connection that is logged in. Raises OSError."""
+        connection = await connect(*address, on_end, TIMEOUT_S, self._tls)
+        if not self._security.uses_sasl:
+            return connection
+
+        async def log_in(timeout_s: float = LOGIN_TIMEOUT_S) -> float:
+            lifetime_s = await authenticate(connection, self._security, timeout_s)
+            return max(lifetime_s * LOGIN_AFTER, LOGIN_AFTER_S_MIN) if lifetime_s else 0.0
+
+        try:
+            next_s = await log_in(TIMEOUT_S)
+        except MalformedRequest as problem:
+            connection.close()
+            raise ConnectionError(str(problem)) from None
+        except BaseException:
+            connection.close()
+            raise
+        if next_s:
+            connection.log_in_after(next_s, log_in)
+        return connection
 
     async def _refresh_while_waited_for(self) -> None:
         try:

@@ -6,16 +6,21 @@ import asyncio
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import cast
 
-from protocol.kafka.framing import Buffer
+from protocol.kafka.framing import Buffer, MalformedRequest
+from tools.replay.load.security import tls_reason
 
 Answer = memoryview
 OnAnswer = Callable[[Answer | None], None]
 """Called with the answer's frame (without its length), or with None if the connection ended before it came."""
 
 ANSWER_BYTES_MAX = 512 * 1024 * 1024
+
+
+class AccessRefused(ConnectionError):
+    """TLS or SASL failed. The text says what the broker refuses, or why it is not trusted; it starts in the middle of a line."""
 
 
 class BrokerConnection(asyncio.Protocol):
@@ -30,30 +35,53 @@ class BrokerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[tuple[OnAnswer, float]] = deque()
         self._unsent: list[Buffer] = []
+        self._held: list[tuple[Buffer, OnAnswer | None]] | None = None
+        """Requests that wait while the connection logs in again."""
+        self._next_login: asyncio.TimerHandle | None = None
+        self._login: asyncio.Task[None] | None = None
+        self._problem: Exception | None = None
         self._received = bytearray()
 
-    def send(self, frame: Buffer, on_answer: OnAnswer | None) -> None:
-        """Sends a frame that starts with its length. `on_answer` is None for a request that has no answer."""
+    def send(self, frame: Buffer, on_answer: OnAnswer | None, ahead: bool = False) -> None:
+        """Sends a frame that starts with its length. `on_answer` is None for a request that has no answer.
+
+        During a login, the frame waits, unless it goes `ahead`.
+        """
+        if self._held is not None and not ahead:
+            self._held.append((frame, on_answer))
+            return
         if on_answer is not None:
             self._waiting.append((on_answer, time.monotonic()))
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._write)
         self._unsent.append(frame)
 
-    async def ask(self, frame: Buffer, timeout_s: float) -> Answer:
-        """Sends a frame and returns its answer. Raises OSError, also TimeoutError."""
+    async def ask(self, frame: Buffer, timeout_s: float, *, ahead: bool = False) -> Answer:
+        """Sends a frame and returns its answer. `ahead`: as for `send`. Raises OSError, also TimeoutError."""
         done: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
 
         def answered(answer: Answer | None) -> None:
             if not done.done():  # it is cancelled after the timeout
                 done.set_result(answer)
 
-        self.send(frame, answered)
+        self.send(frame, answered, ahead)
         async with asyncio.timeout(timeout_s):
             answer = await done
         if answer is None:
+            if isinstance(self._problem, ssl.SSLError) and "ALERT" in (self._problem.reason or ""):
+                # With TLS 1.3, a broker refuses the client's certificate after the handshake.
+                raise AccessRefused(
+                    f"it ended TLS ({tls_reason(self._problem)}); if it wants a client's certificate, set ssl.keystore.location"
+                )
             raise ConnectionResetError("the connection ended before the answer")
         return answer
+
+    def log_in_after(self, delay_s: float, log_in: Callable[[], Awaitable[float]]) -> None:
+        """Calls `log_in` after this time, while other requests wait. It returns the delay until the next time; 0: never.
+
+        If it fails, the connection ends.
+        """
+        self._next_login = asyncio.get_running_loop().call_later(delay_s, self._start_login, log_in)
 
     def close_if_stuck(self, timeout_s: float) -> None:
         """Ends the connection if its oldest request waits for longer than `timeout_s`."""
@@ -71,6 +99,7 @@ class BrokerConnection(asyncio.Protocol):
         self.is_open = True
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._problem = exc
         self._end()
 
     def data_received(self, data: bytes) -> None:
@@ -102,13 +131,35 @@ class BrokerConnection(asyncio.Protocol):
             assert self._transport is not None
             self._transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
 
+    def _start_login(self, log_in: Callable[[], Awaitable[float]]) -> None:
+        self._login = asyncio.get_running_loop().create_task(self._log_in(log_in))
+
+    async def _log_in(self, log_in: Callable[[], Awaitable[float]]) -> None:
+        self._held = []
+        try:
+            next_s = await log_in()
+        except (OSError, MalformedRequest):
+            self.close()
+            return
+        held, self._held = self._held, None
+        for frame, on_answer in held or ():
+            self.send(frame, on_answer)
+        if next_s and self.is_open:
+            self.log_in_after(next_s, log_in)
+
     def _end(self) -> None:
         if not self.is_open:
             return
         self.is_open = False
+        if self._next_login is not None:
+            self._next_login.cancel()
         waiting, self._waiting = self._waiting, deque()
+        held, self._held = self._held or [], None
         for on_answer, _ in waiting:
             on_answer(None)
+        for _, on_held_answer in held:
+            if on_held_answer is not None:
+                on_held_answer(None)
         self._on_end(self)
 
 
@@ -119,10 +170,19 @@ async def connect(
     timeout_s: float,
     tls: ssl.SSLContext | None = None,
 ) -> BrokerConnection:
-    """Raises OSError (also TimeoutError)."""
+    """Raises OSError (also TimeoutError, and AccessRefused if TLS fails)."""
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(timeout_s):
-        _, connection = await loop.create_connection(
-            lambda: BrokerConnection(on_end), host, port, ssl=tls, server_hostname=host if tls else None
-        )
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, connection = await loop.create_connection(
+                lambda: BrokerConnection(on_end), host, port, ssl=tls, server_hostname=host if tls else None
+            )
+    except ssl.SSLCertVerificationError as problem:
+        raise AccessRefused(f"its certificate is refused: {problem.verify_message.rstrip('.')}") from None
+    except (ConnectionResetError, ConnectionAbortedError, ssl.SSLEOFError):
+        if tls is None:
+            raise
+        raise ConnectionResetError("it ended the TLS handshake; check that this port is for TLS") from None
+    except ssl.SSLError as problem:
+        raise AccessRefused(f"TLS failed ({tls_reason(problem)}); check that this port is for TLS") from None
     return connection

@@ -33,6 +33,7 @@ from tools.replay.load.operations import Operation
 from tools.replay.load.pace import Pace
 from tools.replay.load.producing import ProducingClient, new_producer_id
 from tools.replay.load.results import CLIENT_BITS, ResultFiles
+from tools.replay.load.security import PLAINTEXT, Security
 
 COLUMNS = [
     "time_ns",
@@ -95,6 +96,7 @@ class LoadPlan:
     """Put before each consumer group's name. None: clients join no groups."""
     group_results: str = ""
     """The directory for the figures of the groups."""
+    security: Security = PLAINTEXT
 
 
 @dataclass(slots=True)
@@ -132,7 +134,7 @@ class LoadTask:
         self._plan = plan
         self._task = task
         self._now = now_ns
-        self._view = ClusterView(plan.bootstrap, plan.topics)
+        self._view = ClusterView(plan.bootstrap, plan.topics, plan.security)
         self._clients: dict[str, _Client] = {}
         self._names: list[str] = []
         self._finished: list[Operation] = []

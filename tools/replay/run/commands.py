@@ -100,6 +100,19 @@ class Master(click.ParamType):  # type: ignore[type-arg]
         return str(value)
 
 
+class ClientProperty(click.ParamType):  # type: ignore[type-arg]
+    """`security.protocol=SSL`. Becomes (key, value)."""
+
+    name = "key=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        key, equals, text = value.partition("=")
+        if not equals or not key.strip():
+            # The value may be a password.
+            self.fail("expected KEY=VALUE, such as security.protocol=SSL", param, ctx)
+        return key.strip(), text.strip()
+
+
 class Setting(click.ParamType):  # type: ignore[type-arg]
     """`spark.executor.memory=2g`."""
 
@@ -118,6 +131,19 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
         (
             click.option(
                 "--bootstrap-server", help="The cluster. [default: $OTTLA_BOOTSTRAP_SERVER, else ./ottla-cluster]"
+            ),
+            click.option(
+                "--command-config",
+                type=click.Path(path_type=Path, dir_okay=False),
+                metavar="FILE",
+                help="Properties file: how to connect by TLS and SASL, as for Kafka's tools.",
+            ),
+            click.option(
+                "--client-property",
+                "client_properties",
+                type=ClientProperty(),
+                multiple=True,
+                help="KEY=VALUE: counts more than the file. Other users can see a password here; keep it in the file.",
             ),
             click.option(
                 "--out",
@@ -182,6 +208,8 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def options_of(
     trace: Path,
     bootstrap_server: str | None,
+    command_config: Path | None,
+    client_properties: Sequence[tuple[str, str]],
     out: Path,
     speed: float | None,
     ramp: tuple[list[float], float] | None,
@@ -195,8 +223,9 @@ def options_of(
     answer_timeout: float,
     spark_settings: Sequence[str],
 ) -> Options:
-    """Raises NoBootstrapServer."""
+    """Raises NoBootstrapServer, ReplayError."""
     from tools.admin.bootstrap import find_bootstrap_servers
+    from tools.replay.run.client_properties import read_security
     from tools.replay.run.driver import Options
 
     return Options(
@@ -214,6 +243,7 @@ def options_of(
         replication_factor=replication_factor,
         answer_timeout_s=answer_timeout,
         spark_settings=spark_settings,
+        security=read_security(command_config, client_properties),
     )
 
 

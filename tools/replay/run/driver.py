@@ -6,10 +6,10 @@ import asyncio
 import secrets
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import pyarrow.compute
@@ -20,6 +20,8 @@ from tools.faults.script import FaultRun
 from tools.replay.interrupts import Interrupted, interruption_was_handled
 from tools.replay.load import fetching
 from tools.replay.load.cluster_view import Address, ClusterView, LoadError
+from tools.replay.load.security import PLAINTEXT, Security
+from tools.replay.run.access import write_access
 from tools.replay.run.control import ControlServer
 from tools.replay.run.masters import LOOPBACK, address_towards, is_local
 from tools.replay.run.outcome import read_verdict
@@ -31,6 +33,8 @@ from tools.replay.traces.schema import Trace
 
 LEADER_TIMEOUT_S = 30.0
 TURN_S = 0.1
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class Options:
     event_log: Path | None = None
     spark_settings: Sequence[str] = ()
     """Each `key=value`."""
+    security: Security = PLAINTEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,7 @@ def new_plan(options: Options, control: str) -> Plan:
     topics = {topic: options.topics.get(topic, topic) for topic in sorted(facts.partitions)}
     if options.create_topics:
         create_topics(options, facts, topics)
-    offsets = end_offsets(options.bootstrap_servers, sorted(set(topics.values())))
+    offsets = end_offsets(options.bootstrap_servers, options.security, sorted(set(topics.values())))
     for topic, target in topics.items():
         check_partitions(topic, target, facts.partitions[topic], len(offsets[target]))
     return Plan(
@@ -114,6 +119,7 @@ def new_plan(options: Options, control: str) -> Plan:
         trace_rows=facts.rows,
         trace_seconds=facts.seconds,
         groups=options.groups,
+        security_protocol=options.security.protocol,
     )
 
 
@@ -143,6 +149,7 @@ class Replay:
         clear_results(self.output)
         self.output.write_plan(self.plan)
         write_json(self.output.faults, [])
+        write_access(self.output, self.options.security)
         click.echo("Starting Spark ...")
         self.job.start()
         line = ProgressLine(self.plan, self.control)
@@ -189,8 +196,9 @@ def check_partitions(topic: str, target: str, needed: int, found: int) -> None:
 
 def create_topics(options: Options, facts: TraceFacts, topics: Mapping[str, str]) -> None:
     """Creates the topics that do not exist, with the trace's numbers of partitions. Raises ReplayError."""
+    check_access(options.bootstrap_servers, options.security)
     try:
-        admin = KafkaAdmin(options.bootstrap_servers)
+        admin = KafkaAdmin(options.bootstrap_servers, properties=options.security.librdkafka_properties())
         existing = admin.cluster().partition_counts
         for topic, target in topics.items():
             if target not in existing:
@@ -200,15 +208,13 @@ def create_topics(options: Options, facts: TraceFacts, topics: Mapping[str, str]
         raise ReplayError(str(problem)) from None
 
 
-def end_offsets(bootstrap_servers: str, topics: list[str]) -> dict[str, list[int]]:
+def end_offsets(bootstrap_servers: str, security: Security, topics: list[str]) -> dict[str, list[int]]:
     """Topic -> the high watermark of each partition; [] for a topic that does not exist. Raises ReplayError.
 
     Waits until each partition has a leader, for at most LEADER_TIMEOUT_S.
     """
-    addresses = bootstrap_addresses(bootstrap_servers)
 
-    async def ask() -> dict[str, list[int]]:
-        view = ClusterView(addresses, topics)
+    async def ends_of(view: ClusterView) -> dict[str, list[int]]:
         await view.start()
         wanted = {(topic, number) for topic in topics for number in range(view.partitions(topic))}
         ends = await fetching.end_offsets(view, wanted, LEADER_TIMEOUT_S)
@@ -217,8 +223,28 @@ def end_offsets(bootstrap_servers: str, topics: list[str]) -> dict[str, list[int
             raise ReplayError(f"partition {topic}-{number} has no leader that answers within {LEADER_TIMEOUT_S:g} s")
         return {topic: [ends[topic, number] for number in range(view.partitions(topic))] for topic in topics}
 
+    return ask(bootstrap_servers, security, topics, ends_of)
+
+
+def check_access(bootstrap_servers: str, security: Security) -> None:
+    """Raises ReplayError if no broker answers, or if TLS or SASL fails: a client library only says that nobody answers."""
+
+    async def is_open(view: ClusterView) -> None:
+        await view.start()
+
+    ask(bootstrap_servers, security, [], is_open)
+
+
+def ask(
+    bootstrap_servers: str,
+    security: Security,
+    topics: Iterable[str],
+    question: Callable[[ClusterView], Coroutine[Any, Any, Answer]],
+) -> Answer:
+    """What `question` returns for a view of the topics. Raises ReplayError."""
+    addresses = bootstrap_addresses(bootstrap_servers)
     try:
-        return asyncio.run(ask())
+        return asyncio.run(question(ClusterView(addresses, list(topics), security)))
     except LoadError as problem:
         raise ReplayError(str(problem)) from None
 
@@ -240,7 +266,7 @@ def clear_results(output: OutputDirectory) -> None:
             raise ReplayError(f"{directory} exists, but is not of an earlier replay; choose another --out")
         shutil.rmtree(directory, ignore_errors=True)
     files = (output.plan, output.tasks, output.faults, output.verdict, output.analysis, output.latencies)
-    for path in (*files, output.summary, output.report, output.spark_log):
+    for path in (*files, output.summary, output.report, output.spark_log, output.access):
         path.unlink(missing_ok=True)
 
 

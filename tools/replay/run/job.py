@@ -21,6 +21,8 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tools.replay.load.security import Security
+from tools.replay.run.access import take_access
 from tools.replay.run.analysis import analyse
 from tools.replay.run.control import KILL_TIMEOUT_S, ControlServer
 from tools.replay.run.outcome import exit_code, read_analysis, read_verdict, undone_lines
@@ -49,12 +51,17 @@ def main(arguments: list[str]) -> int:
         threading.Thread(target=die_with_parent, name="die-with-parent", daemon=True).start()
     output = OutputDirectory(Path(arguments[0]).absolute())
     plan = output.read_plan()
+    try:
+        security = take_access(output, plan)
+    except ReplayError as problem:
+        print(f"Error: {problem}", file=sys.stderr)
+        return 1
     session = new_session(plan.tasks)
     try:
         if "replay" in steps:
-            send(session, plan, output)
+            send(session, plan, output, security)
         if "verdict" in steps and any(output.operations.glob("*.parquet")):
-            judge(session, plan, output)
+            judge(session, plan, output, security)
         if "analysis" in steps and any(output.operations.glob("*.parquet")):
             analyse(session, plan, output)
     finally:
@@ -62,7 +69,7 @@ def main(arguments: list[str]) -> int:
     return 0 if plan.control else say_outcome(output)
 
 
-def send(session: SparkSession, plan: Plan, output: OutputDirectory) -> None:
+def send(session: SparkSession, plan: Plan, output: OutputDirectory, security: Security) -> None:
     """Sends the operations and writes `tasks.json`. If a task is lost, what was done until then is kept."""
     done: list[dict[str, Any]] = []
     undone: list[dict[str, Any]] = []
@@ -70,9 +77,9 @@ def send(session: SparkSession, plan: Plan, output: OutputDirectory) -> None:
     try:
         wait_for_slots(session, plan.tasks)
         if plan.control:
-            done = replay(session, plan)
+            done = replay(session, plan, security)
         else:
-            done = watched(session, plan)
+            done = watched(session, plan, security)
     except (PySparkException, Py4JError, ReplayError) as error:
         print(error, file=sys.stderr)
         problem = reason(str(error))
@@ -82,13 +89,13 @@ def send(session: SparkSession, plan: Plan, output: OutputDirectory) -> None:
     write_json(output.tasks, {"tasks": done, "problem": problem, "undone": undone})
 
 
-def watched(session: SparkSession, plan: Plan) -> list[dict[str, Any]]:
+def watched(session: SparkSession, plan: Plan, security: Security) -> list[dict[str, Any]]:
     """The replay, with a control server and a line of progress in this process, as spark-submit starts it."""
     configuration = session.sparkContext.getConf()
     host = configuration.get("spark.driver.host")
     control = ControlServer(configuration.get("spark.driver.bindAddress", host), host)
     with control, shown(plan, control):
-        return replay(session, replace(plan, control=control.address))
+        return replay(session, replace(plan, control=control.address), security)
 
 
 def say_outcome(output: OutputDirectory) -> int:

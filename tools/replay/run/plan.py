@@ -47,6 +47,8 @@ class Plan:
     trace_seconds: float
     groups: bool = True
     """Whether clients with a consumer group are members of one in the cluster."""
+    security_protocol: str = "PLAINTEXT"
+    """Kafka's name. The rest of what a client needs to connect is in `access.json`."""
 
     @property
     def seconds(self) -> float | None:
@@ -123,6 +125,11 @@ class OutputDirectory:
     def undone(self) -> Path:
         """A directory: the operations without a result, if a task was lost."""
         return self.path / "undone"
+
+    @property
+    def access(self) -> Path:
+        """Certificates and passwords, from the replay's start until its job reads them."""
+        return self.path / "access.json"
 
     @property
     def scratch(self) -> Path:

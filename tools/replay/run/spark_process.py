@@ -154,6 +154,7 @@ class SparkProcess:
 
     def stop(self) -> None:
         """Ends the job and all of its processes, if there are any."""
+        self._output.access.unlink(missing_ok=True)
         if self._process is None:
             return
         session = self._process.pid

@@ -17,6 +17,7 @@ from pyspark.sql import functions as sql
 
 from tools.replay.load.cluster_view import Address
 from tools.replay.load.pace import Pace
+from tools.replay.load.security import PLAINTEXT, Security
 from tools.replay.load.task import COLUMNS, LoadPlan, LoadTask
 from tools.replay.run.control import ControlClient
 from tools.replay.run.masters import file_uri
@@ -35,14 +36,14 @@ DONE_DDL = (
 )
 
 
-def replay(session: SparkSession, plan: Plan) -> list[dict[str, Any]]:
+def replay(session: SparkSession, plan: Plan, security: Security = PLAINTEXT) -> list[dict[str, Any]]:
     """Sends the trace's operations. Returns the last report of each task, with the columns of DONE_DDL.
 
     The rows of the operations are in the output directory. Raises PySparkException if a task fails.
     """
     OutputDirectory(Path(plan.directory)).operations.mkdir(parents=True, exist_ok=True)
     rows = assigned(session, plan)
-    load = load_plan(plan)
+    load = load_plan(plan, security)
     control, directory, run_id = plan.control, OutputDirectory(Path(plan.directory)), plan.run
 
     def run(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -118,8 +119,8 @@ def spread(weights: Mapping[str, int], tasks: int) -> dict[str, int]:
     return chosen
 
 
-def load_plan(plan: Plan) -> LoadPlan:
-    """The part of the plan that a task needs."""
+def load_plan(plan: Plan, security: Security) -> LoadPlan:
+    """What a task needs."""
     output = OutputDirectory(Path(plan.directory))
     return LoadPlan(
         run=plan.run,
@@ -130,6 +131,7 @@ def load_plan(plan: Plan) -> LoadPlan:
         results=str(output.operations),
         group_names=GROUP_NAMES if plan.groups else None,
         group_results=str(output.groups),
+        security=security,
     )
 
 

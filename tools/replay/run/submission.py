@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.replay.run.access import write_access
 from tools.replay.run.driver import Options, clear_results, new_plan
 from tools.replay.run.packages import write_packages
 from tools.replay.run.plan import OutputDirectory, write_json
@@ -36,6 +37,7 @@ def write_submission(options: Options, submission: Submission) -> str:
     clear_results(output)
     output.write_plan(plan)
     write_json(output.faults, [])
+    write_access(output, options.security)
     write_packages(output.path / PACKAGES_ZIP)
     return shlex.join(arguments(output, submission, list(options.spark_settings)))
 

@@ -30,9 +30,11 @@ from protocol.errors import KafkaError
 from protocol.kafka.framing import MalformedRequest
 from protocol.kafka.record_batch import crc_is_valid, iter_batches
 from tools.replay.load import fetching, frames, stamps
-from tools.replay.load.cluster_view import ClusterView, LoadError
+from tools.replay.load.cluster_view import Address, ClusterView, LoadError
 from tools.replay.load.connection import BrokerConnection
 from tools.replay.load.results import DDL
+from tools.replay.load.security import PLAINTEXT, Security
+from tools.replay.load.task import LoadPlan
 from tools.replay.run.masters import file_uri
 from tools.replay.run.plan import OutputDirectory, Plan, write_json
 from tools.replay.run.stage import load_plan
@@ -121,9 +123,9 @@ EVIDENCE_OF = {
 }
 
 
-def judge(session: SparkSession, plan: Plan, output: OutputDirectory) -> dict[str, Any]:
+def judge(session: SparkSession, plan: Plan, output: OutputDirectory, security: Security = PLAINTEXT) -> dict[str, Any]:
     """Reads back, compares, and writes `verdict.json`."""
-    read_back(session, plan, output)
+    read_back(session, plan, output, security)
     verdict = compare(session, output)
     write_json(output.verdict, verdict)
     return verdict
@@ -160,9 +162,10 @@ def compare(session: SparkSession, output: OutputDirectory) -> dict[str, Any]:
     return verdict | {"evidence": evidence | {"unread": unread}}
 
 
-def read_back(session: SparkSession, plan: Plan, output: OutputDirectory) -> None:
+def read_back(session: SparkSession, plan: Plan, output: OutputDirectory, security: Security) -> None:
     """Writes the found rows."""
-    ends = asyncio.run(end_offsets(plan))
+    load = load_plan(plan, security)
+    ends = asyncio.run(end_offsets(plan, load))
     ranges = [
         (topic, partition, at, min(at + RANGE_RECORDS, end))
         for (topic, partition), end in sorted(ends.items())
@@ -175,12 +178,11 @@ def read_back(session: SparkSession, plan: Plan, output: OutputDirectory) -> Non
         for partition in range(count)
         if (topic, partition) not in known
     ]
-    load = load_plan(plan)
 
     def read(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
-                yield from Reader(load.bootstrap, load.topics, plan.run).read(**row)
+                yield from Reader(load.bootstrap, load.topics, plan.run, load.security).read(**row)
 
     columns = "topic string, partition int, begin bigint, stop bigint"
     frame = session.createDataFrame(ranges, columns).repartition(max(len(ranges), 1))
@@ -190,18 +192,19 @@ def read_back(session: SparkSession, plan: Plan, output: OutputDirectory) -> Non
     found.write.mode("overwrite").parquet(file_uri(output.found))
 
 
-async def end_offsets(plan: Plan) -> dict[tuple[str, int], int]:
+async def end_offsets(plan: Plan, load: LoadPlan) -> dict[tuple[str, int], int]:
     """The high watermark of each partition of the plan. Partitions without a leader for READ_TIMEOUT_S are missing."""
-    load = load_plan(plan)
     wanted = {(topic, partition) for topic, count in plan.partitions.items() for partition in range(count)}
-    return await fetching.end_offsets(ClusterView(load.bootstrap, load.topics), wanted, READ_TIMEOUT_S)
+    return await fetching.end_offsets(ClusterView(load.bootstrap, load.topics, load.security), wanted, READ_TIMEOUT_S)
 
 
 class Reader:
     """Reads one range of a partition."""
 
-    def __init__(self, bootstrap: tuple[tuple[str, int], ...], topics: tuple[str, ...], run: int) -> None:
-        self._view = ClusterView(bootstrap, topics)
+    def __init__(
+        self, bootstrap: tuple[Address, ...], topics: tuple[str, ...], run: int, security: Security = PLAINTEXT
+    ) -> None:
+        self._view = ClusterView(bootstrap, topics, security)
         self._run = run
         self._rows: list[tuple[int, int | None, int | None, int, str]] = []
         self._loop = asyncio.new_event_loop()

@@ -1,0 +1,54 @@
+"""Certificates made by openssl: an authority, a broker's certificate for 127.0.0.1 and a client's."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+DAYS = "2"
+KEY_PASSWORD = "opens-the-key"
+
+
+class Certificates:
+    """PEM files in a directory. Skips the test where openssl is missing."""
+
+    def __init__(self, directory: Path) -> None:
+        if shutil.which("openssl") is None:
+            pytest.skip("no certificates: install openssl")
+        self._directory = directory
+        self.authority = self._self_signed("authority")
+        self.stranger = self._self_signed("stranger")
+        """An authority that signed nothing."""
+        self.broker = self._signed("broker", "subjectAltName=IP:127.0.0.1")
+        self.client = self._signed("client", "extendedKeyUsage=clientAuth")
+        """The key is encrypted by KEY_PASSWORD; the certificate follows it."""
+        encrypted = directory / "client.key.encrypted"
+        self._openssl("pkcs8", "-topk8", "-v2", "aes-256-cbc", "-in", directory / "client.key", "-out", encrypted,
+                      "-passout", f"pass:{KEY_PASSWORD}")  # fmt: skip
+        self.client.write_text(encrypted.read_text() + (directory / "client.crt").read_text())
+
+    def _openssl(self, *arguments: str | Path) -> None:
+        done = subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    def _self_signed(self, name: str) -> Path:
+        key, certificate = self._directory / f"{name}.key", self._directory / f"{name}.crt"
+        self._openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", DAYS, "-subj", f"/CN={name}",
+                      "-keyout", key, "-out", certificate)  # fmt: skip
+        return certificate
+
+    def _signed(self, name: str, extension: str) -> Path:
+        """A file with the key and the certificate."""
+        at = self._directory
+        request, extensions, certificate = at / f"{name}.csr", at / f"{name}.ext", at / f"{name}.crt"
+        extensions.write_text(f"{extension}\n")
+        self._openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}",
+                      "-keyout", at / f"{name}.key", "-out", request)  # fmt: skip
+        self._openssl("x509", "-req", "-in", request, "-CA", self.authority, "-CAkey", at / "authority.key",
+                      "-CAcreateserial", "-days", DAYS, "-extfile", extensions, "-out", certificate)  # fmt: skip
+        both = at / f"{name}.pem"
+        both.write_text((at / f"{name}.key").read_text() + certificate.read_text())
+        return both

@@ -1,0 +1,71 @@
+"""SASL over a connection to a broker: SaslHandshake v1, then SaslAuthenticate v1 with the messages of the mechanism."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from protocol.errors import ErrorCode, error_name
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.messages import milliseconds
+from protocol.plain_text import escaped, shortened
+from tools.replay.load import frames
+from tools.replay.load.connection import AccessRefused, BrokerConnection
+from tools.replay.load.scram import HASHES, ScramClient, ScramError
+from tools.replay.load.security import Security
+
+PLAIN = "PLAIN"
+MECHANISMS = (PLAIN, *HASHES)
+HANDSHAKE_VERSION = 1
+AUTHENTICATE_VERSION = 1
+CLIENT = "ottla-replay"
+TEXT_MAX = 300
+
+
+async def authenticate(connection: BrokerConnection, security: Security, timeout_s: float) -> float:
+    """Logs in, on a new connection or again on an old one. Returns for how many seconds the broker accepts the login; 0: for ever.
+
+    Raises AccessRefused, OSError, MalformedRequest.
+    """
+    handshake = frames.request_frame(
+        ApiKey.SASL_HANDSHAKE, HANDSHAKE_VERSION, CLIENT, {"mechanism": security.mechanism}
+    )
+    answer = frames.answer(
+        ApiKey.SASL_HANDSHAKE, HANDSHAKE_VERSION, await connection.ask(handshake, timeout_s, ahead=True)
+    )
+    if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        offered = ", ".join(map(escaped, answer.mechanisms)) or "nothing"
+        raise AccessRefused(f"it does not offer {security.mechanism}; it offers {offered}; set sasl.mechanism")
+    if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+        raise AccessRefused(f"it takes no SASL at this port; check security.protocol={security.protocol}")
+    if answer.error_code:
+        raise AccessRefused(f"it refuses the SASL handshake: {error_name(answer.error_code)}")
+    if security.mechanism == PLAIN:
+        message = f"\0{security.username}\0{security.password}".encode()
+        return _lifetime_s(await _exchange(connection, security, message, timeout_s))
+    client = ScramClient(security.mechanism, security.username, security.password, secrets.token_hex(16))
+    first = await _exchange(connection, security, client.first(), timeout_s)
+    try:
+        last = await _exchange(connection, security, client.final(first.auth_bytes), timeout_s)
+        client.check(last.auth_bytes)
+    except ScramError as problem:
+        raise AccessRefused(escaped(str(problem))) from None
+    return _lifetime_s(last)
+
+
+async def _exchange(connection: BrokerConnection, security: Security, message: bytes, timeout_s: float) -> Any:
+    request = frames.request_frame(ApiKey.SASL_AUTHENTICATE, AUTHENTICATE_VERSION, CLIENT, {"auth_bytes": message})
+    answer = frames.answer(
+        ApiKey.SASL_AUTHENTICATE, AUTHENTICATE_VERSION, await connection.ask(request, timeout_s, ahead=True)
+    )
+    if answer.error_code:
+        said = shortened(escaped(answer.error_message or error_name(answer.error_code)), TEXT_MAX)
+        raise AccessRefused(
+            f"it refuses user {escaped(security.username)!r} with {security.mechanism}: {said}; "
+            "check sasl.username and sasl.password"
+        )
+    return answer
+
+
+def _lifetime_s(answer: Any) -> float:
+    return milliseconds(answer.session_lifetime) / 1000

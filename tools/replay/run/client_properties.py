@@ -1,0 +1,257 @@
+"""`--command-config` and `--client-property`: what they may say, under the names of Kafka's clients and of librdkafka.
+
+They say how to connect. Everything else that clients can be told is in the trace, or an option of the replay.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple, NoReturn
+
+from protocol.plain_text import escaped
+from tools.admin.properties_file import BadProperties, read_properties
+from tools.replay.load.sasl import MECHANISMS
+from tools.replay.load.security import CERTIFICATE, PROTOCOLS, Security, tls_reason
+from tools.replay.run.jaas import BadJaas, read_jaas
+from tools.replay.run.plan import ReplayError
+
+HOST_CHECK = "ssl.endpoint.identification.algorithm"
+KNOWN = (
+    "security.protocol",
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "sasl.username",
+    "sasl.password",
+    "sasl.jaas.config",
+    "ssl.truststore.type",
+    "ssl.truststore.location",
+    "ssl.truststore.certificates",
+    "ssl.ca.location",
+    "ssl.ca.pem",
+    "ssl.keystore.type",
+    "ssl.keystore.location",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.certificate.location",
+    "ssl.certificate.pem",
+    "ssl.key.location",
+    "ssl.key.pem",
+    "ssl.key.password",
+    HOST_CHECK,
+)
+STORE_PASSWORDS = ("ssl.truststore.password", "ssl.keystore.password")
+
+OTHERS: Mapping[str, str] = MappingProxyType(
+    {
+        r"bootstrap\.servers|metadata\.broker\.list": "use --bootstrap-server",
+        r"client\.id|group\..*|acks|request\.required\.acks|compression\..*|(queue\.buffering|linger|batch)\..*|buffer\.memory"
+        r"|max\.in\.flight.*|enable\.(idempotence|auto\.commit)|transaction(al)?\..*|partition.*|(key|value)\..*serializer"
+        r"|fetch\..*|max\.(partition\.fetch\.bytes|poll\..*|request\.size)|auto\..*|isolation\.level|allow\..*"
+        r"|session\.timeout\.ms|heartbeat\.interval\.ms": "the trace decides this; remove it",
+        r"(request|delivery|message|default\.api|api)\.timeout\.ms": "use --answer-timeout",
+        r"retr(y|ies).*|reconnect\..*|socket\..*|(send|receive)\.buffer\.bytes|connections\..*|client\..*"
+        r"|(topic\.)?metadata\..*|message\..*|interceptor\..*|metric.*|statistics\..*|log.*|debug|broker\..*|api\..*"
+        r"|internal\..*|delivery\..*|queued\..*": (
+            "this tunes a client library, and a replay sends its requests without one; remove it"
+        ),
+        r"sasl\..*|ssl\..*|enable\..*": f"not supported by a replay, which takes {', '.join(KNOWN)}",
+    }
+)
+"""Pattern of properties that a replay does not take -> what to do instead."""
+
+TO_PEM = MappingProxyType(
+    {
+        "truststore": "convert it: keytool -list -rfc -keystore STORE > trusted.pem",
+        "keystore": "convert it: keytool -importkeystore -srckeystore STORE -destkeystore store.p12 -deststoretype PKCS12, "
+        "then openssl pkcs12 -in store.p12 -out client.pem",
+    }
+)
+
+
+class Given(NamedTuple):
+    """A property's value. `where` says in an error where it was given, such as `client.properties: line 3: ssl.ca.location`."""
+
+    value: str
+    where: str
+
+
+def read_security(command_config: Path | None, options: Sequence[tuple[str, str]]) -> Security:
+    """The file's properties; those of `options` (key, value) count more. Raises ReplayError, which never shows a value that is secret."""
+    given: dict[str, Given] = {}
+    if command_config is not None:
+        try:
+            properties = read_properties(command_config.read_text(encoding="utf-8"))
+        except OSError as problem:
+            raise ReplayError(f"--command-config {command_config}: {problem.strerror}") from None
+        except UnicodeDecodeError:
+            raise ReplayError(f"--command-config {command_config}: not a text file") from None
+        except BadProperties as problem:
+            raise ReplayError(f"{command_config}: {problem}") from None
+        for key, value, line in properties:
+            given[key] = Given(value, f"{command_config}: line {line}: {key}")
+    for key, value in options:
+        given[key] = Given(value, f"--client-property {key}")
+    for key in given:
+        if key not in KNOWN:
+            _fail(given[key], _advice(key))
+    return _Reading(given).security()
+
+
+def _advice(key: str) -> str:
+    if key in STORE_PASSWORDS:
+        return "only PEM stores are supported, and they have no password; the key's is ssl.key.password"
+    close = difflib.get_close_matches(key, KNOWN, n=1, cutoff=0.9)
+    if close:
+        return f"unknown property; did you mean {close[0]}?"
+    for pattern, advice in OTHERS.items():
+        if re.fullmatch(pattern, key):
+            return advice
+    close = difflib.get_close_matches(key, KNOWN, n=1, cutoff=0.6)
+    return f"unknown property; did you mean {close[0]}?" if close else f"unknown property; known are {', '.join(KNOWN)}"
+
+
+def _fail(given: Given, problem: str) -> NoReturn:
+    raise ReplayError(escaped(f"{given.where}: {problem}"))
+
+
+class _Reading:
+    """The known properties, whose values are checked here."""
+
+    def __init__(self, given: Mapping[str, Given]) -> None:
+        self._given = given
+
+    def security(self) -> Security:
+        protocol = self._choice("security.protocol", PROTOCOLS) or "PLAINTEXT"
+        security = Security(protocol)
+        if security.uses_sasl:
+            security = self._with_login(security)
+        else:
+            self._refuse("sasl.", security, "SASL_PLAINTEXT or SASL_SSL")
+        if security.uses_tls:
+            security = self._with_certificates(security)
+        else:
+            self._refuse("ssl.", security, "SSL or SASL_SSL")
+        return security
+
+    def _refuse(self, prefix: str, security: Security, protocols: str) -> None:
+        for key, given in self._given.items():
+            if key.startswith(prefix):
+                _fail(given, f"no effect with security.protocol={security.protocol}; set it to {protocols}")
+
+    def _with_login(self, security: Security) -> Security:
+        mechanism_key = self._one_of("sasl.mechanism", "sasl.mechanisms")
+        if mechanism_key is None:
+            _fail(self._given["security.protocol"], f"also set sasl.mechanism: {', '.join(MECHANISMS)}")
+        mechanism = self._choice(mechanism_key, MECHANISMS)
+        if jaas := self._given.get("sasl.jaas.config"):
+            for key in ("sasl.username", "sasl.password"):
+                if other := self._given.get(key):
+                    _fail(other, "sasl.jaas.config is given, too; remove one of them")
+            try:
+                login = read_jaas(jaas.value)
+            except BadJaas as problem:
+                _fail(jaas, str(problem))
+            if not mechanism.startswith(login.mechanism):
+                _fail(jaas, f"the login module is not for {mechanism_key}={mechanism}")
+            return replace(security, mechanism=mechanism, username=login.username, password=login.password)
+        username, password = self._value("sasl.username"), self._value("sasl.password")
+        for key, value in (("sasl.username", username), ("sasl.password", password)):
+            if not value:
+                _fail(
+                    self._given.get(key, self._given[mechanism_key]),
+                    f"{mechanism} needs sasl.username and sasl.password, or sasl.jaas.config; {key} is missing or empty",
+                )
+        return replace(security, mechanism=mechanism, username=username, password=password)
+
+    def _with_certificates(self, security: Security) -> Security:
+        check = self._choice(HOST_CHECK, ("https", "none", "")) if HOST_CHECK in self._given else "https"
+        self._store_type("truststore")
+        self._store_type("keystore")
+        trusted_key = self._one_of(
+            "ssl.truststore.location", "ssl.truststore.certificates", "ssl.ca.location", "ssl.ca.pem"
+        )
+        chain_key = self._one_of(
+            "ssl.keystore.location", "ssl.keystore.certificate.chain", "ssl.certificate.location", "ssl.certificate.pem"
+        )
+        key_key = self._one_of("ssl.keystore.key", "ssl.key.location", "ssl.key.pem")
+        security = replace(security, checks_host=check == "https", key_password=self._value("ssl.key.password"))
+        if trusted_key is not None:
+            security = replace(security, trusted=self._pem(trusted_key))
+            self._try(security, trusted_key, "its certificates cannot be read")
+        if chain_key is None:
+            if other := key_key or ("ssl.key.password" if "ssl.key.password" in self._given else None):
+                _fail(self._given[other], "the certificate is missing; set ssl.keystore.location")
+            return security
+        chain = self._pem(chain_key)
+        if chain_key == "ssl.keystore.location":
+            if key_key is not None:
+                _fail(self._given[key_key], "the key is in the file of ssl.keystore.location; remove one of them")
+            key_key, key = chain_key, chain
+        elif key_key is None:
+            _fail(self._given[chain_key], "the key is missing; set ssl.keystore.key or ssl.key.location")
+        else:
+            key = self._text(key_key)
+        if "PRIVATE KEY-----" not in key:
+            _fail(self._given[key_key], "it has no private key in PEM (-----BEGIN PRIVATE KEY-----)")
+        chain = "\n".join(CERTIFICATE.findall(chain))
+        security = replace(security, certificates=chain, key=key)
+        self._try(
+            security, key_key, "the key does not open, or does not fit the certificate; is ssl.key.password right?"
+        )
+        return security
+
+    def _try(self, security: Security, key: str, otherwise: str) -> None:
+        try:
+            security.tls_context()
+        except ssl.SSLError as problem:
+            _fail(self._given[key], f"{otherwise} ({tls_reason(problem)})")
+
+    def _value(self, key: str) -> str:
+        return self._given[key].value if key in self._given else ""
+
+    def _choice(self, key: str, choices: Sequence[str]) -> str:
+        """One of `choices`, in any case; empty if the property is not given."""
+        given = self._given.get(key)
+        if given is None:
+            return ""
+        for choice in choices:
+            if given.value.upper() == choice.upper():
+                return choice
+        _fail(given, f"{given.value!r} is not one of {', '.join(choice or '(empty)' for choice in choices)}")
+
+    def _one_of(self, *keys: str) -> str | None:
+        """The one of the properties that is given."""
+        found = [key for key in keys if key in self._given]
+        if len(found) > 1:
+            _fail(self._given[found[1]], f"{found[0]} is given, too; remove one of them")
+        return found[0] if found else None
+
+    def _store_type(self, store: str) -> None:
+        given = self._given.get(f"ssl.{store}.type")
+        if given is not None and given.value.upper() != "PEM":
+            _fail(given, f"stores of type {given.value} are not supported, only PEM; {TO_PEM[store]}")
+
+    def _text(self, key: str) -> str:
+        """The property's value, or the text of the file that it names."""
+        given = self._given[key]
+        if not key.endswith(".location"):
+            return given.value
+        try:
+            return Path(given.value).read_bytes().decode("latin-1")
+        except OSError as problem:
+            _fail(given, f"{given.value}: {problem.strerror}")
+
+    def _pem(self, key: str) -> str:
+        """A text with at least one certificate."""
+        text = self._text(key)
+        if not CERTIFICATE.search(text):
+            store = "keystore" if key.startswith(("ssl.keystore", "ssl.certificate")) else "truststore"
+            hint = f"; if it is a JKS or PKCS12 store, {TO_PEM[store]}" if key.endswith(".location") else ""
+            _fail(self._given[key], f"it has no certificate in PEM (-----BEGIN CERTIFICATE-----){hint}")
+        return text

@@ -1,0 +1,61 @@
+"""User and password from `sasl.jaas.config`, as Kafka's tools have them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+MODULES: Mapping[str, str] = MappingProxyType({"PlainLoginModule": "PLAIN", "ScramLoginModule": "SCRAM"})
+"""The last part of a login module's class -> how the names of its mechanisms start."""
+FLAGS = ("required", "requisite", "sufficient", "optional")
+EXAMPLE = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="..." password="...";'
+TOKEN = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"'=;]+)|([=;]))""", re.DOTALL)
+ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+
+
+class BadJaas(ValueError):
+    """The text says what is wrong. It has names only, no values, because those may be passwords."""
+
+
+class Login(NamedTuple):
+    """`mechanism`: how the mechanism's name starts."""
+
+    mechanism: str
+    username: str
+    password: str
+
+
+def read_jaas(text: str) -> Login:
+    """Reads one entry: a login module, `required`, its options, a semicolon. Raises BadJaas."""
+    tokens = _tokens(text)
+    if len(tokens) < 3 or tokens[1].lower() not in FLAGS or tokens[-1] != ";":
+        raise BadJaas(f"expected {EXAMPLE}")
+    mechanism = MODULES.get(tokens[0].rpartition(".")[2])
+    if mechanism is None:
+        raise BadJaas(f"login module {tokens[0]} is not supported; PlainLoginModule and ScramLoginModule are")
+    options, rest = {}, tokens[2:-1]
+    if len(rest) % 3 or any(equals != "=" for equals in rest[1::3]):
+        raise BadJaas(f"expected {EXAMPLE}")
+    for name, value in zip(rest[::3], rest[2::3], strict=True):
+        if name not in ("username", "password"):
+            raise BadJaas(f"option {name} is not supported; username and password are")
+        options[name] = value
+    if len(options) < 2:
+        raise BadJaas(f"it needs username and password: {EXAMPLE}")
+    return Login(mechanism, options["username"], options["password"])
+
+
+def _tokens(text: str) -> list[str]:
+    found, at = [], 0
+    text = text.strip()
+    while at < len(text):
+        token = TOKEN.match(text, at)
+        if token is None:
+            raise BadJaas("a quote is not closed")
+        double, single, word, mark = token.groups()
+        quoted = double if double is not None else single
+        found.append(word or mark if quoted is None else ESCAPE.sub(r"\1", quoted))
+        at = token.end()
+    return found
