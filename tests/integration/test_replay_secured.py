@@ -29,13 +29,15 @@ from tests.support.certificates import KEY_PASSWORD, Certificates
 from tests.support.cli import COMMAND, ottla
 from tests.support.real_kafka import HOST, running_kafka, skip_without_kafka
 from tests.support.small_traces import fetch, produce, written
+from tools.cluster.java import find_java
 from tools.cluster.ports import free_ports
 from tools.replay.load import frames
 from tools.replay.load.cluster_view import METADATA_VERSION, ClusterView
 from tools.replay.load.security import Security
-from tools.replay.run.plan import OutputDirectory
+from tools.replay.run.plan import PARENT_PIPE_VARIABLE, OutputDirectory
+from tools.replay.run.spark_process import job_environment, write_java_home
 
-pytestmark = [pytest.mark.integration, pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.kafka, pytest.mark.timeout(600)]
 
 USER, PASSWORD = "alice", "not-for-the-disk"
 SESSION_S = 5
@@ -144,7 +146,7 @@ def test_scram_over_tls(secured: Secured, tmp_path: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "replay", "run", str(trace), "--bootstrap-server", secured.server("sasl_ssl"), "--create-topics",
          "--command-config", str(command_config(tmp_path, scram(secured))), "--out", str(out)],
-        capture_output=True, text=True, timeout=240, check=False,
+        capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     check_nothing_is_lost(out, 2 * SESSION_S * 40)
@@ -177,7 +179,7 @@ def test_plain_without_tls(secured: Secured, tmp_path: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "replay", "run", str(trace), "--bootstrap-server", secured.server("sasl_plaintext"),
          "--create-topics", "--command-config", str(command_config(tmp_path, plain())), "--out", str(out)],
-        capture_output=True, text=True, timeout=240, check=False,
+        capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     check_nothing_is_lost(out, 120)
@@ -202,12 +204,20 @@ def test_a_submitted_job_takes_the_clients_certificate(secured: Secured, tmp_pat
     assert KEY_PASSWORD in output.access.read_text()
     assert KEY_PASSWORD not in said.output + output.plan.read_text()
     done = subprocess.run(
-        [sys.executable, "-m", "tools.replay.run.job", str(out)],
-        capture_output=True, text=True, timeout=240, check=False,
+        [sys.executable, "-m", "tools.replay.run.job", str(out)], env=environment_of_a_submitted_job(tmp_path),
+        capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     check_nothing_is_lost(out, 120)
     check_no_secret(out, KEY_PASSWORD, "PRIVATE KEY")
+
+
+def environment_of_a_submitted_job(directory: Path) -> dict[str, str]:
+    """Nobody holds a pipe to it, as `ottla replay run` does to its job."""
+    java_home = write_java_home(directory / "java-home", Path(find_java()))
+    environment = job_environment(java_home, directory)
+    del environment[PARENT_PIPE_VARIABLE]
+    return environment
 
 
 def test_what_is_refused_is_one_line_and_leaves_nothing(secured: Secured, tmp_path: Path) -> None:
@@ -260,7 +270,7 @@ def test_the_demos_consumer_group_uses_the_same_properties(secured: Secured, tmp
     done = subprocess.run(
         [*COMMAND, "demo", "--days", "1", "--speed", "10080", "--brokers", "1", "--out", str(out), "--bootstrap-server",
          secured.server("sasl_plaintext"), "--command-config", str(command_config(tmp_path, plain()))],
-        capture_output=True, text=True, timeout=280, check=False,
+        capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((out / "group.json").read_text())["lag"] == 0

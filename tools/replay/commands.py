@@ -61,15 +61,13 @@ def demo(
     zookeeper: str | None,
 ) -> None:
     """Start a cluster, replay flights through it, kill a leader, and report what was lost (nothing)."""
+    if command_config is not None and bootstrap_server is None:
+        raise click.UsageError("--command-config needs --bootstrap-server: a cluster of the demo has PLAINTEXT only")
 
     def work() -> int:
         from tools.replay.demo.demo import DemoOptions, run_demo
         from tools.replay.run.client_properties import read_security
 
-        if command_config is not None and bootstrap_server is None:
-            raise click.UsageError(
-                "--command-config needs --bootstrap-server: a cluster of the demo has PLAINTEXT only"
-            )
         return run_demo(
             DemoOptions(
                 start_day=start_day.date(),

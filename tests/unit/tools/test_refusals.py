@@ -35,6 +35,7 @@ TYPED_WRONGLY = [
     ("consume t --group g --offset 1", "--group starts at the group's committed offsets"),
     ("consume t --group ''", "--group must not be empty"),
     ("consume t --max-messages 0", "--max-messages"),
+    ("demo --command-config f", "--command-config needs --bootstrap-server"),
     ("elect --all-topic-partitions", "--election-type"),
     ("elect --election-type best --all-topic-partitions", "--election-type"),
     ("elect --election-type preferred", "use one of"),
