@@ -133,8 +133,8 @@ def test_factors_and_other_topics(shared_cluster: LocalCluster, tmp_path: Path) 
     rows = rows_of(out)
     assert len(rows) == 600
     assert {row["topic"] for row in rows} == {"elsewhere"}
-    assert {"writer-0", "writer-0-1", "writer-0-2"} <= {row["client"] for row in rows}
-    assert {row["bytes"] for row in rows if row["client"] == "writer-0"} <= set(range(790, 801))
+    assert {"writer-0-0", "writer-0-1", "writer-0-2"} <= {row["client"] for row in rows}
+    assert {row["bytes"] for row in rows if row["client"] == "writer-0-0"} <= set(range(790, 801))
 
 
 @pytest.mark.thorough

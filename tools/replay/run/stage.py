@@ -70,8 +70,9 @@ def assigned(session: SparkSession, plan: Plan) -> DataFrame:
             rows.withColumn("copy", copy)
             .withColumn("time_ns", sql.expr(f"time_ns + copy * {COPIES_APART_MS * 1_000_000 // copies}L"))
             .withColumn("request", sql.expr(f"request * {copies} + copy"))
-            .withColumn("client", sql.expr("if(copy = 0, client, concat(client, '-', copy))"))
-            .withColumn("group", sql.expr("if(copy = 0, `group`, concat(`group`, '-', copy))"))
+            # Every copy has a number, also the first: otherwise a copy could have the name of another client, such as `app-1`.
+            .withColumn("client", sql.expr("concat(client, '-', copy)"))
+            .withColumn("group", sql.expr("concat(`group`, '-', copy)"))
         )
     topic = mapped("topic", plan.topics)
     count = mapped("topic", {name: plan.partitions[target] for name, target in plan.topics.items()})
