@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.invariants import eventually
+from tests.support.thorough import thorough
 from tests.support.zookeeper import ZooKeeperServer
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.ports import accepts_connections
@@ -147,9 +148,16 @@ def test_a_bad_setting_is_one_line_and_leaves_nothing(ottla: Ottla, directory: P
         assert f"{where} cannot be used as a run directory" in refused(done)
 
 
-@pytest.mark.parametrize("when", ["starting", "serving"])
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_it_stops_what_it_started(directory: Path, when: str, how: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("how", "when"),
+    [
+        (signal.SIGINT, "starting"),
+        thorough(signal.SIGINT, "serving"),
+        thorough(signal.SIGTERM, "starting"),
+        (signal.SIGTERM, "serving"),
+    ],
+)
+def test_interrupted_it_stops_what_it_started(directory: Path, how: signal.Signals, when: str) -> None:
     cluster = LocalCluster(directory)
     with subprocess.Popen(
         [*OTTLA, "cluster", "start", "--brokers", "2", "--foreground", "--dir", str(directory)],

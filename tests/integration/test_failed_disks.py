@@ -18,6 +18,7 @@ from protocol.kafka.api_keys import ApiKey
 from tests.support.faulty_disks import FailingCalls, small_volume, why_no_mounts
 from tests.support.invariants import ZooKeeperView, eventually
 from tests.support.load import BackgroundProducer
+from tests.support.thorough import thorough
 from tests.support.topics import assert_all_read_back, new_topic
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
@@ -120,7 +121,7 @@ def start(cluster: LocalCluster) -> None:
     cluster.wait_ready()
 
 
-@pytest.mark.parametrize("what", ["full", "write", "fsync", "read"])
+@pytest.mark.parametrize("what", ["full", thorough("write"), "fsync", thorough("read")])
 def test_a_disk_fails_under_load(cluster: LocalCluster, zk: ZooKeeperView, faults: FailingCalls, what: str) -> None:
     """FLT-28 (full), FLT-29 (EIO).
 

@@ -146,6 +146,7 @@ def test_a_killed_broker_is_replaced_at_once(
         print(f"\n  SIGKILL of the {role}, librdkafka {client}: longest gap {max(gaps[p] for p in led):.2f} s")
 
 
+@pytest.mark.thorough
 def test_two_of_five_die_in_one_moment(tmp_path: Path) -> None:
     """The new controller notices the other dead broker too, although it never had a connection to it."""
     cluster = LocalCluster(tmp_path / "five")

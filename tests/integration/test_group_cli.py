@@ -14,6 +14,7 @@ from confluent_kafka import Producer, TopicPartition
 from tests.support.cli import OURS_AND_KAFKAS, Cli
 from tests.support.group_members import commit_from_outside, joined_consumer
 from tests.support.kafka_tools import KafkaTools
+from tests.support.thorough import thorough
 from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.integration
@@ -165,11 +166,11 @@ def test_one_bad_group_does_not_affect_the_others(cli: GroupCli, topic: str) -> 
 @pytest.mark.parametrize(
     ("arguments", "offsets"),
     [
-        (["--to-earliest"], [0, 0]),
-        (["--to-latest"], [10, 10]),
+        thorough(["--to-earliest"], [0, 0]),
+        thorough(["--to-latest"], [10, 10]),
         (["--shift-by", "-2"], [1, 8]),
         (["--to-datetime", "1970-01-01T00:00:04.500"], [4, 4]),
-        (["--by-duration", "P99999D"], [0, 0]),
+        thorough(["--by-duration", "P99999D"], [0, 0]),
     ],
 )
 def test_resets(cli: GroupCli, topic: str, arguments: list[str], offsets: list[int]) -> None:

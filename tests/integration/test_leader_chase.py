@@ -7,7 +7,6 @@ import pytest
 from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.load import BackgroundProducer
-from tests.support.thorough import thorough
 from tests.support.topics import assert_all_read_back, new_topic
 from tools.cluster.local_cluster import LocalCluster
 
@@ -19,7 +18,8 @@ def cluster(new_cluster: ClusterFactory) -> LocalCluster:
     return new_cluster(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
 
 
-@pytest.mark.parametrize("is_clean", [thorough(True), False], ids=["stopped", "killed"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
 def test_five_leaders_in_a_row_stop_or_die(cluster: LocalCluster, zk: ZooKeeperView, is_clean: bool) -> None:
     """INV-1, INV-7: no acknowledged record is lost, and every leader has its own epoch."""
     topic = new_topic(cluster.bootstrap_servers, replicas=3, min_insync_replicas="2")

@@ -17,6 +17,7 @@ from confluent_kafka.admin import ResourceType
 from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.load import BackgroundProducer
+from tests.support.thorough import thorough
 from tests.support.topics import assert_all_read_back, new_topic, set_configs
 from tools.cluster.local_cluster import LocalCluster
 
@@ -87,7 +88,11 @@ def watch_copying(cluster: LocalCluster, topic: str, until: int) -> list[Sample]
     return samples
 
 
-@pytest.mark.parametrize("sides", [["leader"], ["follower"], ["leader", "follower"]], ids="-".join)
+@pytest.mark.parametrize(
+    "sides",
+    [thorough(["leader"]), thorough(["follower"]), ["leader", "follower"]],
+    ids="-".join,
+)
 def test_a_replica_catches_up_at_the_rate_and_delays_no_other(
     cluster: LocalCluster, zk: ZooKeeperView, sides: list[str]
 ) -> None:
