@@ -31,6 +31,9 @@ class EventLog:
         self._clock = clock
         self._file = RotatedFile(path, rotation) if path is not None else None
         self._dropped = 0
+        """Events, since the file could be written for the last time."""
+        self._told = 0
+        """Of these, those in a line `events_dropped`, after which the file failed again."""
         self._next_try = 0.0
 
     def write(self, kind: str, **fields: Any) -> None:
@@ -41,8 +44,9 @@ class EventLog:
             self._dropped += 1
             return
         try:
-            if self._dropped:
-                self._file.append(self._line("events_dropped", {"count": self._dropped}))
+            if self._dropped > self._told:
+                self._file.append(self._line("events_dropped", {"count": self._dropped - self._told}))
+                self._told = self._dropped
             self._file.append(self._line(kind, fields))
         except OSError as error:
             self._failed(self._file, error)
@@ -73,7 +77,7 @@ class EventLog:
     def _works(self, file: RotatedFile) -> None:
         if self._dropped:
             log.warning("the event log %s can be written again, %d events were dropped", file.path, self._dropped)
-            self._dropped = 0
+            self._dropped = self._told = 0
 
 
 EventWriter = Callable[..., None]

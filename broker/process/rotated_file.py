@@ -45,14 +45,13 @@ class RotatedFile:
                 self.close()
                 put_aside(self.path, self._rotation.old_files)
                 self._open()
-            data = b"\n" + line if self._is_torn else line
-            written = os.write(self._fd, data)
-            self._size += written
-            # A full disk may accept only a part of a line. The next line must not continue it.
-            self._is_torn = written != len(data)
-            if self._is_torn:
-                self._size += os.write(self._fd, data[written:])
-                self._is_torn = False
+            rest = b"\n" + line if self._is_torn else line
+            self._is_torn = False
+            # A disk that becomes full accepts a part of a line, and then refuses. The next call finds the torn line.
+            while rest:
+                written = os.write(self._fd, rest)
+                self._size += written
+                rest = rest[written:]
         except OSError:
             self.close()
             raise

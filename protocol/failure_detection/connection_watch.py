@@ -83,10 +83,10 @@ class _IdleConnection(asyncio.Protocol):
         self._end()
 
     def _end(self) -> None:
-        if not self._ended.done():
+        # A connection that was given up shares `ended` with the next attempt, which must not end with it.
+        if not self._is_given_up and not self._ended.done():
             self._ended.set_result(None)
-            if not self._is_given_up:
-                self._at_end()
+            self._at_end()
 
 
 class ConnectionWatch:

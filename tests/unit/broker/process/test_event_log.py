@@ -79,6 +79,34 @@ def test_a_write_error_is_reported_once_and_writing_continues_when_the_disk_work
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
 
 
+def test_dropped_events_are_counted_once_and_lines_stay_whole_on_a_disk_with_little_room(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each write takes ten bytes at most, and `room` bytes fit in all."""
+    time, whole, room = FakeTime(), os.write, 40
+
+    def some(fd: int, data: bytes) -> int:
+        nonlocal room
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = whole(fd, data[: min(10, room)])
+        room -= written
+        return written
+
+    monkeypatch.setattr(os, "write", some)
+    events = EventLog(path, time)
+    for more in (0, 0, 100, 1000):  # the third has room for the line about the first two, and not for its own
+        room += more
+        events.write("event", text="x" * 50)
+        time.now += 2
+    whole_lines = [json.loads(line) for line in path.read_bytes().splitlines() if line.endswith(b"}")]
+    assert [(row["kind"], row.get("count")) for row in whole_lines] == [
+        ("events_dropped", 2),
+        ("events_dropped", 1),
+        ("event", None),
+    ]
+
+
 def test_the_next_line_does_not_continue_a_torn_line(path: Path) -> None:
     path.write_bytes(b'{"kind":"torn')
     EventLog(path, FakeTime()).write("whole")

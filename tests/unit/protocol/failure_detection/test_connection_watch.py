@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
+from protocol import self_connection
 from protocol.failure_detection import connection_watch
 from protocol.failure_detection.connection_watch import ConnectionWatch
 
@@ -109,6 +111,21 @@ async def test_an_address_without_a_listener_is_found_dead_repeatedly(world: Wor
     world.start_watch()
     await world.until(lambda: world.deaths >= 3)
     assert True not in world.suspicions
+
+
+async def test_the_end_of_a_connection_with_itself_does_not_count_for_the_next_address(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name has two addresses, and the first attempt connects to itself: the second connection is watched."""
+    own = iter([True])
+    monkeypatch.setattr(self_connection, "is_to_itself", lambda _: next(own, False))
+    world.start_watch()
+    assert world.watch is not None
+    monkeypatch.setattr(world.watch, "_resolved", partial(asyncio.sleep, 0, [world.address, world.address]))
+    await world.until(lambda: len(world.accepted) == 2 and world.suspicions)
+    world.accepted[1].transport.abort()
+    await world.until(lambda: len(world.accepted) == 3)
+    assert world.suspicions == [False, True]
 
 
 async def test_a_connection_that_a_live_listener_reset_is_opened_again(world: World) -> None:
