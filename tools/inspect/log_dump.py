@@ -161,7 +161,7 @@ def _records(found: StoredBatch) -> Any:
             "timestamp": record.timestamp,
             "key": text_of(record.key),
             "value": text_of(record.value),
-            "headers": {name: text_of(value) for name, value in record.headers},
+            "headers": [{"key": name, "value": text_of(value)} for name, value in record.headers],
         }
         for record in decoded
     ]
@@ -255,7 +255,8 @@ def _record_lines(records: Any) -> Iterator[str]:
         yield f"    unreadable: {records['error']}"
         return
     for record in records:
-        headers = f"  headers {record['headers']}" if record["headers"] else ""
+        named = ", ".join(f"{_short(header['key'])}={_short(header['value'])}" for header in record["headers"])
+        headers = f"  headers {named}" if named else ""
         yield f"    {record['offset']}  {time_text(record['timestamp'])}  {_short(record['key'])}  {_short(record['value'])}{headers}"
 
 

@@ -12,6 +12,7 @@ import pytest
 from broker.settings.config import TopicConfig
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log_manager import LogManager
+from protocol.kafka.record_batch import build_batch
 from protocol.types import TopicPartition
 from tests.support.cli import ottla
 from tests.support.fake_time import FakeTime
@@ -86,6 +87,17 @@ def test_log_as_json_with_records_from_an_offset(log_dir: Path) -> None:
     assert segment["batches"][0]["records"][0]["key"] == "k"
     assert segment["damage"] is None
     assert content["leader_epochs"][-1] == {"epoch": 3, "start_offset": 28}
+
+
+def test_log_shows_all_headers_of_one_name(log_dir: Path) -> None:
+    path = log_dir / "orders-0" / f"{FIRST}.log"
+    path.write_bytes(build_batch([(b"k", b"v", (("hop", b"a"), ("hop", None)), 0)]))
+    result = ottla(f"inspect log --format json --records {path}")
+    assert json.loads(result.stdout)[0]["segments"][0]["batches"][0]["records"][0]["headers"] == [
+        {"key": "hop", "value": "a"},
+        {"key": "hop", "value": None},
+    ]
+    assert ottla(f"inspect log --records {path}").stdout.splitlines()[-1].endswith("v  headers hop=a, hop=null")
 
 
 def test_log_of_one_file_shows_damage(log_dir: Path) -> None:
