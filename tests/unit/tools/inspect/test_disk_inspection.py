@@ -93,7 +93,7 @@ def test_log_shows_all_headers_of_one_name(log_dir: Path) -> None:
     path = log_dir / "orders-0" / f"{FIRST}.log"
     path.write_bytes(build_batch([(b"k", b"v", (("hop", b"a"), ("hop", None)), 0)]))
     result = ottla(f"inspect log --format json --records {path}")
-    assert json.loads(result.stdout)[0]["segments"][0]["batches"][0]["records"][0]["headers"] == [
+    assert json.loads(result.stdout)[0]["batches"][0]["records"][0]["headers"] == [
         {"key": "hop", "value": "a"},
         {"key": "hop", "value": None},
     ]
