@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pyarrow
 import pyarrow.parquet
 
@@ -16,7 +15,6 @@ from tools.replay.run.plan import OutputDirectory, Plan, write_json
 
 START_NS = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000
-ROWS_OF_A_FILE = 200_000
 
 
 def a_plan(directory: Path, **changed: Any) -> Plan:
@@ -101,53 +99,4 @@ def write_run(
         for task in sorted({row["task"] for row in operations})
     ]
     write_json(output.tasks, tasks or {"tasks": by_task, "problem": ""})
-    return output
-
-
-def write_large_run(
-    directory: Path, rows: int, per_second: int = 20_000, partitions: int = 12, clients: int = 200, seed: int = 1
-) -> OutputDirectory:
-    """A run of any size in bounded memory: 2/3 produces and 1/3 fetches, with latencies of an exponential distribution, median 2 ms."""
-    output = OutputDirectory(directory)
-    output.operations.mkdir(parents=True, exist_ok=True)
-    output.write_plan(
-        a_plan(directory, trace_rows=rows, partitions={"t": partitions}, start_offsets={"t": [0] * partitions})
-    )
-    random = numpy.random.default_rng(seed)
-    ops, names = numpy.array(["produce", "fetch"]), numpy.array([f"client-{number}" for number in range(clients)])
-    for number, begin in enumerate(range(0, rows, ROWS_OF_A_FILE)):
-        index = numpy.arange(begin, min(begin + ROWS_OF_A_FILE, rows))
-        count = len(index)
-        is_fetch = (index % 3 == 2).astype(int)
-        client, partition = random.integers(0, clients, count), random.integers(0, partitions, count)
-        scheduled = START_NS + index * SECOND // per_second
-        sent = scheduled + random.integers(0, 300_000, count)
-        failed = random.random(count) < 1e-4
-        columns = {
-            "request": index,
-            "op": ops[is_fetch],
-            "client": names[client],
-            "producer": client,
-            "task": client % 2,
-            "topic": numpy.full(count, "t"),
-            "partition": partition,
-            "scheduled": scheduled,
-            "sent": sent,
-            "answered": sent + (random.exponential(2e6 / numpy.log(2), count)).astype(numpy.int64),
-            "records": numpy.full(count, 10),
-            "bytes": random.integers(500, 1500, count),
-            "acks": numpy.full(count, -1),
-            "error": pyarrow.array(numpy.full(count, "REQUEST_TIMED_OUT"), mask=~failed),
-            "leader": partition % 3,
-            "offset": index * 10 // partitions,
-            "first_sequence": index * 10,
-            "retries": numpy.zeros(count, dtype=int),
-        }
-        pyarrow.parquet.write_table(
-            pyarrow.table(columns).cast(SCHEMA),
-            output.operations / f"task-0000-{number:06}.parquet",
-            compression="zstd",
-        )
-    write_json(output.faults, [])
-    write_json(output.tasks, {"tasks": [], "problem": ""})
     return output
