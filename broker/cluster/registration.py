@@ -238,8 +238,11 @@ class Registration:
             log.warning("%s contains no valid broker: %s", self._path, error)
             return None, stat
 
-    async def _make_way(self, other: BrokerInfo | None, stat: Stat, data: bytes, waited_until: float | None) -> float:
-        """One step towards a node with `data`. Returns until when to wait for the end of another session. Raises BrokerIdInUse."""
+    async def _make_way(
+        self, other: BrokerInfo | None, stat: Stat, data: bytes, waited_until: float | None
+    ) -> float | None:
+        """One step towards a node with `data`. Returns until when to wait for the end of another session, None if there is no such
+        wait yet. Raises BrokerIdInUse."""
         if stat.ephemeral_owner in self._made_way:
             raise AnotherLives(
                 f"broker id {self._broker.id} with {', '.join(map(str, self._broker.endpoints))} is registered by another live "
@@ -258,7 +261,7 @@ class Registration:
             )
         if is_mine:
             await self._replace_earlier_life(stat, data)
-            return 0.0
+            return None
         now = self._clock.monotonic()
         if waited_until is None:
             log.info(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from broker.cluster import registration
 from broker.cluster.registration import BrokerIdInUse, ClusterIdUnreadable, Registration, cluster_id
 from broker.process.event_log import EventLog
 from protocol.types import BrokerInfo, Endpoint
-from protocol.zk.session import ConnectionLoss, DeleteOp, SessionState, SetOp, Stat, WatchCallback
+from protocol.zk.session import ConnectionLoss, DeleteOp, NoNode, SessionState, SetOp, Stat, WatchCallback
 from protocol.zk.znodes import BrokerIdZNode, ClusterIdZNode
 from tests.support.fake_time import FakeTime
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
@@ -155,6 +156,42 @@ async def test_the_node_of_an_earlier_life_is_replaced(server: MemoryZooKeeper) 
     await turns()
     assert successor.is_registered
     assert successor.ended == []
+
+
+async def test_a_node_that_appears_while_an_earlier_lifes_is_replaced_is_waited_for(
+    server: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed, elsewhere, successor = Process(server), Process(server, port=10), Process(server)
+    await killed.registration.start()
+    killed.registration.stop_watching()
+    probed = asyncio.Event()
+
+    async def nobody_answers(_: object) -> None:
+        probed.set()
+
+    async def expired(_: str) -> Any:
+        """The earlier life's session ends just before its node is read again, and another broker takes the id."""
+        delete(server)
+        await elsewhere.registration.start()
+        elsewhere.registration.stop_watching()
+        monkeypatch.undo()
+        monkeypatch.setattr(registration, "RETRY_S", 0)
+        monkeypatch.setattr(registration, "_first_that_answers", nobody_answers)
+        raise NoNode(PATH)
+
+    replace = successor.registration._replace_earlier_life
+
+    async def replace_too_late(*arguments: Any) -> None:
+        monkeypatch.setattr(successor.session, "get", expired)
+        await replace(*arguments)
+
+    monkeypatch.setattr(successor.registration, "_replace_earlier_life", replace_too_late)
+    starting = asyncio.create_task(successor.registration.start())
+    await probed.wait()
+    assert elsewhere.is_registered
+    delete(server)
+    await starting
+    assert successor.is_registered
 
 
 @pytest.mark.parametrize("turns_of_the_first", [1, 3, 50])
