@@ -33,7 +33,7 @@ from tools.replay.demo.guard import ClusterGuard
 from tools.replay.interrupts import ignore_from_now
 from tools.replay.load.security import PLAINTEXT, Security
 from tools.replay.run.conclusion import conclude
-from tools.replay.run.driver import Options, Replay, check_access, say_fault
+from tools.replay.run.driver import Options, Replay, check_access, end_offsets, say_fault
 from tools.replay.run.outcome import exit_code, read_analysis
 from tools.replay.run.plan import OutputDirectory, ReplayError
 from tools.replay.traces.flights import TOPIC, write_flights_trace
@@ -259,6 +259,9 @@ def create_topic(options: Options, brokers: int) -> bool:
         return False
     except AdminError as problem:
         raise ReplayError(str(problem)) from None
+    end_offsets(
+        options.bootstrap_servers, options.security, [TOPIC], {TOPIC: PARTITIONS}
+    )  # waits until the brokers know it
     click.echo(
         f"Topic {TOPIC}: {PARTITIONS} partitions, replication factor {replication_factor}, "
         f"min.insync.replicas={min_insync}"

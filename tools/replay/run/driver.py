@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import click
@@ -96,9 +97,8 @@ def new_plan(options: Options, control: str) -> Plan:
         known = ", ".join(sorted(facts.partitions))
         raise ReplayError(f"--map-topic: the trace has no topic {unknown[0]!r}; it has {known}")
     topics = {topic: options.topics.get(topic, topic) for topic in sorted(facts.partitions)}
-    if options.create_topics:
-        create_topics(options, facts, topics)
-    offsets = end_offsets(options.bootstrap_servers, options.security, sorted(set(topics.values())))
+    created = create_topics(options, facts, topics) if options.create_topics else {}
+    offsets = end_offsets(options.bootstrap_servers, options.security, sorted(set(topics.values())), created)
     for topic, target in topics.items():
         check_partitions(topic, target, facts.partitions[topic], len(offsets[target]))
     return Plan(
@@ -194,34 +194,41 @@ def check_partitions(topic: str, target: str, needed: int, found: int) -> None:
         )
 
 
-def create_topics(options: Options, facts: TraceFacts, topics: Mapping[str, str]) -> None:
-    """Creates the topics that do not exist, with the trace's numbers of partitions. Raises ReplayError."""
+def create_topics(options: Options, facts: TraceFacts, topics: Mapping[str, str]) -> dict[str, int]:
+    """Creates the topics that do not exist, with the trace's numbers of partitions, which it returns. Raises ReplayError."""
+    created = {}
     check_access(options.bootstrap_servers, options.security)
     try:
         admin = KafkaAdmin(options.bootstrap_servers, properties=options.security.librdkafka_properties())
         existing = admin.cluster().partition_counts
         for topic, target in topics.items():
-            if target not in existing:
+            if target not in existing and target not in created:
                 partitions = max(facts.recorded.get(topic, 1), facts.partitions[topic], 1)
                 admin.create_topic(target, partitions=partitions, replication_factor=options.replication_factor)
+                created[target] = partitions
     except AdminError as problem:
         raise ReplayError(str(problem)) from None
+    return created
 
 
-def end_offsets(bootstrap_servers: str, security: Security, topics: list[str]) -> dict[str, list[int]]:
+def end_offsets(
+    bootstrap_servers: str, security: Security, topics: list[str], created: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, list[int]]:
     """Topic -> the high watermark of each partition; [] for a topic that does not exist. Raises ReplayError.
 
-    Waits until each partition has a leader, for at most LEADER_TIMEOUT_S.
+    Waits until each partition has a leader, for at most LEADER_TIMEOUT_S. `created`: topics that a broker may not know yet, with
+    their partitions.
     """
 
     async def ends_of(view: ClusterView) -> dict[str, list[int]]:
         await view.start()
-        wanted = {(topic, number) for topic in topics for number in range(view.partitions(topic))}
+        counts = {topic: created.get(topic) or view.partitions(topic) for topic in topics}
+        wanted = {(topic, number) for topic, count in counts.items() for number in range(count)}
         ends = await fetching.end_offsets(view, wanted, LEADER_TIMEOUT_S)
         if missing := wanted - ends.keys():
             topic, number = min(missing)
             raise ReplayError(f"partition {topic}-{number} has no leader that answers within {LEADER_TIMEOUT_S:g} s")
-        return {topic: [ends[topic, number] for number in range(view.partitions(topic))] for topic in topics}
+        return {topic: [ends[topic, number] for number in range(count)] for topic, count in counts.items()}
 
     return ask(bootstrap_servers, security, topics, ends_of)
 
