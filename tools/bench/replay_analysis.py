@@ -91,7 +91,7 @@ def operations(random: numpy.random.Generator, index: numpy.ndarray) -> pyarrow.
         "leader": partition % BROKERS,
         "offset": index * RECORDS // PARTITIONS,
         "first_sequence": index * RECORDS,
-        "retries": numpy.zeros(count, dtype=int),
+        "retries": numpy.zeros(count, numpy.int64),
     }
     return pyarrow.table(columns).cast(SCHEMA)
 

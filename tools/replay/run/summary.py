@@ -23,7 +23,7 @@ def summary_of(analysis: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
     """The content of `summary.json`. Counts are records.
 
     `read`: acknowledged records that were found. `throughput`: acknowledged records per second. `outages`: those of the partitions that
-    a killed broker led.
+    a killed broker led. `groups` is there if clients were in consumer groups.
     """
     produce = analysis["totals"]["produce"]
     latency = analysis["latency_ms"]["produce"]["scheduled"]
@@ -42,7 +42,7 @@ def summary_of(analysis: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
         ],
         "throughput": round(produce["records_per_second"], 2),
         "latency_ms": {name: rounded(latency[name]) for name in ("p50", "p95", "p99", "p999")},
-        "groups": analysis["groups"],
+        **({"groups": analysis["groups"]} if analysis["groups"] else {}),
     }
 
 
