@@ -28,8 +28,8 @@ MEMORY_MAX = 8 * 1024 * 1024
 """Bytes of packed blocks that wait to be written."""
 BLOCK_PARTITIONS = 100
 """Partitions that are packed together. More would not stay in the processor's cache until then."""
-WRITE_SIZE = 64 * 1024
-"""Packed bytes that are written together."""
+WRITE_SIZE = 1024 * 1024
+"""Packed bytes that are written together. Each write wakes a thread, which takes Python's lock from the loop for a moment."""
 BATCHES_COUNTED_MAX = 1_000
 """Batches of one fetch whose records are counted, which takes half a millisecond. The rest is estimated from its bytes."""
 NAME_MAX = 255
