@@ -247,7 +247,6 @@ def create_topic(options: Options, brokers: int) -> bool:
     check_access(options.bootstrap_servers, options.security)
     try:
         admin = KafkaAdmin(options.bootstrap_servers, properties=options.security.librdkafka_properties())
-        admin.cluster()  # fails within seconds if no broker answers
         admin.create_topic(
             TOPIC,
             partitions=PARTITIONS,

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from protocol.errors import ErrorCode, KafkaError
+from protocol.errors import ErrorCode, KafkaError, error_name
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
 from protocol.kafka.record_batch import iter_batches
@@ -322,8 +322,7 @@ class FetchingClient:
                 again.append(operation)
             else:
                 operation.answered = now
-                known = error in ErrorCode._value2member_map_
-                self._fail([operation], ErrorCode(error).name if known else f"error {error}")
+                self._fail([operation], error_name(error))
         if again:
             self._again(leader, again)
             return

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, error_name
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
 from tools.replay.load import frames
@@ -79,7 +79,7 @@ class GroupError(Exception):
     """An error in a coordinator's answer."""
 
     def __init__(self, error: int) -> None:
-        super().__init__(name_of(error))
+        super().__init__(error_name(error))
         self.error = error
 
 
@@ -191,7 +191,7 @@ class Membership:
         self._figures.failed_commits += 1
         if errors[0] in PASSING:
             raise GroupError(errors[0])
-        self._figures.error = name_of(errors[0])  # the member stays in the group, which does not refuse it
+        self._figures.error = error_name(errors[0])  # the member stays in the group, which does not refuse it
 
     async def stop(self) -> None:
         """Commits for the last time, after `run` was cancelled. Nothing is committed if the group does not accept it any more."""
@@ -296,9 +296,8 @@ class Membership:
 
     async def _until_answered(self, act: Callable[[], Any]) -> None:
         """Does it, with the coordinator that the group has by then. Raises GroupError if the group refuses it."""
-        if (
-            self._is_asking
-        ):  # what was cancelled still waits there, and a broker serves one request of a connection at a time
+        if self._is_asking:
+            # What was cancelled still waits there, and a broker serves one request of a connection at a time.
             self._disconnect()
         while True:
             try:
@@ -325,7 +324,7 @@ class Membership:
             return 0.0
         if error in PASSING:
             return self._next_retry_s()
-        self._figures.error = name_of(error)
+        self._figures.error = error_name(error)
         return REFUSED_RETRY_S
 
     def _next_retry_s(self) -> float:
@@ -441,7 +440,3 @@ def check(error: int) -> None:
     """Raises GroupError."""
     if error != ErrorCode.NONE:
         raise GroupError(error)
-
-
-def name_of(error: int) -> str:
-    return ErrorCode(error).name if error in ErrorCode._value2member_map_ else f"error {error}"

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, error_name
 from protocol.kafka.api_keys import ApiKey
 from tools.replay.load import frames, stamps
 from tools.replay.load.background import Background
@@ -290,8 +290,7 @@ class ProducingClient:
 
     def _refused(self, lane: Lane, operation: Operation, code: int) -> None:
         """Fails a batch after an error that does not pass. Its sequence numbers are missing, so the lane needs another producer id."""
-        known = code in ErrorCode._value2member_map_
-        self._fail(operation, ErrorCode(code).name if known else f"error {code}", is_answer=True)
+        self._fail(operation, error_name(code), is_answer=True)
         self._abandon_identity(lane)
 
     def _abandon_identity(self, lane: Lane) -> None:
