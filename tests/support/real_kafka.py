@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from tests.support.cli import Cli
 from tools.cluster import ownership
@@ -104,7 +105,24 @@ def running_kafka(
             })  # fmt: skip
         for broker in range(brokers):
             wait(f"broker-{broker}", first_port + broker)
+            wait_until_it_knows_the_brokers(f"{HOST}:{first_port + broker}", brokers)
         yield Cli(f"{HOST}:{first_port}", list(range(brokers)), f"{HOST}:{zookeeper_port}")
+
+
+def wait_until_it_knows_the_brokers(address: str, brokers: int) -> None:
+    """Waits until the controller has told the broker at `address` who is there.
+
+    A broker that listens answers Metadata without any broker until then. An admin client of librdkafka that gets such
+    an answer does not ask again before its call times out.
+    """
+    deadline = time.monotonic() + START_TIMEOUT_S
+    admin = AdminClient({"bootstrap.servers": address})
+    while True:
+        known = admin.list_topics(timeout=START_TIMEOUT_S)
+        if len(known.brokers) == brokers and known.controller_id in known.brokers:
+            return
+        assert time.monotonic() < deadline, f"{address} knows the brokers {list(known.brokers)} only"
+        time.sleep(0.1)
 
 
 def first_of_free_ports(count: int) -> int:
