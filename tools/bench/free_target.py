@@ -1,6 +1,8 @@
 """A broker that costs next to nothing: it answers each Produce request at once and keeps nothing.
 
 It answers Metadata, InitProducerId and ListOffsets too, so that a replay accepts it. It leads every partition of one topic.
+
+It relies on what the replay's producers send: the correlation id 0, and one partition in each request.
 """
 
 from __future__ import annotations
@@ -74,6 +76,10 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = bytearray(READ_BYTES)
         self._view = memoryview(self._buffer)
         self._filled = 0
+        self._partition_at = 0
+        """Where a Produce request has its partition, after its start; all requests of a client have it there. 0: not known yet."""
+        self._produced: dict[bytes, bytes] = {}
+        """The four bytes of a partition -> the answer."""
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -99,20 +105,24 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(b"".join(answers))
 
     def _answer(self, at: int, end: int) -> bytes:
-        if self._buffer[at + 5] == ApiKey.PRODUCE:
-            return self._produced(at)
-        payload = other_answer(bytes(self._buffer[at + 4 : end]), self._partitions, self._port)
+        buffer = self._buffer
+        if buffer[at + 5] == ApiKey.PRODUCE:
+            where = at + self._partition_at
+            return self._produced.get(bytes(buffer[where : where + 4])) or self._first_answer(at)
+        payload = other_answer(bytes(buffer[at + 4 : end]), self._partitions, self._port)
         return struct.pack(">i", len(payload)) + payload
 
-    def _produced(self, at: int) -> bytes:
-        """The answer of version 7 to a request with one partition."""
-        buffer = self._buffer
+    def _first_answer(self, at: int) -> bytes:
+        """The answer of version 7 to a request with one partition, and for all later requests of the client with this partition."""
+        buffer, begin = self._buffer, at
         at += _CLIENT_AT + 2 + int.from_bytes(buffer[at + _CLIENT_AT : at + _CLIENT_AT + 2], "big")
         at += 2 + 2 + 4 + 4  # transactional id, acks, time-out, number of topics
         topic_end = at + 2 + int.from_bytes(buffer[at : at + 2], "big")
-        topic, partition = buffer[at:topic_end], buffer[topic_end + 4 : topic_end + 8]
+        topic, partition = buffer[at:topic_end], bytes(buffer[topic_end + 4 : topic_end + 8])
+        self._partition_at = topic_end + 4 - begin
         body = b"\0\0\0\0\0\0\0\1" + topic + b"\0\0\0\1" + partition + _PRODUCED
-        return struct.pack(">i", len(body)) + body
+        answer = self._produced[partition] = struct.pack(">i", len(body)) + body
+        return answer
 
 
 _PRODUCED = struct.pack(">hqqqi", 0, 0, -1, 0, 0)

@@ -73,13 +73,13 @@ class ResultFiles:
         self._task = task
         self._files = 0
 
-    def write(self, operations: Sequence[Operation], clients: Sequence[str]) -> None:
-        """Writes a file with these operations. `clients`: names by the lower 20 bits of a client's number."""
-        if not operations:
+    def write(self, tables: Sequence[pyarrow.Table]) -> None:
+        """Writes a file with these rows. Raises OSError."""
+        if not tables:
             return
         name = f"task-{self._task:04}-{self._files:06}.parquet"
         partial = self._directory / f".{name}.partial"
-        pyarrow.parquet.write_table(table_of(operations, clients, self._task), partial, compression="zstd")
+        pyarrow.parquet.write_table(pyarrow.concat_tables(tables), partial, compression="zstd")
         os.rename(partial, self._directory / name)
         self._files += 1
 
@@ -89,7 +89,7 @@ CLIENT_BITS = 20
 
 
 def table_of(operations: Sequence[Operation], clients: Sequence[str], task: int) -> pyarrow.Table:
-    """The rows of these operations."""
+    """The rows of these operations. `clients`: names by the lower 20 bits of a client's number."""
     place = (1 << CLIENT_BITS) - 1
     columns = {
         "request": _numbers("q", [operation.request for operation in operations]),

@@ -32,7 +32,7 @@ from tools.replay.load.membership import Groups
 from tools.replay.load.operations import Operation
 from tools.replay.load.pace import Pace
 from tools.replay.load.producing import ProducingClient, new_producer_id
-from tools.replay.load.results import CLIENT_BITS, ResultFiles
+from tools.replay.load.results import CLIENT_BITS, ResultFiles, table_of
 from tools.replay.load.security import PLAINTEXT, Security
 
 COLUMNS = [
@@ -66,9 +66,12 @@ TURN_NS = 2_000_000
 """When operations are late, the loop serves its sockets after this time."""
 CLOSE_NS = 300_000
 """An operation that is due within this time leaves now, because the loop's timers count milliseconds."""
+FINISHED_AT_ONCE = 500
+"""Finished operations that are turned into rows at once, in the loop: half a millisecond. A thread that did it for a whole file would
+hold back the loop, because only one thread runs Python at a time."""
 ROWS_OF_A_FILE = 20_000
 FILE_S = 5.0
-"""A file of results is written after this time, or earlier with ROWS_OF_A_FILE rows."""
+"""A file of results is written after this time, or earlier with about ROWS_OF_A_FILE rows."""
 SWEEP_S = 1.0
 """Time between two looks for operations and connections that wait for too long."""
 UNANSWERED_MAX = 200_000
@@ -138,6 +141,8 @@ class LoadTask:
         self._clients: dict[str, _Client] = {}
         self._names: list[str] = []
         self._finished: list[Operation] = []
+        self._tables: list[pyarrow.Table] = []
+        """The rows of the next file, FINISHED_AT_ONCE in each."""
         self._written_at = time.monotonic()
         self._files = ResultFiles(Path(plan.results), task)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="results")
@@ -401,16 +406,24 @@ class LoadTask:
             progress.received += operation.records
             progress.bytes += operation.bytes
         self._finished.append(operation)
-        if len(self._finished) >= ROWS_OF_A_FILE or time.monotonic() - self._written_at > FILE_S:
+        if len(self._finished) >= FINISHED_AT_ONCE:
+            self._collect()
+        if len(self._tables) * FINISHED_AT_ONCE >= ROWS_OF_A_FILE or time.monotonic() - self._written_at > FILE_S:
             self._write()
         if self._unanswered < self._awaited:
             self._is_below.set()
 
+    def _collect(self) -> None:
+        if self._finished:
+            self._tables.append(table_of(self._finished, self._names, self._task))
+            self._finished = []
+
     def _write(self) -> None:
-        finished, self._finished = self._finished, []
+        self._collect()
+        tables, self._tables = self._tables, []
         self._written_at = time.monotonic()
         self._writes = [write for write in self._writes if not write.done() or write.exception() is not None]
-        self._writes.append(self._writer.submit(self._files.write, finished, self._names))
+        self._writes.append(self._writer.submit(self._files.write, tables))
 
     async def _sweep(self) -> None:
         while True:
