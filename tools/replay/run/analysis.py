@@ -120,11 +120,15 @@ class Facts:
     def __init__(self, session: SparkSession, plan: Plan, tasks: Rows) -> None:
         names = session.sql(
             f"""
-            WITH names AS (
+            WITH flows AS (
                 SELECT op, client, topic, sum(bytes) AS bytes, min(scheduled) AS first, max(scheduled) AS last,
                     max(greatest(scheduled, coalesce(answered, scheduled))) AS ended,
-                    max(IF(error IS NULL, answered, NULL)) AS done, grouping_id() AS slice
-                FROM operations GROUP BY op, client, topic GROUPING SETS ((op), (client), (topic))
+                    max(IF(error IS NULL, answered, NULL)) AS done
+                FROM operations GROUP BY op, client, topic
+            ), names AS (
+                SELECT op, client, topic, sum(bytes) AS bytes, min(first) AS first, max(last) AS last,
+                    max(ended) AS ended, max(done) AS done, grouping_id() AS slice
+                FROM flows GROUP BY op, client, topic GROUPING SETS ((op), (client), (topic))
             )
             SELECT * FROM (
                 SELECT *, row_number() OVER (PARTITION BY slice ORDER BY bytes DESC, client, topic) AS place FROM names
@@ -400,7 +404,7 @@ def ramp_of(slices: dict[str, Rows], facts: Facts, plan: Plan) -> Rows:
     due = {row["step"]: 0 for row in slices["step"]}
     for row in slices["step"]:
         due[row["step"]] += row["operations"] if row["op"] == op else 0
-    came = {row["came_step"]: row["operations"] - row["failed"] for row in slices["came_step"] if row["op"] == op}
+    came = {row["came_step"]: row["operations"] for row in slices["came_step"] if row["op"] == op}
     first_late_ms = 0.0
     for number in sorted(due):
         begin = number * plan.step_s

@@ -1,8 +1,9 @@
 """All counts, sums and percentiles of a replay from one pass over its operations (RPL-3).
 
-Each *slice* groups the operations by some columns and, if it has a time, by the bucket of that time (`histograms`). The slices are
-grouping sets of one query, because Spark takes 0.3 s to prepare a query. A second aggregation turns buckets into percentiles. The
-result has at most some rows for each interval, partition, broker and step, however many operations there are.
+Each *slice* groups the operations by some columns and, if it has a time, by the bucket of that time (`histograms`). Slices are made of
+*bases*, which group by all columns of their slices: that leaves few rows, of which a second aggregation makes the slices and their
+percentiles. All are parts of one query, because Spark takes 0.3 s to prepare a query. The result has at most some rows for each
+interval, partition, broker and step, however many operations there are.
 
 Columns of an operation that a slice can group by: `op`, `topic`, `partition`, `leader`, `client` (null if it is not one of the largest),
 `main_topic` (the same), `error`, `task`; the intervals `due`, `left` and `came` in which it was scheduled, sent and answered without an
@@ -30,33 +31,85 @@ POINTS = [
     *(0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.985),
     *(0.99, 0.992, 0.994, 0.996, 0.998, 0.999, 0.9995, 0.9999, 1.0),
 ]
-"""The quantiles that each slice has."""
-SLICES: dict[str, tuple[str, ...]] = {
-    "all": ("op", FROM_DUE),
-    "all_sent": ("op", FROM_SENT),
-    "all_late": ("op", LATE),
-    "due": ("op", "due", FROM_DUE),
-    "due_late": ("op", "due", LATE),
-    "left": ("op", "left"),
-    "came_topic": ("op", "came", "main_topic"),
-    "came_broker": ("op", "came", "leader"),
-    "came_client": ("op", "came", "client"),
-    "topic": ("op", "topic", FROM_DUE),
-    "partition": ("op", "topic", "partition", FROM_DUE),
-    "broker": ("op", "leader", FROM_DUE),
-    "client": ("op", "client", FROM_DUE),
-    "error": ("op", "error"),
-    "task": ("task",),
+"""The quantiles that each slice with a time has."""
+SUMS = {
+    "operations": ("count(*)", "sum"),
+    "failed": ("count_if(has_failed)", "sum"),
+    "records": ("sum(IF(has_failed, 0, records))", "sum"),
+    "bytes": ("sum(IF(has_failed, 0, bytes))", "sum"),
+    "sent_records": ("sum(IF(was_sent, records, 0))", "sum"),
+    "first": ("min(scheduled)", "min"),
+    "last": ("max(scheduled)", "max"),
 }
-RAMP_SLICES: dict[str, tuple[str, ...]] = {
-    "step": ("op", "step", FROM_DUE),
-    "step_late": ("op", "step", LATE),
-    "came_step": ("op", "came_step"),
-}
+"""Column -> how it is made of operations, and of rows of a base. `records` and `bytes` are of those that succeeded, `sent_records` of those
+that left; `first` and `last` are the scheduled times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A grouping of the operations, and the slices that are made of its rows, each with the columns that it groups by.
+
+    The operations are counted once for each base, so slices share one as long as it has few rows. `time`: the one of TIMES whose
+    percentiles the slices have. `sums`: which of SUMS they have besides `operations`.
+    """
+
+    slices: dict[str, tuple[str, ...]]
+    time: str | None = None
+    sums: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns of the slices."""
+        return tuple(dict.fromkeys(column for columns in self.slices.values() for column in columns))
+
+
+BASES = (
+    Base(
+        {
+            "all": ("op",),
+            "topic": ("op", "topic"),
+            "partition": ("op", "topic", "partition"),
+            "broker": ("op", "leader"),
+            "error": ("op", "error"),
+        },
+        FROM_DUE,
+        ("failed", "records", "bytes", "sent_records", "first", "last"),
+    ),
+    Base({"all_sent": ("op",)}, FROM_SENT),
+    Base({"due": ("op", "due")}, FROM_DUE, ("failed",)),
+    Base({"due_late": ("op", "due"), "all_late": ("op",)}, LATE),
+    Base({"client": ("op", "client"), "task": ("task",)}, FROM_DUE, ("failed", "records", "bytes", "last")),
+    Base({"left": ("op", "left")}),
+    Base(
+        {"came_topic": ("op", "came", "main_topic"), "came_broker": ("op", "came", "leader")},
+        None,
+        ("records", "bytes"),
+    ),
+    Base({"came_client": ("op", "came", "client")}, None, ("bytes",)),
+)
+RAMP_BASES = (
+    Base({"step": ("op", "step")}, FROM_DUE),
+    Base({"step_late": ("op", "step")}, LATE),
+    Base({"came_step": ("op", "came_step")}),
+)
 WITH_HISTOGRAM = "due"
 """The slice whose histograms are kept."""
-KEYS = ("op", "topic", "partition", "leader", "client", "main_topic", "error", "task", "due", "left", "came")
-RAMP_KEYS = ("step", "came_step")
+KEYS = {
+    "op": "STRING",
+    "topic": "STRING",
+    "partition": "INT",
+    "leader": "INT",
+    "client": "STRING",
+    "main_topic": "STRING",
+    "error": "STRING",
+    "task": "INT",
+    "due": "INT",
+    "left": "INT",
+    "came": "INT",
+    "step": "INT",
+    "came_step": "INT",
+}
+"""Column -> its type in SQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,68 +151,73 @@ def cube(
 ) -> dict[str, list[dict[str, Any]]]:
     """Slice -> its rows, from the view `operations`. `topics` and `clients`: the names that are told apart.
 
-    A row has the slice's columns, `operations`, `failed`, `records`, `bytes` (of those that succeeded), `sent_records` (of those that
-    left), `first` and `last` (scheduled, ns) and, if the slice has a time, `points` (ms at POINTS, or None). The rows of
-    WITH_HISTOGRAM also have `histogram`, a list of (bucket, operations).
+    A row has the slice's columns, `operations`, the `sums` of its base and, if that has a time, `points` (ms at POINTS, or None). The
+    rows of WITH_HISTOGRAM also have `histogram`, a list of (bucket, operations).
     """
-    slices = SLICES | (RAMP_SLICES if grid.step else {})
-    keys = (*KEYS, *(RAMP_KEYS if grid.step else ()), *TIMES)
-    number = {slice_number(keys, columns): name for name, columns in slices.items()}
+    bases = (*BASES, *(RAMP_BASES if grid.step else ()))
+    columns = tuple(dict.fromkeys(column for base in bases for column in base.columns))
     within = f"IF(error IS NULL AND answered <= {grid.last_due}L, answered, NULL)"
     steps = f", {grid.step_sql('scheduled')} AS step, {grid.step_sql(within)} AS came_step"
-    sets = ", ".join(f"({', '.join(columns)})" for columns in slices.values())
-    others = [key for key in keys if key not in TIMES]
-    kept = next(value for value, name in number.items() if name == WITH_HISTOGRAM)
-    bucket = f"coalesce({', '.join(TIMES)})"
-    points = ", ".join(f"{point!r}D" for point in POINTS)
     query = f"""
         WITH timed AS (
             SELECT op, topic, partition, leader, {one_of("client", clients)} AS client,
                 {one_of("topic", topics)} AS main_topic, error, task, {grid.interval_sql("scheduled")} AS due,
                 {grid.interval_sql("sent")} AS left,
                 IF(error IS NULL, {grid.interval_sql("answered")}, NULL) AS came{steps if grid.step else ""},
-                {", ".join(f"{time} AS {name}_ns" for name, time in TIMES.items())},
-                records, bytes, scheduled, sent
+                {", ".join(f"{time} AS {name}" for name, time in TIMES.items())},
+                error IS NOT NULL AS has_failed, sent IS NOT NULL AS was_sent, records, bytes, scheduled
             FROM operations
-        ), placed AS (
-            SELECT *, {", ".join(f"{bucket_sql(f'{name}_ns')} AS {name}" for name in TIMES)} FROM timed
         ), counted AS (
-            SELECT grouping_id() AS slice, {", ".join(keys)},
-                count(*) AS operations, count(error_) AS failed,
-                sum(done_records) AS records, sum(done_bytes) AS bytes, sum(sent_records) AS sent_records,
-                min(scheduled) AS first, max(scheduled) AS last,
-                {", ".join(f"max({name}_ns) AS {name}_max" for name in TIMES)}
-            FROM (
-                SELECT *, error AS error_, IF(error IS NULL, records, 0) AS done_records,
-                    IF(error IS NULL, bytes, 0) AS done_bytes, IF(sent IS NULL, 0, records) AS sent_records
-                FROM placed
-            )
-            GROUP BY {", ".join(keys)} GROUPING SETS ({sets})
+            {" UNION ALL ".join(base_sql(base, columns) for base in bases)}
+        ), spread AS (
+            SELECT *, explode(slices) AS slice FROM counted
         )
-        SELECT slice, {", ".join(others)}, sum(operations) AS operations, sum(failed) AS failed, sum(records) AS records,
-            sum(bytes) AS bytes, sum(sent_records) AS sent_records, min(first) AS first, max(last) AS last,
-            percentile({bucket}, array({points}), operations) AS buckets,
-            {", ".join(f"max({name}_max) AS {name}_max" for name in TIMES)},
-            collect_list(IF(slice = {kept} AND {bucket} IS NOT NULL, struct({bucket} AS bucket, operations), NULL))
-                AS histogram
-        FROM counted GROUP BY slice, {", ".join(others)}
+        SELECT slice, {", ".join(f"{kept_sql(column, bases)} AS {column}" for column in columns)},
+            {", ".join(f"{of_rows}({name}) AS {name}" for name, (_, of_rows) in SUMS.items())},
+            percentile(bucket, array({", ".join(f"{point!r}D" for point in POINTS)}), operations) AS buckets,
+            max(largest) AS largest,
+            collect_list(IF(slice = '{WITH_HISTOGRAM}' AND bucket IS NOT NULL, struct(bucket, operations), NULL)) AS histogram
+        FROM spread GROUP BY slice, {", ".join(kept_sql(column, bases) for column in columns)}
     """
+    slices = {name: base for base in bases for name in base.slices}
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in slices}
     for batch in session.sql(query).toArrow().to_batches(1024):
         for row in batch.to_pylist():
-            name = number[row["slice"]]
-            found[name].append(row_of(row, slices[name]))
+            found[row["slice"]].append(row_of(row, slices[row["slice"]]))
     return found
 
 
-def row_of(row: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+def base_sql(base: Base, columns: Sequence[str]) -> str:
+    """The query for the rows of a base, from `timed`: how many operations there are for each value of its columns and each bucket.
+
+    `columns`: those that the result has; null if the base does not group by them.
+    """
+    keys = ", ".join(base.columns)
+    shown = ", ".join(name if name in base.columns else f"CAST(NULL AS {KEYS[name]}) AS {name}" for name in columns)
+    sums = ", ".join(
+        f"{of_operations if name == 'operations' or name in base.sums else 'CAST(NULL AS BIGINT)'} AS {name}"
+        for name, (of_operations, _) in SUMS.items()
+    )
+    bucket, largest = ("NULL", "NULL") if base.time is None else (bucket_sql(base.time), f"max({base.time})")
+    names = ", ".join(map(literal, base.slices))
+    return f"""
+        SELECT array({names}) AS slices, {shown}, bucket, {sums}, CAST({largest} AS BIGINT) AS largest
+        FROM (SELECT *, CAST({bucket} AS INT) AS bucket FROM timed) GROUP BY {keys}, bucket
+    """
+
+
+def kept_sql(column: str, bases: Sequence[Base]) -> str:
+    """The column in the slices that group by it, else null."""
+    names = [literal(name) for base in bases for name, columns in base.slices.items() if column in columns]
+    return f"IF(slice IN ({', '.join(names)}), {column}, NULL)"
+
+
+def row_of(row: dict[str, Any], base: Base) -> dict[str, Any]:
     """The row of a slice from that of the query."""
-    sums = ("operations", "failed", "records", "bytes", "sent_records", "first", "last")
-    kept = {key: row[key] for key in (*columns, *sums) if key not in TIMES}
-    time = next((column for column in columns if column in TIMES), None)
-    if time is not None:
-        kept["points"] = milliseconds_of(row["buckets"], row[f"{time}_max"])
-        kept["histogram"] = [(each["bucket"], each["operations"]) for each in row["histogram"]]
+    kept = {key: row[key] for key in (*base.slices[row["slice"]], "operations", *base.sums)}
+    if base.time is not None:
+        kept["points"] = milliseconds_of(row["buckets"], row["largest"])
+        kept["histogram"] = [(each["bucket"], each["operations"]) for each in row["histogram"] or ()]
     return kept
 
 
@@ -169,9 +227,3 @@ def milliseconds_of(buckets: Sequence[float] | None, largest_ns: int | None) -> 
         return None
     largest = largest_ns / 1e6
     return [*(min(float(milliseconds(bucket)), largest) for bucket in buckets[:-1]), largest]
-
-
-def slice_number(keys: Sequence[str], columns: Sequence[str]) -> int:
-    """What Spark's `grouping_id` of `keys` is where it groups by `columns`: a bit for each key that is left out."""
-    bits = "".join("0" if key in columns else "1" for key in keys)
-    return int(bits, 2)

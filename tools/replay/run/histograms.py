@@ -18,7 +18,7 @@ SHORTEST_NS = 1000
 def bucket_sql(nanoseconds: str) -> str:
     """The bucket of an SQL expression, null for null."""
     # Not `greatest`, which leaves a null out.
-    return f"CAST(round(ln(IF({nanoseconds} < {SHORTEST_NS}L, {SHORTEST_NS}L, {nanoseconds})) * {1 / math.log(GROWTH)!r}D) AS INT)"
+    return f"CAST(floor(ln(IF({nanoseconds} < {SHORTEST_NS}L, {SHORTEST_NS}L, {nanoseconds})) * {1 / math.log(GROWTH)!r}D + 0.5D) AS INT)"
 
 
 def milliseconds(bucket: Any) -> Any:
