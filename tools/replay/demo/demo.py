@@ -49,6 +49,8 @@ KILLS = [(0.45, 0.70)]
 """(kill, restart), as fractions of the replay: in the default week, a busy morning and an evening later."""
 YEAR_KILLS = [(0.2, 0.35), (0.6, 0.75)]
 LONG_DAYS = 100
+LONG_FETCH_GAP_NS = 10_000_000
+"""In a replay of so many days, a reader fetches once in this time of the replay; a fetch for each event is more than two cores serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ def run_steps(options: DemoOptions, started: ExitStack) -> int:
     trace = output.path / "trace"
     output.path.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(trace, ignore_errors=True)
-    write_flights_trace(trace, options.start_day, options.days)
+    fetch_gap_ns = round(LONG_FETCH_GAP_NS * options.speed) if options.days > LONG_DAYS else 0
+    write_flights_trace(trace, options.start_day, options.days, fetch_gap_ns)
     cluster = None
     if options.bootstrap_servers is None:
         cluster = start_cluster(options, started)

@@ -155,15 +155,21 @@ def scale(
 
 @trace.command()
 @flight_options
+@click.option(
+    "--fetch-gap",
+    type=Duration(),
+    default=0,
+    help="Each reader fetches once in this time of the trace. [default: at each event]",
+)
 @out_option
-def flights(year: bool, days: int, start_day: datetime, out: Path) -> None:
+def flights(year: bool, days: int, start_day: datetime, fetch_gap: int, out: Path) -> None:
     """Make a trace of the flights that left New York in 2013, with departures and arrivals at their times."""
 
     def work() -> None:
         from tools.replay.traces.flights import FIRST_DAY, write_flights_trace
 
         first_day, count = (FIRST_DAY, WHOLE_YEAR_DAYS) if year else (start_day.date(), days)
-        events = write_flights_trace(out, first_day, count)
+        events = write_flights_trace(out, first_day, count, fetch_gap)
         echo(f"{out}: {events:,} events, each produced and fetched")
 
     explained(work)

@@ -15,6 +15,7 @@ from tools.replay.traces.flights import PARTITIONS, read_flights, write_flights_
 from tools.replay.traces.schema import Trace, TraceError
 
 DAY = date(2013, 11, 3)
+GAP_MS = 600_000
 
 
 def test_a_day(tmp_path: Path) -> None:
@@ -37,6 +38,23 @@ def test_a_day(tmp_path: Path) -> None:
         place = key_hash % PARTITIONS
         assert fetch == ("fetch", time, f"reader-{place}", place, None, 1, size, None)
     assert {place for *_, place, _, _, _, _ in fetches} == set(range(PARTITIONS))
+
+
+def test_readers_that_fetch_less_often(tmp_path: Path) -> None:
+    """Once in each gap and partition, at its last event in it, for all of them."""
+    out = tmp_path / "day"
+    events = write_flights_trace(out, DAY, 1, GAP_MS * 1_000_000)
+    assert check(out).count == 0
+    rows = rows_of(out, "op", "time_ns", "partition", "key_hash", "records", "bytes")
+    expected: dict[tuple[int, int], tuple[int, int, int]] = {}
+    for _, time, _, key_hash, _, size in (row for row in rows if row[0] == "produce"):
+        gap = (time // GAP_MS, key_hash % PARTITIONS)
+        _, records, total = expected.get(gap, (0, 0, 0))
+        expected[gap] = (time, records + 1, total + size)
+    fetches = [row for row in rows if row[0] == "fetch"]
+    found = {(time // GAP_MS, place): (time, records, size) for _, time, place, _, records, size in fetches}
+    assert found == expected
+    assert len(fetches) == len(found) < events / 2
 
 
 @pytest.mark.parametrize(("day", "days"), [(date(2013, 12, 31), 2), (date(2012, 12, 31), 1), (DAY, 0)])
