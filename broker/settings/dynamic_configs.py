@@ -115,7 +115,7 @@ class DynamicConfigs:
             self._is_behind = False
             try:
                 await self._read_all()
-            except ZkError:
+            except BaseException:
                 self._is_behind = True
                 raise
         else:

@@ -133,6 +133,29 @@ async def test_after_an_expired_session_everything_is_read_again(world: World) -
     assert world.topics[-1] == {"orders": {"flush.ms": "6"}}
 
 
+async def test_a_read_of_everything_that_fails_is_repeated_with_the_next_change(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dynamic_configs, "RETRY_S", 0)
+    world.session.expire()
+    world.server.ensure(ORDERS, ConfigZNode.encode({"flush.ms": "5"}))  # its announcement was purged long ago
+    failed: list[object] = []
+
+    def fail(topics: object) -> None:
+        failed.append(topics)
+        raise ValueError
+
+    world.configs.on_topic_configs = fail
+    world.session.renew()
+    await turns()
+    assert len(failed) == 1
+    world.topics.clear()
+    world.configs.on_topic_configs = world.topics.append
+    world.tell("topics/others")
+    await turns()
+    assert world.topics == [{"orders": {"flush.ms": "5"}}]
+
+
 async def test_a_broken_connection_delays_a_change_and_loses_none(world: World) -> None:
     world.topics.clear()
     world.write(ORDERS, {"flush.ms": "5"}, "topics/orders")
