@@ -1,55 +1,76 @@
 """Samples of high watermarks for the event log (RUN-3).
 
 Nothing is added to an append or a fetch: a task looks at the partitions that this broker leads, and compares each with its last sample.
-It looks every second for a while after something happened (a LeaderAndIsr, or news of the cluster), otherwise every ten seconds.
+After something happened (a LeaderAndIsr, or news of the cluster) it looks often, so that the first move of a new leader's high watermark
+is seen when it happens. Otherwise it looks every ten seconds. A partition is written at most once a second.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Iterable
 
 from broker.process.event_log import EventLog
 from broker.replication.partition import Partition, Role
 from protocol.types import TopicPartition
 
-SAMPLE_S = 1.0
-IDLE_SAMPLE_S = 10.0
-WATCH_S = 30.0
-"""How long the samples stay dense after something happened."""
+OFTEN_S, OFTEN_FOR_S = 0.1, 2.0
+SAMPLE_S, SAMPLE_FOR_S = 1.0, 30.0
+IDLE_S = 10.0
+"""The pauses between two looks, and how long they last after something happened."""
 ROWS_IN_AN_EVENT = 50
 
 
 class HighWatermarkSamples:
-    """Call `sample` every SAMPLE_S, and `something_happened` when it did."""
+    """Run `run` in a task, and call `something_happened` when it did."""
 
     def __init__(self, partitions: Iterable[Partition], events: EventLog, monotonic: Callable[[], float]) -> None:
         self._partitions = partitions
         self._events = events
         self._monotonic = monotonic
-        self._dense_until = float("-inf")
-        self._idle_until = float("-inf")
-        self._last: dict[TopicPartition, tuple[int, int]] = {}
+        self._happened_at = float("-inf")
+        self._news = asyncio.Event()
+        self._last: dict[TopicPartition, tuple[int, int, float]] = {}
 
     def something_happened(self) -> None:
-        self._dense_until = self._monotonic() + WATCH_S
+        self._happened_at = self._monotonic()
+        self._news.set()
+
+    async def run(self) -> None:
+        while True:
+            self._news.clear()
+            pause_s = self.pause_s()
+            if pause_s < IDLE_S:
+                await asyncio.sleep(pause_s)
+            else:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._news.wait()
+            self.sample()
+
+    def pause_s(self) -> float:
+        """How long to wait before the next look."""
+        ago = self._monotonic() - self._happened_at
+        return OFTEN_S if ago < OFTEN_FOR_S else SAMPLE_S if ago < SAMPLE_FOR_S else IDLE_S
 
     def sample(self) -> None:
         """Writes the partitions whose high watermark or log end offset moved: the first ROWS_IN_AN_EVENT, and how many more there are."""
         now = self._monotonic()
-        if now >= self._dense_until and now < self._idle_until:
-            return
-        self._idle_until = now + IDLE_SAMPLE_S
         last, self._last = self._last, {}
         rows: list[list[object]] = []
         moved = 0
         for partition in self._partitions:
             if partition.role is not Role.LEADER or partition.log is None:
                 continue
-            tp = partition.tp
-            offsets = self._last[tp] = (partition.high_watermark, partition.log.log_end_offset)
-            if offsets != last.get(tp):
-                moved += 1
-                if len(rows) < ROWS_IN_AN_EVENT:
-                    rows.append([str(tp), partition.leader_epoch, *offsets])
+            tp, high_watermark, end = partition.tp, partition.high_watermark, partition.log.log_end_offset
+            before = last.get(tp)
+            if before is not None and ((high_watermark, end) == before[:2] or now - before[2] < SAMPLE_S):
+                self._last[tp] = before
+                continue
+            self._last[tp] = (high_watermark, end, now if before is not None else now - SAMPLE_S)
+            moved += 1
+            if len(rows) < ROWS_IN_AN_EVENT:
+                rows.append([str(tp), partition.leader_epoch, high_watermark, end])
         if moved:
             self._events.write("high_watermarks", partitions=rows, more=moved - len(rows))

@@ -33,7 +33,7 @@ from broker.replication.following.leader_endpoint import (
     NetworkLeaderEndpoint,
 )
 from broker.replication.following.replica_fetcher import ReplicaFetcher
-from broker.replication.high_watermark_samples import SAMPLE_S, HighWatermarkSamples
+from broker.replication.high_watermark_samples import HighWatermarkSamples
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.isr_updates import IsrWriter
 from broker.replication.leadership_changes import LeadershipChanges, Lookup, Pause
@@ -282,7 +282,7 @@ class ReplicaManager:
     async def start(self) -> None:
         """Starts `check_lag`, every half lag time, and the samples of high watermarks."""
         self._spawn(self._shrink_regularly())
-        self._spawn(self._sample_regularly())
+        self._spawn(self._samples.run())
 
     def begin_stop(self) -> None:
         """This broker is about to hand over its leaderships. It starts no more fetchers, even for a newer LeaderAndIsr (LAI-4)."""
@@ -347,11 +347,6 @@ class ReplicaManager:
         while True:
             await asyncio.sleep(self._config.replica_lag_time_max_ms / 2000)
             await self.check_lag()
-
-    async def _sample_regularly(self) -> None:
-        while True:
-            await asyncio.sleep(SAMPLE_S)
-            self._samples.sample()
 
     async def _checkpoint_regularly(self) -> None:
         while True:
