@@ -2,7 +2,8 @@
 
 Nothing is added to an append or a fetch: a task looks at the partitions that this broker leads, and compares each with its last sample.
 After something happened (a LeaderAndIsr, or news of the cluster) it looks often, so that the first move of a new leader's high watermark
-is seen when it happens. Otherwise it looks every ten seconds. A partition is written at most once a second.
+is seen when it happens. Otherwise it looks every ten seconds. A partition is written at most once a second,
+and once more at the start of a leader epoch and at its first move.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from broker.process.event_log import EventLog
 from broker.replication.partition import Partition, Role
@@ -22,6 +24,28 @@ IDLE_S = 10.0
 ROWS_IN_AN_EVENT = 50
 
 
+class _Sample(NamedTuple):
+    """What was written last of a partition. `written_at`: -inf if it does not delay the next sample."""
+
+    leader_epoch: int
+    high_watermark: int
+    log_end_offset: int
+    written_at: float
+    has_moved: bool
+    """Whether the high watermark has moved in this leader epoch."""
+
+
+def _next(before: _Sample | None, offsets: tuple[int, int, int], now: float) -> _Sample:
+    """The sample to write; `before` itself if there is nothing to write now."""
+    leader_epoch, high_watermark, _ = offsets
+    if before is None or before.leader_epoch != leader_epoch:
+        return _Sample(*offsets, written_at=float("-inf"), has_moved=False)
+    is_first_move = not before.has_moved and high_watermark != before.high_watermark
+    if offsets == before[:3] or (not is_first_move and now - before.written_at < SAMPLE_S):
+        return before
+    return _Sample(*offsets, written_at=now, has_moved=before.has_moved or is_first_move)
+
+
 class HighWatermarkSamples:
     """Run `run` in a task, and call `something_happened` when it did."""
 
@@ -31,7 +55,7 @@ class HighWatermarkSamples:
         self._monotonic = monotonic
         self._happened_at = float("-inf")
         self._news = asyncio.Event()
-        self._last: dict[TopicPartition, tuple[int, int, float]] = {}
+        self._last: dict[TopicPartition, _Sample] = {}
 
     def something_happened(self) -> None:
         self._happened_at = self._monotonic()
@@ -41,7 +65,7 @@ class HighWatermarkSamples:
         while True:
             self._news.clear()
             pause_s = self.pause_s()
-            if pause_s < IDLE_S:
+            if pause_s == OFTEN_S:
                 await asyncio.sleep(pause_s)
             else:
                 with contextlib.suppress(TimeoutError):
@@ -63,14 +87,13 @@ class HighWatermarkSamples:
         for partition in self._partitions:
             if partition.role is not Role.LEADER or partition.log is None:
                 continue
-            tp, high_watermark, end = partition.tp, partition.high_watermark, partition.log.log_end_offset
+            tp = partition.tp
+            offsets = (partition.leader_epoch, partition.high_watermark, partition.log.log_end_offset)
             before = last.get(tp)
-            if before is not None and ((high_watermark, end) == before[:2] or now - before[2] < SAMPLE_S):
-                self._last[tp] = before
-                continue
-            self._last[tp] = (high_watermark, end, now if before is not None else now - SAMPLE_S)
-            moved += 1
-            if len(rows) < ROWS_IN_AN_EVENT:
-                rows.append([str(tp), partition.leader_epoch, high_watermark, end])
+            sample = self._last[tp] = _next(before, offsets, now)
+            if sample is not before:
+                moved += 1
+                if len(rows) < ROWS_IN_AN_EVENT:
+                    rows.append([str(tp), *offsets])
         if moved:
             self._events.write("high_watermarks", partitions=rows, more=moved - len(rows))

@@ -517,6 +517,14 @@ class _Fields(dict[str, Any]):
         return "?"
 
 
+def _registered(event: Event, known: Known) -> list[Said]:
+    # A life of a broker begins without leaders.
+    known.leader_at = {here: leader for here, leader in known.leader_at.items() if here[0] != event.broker}
+    return one(
+        f"registers in ZooKeeper: this life of it has broker epoch {event.row.get('broker_epoch')}", "STA-1, STA-3"
+    )
+
+
 def _zookeeper_session(event: Event, known: Known) -> list[Said]:
     state = str(event.row.get("state"))
     texts = {
@@ -542,7 +550,7 @@ SENTENCES: Mapping[str, Sentence] = MappingProxyType(
         "cluster_stopping": _sentence("stop the cluster", "RUN-2"),
         # a broker's life
         "logs_opened": _sentence("has opened its logs, in {seconds} s", "LOG-2"),
-        "registered": _sentence("registers in ZooKeeper: its life has broker epoch {broker_epoch}", "STA-1, STA-3"),
+        "registered": _registered,
         "registration_lost": _sentence("has lost its registration: {reason}", "STA-4", is_trigger=True),
         "zookeeper_session": _zookeeper_session,
         "step_down": _sentence("stops leading all partitions: {reason}", "STA-4", is_trigger=True),
