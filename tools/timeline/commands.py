@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -144,7 +146,7 @@ def _tell(
         echo_lines(json.dumps(line.to_json(start_ms)) for line in shown)
     else:
         echo_lines(head(start, start_ms, clock_words(found, offsets), is_all))
-        echo_lines(told(shown, start_ms))
+        echo_lines(told(shown, start_ms, terminal_width()))
     if follow:
         _follow(found, story, offsets, start_ms, raw, output, wanted)
 
@@ -161,8 +163,7 @@ def read_all(found: sources.Sources) -> tuple[dict[int | None, list[Event]], lis
             own[source.broker] = events
     offsets = [] if found.have_one_clock else clock_offsets(own)
     logs: dict[int | None, list[Event]] = {None: faults}
-    for broker, events in on_one_clock(own, offsets).items():
-        logs[broker] = events
+    logs |= dict(on_one_clock(own, offsets).items())
     return logs, offsets
 
 
@@ -198,13 +199,13 @@ def clock_words(found: sources.Sources, offsets: Sequence[ClockOffset]) -> str:
         return "Clocks: all brokers run on this machine, so their times are of one clock."
     parts = []
     for offset in offsets:
-        if not offset.is_measured:
+        if offset.is_reference:
+            parts.append(f"broker {offset.broker} is the reference")
+        elif offset.low_ms is None or offset.high_ms is None:
             parts.append(f"broker {offset.broker} not measured")
-        elif offset.low_ms != offset.high_ms:
-            width = ((offset.high_ms or 0) - (offset.low_ms or 0)) / 2
-            parts.append(f"broker {offset.broker} {offset.offset_ms:+.1f} ms (±{width:.1f})")
         else:
-            parts.insert(0, f"broker {offset.broker} is the reference")
+            width = (offset.high_ms - offset.low_ms) / 2
+            parts.append(f"broker {offset.broker} {offset.offset_ms:+.1f} ms (±{width:.1f})")
     return "Clocks, by the control requests between them: " + (", ".join(parts) or "no broker") + "."
 
 
@@ -247,8 +248,15 @@ def _follow(
             continue
         lines = story.lines(events)
         echo_lines(
-            (json.dumps(line.to_json(start_ms)) for line in lines) if output == "json" else told(lines, start_ms)
+            (json.dumps(line.to_json(start_ms)) for line in lines)
+            if output == "json"
+            else told(lines, start_ms, terminal_width())
         )
+
+
+def terminal_width() -> int | None:
+    """None: the output is not a terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _duration(text: str | None) -> int | None:

@@ -52,6 +52,7 @@ class ClockOffset:
     broker: int
     low_ms: float | None
     high_ms: float | None
+    is_reference: bool = False
 
     @property
     def is_measured(self) -> bool:
@@ -84,7 +85,10 @@ def events_of_rows(rows: Iterable[Mapping[str, Any]], broker: int | None) -> lis
 
 
 def clock_offsets(logs: Mapping[int, Sequence[Event]]) -> list[ClockOffset]:
-    """Measures the clocks of all brokers by the control requests between them. The reference is the broker that sent most of them."""
+    """Measures the clocks of all brokers by the control requests between them.
+
+    The reference, which comes first, is the broker that sent most of them.
+    """
     bounds = _bounds_of_pairs(logs)
     sent = {broker: sum(event.kind == "control_request_sent" for event in events) for broker, events in logs.items()}
     if not sent:
@@ -102,7 +106,8 @@ def clock_offsets(logs: Mapping[int, Sequence[Event]]) -> list[ClockOffset]:
             if there not in known:
                 known[there] = _Bounds(known[here].low_ms + low, known[here].high_ms + high)
                 waiting.append(there)
-    return [_offset(broker, known.get(broker, _Bounds())) for broker in sorted(logs)]
+    offsets = [_offset(broker, known.get(broker, _Bounds())) for broker in sorted(logs) if broker != reference]
+    return [ClockOffset(reference, 0.0, 0.0, is_reference=True), *offsets]
 
 
 def _offset(broker: int, bounds: _Bounds) -> ClockOffset:

@@ -5,6 +5,7 @@ An event becomes lines (`sentences`), lines of one kind that are close together 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +14,10 @@ from tools.timeline import words
 from tools.timeline.merging import Event
 from tools.timeline.sentences import OPERATOR, Known, Said, sentences
 
-JOINED_WITHIN_MS = 400.0
-"""Lines of the same kind, of one broker, whose first is this close become one line."""
+JOINED_GAP_MS, JOINED_MAX_MS = 60.0, 1000.0
+"""Events of the same kind, of one broker, become one line: each at most so long after the last one, and after the first one."""
+LEAST_WIDTH = 30
+"""Lines are not broken if less is left for what they say."""
 QUIET_MS = 15_000.0
 """A failure that starts this long after the last one is another incident."""
 
@@ -32,6 +35,11 @@ class Line:
     partitions: list[str] = field(default_factory=list)
     brokers: list[int] = field(default_factory=list)
     count: int = 0
+    until_ms: float = 0.0
+
+    def takes(self, at_ms: float) -> bool:
+        """Whether an event of this time may be joined."""
+        return at_ms - self.until_ms <= JOINED_GAP_MS and at_ms - self.at_ms <= JOINED_MAX_MS
 
     @property
     def text(self) -> str:
@@ -93,7 +101,7 @@ class Story:
                 # A line without partitions would join with itself when an event is repeated: that is wanted too.
                 key = (event.broker, said.rule, *said.key)
                 line = open_lines.get(key)
-                if line is None or event.at_ms - line.at_ms > JOINED_WITHIN_MS:
+                if line is None or not line.takes(event.at_ms):
                     line = open_lines[key] = Line(
                         event.at_ms, event.broker, event.kind, _who(event, said), said.rule, said
                     )
@@ -101,6 +109,7 @@ class Story:
                 line.partitions += [name for name in partitions if name not in line.partitions]
                 line.brokers += [broker for broker in said.brokers if broker not in line.brokers]
                 line.count += said.count
+                line.until_ms = event.at_ms
         return lines
 
 
@@ -132,9 +141,17 @@ def last_incident(lines: Sequence[Line]) -> Line | None:
     return begin
 
 
-def told(lines: Iterable[Line], start_ms: float) -> list[str]:
-    """The lines as text, in columns: time, who, what, and the rule."""
-    return [f"{words.seconds(line.at_ms - start_ms):>11}  {line.who:<12}  {line.text}{_rule(line)}" for line in lines]
+def told(lines: Iterable[Line], start_ms: float, width: int | None = None) -> list[str]:
+    """The lines as text, in columns: time, who, what, and the rule. `width`: longer lines are broken, below what they say."""
+    text = []
+    for line in lines:
+        start = f"{words.seconds(line.at_ms - start_ms):>11}  {line.who:<12}  "
+        said = f"{line.text}{_rule(line)}"
+        if width is None or width < len(start) + LEAST_WIDTH:
+            text.append(start + said)
+        else:
+            text += textwrap.wrap(said, width, initial_indent=start, subsequent_indent=" " * len(start))
+    return text
 
 
 def _rule(line: Line) -> str:

@@ -22,6 +22,8 @@ def partitions(names: Sequence[str], more: int = 0) -> str:
     count = len(own) + len(internal) + more
     if count == 1:
         return (own or internal or ["1 partition"])[0]
+    if not own and not more and len({topic_of(name) for name in internal}) == 1:
+        return f"{count:,} partitions of {topic_of(internal[0])}"
     shown = own[:NAMED]
     if len(own) > NAMED:
         shown.append("...")
