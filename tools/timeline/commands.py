@@ -122,10 +122,15 @@ def _tell(
     events = merged(logs.values())
     if not events and not follow:
         raise ClusterError("the event logs are empty")
+    start, until_ms = (None, None) if is_all or since_ms is not None else incident(events)
     story = Story(wanted)
     lines = story.lines(events)
-    start, shown = selected(
-        lines, events, since_ms, is_all or (follow and since_ms is None and last_incident(lines) is None)
+    if since_ms is not None and events:
+        lines = [line for line in lines if line.at_ms >= events[-1].at_ms - since_ms]
+    shown = (
+        lines
+        if start is None
+        else [line for line in lines if line.at_ms >= start.at_ms and (until_ms is None or line.at_ms < until_ms)]
     )
     start_ms = start.at_ms if start is not None else shown[0].at_ms if shown else events[-1].at_ms if events else 0.0
     if page is not None:
@@ -167,18 +172,14 @@ def read_all(found: sources.Sources) -> tuple[dict[int | None, list[Event]], lis
     return logs, offsets
 
 
-def selected(
-    lines: Sequence[Line], events: Sequence[Event], since_ms: int | None, is_all: bool
-) -> tuple[Line | None, list[Line]]:
-    """(the line with which the failure began, the lines to print). None: they are not selected by a failure."""
-    if since_ms is not None:
-        return None, [line for line in lines if line.at_ms >= events[-1].at_ms - since_ms]
-    start = None if is_all else last_incident(lines)
+def incident(events: Sequence[Event]) -> tuple[Line | None, float | None]:
+    """(the line with which the last failure began, when the cluster was stopped after it); None: there is none."""
+    lines = Story().lines(events)
+    start = last_incident(lines)
     if start is None:
-        return None, list(lines)
-    shown = lines[[line is start for line in lines].index(True) :]
-    end = next((at for at, line in enumerate(shown) if line.kind == "cluster_stopping"), len(shown))
-    return start, list(shown[:end])
+        return None, None
+    stops = (line.at_ms for line in lines if line.kind == "cluster_stopping" and line.at_ms > start.at_ms)
+    return start, next(stops, None)
 
 
 def head(start: Line | None, start_ms: float, clocks: str, is_all: bool) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,6 +50,11 @@ class Drawing:
         self._requests: dict[RequestKey, dict[str, Event]] = {}
 
     def add(self, event: Event) -> None:
+        """A damaged line is left out."""
+        with contextlib.suppress(TypeError, ValueError):
+            self._add(event)
+
+    def _add(self, event: Event) -> None:
         if event.broker is not None:
             self._brokers.add(event.broker)
         key = event.request_key

@@ -41,6 +41,8 @@ class Event:
         return None
 
 
+ROUNDING_MS = 1.0
+"""Times are whole milliseconds, so the difference of two times is at most this far off."""
 _OF_SENDER = ("control_request_sent", "control_request_answered")
 _OF_RECEIVER = ("control_request_received", "control_request_done")
 
@@ -111,8 +113,9 @@ def clock_offsets(logs: Mapping[int, Sequence[Event]]) -> list[ClockOffset]:
 
 
 def _offset(broker: int, bounds: _Bounds) -> ClockOffset:
-    is_bounded = float("-inf") < bounds.low_ms <= bounds.high_ms < float("inf")
-    return ClockOffset(broker, bounds.low_ms, bounds.high_ms) if is_bounded else ClockOffset(broker, None, None)
+    low, high = bounds.low_ms - ROUNDING_MS, bounds.high_ms + ROUNDING_MS
+    is_bounded = float("-inf") < low <= high < float("inf")
+    return ClockOffset(broker, low, high) if is_bounded else ClockOffset(broker, None, None)
 
 
 def _bounds_of_pairs(logs: Mapping[int, Sequence[Event]]) -> dict[tuple[int, int], _Bounds]:

