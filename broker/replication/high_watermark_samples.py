@@ -10,49 +10,62 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterable
 
 from broker.process.event_log import EventLog
 from broker.replication.partition import Partition, Role
-from protocol.types import TopicPartition
+from protocol.types import NO_EPOCH, TopicPartition
 
 OFTEN_S, OFTEN_FOR_S = 0.1, 2.0
 SAMPLE_S, SAMPLE_FOR_S = 1.0, 30.0
 IDLE_S = 10.0
 """The pauses between two looks, and how long they last after something happened."""
 ROWS_IN_AN_EVENT = 50
+LOOKS_IN_A_SLICE = 500
+"""Partitions to look at between two pauses."""
 
 
-class _Sample(NamedTuple):
+class _Sample:
     """What was written last of a partition. `written_at`: -inf if it does not delay the next sample."""
 
-    leader_epoch: int
-    high_watermark: int
-    log_end_offset: int
-    written_at: float
-    has_moved: bool
-    """Whether the high watermark has moved in this leader epoch."""
+    __slots__ = ("end", "has_moved", "high_watermark", "leader_epoch", "written_at")
 
+    def __init__(self) -> None:
+        self.leader_epoch = NO_EPOCH
+        self.high_watermark = 0
+        self.end = 0
+        self.written_at = float("-inf")
+        self.has_moved = False
+        """Whether the high watermark has moved in this leader epoch."""
 
-def _next(before: _Sample | None, offsets: tuple[int, int, int], now: float) -> _Sample:
-    """The sample to write; `before` itself if there is nothing to write now."""
-    leader_epoch, high_watermark, _ = offsets
-    if before is None or before.leader_epoch != leader_epoch:
-        return _Sample(*offsets, written_at=float("-inf"), has_moved=False)
-    is_first_move = not before.has_moved and high_watermark != before.high_watermark
-    if offsets == before[:3] or (not is_first_move and now - before.written_at < SAMPLE_S):
-        return before
-    return _Sample(*offsets, written_at=now, has_moved=before.has_moved or is_first_move)
+    def takes(self, leader_epoch: int, high_watermark: int, end: int, now: float) -> bool:
+        """Whether these offsets are to be written now."""
+        if leader_epoch != self.leader_epoch:
+            self.leader_epoch, self.has_moved, self.written_at = leader_epoch, False, float("-inf")
+        else:
+            is_first_move = not self.has_moved and high_watermark != self.high_watermark
+            if not is_first_move and now - self.written_at < SAMPLE_S:
+                return False
+            self.has_moved |= is_first_move
+            self.written_at = now
+        self.high_watermark, self.end = high_watermark, end
+        return True
 
 
 class HighWatermarkSamples:
-    """Run `run` in a task, and call `something_happened` when it did."""
+    """Run `run` in a task, and call `something_happened` when it did. `pause` yields the loop (NET-4)."""
 
-    def __init__(self, partitions: Iterable[Partition], events: EventLog, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        partitions: Iterable[Partition],
+        events: EventLog,
+        monotonic: Callable[[], float],
+        pause: Callable[[], Awaitable[None]],
+    ) -> None:
         self._partitions = partitions
         self._events = events
         self._monotonic = monotonic
+        self._pause = pause
         self._happened_at = float("-inf")
         self._news = asyncio.Event()
         self._last: dict[TopicPartition, _Sample] = {}
@@ -71,29 +84,32 @@ class HighWatermarkSamples:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await self._news.wait()
-            self.sample()
+            await self.sample()
 
     def pause_s(self) -> float:
         """How long to wait before the next look."""
         ago = self._monotonic() - self._happened_at
         return OFTEN_S if ago < OFTEN_FOR_S else SAMPLE_S if ago < SAMPLE_FOR_S else IDLE_S
 
-    def sample(self) -> None:
+    async def sample(self) -> None:
         """Writes the partitions whose high watermark or log end offset moved: the first ROWS_IN_AN_EVENT, and how many more there are."""
         now = self._monotonic()
         last, self._last = self._last, {}
         rows: list[list[object]] = []
         moved = 0
-        for partition in self._partitions:
+        for at, partition in enumerate(self._partitions, 1):
+            if at % LOOKS_IN_A_SLICE == 0:
+                await self._pause()
             if partition.role is not Role.LEADER or partition.log is None:
                 continue
-            tp = partition.tp
-            offsets = (partition.leader_epoch, partition.high_watermark, partition.log.log_end_offset)
-            before = last.get(tp)
-            sample = self._last[tp] = _next(before, offsets, now)
-            if sample is not before:
+            tp, epoch = partition.tp, partition.leader_epoch
+            high_watermark, end = partition.high_watermark, partition.log.log_end_offset
+            sample = self._last[tp] = last.get(tp) or _Sample()
+            if sample.end == end and sample.high_watermark == high_watermark and sample.leader_epoch == epoch:
+                continue
+            if sample.takes(epoch, high_watermark, end, now):
                 moved += 1
                 if len(rows) < ROWS_IN_AN_EVENT:
-                    rows.append([str(tp), *offsets])
+                    rows.append([str(tp), epoch, high_watermark, end])
         if moved:
             self._events.write("high_watermarks", partitions=rows, more=moved - len(rows))

@@ -190,7 +190,7 @@ class ReplicaManager:
             log_manager, self.partitions, self._move_throttle, event_log, self.checkpoint_high_watermarks
         )
         self._is_checkpointing = False
-        self._samples = HighWatermarkSamples(self.partitions, event_log, clock.monotonic)
+        self._samples = HighWatermarkSamples(self.partitions, event_log, clock.monotonic, self.budget.pause)
         self.fenced_broker_epoch = -1
         self._on_leadership_change = on_leadership_change
         log_manager.serve(self.failures, self._high_watermark_of)

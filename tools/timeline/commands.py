@@ -136,7 +136,8 @@ def _tell(
     if page is not None:
         errors = sources.read_errors(errors_file) if errors_file is not None else []
         last = shown[-1].at_ms if shown else start_ms
-        around = [event for event in events if start_ms - AROUND_MS <= event.at_ms <= last + AROUND_MS]
+        end_ms = last + AROUND_MS if until_ms is None else min(until_ms, last + AROUND_MS)
+        around = [event for event in events if start_ms - AROUND_MS <= event.at_ms <= end_ms]
         before = [event for event in events if event.at_ms < start_ms - AROUND_MS]
         try:
             write_anew(page, page_of(before, around, shown, start_ms, clock_words(found, offsets), errors, wanted))

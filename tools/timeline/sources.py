@@ -140,7 +140,8 @@ class _ContainerLog:
             docker("cp", f"{self.name}:{IN_CONTAINER}", str(path))
         except ClusterError as problem:
             raise ClusterError(f"the event log of container {self.name} cannot be read: {problem}") from None
-        lines = path.read_bytes().splitlines()
+        # A line that is being written is read the next time.
+        lines = path.read_bytes().split(b"\n")[:-1]
         if len(lines) < self._seen:  # it was rotated
             self._seen = 0
         new, self._seen = lines[self._seen :], len(lines)

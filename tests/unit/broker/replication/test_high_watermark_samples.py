@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +35,8 @@ class Replica:
 def world(count: int = 1) -> tuple[list[Replica], HighWatermarkSamples, Events, FakeTime]:
     replicas = [Replica(TopicPartition("t", number)) for number in range(count)]
     events, time = Events(), FakeTime()
-    return replicas, HighWatermarkSamples(replicas, events, time.monotonic), events, time  # type: ignore[arg-type]
+    samples = HighWatermarkSamples(replicas, events, time.monotonic, partial(asyncio.sleep, 0))  # type: ignore[arg-type]
+    return replicas, samples, events, time
 
 
 def offsets(events: Events) -> list[list[int]]:
@@ -45,14 +48,14 @@ def test_the_first_move_in_a_leader_epoch_is_written_at_once_and_then_one_in_a_s
     moves = [(0, 0), (0, 1), (1, 1), (2, 2), (3, 3)]
     for high_watermark, end in moves:
         replica.move(high_watermark, end)
-        samples.sample()
+        asyncio.run(samples.sample())
         time.now += 0.1
     assert offsets(events) == [[1, 0, 0], [1, 0, 1], [1, 1, 1]], "the last two are within a second of the first move"
     time.now += 1
-    samples.sample()
+    asyncio.run(samples.sample())
     assert offsets(events)[3:] == [[1, 3, 3]]
     replica.leader_epoch = 2
-    samples.sample()
+    asyncio.run(samples.sample())
     assert offsets(events)[4:] == [[2, 3, 3]], "a new leader epoch is written at once"
 
 
@@ -60,22 +63,22 @@ def test_nothing_is_written_of_what_rests_or_is_not_led() -> None:
     replicas, samples, events, time = world(2)
     replicas[1].role = Role.FOLLOWER
     for _ in range(3):
-        samples.sample()
+        asyncio.run(samples.sample())
         time.now += 10
     assert offsets(events) == [[1, 0, 0]]
     replicas[0].log = None
-    samples.sample()
+    asyncio.run(samples.sample())
     assert len(events.rows) == 1
 
 
 def test_of_many_partitions_the_first_are_named_and_the_others_counted() -> None:
     replicas, samples, events, _ = world(6000)
-    samples.sample()
+    asyncio.run(samples.sample())
     (fields,) = events.of("high_watermarks")
     assert len(fields["partitions"]) == high_watermark_samples.ROWS_IN_AN_EVENT
     assert fields["more"] == 6000 - high_watermark_samples.ROWS_IN_AN_EVENT
     replicas[0].move(5, 5)
-    samples.sample()
+    asyncio.run(samples.sample())
     assert offsets(events)[-1] == [1, 5, 5]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +189,60 @@ def test_a_damaged_line_is_not_drawn(kind: str, fields: dict[str, Any], broker: 
     drawing = Drawing(0.0)
     drawing.add(Event(1.0, broker, kind, {"time_ms": 1, "kind": kind, **fields}))
     json.dumps(drawing.to_json(0.0, 2.0, [], None))
+
+
+# -- containers -------------------------------------------------------------------------------------------------------
+
+
+class Docker:
+    """`docker cp`, of containers `kafka-1` and so on, as files in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.broker_ids = (1, 2)
+
+    def broker(self, broker_id: int) -> Container:
+        return Container(f"kafka-{broker_id}")
+
+    def command(self, *arguments: str) -> str:
+        verb, source, target = arguments
+        container, _, path = source.partition(":")
+        file = self.directory / container / Path(path).name
+        if verb != "cp" or not file.exists():
+            raise ClusterError(f"docker {verb}: could not find {source}")
+        shutil.copy(file, target)
+        return ""
+
+
+@dataclass(frozen=True)
+class Container:
+    name: str
+
+
+def test_the_logs_of_containers_are_copied_and_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    docker = Docker(tmp_path)
+    monkeypatch.setattr(sources, "docker", docker.command)
+    monkeypatch.setattr(sources, "find_cluster", lambda project: docker)
+    for broker in (1, 2):
+        (tmp_path / f"kafka-{broker}").mkdir()
+        shutil.copy(RECORDED / f"broker-{broker}.jsonl", tmp_path / f"kafka-{broker}" / "events.jsonl")
+    log = tmp_path / "kafka-1" / "events.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    log.with_name("events.jsonl.1").write_text("".join(lines[:30]))
+    log.write_text("".join(lines[30:60]) + lines[60][:20])
+    done = timeline("--compose", "kafka")
+    assert done.exit_code == 0, done.output
+    assert "cannot reach broker 2, the controller" in done.output
+    found = sources.of_compose("kafka")
+    first = found.logs[0]
+    assert [row["time_ms"] for row in first.read()] == [json.loads(line)["time_ms"] for line in lines[:60]]
+    log.write_text("".join(lines[30:62]))
+    assert [row["time_ms"] for row in first.read()] == [json.loads(line)["time_ms"] for line in lines[60:62]]
+    log.with_name("events.jsonl.1").write_text("".join(lines[30:62]))
+    log.write_text(lines[62])
+    assert [row["time_ms"] for row in first.read()] == [json.loads(lines[62])["time_ms"]], "after a rotation"
+    found.close()
+    (tmp_path / "kafka-2" / "events.jsonl").unlink()
+    failed = timeline("--compose", "kafka")
+    assert failed.exit_code == 1
+    assert "the event log of container kafka-2 cannot be read" in failed.output
