@@ -61,7 +61,8 @@
     // The axis
     for (const t of ticks(view, Math.max(3, Math.floor((right - left) / 90)))) {
       make("line", { x1: x(t), x2: x(t), y1: TOP - 8, y2: height - 22, class: "grid" }, svg);
-      make("text", { x: x(t), y: TOP - 14, "text-anchor": "middle", class: "soft" }, svg, axisLabel(t));
+      const atEnd = x(t) > right - 16;
+      make("text", { x: atEnd ? right : x(t), y: TOP - 14, "text-anchor": atEnd ? "end" : "middle", class: "soft" }, svg, axisLabel(t));
     }
     const inside = make("g", { "clip-path": "url(#inside)" }, svg);
 
@@ -116,7 +117,9 @@
         const from = clampX(t), wide = Math.max(1, clampX(until) - from);
         const band = make("rect", { x: from, y: laneY(broker) + 5, width: wide, height: 8, class: kind }, parent);
         make("title", {}, band, `${select.value}: broker ${broker} ${kind === "leader" ? `leads in epoch ${epoch}` : kind === "insync" ? "is in the ISR" : "is not in the ISR"}, from ${seconds(t)}`);
-        if (kind === "leader" && wide > 84) make("text", { x: from + 3, y: laneY(broker) + 25, class: "soft" }, parent, `leads, epoch ${epoch}`);
+        const before = at > 0 ? partition.states[at - 1] : null;
+        const isNews = !before || before[1] !== leader || before[2] !== epoch || before[0] < view[0];
+        if (kind === "leader" && wide > 84 && isNews) make("text", { x: from + 3, y: laneY(broker) + 25, class: "soft" }, parent, `leads, epoch ${epoch}`);
       }
     });
   }
