@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,10 +31,17 @@ class Replica:
         self.high_watermark, self.log.log_end_offset = high_watermark, end
 
 
-def world(count: int = 1) -> tuple[list[Replica], HighWatermarkSamples, Events, FakeTime]:
+def world(
+    count: int = 1, pauses: list[None] | None = None
+) -> tuple[list[Replica], HighWatermarkSamples, Events, FakeTime]:
     replicas = [Replica(TopicPartition("t", number)) for number in range(count)]
     events, time = Events(), FakeTime()
-    samples = HighWatermarkSamples(replicas, events, time.monotonic, partial(asyncio.sleep, 0))  # type: ignore[arg-type]
+    counted = [] if pauses is None else pauses
+
+    async def pause() -> None:
+        counted.append(None)
+
+    samples = HighWatermarkSamples(replicas, events, time.monotonic, pause)  # type: ignore[arg-type]
     return replicas, samples, events, time
 
 
@@ -72,11 +78,13 @@ def test_nothing_is_written_of_what_rests_or_is_not_led() -> None:
 
 
 def test_of_many_partitions_the_first_are_named_and_the_others_counted() -> None:
-    replicas, samples, events, _ = world(6000)
+    pauses: list[None] = []
+    replicas, samples, events, _ = world(6000, pauses)
     asyncio.run(samples.sample())
     (fields,) = events.of("high_watermarks")
     assert len(fields["partitions"]) == high_watermark_samples.ROWS_IN_AN_EVENT
     assert fields["more"] == 6000 - high_watermark_samples.ROWS_IN_AN_EVENT
+    assert len(pauses) == 6000 // high_watermark_samples.LOOKS_IN_A_SLICE, "NET-4"
     replicas[0].move(5, 5)
     asyncio.run(samples.sample())
     assert offsets(events)[-1] == [1, 5, 5]
