@@ -57,7 +57,7 @@ from controller.reactions import (
     topic_changes,
     topic_deletions,
 )
-from controller.term import ControllerSettings, Term
+from controller.term import PARTITIONS_IN_AN_EVENT, ControllerSettings, Term
 from controller.tickets import Tickets
 from controller.zk_watches import ZkWatches
 from protocol.errors import ErrorCode, KafkaError
@@ -454,7 +454,12 @@ class Controller:
             kind = type(request).__name__
             log.warning("broker %d refused a %s: %s %s", broker, kind, response.error.name, refused[:10])
             self._events.write(
-                "control_request_refused", broker=broker, request=kind, error=response.error.name, partitions=refused
+                "control_request_refused",
+                broker=broker,
+                request=kind,
+                error=response.error.name,
+                partitions=refused[:PARTITIONS_IN_AN_EVENT],
+                more=len(refused[PARTITIONS_IN_AN_EVENT:]),
             )
 
     def _post_failed_replicas(self, broker: int, request: LeaderAndIsrRequest, response: ControlResponse) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -154,7 +154,8 @@ def _tell(
         echo_lines(head(start, start_ms, clock_words(found, offsets), is_all))
         echo_lines(told(shown, start_ms, terminal_width()))
     if follow:
-        _follow(found, story, offsets, start_ms, raw, output, wanted)
+        with contextlib.suppress(KeyboardInterrupt):
+            _follow(found, story, offsets, start_ms, raw, output, wanted)
 
 
 def read_all(found: sources.Sources) -> tuple[dict[int | None, list[Event]], list[ClockOffset]]:
@@ -270,7 +271,7 @@ def _duration(text: str | None) -> int | None:
         raise click.BadParameter(str(problem), param_hint="--since") from None
 
 
-@contextmanager
+@contextlib.contextmanager
 def errors_in_one_line() -> Iterator[None]:
     try:
         yield

@@ -89,6 +89,10 @@ def _ints(value: Any) -> tuple[int, ...]:
     return tuple(each for each in value if isinstance(each, int)) if isinstance(value, list) else ()
 
 
+def _int(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
 def _texts(value: Any) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list) else ()
 
@@ -502,7 +506,7 @@ def _sentence(template: str, rule: str, *, as_controller: bool = False, is_trigg
         names = _texts(row.get("partitions")) or ((str(row["partition"]),) if "partition" in row else ())
         shown = {
             **{name: ", ".join(map(str, value)) if isinstance(value, list) else value for name, value in row.items()},
-            "of_partitions": words.partitions(names) if names else "",
+            "of_partitions": words.partitions(names, _int(row.get("more"))) if names else "no partition",
         }
         text = template.format_map(_Fields(shown))
         return one(text, rule, partitions=names, as_controller=as_controller, is_trigger=is_trigger)
