@@ -21,7 +21,9 @@ SAMPLE_S, SAMPLE_FOR_S = 1.0, 30.0
 IDLE_S = 10.0
 """The pauses between two looks, and how long they last after something happened."""
 ROWS_IN_AN_EVENT = 50
-LOOKS_IN_A_SLICE = 500
+LOOKS_PER_S_MAX = 10_000
+"""With many partitions the looks are rarer, so that they cost little."""
+LOOKS_IN_A_SLICE = 200
 """Partitions to look at between two pauses."""
 
 
@@ -76,40 +78,44 @@ class HighWatermarkSamples:
 
     async def run(self) -> None:
         while True:
-            self._news.clear()
-            pause_s = self.pause_s()
-            if pause_s == OFTEN_S:
-                await asyncio.sleep(pause_s)
-            else:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause_s):
-                        await self._news.wait()
+            await asyncio.sleep(max(OFTEN_S, len(self._last) / LOOKS_PER_S_MAX))
             await self.sample()
+            self._news.clear()
+            rest_s = self.pause_s() - OFTEN_S
+            if rest_s > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(rest_s):
+                        await self._news.wait()
 
     def pause_s(self) -> float:
-        """How long to wait before the next look."""
+        """How long to wait before the next look, unless something happens."""
         ago = self._monotonic() - self._happened_at
         return OFTEN_S if ago < OFTEN_FOR_S else SAMPLE_S if ago < SAMPLE_FOR_S else IDLE_S
 
     async def sample(self) -> None:
         """Writes the partitions whose high watermark or log end offset moved: the first ROWS_IN_AN_EVENT, and how many more there are."""
         now = self._monotonic()
-        last, self._last = self._last, {}
+        last = self._last
         rows: list[list[object]] = []
-        moved = 0
+        moved = at = 0
         for at, partition in enumerate(self._partitions, 1):
             if at % LOOKS_IN_A_SLICE == 0:
                 await self._pause()
-            if partition.role is not Role.LEADER or partition.log is None:
-                continue
             tp, epoch = partition.tp, partition.leader_epoch
+            if partition.role is not Role.LEADER or partition.log is None:
+                last.pop(tp, None)
+                continue
             high_watermark, end = partition.high_watermark, partition.log.log_end_offset
-            sample = self._last[tp] = last.get(tp) or _Sample()
+            sample = last.get(tp)
+            if sample is None:
+                sample = last[tp] = _Sample()
             if sample.end == end and sample.high_watermark == high_watermark and sample.leader_epoch == epoch:
                 continue
             if sample.takes(epoch, high_watermark, end, now):
                 moved += 1
                 if len(rows) < ROWS_IN_AN_EVENT:
                     rows.append([str(tp), epoch, high_watermark, end])
+        if len(last) > at:
+            last.clear()  # of partitions that are gone
         if moved:
             self._events.write("high_watermarks", partitions=rows, more=moved - len(rows))
