@@ -156,7 +156,7 @@ class Broker:
             on_all_directories_failed=self._all_log_directories_failed,
         )
         self._groups = GroupCoordinator(
-            config, clock, asyncio.get_running_loop(), self._metadata, self._replicas, self._lease
+            config, clock, asyncio.get_running_loop(), self._metadata, self._replicas, self._lease, self._events
         )
         self._metadata.on_deletion(self._groups.topics_deleted)
         self._controller = Controller(
@@ -195,6 +195,7 @@ class Broker:
             self._creation_zxids,
             keep_out_of_collections,
             Confirmation(self._zk, config.broker_id, self._replicas.refuse_controllers_before),
+            self._events,
         )
         self._control.limit_connections(shares.control)
         self._acceptors: dict[str, Acceptor] = {}

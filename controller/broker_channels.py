@@ -15,9 +15,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Set
 
 from controller.announcements import ControllerRequest
+from controller.event_log import EventLog, NoEventLog
 from protocol.failure_detection.connection_watch import Closable
 from protocol.rpc.client import ControlClient
-from protocol.rpc.messages import ControlResponse
+from protocol.rpc.messages import ControlResponse, StopReplicaRequest
 from protocol.types import BrokerInfo
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,15 @@ WatchBroker = Callable[[BrokerInfo, tuple[str, int]], Closable | None]
 class _Channel:
     """The queue of one life of one broker."""
 
-    def __init__(self, broker: BrokerInfo, address: tuple[str, int], client: ControlClient, answered: Answered) -> None:
+    def __init__(
+        self,
+        broker: BrokerInfo,
+        address: tuple[str, int],
+        client: ControlClient,
+        answered: Answered,
+        events: EventLog,
+    ) -> None:
+        self._events = events
         self._broker = broker
         self._address = address
         self._client = client
@@ -66,7 +75,15 @@ class _Channel:
             await self._there_is_work.wait()
             while self._waiting:
                 request, answer = self._waiting[0]
+                about = _about(self._broker.id, request)
+                self._events.write(
+                    "control_request_sent", **about, partitions=len(request.partitions), is_full=_is_full(request)
+                )
                 response = await self._send(request)
+                refused = len(response.partitions)
+                self._events.write(
+                    "control_request_answered", **about, error=response.error.name, refused_partitions=refused
+                )
                 self._waiting.popleft()
                 if not answer.done():
                     answer.set_result(response)
@@ -82,6 +99,9 @@ class _Channel:
                 return response
             except (OSError, ValueError, TypeError) as error:  # a lost connection, a timeout, or a malformed answer
                 log.log(level, "retrying %s to broker %d: %s", type(request).__name__, self._broker.id, error)
+                if level == logging.INFO:
+                    reason = str(error) or type(error).__name__
+                    self._events.write("control_request_retried", **_about(self._broker.id, request), reason=reason)
                 level = logging.DEBUG
                 self.is_failing = True
             except Exception:
@@ -89,6 +109,21 @@ class _Channel:
                 log.exception("retrying %s to broker %d", type(request).__name__, self._broker.id)
                 self.is_failing = True
             await asyncio.sleep(RETRY_S)
+
+
+def _about(broker_id: int, request: ControllerRequest) -> dict[str, object]:
+    """The fields that join a request's events here with those of the broker that gets it."""
+    name = type(request).__name__.removesuffix("Request")
+    return {
+        "broker": broker_id,
+        "request": name,
+        "controller_epoch": request.controller_epoch,
+        "number": request.number,
+    }
+
+
+def _is_full(request: ControllerRequest) -> bool:
+    return not isinstance(request, StopReplicaRequest) and request.is_full
 
 
 class BrokerChannels:
@@ -100,7 +135,9 @@ class BrokerChannels:
         listener: str,
         answered: Answered,
         watch: WatchBroker = lambda broker, address: None,
+        events: EventLog | None = None,
     ) -> None:
+        self._events = events or NoEventLog()
         self._client = client
         self._listener = listener
         self._answered = answered
@@ -118,7 +155,7 @@ class BrokerChannels:
             log.error("broker %d has no listener %s: the controller cannot reach it", broker.id, self._listener)
         elif not self._is_closed:
             address = (endpoint.host, endpoint.port)
-            self._channels[broker.id] = _Channel(broker, address, self._client, self._answered)
+            self._channels[broker.id] = _Channel(broker, address, self._client, self._answered, self._events)
             watch = self._watch(broker, address)
             if watch is not None:
                 self._watches[broker.id] = watch

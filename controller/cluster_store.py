@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from controller.event_log import EventLog, NoEventLog
 from protocol.topic_names import INT_MAX, is_valid_topic_name, shown
 from protocol.types import Assignment, BrokerInfo, LeaderAndIsr, TopicPartition
 from protocol.zk.session import (
@@ -62,6 +63,8 @@ STATES_AT_ONCE = 1000
 LEADER_EPOCH_MAX = INT_MAX - 1_000_000
 """A state with a higher leader epoch is invalid: each election raises the epoch, and it must fit into 32 bits."""
 NAMES_IN_A_LINE = 3
+OPERATIONS_IN_AN_EVENT = 5
+"""Operations of a multi that its event names."""
 
 Value = TypeVar("Value")
 Row = tuple[TopicPartition, LeaderAndIsr]
@@ -85,8 +88,9 @@ class ClusterStore:
     Calls wait while the connection is lost. They raise ControllerMoved once the term is over, and after `close`.
     """
 
-    def __init__(self, zk: ZooKeeperSession, epoch_version: int) -> None:
+    def __init__(self, zk: ZooKeeperSession, epoch_version: int, events: EventLog | None = None) -> None:
         self._zk = zk
+        self._events = events or NoEventLog()
         self._fence = CheckOp(ControllerEpochZNode.PATH, epoch_version)
         self._session_id = zk.session_id
         self._is_closed = False
@@ -428,9 +432,11 @@ class ClusterStore:
             async with window:
                 self._check_term()
                 try:
-                    return await self._zk.multi([self._fence, *batch])
+                    result: list[OpResult] | ZkError = await self._zk.multi([self._fence, *batch])
                 except ZkError as error:
-                    return error
+                    result = error
+                self._write_event(batch, result)
+                return result
 
         results: list[list[OpResult] | MultiFailed | ConnectionLoss] = []
         for answer in await asyncio.gather(*map(attempt, batches)):
@@ -446,6 +452,24 @@ class ClusterStore:
                 case _:
                     results.append(answer[1:])
         return results
+
+    def _write_event(self, batch: Sequence[Op], result: list[OpResult] | ZkError) -> None:
+        match result:
+            case MultiFailed(index=0):
+                outcome = f"refused: another controller was elected ({type(result.error).__name__})"
+            case MultiFailed(index=index):
+                outcome = f"refused: {type(result.error).__name__} at {batch[index - 1].path}"
+            case ZkError():
+                outcome = f"unknown: {type(result).__name__}"
+            case _:
+                outcome = "written"
+        self._events.write(
+            "zookeeper_write",
+            epoch_version=self._fence.version,
+            operations=len(batch),
+            first=[_operation_row(operation) for operation in batch[:OPERATIONS_IN_AN_EVENT]],
+            outcome=outcome,
+        )
 
     async def _each(self, operations: Sequence[Op], accepted: tuple[type[ZkError], ...]) -> dict[str, ZkError]:
         """Applies every operation independently. Returns path -> error of those that failed with an accepted error; raises others."""
@@ -548,6 +572,12 @@ def _topic(data: bytes) -> tuple[str | None, dict[int, Assignment]]:
         if not replicas or len(set(replicas)) != len(replicas):
             raise ValueError(f"a partition has the replicas {list(replicas)}")
     return topic_id, assignment
+
+
+def _operation_row(operation: Op) -> list[object]:
+    """[create, set, delete or check; path; the version that the node must have, -1 or None: any]"""
+    name = type(operation).__name__.removesuffix("Op").lower()
+    return [name, operation.path, getattr(operation, "version", None)]
 
 
 def _nodes_of_topic(topic: str) -> list[str]:

@@ -22,6 +22,7 @@ from controller.broker_channels import BrokerChannels
 from controller.cluster_state import ClusterState
 from controller.cluster_store import ClusterStore, ControllerMoved
 from controller.controller_watch import ControllerWatch
+from controller.event_log import EventLog
 from controller.event_queue import EventQueue
 from controller.events import (
     AssignmentChanged,
@@ -56,7 +57,7 @@ from controller.reactions import (
     topic_changes,
     topic_deletions,
 )
-from controller.term import ControllerSettings, EventLog, Term
+from controller.term import PARTITIONS_IN_AN_EVENT, ControllerSettings, Term
 from controller.tickets import Tickets
 from controller.zk_watches import ZkWatches
 from protocol.errors import ErrorCode, KafkaError
@@ -353,12 +354,14 @@ class Controller:
 
     async def _begin_term(self, won: controller_election.Won) -> None:
         log.info("broker %d is elected controller, epoch %d", self._settings.broker_id, won.epoch)
-        self._events.write("controller_elected", controller_epoch=won.epoch)
+        self._events.write("controller_elected", controller_epoch=won.epoch, epoch_version=won.epoch_version)
         term = Term(
             self._settings,
             ClusterState(epoch=won.epoch),
-            ClusterStore(self._zk, won.epoch_version),
-            BrokerChannels(self._client, self._settings.control_listener, self._on_answer, self._watch_broker),
+            ClusterStore(self._zk, won.epoch_version, self._events),
+            BrokerChannels(
+                self._client, self._settings.control_listener, self._on_answer, self._watch_broker, self._events
+            ),
             self._watches,
             self._events,
         )
@@ -389,6 +392,7 @@ class Controller:
 
     def _set_controller(self, controller_id: int | None) -> None:
         if controller_id != self.controller_id:
+            self._events.write("controller_known", controller=controller_id)
             self.controller_id = controller_id
             self.on_controller_changed(controller_id)
 
@@ -450,7 +454,12 @@ class Controller:
             kind = type(request).__name__
             log.warning("broker %d refused a %s: %s %s", broker, kind, response.error.name, refused[:10])
             self._events.write(
-                "control_request_refused", broker=broker, request=kind, error=response.error.name, partitions=refused
+                "control_request_refused",
+                broker=broker,
+                request=kind,
+                error=response.error.name,
+                partitions=refused[:PARTITIONS_IN_AN_EVENT],
+                more=len(refused[PARTITIONS_IN_AN_EVENT:]),
             )
 
     def _post_failed_replicas(self, broker: int, request: LeaderAndIsrRequest, response: ControlResponse) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from controller.term import EventLog
+from controller.event_log import EventLog
 from protocol.failure_detection.connection_watch import Address, WatchConnection
 from protocol.failure_detection.evidence import Judgements
 from protocol.zk.session import CheckOp, DeleteOp, MultiFailed, NoNode, Op, WatchEvent, ZkError, ZooKeeperSession

@@ -7,12 +7,13 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from controller.announcements import Announcement
 from controller.broker_channels import BrokerChannels
 from controller.cluster_state import ClusterState
 from controller.cluster_store import ClusterStore, ControllerMoved, Written
+from controller.event_log import EventLog
 from controller.partition_status import PartitionStatus
 from controller.zk_watches import ZkWatches
 from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest
@@ -38,12 +39,6 @@ Write = Callable[[Mapping[TopicPartition, LeaderAndIsr]], Coroutine[Any, Any, Wr
 
 Prepare = Callable[[Sequence[TopicPartition]], Awaitable[None]]
 """Reads what a decision about these partitions needs."""
-
-
-class EventLog(Protocol):
-    """Receives the event log's rows (RUN-3)."""
-
-    def write(self, kind: str, **fields: Any) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

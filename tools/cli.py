@@ -47,6 +47,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
         "replay": Subcommand(
             "tools.replay.commands", "Record, import or make a load, replay it with Spark, and compare the runs."
         ),
+        "timeline": Subcommand("tools.timeline.commands", "Tell what happened, from the event logs of all brokers."),
         "topic": Subcommand("tools.admin.topic_commands", "Create, list, describe, alter and delete topics."),
     }
 )

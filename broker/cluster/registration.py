@@ -223,7 +223,7 @@ class Registration:
                 break
         self._is_registered = True
         log.info("registered as broker %d, broker epoch %d", self._broker.id, self._epoch)
-        self._events.write("registered", broker_epoch=self._epoch, session=self._zk.session_id)
+        self._events.write("registered", broker=self._broker.id, broker_epoch=self._epoch, session=self._zk.session_id)
         await self._registered(self._epoch)
 
     async def _found(self) -> tuple[BrokerInfo | None, Stat] | None:

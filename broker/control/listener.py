@@ -26,6 +26,7 @@ from broker.control.connections import CONNECTIONS_MAX, Connection, ControlConne
 from broker.control.fencing import BrokerEpochFence, NewestRequest
 from broker.control.leader_and_isr import LeaderAndIsrHandler, LoadCreationZxids, LoadTopicOverrides
 from broker.control.pauses import RequestPauses
+from broker.process.event_log import EventLog
 from broker.replication.leadership_changes import YOUNGEST
 from broker.replication.replica_manager import ReplicaManager
 from protocol.errors import ErrorCode
@@ -69,7 +70,9 @@ class ControlListener:
         load_created: LoadCreationZxids | None = None,
         much_is_new: Callable[[], None] = _nothing,
         confirmation: Confirmation | None = None,
+        events: EventLog | None = None,
     ) -> None:
+        self._events = events
         self._replica_manager = replica_manager
         self._fence = BrokerEpochFence(own_broker_epoch, replica_manager)
         self._newest = NewestRequest()
@@ -151,6 +154,21 @@ class ControlListener:
             return await self._carry_out(await parsed())
 
     async def _carry_out(self, request: StateRequest) -> ControlResponse:
+        if self._events is None:
+            return await self._carried_out(request)
+        about = {
+            "request": type(request).__name__.removesuffix("Request"),
+            "controller": request.controller_id,
+            "controller_epoch": request.controller_epoch,
+            "number": request.number,
+        }
+        self._events.write("control_request_received", **about, partitions=len(request.partitions))
+        response = await self._carried_out(request)
+        refused = len(response.partitions)
+        self._events.write("control_request_done", **about, error=response.error.name, refused_partitions=refused)
+        return response
+
+    async def _carried_out(self, request: StateRequest) -> ControlResponse:
         refusal = self._newest.refusal(request)
         if refusal is not None:
             return refusal

@@ -38,6 +38,7 @@ from broker.groups.group.messages import (
 )
 from broker.groups.group.offsets import GroupOffsets, PendingCommit
 from broker.groups.group.states import GroupState
+from broker.groups.group_events import GroupEvents
 from broker.groups.held_groups import HeldGroup, HeldGroups, OwnedPartition, PendingIds
 from broker.groups.offsets_topic.loading import GroupLoading, OffsetsReader, StoredGroup
 from broker.groups.offsets_topic.ownership import GroupOwnership
@@ -45,6 +46,7 @@ from broker.groups.offsets_topic.writer import OffsetsWriter, WriterSettings
 from broker.groups.time_slices import SlicedWork
 from broker.groups.timers import GroupTimers
 from broker.process.clock import Clock
+from broker.process.event_log import EventLog
 from broker.purgatory import Timers
 from broker.replication.replica_manager import ReplicaManager
 from broker.settings.config import BrokerConfig
@@ -70,6 +72,7 @@ class GroupCoordinator:
         metadata: MetadataCache,
         replicas: ReplicaManager,
         lease: LeadershipLease,
+        events: EventLog,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -83,6 +86,7 @@ class GroupCoordinator:
         writer_settings = WriterSettings(config.offsets_commit_timeout_ms, config.offsets_topic_compression_codec)
         self._writer = OffsetsWriter(replicas.appends, clock, writer_settings)
         self._groups = HeldGroups()
+        self._events = GroupEvents(events, self._groups, clock.monotonic)
         self._pending_ids = PendingIds()
         self._full_logged_at = float("-inf")
         self._stood_still_s = 0.0
@@ -132,7 +136,8 @@ class GroupCoordinator:
         if held is None:
             owned = self._owned.owner_of(group_id)
             assert owned is not None
-            held = HeldGroup(group_id, owned, Group(group_id, self._settings), GroupOffsets())
+            group = Group(group_id, self._settings, on_transition=self._events.listener(group_id))
+            held = HeldGroup(group_id, owned, group, GroupOffsets())
             self._groups.add(held)
         return held
 
@@ -412,22 +417,26 @@ class GroupCoordinator:
     def _partition_lost(self, groups: list[HeldGroup]) -> None:
         """Answers all waiting members with NOT_COORDINATOR. The groups do nothing afterwards."""
         self._timers.forget(groups)
+        if groups:
+            self._events.lost(groups[0].owner, len(groups))
         for held in groups:
             self._act(held, held.group.unload(ErrorCode.NOT_COORDINATOR))
 
     def group_loaded(self, owned: OwnedPartition, stored: StoredGroup) -> None:
         """Called by GroupLoading for each group of a partition, before `partition_loaded`."""
         group_id, metadata, offsets = stored
+        listener = self._events.listener(group_id)
         if metadata is None:
-            group = Group(group_id, self._settings)
+            group = Group(group_id, self._settings, on_transition=listener)
         else:
-            group = Group.restored(group_id, metadata, self._settings, self._now())
+            group = Group.restored(group_id, metadata, self._settings, self._now(), on_transition=listener)
         held = HeldGroup(group_id, owned, group, offsets)
         self._groups.add(held)
         self._timers.schedule(held)
 
     def partition_loaded(self, owned: OwnedPartition) -> None:
         owned.is_loaded = True
+        self._events.loaded(owned)
         log.info("%s-%d: %d groups are served", OFFSETS_TOPIC, owned.number, len(owned.groups))
         if owned.deleted_topics:
             self._deletions.topics_deleted(frozenset(owned.deleted_topics))

@@ -80,5 +80,30 @@ class EventLog:
             self._dropped = self._told = 0
 
 
+class LimitedEvents:
+    """Events that clients can cause at any rate: at most `per_second` of them are written, the others are counted (`events_left_out`)."""
+
+    def __init__(self, events: EventLog, monotonic: Callable[[], float], per_second: int = 20) -> None:
+        self._events = events
+        self._monotonic = monotonic
+        self._per_second = per_second
+        self._ends = float("-inf")
+        self._room = 0
+        self._left_out = 0
+
+    def write(self, kind: str, **fields: Any) -> None:
+        now = self._monotonic()
+        if now >= self._ends:
+            self._ends, self._room = now + 1.0, self._per_second
+            if self._left_out:
+                self._events.write("events_left_out", of=kind, count=self._left_out)
+                self._left_out = 0
+        if not self._room:
+            self._left_out += 1
+            return
+        self._room -= 1
+        self._events.write(kind, **fields)
+
+
 EventWriter = Callable[..., None]
 """`EventLog.write`: (kind, **fields)."""

@@ -80,6 +80,7 @@ class IsrProposal:
     newcomers: dict[int, int]
     is_wanted: Callable[[], bool]
     on_result: Callable[[IsrResult], None]
+    isr_before: tuple[int, ...] = ()
 
 
 class IsrWriter(Protocol):
@@ -261,7 +262,10 @@ class IsrUpdates:
             partition=str(tp),
             outcome=outcome.name,
             isr=list(state.isr),
+            isr_before=list(proposal.isr_before),
             leader_epoch=state.leader_epoch,
+            path=PartitionStateZNode.path(tp),
+            expected_version=proposal.state.zk_version,
             zk_version=state.zk_version,
         )
         if outcome is IsrOutcome.COMMITTED:

@@ -54,6 +54,15 @@ WORK_IN_A_SLICE = PARTITIONS_IN_A_SLICE * WORK_OF_A_CHANGE
 
 ROWS_IN_AN_EVENT = 500
 
+REASONS = {
+    ErrorCode.STALE_CONTROLLER_EPOCH: "its leader epoch is not newer than the one known here",
+    ErrorCode.FENCED_LEADER_EPOCH: "its leader epoch is older than the one known here",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "this broker is not among its replicas",
+    ErrorCode.KAFKA_STORAGE_ERROR: "its log cannot be used here",
+    ErrorCode.REPLICA_NOT_AVAILABLE: "this broker is in its ISR, but has lost its log",
+}
+"""Why a partition of a request is refused, for the event log."""
+
 TOPIC_DELETED_EPOCH = -2
 """StopReplica's leader epoch for a topic that is being deleted: newer than every other (KIP-570)."""
 
@@ -111,6 +120,13 @@ class LeadershipChanges:
                 known_epoch=self.controller_epoch,
             )
             return ControlResponse(ErrorCode.STALE_CONTROLLER_EPOCH)
+        if controller_epoch > self.controller_epoch:
+            self._events.write(
+                "controller_epoch_raised",
+                controller=controller_id,
+                controller_epoch=controller_epoch,
+                before=self.controller_epoch,
+            )
         self.controller_epoch = controller_epoch
         return None
 
@@ -205,8 +221,12 @@ class LeadershipChanges:
                 held.append(state)
                 return
             error = ErrorCode.KAFKA_STORAGE_ERROR
-        row = [str(state.topic_partition), state.leader, state.leader_epoch, list(state.isr)]
-        results.note(state.topic_partition, error, row)
+        tp = state.topic_partition
+        row: list[object] = [str(tp), state.leader, state.leader_epoch, list(state.isr)]
+        partition = self._hosted.get(tp)
+        if partition is not None and partition.log is not None:
+            row += [partition.log.log_end_offset, partition.high_watermark]
+        results.note(tp, error, row)
 
     def _take(self, state: PartitionState, topic_id: str | None, lookup: Lookup) -> ErrorCode:
         """Carries out one partition's state. Raises LogUnavailable if it must be retried."""
@@ -479,7 +499,7 @@ class _PartitionResults:
         """The event gets `row` if the partition succeeded; with `is_row_of_all` also if it failed."""
         if error is not ErrorCode.NONE:
             self.errors.append(PartitionError(tp.topic, tp.partition, error))
-            self._refused.append([str(tp), error.name])
+            self._refused.append([str(tp), error.name, REASONS.get(error, "")])
         if error is ErrorCode.NONE or is_row_of_all:
             self._rows.append(row)
         if len(self._rows) + len(self._refused) >= ROWS_IN_AN_EVENT:
@@ -493,7 +513,11 @@ class _PartitionResults:
     def _write(self) -> None:
         request = self._request
         rows, refused, self._rows, self._refused, self._is_written = self._rows, self._refused, [], [], True
-        head = {"controller": request.controller_id, "controller_epoch": request.controller_epoch}
+        head = {
+            "controller": request.controller_id,
+            "controller_epoch": request.controller_epoch,
+            "number": request.number,
+        }
         self._events.write(self._kind, **head, **{self._name: rows}, refused=refused)
 
 

@@ -405,6 +405,7 @@ class Partition:
             newcomers,
             is_wanted=lambda: self._is_under_way(number),
             on_result=lambda result: self._isr_answered(number, result),
+            isr_before=self.isr,
         )
         log.info("%s: ISR %s -> %s proposed in epoch %d", self.tp, self.isr, isr, self.leader_epoch)
         self._proposal = proposal

@@ -33,6 +33,7 @@ from broker.replication.following.leader_endpoint import (
     NetworkLeaderEndpoint,
 )
 from broker.replication.following.replica_fetcher import ReplicaFetcher
+from broker.replication.high_watermark_samples import HighWatermarkSamples
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.isr_updates import IsrWriter
 from broker.replication.leadership_changes import LeadershipChanges, Lookup, Pause
@@ -189,6 +190,7 @@ class ReplicaManager:
             log_manager, self.partitions, self._move_throttle, event_log, self.checkpoint_high_watermarks
         )
         self._is_checkpointing = False
+        self._samples = HighWatermarkSamples(self.partitions, event_log, clock.monotonic, self.budget.pause)
         self.fenced_broker_epoch = -1
         self._on_leadership_change = on_leadership_change
         log_manager.serve(self.failures, self._high_watermark_of)
@@ -218,6 +220,7 @@ class ReplicaManager:
             self._leaders.learn(broker)
         self.partitions.learn_topics(request.topic_ids)
         response = await self._changes.become_leader_or_follower(request, lookup, held, pause)
+        self._samples.something_happened()
         self.moves.wake()
         if response.error is ErrorCode.NONE and not self._is_checkpointing:
             self._is_checkpointing = True
@@ -237,6 +240,7 @@ class ReplicaManager:
             return refusal
         for _ in self._metadata.updating(request):
             await pause()
+        self._samples.something_happened()
         self.partitions.forget_topics_in_metadata()
         before, now = self._brokers_looked_at, self._metadata.brokers()
         if now != before:
@@ -276,8 +280,9 @@ class ReplicaManager:
     # -- lifecycle ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Starts `check_lag`, every half lag time."""
+        """Starts `check_lag`, every half lag time, and the samples of high watermarks."""
         self._spawn(self._shrink_regularly())
+        self._spawn(self._samples.run())
 
     def begin_stop(self) -> None:
         """This broker is about to hand over its leaderships. It starts no more fetchers, even for a newer LeaderAndIsr (LAI-4)."""

@@ -11,7 +11,7 @@ from controller.partition_status import PartitionStatus
 from controller.reactions import reassignments, topic_deletions
 from controller.reactions.leader_elections import bring_online, elect_after_failure, take_out_of_isr
 from controller.replica_status import ReplicaStatus
-from controller.term import Term
+from controller.term import PARTITIONS_IN_AN_EVENT, Term
 from protocol.types import BrokerInfo, LeaderAndIsr, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ async def on_controlled_shutdown(term: Term, broker: int) -> tuple[list[TopicPar
     async for tp in term.in_slices(followed):
         cluster.move_replica(tp, broker, ReplicaStatus.OFFLINE)
         announcement.stop(broker, tp, delete=False)
-    term.events.write(
-        "controlled_shutdown", broker=broker, moved=len(led) - len(remaining), remaining=[str(tp) for tp in remaining]
-    )
+    named = [str(tp) for tp in remaining[:PARTITIONS_IN_AN_EVENT]]
+    more = len(remaining) - len(named)
+    term.events.write("controlled_shutdown", broker=broker, moved=len(led) - len(remaining), remaining=named, more=more)
     return remaining, announcement

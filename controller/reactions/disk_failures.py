@@ -22,7 +22,7 @@ from controller.announcements import Announcement
 from controller.partition_status import PartitionStatus
 from controller.reactions import reassignments
 from controller.reactions.leader_elections import elect_after_failure, take_out_of_isr
-from controller.term import Term
+from controller.term import PARTITIONS_IN_AN_EVENT, Term
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,9 @@ async def _lead_without(
     cluster = term.cluster
     named = ", ".join(map(str, failed[:PARTITIONS_IN_A_LINE]))
     log.warning("broker %d: %d replicas are offline, %s: %s", broker_id, len(failed), reason, named)
-    term.events.write("replicas_offline", broker=broker_id, reason=reason, partitions=[str(tp) for tp in failed])
+    names = [str(tp) for tp in failed[:PARTITIONS_IN_AN_EVENT]]
+    more = len(failed) - len(names)
+    term.events.write("replicas_offline", broker=broker_id, reason=reason, partitions=names, more=more)
     announcement.metadata(failed)
     with_state = [tp for tp in failed if tp in cluster.leadership]
     led = [tp for tp in with_state if cluster.leadership[tp].leader == broker_id]

@@ -42,7 +42,11 @@ async def take_office(term: Term) -> None:
     topics = await load_topics(term, names)
     cluster.unreadable_topics.update(set(names) - topics.keys())
     to_delete = await topic_deletions.requested(term)
-    for broker in (await store.brokers(watches.brokers)).values():
+    brokers = await store.brokers(watches.brokers)
+    _step(
+        term, 2, "watches set", topics=len(topics), brokers=sorted(brokers), deletions=term.settings.delete_topic_enable
+    )
+    for broker in brokers.values():
         cluster.broker_came(broker)
         term.channels.add(broker)
     async for topic, (topic_id, assignment) in term.in_slices(topics.items(), lambda item: len(item[1][1])):
@@ -57,10 +61,15 @@ async def take_office(term: Term) -> None:
     # 2. Send every live broker the whole cluster before any LeaderAndIsr.
     metadata.full_metadata(cluster.brokers)
     loaded = now()
+    _step(
+        term, 3, "cluster read", topics=len(topics), partitions=len(cluster.leadership), brokers=sorted(cluster.brokers)
+    )
     await term.announce(metadata, is_repeated=True)
     metadata_sent = now()
+    _step(term, 4, "brokers informed", brokers=sorted(cluster.brokers))
     # 3. Start the state machines, and react to what happened while there was no controller.
     cluster.start_state_machines()
+    _step(term, 5, "state machines started", waiting_for_leader=len(cluster.waiting_for_leader()))
     announcement = term.announcement()
     await elect_after_unseen_bounces(term, bounces, announcement)
     await bring_online(term, cluster.waiting_for_leader(), announcement, reason="controller failover")
@@ -78,12 +87,21 @@ async def take_office(term: Term) -> None:
     announcement.metadata(())
     await term.announce(announcement)
     announced_at = now()
+    _step(term, 6, "leaderships sent", brokers=sorted(cluster.brokers))
     # 5. Handle earlier requests and announcements.
     await reassignments.resume(term)
     await reassignments.on_requested(term)
     await on_preferred_election(term, preferred_election)
     await topic_deletions.queue(term, to_delete)
     await topic_deletions.resume(term, cluster.brokers)
+    _step(
+        term,
+        7,
+        "earlier work continued",
+        reassignments=len(cluster.reassigning),
+        preferred_elections=len(preferred_election or ()),
+        deletions=len(cluster.topics_to_delete),
+    )
     await store.delete([*announced, *disk_failures])
     term.events.write(
         "controller_in_office",
@@ -102,6 +120,11 @@ async def take_office(term: Term) -> None:
         len(cluster.topics),
         len(cluster.leadership),
     )
+
+
+def _step(term: Term, step: int, what: str, **fields: object) -> None:
+    """Writes a step of CTL-2 to the event log. Step 1, the new epoch, is the event `controller_elected`."""
+    term.events.write("controller_step", controller_epoch=term.cluster.epoch, step=step, what=what, **fields)
 
 
 async def elect_after_unseen_bounces(term: Term, bounces: Bounces, announcement: Announcement) -> None:

@@ -6,6 +6,9 @@ from controller.reactions import reassignments
 from controller.reactions.leader_elections import take_out_of_isr
 from controller.term import Term
 
+PARTITIONS_IN_AN_EVENT = 20
+"""Partitions that an event names."""
+
 
 async def on_isr_changes(term: Term) -> None:
     """Reads the notifications and the states that they name, sends the states to all brokers, and removes the notifications.
@@ -17,6 +20,8 @@ async def on_isr_changes(term: Term) -> None:
     if not paths:
         return
     changed = term.adopt(await term.store.states([tp for tp in named if tp in cluster.leadership]))
+    first = [str(tp) for tp in changed[:PARTITIONS_IN_AN_EVENT]]
+    term.events.write("isr_changes_announced", partitions=len(changed), first=first)
     announcement = term.announcement()
     announcement.metadata(changed)
     dead = {member for tp in changed for member in cluster.leadership[tp].isr} - cluster.brokers.keys()

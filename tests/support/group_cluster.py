@@ -21,6 +21,7 @@ from broker.groups.group.messages import (
     SyncAnswer,
     SyncRequest,
 )
+from broker.process.event_log import EventLog
 from broker.settings.config import BrokerConfig
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import ControlResponse, PartitionState, UpdateMetadataRequest
@@ -52,7 +53,7 @@ class GroupCluster(Cluster):
         node = await super().start_broker(broker, wipe=wipe)
         config = BrokerConfig(broker_id=broker, **self.settings)
         coordinator = self.coordinators[broker] = GroupCoordinator(
-            config, self.time, self.time, node.metadata, node.manager, node.lease
+            config, self.time, self.time, node.metadata, node.manager, node.lease, EventLog(None, self.time)
         )
         node.metadata.on_deletion(coordinator.topics_deleted)
         coordinator.start()

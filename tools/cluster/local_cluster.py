@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tools.cluster.fault_log import now_ms
 from tools.cluster.java import JavaNotFound, find_java
 from tools.cluster.ports import NoFreePorts, accepts_connections, free_ports, is_free
 from tools.cluster.processes import ClusterError, ServerProcess, stop_all
@@ -38,6 +39,13 @@ READY_POLL_S = 0.03
 ANSWER_TIMEOUT_S = 2.0
 ZOOKEEPER_CONNECT_TIMEOUT_S = 5.0
 NOT_FOR_ALL_BROKERS = ("broker.id", "listeners", "advertised.listeners", "log.dirs")
+FAULTS = {
+    signal.SIGKILL: "broker_killed",
+    signal.SIGTERM: "broker_stopped",
+    signal.SIGSTOP: "broker_paused",
+    signal.SIGCONT: "broker_resumed",
+}
+"""What `faults.jsonl` calls these signals."""
 START_ERROR = "ottla broker: "
 """A broker that cannot start prints one line with this prefix and the reason."""
 UNKNOWN_SETTING = re.compile(r"unknown setting '.*")
@@ -184,6 +192,8 @@ class LocalCluster:
                 process.kill()
         for path in self._made:
             shutil.rmtree(path, ignore_errors=True)
+        if self._made:
+            self._files.faults.path.unlink(missing_ok=True)
         self._made.clear()
         with contextlib.suppress(OSError):
             self.directory.rmdir()
@@ -206,6 +216,7 @@ class LocalCluster:
             self._refuse_if_in_use(brokers)
             try:
                 self._start_zookeeper()
+                self._files.faults.write("cluster_started", brokers=[broker.id for broker in brokers])
                 for broker in brokers:
                     self._spawn(broker)
                 self.wait_ready(timeout)
@@ -244,6 +255,8 @@ class LocalCluster:
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> list[str]:
         """Stops brokers, then ZooKeeper; keeps all data. Returns the names of those that were killed after `timeout` seconds."""
         running = self.running()
+        if running:
+            self._files.faults.write("cluster_stopping")
         brokers = [process for process in running if process is not self.zookeeper]
         # The controller stops last: it moves the leaderships of the others, which need not wait for a new controller.
         controller_id = self.controller_id() if len(brokers) > 1 else -1
@@ -262,10 +275,13 @@ class LocalCluster:
         if pid is not None:
             raise ClusterError(f"broker {broker_id} is already running (pid {pid})")
         self._refuse_taken_ports([broker])
+        self._files.faults.write("broker_started", broker=broker_id)
         self._spawn(broker)
 
     def stop_broker(self, broker_id: int, timeout: float = STOP_TIMEOUT_S) -> None:
         """Sends SIGTERM, so that leaderships move away first; SIGKILL after `timeout` seconds."""
+        if self.pid(broker_id) is not None:
+            self._files.faults.write("broker_stopped", broker=broker_id)
         stop_all([self._process(broker_id)], timeout)
 
     def restart_broker(self, broker_id: int, timeout: float = READY_TIMEOUT_S) -> None:
@@ -276,10 +292,16 @@ class LocalCluster:
 
     def signal(self, broker_id: int, number: signal.Signals) -> None:
         """Sends a signal to a broker. Raises ClusterError if it is not running."""
+        sent_at = now_ms()
         if not self._process(broker_id).send(number):
             raise ClusterError(
                 f"broker {broker_id} is not running: `ottla cluster restart-broker {broker_id}` starts it"
             )
+        kind = FAULTS.get(number)
+        if kind is not None:
+            self._files.faults.write(kind, sent_at, broker=broker_id)
+        else:
+            self._files.faults.write("broker_signalled", sent_at, broker=broker_id, signal=number.name)
 
     def kill(self, broker_id: int) -> None:
         """Sends SIGKILL; returns when the process has ended."""

@@ -2,6 +2,7 @@
 
 DIR/broker-<id>/{server.properties,server.log,pid,data/}
 DIR/zookeeper/{zoo.cfg,server.log,pid,data/}             with the embedded ZooKeeper only
+DIR/faults.jsonl                                         what was done to these processes
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from protocol.numbers import is_plain_number
 from tools.admin.bootstrap import client_endpoints, parse_properties
+from tools.cluster.fault_log import FaultLog
 from tools.cluster.ports import LOCAL_HOST
 from tools.cluster.processes import ClusterError, ServerProcess
 from tools.cluster.zookeeper import EmbeddedZooKeeper
@@ -120,6 +122,7 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self.zookeeper = EmbeddedZooKeeper(self.path / "zookeeper")
+        self.faults = FaultLog(self.path)
 
     def brokers(self) -> list[BrokerDirectory]:
         """The brokers that have a configuration, by id."""
@@ -140,6 +143,7 @@ class RunDirectory:
             shutil.rmtree(broker.path, ignore_errors=True)
         if self.zookeeper.exists():
             shutil.rmtree(self.zookeeper.directory, ignore_errors=True)
+        self.faults.path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.path.rmdir()
 

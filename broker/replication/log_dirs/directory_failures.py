@@ -27,6 +27,9 @@ from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
+PARTITIONS_IN_AN_EVENT = 500
+"""Partitions that an event names."""
+
 
 class DirectoryFailures(DirectoryListener):
     """Storage reports each failure here before it raises the error, so the replica is offline when its caller handles the error.
@@ -68,7 +71,9 @@ class DirectoryFailures(DirectoryListener):
         is_new = self._log_manager.fail_directory(directory)
         gone = [p for p in self._hosted if p.log is not None and p.log.log_dir == directory]
         if is_new:
-            self._events.write("log_dir_failed", directory=directory, partitions=[str(p.tp) for p in gone])
+            named = [str(p.tp) for p in gone[:PARTITIONS_IN_AN_EVENT]]
+            more = len(gone) - len(named)
+            self._events.write("log_dir_failed", directory=directory, partitions=named, more=more)
         for partition in gone:
             self._take_offline(partition)
         if not is_new:

@@ -23,6 +23,7 @@ from protocol.zk.znodes import (
 from tests.support.memory_cluster import MemoryCluster, on_cluster
 
 SUCCESSOR = 2
+STEP_KINDS = ("controller_elected", "controller_step")
 
 
 class Journal:
@@ -231,3 +232,30 @@ async def test_a_bounced_leader_is_not_replaced_by_a_dead_broker(
         session.expire()
     await cluster.settle()
     assert (cluster.state("t").leader, cluster.state("t").isr) == (1, (1,))
+
+
+@on_cluster()
+async def test_each_step_is_in_the_event_log(cluster: MemoryCluster) -> None:
+    """RUN-3, OBS-1: a reader of the timeline can name each step, and finds the requests of steps 4 and 6 beside them."""
+    await took_over(cluster)
+    rows = [(kind, fields) for kind, fields in cluster.events.rows if fields.get("controller_epoch") == 2]
+    told = [fields["step"] if kind == "controller_step" else 1 for kind, fields in rows if kind in STEP_KINDS]
+    assert told == [1, 2, 3, 4, 5, 6, 7]
+    steps = {fields["step"]: fields for kind, fields in rows if kind == "controller_step"}
+    assert steps[3]["brokers"] == [2, 3]
+    assert steps[3]["topics"] == 2
+    assert steps[5]["waiting_for_leader"] == 2, "t-2, whose leader died, and new-0"
+    sent = [fields for kind, fields in rows if kind == "control_request_sent"]
+    answered = [fields for kind, fields in rows if kind == "control_request_answered"]
+    joined = {(fields["broker"], fields["number"]) for fields in sent}
+    assert joined == {(fields["broker"], fields["number"]) for fields in answered}
+    assert {fields["request"] for fields in sent} == {"UpdateMetadata", "LeaderAndIsr"}
+
+
+@on_cluster()
+async def test_each_write_to_zookeeper_is_in_the_event_log(cluster: MemoryCluster) -> None:
+    """INV-9: path, expected version and outcome."""
+    await took_over(cluster)
+    path = PartitionStateZNode.path(TopicPartition("t", 2))
+    writes = [fields for fields in cluster.events.of("zookeeper_write") if ["set", path, 0] in fields["first"]]
+    assert [(fields["operations"], fields["outcome"]) for fields in writes] == [(1, "written")]

@@ -27,7 +27,8 @@ from protocol.rpc.messages import (
 from protocol.topic_ids import topic_id_text
 from protocol.types import TopicPartition
 from protocol.zk.session import ConnectionLoss
-from tests.support.control_plane import STATE, TopicSettings, control_listener, requests
+from tests.support.control_plane import CONTROLLER, STATE, TopicSettings, control_listener, requests
+from tests.support.memory_cluster import Events
 from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node
 
 
@@ -370,3 +371,24 @@ async def test_a_full_request_that_repeats_known_states_changes_nothing(node: No
     assert len((await listener.handle(many(node, 30))).partitions) == 30
     assert await listener.handle(many(node, 30, is_full=True)) == ControlResponse()
     assert len(node.manager.partitions) == 30
+
+
+def test_both_ends_of_a_request_are_joined_by_its_number(node: Node, runner: asyncio.Runner) -> None:
+    """RUN-3: what the event log says of a request that is carried out, and of one that is refused."""
+    events = Events()
+
+    async def send() -> None:
+        listener = control_listener(node, events=events)
+        late, *_ = (dataclasses.replace(request, number=4) for request in requests(node.epoch))
+        for request in (dataclasses.replace(late, number=5), late):
+            await listener.handle(request)
+        await listener.close()
+
+    runner.run(send())
+    about = {"request": "LeaderAndIsr", "controller": CONTROLLER, "controller_epoch": 1}
+    assert events.rows == [
+        ("control_request_received", {**about, "number": 5, "partitions": 1}),
+        ("control_request_done", {**about, "number": 5, "error": "NONE", "refused_partitions": 0}),
+        ("control_request_received", {**about, "number": 4, "partitions": 1}),
+        ("control_request_done", {**about, "number": 4, "error": "STALE_CONTROLLER_EPOCH", "refused_partitions": 0}),
+    ]

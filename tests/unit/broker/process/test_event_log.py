@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.process.event_log import EventLog
+from broker.process.event_log import EventLog, LimitedEvents
 from broker.process.rotated_file import RotatedFile, Rotation
 from tests.support.fake_time import FakeTime
 from tools.cluster.log_parts import LogReader, events_of, lines_of, parts_of
@@ -134,3 +134,16 @@ def test_each_line_is_json_in_ascii(path: Path, value: object) -> None:
 def test_other_users_cannot_read_the_file(path: Path) -> None:
     RotatedFile(path, SMALL).append(b"x\n")
     assert path.stat().st_mode & 0o007 == 0
+
+
+def test_events_that_clients_cause_are_limited_and_counted(path: Path) -> None:
+    time = FakeTime()
+    limited = LimitedEvents(EventLog(path, time), time.monotonic, per_second=3)
+    for second in range(3):
+        for number in range(5 if second else 2):
+            limited.write("joined", number=number)
+        time.now += 1
+    limited.write("joined", number=9)
+    rows = [(row["kind"], row.get("number", row.get("count"))) for row in events_of(path)]
+    second = [("joined", 0), ("joined", 1), ("joined", 2)]
+    assert rows == [*second[:2], *second, ("events_left_out", 2), *second, ("events_left_out", 2), ("joined", 9)]

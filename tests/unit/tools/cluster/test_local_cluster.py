@@ -13,6 +13,7 @@ import pytest
 
 from tools.cluster import local_cluster
 from tools.cluster.local_cluster import ClusterError, LocalCluster
+from tools.cluster.log_parts import events_of
 from tools.cluster.ports import free_ports
 
 REPOSITORY = Path(__file__).resolve().parents[4]
@@ -93,6 +94,14 @@ def test_a_cluster_from_create_to_destroy(cluster: LocalCluster, zookeeper: str)
     cluster.pause(2)
     assert LocalCluster(cluster.directory).stop(TIMEOUT_S) == []
     assert cluster.running() == []
+    faults = [(row["kind"], row.get("broker")) for row in events_of(cluster.directory / "faults.jsonl")]
+    assert faults == [
+        ("cluster_started", None),
+        ("broker_killed", 1),
+        ("broker_started", 1),
+        ("broker_paused", 2),
+        ("cluster_stopping", None),
+    ], "what was refused is not written"
 
 
 def test_files_are_kept_and_only_those_of_the_cluster_are_removed(cluster: LocalCluster, zookeeper: str) -> None:

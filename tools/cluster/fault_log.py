@@ -1,0 +1,40 @@
+"""The event log of a run directory: what was done to the cluster's processes (`DIR/faults.jsonl`, docs/EVENTS.md).
+
+Each line is `{"time_ms": ..., "kind": ..., "broker": ...}`, written with one call, so that several commands can write at the same time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+
+from tools.private_files import open_log
+
+FAULT_LOG_NAME = "faults.jsonl"
+BYTES_MAX = 16 * 1024 * 1024
+"""A file of this size is not added to: some hundred thousand faults."""
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class FaultLog:
+    """Writes the log of one run directory. A failure to write does not stop a fault."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / FAULT_LOG_NAME
+
+    def write(self, kind: str, time_ms: int | None = None, **fields: object) -> None:
+        """Adds an event; `time_ms` is when it happened, in milliseconds since 1970 (None: now)."""
+        row = {"time_ms": now_ms() if time_ms is None else time_ms, "kind": kind, **fields}
+        with contextlib.suppress(OSError):
+            fd = open_log(self.path)
+            try:
+                if os.fstat(fd).st_size < BYTES_MAX:
+                    os.write(fd, json.dumps(row, separators=(",", ":")).encode() + b"\n")
+            finally:
+                os.close(fd)

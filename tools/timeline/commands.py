@@ -1,0 +1,279 @@
+"""`ottla timeline`: the event logs of all brokers, merged and told as a story."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from protocol.plain_text import escaped
+from tools.cluster.local_cluster import DEFAULT_DIRECTORY
+from tools.cluster.processes import ClusterError
+from tools.numbers import IntRange
+from tools.points_in_time import NoTime, parse_duration_ms
+from tools.private_files import write_anew
+from tools.terminal import echo, echo_lines
+from tools.timeline import sources
+from tools.timeline.merging import ClockOffset, Event, clock_offsets, events_of_rows, merged, on_one_clock
+from tools.timeline.page import page_of
+from tools.timeline.story import Filter, Line, Story, last_incident, told
+
+FOLLOW_S = 0.5
+LATE_MS = 400.0
+"""How long `--follow` waits for the events of other brokers, so that lines come in order."""
+AROUND_MS = 2000.0
+"""How much the page shows before and after the story."""
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILES]...")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    help=f"the run directory of a local cluster  [default: {DEFAULT_DIRECTORY}]",
+)
+@click.option(
+    "--compose", "project", metavar="PROJECT", help="a Compose project: its name, or the directory of its file"
+)
+@click.option("--follow", is_flag=True, help="print what happened lately, and then what happens, until Ctrl-C")
+@click.option("--topic", metavar="TOPIC", help="only this topic's partitions, and what is about no topic")
+@click.option(
+    "--broker", "broker_id", type=IntRange(), metavar="ID", help="only what this broker wrote, and faults of it"
+)
+@click.option("--since", metavar="DURATION", help="only the last part, for example 30s or 5m")
+@click.option("--all", "is_all", is_flag=True, help="everything, not only from the last failure on")
+@click.option("--raw", is_flag=True, help="the events themselves, as JSON lines in one order and on one clock")
+@click.option(
+    "--format", "output", type=click.Choice(["text", "json"]), default="text", help="text for people, json for scripts"
+)
+@click.option(
+    "--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="OUT", help="write a page that draws it"
+)
+@click.option(
+    "--errors",
+    "errors_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="errors of clients for the page: JSON lines with time_ms, client, error",
+)
+def timeline(
+    files: Sequence[Path],
+    directory: Path | None,
+    project: str | None,
+    follow: bool,
+    topic: str | None,
+    broker_id: int | None,
+    since: str | None,
+    is_all: bool,
+    raw: bool,
+    output: str,
+    page: Path | None,
+    errors_file: Path | None,
+) -> None:
+    """Tell what happened in a cluster, from the event logs of its brokers.
+
+    Without --since and --all, the story starts with the last failure: a killed, stopped or paused broker, or a lost session.
+    FILES are event logs (broker-1/events.jsonl, ...), for example copied from several machines.
+    """
+    if sum((bool(files), directory is not None, project is not None)) > 1:
+        raise click.UsageError("FILES, --dir and --compose cannot be used together")
+    if is_all and since is not None:
+        raise click.UsageError("--all and --since cannot be used together")
+    if raw and output == "json":
+        raise click.UsageError("--raw prints JSON already: leave out --format json")
+    if follow and page is not None:
+        raise click.UsageError("--follow and --html cannot be used together")
+    if errors_file is not None and page is None:
+        raise click.UsageError("--errors is for --html")
+    since_ms = _duration(since)
+    with errors_in_one_line():
+        if files:
+            found = sources.of_files(files)
+        elif project is not None:
+            found = sources.of_compose(project)
+        else:
+            found = sources.of_directory(directory or DEFAULT_DIRECTORY)
+        try:
+            _tell(found, Filter(topic, broker_id), since_ms, is_all, raw, output, follow, page, errors_file)
+        finally:
+            found.close()
+
+
+def _tell(
+    found: sources.Sources,
+    wanted: Filter,
+    since_ms: int | None,
+    is_all: bool,
+    raw: bool,
+    output: str,
+    follow: bool,
+    page: Path | None,
+    errors_file: Path | None,
+) -> None:
+    logs, offsets = read_all(found)
+    events = merged(logs.values())
+    if not events and not follow:
+        raise ClusterError("the event logs are empty")
+    start, until_ms = (None, None) if is_all or since_ms is not None else incident(events)
+    story = Story(wanted)
+    lines = story.lines(events)
+    if since_ms is not None and events:
+        lines = [line for line in lines if line.at_ms >= events[-1].at_ms - since_ms]
+    shown = (
+        lines
+        if start is None
+        else [line for line in lines if line.at_ms >= start.at_ms and (until_ms is None or line.at_ms < until_ms)]
+    )
+    start_ms = start.at_ms if start is not None else shown[0].at_ms if shown else events[-1].at_ms if events else 0.0
+    if page is not None:
+        errors = sources.read_errors(errors_file) if errors_file is not None else []
+        last = shown[-1].at_ms if shown else start_ms
+        end_ms = last + AROUND_MS if until_ms is None else min(until_ms, last + AROUND_MS)
+        around = [event for event in events if start_ms - AROUND_MS <= event.at_ms <= end_ms]
+        before = [event for event in events if event.at_ms < start_ms - AROUND_MS]
+        try:
+            write_anew(page, page_of(before, around, shown, start_ms, clock_words(found, offsets), errors, wanted))
+        except OSError as problem:
+            raise ClusterError(f"{page} cannot be written: {problem.strerror}") from None
+        echo(f"Wrote {page}.")
+        return
+    if raw:
+        first = shown[0].at_ms if shown else start_ms
+        _print_raw([event for event in events if event.at_ms >= min(first, start_ms)], start_ms, wanted)
+    elif output == "json":
+        echo_lines(json.dumps(line.to_json(start_ms)) for line in shown)
+    else:
+        echo_lines(head(start, start_ms, clock_words(found, offsets), is_all))
+        echo_lines(told(shown, start_ms, terminal_width()))
+    if follow:
+        with contextlib.suppress(KeyboardInterrupt):
+            _follow(found, story, offsets, start_ms, raw, output, wanted)
+
+
+def read_all(found: sources.Sources) -> tuple[dict[int | None, list[Event]], list[ClockOffset]]:
+    """The events of each log, on one clock, and the measured clocks."""
+    own: dict[int, list[Event]] = {}
+    faults: list[Event] = []
+    for source in found.logs:
+        events = events_of_rows(source.read(), source.broker)
+        if source.broker is None:
+            faults = events
+        else:
+            own[source.broker] = events
+    offsets = [] if found.have_one_clock else clock_offsets(own)
+    logs: dict[int | None, list[Event]] = {None: faults}
+    logs |= dict(on_one_clock(own, offsets).items())
+    return logs, offsets
+
+
+def incident(events: Sequence[Event]) -> tuple[Line | None, float | None]:
+    """(the line with which the last failure began, when the cluster was stopped after it); None: there is none."""
+    lines = Story().lines(events)
+    start = last_incident(lines)
+    if start is None:
+        return None, None
+    stops = (line.at_ms for line in lines if line.kind == "cluster_stopping" and line.at_ms > start.at_ms)
+    return start, next(stops, None)
+
+
+def head(start: Line | None, start_ms: float, clocks: str, is_all: bool) -> Iterator[str]:
+    """The lines above the story."""
+    moment = datetime.fromtimestamp(start_ms / 1000, UTC)
+    text = f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03} UTC"
+    if start is not None:
+        yield f"The last failure began at {text}, which is +0.000 s. `ottla timeline --all` tells what was before."
+    else:
+        yield f"+0.000 s is {text}." + ("" if is_all else " No failure was found.")
+    yield clocks
+    yield ""
+
+
+def clock_words(found: sources.Sources, offsets: Sequence[ClockOffset]) -> str:
+    """How the clocks of the brokers were compared."""
+    if found.have_one_clock:
+        return "Clocks: all brokers run on this machine, so their times are of one clock."
+    parts = []
+    for offset in offsets:
+        if offset.is_reference:
+            parts.append(f"broker {offset.broker} is the reference")
+        elif offset.low_ms is None or offset.high_ms is None:
+            parts.append(f"broker {offset.broker} not measured")
+        else:
+            width = (offset.high_ms - offset.low_ms) / 2
+            parts.append(f"broker {offset.broker} {offset.offset_ms:+.1f} ms (±{width:.1f})")
+    return "Clocks, by the control requests between them: " + (", ".join(parts) or "no broker") + "."
+
+
+def _print_raw(events: Sequence[Event], start_ms: float, wanted: Filter) -> None:
+    for event in events:
+        if wanted.broker is not None and event.broker not in (None, wanted.broker):
+            continue
+        if wanted.topic is not None and wanted.topic not in json.dumps(event.row):
+            continue
+        about = {
+            "seconds": round((event.at_ms - start_ms) / 1000, 4),
+            "source": event.broker if event.broker is not None else "faults",
+        }
+        echo(json.dumps({**about, **event.row}))
+
+
+def _follow(
+    found: sources.Sources,
+    story: Story,
+    offsets: Sequence[ClockOffset],
+    start_ms: float,
+    raw: bool,
+    output: str,
+    wanted: Filter,
+) -> None:
+    waiting: dict[int | None, list[Event]] = {source.broker: [] for source in found.logs}
+    while True:
+        time.sleep(FOLLOW_S)
+        new = {source.broker: events_of_rows(source.read(), source.broker) for source in found.logs}
+        for broker, events in new.items():
+            waiting[broker] += events if broker is None else on_one_clock({broker: events}, offsets)[broker]
+        until = max((events[-1].at_ms for events in waiting.values() if events), default=0.0) - (
+            LATE_MS if any(new.values()) else 0.0
+        )
+        ready = {broker: [event for event in events if event.at_ms <= until] for broker, events in waiting.items()}
+        waiting = {broker: events[len(ready[broker]) :] for broker, events in waiting.items()}
+        events = merged(ready.values())
+        if raw:
+            _print_raw(events, start_ms, wanted)
+            continue
+        lines = story.lines(events)
+        echo_lines(
+            (json.dumps(line.to_json(start_ms)) for line in lines)
+            if output == "json"
+            else told(lines, start_ms, terminal_width())
+        )
+
+
+def terminal_width() -> int | None:
+    """None: the output is not a terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _duration(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_duration_ms(text)
+    except NoTime as problem:
+        raise click.BadParameter(str(problem), param_hint="--since") from None
+
+
+@contextlib.contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except ClusterError as problem:
+        raise click.ClickException(escaped(str(problem))) from None

@@ -1,0 +1,662 @@
+"""What each kind of event means, in a sentence, with the rule that it comes from. Pure.
+
+`SENTENCES` has a function for every kind in docs/EVENTS.md. It gets the event and what the story knows so far, and says one thing,
+several, or nothing. Things that one broker does to many partitions are said once: see `Said.key`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from protocol.types import NO_LEADER
+from tools.timeline import words
+from tools.timeline.merging import Event
+
+OPERATOR = "you"
+"""Who does what `faults.jsonl` says: a person, or a program such as `ottla demo`."""
+
+SayWhat = Callable[[Sequence[str], int], str]
+"""(names of all the things that were joined, their number) -> the sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One line of the story. Lines with the same `key`, of one broker and close together, become one, and their `names` are joined.
+
+    `count` is the number of things that are counted and not named.
+    """
+
+    text: SayWhat
+    rule: str
+    key: tuple[object, ...]
+    partitions: tuple[str, ...] = ()
+    brokers: tuple[int, ...] = ()
+    count: int = 0
+    as_controller: bool = False
+    is_trigger: bool = False
+    """A failure may begin here."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What the events told so far: the controller, and (leader, leader epoch, ISR) of each partition."""
+
+    controller: int | None = None
+    elected_ms: float | None = None
+    """When the controller was elected."""
+    led: dict[str, tuple[int, int, tuple[int, ...]]] = field(default_factory=dict)
+    leader_at: dict[tuple[int, str], int] = field(default_factory=dict)
+    """(broker, partition) -> whom that broker takes for the leader."""
+    started_at: dict[tuple[str, int], int] = field(default_factory=dict)
+    """(partition, leader epoch) -> the high watermark with which the leader began."""
+    moved: set[tuple[str, int]] = field(default_factory=set)
+    """(partition, leader epoch) whose high watermark has moved."""
+
+    def led_by(self, broker: int | None) -> list[str]:
+        return sorted(partition for partition, state in self.led.items() if state[0] == broker)
+
+
+Sentence = Callable[[Event, Known], Iterable[Said]]
+
+
+def one(text: str, rule: str, *, partitions: Sequence[str] = (), **more: Any) -> list[Said]:
+    """One line that is not joined with others unless it is the same."""
+    return [Said(lambda names, count: text, rule, (text,), tuple(partitions), **more)]
+
+
+def of_partitions(
+    before: str, rule: str, partitions: Sequence[str], after: str = "", *, more: int = 0, **options: Any
+) -> Said:
+    """`before` + the partitions + `after`. Lines that differ only in their partitions are joined."""
+    return Said(
+        lambda names, count: f"{before} {words.partitions(names, count)}{after}",
+        rule,
+        (before, after),
+        tuple(partitions),
+        count=more,
+        **options,
+    )
+
+
+def _nothing(event: Event, known: Known) -> list[Said]:
+    return []
+
+
+def _ints(value: Any) -> tuple[int, ...]:
+    return tuple(each for each in value if isinstance(each, int)) if isinstance(value, list) else ()
+
+
+def _int(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()
+
+
+# -- what was done to the cluster -------------------------------------------------------------------------------------
+
+
+def _done_to(verb: str, rule: str) -> Sentence:
+    def say(event: Event, known: Known) -> list[Said]:
+        broker = event.row.get("broker")
+        text = f"{verb} broker {broker}"
+        led = known.led_by(broker)
+        is_controller = broker is not None and broker == known.controller
+        roles = ["is the controller"] if is_controller else []
+        roles += [f"leads {words.partitions(led)}"] if led else []
+        if verb in _HARMS and roles:
+            text += f", which {' and '.join(roles)}"
+        used = "FLT-4" if is_controller and rule == "FLT-1" else rule
+        return one(text, used, partitions=led if verb in _HARMS else (), is_trigger=verb in _HARMS)
+
+    return say
+
+
+_KILL, _STOP, _PAUSE = "kill the process of", "ask to stop (SIGTERM)", "pause the process of"
+_HARMS = (_KILL, _STOP, _PAUSE)
+
+
+# -- the controller ---------------------------------------------------------------------------------------------------
+
+
+def _controller_found_dead(event: Event, known: Known) -> list[Said]:
+    broker = event.row.get("broker")
+    return one(
+        f"cannot reach broker {broker}, the controller: its address refuses every connection, so the process is dead. Deletes "
+        f"/controller and broker {broker}'s registration in ZooKeeper, so that a new controller is elected",
+        "CTL-16",
+        is_trigger=True,
+    )
+
+
+def _broker_found_dead(event: Event, known: Known) -> list[Said]:
+    broker = event.row.get("broker")
+    return one(
+        f"cannot reach broker {broker}: its address refuses every connection, so the process is dead. Deletes broker {broker}'s "
+        "registration in ZooKeeper",
+        "CTL-16",
+        as_controller=True,
+        is_trigger=True,
+    )
+
+
+def _controller_known(event: Event, known: Known) -> list[Said]:
+    controller = event.row.get("controller")
+    if controller is None or controller == event.broker:
+        return []  # the event `controller_elected` says more
+    return one(f"learns that broker {controller} is the controller", "CTL-1")
+
+
+def _controller_elected(event: Event, known: Known) -> list[Said]:
+    known.controller, known.elected_ms = event.broker, event.at_ms
+    return one(
+        "is the first to create /controller in ZooKeeper, and so is the controller. Step 1: raises the controller epoch to "
+        f"{event.row.get('controller_epoch')}, in the same write",
+        "CTL-1, CTL-2",
+        as_controller=True,
+    )
+
+
+def _controller_step(event: Event, known: Known) -> list[Said]:
+    row, step = event.row, event.row.get("step")
+    brokers = words.brokers(_ints(row.get("brokers")))
+    partitions, waiting = row.get("partitions", 0), row.get("waiting_for_leader", 0)
+    watched = "brokers, topics, reassignments, elections" + (", deletions" if row.get("deletions") else "")
+    pending = [
+        words.count(row.get("reassignments") or 0, "reassignment"),
+        words.count(row.get("preferred_elections") or 0, "preferred election"),
+        words.count(row.get("deletions") or 0, "deletion"),
+    ]
+    texts = {
+        2: f"sets its watches, so that ZooKeeper reports every change of {watched}; {brokers} are registered",
+        3: f"reads everything from ZooKeeper: {words.count(row.get('topics') or 0, 'topic')}, "
+        f"{words.count(partitions, 'partition')}, {brokers}",
+        4: f"informs {brokers} about the whole cluster (UpdateMetadata)",
+        5: f"starts the state machines of partitions and replicas: {words.count(waiting, 'partition')} "
+        f"{'has' if waiting == 1 else 'have'} no live leader",
+        6: f"sends every leadership to {brokers} (LeaderAndIsr)",
+        7: f"continues what the last controller left: {pending[0]}, {pending[1]}, {pending[2]}",
+    }
+    text = texts.get(step, str(row.get("what"))) if isinstance(step, int) else str(row.get("what"))
+    return one(f"Step {step}: {text}", "CTL-2", as_controller=True)
+
+
+def _controller_in_office(event: Event, known: Known) -> list[Said]:
+    since = "" if known.elected_ms is None else f", {(event.at_ms - known.elected_ms) / 1000:.3f} s after its election"
+    return one(f"is in office{since}", "CTL-2", as_controller=True)
+
+
+def _controller_resigned(event: Event, known: Known) -> list[Said]:
+    if known.controller == event.broker:
+        known.controller = None
+    return one(f"is no longer the controller: {event.row.get('reason')}", "CTL-1, STA-4")
+
+
+def _brokers_changed(event: Event, known: Known) -> list[Said]:
+    gone, came, bounced = (_ints(event.row.get(name)) for name in ("gone", "came", "bounced"))
+    said = []
+    left = [broker for broker in gone if broker not in bounced]
+    new = [broker for broker in came if broker not in bounced]
+    if left:
+        text = f"sees in ZooKeeper that {words.brokers(left)} {'is' if len(left) == 1 else 'are'} gone"
+        said += one(text, "CTL-5", as_controller=True, is_trigger=True)
+    if bounced:
+        text = f"sees that {words.brokers(bounced)} died and came back: the broker epoch is another one"
+        said += one(text, "CTL-5, STA-3", as_controller=True, is_trigger=True)
+    if new:
+        said += one(f"sees in ZooKeeper that {words.brokers(new)} came", "STA-1", as_controller=True)
+    return said
+
+
+RULE_OF_REASON: Mapping[str, str] = MappingProxyType(
+    {
+        "new partition": "CTL-6",
+        "controlled shutdown": "STA-2",
+        "preferred election": "CTL-12",
+        "rebalance": "CTL-12",
+        "reassignment": "CTL-10",
+        "reassignment changed": "CTL-10",
+        "reassigned": "CTL-10",
+        "log directory failure": "LOG-6",
+        "log missing": "FLT-33",
+        "dead member in the ISR": "INV-14",
+        "bounced before this term": "CTL-5, BUG-16",
+    }
+)
+"""The reason of an election -> its rule. Every other reason is CTL-5's."""
+
+
+def _leader_elected(event: Event, known: Known) -> Iterator[Said]:
+    """Rows: [partition, leader, leader epoch, ISR, version of the znode]."""
+    reason = str(event.row.get("reason"))
+    rule = RULE_OF_REASON.get(reason, "CTL-5")
+    for row in event.row.get("partitions") or ():
+        partition, leader, epoch, isr = str(row[0]), row[1], row[2], tuple(row[3])
+        before = known.led.get(partition)
+        known.led[partition] = (leader, epoch, isr)
+        options: dict[str, Any] = {"as_controller": True}
+        if leader == NO_LEADER:
+            after = f": no live replica is in the ISR {words.isr(isr)}. Nobody leads, the ISR stays ({reason})"
+            yield of_partitions("finds no leader for", rule, [partition], after, **options)
+        elif before is not None and before[0] == leader:
+            left = [member for member in before[2] if member not in isr]
+            if left:
+                start = f"removes {words.brokers(left)} from the ISR of"
+                yield of_partitions(
+                    start, rule, [partition], f", led by broker {leader}, in a new leader epoch ({reason})", **options
+                )
+            else:
+                start = f"keeps broker {leader} as leader, in a new leader epoch, of"
+                yield of_partitions(start, rule, [partition], f" ({reason})", **options)
+        else:
+            after = f": the ISR is {words.isr(isr)} ({reason})"
+            yield of_partitions(f"elects broker {leader} as leader of", rule, [partition], after, **options)
+
+
+def _zookeeper_write(event: Event, known: Known) -> list[Said]:
+    first = event.row.get("first") or [["write", "", None]]
+    operation, path = str(first[0][0]), str(first[0][1])
+    number, outcome = event.row.get("operations", len(first)), str(event.row.get("outcome"))
+    if path.endswith("/state"):
+        verb = {"set": "writes", "create": "creates", "delete": "deletes"}.get(operation, operation)
+        what, condition = (
+            f"{verb} the state of",
+            ", each only if nobody else has written it" if operation == "set" else "",
+        )
+        rest = f" in ZooKeeper{condition}: {outcome}"
+    else:
+        what, rest = f"{operation}s", f" in ZooKeeper, the first is {path}: {outcome}"
+    noun = "partition" if path.endswith("/state") else "node"
+    return [
+        Said(
+            lambda names, count: f"{what} {words.count(count, noun)}{rest}",
+            "INV-9",
+            ("zookeeper", what, rest if noun == "partition" else ""),
+            count=number if isinstance(number, int) else len(first),
+            as_controller=True,
+        )
+    ]
+
+
+MEANINGS: Mapping[tuple[str, bool], str] = MappingProxyType(
+    {
+        ("UpdateMetadata", True): "all brokers, topics and leaders, for the answers to clients",
+        ("UpdateMetadata", False): "what changed, for the answers to clients",
+        ("LeaderAndIsr", True): "what to lead and what to follow, all of it",
+        ("LeaderAndIsr", False): "what to lead and what to follow from now on",
+        ("StopReplica", False): "replicas to stop",
+    }
+)
+
+
+def _control_request_sent(event: Event, known: Known) -> list[Said]:
+    row = event.row
+    request, broker = str(row.get("request")), row.get("broker")
+    meaning = MEANINGS.get((request, bool(row.get("is_full"))), "")
+    return [
+        Said(
+            lambda names, count: f"sends {request} to {words.brokers(sorted(names))}: {meaning}",
+            "CTL-13" if request == "UpdateMetadata" else "CTL-15",
+            ("sent", request, meaning),
+            brokers=(broker,) if isinstance(broker, int) else (),
+            as_controller=True,
+        )
+    ]
+
+
+def _control_request_retried(event: Event, known: Known) -> list[Said]:
+    row = event.row
+    text = f"gets no answer from broker {row.get('broker')} to {row.get('request')} and repeats it: {row.get('reason')}"
+    return one(text, "CTL-15", as_controller=True)
+
+
+def _control_request_refused(event: Event, known: Known) -> list[Said]:
+    row = event.row
+    error = row.get("error")
+    refused = row.get("partitions") or []
+    what = str(error) if error != "NONE" else words.partitions([str(one[0]) for one in refused])
+    return one(
+        f"is told by broker {row.get('broker')} that it refuses {row.get('request')}: {what}",
+        "INV-8",
+        as_controller=True,
+    )
+
+
+def _control_request_done(event: Event, known: Known) -> list[Said]:
+    row = event.row
+    if row.get("error") in (None, "NONE"):
+        return []
+    return one(f"refuses {row.get('request')} of controller {row.get('controller')}: {row.get('error')}", "INV-8")
+
+
+# -- what the brokers make of it --------------------------------------------------------------------------------------
+
+
+def _control_refused(event: Event, known: Known) -> list[Said]:
+    row = event.row
+    text = (
+        f"refuses {row.get('request')} of broker {row.get('controller')}: its controller epoch {row.get('controller_epoch')} "
+        f"is older than {row.get('known_epoch')}"
+    )
+    return one(text, "LAI-1")
+
+
+def _controller_epoch_raised(event: Event, known: Known) -> list[Said]:
+    row = event.row
+    if isinstance(row.get("controller"), int):
+        known.controller = row["controller"]
+    text = (
+        f"takes orders of controller epoch {row.get('controller_epoch')} (broker {row.get('controller')}) from now on, "
+        "and of no older one"
+    )
+    return one(text, "LAI-1")
+
+
+RULE_OF_REFUSAL: Mapping[str, str] = MappingProxyType(
+    {
+        "STALE_CONTROLLER_EPOCH": "LAI-2",
+        "FENCED_LEADER_EPOCH": "LAI-6",
+        "UNKNOWN_TOPIC_OR_PARTITION": "LAI-3",
+        "KAFKA_STORAGE_ERROR": "LOG-6",
+        "REPLICA_NOT_AVAILABLE": "FLT-33",
+    }
+)
+
+
+def _refusals(event: Event) -> Iterator[Said]:
+    for row in event.row.get("refused") or ():
+        partition, error, reason = (*map(str, row), "", "")[:3]
+        rule = RULE_OF_REFUSAL.get(error, "LAI-2")
+        yield of_partitions("refuses the order for", rule, [partition], f": {reason or error}")
+
+
+def _leader_and_isr(event: Event, known: Known) -> Iterator[Said]:
+    """Rows: [partition, leader, leader epoch, ISR, log end offset, high watermark]; the last two are missing without a log."""
+    for row in event.row.get("taken") or ():
+        partition, leader, epoch, isr = str(row[0]), row[1], row[2], tuple(row[3])
+        known.led[partition] = (leader, epoch, isr)
+        here = (event.broker or NO_LEADER, partition)
+        before, known.leader_at[here] = known.leader_at.get(here), leader
+        if leader == event.broker:
+            if len(row) > 5:
+                known.started_at[partition, epoch] = row[5]
+            if before == leader:
+                yield of_partitions("continues to lead", "LAI-4", [partition], ", in the new leader epoch")
+            else:
+                after = ": starts the leader epoch at its log end offset, and serves producers from now on"
+                yield of_partitions("becomes the leader of", "LAI-4", [partition], after)
+        elif leader == NO_LEADER:
+            yield of_partitions("waits for a leader of", "LAI-4", [partition])
+        elif before == leader:
+            yield of_partitions(
+                f"continues to follow broker {leader} in", "LAI-4", [partition], ", in the new leader epoch"
+            )
+        else:
+            yield of_partitions(f"becomes a follower of broker {leader} in", "LAI-4", [partition])
+    yield from _refusals(event)
+
+
+def _stop_replica(event: Event, known: Known) -> Iterator[Said]:
+    for row in event.row.get("partitions") or ():
+        verb = "stops and deletes its replica of" if row[2] else "stops its replica of"
+        yield of_partitions(verb, "LAI-6", [str(row[0])])
+    yield from _refusals(event)
+
+
+def _isr_change(event: Event, known: Known) -> list[Said]:
+    row = event.row
+    partition, outcome = str(row.get("partition")), row.get("outcome")
+    isr, before = _ints(row.get("isr")), _ints(row.get("isr_before"))
+    came, left = [m for m in isr if m not in before], [m for m in before if m not in isr]
+    change = f"adds {words.brokers(came)} to" if came else f"removes {words.brokers(left)} from"
+    if outcome == "COMMITTED":
+        leader, epoch, _ = known.led.get(partition, (event.broker or NO_LEADER, 0, ()))
+        known.led[partition] = (leader, epoch, isr)
+        why = "has caught up with its log" if came else "has not caught up for too long"
+        after = f", which {why}: the ISR is {words.isr(isr)}"
+        return [of_partitions(f"{change} the ISR of", "REP-3", [partition], after)]
+    if outcome == "REFUSED":
+        after = ": the follower died or was started again since it fetched"
+        return [of_partitions(f"{_infinitive(change)} the ISR of", "INV-14", [partition], after)]
+    after = ": somebody else has written the state, so it waits for the controller"
+    return [of_partitions(f"{_infinitive(change)} the ISR of", "REP-3, INV-10", [partition], after)]
+
+
+def _infinitive(change: str) -> str:
+    verb, _, rest = change.partition(" ")
+    return f"cannot {verb.removesuffix('s')} {rest}"
+
+
+def _isr_changes_announced(event: Event, known: Known) -> list[Said]:
+    row = event.row
+    first = _texts(row.get("first"))
+    more = max(0, row.get("partitions", 0) - len(first)) if isinstance(row.get("partitions"), int) else 0
+    return [
+        of_partitions(
+            "hears of changed ISRs of", "CTL-13", first, ", and tells all brokers", more=more, as_controller=True
+        )
+    ]
+
+
+def _truncation(event: Event, known: Known) -> list[Said]:
+    row = event.row
+    start, end = row.get("from_offset"), row.get("to_offset")
+    if row.get("fully"):
+        text = f"empties its log of {row.get('partition')} and starts at offset {end}: the leader has nothing earlier"
+    else:
+        text = f"cuts its log of {row.get('partition')} from offset {start} to {end}: the leader does not have these records"
+    return one(text, "REP-6", partitions=[str(row.get("partition"))])
+
+
+def _high_watermarks(event: Event, known: Known) -> list[Said]:
+    """Rows: [partition, leader epoch, high watermark, log end offset]. Only the first move in a leader epoch is told."""
+    moved = []
+    for row in event.row.get("partitions") or ():
+        key = (str(row[0]), row[1])
+        start = known.started_at.get(key)
+        if start is not None and row[2] > start and key not in known.moved:
+            known.moved.add(key)
+            moved.append(key[0])
+    if not moved:
+        return []
+    after = ": the whole ISR has the new records, so acks=all is answered again"
+    return [of_partitions("sees the high watermark move in", "REP-1, REP-4", moved, after)]
+
+
+def _group_state(event: Event, known: Known) -> list[Said]:
+    row = event.row
+    group, generation, cause = row.get("group"), row.get("generation"), row.get("cause")
+    texts = {
+        "PreparingRebalance": f"starts a rebalance of group {group}: {cause}",
+        "CompletingRebalance": f"waits for the assignment of group {group}, generation {generation}: {cause}",
+        "Stable": f"group {group} is stable in generation {generation}: {cause}",
+        "Empty": f"group {group} is empty: {cause}",
+        "Dead": f"group {group} ends: {cause}",
+    }
+    after = str(row.get("after"))
+    return one(texts.get(after, f"group {group} is {after}: {cause}"), "CLI-2")
+
+
+def _groups_loaded(event: Event, known: Known) -> list[Said]:
+    row = event.row
+    number = words.count(row.get("groups") or 0, "group")
+    text = f"coordinates {number} now: it leads {row.get('partition')} and has read their offsets"
+    return one(text, "LAI-5, CLI-2", partitions=[str(row.get("partition"))])
+
+
+def _groups_given_up(event: Event, known: Known) -> list[Said]:
+    row = event.row
+    number = words.count(row.get("groups") or 0, "group")
+    text = f"gives up {number}: it no longer leads {row.get('partition')}"
+    return one(text, "LAI-5, CLI-2", partitions=[str(row.get("partition"))])
+
+
+# -- the others -------------------------------------------------------------------------------------------------------
+
+
+def _sentence(template: str, rule: str, *, as_controller: bool = False, is_trigger: bool = False) -> Sentence:
+    """A line with the event's fields in it. `partition` and `partitions` are also what a filter by topic looks at."""
+
+    def say(event: Event, known: Known) -> list[Said]:
+        row = event.row
+        names = _texts(row.get("partitions")) or ((str(row["partition"]),) if "partition" in row else ())
+        shown = {
+            **{name: ", ".join(map(str, value)) if isinstance(value, list) else value for name, value in row.items()},
+            "of_partitions": words.partitions(names, _int(row.get("more"))) if names else "no partition",
+        }
+        text = template.format_map(_Fields(shown))
+        return one(text, rule, partitions=names, as_controller=as_controller, is_trigger=is_trigger)
+
+    return say
+
+
+class _Fields(dict[str, Any]):
+    """The fields of a row; a missing one is `?`, because the line may be damaged."""
+
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+def _registered(event: Event, known: Known) -> list[Said]:
+    # A life of a broker begins without leaders.
+    known.leader_at = {here: leader for here, leader in known.leader_at.items() if here[0] != event.broker}
+    return one(
+        f"registers in ZooKeeper: this life of it has broker epoch {event.row.get('broker_epoch')}", "STA-1, STA-3"
+    )
+
+
+def _zookeeper_session(event: Event, known: Known) -> list[Said]:
+    state = str(event.row.get("state"))
+    texts = {
+        "connected": ("is connected to ZooKeeper", False),
+        "suspended": ("has lost its connection to ZooKeeper; its session may still live", True),
+        "expired": ("has lost its ZooKeeper session: others may lead its partitions", True),
+        "closed": ("closes its ZooKeeper session", False),
+    }
+    text, is_trigger = texts.get(state, (f"ZooKeeper session: {state}", False))
+    return one(text, "STA-4", is_trigger=is_trigger)
+
+
+SENTENCES: Mapping[str, Sentence] = MappingProxyType(
+    {
+        # faults.jsonl
+        "broker_killed": _done_to(_KILL, "FLT-1"),
+        "broker_stopped": _done_to(_STOP, "FLT-2"),
+        "broker_paused": _done_to(_PAUSE, "FLT-5"),
+        "broker_resumed": _done_to("let the process continue of", "FLT-5"),
+        "broker_started": _done_to("start", "RUN-1"),
+        "broker_signalled": _sentence("send {signal} to broker {broker}", "FAU-1", is_trigger=True),
+        "cluster_started": _sentence("start the cluster, brokers {brokers}", "RUN-1"),
+        "cluster_stopping": _sentence("stop the cluster", "RUN-2"),
+        # a broker's life
+        "logs_opened": _sentence("has opened its logs, in {seconds} s", "LOG-2"),
+        "registered": _registered,
+        "registration_lost": _sentence("has lost its registration: {reason}", "STA-4", is_trigger=True),
+        "zookeeper_session": _zookeeper_session,
+        "step_down": _sentence("stops leading all partitions: {reason}", "STA-4", is_trigger=True),
+        "stood_still": _sentence(
+            "notices that its process stood still for {seconds} s, and acknowledges nothing until its session has proved to live",
+            "FLT-6",
+            is_trigger=True,
+        ),
+        "stopping": _sentence(
+            "stops in order: asks the controller to move its leaderships first", "STA-2", is_trigger=True
+        ),
+        "stopped": _sentence("has stopped", "STA-2"),
+        "broker_config": _sentence("has new settings", "CLI-3"),
+        "loop_held": _sentence("could not serve anybody for {ms} ms, in one turn of its loop", "NET-4"),
+        "server_log_failed": _sentence("cannot write its server log: {reason}", "RUN-3"),
+        "events_dropped": _sentence("could not write {count} events", "RUN-3"),
+        "events_left_out": _sentence("left out {count} events of kind {of}: too many in a second", "RUN-3"),
+        # the controller
+        "controller_found_dead": _controller_found_dead,
+        "controller_known": _controller_known,
+        "controller_elected": _controller_elected,
+        "controller_step": _controller_step,
+        "controller_in_office": _controller_in_office,
+        "controller_resigned": _controller_resigned,
+        "broker_found_dead": _broker_found_dead,
+        "brokers_changed": _brokers_changed,
+        "leader_elected": _leader_elected,
+        "unclean_election": _sentence(
+            "elects broker {leader} as leader of {partition} from outside of the ISR {isr_before}: acknowledged records may be lost",
+            "CTL-5, INV-18",
+            as_controller=True,
+        ),
+        "zookeeper_write": _zookeeper_write,
+        "control_request_sent": _control_request_sent,
+        "control_request_answered": _nothing,
+        "control_request_retried": _control_request_retried,
+        "control_request_refused": _control_request_refused,
+        "controlled_shutdown": _sentence(
+            "moves {moved} leaderships away from broker {broker}, which stops", "STA-2", as_controller=True
+        ),
+        "isr_changes_announced": _isr_changes_announced,
+        "reassignment_step": _sentence("moves {partition}, step {step}: {what}", "CTL-10", as_controller=True),
+        "reassignment_refused": _sentence("refuses to move {partition}: {reason}", "CTL-10", as_controller=True),
+        "reassignments_refused": _sentence("refuses all requested moves: {reason}", "CTL-10", as_controller=True),
+        "topic_deletions_queued": _sentence("queues the deletion of topic {topics}", "CTL-9", as_controller=True),
+        "topic_deletions_begun": _sentence("starts to delete topic {topics}", "CTL-9", as_controller=True),
+        "topic_deletions_refused": _sentence("refuses to delete topic {topics}: {reason}", "CTL-9", as_controller=True),
+        "topics_deleted": _sentence("has deleted topic {topics}", "CTL-9, INV-26", as_controller=True),
+        "topics_gone": _sentence("sees that the node of topic {topics} was removed", "CTL-9", as_controller=True),
+        "replicas_deleted": _sentence(
+            "hears that broker {broker} has deleted {deleted} replicas", "CTL-9", as_controller=True
+        ),
+        "replicas_offline": _sentence(
+            "hears that replicas on broker {broker} are offline ({reason}): {of_partitions}",
+            "LOG-6",
+            as_controller=True,
+        ),
+        "log_dir_event": _sentence(
+            "hears that a disk failed, of broker {brokers}", "LOG-6", as_controller=True, is_trigger=True
+        ),
+        # what brokers make of it
+        "control_request_received": _nothing,
+        "control_request_done": _control_request_done,
+        "control_refused": _control_refused,
+        "controller_epoch_raised": _controller_epoch_raised,
+        "leader_and_isr": _leader_and_isr,
+        "stop_replica": _stop_replica,
+        "log_missing": _sentence("refuses {partition}: it is in the ISR {isr}, but its disk was emptied", "FLT-33"),
+        "other_topics_log": _sentence("finds a log of another topic under the name {partition}", "FLT-36"),
+        "stray_replica": _sentence("finds a replica of {partition} that is not assigned here: {verdict}", "LAI-6"),
+        # replication
+        "isr_change": _isr_change,
+        "high_watermarks": _high_watermarks,
+        "truncation": _truncation,
+        "fetcher_started": _sentence("starts to fetch from broker {leader}", "REP-1"),
+        "fetcher_stopped": _sentence("stops fetching from broker {leader}: it follows it in nothing any more", "LAI-5"),
+        "out_of_range": _sentence(
+            "is at offset {offset} of {partition}, outside of the leader's {leader_start} to {leader_end}", "REP-9"
+        ),
+        # disks
+        "log_dir_failed": _sentence(
+            "loses the log directory {directory}, with {of_partitions}", "LOG-6", is_trigger=True
+        ),
+        "log_uncleanable": _sentence("cannot compact {topic_partition}: {error}", "LOG-4"),
+        "replica_move_begun": _sentence("starts to move {partition} to {target}", "LOG-6"),
+        "replica_move_failed": _sentence("could not move {partition}: {reason}", "LOG-6"),
+        "replica_moved": _sentence("has moved {partition} to {target}", "LOG-6"),
+        # groups
+        "group_state": _group_state,
+        "groups_loaded": _groups_loaded,
+        "groups_given_up": _groups_given_up,
+    }
+)
+
+
+def sentences(event: Event, known: Known) -> list[Said]:
+    """What to say of the event. A kind of another release, and a damaged line, are said as they are."""
+    say = SENTENCES.get(event.kind)
+    try:
+        if say is not None:
+            return list(say(event, known))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        pass
+    fields = ", ".join(f"{name}={value}" for name, value in event.row.items() if name not in ("time_ms", "kind"))
+    return one(f"{event.kind}: {fields}" if fields else event.kind, "")
