@@ -48,6 +48,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
             "tools.replay.commands", "Record, import or make a load, replay it with Spark, and compare the runs."
         ),
         "topic": Subcommand("tools.admin.topic_commands", "Create, list, describe, alter and delete topics."),
+        "verify": Subcommand("tools.verify.commands", "Judge a program of yours while brokers fail."),
     }
 )
 
