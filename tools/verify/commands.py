@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 AFTER_THE_LAST_FAULT_S = 15.0
 WITHOUT_FAULTS_S = 30.0
 COULD_NOT_RUN = 2
+REPLICATION_FACTOR = 3
 
 
 class CouldNotRun(click.ClickException):
@@ -43,6 +44,21 @@ class Setting(click.ParamType):  # type: ignore[type-arg]
         if not equals or not key.strip():
             self.fail(f"{value!r} is not KEY=VALUE", param, ctx)
         return key.strip(), text.strip()
+
+
+class NewTopic(click.ParamType):  # type: ignore[type-arg]
+    """`orders`, `orders:6`, `orders:6:3`. Becomes (name, partitions, replicas or None)."""
+
+    name = "topic"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int, int | None]:
+        name, *numbers = value.split(":")
+        if not name or len(numbers) > 2:
+            self.fail(f"{value!r} is not NAME[:PARTITIONS[:REPLICAS]]", param, ctx)
+        counts = [IntRange(1, 100_000).convert(number, param, ctx) for number in numbers]
+        return name, counts[0] if counts else 1, counts[1] if len(counts) > 1 else None
 
 
 @click.group()
@@ -73,6 +89,13 @@ def verify() -> None:
 )
 @click.option("--brokers", type=IntRange(1, 100), default=3, show_default=True, help="Of a cluster of its own.")
 @click.option("--override", "overrides", type=Setting(), multiple=True, help="KEY=VALUE: of a cluster of its own.")
+@click.option(
+    "--topic",
+    "topics",
+    type=NewTopic(),
+    multiple=True,
+    help="NAME[:PARTITIONS[:REPLICAS]]: created before the program starts, unless it exists.",
+)
 @click.option(
     "--fault",
     "faults",
@@ -128,6 +151,7 @@ def run(
     command_config: Path | None,
     brokers: int,
     overrides: Sequence[tuple[str, str]],
+    topics: Sequence[tuple[str, int, int | None]],
     faults: Sequence[str],
     seconds: float | None,
     grace_s: float,
@@ -172,6 +196,7 @@ def run(
             directory, project, bootstrap_server, fault_command, brokers, dict(overrides), scripted, started
         )
         echo(f"Cluster: {servers}")
+        create_topics(servers, settings, topics)
         asked = Asked(
             command, end_s, scripted, id_of, grace_s, not no_load, settings, frozenset(allowed), frozenset(forbidden)
         )
@@ -226,6 +251,21 @@ def target(
         except FaultError as problem:
             raise click.BadParameter(str(problem), param_hint="--fault") from None
     return bootstrap_server or (cluster.bootstrap_servers if cluster is not None else ""), cluster
+
+
+def create_topics(servers: str, settings: dict[str, str], topics: Sequence[tuple[str, int, int | None]]) -> None:
+    """With min.insync.replicas=2 if there are three replicas or more. Raises AdminError."""
+    from tools.admin.failures import TopicExists
+    from tools.admin.kafka_admin import KafkaAdmin
+
+    for name, partitions, replicas in topics:
+        admin = KafkaAdmin(servers, properties=settings)
+        count = replicas or min(REPLICATION_FACTOR, len(admin.cluster().nodes))
+        configs = {"min.insync.replicas": "2"} if count >= REPLICATION_FACTOR else {}
+        try:
+            admin.create_topic(name, partitions=partitions, replication_factor=count, configs=configs)
+        except TopicExists:
+            echo(f"Topic {name} exists and is used unchanged.")
 
 
 def pass_through(line: bytes) -> None:

@@ -17,6 +17,8 @@ SHOWN_S = 0.1
 """A shorter window is no outage: a busy machine has such windows without any fault."""
 UNRECOVERED_S = 1.0
 """A window that is open at the end and at least this long is a partition that did not recover."""
+IN_FLIGHT_S = 0.2
+"""An outage may begin so long before its fault: with the last answer, or with a record that was in flight."""
 NEXT_S = 1.0
 """So soon after a fault, or after the end of one of its outages, the next outage begins that belongs to it."""
 
@@ -138,12 +140,12 @@ def _reads(tables: Tables) -> Mapping[tuple[str, int, str], list[Wait]]:
 def cost_of(outages: Sequence[Outage], at: float, until: float) -> Cost:
     """Of a fault at `at`, from `outages` in the order of their begin. `until`: the next fault, or the end.
 
-    An outage is the fault's if it lasts at `at`, or begins within NEXT_S after the fault or after the end of another one of its outages.
+    An outage is the fault's if it begins before `until`, and within NEXT_S after the fault or after the end of another one of its outages.
     """
     mine: list[Outage] = []
     covered = at
     for outage in outages:
-        if outage.ended > at and outage.began < until and outage.began <= covered + NEXT_S:
+        if at - IN_FLIGHT_S <= outage.began < until - IN_FLIGHT_S and outage.began <= covered + NEXT_S:
             mine.append(outage)
             covered = max(covered, outage.ended)
     longest: dict[str, Outage] = {}

@@ -32,7 +32,7 @@ from tools.verify.judgement import Place, Tables, judge
 from tools.verify.outages import outages_of
 from tools.verify.program import Program, Reports
 from tools.verify.reading import IdOf, id_finder, lowest_offsets, read_logs, read_positions
-from tools.verify.reports import COMMITTED
+from tools.verify.reports import ACKED, COMMITTED, CONSUMED, Report
 from tools.verify.verdict import HEAL, Client, Fault, Verdict, conclude
 
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +43,8 @@ LOAD_START_TIMEOUT_S = 30.0
 REPLICATION_FACTOR = 3
 MIN_INSYNC_REPLICAS = 2
 HEAL_TIMEOUT_S = 60.0
+SETTLE_TIMEOUT_S = 20.0
+"""How long a program may take until it is served again, after the cluster is healed."""
 ANSWER_TIMEOUT_S = 2.0
 PROGRAM, LOAD = "your program", "ottla's load"
 
@@ -139,12 +141,15 @@ class Run:
         except Interrupted as interrupt:
             interruption_was_handled()
             self._say(f"{interrupt}: the program is stopped, the cluster is healed, and what was done is judged.")
-        end = self._now()
+        stopped = self._now()
         is_done = program is not None and program.exit_code() == 0
         if faults is not None:
-            self._heal(faults, end)
+            self._heal(faults, stopped)
+        if self._healed:
+            self._settle([each for each in (program, own) if each is not None])
+        end = self._now()
         if program is not None:
-            self._end(program, end)
+            self._end(program, stopped)
         own_end = self._now()
         if own is not None:  # it went on until the cluster was healed, and now reads the rest
             own.stop(load.GRACE_S)
@@ -301,6 +306,15 @@ class Run:
                 return
             time.sleep(STEP_S)
 
+    def _settle(self, programs: Sequence[Program]) -> None:
+        """Waits until what was acknowledged or consumed before is so again in every partition: clients need a while to reconnect."""
+        healed = time.monotonic()
+        while time.monotonic() < healed + SETTLE_TIMEOUT_S:
+            running = [program for program in programs if program.exit_code() is None]
+            if all(served_since(program.reports.reports, healed) for program in running):
+                return
+            time.sleep(STEP_S)
+
     def _end(self, program: Program, end: float) -> None:
         code = program.exit_code()
         if code:
@@ -366,3 +380,12 @@ class Run:
 
     def _at(self, done: DoneFault) -> float:
         return (done.at_ns - self._wall_ns) / 1e9 - self._began
+
+
+def served_since(reports: Sequence[Report], at: float) -> bool:
+    """Whether each partition that had an acknowledgement, or was read by a group, has one again since then."""
+    last: dict[tuple[str, str, str, int | None], float] = {}
+    for report in list(reports):
+        if report.event in (ACKED, CONSUMED):
+            last[report.event, report.group, report.topic, report.partition] = report.at
+    return all(served > at for served in last.values())
