@@ -198,7 +198,16 @@ def run(
         echo(f"Cluster: {servers}")
         create_topics(servers, settings, topics)
         asked = Asked(
-            command, end_s, scripted, id_of, grace_s, not no_load, settings, frozenset(allowed), frozenset(forbidden)
+            command=command,
+            seconds=end_s,
+            faults=scripted,
+            id_of=id_of,
+            grace_s=grace_s,
+            has_load=not no_load,
+            client_settings=settings,
+            topics=[name for name, _, _ in topics],
+            allowed=frozenset(allowed),
+            forbidden=frozenset(forbidden),
         )
         verdict = run_verify(asked, servers, cluster, echo, pass_through)
         write(verdict, shlex.join(command), outputs)

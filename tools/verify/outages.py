@@ -19,7 +19,7 @@ UNRECOVERED_S = 1.0
 """A window that is open at the end and at least this long is a partition that did not recover."""
 IN_FLIGHT_S = 0.2
 """An outage may begin so long before its fault: with the last answer, or with a record that was in flight."""
-NEXT_S = 1.0
+NEXT_S = 0.5
 """So soon after a fault, or after the end of one of its outages, the next outage begins that belongs to it."""
 
 
@@ -64,14 +64,14 @@ class Cost:
 
 
 def windows(waits: Iterable[Wait], end: float) -> list[tuple[float, float, bool]]:
-    """(from, to, whether it is open at `end`) of all windows without an answer."""
+    """(from, to, whether it is open) of all windows without an answer. One that no answer ends is open, and lasts until `end`."""
     began, failed, served = 0, 1, 2
     events = []
-    for wait in waits:
-        if wait.since >= end or (wait.until is not None and wait.until < wait.since):
+    for wait in _until_overtaken(waits):
+        if wait.until is not None and wait.until < wait.since:
             continue  # it was served before it was known to wait
         events.append((wait.since, began))
-        if wait.until is not None and wait.until <= end:
+        if wait.until is not None:
             events.append((wait.until, served if wait.is_served else failed))
     found, waiting, since = [], 0, 0.0
     for at, what in sorted(events):
@@ -83,13 +83,27 @@ def windows(waits: Iterable[Wait], end: float) -> list[tuple[float, float, bool]
         if what == served or not waiting:
             found.append((since, at, False))
             since = at
-    if waiting:
+    if waiting and since < end:
         found.append((since, end, True))
     return found
 
 
+def _until_overtaken(waits: Iterable[Wait]) -> list[Wait]:
+    """A record without an answer waits until one that began to wait later is served: then it is lost or skipped, and no longer late."""
+    found = []
+    overtaken: float | None = None
+    for wait in sorted(waits, key=lambda wait: wait.since, reverse=True):
+        if wait.until is None and overtaken is not None:
+            found.append(Wait(wait.since, max(overtaken, wait.since), False))
+            continue
+        found.append(wait)
+        if wait.until is not None and wait.is_served:
+            overtaken = wait.until if overtaken is None else min(overtaken, wait.until)
+    return found
+
+
 def outages_of(tables: Tables, logs: Logs, end: float) -> list[Outage]:
-    """Of at least SHOWN_S, in the order of their begin."""
+    """Of at least SHOWN_S, in the order of their begin. `end`: when the program was asked to stop, or ended."""
     found = [
         Outage(topic, partition, group, began, ended, is_open)
         for (topic, partition, group), waits in {**_writes(tables, logs), **_reads(tables)}.items()

@@ -61,6 +61,8 @@ class Asked:
     has_load: bool
     client_settings: Mapping[str, str] = field(default_factory=dict)
     """librdkafka's, such as `security.protocol`; also for the load."""
+    topics: Sequence[str] = ()
+    """Of which the faults note the leaders, besides those that are reported."""
     allowed: Collection[str] = ()
     forbidden: Collection[str] = ()
 
@@ -118,7 +120,7 @@ class Run:
         """When the program started, or was to start."""
         self._incomplete: list[str] = []
         self._notes: list[str] = []
-        self._topics: list[str] = []
+        self._topics: list[str] = list(asked.topics)
         """Of which the faults note the leaders."""
         self._looked_at = 0
         self._healed: list[Fault] = []
