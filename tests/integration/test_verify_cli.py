@@ -38,6 +38,12 @@ def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
     return new_module_cluster(brokers=3, overrides=SETTINGS)
 
 
+@pytest.fixture(scope="module")
+def quick_cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
+    """With the short time-outs of a local cluster."""
+    return new_module_cluster(brokers=3)
+
+
 @pytest.fixture
 def orders(cluster: LocalCluster) -> KafkaAdmin:
     """An admin client, after the topics of earlier tests are deleted."""
@@ -85,7 +91,7 @@ def faults(*texts: str) -> list[str]:
     return [word for text in texts for word in ("--fault", text)]
 
 
-def test_a_clean_client_has_no_findings(cluster: LocalCluster, orders: KafkaAdmin, tmp_path: Path) -> None:
+def test_a_clean_client_has_no_findings(quick_cluster: LocalCluster, tmp_path: Path) -> None:
     options = faults(
         "kill leader of orders-0 at 3s",
         "restart it at 5s",
@@ -95,7 +101,7 @@ def test_a_clean_client_has_no_findings(cluster: LocalCluster, orders: KafkaAdmi
     )
     page, junit = tmp_path / "report.html", tmp_path / "junit.xml"
     options += ["--topic", "orders:6", "--seconds", "18", "--html", str(page), "--junit", str(junit)]
-    verified = verify(cluster, tmp_path, options, PYTHON)
+    verified = verify(quick_cluster, tmp_path, options, PYTHON)
     assert verified.exit_code == 0, verified.output
     assert verified.failures() == set()
     assert [each["error"] for each in verified.found["faults"]] == [""] * 6
@@ -106,7 +112,7 @@ def test_a_clean_client_has_no_findings(cluster: LocalCluster, orders: KafkaAdmi
         assert client["reports"]["committed"] > 0
     assert "clean: 0 findings" in page.read_text()
     assert 'failures="0"' in junit.read_text()
-    topics = orders.cluster().topics
+    topics = KafkaAdmin(quick_cluster.bootstrap_servers).cluster().topics
     assert not [name for name in topics if name.startswith("ottla-verify-")], "the load's topic is removed"
 
 
@@ -147,11 +153,11 @@ def test_commits_before_processing_are_found(cluster: LocalCluster, orders: Kafk
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("language", ["java", "go", "node"])
-def test_examples_in_other_languages(cluster: LocalCluster, orders: KafkaAdmin, tmp_path: Path, language: str) -> None:
+def test_examples_in_other_languages(new_cluster: ClusterFactory, tmp_path: Path, language: str) -> None:
     program, environment = {"java": java, "go": go, "node": node}[language](tmp_path)
     options = faults("kill leader of orders-0 at 8s", "restart it at 11s", "kill coordinator of billing at 15s")
     options += ["--topic", "orders:6", "--no-load", "--seconds", "18", "--grace", "30"]
-    verified = verify(cluster, tmp_path, options, program, **environment)
+    verified = verify(new_cluster(brokers=3), tmp_path, options, program, **environment)
     assert verified.exit_code == 0, verified.output
     (client,) = verified.found["clients"]
     assert client["reports"]["acked"] > 100
