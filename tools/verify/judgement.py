@@ -60,7 +60,8 @@ class PartitionLog:
 
 Logs = Mapping[Place, PartitionLog]
 Positions = Mapping[tuple[str, str, int], int]
-"""(group, topic, partition) -> the offset that the cluster holds as committed in the end."""
+"""(group, topic, partition) -> the offset that the cluster holds as committed in the end, or NO_POSITION."""
+NO_POSITION = -1
 NO_LOG = PartitionLog(0, 0, {})
 
 
@@ -277,7 +278,7 @@ def _unseen(
 
 def _position(tables: Tables, positions: Positions, key: tuple[str, str, int]) -> int | None:
     """Where a group goes on: by the cluster, else by its last commit, else behind the last record that it consumed."""
-    if key in positions:
+    if positions.get(key, NO_POSITION) != NO_POSITION:
         return positions[key]
     if tables.committed.get(key):
         return tables.committed[key][-1].offset
@@ -317,7 +318,8 @@ def _commits_back(tables: Tables, positions: Positions) -> Iterator[Finding]:
         position = positions.get(key)
         last = reports[-1]
         if position is not None and position < (last.offset or 0):
-            words = f"group {key[0]}: acknowledged, but the cluster holds {position} in the end"
+            held = "no offset" if position == NO_POSITION else position
+            words = f"group {key[0]}: acknowledged, but the cluster holds {held} in the end"
             yield _finding(COMMITS_BACK, last, words)
 
 

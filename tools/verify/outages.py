@@ -23,6 +23,10 @@ NEXT_S = 0.5
 """So soon after a fault, or after the end of one of its outages, the next outage begins that belongs to it."""
 
 
+ANY_PARTITION = -1
+"""Of records without an answer whose partition is not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     """A record that waits from `since` on, in seconds. `until` is None if it still waits; `is_served`: not if it failed."""
@@ -49,7 +53,8 @@ class Outage:
 
     @property
     def name(self) -> str:
-        return f"{self.topic}-{self.partition}" + (f" for {self.group}" if self.group else "")
+        partition = "" if self.partition == ANY_PARTITION else f"-{self.partition}"
+        return f"{self.topic}{partition}" + (f" for {self.group}" if self.group else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,7 @@ def outages_of(tables: Tables, logs: Logs, end: float) -> list[Outage]:
         Outage(topic, partition, group, began, ended, is_open)
         for (topic, partition, group), waits in {**_writes(tables, logs), **_reads(tables)}.items()
         for began, ended, is_open in windows(waits, end)
-        if ended - began >= SHOWN_S
+        if ended - began >= SHOWN_S and (is_open or partition != ANY_PARTITION)
     ]
     return sorted(found, key=lambda outage: (outage.began, outage.topic, outage.partition, outage.group))
 
@@ -126,8 +131,14 @@ def _writes(tables: Tables, logs: Logs) -> Mapping[tuple[str, int, str], list[Wa
         )
         if partition is None:
             partition = where[record][0][0] if record in where else None
-        if partition is not None:
-            waits[topic, partition, ""].append(Wait(first.at, last.at if last else None, acked is not None))
+        wait = Wait(first.at, last.at if last else None, acked is not None)
+        waits[topic, ANY_PARTITION if partition is None else partition, ""].append(wait)
+    for topic in {topic for topic, partition, _ in waits if partition == ANY_PARTITION}:
+        # An answer in any partition serves them: that is all that is known.
+        served = [
+            wait for (of, _, _), some in waits.items() if of == topic for wait in some if wait.is_served and wait.until
+        ]
+        waits[topic, ANY_PARTITION, ""] += served
     previous: dict[tuple[str, int], float] = {}
     for record, report in tables.acked.items():
         if record not in tables.produced:

@@ -11,11 +11,15 @@ from tools.pages.units import NONE, count, moment, seconds
 from tools.verify.judgement import HARMLESS, KINDS, Tables
 from tools.verify.outages import SHOWN_S, Outage
 from tools.verify.text import cost_words, evidence
-from tools.verify.verdict import BIN_S, CLEAN, EXAMPLES, FOUND, Client, FaultResult, Judgement, Verdict, rates
+from tools.verify.verdict import CLEAN, EXAMPLES, FOUND, Client, FaultResult, Judgement, Verdict, rates
 
 SPANS_SHOWN = 30
 """Partitions in the chart of outages: those with the longest."""
 ROW_PX = 22
+POINTS_MAX = 3000
+"""Of a line."""
+OUTAGES_MAX = 2000
+"""In the chart: the longest."""
 
 
 def page_of(verdict: Verdict, command: str) -> str:
@@ -112,16 +116,17 @@ def charts_of(verdict: Verdict) -> Iterator[Chart]:
     """Records per second of each client, and when which partition was out."""
     marks = [Mark(result.fault.at, str(result.fault)) for result in verdict.faults if not result.fault.error]
     for number, client in enumerate(verdict.clients):
-        found = rates(Tables.of(client.reports), verdict.seconds)
+        bin_s = max(SHOWN_S, verdict.seconds / POINTS_MAX)
+        found = rates(Tables.of(client.reports), verdict.seconds, bin_s)
         yield Chart(
             f"rates-{number}",
             "time",
             f"{client.name}: records per second",
             [View("records", "records/s", [Line(name, values) for name, values in found.items()])],
-            x=[at * BIN_S for at in range(len(next(iter(found.values()))))],
+            x=[at * bin_s for at in range(len(next(iter(found.values()))))],
             marks=marks,
             seconds=verdict.seconds,
-            interval=BIN_S,
+            interval=bin_s,
         )
     outages = [outage for client in verdict.clients for outage in client.outages]
     if outages:
@@ -129,12 +134,12 @@ def charts_of(verdict: Verdict) -> Iterator[Chart]:
 
 
 def outage_chart(outages: Sequence[Outage], marks: Sequence[Mark], until: float) -> Chart:
-    worst = sorted(outages, key=lambda outage: -outage.seconds)
+    worst = sorted(outages, key=lambda outage: -outage.seconds)[:OUTAGES_MAX]
     names = list(dict.fromkeys(outage.name for outage in worst))[:SPANS_SHOWN][::-1]  # the first row is at the bottom
     rows = {name: row for row, name in enumerate(names)}
     spans = [
         Span(outage.began, outage.ended, rows[outage.name], seconds(outage.seconds))
-        for outage in outages
+        for outage in worst
         if outage.name in rows
     ]
     return Chart(

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from tools.admin.failures import AdminError
 from tools.admin.kafka_admin import error_text
 from tools.faults.load import READER, watermarks
-from tools.verify.judgement import PartitionLog, Place
+from tools.verify.judgement import NO_POSITION, PartitionLog, Place
 from tools.verify.reports import Report
 
 SLACK_RECORDS = 10_000
@@ -146,7 +146,7 @@ def _read(
 def read_positions(
     settings: Settings, groups: Mapping[str, Sequence[Place]]
 ) -> tuple[dict[tuple[str, str, int], int], list[str]]:
-    """(group, topic, partition) -> the committed offset, for those that have one; and the groups that could not be asked, with why."""
+    """(group, topic, partition) -> the committed offset, or NO_POSITION; and the groups that could not be asked, with why."""
     positions: dict[tuple[str, str, int], int] = {}
     problems = []
     for group, places in sorted(groups.items()):
@@ -168,5 +168,7 @@ def read_positions(
                     time.sleep(RETRY_PAUSE_S)
         finally:
             consumer.close()
-        positions |= {(group, each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+        positions |= {
+            (group, each.topic, each.partition): each.offset if each.offset >= 0 else NO_POSITION for each in found
+        }
     return positions, problems

@@ -94,7 +94,10 @@ def verify(
     Raises AdminError or ClusterError if the program or the load cannot be started, KafkaException if nothing can be read back.
     """
     with ExitStack() as started:
-        return Run(asked, bootstrap_servers, cluster, say, passes, started).verdict()
+        try:
+            return Run(asked, bootstrap_servers, cluster, say, passes, started).verdict()
+        finally:
+            ignore_from_now()
 
 
 class Run:
@@ -128,17 +131,17 @@ class Run:
         self._keeps_topic = False
         self._files = Path(tempfile.mkdtemp(prefix="ottla-verify-reports-"))
         started.callback(shutil.rmtree, self._files, ignore_errors=True)
-        started.callback(ignore_from_now)
 
     def verdict(self) -> Verdict:
         own = self._start_load() if self._asked.has_load else None
         self._began = time.monotonic()
-        program = None
-        if self._asked.command:
-            program = self._start(self._asked.command, self._passes)
-            self._say(f"Started: {shlex.join(self._asked.command)}")
-        faults = self._fault_run()
+        program: Program | None = None
+        faults: FaultRun | None = None
         try:
+            if self._asked.command:
+                program = self._start(self._asked.command, self._passes)
+                self._say(f"Started: {shlex.join(self._asked.command)}")
+            faults = self._fault_run()
             self._wait(program, own, faults)
         except Interrupted as interrupt:
             interruption_was_handled()
@@ -310,10 +313,15 @@ class Run:
 
     def _settle(self, programs: Sequence[Program]) -> None:
         """Waits until what was acknowledged or consumed before is so again in every partition: clients need a while to reconnect."""
-        healed = time.monotonic()
-        while time.monotonic() < healed + SETTLE_TIMEOUT_S:
-            running = [program for program in programs if program.exit_code() is None]
-            if all(served_since(program.reports.reports, healed) for program in running):
+        waiting = {program: served_in(program.reports.reports, 0) for program in programs}
+        looked_at = {program: len(program.reports.reports) for program in programs}
+        deadline = time.monotonic() + SETTLE_TIMEOUT_S
+        while time.monotonic() < deadline:
+            for program in programs:
+                since = looked_at[program]
+                looked_at[program] = len(program.reports.reports)
+                waiting[program] -= served_in(program.reports.reports, since)
+            if not any(waiting[program] for program in programs if program.exit_code() is None):
                 return
             time.sleep(STEP_S)
 
@@ -384,10 +392,10 @@ class Run:
         return (done.at_ns - self._wall_ns) / 1e9 - self._began
 
 
-def served_since(reports: Sequence[Report], at: float) -> bool:
-    """Whether each partition that had an acknowledgement, or was read by a group, has one again since then."""
-    last: dict[tuple[str, str, str, int | None], float] = {}
-    for report in list(reports):
-        if report.event in (ACKED, CONSUMED):
-            last[report.event, report.group, report.topic, report.partition] = report.at
-    return all(served > at for served in last.values())
+def served_in(reports: Sequence[Report], since: int) -> set[tuple[str, str, str, int | None]]:
+    """(event, group, topic, partition) of what was acknowledged and consumed, from that report on."""
+    return {
+        (report.event, report.group, report.topic, report.partition)
+        for report in reports[since:]
+        if report.event in (ACKED, CONSUMED)
+    }

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tools.verify.judgement import HARMLESS, KINDS, LOST, MOVED, UNRECOVERED, Finding, Judged, Tables
-from tools.verify.outages import Cost, Outage, cost_of, is_unrecovered
+from tools.verify.outages import ANY_PARTITION, IN_FLIGHT_S, Cost, Outage, cost_of, is_unrecovered
 from tools.verify.reports import ACKED, COMMITTED, CONSUMED, PRODUCED, Report
 
 CLEAN, FOUND, INCOMPLETE = 0, 1, 2
@@ -18,7 +18,6 @@ HEAL = "heal"
 """The verb of what ottla does at the end: it starts and resumes what is down."""
 EXAMPLES = 20
 """Findings of a kind that are shown."""
-BIN_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +211,8 @@ def _notes(client: Client) -> list[str]:
 def _unrecovered(outage: Outage) -> Finding:
     what = f"group {outage.group} read nothing" if outage.group else "nothing was acknowledged"
     words = f"{what} in the last {outage.seconds:.1f} s, although records waited"
-    return Finding(UNRECOVERED, outage.began, "", outage.topic, outage.partition, None, "", words)
+    partition = None if outage.partition == ANY_PARTITION else outage.partition
+    return Finding(UNRECOVERED, outage.began, "", outage.topic, partition, None, "", words)
 
 
 def _results(
@@ -240,23 +240,27 @@ def _results(
 
 
 def _cause(times: Sequence[float], finding: Finding) -> float | None:
-    """A record is lost by the first fault after its acknowledgement, if there is one. Else the last fault before counts."""
+    """A record is lost by the first fault after its acknowledgement, if there is one. Else the last fault before counts.
+
+    The line of an acknowledgement may be read a moment after the fault that loses the record.
+    """
+    first = bisect_left(times, finding.at - IN_FLIGHT_S)
+    if finding.kind in (LOST, MOVED) and first < len(times):
+        return times[first]
     after = bisect_right(times, finding.at)
-    if finding.kind in (LOST, MOVED) and after < len(times):
-        return times[after]
     return times[after - 1] if after else None
 
 
-def rates(tables: Tables, seconds: float) -> dict[str, list[float]]:
-    """`acknowledged` and `consumed`: records per second in each BIN_S."""
-    count = int(seconds / BIN_S) + 1
+def rates(tables: Tables, seconds: float, bin_s: float) -> dict[str, list[float]]:
+    """`acknowledged` and `consumed`: records per second in each `bin_s` seconds."""
+    count = int(seconds / bin_s) + 1
     found = {"acknowledged": [0.0] * count, "consumed": [0.0] * count}
     for name, reports in (
         ("acknowledged", tables.acked.values()),
         ("consumed", (report for each in tables.consumed.values() for report in each)),
     ):
         for report in reports:
-            at = int(report.at / BIN_S)
+            at = int(report.at / bin_s)
             if at < count:
-                found[name][at] += 1 / BIN_S
+                found[name][at] += 1 / bin_s
     return found
