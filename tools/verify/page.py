@@ -16,6 +16,8 @@ from tools.verify.verdict import CLEAN, EXAMPLES, FOUND, Client, FaultResult, Ju
 SPANS_SHOWN = 30
 """Partitions in the chart of outages: those with the longest."""
 ROW_PX = 22
+PARTITIONS_SHOWN = 4
+"""In a fault's row."""
 POINTS_MAX = 3000
 """Of a line."""
 OUTAGES_MAX = 2000
@@ -74,13 +76,20 @@ def fault_table(faults: Sequence[FaultResult]) -> Markup:
                 seconds(result.cost.writes_s),
                 seconds(result.cost.reads_s),
                 NONE if result.cost.recovered_s is None else seconds(result.cost.recovered_s),
-                ", ".join(f"{outage.name} {seconds(outage.seconds)}" for outage in result.cost.outages),
+                partitions_out(result.cost.outages),
                 ", ".join(f"{count(number)} {kind}" for kind, number in result.findings.items()),
             )
             for result in faults
         ],
         marked=[at for at, result in enumerate(faults) if result.fault.error or result.cost.recovered_s is None],
     )
+
+
+def partitions_out(outages: Sequence[Outage]) -> str:
+    """The first few, with how long."""
+    more = [f"{len(outages) - PARTITIONS_SHOWN} more"] if len(outages) > PARTITIONS_SHOWN else []
+    shown = [f"{outage.name} {seconds(outage.seconds)}" for outage in outages[:PARTITIONS_SHOWN]]
+    return ", ".join(shown + more)
 
 
 def evidence_of(judgement: Judgement) -> Markup:
@@ -138,9 +147,9 @@ def outage_chart(outages: Sequence[Outage], marks: Sequence[Mark], until: float)
     names = list(dict.fromkeys(outage.name for outage in worst))[:SPANS_SHOWN][::-1]  # the first row is at the bottom
     rows = {name: row for row, name in enumerate(names)}
     spans = [
-        Span(outage.began, outage.ended, rows[outage.name], seconds(outage.seconds))
+        Span(max(outage.began, 0.0), outage.ended, rows[outage.name], seconds(outage.seconds))
         for outage in worst
-        if outage.name in rows
+        if outage.name in rows and outage.ended > 0
     ]
     return Chart(
         "outages",

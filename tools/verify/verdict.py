@@ -260,7 +260,7 @@ def rates(tables: Tables, seconds: float, bin_s: float) -> dict[str, list[float]
         ("consumed", (report for each in tables.consumed.values() for report in each)),
     ):
         for report in reports:
-            at = int(report.at / bin_s)
-            if at < count:
+            at = int(report.at // bin_s)
+            if 0 <= at < count:  # the load began before the program
                 found[name][at] += 1 / bin_s
     return found

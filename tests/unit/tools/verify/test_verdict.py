@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -12,7 +13,7 @@ from tools.verify.commands import as_html, as_json, as_junit
 from tools.verify.judgement import KINDS, Judged, Logs, Tables, judge
 from tools.verify.outages import outages_of
 from tools.verify.text import lines_of
-from tools.verify.verdict import Client, Fault, Verdict, conclude
+from tools.verify.verdict import Client, Fault, Verdict, conclude, rates
 
 LOSES = "acked 0 0 a; acked 0 1 b; acked 0 2 c"
 KILL, LATER = Fault("kill", "leader of t-0", 2, 0.5, [("t", 0)]), Fault("kill", "controller", 1, 1.5, [])
@@ -112,3 +113,8 @@ def test_the_files() -> None:
 def test_a_client_without_findings_and_without_faults_has_a_page() -> None:
     verdict = conclude(10, [Client("ottla's load", reports_of("acked 0 0 a"), (), Judged(), ())], (), ())
     assert "clean: 0 findings" in as_html(verdict, "")
+
+
+def test_rates_have_what_was_after_the_start_of_the_program() -> None:
+    reports = [replace(report, at=report.at - 1) for report in reports_of("acked 0 0 a; acked 0 1 b; consumed 0 1 b")]
+    assert rates(Tables.of(reports), 2, 1) == {"acknowledged": [1, 0, 0], "consumed": [0, 1, 0]}
