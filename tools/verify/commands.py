@@ -100,7 +100,7 @@ def verify() -> None:
     "--fault",
     "faults",
     multiple=True,
-    help="Such as 'kill leader of orders-0 at 10s', 'restart it at 20s'; times count from the program's start.",
+    help="Such as 'kill leader of orders-0 at 10s', 'restart it at 20s'; times count from the program's first report.",
 )
 @click.option(
     "--seconds",

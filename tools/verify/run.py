@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,6 +43,8 @@ LOAD_PARTITIONS = 6
 LOAD_START_TIMEOUT_S = 30.0
 REPLICATION_FACTOR = 3
 MIN_INSYNC_REPLICAS = 2
+FIRST_REPORT_TIMEOUT_S = 20.0
+"""If the program has reported nothing until then, the times of the faults count from then."""
 HEAL_TIMEOUT_S = 60.0
 SETTLE_TIMEOUT_S = 20.0
 """How long a program may take until it is served again, after the cluster is healed."""
@@ -51,7 +54,7 @@ PROGRAM, LOAD = "your program", "ottla's load"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a run is to do. `faults`: in the order of their times, in seconds since the start of the program."""
+    """What a run is to do. `faults`: in the order of their times, in seconds since the first report of the program."""
 
     command: Sequence[str]
     seconds: float
@@ -120,11 +123,12 @@ class Run:
         self._started = started
         self._wall_ns = time.time_ns() - time.monotonic_ns()
         self._began = time.monotonic()
-        """When the program started, or was to start."""
+        """When the program made its first report, or started if it makes none."""
         self._incomplete: list[str] = []
         self._notes: list[str] = []
         self._topics: list[str] = list(asked.topics)
         """Of which the faults note the leaders."""
+        self._program: Program | None = None
         self._looked_at = 0
         self._healed: list[Fault] = []
         self._finished: list[FaultRun] = []
@@ -135,17 +139,21 @@ class Run:
     def verdict(self) -> Verdict:
         own = self._start_load() if self._asked.has_load else None
         self._began = time.monotonic()
-        program: Program | None = None
         faults: FaultRun | None = None
         try:
             if self._asked.command:
-                program = self._start(self._asked.command, self._passes)
+                # In a thread: an interrupt does not come between the start of the process and the note that it runs.
+                with ThreadPoolExecutor(1) as worker:
+                    worker.submit(self._start_program).result()
                 self._say(f"Started: {shlex.join(self._asked.command)}")
             faults = self._fault_run()
-            self._wait(program, own, faults)
+            if self._program is not None and faults is not None:
+                self._wait_for_a_report(self._program)
+            self._wait(self._program, own, faults)
         except Interrupted as interrupt:
             interruption_was_handled()
             self._say(f"{interrupt}: the program is stopped, the cluster is healed, and what was done is judged.")
+        program = self._program
         stopped = self._now()
         is_done = program is not None and program.exit_code() == 0
         if faults is not None:
@@ -217,6 +225,10 @@ class Run:
             time.sleep(STEP_S)
         return program
 
+    def _start_program(self) -> None:
+        """Raises ClusterError."""
+        self._program = self._start(self._asked.command, self._passes)
+
     def _start(
         self,
         command: Sequence[str],
@@ -243,6 +255,15 @@ class Run:
         return run
 
     # while it runs
+
+    def _wait_for_a_report(self, program: Program) -> None:
+        """The times of the faults count from it: a JVM may take long to start."""
+        while self._now() < FIRST_REPORT_TIMEOUT_S and program.exit_code() is None:
+            if program.reports.reports:
+                self._began = program.reports.reports[0].at
+                return
+            time.sleep(STEP_S)
+        self._began = time.monotonic()
 
     def _wait(self, program: Program | None, own: Program | None, faults: FaultRun | None) -> None:
         """Until the program ends or the time is over."""
@@ -381,7 +402,7 @@ class Run:
     # time
 
     def _now(self) -> float:
-        """Seconds since the start of the program."""
+        """Seconds since `_began`."""
         return time.monotonic() - self._began
 
     def _now_ns(self) -> int:
