@@ -49,6 +49,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
         ),
         "timeline": Subcommand("tools.timeline.commands", "Tell what happened, from the event logs of all brokers."),
         "topic": Subcommand("tools.admin.topic_commands", "Create, list, describe, alter and delete topics."),
+        "verify": Subcommand("tools.verify.commands", "Judge a program of yours while brokers fail."),
     }
 )
 

@@ -16,6 +16,7 @@ from tests.conftest import ClusterFactory
 from tests.support.invariants import eventually
 from tests.support.small_traces import fetch, produce
 from tests.support.topics import new_topic
+from tools.admin.bootstrap import addresses_of
 from tools.cluster.local_cluster import LocalCluster
 from tools.groups.group_views import GroupView
 from tools.groups.kafka_groups import KafkaGroups
@@ -25,7 +26,7 @@ from tools.replay.load.pace import Pace
 from tools.replay.load.task import COLUMNS, LoadPlan, LoadTask
 from tools.replay.run.groups import groups_of
 from tools.replay.run.plan import OutputDirectory
-from tools.replay.run.stage import GROUP_NAMES, addresses_of
+from tools.replay.run.stage import GROUP_NAMES
 from tools.replay.traces.schema import SCHEMA
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -31,6 +31,17 @@ def find_bootstrap_servers(
     return servers
 
 
+def addresses_of(bootstrap_servers: str) -> tuple[tuple[str, int], ...]:
+    """The addresses of `host:port,host:port`. Raises ValueError for anything else."""
+    found = []
+    for server in bootstrap_servers.split(","):
+        host, colon, port = server.strip().rpartition(":")
+        if not colon or not host or not port.isdecimal():
+            raise ValueError(f"{server.strip()!r} is not host:port")
+        found.append((host.strip("[]"), int(port)))
+    return tuple(found)
+
+
 def run_directory_endpoints(run_directory: Path) -> list[str]:
     """The client endpoints `host:port` of the brokers of a run directory (RUN-1), in the order of broker ids."""
     files = sorted(run_directory.glob("broker-*/server.properties"), key=lambda path: (len(path.parent.name), path))

@@ -27,6 +27,7 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
+from tools.admin.bootstrap import addresses_of
 from tools.bench.commands import Sizes
 from tools.bench.free_target import TOPIC, FreeTarget
 from tools.bench.standalone_spark import StandaloneSpark
@@ -37,7 +38,6 @@ from tools.replay.run.control import ControlServer
 from tools.replay.run.driver import Options, clear_results, new_plan
 from tools.replay.run.plan import OutputDirectory
 from tools.replay.run.spark_process import SparkProcess, SparkSettings
-from tools.replay.run.stage import addresses_of
 from tools.replay.traces.schema import SCHEMA, TraceInfo, TraceWriter
 
 PARTITIONS = 8

@@ -8,7 +8,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from tools.replay.pages.markup import json_for_script
+from tools.pages.markup import json_for_script
 from tools.timeline import words
 from tools.timeline.drawing import Drawing
 from tools.timeline.merging import Event

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
+from tools.pages.checks import Check, junit
+from tools.pages.units import count, digits, milliseconds, percent, quantity, scaled, seconds
 from tools.private_files import write_anew
 from tools.replay.pages import files
 from tools.replay.pages.run_charts import fault_name
-from tools.replay.pages.units import count, digits, milliseconds, percent, quantity, scaled, seconds
 from tools.replay.pages.words import evidence_rows, is_incomplete, longest_outage
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One criterion. `problem`: what is wrong, or None; `skipped`: why it was not checked, or None."""
-
-    name: str
-    problem: str | None = None
-    evidence: Sequence[Mapping[str, Any]] = ()
-    skipped: str | None = None
-
 
 DELIVERY = {
     "lost": "acknowledged records are not in the log",
@@ -97,35 +85,6 @@ def comparison_checks(comparison: Mapping[str, Any]) -> list[Check]:
         )
         for row in comparison["rows"]
     ]
-
-
-def junit(suite: str, checks: Sequence[Check], took_s: float | None = None) -> str:
-    """JUnit XML with one test case for each check."""
-    counts = {
-        "tests": str(len(checks)),
-        "failures": str(sum(check.problem is not None for check in checks)),
-        "skipped": str(sum(check.skipped is not None for check in checks)),
-        "errors": "0",
-    }
-    time = {} if took_s is None else {"time": f"{took_s:.3f}"}
-    top = ElementTree.Element("testsuites")
-    inner = ElementTree.SubElement(top, "testsuite", {"name": _xml(suite), **counts, **time})
-    for check in checks:
-        case = ElementTree.SubElement(inner, "testcase", {"classname": _xml(suite), "name": _xml(check.name)})
-        if check.problem is not None:
-            failure = ElementTree.SubElement(case, "failure", {"message": _xml(check.problem)})
-            failure.text = _xml(
-                "\n".join(", ".join(f"{name} {value}" for name, value in row.items()) for row in check.evidence)
-            )
-        elif check.skipped is not None:
-            ElementTree.SubElement(case, "skipped", {"message": _xml(check.skipped)})
-    ElementTree.indent(top)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(top, encoding="unicode") + "\n"
-
-
-def _xml(text: str) -> str:
-    """Without the characters that XML cannot say."""
-    return re.sub("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
 
 
 def _markdown(value: Any) -> str:

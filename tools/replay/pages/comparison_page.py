@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tools.pages.charts import Chart, Line, View
+from tools.pages.markup import Markup, banner, figure, page, section, table, text
+from tools.pages.units import count, percent, quantity, seconds
 from tools.private_files import write_anew
 from tools.replay.pages import files
-from tools.replay.pages.charts import Chart, Line, View
 from tools.replay.pages.checks import delivery_words, undelivered
-from tools.replay.pages.markup import Markup, banner, figure, page, section, table, text
 from tools.replay.pages.run_charts import column, fault_marks
 from tools.replay.pages.run_page import fault_table, speeds
-from tools.replay.pages.units import count, percent, quantity, seconds
 
 COLOURS = ("blue", "orange")
 WIDTH, EDGE = 240, 8

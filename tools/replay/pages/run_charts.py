@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tools.replay.pages.charts import HEIGHT_PX, Chart, Line, Mark, Span, View
+from tools.pages.charts import HEIGHT_PX, Chart, Line, Mark, Span, View
 
 ENDS = ("start", "restart", "resume")
 LABELLED_FAULTS = 4

@@ -7,12 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Any
 
+from tools.pages.checks import Check
+from tools.pages.markup import Markup, banner, figure, folded, page, section, table, tiles
+from tools.pages.units import NONE, count, digits, milliseconds, moment, scaled, seconds
 from tools.private_files import write_anew
 from tools.replay.pages import files
-from tools.replay.pages.checks import DELIVERY, NOT_READ, Check, run_checks, undelivered
-from tools.replay.pages.markup import Markup, banner, figure, folded, page, section, table, tiles
+from tools.replay.pages.checks import DELIVERY, NOT_READ, run_checks, undelivered
 from tools.replay.pages.run_charts import charts_of, partition_name
-from tools.replay.pages.units import NONE, count, digits, milliseconds, moment, scaled, seconds
 from tools.replay.pages.words import evidence_rows, fault_sentence, is_incomplete, longest_outage
 
 HALF = {"distribution", "lateness", "by_broker", "by_partition", "ramp", "ramp-latency"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tools.replay.pages.units import count, moment, seconds
+from tools.pages.units import count, moment, seconds
 
 DONE = {
     "kill": "was killed",

@@ -15,7 +15,6 @@ from tools.replay.failures import guarded
 from tools.replay.parameters import POSITIVE, TopicFor
 
 if TYPE_CHECKING:
-    from tools.faults.cluster import Cluster
     from tools.replay.run.driver import Options
 
 AS_FAST_AS_POSSIBLE = "max"
@@ -302,6 +301,7 @@ def run(
 
     def work() -> int:
         from tools.faults.script import FaultError, FaultRun, check, parse_all
+        from tools.faults.targets import find_target
         from tools.replay.interrupts import ignore_from_now
         from tools.replay.run.conclusion import conclude
         from tools.replay.run.driver import Replay, say_fault
@@ -314,7 +314,7 @@ def run(
                     "--fault needs the cluster that it hits: --dir for a local one, --compose for one in containers, "
                     "--fault-command for any other"
                 )
-            cluster = cluster_of(directory, project, fault_command, bootstrap_server)
+            cluster = find_target(directory, project, fault_command, bootstrap_server)
             if cluster is not None:
                 check(scripted, cluster)
         except FaultError as problem:
@@ -341,34 +341,6 @@ def run(
         return exit_code(verdict)
 
     guarded(work)
-
-
-def cluster_of(
-    directory: Path | None, project: str | None, fault_command: str | None, bootstrap_server: str | None
-) -> Cluster | None:
-    """The cluster that faults hit; None without an option that names one. Raises ReplayError, ClusterError, UsageError."""
-    if sum(option is not None for option in (directory, project, fault_command)) > 1:
-        raise click.UsageError("--dir, --compose and --fault-command name a cluster each; give one of them")
-    if fault_command is not None:
-        from tools.admin.connection import servers
-        from tools.faults.commanded import CommandedCluster, brokers_of
-        from tools.replay.run.driver import bootstrap_addresses
-
-        return CommandedCluster(fault_command, brokers_of(bootstrap_addresses(servers(bootstrap_server))))
-    if project is not None:
-        from tools.faults.containers import find_cluster
-
-        return find_cluster(project)
-    if directory is None:
-        return None
-    from tools.cluster.local_cluster import LocalCluster
-    from tools.faults.processes import ProcessCluster
-    from tools.replay.run.plan import ReplayError
-
-    local = LocalCluster(directory)
-    if not local.exists():
-        raise ReplayError(f"{directory} has no cluster; see `ottla cluster start`")
-    return ProcessCluster(local)
 
 
 @click.command("report")

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import click
 import pyarrow.compute
 
+from tools.admin.bootstrap import addresses_of
 from tools.admin.failures import AdminError
 from tools.admin.kafka_admin import KafkaAdmin
 from tools.faults.script import FaultRun
@@ -29,7 +30,6 @@ from tools.replay.run.outcome import read_verdict
 from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
 from tools.replay.run.progress import ProgressLine
 from tools.replay.run.spark_process import SparkProcess, SparkSettings
-from tools.replay.run.stage import addresses_of
 from tools.replay.traces.schema import Trace
 
 LEADER_TIMEOUT_S = 30.0

@@ -15,7 +15,7 @@ from pyspark import BarrierTaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from tools.replay.load.cluster_view import Address
+from tools.admin.bootstrap import addresses_of
 from tools.replay.load.pace import Pace
 from tools.replay.load.security import PLAINTEXT, Security
 from tools.replay.load.task import COLUMNS, LoadPlan, LoadTask
@@ -134,17 +134,6 @@ def load_plan(plan: Plan, security: Security) -> LoadPlan:
         group_results=str(output.groups),
         security=security,
     )
-
-
-def addresses_of(bootstrap_servers: str) -> tuple[Address, ...]:
-    """The addresses of `host:port,host:port`. Raises ValueError for anything else."""
-    found = []
-    for server in bootstrap_servers.split(","):
-        host, colon, port = server.strip().rpartition(":")
-        if not colon or not host or not port.isdecimal():
-            raise ValueError(f"{server.strip()!r} is not host:port")
-        found.append((host.strip("[]"), int(port)))
-    return tuple(found)
 
 
 def check_directory(output: OutputDirectory, run: int) -> None:

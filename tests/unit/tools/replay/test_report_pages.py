@@ -12,7 +12,8 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.support import report_data
-from tools.replay.pages import charts, units
+from tools.pages import charts, units
+from tools.pages.markup import LIMIT_BYTES
 from tools.replay.pages.checks import (
     comparison_checks,
     comparison_markdown,
@@ -23,7 +24,6 @@ from tools.replay.pages.checks import (
     write_run_checks,
 )
 from tools.replay.pages.comparison_page import comparison_page, write_comparison_page
-from tools.replay.pages.markup import LIMIT_BYTES
 from tools.replay.pages.run_charts import together
 from tools.replay.pages.run_page import run_page, write_run_page
 from tools.replay.traces.schema import TraceError

@@ -10,7 +10,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from tools.replay.pages.charts import Chart
+from tools.pages.charts import Chart
 
 LIMIT_BYTES = 3_000_000
 """A page stays below this size."""

@@ -1,0 +1,36 @@
+"""What `ottla verify run` refuses before it starts anything, in one line and with exit code 2."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.cli import ottla
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("--no-load", "without a COMMAND, only ottla's load runs"),
+        ("--id name", "'name' is not key, value, header:NAME or value:FIELD"),
+        ("--fault 'drown controller at 3s'", "the actions are kill"),
+        ("--fault 'kill controller at 30s' --seconds 20", "--seconds 20 is over before the fault"),
+        ("--dir nowhere", "nowhere has no cluster"),
+        ("--dir a --compose b", "give one of them"),
+        ("--bootstrap-server localhost:1 --override a=b", "--override is for a cluster of its own"),
+        ("--bootstrap-server localhost:1 --fault 'kill controller at 3s'", "faults need --fault-command"),
+        ("--override unclean", "'unclean' is not KEY=VALUE"),
+        ("--topic a:b", "'b' is not a valid integer"),
+        ("--allow losses", "'losses' is not one of"),
+        ("--json nowhere/verdict.json", "there is no directory nowhere"),
+        ("--command-config nowhere.properties", "nowhere.properties: No such file"),
+        (
+            "--bootstrap-server 127.0.0.1:1 --no-load -- /no/such/program",
+            "/no/such/program cannot be started: No such file",
+        ),
+    ],
+)
+def test_refusals(options: str, reason: str) -> None:
+    done = ottla(f"verify run {options}")
+    assert done.exit_code == 2, done.output
+    assert reason in done.output
+    assert "Traceback" not in done.output

@@ -1,0 +1,70 @@
+"""The report lines: what is read, what passes through, and what is wrong with a broken one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.verify.program import Reports
+from tools.verify.reports import BrokenReport, Report, parse
+
+
+@pytest.mark.parametrize(
+    ("line", "report"),
+    [
+        ("@ottla produced topic=t id=a", Report("produced", "t", id="a")),
+        ("@ottla produced topic=t partition=3 producer=p1 id=a", Report("produced", "t", 3, id="a", producer="p1")),
+        ("@ottla acked topic=t partition=0 offset=17 id=order 17 = x\n", Report("acked", "t", 0, 17, "order 17 = x")),
+        ("@ottla acked topic=t partition=0 offset=-1 id=a", Report("acked", "t", 0, None, "a")),
+        ("@ottla acked partition=0 topic=t id=a\r\n", Report("acked", "t", 0, None, "a")),
+        ("@ottla failed topic=t id=a", Report("failed", "t", id="a")),
+        ("@ottla consumed group=g topic=t partition=1 offset=2 id=ü", Report("consumed", "t", 1, 2, "ü", "g")),
+        ("@ottla committed group=g topic=t partition=1 offset=3", Report("committed", "t", 1, 3, group="g")),
+        ("12:00:01 INFO main @ottla failed topic=t id=a", Report("failed", "t", id="a")),
+    ],
+)
+def test_reports(line: str, report: Report) -> None:
+    assert parse(line) == report
+
+
+@pytest.mark.parametrize("line", ["", "hello", "ottla acked topic=t", "a@ottla.example wrote"])
+def test_other_lines(line: str) -> None:
+    assert parse(line) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("@ottla ack topic=t id=a", "'ack' is no event; the events are produced, acked"),
+        ("@ottla acked topic=t offset=1 id=a", "acked needs partition=..."),
+        ("@ottla acked topic=t partition=0 offset=1", "acked needs id=..."),
+        ("@ottla acked topic=t partition=0 id=", "acked needs id=..."),
+        ("@ottla acked topic=t partition=zero id=a", "partition=zero is not a whole number"),
+        ("@ottla acked topic=t partition=-1 id=a", "partition=-1 is below 0"),
+        ("@ottla consumed group=g topic=t partition=0 offset=-1 id=a", "offset=-1 is below 0"),
+        ("@ottla acked topic=t partition=0 ofset=1 id=a", "acked has no field 'ofset'; its fields are topic"),
+        ("@ottla acked topic=t partition=0 17 id=a", "'17' is not NAME=VALUE"),
+        ("@ottla acked topic=t topic=u partition=0 id=a", "topic is there twice"),
+        ("@ottla committed group=g topic=t partition=0 offset=1 id=a", "committed has no field 'id'"),
+    ],
+)
+def test_broken_reports(line: str, reason: str) -> None:
+    with pytest.raises(BrokenReport) as broken:
+        parse(line)
+    assert str(broken.value).startswith(reason)
+
+
+def test_lines_are_numbered_in_each_stream_and_only_other_lines_of_the_output_pass() -> None:
+    passed: list[bytes] = []
+    reports = Reports(now=lambda: 1.5, passes=passed.append)
+    reports.add(b"starting\n")
+    reports.add(b"@ottla produced topic=t id=a\n")
+    reports.add(b"@ottla failed topic=t id=a\n", "OTTLA_REPORT")
+    reports.add(b"@ottla acked topic=t\n")
+    reports.add(b"what is this\n", "OTTLA_REPORT")
+    reports.add(b"@ottla acked topic=t partition=0 id=order-1")  # of order-12, cut by a crash
+    assert passed == [b"starting\n"]
+    assert [(each.event, each.line, each.order) for each in reports.reports] == [
+        ("produced", "2", 0),
+        ("failed", "OTTLA_REPORT:1", 1),
+    ]
+    assert [line.partition(": ")[0] for line in reports.broken] == ["line 3", "line OTTLA_REPORT:2", "line 4"]

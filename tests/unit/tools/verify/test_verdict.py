@@ -1,0 +1,120 @@
+"""The verdict: exit codes, what is allowed, which fault a finding falls to, and its files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.unit.tools.verify.tables import log_of, reports_of
+from tools.verify.commands import as_html, as_json, as_junit
+from tools.verify.judgement import KINDS, Judged, Logs, Tables, judge
+from tools.verify.outages import outages_of
+from tools.verify.text import lines_of
+from tools.verify.verdict import Client, Fault, Verdict, conclude, rates
+
+LOSES = "acked 0 0 a; acked 0 1 b; acked 0 2 c"
+KILL, LATER = Fault("kill", "leader of t-0", 2, 0.5, [("t", 0)]), Fault("kill", "controller", 1, 1.5, [])
+
+
+def client(text: str, logs: Logs, name: str = "your program", broken: tuple[str, ...] = ()) -> Client:
+    reports = reports_of(text)
+    judged = judge(reports, logs, {}, is_finished=False)
+    return Client(name, reports, broken, judged, outages_of(Tables.of(reports), logs, 10))
+
+
+def verdict_of(text: str, logs: Logs, *faults: Fault, **options: object) -> Verdict:
+    return conclude(10, [client(text, logs)], faults, (), **options)  # type: ignore[arg-type]
+
+
+def test_clean() -> None:
+    verdict = verdict_of("acked 0 0 a; consumed 0 0 a", log_of("a"), KILL)
+    assert verdict.exit_code == 0
+    assert next(lines_of(verdict)) == "PASSED  clean: 0 findings"
+
+
+def test_a_loss_fails_and_falls_to_the_first_fault_after_its_acknowledgement() -> None:
+    verdict = verdict_of(LOSES, log_of("-bc"), KILL, LATER)
+    assert verdict.exit_code == 1
+    assert [dict(result.findings) for result in verdict.faults] == [{"lost": 1}, {}]
+    lines = list(lines_of(verdict))
+    assert lines[0] == "FAILED  1 lost"
+    assert "  t-0@0 id 'a', line 1: there is no record at this offset" in lines
+
+
+def test_other_findings_fall_to_the_last_fault_before() -> None:
+    verdict = verdict_of("acked 0 0 a; acked 0 1 b", log_of("abb"), KILL, LATER)
+    assert [dict(result.findings) for result in verdict.faults] == [{"duplicates": 1}, {}]
+
+
+@pytest.mark.parametrize(
+    ("options", "exit_code"),
+    [
+        ({}, 1),
+        ({"allowed": ["duplicates"]}, 0),
+        ({"allowed": ["lost"]}, 1),
+        ({"allowed": ["duplicates"], "forbidden": ["duplicates"]}, 1),
+    ],
+)
+def test_duplicates_can_be_allowed(options: dict[str, list[str]], exit_code: int) -> None:
+    assert verdict_of("acked 0 0 a", log_of("aa"), **options).exit_code == exit_code
+
+
+def test_what_is_harmless_can_be_forbidden() -> None:
+    text = "acked 0 0 a; consumed 0 0 a; consumed 0 0 a"
+    assert verdict_of(text, log_of("a")).exit_code == 0
+    assert verdict_of(text, log_of("a"), forbidden=["read-again"]).exit_code == 1
+
+
+def test_a_partition_that_does_not_recover() -> None:
+    verdict = verdict_of("acked 0 0 a; produced b", log_of("ab"), KILL)
+    assert verdict.headline == "1 unrecovered"
+    assert verdict.faults[0].cost.recovered_s is None
+
+
+@pytest.mark.parametrize(
+    ("one", "reason"),
+    [
+        (client("acked 0 0 a", log_of("a"), broken=("line 7: no event",)), "1 broken report lines, the first: line 7"),
+        (client("produced a; failed a", log_of("")), "nothing was acknowledged"),
+        (client("acked 0 0 a", log_of("x")), "--id says where"),
+    ],
+)
+def test_what_makes_a_verdict_incomplete(one: Client, reason: str) -> None:
+    verdict = conclude(10, [one], (), ())
+    assert verdict.exit_code == 2
+    assert reason in verdict.incomplete[0]
+
+
+def test_a_finding_outweighs_what_is_incomplete() -> None:
+    assert conclude(10, [client(LOSES, log_of("-bc"))], (), ["interrupted"]).exit_code == 1
+
+
+def test_the_files() -> None:
+    verdict = verdict_of("acked 0 0 <b>; acked 0 1 b; consumed 0 1 b", log_of("-b"), KILL, LATER)
+    found = json.loads(as_json(verdict, "my program"))
+    assert (found["verdict"], found["exit_code"], found["headline"]) == ("found", 1, "1 lost")
+    assert found["findings"][0]["evidence"][0]["id"] == "<b>"
+    assert [fault["findings"] for fault in found["faults"]] == [{"lost": 1}, {}]
+    suite = ElementTree.fromstring(as_junit(verdict, "")).find("testsuite")
+    assert suite is not None
+    failed = [case.get("name") for case in suite if case.find("failure") is not None]
+    assert failed == ["lost"]
+    assert {case.get("name") for case in suite} <= {*KINDS, "complete"}
+    page = as_html(verdict, "my <program>")
+    assert "&lt;program&gt;" in page
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page.split("<script>")[0].split("</style>")[1]
+    assert "1 lost" in page
+
+
+def test_a_client_without_findings_and_without_faults_has_a_page() -> None:
+    verdict = conclude(10, [Client("ottla's load", reports_of("acked 0 0 a"), (), Judged(), ())], (), ())
+    assert "clean: 0 findings" in as_html(verdict, "")
+
+
+def test_rates_have_what_was_after_the_start_of_the_program() -> None:
+    reports = [replace(report, at=report.at - 1) for report in reports_of("acked 0 0 a; acked 0 1 b; consumed 0 1 b")]
+    assert rates(Tables.of(reports), 2, 1) == {"acknowledged": [1, 0, 0], "consumed": [0, 1, 0]}

@@ -1,0 +1,1 @@
+"""Pages and results of checks: one self-contained HTML page with charts, and JUnit XML for CI."""

@@ -1,0 +1,355 @@
+"""`ottla verify run`: the options, and what is printed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from protocol.plain_text import escaped
+from tools.numbers import FloatRange, IntRange
+from tools.terminal import echo
+from tools.verify.judgement import HARMLESS, KINDS
+
+if TYPE_CHECKING:
+    from tools.faults.cluster import Cluster
+    from tools.faults.script import ScriptedFault
+    from tools.verify.verdict import Verdict
+
+AFTER_THE_LAST_FAULT_S = 15.0
+WITHOUT_FAULTS_S = 30.0
+COULD_NOT_RUN = 2
+REPLICATION_FACTOR = 3
+
+
+class CouldNotRun(click.ClickException):
+    """One line; the exit code is that of a usage error."""
+
+    exit_code = COULD_NOT_RUN
+
+
+class Setting(click.ParamType):  # type: ignore[type-arg]
+    """`unclean.leader.election.enable=true`. Becomes (key, value)."""
+
+    name = "key=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        key, equals, text = value.partition("=")
+        if not equals or not key.strip():
+            self.fail(f"{value!r} is not KEY=VALUE", param, ctx)
+        return key.strip(), text.strip()
+
+
+class NewTopic(click.ParamType):  # type: ignore[type-arg]
+    """`orders`, `orders:6`, `orders:6:3`. Becomes (name, partitions, replicas or None)."""
+
+    name = "topic"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int, int | None]:
+        name, *numbers = value.split(":")
+        if not name or len(numbers) > 2:
+            self.fail(f"{value!r} is not NAME[:PARTITIONS[:REPLICAS]]", param, ctx)
+        counts = [IntRange(1, 100_000).convert(number, param, ctx) for number in numbers]
+        return name, counts[0] if counts else 1, counts[1] if len(counts) > 1 else None
+
+
+@click.group()
+def verify() -> None:
+    """Judge a program of yours: what became of its records while brokers failed."""
+
+
+@verify.command("run", context_settings={"ignore_unknown_options": False})
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The run directory of the local cluster that is used. [default: a cluster of its own, removed at the end]",
+)
+@click.option("--compose", "project", metavar="PROJECT", help="The Compose project of the cluster, or its directory.")
+@click.option("--bootstrap-server", metavar="HOST:PORT[,HOST:PORT...]", help="Any other cluster.")
+@click.option(
+    "--fault-command",
+    metavar="PROGRAM",
+    help="Carries faults out in any other cluster: called as PROGRAM ACTION BROKER-ID HOST PORT.",
+)
+@click.option(
+    "--command-config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Properties file with client settings (TLS, SASL), for reading back and for ottla's load.",
+)
+@click.option("--brokers", type=IntRange(1, 100), default=3, show_default=True, help="Of a cluster of its own.")
+@click.option("--override", "overrides", type=Setting(), multiple=True, help="KEY=VALUE: of a cluster of its own.")
+@click.option(
+    "--topic",
+    "topics",
+    type=NewTopic(),
+    multiple=True,
+    help="NAME[:PARTITIONS[:REPLICAS]]: created before the program starts, unless it exists.",
+)
+@click.option(
+    "--fault",
+    "faults",
+    multiple=True,
+    help="Such as 'kill leader of orders-0 at 10s', 'restart it at 20s'; times count from the program's first report.",
+)
+@click.option(
+    "--seconds",
+    type=FloatRange(min=1),
+    help="The program gets SIGTERM after that time. [default: 15 s after the last fault; 30 s without faults]",
+)
+@click.option(
+    "--grace",
+    "grace_s",
+    type=FloatRange(min=0),
+    default=15.0,
+    show_default=True,
+    help="Seconds from SIGTERM to SIGKILL.",
+)
+@click.option(
+    "--id",
+    "id_from",
+    default="key",
+    show_default=True,
+    help="Where records have the id that reports name: key, value, header:NAME, value:FIELD (JSON).",
+)
+@click.option(
+    "--allow",
+    "allowed",
+    type=click.Choice(list(KINDS)),
+    multiple=True,
+    metavar="KIND",
+    help=f"No failure: one of {', '.join(kind for kind in KINDS if kind not in HARMLESS)}.",
+)
+@click.option(
+    "--forbid",
+    "forbidden",
+    type=click.Choice(list(KINDS)),
+    multiple=True,
+    metavar="KIND",
+    help=f"A failure, too: one of {', '.join(kind for kind in KINDS if kind in HARMLESS)}.",
+)
+@click.option("--no-load", is_flag=True, help="Without ottla's own load beside the program.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the verdict as JSON.")
+@click.option("--junit", "junit_file", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML.")
+@click.option("--html", "html_file", type=click.Path(path_type=Path, dir_okay=False), help="Write a page.")
+def run(
+    command: Sequence[str],
+    directory: Path | None,
+    project: str | None,
+    bootstrap_server: str | None,
+    fault_command: str | None,
+    command_config: Path | None,
+    brokers: int,
+    overrides: Sequence[tuple[str, str]],
+    topics: Sequence[tuple[str, int, int | None]],
+    faults: Sequence[str],
+    seconds: float | None,
+    grace_s: float,
+    id_from: str,
+    allowed: Sequence[str],
+    forbidden: Sequence[str],
+    no_load: bool,
+    json_file: Path | None,
+    junit_file: Path | None,
+    html_file: Path | None,
+) -> None:
+    """Start COMMAND with BOOTSTRAP_SERVERS in its environment, cause faults, and judge what it reported.
+
+    It reports by lines on its standard output or in the file $OTTLA_REPORT, such as `@ottla acked topic=orders partition=0 offset=17
+    id=a1`: see docs/VERIFY.md. Beside it runs a load of ottla's own, which judges the cluster.
+
+    \b
+    Exit code 0: nothing was found. 1: something was lost, duplicated, ... 2: usage, or the run says less than it was asked for.
+    Ctrl-C stops the program, heals the cluster, and judges what was done.
+    """
+
+    def work(started: ExitStack) -> int:
+        from tools.admin.client_settings import read_command_config
+        from tools.verify.reading import BadId, id_finder
+        from tools.verify.run import Asked
+        from tools.verify.run import verify as run_verify
+        from tools.verify.text import lines_of
+
+        if no_load and not command:
+            raise click.UsageError("without a COMMAND, only ottla's load runs: --no-load leaves nothing to judge")
+        try:
+            id_of = id_finder(id_from)
+        except BadId as problem:
+            raise click.BadParameter(str(problem), param_hint="--id") from None
+        scripted = scheduled(faults)
+        settings = read_command_config(command_config)
+        end_s = seconds or (scripted[-1].at_s + AFTER_THE_LAST_FAULT_S if scripted else WITHOUT_FAULTS_S)
+        if scripted and scripted[-1].at_s >= end_s:
+            raise click.UsageError(f"--seconds {end_s:g} is over before the fault {str(scripted[-1])!r}")
+        outputs = writable(json_file, junit_file, html_file)
+        servers, cluster = target(
+            directory, project, bootstrap_server, fault_command, brokers, dict(overrides), scripted, started
+        )
+        echo(f"Cluster: {servers}")
+        create_topics(servers, settings, topics)
+        asked = Asked(
+            command=command,
+            seconds=end_s,
+            faults=scripted,
+            id_of=id_of,
+            grace_s=grace_s,
+            has_load=not no_load,
+            client_settings=settings,
+            topics=[name for name, _, _ in topics],
+            allowed=frozenset(allowed),
+            forbidden=frozenset(forbidden),
+        )
+        verdict = run_verify(asked, servers, cluster, echo, pass_through)
+        write(verdict, shlex.join(command), outputs)
+        echo()
+        for line in lines_of(verdict):
+            echo(line)
+        return verdict.exit_code
+
+    guarded(work)
+
+
+def scheduled(faults: Sequence[str]) -> list[ScriptedFault]:
+    """All faults of the run, in the order of their times. Other sources of faults, such as a scenario, join here."""
+    from tools.faults.script import FaultError, parse_all
+
+    try:
+        return parse_all(faults)
+    except FaultError as problem:
+        raise click.BadParameter(str(problem), param_hint="--fault") from None
+
+
+def target(
+    directory: Path | None,
+    project: str | None,
+    bootstrap_server: str | None,
+    fault_command: str | None,
+    brokers: int,
+    overrides: dict[str, str],
+    faults: Sequence[ScriptedFault],
+    started: ExitStack,
+) -> tuple[str, Cluster | None]:
+    """The bootstrap servers, and the cluster that faults hit. Raises ClusterError, UsageError."""
+    from tools.faults.script import FaultError, check
+    from tools.faults.targets import find_target
+    from tools.verify.run import own_cluster
+
+    cluster = find_target(directory, project, fault_command, bootstrap_server)
+    if cluster is None and bootstrap_server is None:
+        echo(f"Starting ZooKeeper and {brokers} brokers ...")
+        cluster = own_cluster(brokers, overrides, started)
+    elif overrides:
+        raise click.UsageError(
+            "--override is for a cluster of its own: without --dir, --compose and --bootstrap-server"
+        )
+    if cluster is None and faults:
+        raise click.UsageError("--bootstrap-server: faults need --fault-command, which says how to harm its brokers")
+    if cluster is not None:
+        try:
+            check(faults, cluster)
+        except FaultError as problem:
+            raise click.BadParameter(str(problem), param_hint="--fault") from None
+    return bootstrap_server or (cluster.bootstrap_servers if cluster is not None else ""), cluster
+
+
+def create_topics(servers: str, settings: dict[str, str], topics: Sequence[tuple[str, int, int | None]]) -> None:
+    """With min.insync.replicas=2 if there are three replicas or more. Raises AdminError."""
+    from tools.admin.failures import TopicExists
+    from tools.admin.kafka_admin import KafkaAdmin
+
+    for name, partitions, replicas in topics:
+        admin = KafkaAdmin(servers, properties=settings)
+        count = replicas or min(REPLICATION_FACTOR, len(admin.cluster().nodes))
+        configs = {"min.insync.replicas": "2"} if count >= REPLICATION_FACTOR else {}
+        try:
+            admin.create_topic(name, partitions=partitions, replication_factor=count, configs=configs)
+        except TopicExists:
+            echo(f"Topic {name} exists and is used unchanged.")
+
+
+def pass_through(line: bytes) -> None:
+    """A line of the program that is no report, as it is."""
+    sys.stdout.buffer.write(line)
+    sys.stdout.flush()
+
+
+Writer = Callable[["Verdict", str], str]
+
+
+def writable(json_file: Path | None, junit_file: Path | None, html_file: Path | None) -> Sequence[tuple[Path, Writer]]:
+    """The files that were asked for. Raises CouldNotRun before the run if one's directory is missing."""
+    files = [
+        (path, writer)
+        for path, writer in ((json_file, as_json), (junit_file, as_junit), (html_file, as_html))
+        if path is not None
+    ]
+    for path, _ in files:
+        if not path.absolute().parent.is_dir():
+            raise CouldNotRun(f"{path}: there is no directory {path.parent}")
+    return files
+
+
+def write(verdict: Verdict, command: str, files: Sequence[tuple[Path, Writer]]) -> None:
+    from tools.private_files import write_anew
+
+    for path, writer in files:
+        write_anew(path, writer(verdict, command))
+
+
+def as_json(verdict: Verdict, command: str) -> str:
+    return json.dumps({"command": command, **verdict.to_json()}, indent=2) + "\n"
+
+
+def as_junit(verdict: Verdict, command: str) -> str:
+    from tools.verify.page import junit_of
+
+    return junit_of(verdict)
+
+
+def as_html(verdict: Verdict, command: str) -> str:
+    from tools.verify.page import page_of
+
+    return page_of(verdict, command)
+
+
+def guarded(work: Callable[[ExitStack], int]) -> None:
+    """Exits with the code of `work`, after everything in the stack was ended; with one line and 2 for an expected error."""
+    from tools.replay.interrupts import Interrupted, ignore_from_now, interruptible
+
+    try:
+        with interruptible(), ExitStack() as started:
+            try:
+                code = explained(work, started)
+            finally:
+                ignore_from_now()
+    except Interrupted as interrupt:
+        echo(f"{interrupt}: everything that was started has been stopped.", err=True)
+        code = interrupt.exit_code
+    sys.exit(code)
+
+
+def explained(work: Callable[[ExitStack], int], started: ExitStack) -> int:
+    """Raises CouldNotRun for an expected error."""
+    try:
+        return work(started)
+    except Exception as problem:
+        from tools.admin.bootstrap import NoBootstrapServer
+        from tools.admin.failures import AdminError
+        from tools.cluster.java import JavaNotFound
+        from tools.cluster.processes import ClusterError
+        from tools.cluster.zookeeper import ZooKeeperError
+
+        expected = (AdminError, ClusterError, JavaNotFound, NoBootstrapServer, OSError, TimeoutError, ZooKeeperError)
+        if isinstance(problem, expected):
+            raise CouldNotRun(escaped(str(problem))) from None
+        raise

@@ -1,0 +1,170 @@
+"""The load that `ottla verify` runs by itself: an idempotent producer and a group of readers that commit what they have read.
+
+    python -m tools.verify.load TOPIC GROUP PARTITIONS
+
+It is a program like that of a user: it reports by the same lines. SIGTERM ends the producing; it exits when the group has read
+everything that was acknowledged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from tools.clients.leave_group import leave_group
+from tools.faults.load import PROMPT
+from tools.verify.reports import MARK
+
+RECORDS_PER_S = 300
+MEMBERS = 3
+COMMIT_INTERVAL_S = 0.2
+FLUSH_S = 60.0
+CATCH_UP_S = 30.0
+GRACE_S = FLUSH_S + CATCH_UP_S + 15
+"""How long it may take to end after SIGTERM."""
+
+PROPERTIES_VARIABLE = "OTTLA_CLIENT_PROPERTIES"
+"""The environment variable with librdkafka's properties, as JSON."""
+
+_output = threading.Lock()
+
+
+def report(event: str, **fields: object) -> None:
+    """`id` must be the last field."""
+    line = f"{MARK}{event} " + " ".join(f"{name}={value}" for name, value in fields.items())
+    with _output:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+class Reader:
+    """A member of the group, in a thread of its own. It commits what it has reported."""
+
+    def __init__(self, settings: dict[str, Any], topic: str, group: str, seen: set[str]) -> None:
+        self._topic, self._group, self._seen = topic, group, seen
+        self._next: dict[int, int] = {}
+        """Partition -> the offset to commit."""
+        self._is_stopped = threading.Event()
+        self._consumer = Consumer(
+            {
+                **settings,
+                "group.id": group,
+                "partition.assignment.strategy": "cooperative-sticky",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "fetch.error.backoff.ms": 50,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._consumer.subscribe([self._topic], on_revoke=self._on_revoke, on_lost=self._on_lost)
+        self._thread.start()
+
+    def ask_to_stop(self) -> None:
+        self._is_stopped.set()
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        committed_at = time.monotonic()
+        while not self._is_stopped.is_set():
+            message = self._consumer.poll(0.05)
+            if message is not None and message.error() is None:
+                id_ = message.value().decode()
+                report(
+                    "consumed",
+                    group=self._group,
+                    topic=self._topic,
+                    partition=message.partition(),
+                    offset=message.offset(),
+                    id=id_,
+                )
+                self._seen.add(id_)
+                self._next[message.partition()] = message.offset() + 1
+            if time.monotonic() - committed_at >= COMMIT_INTERVAL_S:
+                self._commit()
+                committed_at = time.monotonic()
+        self._commit()
+        leave_group(self._consumer)
+
+    def _commit(self) -> None:
+        """Waits for the answer, so that the lines have the order of the commits, also when a partition moves to another member."""
+        if not self._next:
+            return
+        offsets = [TopicPartition(self._topic, partition, offset) for partition, offset in self._next.items()]
+        try:
+            done = self._consumer.commit(offsets=offsets, asynchronous=False)
+        except KafkaException:
+            return  # the next commit, or the partition's next reader, commits them
+        for each in done or ():
+            if each.error is None:
+                report("committed", group=self._group, topic=self._topic, partition=each.partition, offset=each.offset)
+                self._next.pop(each.partition, None)
+
+    def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._commit()
+        self._on_lost(_, partitions)
+
+    def _on_lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            self._next.pop(each.partition, None)
+
+
+def run(bootstrap_servers: str, topic: str, group: str, partitions: int) -> None:
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    given = json.loads(os.environ.get(PROPERTIES_VARIABLE, "{}"))
+    settings = {**PROMPT, **given, "bootstrap.servers": bootstrap_servers, "log_level": 2}
+    acknowledged: set[str] = set()
+    seen: set[str] = set()
+
+    def delivered(error: Any, message: Any) -> None:
+        id_ = message.value().decode()
+        if error is not None:
+            report("failed", topic=topic, id=id_)
+            return
+        offset = -1 if message.offset() is None else message.offset()
+        report("acked", topic=topic, partition=message.partition(), offset=offset, id=id_)
+        acknowledged.add(id_)
+
+    producer = Producer({**settings, "enable.idempotence": True})
+    readers = [Reader(settings, topic, group, seen) for _ in range(MEMBERS)]
+    for reader in readers:
+        reader.start()
+    began, number = time.monotonic(), 0
+    while not stopping.is_set():
+        early_s = number / RECORDS_PER_S - (time.monotonic() - began)
+        if early_s > 0:
+            producer.poll(min(early_s, 0.05))
+            continue
+        partition, id_ = number % partitions, f"load-{number}"
+        report("produced", topic=topic, partition=partition, id=id_)
+        while True:
+            try:
+                producer.produce(topic, id_, id_, partition=partition, on_delivery=delivered)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        number += 1
+        producer.poll(0)
+    producer.flush(FLUSH_S)
+    deadline = time.monotonic() + CATCH_UP_S
+    while not acknowledged <= set(seen) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for reader in readers:
+        reader.ask_to_stop()
+    for reader in readers:
+        reader.join()
+
+
+if __name__ == "__main__":
+    run(os.environ["BOOTSTRAP_SERVERS"], sys.argv[1], sys.argv[2], int(sys.argv[3]))

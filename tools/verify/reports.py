@@ -1,0 +1,101 @@
+"""The report lines of a program: `@ottla acked topic=orders partition=0 offset=17 id=order 1042` (docs/VERIFY.md). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from protocol.numbers import whole_number
+
+MARK = "@ottla "
+PRODUCED, ACKED, FAILED, CONSUMED, COMMITTED = "produced", "acked", "failed", "consumed", "committed"
+FIELDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType(
+    {
+        PRODUCED: (("topic", "id"), ("partition", "producer")),
+        ACKED: (("topic", "partition", "id"), ("offset", "producer")),
+        FAILED: (("topic", "id"), ("partition", "producer")),
+        CONSUMED: (("group", "topic", "partition", "offset", "id"), ()),
+        COMMITTED: (("group", "topic", "partition", "offset"), ()),
+    }
+)
+"""Event -> the fields that it must have, and those that it may have."""
+NUMBERS = {"partition", "offset"}
+NO_OFFSET = -1
+"""What clients say if they do not know the offset of an acknowledged record."""
+
+
+class BrokenReport(ValueError):
+    """A line that is meant as a report and is none; the text says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One line. `at`: when it was read, in seconds since the start of the run. `order` numbers the reports of a program as they came.
+
+    `line`: where it is: `12`, or `OTTLA_REPORT:12` if it is in the file.
+    `offset` is None if it is unknown; for `committed` it is the next offset that the group reads, as in Kafka.
+    """
+
+    event: str
+    topic: str
+    partition: int | None = None
+    offset: int | None = None
+    id: str = ""
+    group: str = ""
+    producer: str = ""
+    line: str = ""
+    order: int = 0
+    at: float = 0.0
+
+
+def parse(text: str, line: str = "", order: int = 0, at: float = 0.0) -> Report | None:
+    """None: the line is no report. What stands before the mark, such as a logger's time, is ignored. Raises BrokenReport."""
+    _, mark, rest = text.partition(MARK)
+    if not mark:
+        return None
+    event, _, rest = rest.strip().partition(" ")
+    if event not in FIELDS:
+        raise BrokenReport(f"{event!r} is no event; the events are {', '.join(FIELDS)}")
+    required, optional = FIELDS[event]
+    values = _values(rest, "id" in required)
+    for name in values:
+        if name not in required and name not in optional:
+            allowed = ", ".join((*required, *optional))
+            raise BrokenReport(f"{event} has no field {name!r}; its fields are {allowed}")
+    missing = [name for name in required if not values.get(name)]
+    if missing:
+        raise BrokenReport(f"{event} needs {missing[0]}=...")
+    numbers = {name: _number(event, name, values.pop(name)) for name in sorted(NUMBERS & values.keys())}
+    return Report(event=event, line=line, order=order, at=at, **numbers, **values)  # type: ignore[arg-type]
+
+
+def _values(rest: str, has_id: bool) -> dict[str, str]:
+    """The fields. `id` is the last one and may have spaces."""
+    id_ = None
+    if has_id:
+        before, mark, id_ = f" {rest}".partition(" id=")
+        rest, id_ = (before, id_.strip()) if mark else (rest, None)
+    values: dict[str, str] = {}
+    for word in rest.split():
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise BrokenReport(f"{word!r} is not NAME=VALUE (only the id, which comes last, may have spaces)")
+        if name in values:
+            raise BrokenReport(f"{name} is there twice")
+        values[name] = value
+    if id_ is not None:
+        values["id"] = id_
+    return values
+
+
+def _number(event: str, name: str, text: str) -> int | None:
+    try:
+        number = whole_number(text)
+    except ValueError:
+        raise BrokenReport(f"{name}={text} is not a whole number") from None
+    if event == ACKED and name == "offset" and number == NO_OFFSET:
+        return None
+    if number < 0:
+        raise BrokenReport(f"{name}={text} is below 0")
+    return number
