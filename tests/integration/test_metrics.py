@@ -161,7 +161,9 @@ def test_a_failover(cluster: LocalCluster, zk: ZooKeeperView, topic: str, killed
     assert_healed(cluster, zk, topic)
 
 
-def test_a_deleted_topic_has_no_series_and_stays_in_the_total(cluster: LocalCluster, topic: str) -> None:
+def test_a_deleted_topic_has_no_series_and_stays_in_the_total(
+    cluster: LocalCluster, admin: AdminClient, topic: str
+) -> None:
     scratch = new_topic(cluster.bootstrap_servers, 1, 3)
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
     producer.produce(scratch, VALUE)
@@ -172,7 +174,7 @@ def test_a_deleted_topic_has_no_series_and_stays_in_the_total(cluster: LocalClus
 
     before = all_records()
     assert total(pages(cluster), IN_TOPIC.format("messagesin"), topic=scratch) == 1
-    AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).delete_topics([scratch])[scratch].result(TIMEOUT_S)
+    admin.delete_topics([scratch])[scratch].result(TIMEOUT_S)
     eventually(lambda: not has_series_of(pages(cluster).values(), scratch), "no series of the deleted topic")
     assert all_records() >= before
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -54,8 +56,12 @@ def text_of(cluster: LocalCluster, broker: int) -> str:
 
 
 def pages(cluster: LocalCluster) -> dict[int, Page]:
-    """The pages of all running brokers, by id."""
-    return {broker: Page(text_of(cluster, broker)) for broker in cluster.broker_ids if cluster.pid(broker) is not None}
+    """The pages of all running brokers, by id. A broker that is just starting has none."""
+    found = {}
+    for broker in cluster.broker_ids:
+        with contextlib.suppress(urllib.error.URLError):  # refused; an answer that is no page is an error
+            found[broker] = Page(text_of(cluster, broker))
+    return found
 
 
 def total(found: Mapping[int, Page], name: str, **labels: str) -> float:

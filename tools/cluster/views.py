@@ -9,7 +9,8 @@ from tools.cluster.tables import aligned
 
 
 def cluster_json(cluster: LocalCluster) -> dict[str, Any]:
-    """`{directory, bootstrap_servers, zookeeper_connect, controller, nodes: [{name, id, address, metrics, pid, state, reason, directory}]}`.
+    """`{directory, bootstrap_servers, zookeeper_connect, controller, nodes}`, with nodes as
+    `[{name, id, address, metrics, pid, state, reason, directory}]`.
 
     `state` is running, paused, stopped, or not ready with a reason; `id` is None for ZooKeeper. `metrics` is `host:port` of
     the metrics page, or None.
