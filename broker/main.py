@@ -263,6 +263,7 @@ class Broker:
                 background.create_task(self._configs.run()),
                 background.create_task(self._follow_descriptor_limit()),
                 background.create_task(give_back_regularly()),
+                background.create_task(self._request_metrics.settle_regularly()),
             ]
             if await unless_stopped(self._join(stop), stop):
                 await stop.wait()

@@ -40,26 +40,26 @@ class RequestHandler:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, request: Request) -> None:
-        header = request.header
-        route = self._routes.get(header.api_key)
+        api_key, version, _, _, _ = request.header
+        route = self._routes.get(api_key)
         if route is None:
-            request.close(f"unknown API key {header.api_key}")
+            request.close(f"unknown API key {api_key}")
             return
         oldest, newest, handler, metrics = route
-        if not oldest <= header.api_version <= newest:
-            if header.api_key == ApiKey.API_VERSIONS:
+        if not oldest <= version <= newest:
+            if api_key == ApiKey.API_VERSIONS:
                 refuse_version(request)
             else:
                 request.close(f"{request}: supported versions are v{oldest} to v{newest}")
             return
-        if len(request.frame) > REQUEST_BYTES_MAX and header.api_key != ApiKey.PRODUCE:
+        if len(request.frame) > REQUEST_BYTES_MAX and api_key != ApiKey.PRODUCE:
             request.close(f"{request} has {len(request.frame)} bytes; the limit is {REQUEST_BYTES_MAX}")
             return
+        timing = None
         if metrics is not None:  # as ApiMetrics.count
-            metrics.requests[header.api_version] += 1
-            metrics.until_timed -= 1
-            if metrics.until_timed <= 0:
-                request.timing = metrics.time(request.received_at)
+            metrics.until_timed = left = metrics.until_timed - 1
+            if left <= 0:
+                request.timing = timing = metrics.time(version, request.received_at)
         try:
             waiting = handler(self._context, request)
         except REFUSALS as error:
@@ -71,8 +71,8 @@ class RequestHandler:
         else:
             if waiting is not None:
                 self._run(request, waiting)
-            if request.timing is not None:
-                request.timing.handled()
+            if timing is not None:
+                timing.handled()
 
     async def close(self) -> None:
         """Cancels the requests whose API is still awaiting something."""

@@ -151,8 +151,8 @@ class Request:
 
     def respond_small(self, body: bytes) -> None:
         """Like `respond`, for one small body: joined with its header, because that is cheaper than another buffer."""
-        header = self.header
-        head = response_header(header.api_key, header.api_version, header.correlation_id)
+        api_key, api_version, correlation_id, _, _ = self.header
+        head = response_header(api_key, api_version, correlation_id)
         if self.timing is not None:
             self._timed()
         self.connection.answer(self.number, ((len(head) + len(body)).to_bytes(4, "big") + head + body,))

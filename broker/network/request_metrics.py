@@ -1,7 +1,7 @@
 """How many requests of each API were served, and how long they took (Kafka's RequestMetrics).
 
-Every request is counted. Of an API with many requests, only about TIMED_PER_S in a second are timed, chosen at random, and each of them
-stands for those since the one before: a request costs the loop a tenth of a microsecond.
+Every request is counted, by one decrement of an integer. Of an API with many requests, only some are timed, chosen at random, and each
+of them stands for those since the one before, also for their version.
 
     received --queue--> taken from the channel --local--> the handler returns --remote--> the answer is handed to the connection
 
@@ -11,6 +11,7 @@ An answer that the handler itself gives has no remote time. Remote time is the t
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from random import random
@@ -19,9 +20,9 @@ from types import MappingProxyType
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.time_histogram import TimeHistogram
 
-TIMED_PER_S = 500
+TIMED_PER_S = 100
+"""An API with more requests in a second has only about this many timed, but on average at least one in EVERY_MAX."""
 EVERY_MAX = 64
-"""At least one in this many requests is timed, on average."""
 PARTS = ("requestqueuetimems", "localtimems", "remotetimems", "totaltimems")
 
 FETCH = "Fetch"
@@ -58,13 +59,18 @@ class Timing:
 
 
 class ApiMetrics:
-    """One API. `requests` has the number of requests by version; whoever counts one decrements `until_timed`, and calls `time` at 0."""
+    """One API. Whoever handles a request decrements `until_timed`, and calls `time` if it is 0 then.
+
+    `requests`: the number of requests by version, as of the last request that was timed or the last call of `settle`.
+    """
 
     __slots__ = (
+        "_chosen",
+        "_count_before",
         "_every",
-        "_period_began",
-        "_requests_before",
-        "_timed_at",
+        "_timed_in_period",
+        "_untimed",
+        "_version",
         "local",
         "monotonic",
         "queue",
@@ -82,34 +88,48 @@ class ApiMetrics:
         self.local = TimeHistogram()
         self.remote = TimeHistogram()
         self.total = TimeHistogram()
+        self._chosen = 1
+        """The value that `until_timed` had when it was set."""
+        self._untimed = 0
+        """Requests that are in `requests` since the last one that was timed."""
+        self._version = 0
         self._every = 1
-        self._period_began = monotonic()
-        self._requests_before = 0
-        self._timed_at = 0
+        self._timed_in_period = 0
+        self._count_before = 0
 
     def count(self, version: int, received: float) -> Timing | None:
         """Counts a request. The RequestHandler does the same inline, because it does it for every request."""
-        self.requests[version] += 1
         self.until_timed -= 1
-        return self.time(received) if self.until_timed <= 0 else None
+        return self.time(version, received) if self.until_timed <= 0 else None
 
-    def time(self, received: float) -> Timing:
+    def time(self, version: int, received: float) -> Timing:
         """Times the request that was counted last, and chooses the next one."""
-        now = self.monotonic()
+        weight = self._untimed + self._chosen
+        self.requests[version] += self._chosen
+        self._untimed, self._version = 0, version
+        self._timed_in_period += 1
+        if self._timed_in_period > 2 * TIMED_PER_S:  # the requests have become many more
+            self._every, self._timed_in_period = min(2 * self._every, EVERY_MAX), 0
+        self._choose()
+        return Timing(self, received, self.monotonic(), weight)
+
+    def settle(self) -> None:
+        """To be called every second: brings `requests` up to date, and adapts the share of the requests that are timed."""
+        pending = self._chosen - self.until_timed
+        self.requests[self._version] += pending
+        self._untimed += pending
         count = sum(self.requests)
-        weight, self._timed_at = count - self._timed_at, count
-        elapsed_s = now - self._period_began
-        if elapsed_s >= 1:
-            rate = (count - self._requests_before) / elapsed_s
-            self._every = max(1, min(int(rate / TIMED_PER_S), EVERY_MAX))
-            self._period_began, self._requests_before = now, count
-        every = self._every
-        self.until_timed = 1 if every == 1 else 1 + int(random() * (2 * every - 1))
-        return Timing(self, received, now, weight)
+        self._every = max(1, min((count - self._count_before) // TIMED_PER_S, EVERY_MAX))
+        self._count_before, self._timed_in_period = count, 0
+        self._choose()
 
     def parts(self) -> tuple[TimeHistogram, ...]:
         """In the order of PARTS."""
         return self.queue, self.local, self.remote, self.total
+
+    def _choose(self) -> None:
+        every = self._every
+        self.until_timed = self._chosen = 1 if every == 1 else 1 + int(random() * (2 * every - 1))
 
 
 class RequestMetrics:
@@ -123,6 +143,16 @@ class RequestMetrics:
             {key: ApiMetrics(versions.max, monotonic) for key, versions in SUPPORTED.items() if key != ApiKey.FETCH}
         )
         """All APIs but Fetch."""
+
+    async def settle_regularly(self) -> None:
+        """Runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(1)
+            self.settle()
+
+    def settle(self) -> None:
+        for api in (self.fetch_consumer, self.fetch_follower, *self.by_key.values()):
+            api.settle()
 
 
 def kafka_name(key: ApiKey) -> str:

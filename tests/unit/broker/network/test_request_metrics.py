@@ -17,25 +17,44 @@ class Clock:
         return self.now
 
 
-@given(st.sampled_from([10, 400, 5_000, 20_000]), st.integers(1, 4))
+@given(st.sampled_from([10, 100, 400, 5_000, 20_000]), st.integers(1, 4))
 def test_a_sample_stands_for_all_requests(rate: int, seconds: int) -> None:
     clock = Clock()
     metrics = ApiMetrics(3, clock)
-    count, timed = rate * seconds, 0
-    for number in range(count):
+    timed = 0
+    for number in range(rate * seconds):
         clock.now = 100 + number / rate
-        timing = metrics.count(number % 4, clock.now)
+        timing = metrics.count(2, clock.now)
         if timing is not None:
             timed += 1
             clock.now += 0.001
             timing.answered()
-    assert sum(metrics.requests) == count
-    assert max(metrics.requests) - min(metrics.requests) <= 1
-    assert count - 2 * EVERY_MAX < metrics.total.count <= count
+        if number % rate == rate - 1:
+            metrics.settle()
+            assert metrics.requests == [0, 0, number + 1, 0]
+    assert rate * seconds - 2 * EVERY_MAX < metrics.total.count <= rate * seconds
     if rate <= TIMED_PER_S:
-        assert timed == count
-    elif seconds > 1:
-        assert timed < rate + (seconds - 1) * rate / max(1, rate // TIMED_PER_S) * 3
+        assert timed == metrics.total.count == rate * seconds
+    else:
+        # Twice the number in each second, for each step from 1 to EVERY_MAX in the first one, and one in EVERY_MAX.
+        assert timed < 2 * TIMED_PER_S * (seconds + 7) + 2 * rate * seconds / EVERY_MAX
+
+
+def test_the_next_request_is_timed_when_there_are_few() -> None:
+    metrics = ApiMetrics(1, Clock())
+    for _ in range(100 * EVERY_MAX):
+        metrics.count(0, 0.0)
+    metrics.settle()
+    metrics.settle()  # a second without requests
+    assert metrics.count(1, 0.0) is not None
+    assert metrics.requests == [100 * EVERY_MAX, 1]
+
+
+def test_each_version_is_counted_while_all_requests_are_timed() -> None:
+    metrics = ApiMetrics(3, Clock())
+    for number in range(TIMED_PER_S):
+        metrics.count(number % 4, 0.0)
+    assert metrics.requests == [TIMED_PER_S // 4] * 4
 
 
 def test_the_parts_of_a_requests_time() -> None:
