@@ -38,9 +38,12 @@ from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.control.confirmation import Confirmation
 from broker.control.listener import ControlListener
 from broker.groups.coordinator import GroupCoordinator
+from broker.metrics import page
+from broker.metrics.server import BrokerState, SessionStats
 from broker.network.acceptor import Acceptor, AcceptorSettings, ConnectionCounts
 from broker.network.processor import Limits
 from broker.network.request_channel import RequestChannel
+from broker.network.request_metrics import RequestMetrics
 from broker.process import descriptors, server_log
 from broker.process.clock import Clock, SystemClock
 from broker.process.event_log import EventLog
@@ -119,6 +122,9 @@ class Broker:
         self._events = EventLog(event_log_path, clock)
         self._watchdog = LoopWatchdog(self._events.write, asyncio.get_running_loop())
         self._metrics: MetricsServer | None = None
+        self._request_metrics = RequestMetrics(clock.monotonic)
+        self._session_stats = SessionStats()
+        self._state = BrokerState.STARTING
         if config.metrics_listener:
             metrics_listener(config.metrics_listener)
         self._zk = ZooKeeperSession(config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms)
@@ -258,6 +264,7 @@ class Broker:
                 background.create_task(self._configs.run()),
                 background.create_task(self._follow_descriptor_limit()),
                 background.create_task(give_back_regularly()),
+                background.create_task(self._request_metrics.settle_regularly()),
             ]
             if await unless_stopped(self._join(stop), stop):
                 await stop.wait()
@@ -283,10 +290,24 @@ class Broker:
         await preloaded
         await self._bind(self._cluster_id)
 
-    def _serve_metrics(self, listener: str) -> MetricsServer:
+    def _serve_metrics(self, listener: str, channel: RequestChannel) -> MetricsServer:
         host, port = metrics_listener(listener)
+        measured = page.Measured(
+            state=lambda: self._state,
+            session=self._session_stats,
+            requests=self._request_metrics,
+            channel=channel,
+            acceptors=self._acceptors,
+            replicas=self._replicas,
+            logs=self._log_manager,
+            cleaner=self._cleaner,
+            groups=self._groups.groups,
+            controller=self._controller,
+            partitions_max=self._config.metrics_max_partitions,
+        )
+        pages = {PATH: RecordingPage(self._recorder)}
         with _port_errors(Endpoint("metrics.listener", host, port)):
-            return MetricsServer(host, port, self._watchdog.times, {PATH: RecordingPage(self._recorder)})
+            return MetricsServer(host, port, self._watchdog.times, pages, page.sections(measured))
 
     async def _bind(self, cluster_id: str) -> None:
         config = self._config
@@ -312,8 +333,9 @@ class Broker:
             replica_listener=self._listeners.replica_listener,
             long_answers=LongAnswers(self._clock.monotonic),
             recorder=self._recorder,
+            request_metrics=self._request_metrics,
         )
-        self._handler = RequestHandler(context)
+        self._handler = RequestHandler(context, self._request_metrics)
         channel = RequestChannel(
             asyncio.get_running_loop(),
             self._handler.handle,
@@ -322,7 +344,7 @@ class Broker:
             max_unsent_bytes=config.queued_max_response_bytes,
         )
         if config.metrics_listener:
-            self._metrics = self._serve_metrics(config.metrics_listener)
+            self._metrics = self._serve_metrics(config.metrics_listener, channel)
         ports: dict[str, int] = {}
         for name in self._listeners.client_names:
             acceptor = Acceptor(self._acceptor_settings(name), channel, self._clock, self._counts)
@@ -383,6 +405,7 @@ class Broker:
         await self._replicas.start()
         self._groups.start()
         self._zk.add_listener(self._session_changed)
+        self._session_stats.changed(self._zk.state)
         await self._registration.start()
         # Not earlier: the directories of a broker whose id was refused may belong to another broker.
         self._log_manager.note_disks(self._registration.epoch)
@@ -394,6 +417,7 @@ class Broker:
             await acceptor.serve()
         names = self._listeners.client_names
         addresses = " ".join(str(self._listeners.advertised[name]) for name in names)
+        self._state = BrokerState.RUNNING
         server_log.say(f"ottla broker {config.broker_id} ready: {addresses}")
 
     async def _wait_for_metadata(self, stop: asyncio.Event) -> None:
@@ -417,11 +441,13 @@ class Broker:
         """Moves this broker's leaderships away and answers waiting clients (STA-2)."""
         log.info("stopping")
         self._events.write("stopping")
+        self._state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
         self._replicas.begin_stop()
         is_known = self._broker_epoch() != registration.NO_EPOCH
         may_ask = self._config.controlled_shutdown_enable and self._fatal is None and is_known
         if may_ask and self._zk.state is SessionState.CONNECTED:
             await self._stop_time.hand_over(self._ask_to_leave())
+        self._state = BrokerState.SHUTTING_DOWN
         step = self._stop_time.step
         await step("giving up the groups", self._groups.close())
         if self._registration is not None:
@@ -509,6 +535,7 @@ class Broker:
 
     def _session_changed(self, state: SessionState) -> None:
         self._events.write("zookeeper_session", state=state.value)
+        self._session_stats.changed(state)
         if state is SessionState.EXPIRED:
             self._controller.on_session_expired()
 

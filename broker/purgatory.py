@@ -102,10 +102,17 @@ class Purgatory(Generic[Key]):
         """Seconds spent in checks and answers since `_next_turn` last ran."""
         self._is_next_turn_scheduled = False
         self._operations_due: dict[DelayedOperation[Key], dict[Key, None]] = {}
+        self.expired = 0
+        """Operations that were ended by their time-out, since the start."""
 
     def __len__(self) -> int:
         """Operations that wait now."""
         return self._count
+
+    @property
+    def watched(self) -> int:
+        """The keys of all waiting operations, each key as often as it is watched."""
+        return self._watched
 
     def watched_key_count(self) -> int:
         return len(self._watchers)
@@ -215,6 +222,7 @@ class Purgatory(Generic[Key]):
         if due is not None and operation.try_complete(tuple(due)) is CheckResult.DONE:
             operation.complete_now()
         else:
+            self.expired += 1
             operation._finish(expired=True)
 
     def _forget(self, operation: DelayedOperation[Key]) -> None:

@@ -15,6 +15,7 @@ from broker.apis.api_versions import refuse_version
 from broker.apis.table import HANDLERS, Handler
 from broker.network.connection_state import Hold
 from broker.network.request_channel import Request
+from broker.network.request_metrics import ApiMetrics, RequestMetrics
 from broker.requests.context import ApiContext
 from broker.requests.steps import OWN_ERROR, REFUSALS, close_for
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
@@ -28,29 +29,37 @@ REQUEST_BYTES_MAX = 16 * 1024 * 1024
 class RequestHandler:
     """The request channel calls `handle`, which never raises and never waits (BUG-26)."""
 
-    def __init__(self, context: ApiContext) -> None:
+    def __init__(self, context: ApiContext, metrics: RequestMetrics | None = None) -> None:
+        """`metrics` counts the requests; fetches are counted by their API, which knows whose they are."""
         self._context = context
-        self._routes: dict[int, tuple[int, int, Handler]] = {
-            int(key): (SUPPORTED[key].min, SUPPORTED[key].max, handler) for key, handler in HANDLERS.items()
+        measured = (metrics or RequestMetrics()).by_key
+        self._routes: dict[int, tuple[int, int, Handler, ApiMetrics | None]] = {
+            int(key): (SUPPORTED[key].min, SUPPORTED[key].max, handler, measured.get(key))
+            for key, handler in HANDLERS.items()
         }
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, request: Request) -> None:
-        header = request.header
-        route = self._routes.get(header.api_key)
+        api_key, version, _, _, _ = request.header
+        route = self._routes.get(api_key)
         if route is None:
-            request.close(f"unknown API key {header.api_key}")
+            request.close(f"unknown API key {api_key}")
             return
-        oldest, newest, handler = route
-        if not oldest <= header.api_version <= newest:
-            if header.api_key == ApiKey.API_VERSIONS:
+        oldest, newest, handler, metrics = route
+        if not oldest <= version <= newest:
+            if api_key == ApiKey.API_VERSIONS:
                 refuse_version(request)
             else:
                 request.close(f"{request}: supported versions are v{oldest} to v{newest}")
             return
-        if len(request.frame) > REQUEST_BYTES_MAX and header.api_key != ApiKey.PRODUCE:
+        if len(request.frame) > REQUEST_BYTES_MAX and api_key != ApiKey.PRODUCE:
             request.close(f"{request} has {len(request.frame)} bytes; the limit is {REQUEST_BYTES_MAX}")
             return
+        timing = None
+        if metrics is not None:  # as ApiMetrics.count
+            metrics.until_timed = left = metrics.until_timed - 1
+            if left <= 0:
+                request.timing = timing = metrics.time(version, request.received_at)
         try:
             waiting = handler(self._context, request)
         except REFUSALS as error:
@@ -62,6 +71,8 @@ class RequestHandler:
         else:
             if waiting is not None:
                 self._run(request, waiting)
+            if timing is not None:
+                timing.handled()
 
     async def close(self) -> None:
         """Cancels the requests whose API is still awaiting something."""

@@ -52,6 +52,10 @@ class _Channel:
         """True while the oldest request is being retried: it could not be sent, or was not answered."""
         self._task = asyncio.get_running_loop().create_task(self._send_all(), name=f"channel to broker {broker.id}")
 
+    def __len__(self) -> int:
+        """Requests that are not answered."""
+        return len(self._waiting)
+
     def put(self, request: ControllerRequest) -> asyncio.Future[ControlResponse]:
         answer: asyncio.Future[ControlResponse] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, answer))
@@ -173,6 +177,10 @@ class BrokerChannels:
         """Queues the request. Returns its future answer, which is cancelled when the broker is removed; None if there is no channel."""
         channel = self._channels.get(broker_id)
         return channel.put(dataclasses.replace(request, number=next(self._numbers))) if channel is not None else None
+
+    def queue_sizes(self) -> dict[int, int]:
+        """Broker id -> requests that it has not answered."""
+        return {broker_id: len(channel) for broker_id, channel in list(self._channels.items())}
 
     def reached(self, broker_ids: Set[int]) -> Set[int]:
         """Those of the brokers that the controller can reach, as far as it knows. Planned moves of leadership prefer them."""

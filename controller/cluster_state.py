@@ -7,7 +7,7 @@ concerns. A replica is online by default if its broker is registered and its dis
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Generator, Iterable, Mapping, Set
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -295,6 +295,35 @@ class ClusterState:
 
     def led_by(self, broker: int) -> frozenset[TopicPartition]:
         return frozenset(self._led_by.get(broker, ()))
+
+    def offline_partitions(self) -> int:
+        """The number of partitions without a leader. Those that were never led, or are being deleted, do not count."""
+        statuses = self._partition_statuses
+        waiting = [tp for tp in list(self._waiting) if statuses.get(tp) is PartitionStatus.OFFLINE]
+        return sum(tp.topic not in self.topics_to_delete for tp in waiting)
+
+    def counting_imbalanced(self) -> Iterator[int]:
+        """Yields, topic by topic, how many partitions are not led by their first replica (Kafka's PreferredReplicaImbalanceCount)."""
+        for topic, partitions in list(self._of_topic.items()):
+            leaders = [self.leadership.get(tp) for tp in partitions]
+            if topic not in self.topics_to_delete:
+                yield sum(
+                    state is not None and state.leader not in self.assignment(tp).replicas[:1]
+                    for tp, state in zip(partitions, leaders, strict=True)
+                )
+
+    def deletion_counts(self) -> tuple[int, int]:
+        """(replicas that are to be deleted, those of them whose deletion has to wait)"""
+        replicas = waiting = 0
+        for topic in list(self.topics_to_delete):
+            for partition, assignment in list(self.topics.get(topic, {}).items()):
+                tp = TopicPartition(topic, partition)
+                replicas += len(assignment.replicas)
+                waiting += sum(
+                    self.replica_status(tp, replica) is ReplicaStatus.DELETION_INELIGIBLE
+                    for replica in assignment.replicas
+                )
+        return replicas, waiting
 
     def waiting_for_leader(self, brokers: Collection[int] | None = None) -> list[TopicPartition]:
         """New and offline partitions; with `brokers` only those that have a replica on one of these brokers."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
@@ -57,6 +58,7 @@ from controller.reactions import (
     topic_changes,
     topic_deletions,
 )
+from controller.stats import ControllerStats
 from controller.term import PARTITIONS_IN_AN_EVENT, ControllerSettings, Term
 from controller.tickets import Tickets
 from controller.zk_watches import ZkWatches
@@ -114,6 +116,7 @@ class Controller:
         self._clock = clock
         self._events = events
         self._queue = EventQueue()
+        self.stats = ControllerStats(time.monotonic)
         self._watches = ZkWatches(self._queue.post)
         self._has_session = True
         self._term: Term | None = None
@@ -138,6 +141,22 @@ class Controller:
     def epoch(self) -> int:
         """The controller epoch of the current term, 0 if not active."""
         return self._term.cluster.epoch if self._term else 0
+
+    @property
+    def cluster(self) -> ClusterState | None:
+        """The cluster as the active controller sees it; None if this is not the active one. For the metrics, which only read."""
+        term = self._term
+        return term.cluster if term is not None else None
+
+    @property
+    def queued_events(self) -> int:
+        return len(self._queue)
+
+    @property
+    def queued_requests(self) -> dict[int, int]:
+        """Broker id -> control requests that it has not answered."""
+        term = self._term
+        return term.channels.queue_sizes() if term is not None else {}
 
     # -- from outside ---------------------------------------------------------------------------------------------
 
@@ -248,7 +267,8 @@ class Controller:
         while True:
             event = await self._queue.next()
             try:
-                await self._handle(event)
+                with self.stats.handling(event, self._queue.waited_s):
+                    await self._handle(event)
                 self._failures = 0
                 self._epoch_is_unreadable = False
             except ControllerMoved as moved:
@@ -364,6 +384,7 @@ class Controller:
             ),
             self._watches,
             self._events,
+            self.stats,
         )
         self._term = term
         await failover.take_office(term)

@@ -15,6 +15,7 @@ from controller.cluster_state import ClusterState
 from controller.cluster_store import ClusterStore, ControllerMoved, Written
 from controller.event_log import EventLog
 from controller.partition_status import PartitionStatus
+from controller.stats import ControllerStats
 from controller.zk_watches import ZkWatches
 from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest
 from protocol.types import NO_LEADER, LeaderAndIsr, TopicPartition
@@ -66,6 +67,7 @@ class Term:
         channels: BrokerChannels,
         watches: ZkWatches,
         events: EventLog,
+        stats: ControllerStats,
     ) -> None:
         self.settings = settings
         self.cluster = cluster
@@ -73,6 +75,7 @@ class Term:
         self.channels = channels
         self.watches = watches
         self.events = events
+        self.stats = stats
         self._unwritten_events: deque[tuple[str, Sequence[tuple[TopicPartition, LeaderAndIsr]]]] = deque()
         self._event_writer: asyncio.Task[None] | None = None
 
@@ -204,6 +207,8 @@ class Term:
         """Applies our own writes to the cluster state."""
         cluster = self.cluster
         for tp, state in states.items():
+            before = cluster.leadership.get(tp)
+            self.stats.elected(reason, None if before is None else before.leader, state.leader)
             cluster.set_leadership(tp, state)
             target = PartitionStatus.OFFLINE if state.leader == NO_LEADER else PartitionStatus.ONLINE
             if cluster.partition_status(tp) is not target:

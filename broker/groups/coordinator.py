@@ -114,6 +114,11 @@ class GroupCoordinator:
         self._deletions.close()
         await self._owned.close()
 
+    @property
+    def groups(self) -> HeldGroups:
+        """For the metrics, which only read."""
+        return self._groups
+
     # -- which groups -------------------------------------------------------------------------------------------------
 
     def partition_of(self, group_id: str) -> int:

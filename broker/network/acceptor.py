@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -173,6 +173,10 @@ class Acceptor:
             self._sweeper.cancel()
         for processor in self._processors:
             processor.abort_all()
+
+    @property
+    def processors(self) -> Sequence[Processor]:
+        return self._processors
 
     @property
     def connections(self) -> int:

@@ -584,6 +584,8 @@ class Processor:
         self._admit = admit
         self._released = released
         self.connections: dict[ClientConnection, None] = {}
+        self.connections_made = 0
+        self.connections_ended = 0
         self._closing: set[ClientConnection] = set()
         self._closings = 0
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_SIZE))
@@ -599,11 +601,13 @@ class Processor:
         if not self._admit(connection):
             return False
         self.connections[connection] = None
+        self.connections_made += 1
         return True
 
     def forget(self, connection: ClientConnection) -> None:
         if connection in self.connections:
             del self.connections[connection]
+            self.connections_ended += 1
             self._closing.discard(connection)
             self._released(connection)
 

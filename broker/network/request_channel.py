@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from broker.network.request_metrics import Timing
 from broker.network.unsent_answers import UnsentAnswers
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import Buffer, RequestHeader, response_header
@@ -113,9 +114,12 @@ class Connection(Protocol):
 
 
 class Request:
-    """One request. `frame` is everything after the length; exactly one of the five ways to end it must be used."""
+    """One request. `frame` is everything after the length; exactly one of the five ways to end it must be used.
 
-    __slots__ = ("connection", "frame", "header", "keeps_frame", "large_size", "number", "received_at")
+    `timing`: set while the request is timed for the metrics; most requests are not.
+    """
+
+    __slots__ = ("connection", "frame", "header", "keeps_frame", "large_size", "number", "received_at", "timing")
 
     def __init__(
         self,
@@ -134,18 +138,23 @@ class Request:
         self.received_at = received_at
         self.large_size = large_size
         self.keeps_frame = False
+        self.timing: Timing | None = None
 
     def respond(self, body: Sequence[Buffer]) -> None:
         """Sends the response with this body."""
         header = self.header
         head = response_header(header.api_key, header.api_version, header.correlation_id)
         size = len(head) + sum(map(len, body))
+        if self.timing is not None:
+            self._timed()
         self.connection.answer(self.number, (size.to_bytes(4, "big") + head, *body))
 
     def respond_small(self, body: bytes) -> None:
         """Like `respond`, for one small body: joined with its header, because that is cheaper than another buffer."""
-        header = self.header
-        head = response_header(header.api_key, header.api_version, header.correlation_id)
+        api_key, api_version, correlation_id, _, _ = self.header
+        head = response_header(api_key, api_version, correlation_id)
+        if self.timing is not None:
+            self._timed()
         self.connection.answer(self.number, ((len(head) + len(body)).to_bytes(4, "big") + head + body,))
 
     def respond_in_turn(self, make: Callable[[], bytes]) -> None:
@@ -160,15 +169,24 @@ class Request:
             body = make()
             return ((len(head) + len(body)).to_bytes(4, "big") + head + body,)
 
+        if self.timing is not None:
+            self._timed()
         self.connection.answer_in_turn(self.number, parts)
 
     def respond_nothing(self) -> None:
         """Ends the request without a response (acks=0). Responses to later requests may then be sent."""
+        if self.timing is not None:
+            self._timed()
         self.connection.answer(self.number, ())
 
     def close(self, reason: str) -> None:
         """Closes the connection instead of responding."""
         self.connection.close(reason)
+
+    def _timed(self) -> None:
+        timing, self.timing = self.timing, None
+        if timing is not None:
+            timing.answered()
 
     def __str__(self) -> str:
         try:
@@ -219,6 +237,11 @@ class RequestChannel:
         self._after_large_turn: dict[Connection, None] = {}
         self._modest: set[Connection] = set()
         self.large_bytes = 0
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait to be handled."""
+        return len(self._queue) + len(self._heavy)
 
     # -- requests ------------------------------------------------------------------------------------------------
 

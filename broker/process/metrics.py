@@ -1,24 +1,26 @@
-"""The broker's metrics in Prometheus text, at `http://<metrics.listener>/metrics`.
+"""The broker's metrics in Prometheus text, at `http://<metrics.listener>/metrics`: docs/METRICS.md.
 
-A thread of the metrics server makes the page, so a scrape does not block the event loop. It only reads plain numbers. There is no page
-unless `metrics.listener` names an address: anyone who reaches the address may read the page. Because each connection takes a thread
-of the broker, at most CONNECTIONS_MAX connections are served at a time, with the time-out CONNECTION_TIMEOUT_S.
+A thread of the metrics server makes the page, so a scrape does not block the event loop. It only reads plain numbers, and pauses, so
+that the loop gets the interpreter (`exposition.paced`). There is no page unless `metrics.listener` names an address: anyone who reaches
+the address may read the page. Because each connection takes a thread of the broker, at most CONNECTIONS_MAX connections are served at
+a time, with the time-out CONNECTION_TIMEOUT_S.
 """
 
 from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from socketserver import ThreadingMixIn
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from broker.process.exposition import Section, paced
 from broker.process.loop_watchdog import BUCKETS_S, TurnTimes
 
 if TYPE_CHECKING:
@@ -88,6 +90,14 @@ class _Handler(WSGIRequestHandler):
         """Keeps clients' requests out of the broker's log."""
 
 
+def _page(sections: Sequence[Section]) -> WSGIApplication:
+    def metrics(environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        start_response("200 OK", [("Content-Type", "text/plain; version=0.0.4; charset=utf-8")])
+        return paced(sections)
+
+    return metrics
+
+
 def _routed(metrics: WSGIApplication, pages: Mapping[str, WSGIApplication]) -> WSGIApplication:
     def route(environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         path = str(environ.get("PATH_INFO", ""))
@@ -102,14 +112,23 @@ def _routed(metrics: WSGIApplication, pages: Mapping[str, WSGIApplication]) -> W
 class MetricsServer:
     """Serves the page. Raises OSError if the address cannot be used."""
 
-    def __init__(self, host: str, port: int, times: TurnTimes, pages: Mapping[str, WSGIApplication] = NO_PAGES) -> None:
-        """Port 0 means a free port. `self.port` is the bound port. `pages`: further pages, by the start of their path."""
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        times: TurnTimes,
+        pages: Mapping[str, WSGIApplication] = NO_PAGES,
+        sections: Sequence[Section] = (),
+    ) -> None:
+        """Port 0 means a free port. `self.port` is the bound port. `pages`: further pages, by the start of their path. `sections`: what
+        the metrics page has besides the process and its loop."""
         registry = CollectorRegistry()
         registry.register(LoopTurns(times))
         ProcessCollector(registry=registry)
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         server = type("MetricsHttpServer", (_Server,), {"address_family": family})
-        self._server: WSGIServer = make_server(host, port, _routed(make_wsgi_app(registry), pages), server, _Handler)
+        page = _page([lambda: (generate_latest(registry).decode(),), *sections])
+        self._server: WSGIServer = make_server(host, port, _routed(page, pages), server, _Handler)
         self.port = int(self._server.server_port)
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()

@@ -84,7 +84,10 @@ class HostedPartitions:
         return partition
 
     def remove(self, tp: TopicPartition) -> Partition | None:
-        return self._partitions.pop(tp, None)
+        partition = self._partitions.pop(tp, None)
+        if partition is not None:
+            partition.removed()
+        return partition
 
     def leader_hint(self, tp: TopicPartition) -> LeaderHint:
         """The leader in the newest epoch that this broker knows of."""

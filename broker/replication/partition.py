@@ -15,6 +15,7 @@ from typing import NamedTuple
 from broker.cluster.metadata_cache import MetadataCache
 from broker.process.clock import Clock
 from broker.process.event_log import EventLog
+from broker.process.topic_stats import BrokerTopicStats
 from broker.replication import replica_state
 from broker.replication.appending.refused_batches import RefusedBatches
 from broker.replication.following.truncation import EpochEnd, has_diverged
@@ -57,6 +58,24 @@ class Standstill:
         self.at = float("-inf")
 
 
+class IsrStats:
+    """Writes of the ISR by the leaders of this broker, for the metrics."""
+
+    __slots__ = ("expands", "failed_updates", "shrinks")
+
+    def __init__(self) -> None:
+        self.shrinks = 0
+        self.expands = 0
+        self.failed_updates = 0
+
+    def note(self, outcome: IsrOutcome, before: int, after: int) -> None:
+        """`before`, `after`: the number of members."""
+        self.failed_updates += outcome is not IsrOutcome.COMMITTED
+        if outcome is IsrOutcome.COMMITTED:
+            self.shrinks += after < before
+            self.expands += after > before
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionContext:
     """What all partitions of a broker share, and whom they inform. `lag_time_max_s` is `replica.lag.time.max.ms`."""
@@ -72,6 +91,8 @@ class PartitionContext:
     log_start_moved: Callable[[TopicPartition], None]
     refused: RefusedBatches = field(default_factory=RefusedBatches)
     standstill: Standstill = field(default_factory=Standstill)
+    topic_stats: BrokerTopicStats = field(default_factory=BrokerTopicStats)
+    isr_stats: IsrStats = field(default_factory=IsrStats)
 
 
 class Partition:
@@ -94,6 +115,8 @@ class Partition:
         self.high_watermark = 0
         self.followers: dict[int, FollowerState] = {}
         self.accepts_equal_epoch = False
+        self.is_reassigning = False
+        self.stats = context.topic_stats.replica_added(tp.topic)
         self._role_since = 0
         """The `generation` in which `role` began."""
         self._proposal: IsrProposal | None = None
@@ -122,6 +145,10 @@ class Partition:
         if self.role is not Role.LEADER or self.log is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return self.log
+
+    def removed(self) -> None:
+        """This broker has no replica of the partition any more."""
+        self._context.topic_stats.replica_removed(self.tp.topic)
 
     # -- changes of role (LAI-4) ----------------------------------------------------------------------------------
 
@@ -175,6 +202,7 @@ class Partition:
         self.accepts_equal_epoch = False
         self.leader = state.leader
         self.replicas = state.replicas
+        self.is_reassigning = bool(state.adding or state.removing)
         self.isr = state.isr
         self.zk_version = state.zk_version
         self.controller_epoch = state.controller_epoch
@@ -418,6 +446,7 @@ class Partition:
         if not self._is_under_way(number):
             return
         self._proposal = None
+        self._context.isr_stats.note(result.outcome, len(self.isr), len(result.state.isr))
         if result.outcome is IsrOutcome.CONFLICT:
             self._isr_is_stale = True
             return
@@ -444,6 +473,7 @@ class Partition:
         assert self.log is not None
         if records is not None and len(records):
             self.log.append_as_follower(records)
+            self._context.topic_stats.replication_bytes_in += len(records)
         if leader_log_start > self.log.log_start_offset and leader_log_start <= self.log.log_end_offset:
             self.log.increment_log_start(leader_log_start)
         self._set_high_watermark(leader_high_watermark)

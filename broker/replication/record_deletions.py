@@ -94,6 +94,10 @@ class RecordDeletions:
         self._answer_followers = answer_followers
         self._waiting: Purgatory[TopicPartition] = Purgatory(timers)
 
+    @property
+    def purgatory(self) -> Purgatory[TopicPartition]:
+        return self._waiting
+
     def __len__(self) -> int:
         """Requests that wait now."""
         return len(self._waiting)

@@ -120,6 +120,8 @@ class ReplicaManager:
             high_watermark_moved=self._high_watermark_moved,
             log_start_moved=lambda tp: self.record_deletions.check(tp),
         )
+        self.topic_stats = self._partition_context.topic_stats
+        self.isr_stats = self._partition_context.isr_stats
         self.partitions = HostedPartitions(metadata_cache, lambda tp: Partition(tp, self._partition_context))
         window = {
             "samples": config.replication_quota_window_num,
@@ -153,6 +155,7 @@ class ReplicaManager:
             self.budget,
             self.client_budget,
             config.fetch_max_bytes,
+            self.topic_stats,
         )
         self.appends = Appends(
             self.partitions,
@@ -338,6 +341,10 @@ class ReplicaManager:
     def fetchers(self) -> tuple[ReplicaFetcher, ...]:
         """The fetchers that copy now."""
         return self._fetchers.fetchers()
+
+    @property
+    def produces(self) -> Purgatory[TopicPartition]:
+        return self._produces
 
     def waiting(self) -> tuple[int, int]:
         """(Produce requests, Fetch requests) that are parked now (INV-27)."""

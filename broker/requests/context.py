@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from broker.admin.config_admin import ConfigAdmin
@@ -22,6 +22,7 @@ from broker.groups.group.messages import (
     SyncAnswer,
     SyncRequest,
 )
+from broker.network.request_metrics import RequestMetrics
 from broker.process.clock import Clock
 from broker.recording.recorder import Recorder
 from broker.replication.fetching.fetches import Fetches
@@ -153,6 +154,7 @@ class ApiContext:
     """The only listener on which a replica id is allowed. None: all listeners, because clients and brokers share one."""
     long_answers: LongAnswers
     recorder: Recorder
+    request_metrics: RequestMetrics = field(default_factory=RequestMetrics)
 
     def node_endpoint(self, broker_id: int, listener: str) -> NodeEndpoint | None:
         """A broker's address for clients of that listener. None: the broker is not live, or does not have the listener."""

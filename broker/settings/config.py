@@ -336,6 +336,12 @@ class BrokerConfig:
 
     # metrics
     metrics_listener: str = setting("", doc="ottla's own: host:port for Prometheus metrics over HTTP; empty: none")
+    metrics_max_partitions: int = setting(
+        10_000,
+        minimum=0,
+        maximum=INT_MAX,
+        doc="ottla's own: with more replicas here, the metrics page has no series of single partitions",
+    )
 
     # the recorder of clients' load, for `ottla replay record`
     recorder_id: str = setting(

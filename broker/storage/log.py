@@ -13,7 +13,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 
 from broker.settings.config import TopicConfig
 from broker.storage import timestamps
@@ -79,6 +79,10 @@ class LogListener:
 
     def rolled(self, log: Log) -> None:
         """The log has started a new segment."""
+
+    def timed_flush(self) -> AbstractContextManager[object]:
+        """Times a flush, which happens in this context."""
+        return nullcontext()
 
     def has_hole(self, log: Log) -> None:
         """The log may end after a hole that compaction made."""
@@ -585,7 +589,8 @@ class Log:
                 unsynced = self._take_unsynced()
             try:
                 if unsynced:
-                    await in_thread(unsynced.segments, lambda: unsynced.sync(self._filesystem))
+                    with self._listener.timed_flush():
+                        await in_thread(unsynced.segments, lambda: unsynced.sync(self._filesystem))
             except OSError as error:
                 self._is_unsynced_again(unsynced)
                 raise self.failed(error) from error

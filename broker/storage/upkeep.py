@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from broker.storage.disk.removals import Removals
 from broker.storage.flushing import DueFlushes, EpochFiles
 from broker.storage.log import Log, LogDirFailed, LogListener
 from broker.storage.producers.log_producers import ProducerExpiration, to_shrink
+from protocol.time_histogram import TimeHistogram
 from protocol.types import TopicPartition
 
 TICK_S = 1.0
@@ -82,6 +83,8 @@ class LogUpkeep(LogListener):
         self._clock = clock
         self._schedule = schedule
         self._flushes = DueFlushes()
+        self.flush_times = TimeHistogram()
+        """Flushes of logs, with the time until a thread is free."""
         self._epoch_files = EpochFiles(filesystem)
         now = clock.monotonic()
         self._next_recovery_points = now + schedule.recovery_points_s
@@ -89,6 +92,13 @@ class LogUpkeep(LogListener):
         self._next_retention = now + schedule.retention_s
         self._next_expiration = now + producer_expiration.check_s
         self._next_producer_count = now + PRODUCERS_LOOK_S
+
+    @contextlib.contextmanager
+    def timed_flush(self) -> Iterator[None]:
+        began = self._clock.monotonic()
+        yield
+        now = self._clock.monotonic()
+        self.flush_times.add(now - began, now)
 
     # -- which logs there are -------------------------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ async def elect(term: Term, partitions: Collection[TopicPartition] | None, *, un
         if is_empty or leader_election.is_unclean(state, new):
             what = "whose log is lost, " if is_empty else ""
             log.warning("%s: unclean election of broker %d, %sthe ISR was %s", tp, new.leader, what, state.isr)
+            term.stats.unclean_elections += 1
             term.events.write(
                 "unclean_election",
                 partition=str(tp),

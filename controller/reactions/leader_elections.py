@@ -47,6 +47,7 @@ async def elect_after_failure(
         )
         if new is not None and leader_election.is_unclean(state, new):
             log.warning("%s: unclean election of broker %d, the ISR was %s", tp, new.leader, state.isr)
+            term.stats.unclean_elections += 1
             term.events.write("unclean_election", partition=str(tp), leader=new.leader, isr_before=list(state.isr))
         return new
 

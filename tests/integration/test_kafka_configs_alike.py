@@ -47,6 +47,7 @@ OWN = {
     "max.broker.partitions",
     "max.in.flight.requests.per.connection",
     "max.incremental.fetch.session.cache.partitions",
+    "metrics.max.partitions",
     "producer.id.expiration.check.interval.ms",
     "recorder.client.salt",
     "recorder.enable",

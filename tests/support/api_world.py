@@ -13,6 +13,7 @@ from broker.admin.topic_admin import TopicAdmin
 from broker.apis.table import HANDLERS
 from broker.cluster.metadata_cache import MetadataCache
 from broker.network.request_channel import Request
+from broker.network.request_metrics import RequestMetrics
 from broker.process.clock import SystemClock
 from broker.requests.long_answers import LongAnswers
 from broker.settings.config import BrokerConfig
@@ -135,6 +136,7 @@ class World:
             replica_listener=None,
             long_answers=LongAnswers(lambda: 0.0),
             recorder=SimpleNamespace(recording=None),
+            request_metrics=RequestMetrics(),
         )
         """Only what the APIs at hand need; a test may add to it. No answer takes long, as time stands still for them."""
 

@@ -138,7 +138,7 @@ def status(
             echo(json.dumps(view))
         else:
             echo_lines(node_table(view, with_state=True))
-            echo_lines(["", f"bootstrap servers: {view['bootstrap_servers']}"])
+            echo_lines(["", f"bootstrap servers: {view['bootstrap_servers']}", *metrics_lines(view)])
     if any(node["state"] != "running" for node in view["nodes"]):
         sys.exit(1)
 
@@ -265,13 +265,20 @@ def parse_signal(text: str) -> signal.Signals:
 def started_lines(local: LocalCluster) -> list[str]:
     """Output after a start: the nodes, the address, the next commands."""
     where = "" if local.directory == DEFAULT_DIRECTORY.absolute() else f" --dir {os.path.relpath(local.directory)}"
+    view = cluster_json(local)
     return [
-        *node_table(cluster_json(local), with_state=False),
+        *node_table(view, with_state=False),
         "",
         f"bootstrap servers: {local.bootstrap_servers}",
+        *metrics_lines(view),
         "",
         f"`ottla cluster status{where}` shows it, `ottla cluster stop{where}` stops it.",
     ]
+
+
+def metrics_lines(view: dict[str, Any]) -> list[str]:
+    addresses = [node["metrics"] for node in view["nodes"] if node["metrics"]]
+    return [f"metrics: {' '.join(f'http://{address}/metrics' for address in addresses)}"] if addresses else []
 
 
 def stay(local: LocalCluster) -> None:

@@ -101,6 +101,10 @@ class LocalCluster:
         """`host:port` for clients."""
         return self._broker(broker_id).client_endpoint()
 
+    def metrics_address(self, broker_id: int) -> str:
+        """`host:port` of the broker's metrics page; "" if there is none."""
+        return self._broker(broker_id).metrics_address()
+
     def port(self, broker_id: int) -> int:
         """The client port."""
         return self._broker(broker_id).address()[1]

@@ -106,6 +106,10 @@ class BrokerDirectory:
             )
         return endpoints[0]
 
+    def metrics_address(self) -> str:
+        """`host:port` of the metrics page; "" if there is none. Raises ClusterError."""
+        return self.properties().get("metrics.listener", "").strip()
+
     def listener_addresses(self) -> list[tuple[str, int]]:
         """The addresses in `listeners` with a fixed port."""
         found = []

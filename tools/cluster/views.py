@@ -9,9 +9,11 @@ from tools.cluster.tables import aligned
 
 
 def cluster_json(cluster: LocalCluster) -> dict[str, Any]:
-    """`{directory, bootstrap_servers, zookeeper_connect, controller, nodes: [{name, id, address, pid, state, reason, directory}]}`.
+    """`{directory, bootstrap_servers, zookeeper_connect, controller, nodes}`, with nodes as
+    `[{name, id, address, metrics, pid, state, reason, directory}]`.
 
-    `state` is running, paused, stopped, or not ready with a reason; `id` is None for ZooKeeper.
+    `state` is running, paused, stopped, or not ready with a reason; `id` is None for ZooKeeper. `metrics` is `host:port` of
+    the metrics page, or None.
     """
     nodes: list[dict[str, Any]] = []
     zookeeper = cluster.zookeeper
@@ -22,6 +24,7 @@ def cluster_json(cluster: LocalCluster) -> dict[str, Any]:
                 "name": "zookeeper",
                 "id": None,
                 "address": cluster.zookeeper_connect,
+                "metrics": None,
                 "pid": pid,
                 "state": "stopped" if pid is None else "paused" if zookeeper.is_paused() else "running",
                 "reason": None,
@@ -36,6 +39,7 @@ def cluster_json(cluster: LocalCluster) -> dict[str, Any]:
                 "name": f"broker {broker_id}",
                 "id": broker_id,
                 "address": cluster.address(broker_id),
+                "metrics": cluster.metrics_address(broker_id) or None,
                 "pid": cluster.pid(broker_id),
                 "state": "running" if problem is None else problem if problem in ("stopped", "paused") else "not ready",
                 "reason": None if problem in ("stopped", "paused") else problem,

@@ -95,6 +95,10 @@ class Group:
         return self._generations.state
 
     @property
+    def member_count(self) -> int:
+        return len(self._members)
+
+    @property
     def state_since_ms(self) -> int:
         """Milliseconds of the wall clock; -1 before the first transition, or if not known."""
         return self._generations.state_since_ms

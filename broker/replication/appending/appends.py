@@ -36,6 +36,17 @@ from protocol.types import TopicPartition
 ACKS_ALL = -1
 APPENDS_AT_ONCE_S = 0.005
 """How long one turn of the loop appends batches of one Produce request. Later turns append the rest."""
+EXPECTED_ERRORS = frozenset(
+    (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    )
+)
+"""Errors that are not counted as failed produce requests (Kafka's `ReplicaManager.appendToLocalLog`)."""
 ACCEPT_ATTEMPTS_MAX = 5
 """How many times a batch is checked if its topic's settings change during each check."""
 
@@ -234,16 +245,24 @@ class Appends:
         except KafkaError as error:
             return self._failed(tp, records, error)
         self._appended(tp)
+        first_offset, last_offset, append_time_ms, log_start_offset, _, size = info
+        stats = partition.stats
+        stats.total_produce_requests += 1
+        if size:  # not a duplicate
+            stats.messages_in += last_offset - first_offset + 1
+            stats.bytes_in += size
         if acks == ACKS_ALL:
             # A duplicate waits like the batch that it repeats: both are acknowledged only when replicated (BUG-11).
-            awaited[tp] = AwaitedAppend(index, partition, info.last_offset + 1, partition.generation)
-        return ProducePartitionResult(
-            tp.partition, ErrorCode.NONE, info.first_offset, info.log_append_time_ms, info.log_start_offset
-        )
+            awaited[tp] = AwaitedAppend(index, partition, last_offset + 1, partition.generation)
+        return ProducePartitionResult(tp.partition, ErrorCode.NONE, first_offset, append_time_ms, log_start_offset)
 
     def _failed(self, tp: TopicPartition, records: memoryview, error: KafkaError) -> ProducePartitionResult:
         if error.code in TRANSIENT_ERRORS or is_passing(error):
             self._refused_batches.note(tp, records, self._clock.monotonic())
+        hosted = self._hosted.get(tp)
+        if hosted is not None:
+            hosted.stats.total_produce_requests += 1
+            hosted.stats.failed_produce_requests += error.code not in EXPECTED_ERRORS
         return self._refused(tp, error.code, error.message, error.record_errors)
 
     def _refused(

@@ -20,6 +20,7 @@ from itertools import islice
 from typing import Any
 
 from broker.process.loop_budget import LoopBudget
+from broker.process.topic_stats import BrokerTopicStats
 from broker.purgatory import Purgatory, Timers
 from broker.replication.fetching import large_fetches
 from broker.replication.fetching.delayed_fetch import DelayedFetch, is_decisive
@@ -32,6 +33,19 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchRequest
 from protocol.types import TopicPartition
 
+EXPECTED_ERRORS = frozenset(
+    (
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    )
+)
+"""Errors that are not counted as failed fetch requests (Kafka's `ReplicaManager.readFromLog`)."""
 TOUCHED_IN_A_TURN = 400
 """Limit of touched partitions that one turn of the loop handles. If all leaderships end at once, ten thousand are touched."""
 
@@ -55,8 +69,10 @@ class Fetches:
         budget: LoopBudget,
         client_budget: LoopBudget,
         consumer_bytes_max: int,
+        stats: BrokerTopicStats | None = None,
     ) -> None:
         """`budget` is for large fetches of followers, `client_budget` for those of consumers."""
+        self._stats = stats or BrokerTopicStats()
         self._sessions = sessions
         self._reads = reads
         self._throttle = throttle
@@ -80,6 +96,11 @@ class Fetches:
     def __len__(self) -> int:
         """Fetches that are parked now."""
         return len(self._parked_followers) + len(self._parked_consumers)
+
+    @property
+    def purgatories(self) -> dict[str, Purgatory[TopicPartition]]:
+        """By who fetches, in Kafka's words."""
+        return {"follower": self._parked_followers, "consumer": self._parked_consumers}
 
     # -- a request ----------------------------------------------------------------------------------------------------
 
@@ -210,9 +231,21 @@ class Fetches:
     ) -> None:
         self._throttle.record(sum(read.throttled_size for read in reads))
         if params.room.is_open:
+            if params.is_follower:
+                self._stats.replication_bytes_out += sum(read.size for read in reads)
+            else:
+                self._count_consumed(context, reads)
             if params.observer is not None:
                 params.observer(context.entries, reads, context.some_partition)
             respond(ErrorCode.NONE, context.session_id, context.answer(reads, may_rest=may_rest))
+
+    def _count_consumed(self, context: FetchContext, reads: list[PartitionRead]) -> None:
+        for (tp, _), read in zip(context.entries, reads, strict=True):
+            stats = self._stats.get(tp.topic)
+            if stats is not None:
+                stats.total_fetch_requests += 1
+                stats.bytes_out += read.size
+                stats.failed_fetch_requests += read.data.error not in EXPECTED_ERRORS
 
     # -- what happens to partitions -----------------------------------------------------------------------------------
 

@@ -92,6 +92,9 @@ class FollowedPartition:
     is_in_sync: bool = False
     """Whether it was in sync after its last fetch; before its first fetch, whether this broker is in the ISR."""
 
+    leader_high_watermark: int = 0
+    """As of its last fetch."""
+
     @property
     def is_copied(self) -> bool:
         """Whether it is in the fetch session."""

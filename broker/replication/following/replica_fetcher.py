@@ -107,6 +107,10 @@ class ReplicaFetcher:
         """A loop that is working on the partition notices the removal after its await."""
         self._followed.remove(tp)
 
+    def followed(self) -> list[FollowedPartition]:
+        """A copy."""
+        return list(self._followed)
+
     def phase_of(self, tp: TopicPartition) -> Phase | None:
         followed = self._followed.get(tp)
         return followed.phase if followed is not None else None
@@ -388,6 +392,7 @@ class ReplicaFetcher:
             if not self._followed.holds(followed) or partition_log is None or partition_log.log_end_offset != end:
                 return
         followed.failures = 0
+        followed.leader_high_watermark = data.high_watermark
         is_in_sync = partition_log is not None and partition_log.log_end_offset >= data.high_watermark
         if is_in_sync is not followed.is_in_sync:
             self._followed.move(followed, Phase.IN_SYNC if is_in_sync else Phase.CATCHING_UP)

@@ -19,6 +19,7 @@ from broker.admin.topic_admin import TopicAdmin
 from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.groups.group.messages import Protocol
 from broker.network.request_channel import Request
+from broker.network.request_metrics import RequestMetrics
 from broker.process.event_log import EventLog
 from broker.request_handler import RequestHandler
 from broker.requests.long_answers import LongAnswers
@@ -123,6 +124,7 @@ class EveryApi:
             groups=cluster.coordinators[1],
             long_answers=LongAnswers(self.steps),
             recorder=SimpleNamespace(recording=None),
+            request_metrics=RequestMetrics(),
             node_endpoint=lambda broker_id, listener: None,
             node_endpoints=lambda broker_ids, listener: [],
         )

@@ -13,6 +13,7 @@ import pytest
 
 from broker.network.processor import ClientConnection, Limits, Processor
 from broker.network.request_channel import RequestChannel
+from broker.network.request_metrics import RequestMetrics
 from broker.replication.appending import appends
 from broker.request_handler import RequestHandler
 from broker.storage.producers.produced_batches import UNPACKED_AT_ONCE
@@ -157,6 +158,7 @@ async def test_later_requests_of_the_connection_wait_for_a_batch_in_the_thread(c
         replica_manager=cluster.nodes[1].manager,
         node_endpoints=lambda *_: (),
         recorder=SimpleNamespace(recording=None),
+        request_metrics=RequestMetrics(),
     )
     handler = RequestHandler(context)
     channel = RequestChannel(asyncio.get_running_loop(), handler.handle, max_requests=500, max_large_bytes=1 << 30)

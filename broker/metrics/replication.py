@@ -1,0 +1,207 @@
+"""What is appended, replicated and read: kafka.server BrokerTopicMetrics, ReplicaManager, FetcherLagMetrics and purgatories;
+kafka.log Log; kafka.cluster Partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from broker.process.exposition import COUNTER, GAUGE, Sample, family, labels, single
+from broker.process.topic_stats import BrokerTopicStats
+from broker.purgatory import Purgatory
+from broker.replication.following.replica_fetcher import FAILURES_IN_PASSING, ReplicaFetcher
+from broker.replication.partition import IsrStats, Partition, Role
+from broker.replication.replica_manager import ReplicaManager
+from protocol.types import TopicPartition
+
+TOPIC_TEXTS = (
+    "Records appended by producers and by this broker's group coordinator",
+    "Bytes of record batches appended by producers and by this broker's group coordinator",
+    "Bytes of record batches read by consumers",
+    "Partitions named by produce requests",
+    "Partitions read by fetch requests of consumers",
+    "Partitions whose batch was refused for another reason than a wrong leader, a size limit, broken bytes or the disk",
+    "Partitions whose fetch failed for another reason than a wrong leader, leader epoch, offset or the disk",
+)
+"""In the order of `topic_stats.COUNTS`."""
+TOPIC_NAMES = (
+    "messagesin",
+    "bytesin",
+    "bytesout",
+    "totalproducerequests",
+    "totalfetchrequests",
+    "failedproducerequests",
+    "failedfetchrequests",
+)
+
+
+def topic_section(stats: BrokerTopicStats) -> Iterator[str]:
+    """Each metric has one sample for all topics, without a label, and one for each topic with a replica here."""
+    total, topics = stats.read()
+    for at, (name, text) in enumerate(zip(TOPIC_NAMES, TOPIC_TEXTS, strict=True)):
+        samples: list[Sample] = [("", total[at])]
+        samples += [(labels(topic=topic), values[at]) for topic, values in topics.items()]
+        yield from family(f"kafka_server_brokertopicmetrics_{name}_total", COUNTER, text, samples)
+    for direction, value, text in (
+        ("in", stats.replication_bytes_in, "Bytes of record batches copied from leaders"),
+        ("out", stats.replication_bytes_out, "Bytes of record batches read by followers"),
+    ):
+        yield from single(f"kafka_server_brokertopicmetrics_replicationbytes{direction}_total", COUNTER, text, value)
+
+
+class ReplicaRow(NamedTuple):
+    """One replica, as it was when it was looked at. `isr` and `replicas` are 0 unless this broker leads the partition."""
+
+    of: str
+    role: Role
+    replicas: int
+    isr: int
+    min_isr: int
+    is_reassigning: bool
+    log_start: int
+    log_end: int
+    size: int
+    segments: int
+
+    @property
+    def is_led(self) -> bool:
+        return self.role is Role.LEADER
+
+    @property
+    def is_under_replicated(self) -> bool:
+        return self.isr < self.replicas
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        return self.is_led and self.isr < self.min_isr
+
+    @property
+    def is_at_min_isr(self) -> bool:
+        return self.is_led and self.isr == self.min_isr
+
+
+def row_of(partition: Partition) -> ReplicaRow:
+    log, role = partition.log, partition.role
+    is_led = role is Role.LEADER and log is not None
+    of = labels(topic=partition.tp.topic, partition=partition.tp.partition)
+    if log is None:
+        return ReplicaRow(of, role, 0, 0, 0, False, -1, -1, -1, 0)
+    return ReplicaRow(
+        of,
+        role,
+        len(partition.replicas) if is_led else 0,
+        len(partition.isr) if is_led else 0,
+        log.config.min_insync_replicas,
+        is_led and partition.is_reassigning,
+        log.log_start_offset,
+        log.log_end_offset,
+        log.size,
+        len(log.segments),
+    )
+
+
+COUNTED: tuple[tuple[str, str, Callable[[ReplicaRow], bool]], ...] = (
+    ("partitioncount", "Replicas on this broker", lambda row: True),
+    ("leadercount", "Partitions that this broker leads", lambda row: row.is_led),
+    ("offlinereplicacount", "Replicas whose log directory failed", lambda row: row.role is Role.OFFLINE),
+    ("underreplicatedpartitions", "Led partitions with a replica out of sync", lambda row: row.is_under_replicated),
+    ("underminisrpartitioncount", "Led partitions below min.insync.replicas", lambda row: row.is_under_min_isr),
+    ("atminisrpartitioncount", "Led partitions with exactly min.insync.replicas", lambda row: row.is_at_min_isr),
+    ("reassigningpartitions", "Led partitions that are being reassigned", lambda row: row.is_reassigning),
+)
+OF_A_LOG: tuple[tuple[str, str, Callable[[ReplicaRow], int]], ...] = (
+    ("logstartoffset", "First offset of the log", lambda row: row.log_start),
+    ("logendoffset", "Offset of the next record", lambda row: row.log_end),
+    ("size", "Bytes of the log's segments", lambda row: row.size),
+    ("numlogsegments", "Segments of the log", lambda row: row.segments),
+)
+OF_A_LEADER: tuple[tuple[str, str, Callable[[ReplicaRow], int]], ...] = (
+    ("replicascount", "Replicas of a led partition", lambda row: row.replicas),
+    ("insyncreplicascount", "Members of the ISR of a led partition", lambda row: row.isr),
+    ("underreplicated", "1 if a replica of a led partition is out of sync", lambda row: row.is_under_replicated),
+    ("underminisr", "1 if the ISR of a led partition is below min.insync.replicas", lambda row: row.is_under_min_isr),
+)
+
+
+def replica_section(replicas: ReplicaManager, partitions_max: int) -> Iterator[str]:
+    """Series of single partitions are left out if this broker has more than `partitions_max` replicas; -1: no limit."""
+    rows = []
+    for partition in replicas.partitions:
+        rows.append(row_of(partition))
+        yield ""
+    for name, text, holds in COUNTED:
+        yield from single(f"kafka_server_replicamanager_{name}", GAUGE, text, sum(map(holds, rows)))
+    yield from _isr_changes(replicas.isr_stats)
+    if 0 <= partitions_max < len(rows):
+        return
+    with_log = [row for row in rows if row.segments]
+    led = [row for row in with_log if row.is_led]
+    for prefix, metrics, chosen in (
+        ("kafka_log_log", OF_A_LOG, with_log),
+        ("kafka_cluster_partition", OF_A_LEADER, led),
+    ):
+        for name, text, value_of in metrics:
+            yield from family(f"{prefix}_{name}", GAUGE, text, ((row.of, int(value_of(row))) for row in chosen))
+
+
+def _isr_changes(stats: IsrStats) -> Iterator[str]:
+    for name, text, value in (
+        ("isrshrinks", "Times that a led partition's ISR lost a member, written by its leader", stats.shrinks),
+        ("isrexpands", "Times that a led partition's ISR got a member", stats.expands),
+        ("failedisrupdates", "ISR changes that were not written", stats.failed_updates),
+    ):
+        yield from single(f"kafka_server_replicamanager_{name}_total", COUNTER, text, value)
+
+
+def fetcher_section(fetchers: Callable[[], tuple[ReplicaFetcher, ...]], partitions_max: int) -> Iterator[str]:
+    """The clientId is that of Kafka's fetcher thread: ReplicaFetcherThread-<number>-<leader>."""
+    lags: list[Sample] = []
+    largest = failed = 0
+    for fetcher in fetchers():
+        _, leader, number = fetcher.name.split("-")
+        client_id = f"ReplicaFetcherThread-{number}-{leader}"
+        for followed in fetcher.followed():
+            yield ""
+            log, tp = followed.log(), followed.partition.tp
+            if log is None:
+                continue
+            lag = max(0, followed.leader_high_watermark - log.log_end_offset)
+            largest = max(largest, lag)
+            failed += followed.failures > FAILURES_IN_PASSING
+            lags.append((labels(clientId=client_id, topic=tp.topic, partition=tp.partition), lag))
+    for name, text, value in (
+        ("maxlag", "Largest kafka_server_fetcherlagmetrics_consumerlag", largest),
+        ("failedpartitionscount", "Followed partitions that are set aside after repeated errors", failed),
+    ):
+        of = labels(clientId="Replica")
+        yield from family(f"kafka_server_replicafetchermanager_{name}", GAUGE, text, ((of, value),))
+    if not 0 <= partitions_max < len(lags):
+        text = "Records below the leader's high watermark that this follower lacks, as of its last fetch"
+        yield from family("kafka_server_fetcherlagmetrics_consumerlag", GAUGE, text, lags)
+
+
+def purgatory_section(replicas: ReplicaManager) -> Iterator[str]:
+    fetches = replicas.fetches.purgatories
+    purgatories: dict[str, list[Purgatory[TopicPartition]]] = {
+        "Produce": [replicas.produces],
+        "Fetch": list(fetches.values()),
+        "DeleteRecords": [replicas.record_deletions.purgatory],
+    }
+    for name, text, size in (
+        ("purgatorysize", "Partitions that waiting requests watch", lambda purgatory: purgatory.watched),
+        ("numdelayedoperations", "Requests that wait", len),
+    ):
+        samples = [(labels(delayedOperation=kind), sum(map(size, found))) for kind, found in purgatories.items()]
+        yield from family(f"kafka_server_delayedoperationpurgatory_{name}", GAUGE, text, samples)
+    yield from single(
+        "kafka_server_delayedproducemetrics_expires_total",
+        COUNTER,
+        "Produce requests that were not replicated in time",
+        replicas.produces.expired,
+    )
+    yield from family(
+        "kafka_server_delayedfetchmetrics_expires_total",
+        COUNTER,
+        "Fetches that were answered at the end of their time",
+        [(labels(fetcherType=kind), found.expired) for kind, found in fetches.items()],
+    )
