@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from protocol.numbers import is_plain_number
 from tools.cluster.java import JavaNotFound, find_java
 from tools.cluster.links.control import LinksControl, NoLinks
 from tools.cluster.links.wiring import MARKER, BadWiring, BrokerPorts
@@ -38,6 +39,7 @@ STOP_TIMEOUT_S = 30.0
 """Above the broker's own limit, `broker.stop.timeout.ms`."""
 READY_POLL_S = 0.03
 LINKS_TIMEOUT_S = 15.0
+SESSION_TIMEOUT, KAFKA_SESSION_TIMEOUT_MS = "zookeeper.session.timeout.ms", 18_000
 ANSWER_TIMEOUT_S = 2.0
 ZOOKEEPER_CONNECT_TIMEOUT_S = 5.0
 NOT_FOR_ALL_BROKERS = ("broker.id", "listeners", "advertised.listeners", "log.dirs")
@@ -106,6 +108,18 @@ class LocalCluster:
     def broker_directory(self, broker_id: int) -> Path:
         return self._broker(broker_id).path
 
+    def log_directories(self, broker_id: int) -> list[Path]:
+        """The broker's `log.dirs`."""
+        broker = self._broker(broker_id)
+        return [
+            broker.path / entry.strip() for entry in broker.properties().get("log.dirs", "").split(",") if entry.strip()
+        ]
+
+    def session_timeout_ms(self) -> int:
+        """`zookeeper.session.timeout.ms` of the first broker."""
+        text = self._existing()[0].properties().get(SESSION_TIMEOUT, "")
+        return int(text) if is_plain_number(text) else KAFKA_SESSION_TIMEOUT_MS
+
     def address(self, broker_id: int) -> str:
         """`host:port` for clients."""
         return self._broker(broker_id).client_endpoint()
@@ -157,7 +171,9 @@ class LocalCluster:
         """Writes the files of a new cluster: `brokers` brokers with ids from 1, on free ports of 127.0.0.1.
 
         `zookeeper` is `host:port[/chroot]` of a ZooKeeper to use instead of the embedded one; `overrides` are Kafka settings for
-        every broker; with `links`, brokers reach each other and ZooKeeper through links that can be cut. Raises ClusterError if the directory already has a cluster, or if files cannot be written.
+        every broker; with `links`, brokers reach each other and ZooKeeper through links that can be cut.
+
+        Raises ClusterError if the directory already has a cluster, or if files cannot be written.
         """
         if self.exists():
             raise ClusterError(

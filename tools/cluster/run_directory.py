@@ -2,6 +2,7 @@
 
 DIR/broker-<id>/{server.properties,server.log,pid,data/}
 DIR/zookeeper/{zoo.cfg,server.log,pid,data/}             with the embedded ZooKeeper only
+DIR/faults.json                                          while a fault of `ottla fault` is not healed
 DIR/links/{links.json,server.log,pid,control}            with `--links` only
 """
 
@@ -27,6 +28,8 @@ from tools.private_files import write_anew
 DEFAULT_DIRECTORY = Path("ottla-cluster")
 BROKER_DIRECTORY = re.compile(r"broker-([0-9]{1,10})")
 BROKER_MARKER = "broker"
+FAULT_FILES = ("faults.json", "faults.json.lock")
+"""What `ottla fault` writes down until it is healed (`tools/faults/record.py`)."""
 REPLICATION_FACTOR_MAX = 3
 
 HEADER = """\
@@ -172,6 +175,8 @@ class RunDirectory:
             shutil.rmtree(self.zookeeper.directory, ignore_errors=True)
         if self.links.exists():
             shutil.rmtree(self.links.path, ignore_errors=True)
+        for name in FAULT_FILES:
+            (self.path / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.path.rmdir()
 

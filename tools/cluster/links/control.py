@@ -40,7 +40,7 @@ def short_path(path: Path) -> Iterator[str]:
 
 async def serve(proxy: Proxy, path: Path) -> asyncio.Server:
     """Only the owner of the process can connect."""
-    path.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)  # noqa: ASYNC240 - once, before the start
     umask = os.umask(0o177)
     try:
         with short_path(path) as short:

@@ -17,7 +17,7 @@ import contextlib
 import logging
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from tools.cluster.links.rules import Effect, Link, Rule, effect_on
@@ -169,13 +169,12 @@ class _Listener:
     """A port, which listens while its target does."""
 
     def __init__(
-        self, port: Port, accepted: Callable[[Port, asyncio.StreamReader, asyncio.StreamWriter], object]
+        self, port: Port, accepted: Callable[[Port, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
     ) -> None:
         self.port = port
         self._accepted = accepted
         self._server: asyncio.Server | None = None
         self._is_changing = False
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def follow(self, *, is_touched: bool) -> None:
         if self._is_changing:
@@ -197,7 +196,7 @@ class _Listener:
             self._server.close()
             self._server = None
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> object:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Awaitable[None]:
         return self._accepted(self.port, reader, writer)
 
 
@@ -356,4 +355,3 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError, AttributeError):
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     writer.transport.abort()
-

@@ -88,7 +88,9 @@ class LinksDirectory:
                 for row in self._read()["ports"]
             ]
         except (KeyError, TypeError) as problem:
-            raise BadWiring(f"{self.config_file}: a port is not as `ottla cluster start` writes it: {problem}") from None
+            raise BadWiring(
+                f"{self.config_file}: a port is not as `ottla cluster start` writes it: {problem}"
+            ) from None
 
     def _read(self) -> Mapping[str, Any]:
         try:

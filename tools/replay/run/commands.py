@@ -347,28 +347,17 @@ def cluster_of(
     directory: Path | None, project: str | None, fault_command: str | None, bootstrap_server: str | None
 ) -> Cluster | None:
     """The cluster that faults hit; None without an option that names one. Raises ReplayError, ClusterError, UsageError."""
+    from tools.faults import clusters
+
     if sum(option is not None for option in (directory, project, fault_command)) > 1:
-        raise click.UsageError("--dir, --compose and --fault-command name a cluster each; give one of them")
+        raise click.UsageError(clusters.ONE_OF_THEM)
+    bootstrap: Sequence[tuple[str, int]] = ()
     if fault_command is not None:
         from tools.admin.connection import servers
-        from tools.faults.commanded import CommandedCluster, brokers_of
         from tools.replay.run.driver import bootstrap_addresses
 
-        return CommandedCluster(fault_command, brokers_of(bootstrap_addresses(servers(bootstrap_server))))
-    if project is not None:
-        from tools.faults.containers import find_cluster
-
-        return find_cluster(project)
-    if directory is None:
-        return None
-    from tools.cluster.local_cluster import LocalCluster
-    from tools.faults.processes import ProcessCluster
-    from tools.replay.run.plan import ReplayError
-
-    local = LocalCluster(directory)
-    if not local.exists():
-        raise ReplayError(f"{directory} has no cluster; see `ottla cluster start`")
-    return ProcessCluster(local)
+        bootstrap = bootstrap_addresses(servers(bootstrap_server))
+    return clusters.cluster_of(directory, project, fault_command, bootstrap)
 
 
 @click.command("report")
