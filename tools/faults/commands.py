@@ -229,10 +229,11 @@ def run(
 
             scripted = read_scenario(scenario)
         cluster = named_cluster(directory, project, fault_command, bootstrap_server)
-        said = Said(output)
         record = FaultRecord(cluster.record_file)
         if scenario is not None:
             check(scripted, cluster)
+        said = Said(output)
+        if scenario is not None:
             run_scenario(cluster, FaultRun(cluster, scripted, [], said, record=record))
         else:
             run_random(cluster, said, record, **options)
@@ -248,7 +249,7 @@ class Said:
     def __init__(self, output: str) -> None:
         self.failed = 0
         self._is_json = output == "json"
-        self._began = time.monotonic()
+        self._began_ns = time.time_ns()
 
     def __call__(self, row: DoneFault) -> None:
         self.failed += bool(row.error)
@@ -264,7 +265,7 @@ class Said:
 
     def _line(self, text: str, at_ns: int) -> None:
         clock = datetime.fromtimestamp(at_ns / 1e9).strftime("%H:%M:%S.%f")[:-3]
-        echo(f"{clock} +{time.monotonic() - self._began:.1f}s  {text}")
+        echo(f"{clock} +{(at_ns - self._began_ns) / 1e9:.1f}s  {text}")
 
 
 def run_scenario(cluster: Cluster, faults: FaultRun) -> None:
@@ -310,7 +311,7 @@ def run_random(
     shortest, longest = time_range(pause or "500ms-3s", "--pause")
     pauses = random.Random(seed)
     faulted = Faulted(cluster, (), record=record)
-    rounds = Rounds(cluster, faulted, partitions, list(groups))
+    rounds = Rounds(cluster, faulted, partitions, list(groups), said)
     left_out = (
         f"; not possible here: {', '.join(sorted(set(chosen) - set(possible)))}" if len(possible) < len(chosen) else ""
     )
@@ -318,8 +319,7 @@ def run_random(
     try:
         for round_ in schedule(seed, count or 20, cluster.broker_ids, possible):
             said.end(f"round {round_.number}: {round_.name}, for {round_.seconds:.2f} s")
-            for row in rounds.play(round_):
-                said(row)
+            rounds.play(round_)
             time.sleep(pauses.uniform(shortest, longest))
     finally:
         with uninterrupted():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tools.cluster.processes import ClusterError
 from tools.faults.cluster import Cluster, Node
@@ -31,31 +31,41 @@ def words_of_round(round_: Round, partitions: Sequence[str], groups: Sequence[st
 
 
 class Rounds:
-    """`rows` of `play` say what was done to whom, as `DoneFault`s of a script do."""
+    """The rounds of one schedule, on one cluster."""
 
-    def __init__(self, cluster: Cluster, faulted: Faulted, partitions: Sequence[str], groups: Sequence[str]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        faulted: Faulted,
+        partitions: Sequence[str],
+        groups: Sequence[str],
+        say: Callable[[DoneFault], None],
+    ) -> None:
+        """`say` is called with each fault, and with each undo, when it was tried."""
+        self._say = say
         self._cluster = cluster
         self._faulted = faulted
         self._partitions = partitions
         self._groups = groups
 
-    def play(self, round_: Round) -> list[DoneFault]:
+    def play(self, round_: Round) -> None:
         """Harms, waits, undoes, whatever happens. Raises ClusterError if the undo fails: the next round needs it."""
-        done: list[DoneFault] = []
         harmed: list[tuple[Words, list[Node]]] = []
         try:
             for words in words_of_round(round_, self._partitions, self._groups, self._cluster):
                 rows, victims = self._faulted.carry_out(words)
-                done += rows
                 harmed.append((words, victims))
+                for row in rows:
+                    self._say(row)
             time.sleep(round_.seconds)
         finally:
             if ACTIONS[round_.kind.action].undo is not None:
                 undone = [row for words, victims in harmed for row in self._faulted.undo(words, victims)]
+                for row in undone:
+                    self._say(row)
                 errors = [row.error for row in undone if row.error]
                 if errors:
                     raise ClusterError(f"{round_.name} was not undone: {errors[0]}")
-        return done
 
 
 def why_not(kind: Kind, cluster: Cluster, partitions: Sequence[str], groups: Sequence[str]) -> str | None:

@@ -100,10 +100,12 @@ class Breakage:
                 others = {str(int(other[1]))}
             elif whom == ZOOKEEPER:
                 others = {ZOOKEEPER}
-            if not others - {of}:
-                raise FaultError(f"broker {of} is the only one that could be on the other side")
+            if others == {of}:
+                raise FaultError(f"broker {of} has no link to itself")
+            if not others:
+                raise FaultError(f"broker {of} has no peers")
             rule_id = f"{of} {self} {whom}"
-            rules.append(Rule(rule_id, of, frozenset(others - {of}), self.effect, self.direction, whom == CONTROLLER))
+            rules.append(Rule(rule_id, of, frozenset(others), self.effect, self.direction, whom == CONTROLLER))
         return rules
 
 

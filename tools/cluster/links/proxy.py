@@ -140,7 +140,7 @@ class Proxy:
             return
         source = port.source or await self._find_source(port, writer)
         if source is None:
-            log.warning("a connection to %s (%s) is reset: no broker of this cluster made it", port.target, port.plane)
+            log.info("a connection to %s (%s) is reset: no broker of this cluster made it", port.target, port.plane)
             _reset(writer)
             return
         there = Link(source, port.target, port.plane)
