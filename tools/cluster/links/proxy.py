@@ -17,8 +17,9 @@ import contextlib
 import logging
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
+from typing import Any
 
 from tools.cluster.links.rules import Effect, Link, Rule, effect_on
 from tools.cluster.links.sources import source_of
@@ -169,12 +170,13 @@ class _Listener:
     """A port, which listens while its target does."""
 
     def __init__(
-        self, port: Port, accepted: Callable[[Port, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+        self, port: Port, accepted: Callable[[Port, asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
     ) -> None:
         self.port = port
         self._accepted = accepted
         self._server: asyncio.Server | None = None
         self._is_changing = False
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def follow(self, *, is_touched: bool) -> None:
         if self._is_changing:
@@ -196,8 +198,10 @@ class _Listener:
             self._server.close()
             self._server = None
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Awaitable[None]:
-        return self._accepted(self.port, reader, writer)
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._accepted(self.port, reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 class _Connection:
