@@ -50,11 +50,12 @@ SETTINGS = {
     "zookeeper.session.timeout.ms": str(int(1000 * SESSION_S)),
     "min.insync.replicas": "2",
     "default.replication.factor": "3",
+    "offsets.topic.num.partitions": "4",
 }
 BROKERS = 4
 TOPICS = {"chaos-one": 1, "chaos-three": 3, "chaos-small-segments": 4}
 TOPIC_SETTINGS = {"chaos-small-segments": {"segment.bytes": "100000", "index.interval.bytes": "500"}}
-STALLED_S = 60.0
+STALLED_S = 120.0
 IDLE_PARTITIONS_OF_A_TOPIC = 500
 FEW_ACKS = 20
 

@@ -60,8 +60,10 @@ def empty(directories: Sequence[Path]) -> bool:
 
 
 def _size(directory: Path) -> int:
+    """Of the file system that has the directory, or will have it."""
+    existing = next((path for path in (directory, *directory.parents) if path.exists()), directory)
     try:
-        found = os.statvfs(directory)
+        found = os.statvfs(existing)
     except OSError as problem:
         raise ClusterError(f"{directory}: {problem.strerror}") from None
     return found.f_blocks * found.f_frsize

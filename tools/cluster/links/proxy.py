@@ -170,7 +170,9 @@ class _Listener:
     """A port, which listens while its target does."""
 
     def __init__(
-        self, port: Port, accepted: Callable[[Port, asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+        self,
+        port: Port,
+        accepted: Callable[[Port, asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]],
     ) -> None:
         self.port = port
         self._accepted = accepted
