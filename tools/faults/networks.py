@@ -27,13 +27,14 @@ NOT_ROOT = (
 
 def disconnect(container: str, saved: Path) -> None:
     """Takes the container out of its networks, and writes down how it was connected. Raises ClusterError."""
-    networks = _inspect(container)["NetworkSettings"]["Networks"]
+    found = _inspect(container)
+    networks = found["NetworkSettings"]["Networks"]
     if not networks:
         return  # it is disconnected already
     rows = [
         {
             "network": name,
-            "aliases": [alias for alias in network.get("Aliases") or () if not container.startswith(alias)],
+            "aliases": [alias for alias in network.get("Aliases") or () if not found["Id"].startswith(alias)],
             "address": (network.get("IPAMConfig") or {}).get("IPv4Address") or network.get("IPAddress") or "",
         }
         for name, network in networks.items()

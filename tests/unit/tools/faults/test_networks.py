@@ -15,7 +15,7 @@ from tools.faults.containers import ComposeCluster
 from tools.faults.words import Breakage, FaultError, parse_words
 
 NETWORKS = {
-    "p_default": {"Aliases": ["kafka2", "p-kafka2-1"], "IPAMConfig": None, "IPAddress": "10.0.0.2"},
+    "p_default": {"Aliases": ["kafka2", "0123456789ab"], "IPAMConfig": None, "IPAddress": "10.0.0.2"},
     "fixed": {"Aliases": None, "IPAMConfig": {"IPv4Address": "10.1.0.7"}, "IPAddress": "10.1.0.7"},
 }
 
@@ -48,6 +48,7 @@ class Docker:
         address = {"p_default": {"IPAddress": f"10.0.0.{number}" if number.isdigit() else "10.0.0.9"}}
         return {
             "Name": f"/{name}",
+            "Id": "0123456789abcdef",
             "Image": "sha256:abc",
             "State": {"Running": self.running, "Paused": False, "Pid": 77},
             "Config": {"Env": environment(number), "Labels": {"com.docker.compose.service": name}},
