@@ -326,9 +326,11 @@ def test_links_that_died_are_started_by_heal(cluster: LocalCluster, zk: ZooKeepe
         fault(cluster, "heal")
 
 
-def test_a_cluster_without_links_says_what_to_do(tmp_path: Path) -> None:
+def test_a_cluster_that_is_stopped_is_not_started_by_a_heal(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path)
     cluster.create(brokers=1)
-    for line in ("isolate broker 1", "cut controller --from zookeeper"):
-        assert "`ottla cluster start --links`" in refused(cluster, line)
+    for line in ("heal", "kill broker 1", "run --random"):
+        assert "is not running; `ottla cluster start` starts it" in refused(cluster, line)
+    for verb in ("isolate", "cut"):
+        assert "`ottla cluster start --links`" in ProcessCluster(cluster).impossible[verb]
     cluster.destroy()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tools.cluster.links.wiring import LinksDirectory
+from tools.cluster.links.wiring import BadWiring, LinksDirectory
 
 BOOTSTRAP_VARIABLE = "OTTLA_BOOTSTRAP_SERVER"
 DEFAULT_RUN_DIRECTORY = Path("ottla-cluster")
@@ -43,7 +44,8 @@ def run_directory_zookeeper(run_directory: Path = DEFAULT_RUN_DIRECTORY) -> str 
     """`host:port[/chroot]` of the ZooKeeper that the first broker of a run directory uses; None without one."""
     links = LinksDirectory(run_directory / "links")
     if links.exists():
-        return links.zookeeper_connect
+        with contextlib.suppress(BadWiring):
+            return links.zookeeper_connect
     for path in sorted(run_directory.glob("broker-*/server.properties")):
         return parse_properties(path.read_text()).get("zookeeper.connect")
     return None

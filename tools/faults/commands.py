@@ -25,6 +25,7 @@ from tools.cluster.readiness import not_ready
 from tools.cluster.zookeeper import ZooKeeperError
 from tools.faults import clusters
 from tools.faults.cluster import Cluster
+from tools.faults.processes import ProcessCluster
 from tools.faults.record import FaultRecord
 from tools.faults.roles import Roles
 from tools.faults.rounds import Rounds, why_not
@@ -352,8 +353,6 @@ def time_range(text: str, where: str) -> tuple[float, float]:
 
 def own_session_s(cluster: Cluster) -> float:
     """The session time-out of a local cluster; else a guess."""
-    from tools.faults.processes import ProcessCluster
-
     if isinstance(cluster, ProcessCluster):
         return cluster.session_s()
     return SESSION_DEFAULT_S
@@ -391,6 +390,8 @@ def named_cluster(
         directory = DEFAULT_DIRECTORY
     found = clusters.cluster_of(directory, project, fault_command, bootstrap)
     assert found is not None
+    if isinstance(found, ProcessCluster) and found.is_stopped():
+        raise ClusterError(f"the cluster in {directory} is not running; `ottla cluster start` starts it")
     return found
 
 

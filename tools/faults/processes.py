@@ -214,6 +214,10 @@ class ProcessCluster:
     def record_file(self) -> Path:
         return self.cluster.directory / RECORD
 
+    def is_stopped(self) -> bool:
+        """Whether nothing runs, and not because of a fault: somebody has stopped the cluster, and a heal must not start it."""
+        return not self.cluster.running() and not self.record_file.exists()
+
     def session_s(self) -> float:
         """The brokers' `zookeeper.session.timeout.ms`, in seconds."""
         return self.cluster.session_timeout_ms() / 1000

@@ -29,7 +29,7 @@ from tools.cluster.ports import LOCAL_HOST, is_free
 CHUNK = 64 * 1024
 SLOW_CHUNK = 4 * 1024
 """Bytes forwarded at once on a link with a limited rate."""
-CHUNKS_UNDER_WAY = 64
+CHUNKS_UNDER_WAY = 16
 """Chunks of one direction of a connection that wait for their time. More are not read: the sender waits."""
 CONNECTIONS_MAX = 4096
 LISTEN_CHECK_S = 0.05
