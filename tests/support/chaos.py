@@ -53,6 +53,8 @@ SETTINGS = {
     "min.insync.replicas": "2",
     "default.replication.factor": "3",
     "offsets.topic.num.partitions": "4",
+    # A broker that starts while ZooKeeper is away waits for it: on a busy machine, a JVM takes half a minute to start.
+    "zookeeper.connection.timeout.ms": "120000",
 }
 BROKERS = 4
 TOPICS = {"chaos-one": 1, "chaos-three": 3, "chaos-small-segments": 4}
