@@ -38,6 +38,9 @@ SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
         "elect": Subcommand(
             "tools.admin.elect_commands", "Elect preferred leaders, or leaders that may lack records (unclean)."
         ),
+        "fault": Subcommand(
+            "tools.faults.commands", "Kill, pause, isolate or slow down who has a role now, and heal it again."
+        ),
         "group": Subcommand("tools.groups.commands", "List, describe, reset and delete consumer groups."),
         "inspect": Subcommand(
             "tools.inspect.commands", "Read and check logs on disk, and compare ZooKeeper with the brokers."

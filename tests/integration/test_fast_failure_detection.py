@@ -265,7 +265,7 @@ def test_a_broker_that_was_cut_off_is_not_judged_dead(tmp_path: Path, role: str)
         for other in cluster.broker_ids:
             if other != victim:
                 cluster.cut(victim, other)
-        cluster.cut_from_zookeeper(victim)
+        cluster.cut(victim, "from zookeeper")
         time.sleep(A_WHILE_S)  # the fault itself
         assert czxid(zk, victim) == registered
         assert zk.controller_epoch() == epoch

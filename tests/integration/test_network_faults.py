@@ -82,7 +82,7 @@ def test_cut_from_its_peers_but_not_from_zookeeper(tmp_path: Path) -> None:
         leader = another_than(zk)
         others = [broker for broker in (1, 2, 3) if broker != leader]
         for other in others:
-            cluster.cut(leader, other)
+            cluster.cut(leader, f"from broker:{other}")
         eventually(lambda: zk.state(TOPIC, leader - 1).isr == (leader,), "the leader is alone in the ISR")
         assert zk.state(TOPIC, leader - 1).leader == leader
         refused = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
@@ -102,7 +102,7 @@ def test_cut_from_zookeeper_but_not_from_its_peers(tmp_path: Path) -> None:
     with a_cluster(tmp_path) as (cluster, zk, producer):
         leader = another_than(zk)
         before = zk.state(TOPIC, leader - 1)
-        cluster.cut_from_zookeeper(leader)
+        cluster.cut(leader, "from zookeeper")
         eventually(lambda: leader not in zk.live_brokers(), "its session has expired")
         eventually(lambda: zk.state(TOPIC, leader - 1).leader not in (leader, -1), "another leads")
         after = zk.state(TOPIC, leader - 1)
@@ -121,7 +121,7 @@ def test_cut_from_the_controller_only(tmp_path: Path) -> None:
     with a_cluster(tmp_path) as (cluster, zk, producer):
         broker, controller = another_than(zk), zk.controller()
         assert controller is not None
-        cluster.cut_control(broker, controller)
+        cluster.cut(broker, "from controller")
         for name in ("first", "second"):
             create_topics(
                 f"{cluster.host(controller)}:9092", NewTopic(name, 1, replica_assignment=[[controller, broker]])
@@ -149,7 +149,8 @@ def test_a_one_way_cut(tmp_path: Path, deaf: str) -> None:
         leader = another_than(zk)
         follower = next(broker for broker in (1, 2, 3) if broker not in (leader, zk.controller()))
         before = zk.state(TOPIC, leader - 1)
-        cluster.cut_incoming(*((leader, follower) if deaf == "leader" else (follower, leader)))
+        deaf_one, other = (leader, follower) if deaf == "leader" else (follower, leader)
+        cluster.cut(deaf_one, f"from broker:{other} one-way in")
         wait_until_out(zk, leader, follower)
         producer.wait_for_acks(FEW)
         once = zk.state(TOPIC, leader - 1)
@@ -161,7 +162,7 @@ def test_a_one_way_cut(tmp_path: Path, deaf: str) -> None:
 def test_a_ring_of_majorities(tmp_path: Path) -> None:
     """FLT-13: each of two brokers sees the third one only; at most one leader per epoch, and acknowledged records stay."""
     with a_cluster(tmp_path) as (cluster, zk, producer):
-        cluster.cut(1, 3)
+        cluster.cut(1, "from broker:3")
         wait_until_out(zk, 1, 3)
         wait_until_out(zk, 3, 1)
         assert set(zk.state(TOPIC, 1).isr) == {1, 2, 3}, "2 sees both"
@@ -178,14 +179,14 @@ def test_links_go_one_by_one_and_come_back_in_another_order(tmp_path: Path, seed
     with a_cluster(tmp_path) as (cluster, zk, producer):
         order.shuffle(links)
         for one, other in links:
-            cluster.cut(one, other)
+            cluster.cut(one, f"from broker:{other}")
             eventually(
                 lambda a=one, b=other: b not in zk.state(TOPIC, a - 1).isr or a not in zk.state(TOPIC, b - 1).isr,
                 f"{one} and {other} miss each other",
             )
         order.shuffle(links)
         for one, other in links:
-            cluster.join(one, other)
+            cluster.join(one, f"from broker:{other}")
         producer.wait_for_acks(FEW)
 
 
@@ -203,8 +204,8 @@ def test_a_storm_of_resets(tmp_path: Path, whom: str) -> None:
             "all": list(itertools.combinations((1, 2, 3), 2)),
         }[whom]
         for one, other in pairs:
-            cluster.reset_connections(one, other)
-            cluster.reset_connections(other, one)
+            cluster.cut(one, f"from broker:{other} one-way in reset")
+            cluster.cut(other, f"from broker:{one} one-way in reset")
         if whom == "leader and follower":
             wait_until_out(zk, *others)
             producer.wait_for_acks(FEW)

@@ -43,7 +43,7 @@ from tools.faults.faults import healed, inject
 from tools.faults.load import log_of, read_everything
 from tools.faults.processes import Broker, ProcessCluster
 from tools.faults.roles import Roles
-from tools.faults.schedule import Kind, Round, schedule
+from tools.faults.schedule import Kind, Round, process_kinds, schedule
 from tools.faults.verdict import Verdict
 
 OFFSETS_PARTITIONS = 4
@@ -61,6 +61,7 @@ PROBE = "probe"
 RECORDS_PER_S = 400
 ANSWER_TIMEOUT_S = 1.0
 MEMBER_SESSION_S = 4.0
+PROCESS_KINDS = process_kinds(chaos.SESSION_S)
 
 KINDS = {
     "kill the coordinator": Kind("kill", "coordinator", 0.5, 1.5, weight=6),
@@ -74,12 +75,12 @@ KINDS = {
     "pause a member beyond its session": Kind(
         "pause", "member", 1.3 * MEMBER_SESSION_S, 1.3 * MEMBER_SESSION_S + 1, weight=2
     ),
-    "bounce": replace(chaos.KINDS["bounce"], weight=2),
-    "pause briefly": replace(chaos.KINDS["pause briefly"], weight=1),
-    "stop and start": replace(chaos.KINDS["stop and start"], weight=1),
-    "kill the controller": replace(chaos.KINDS["kill the controller"], weight=2),
-    "restart two": chaos.KINDS["restart two"],
-    "restart all": chaos.KINDS["restart all"],
+    "bounce": replace(PROCESS_KINDS["bounce"], weight=2),
+    "pause briefly": replace(PROCESS_KINDS["pause briefly"], weight=1),
+    "stop and start": replace(PROCESS_KINDS["stop and start"], weight=1),
+    "kill the controller": replace(PROCESS_KINDS["kill the controller"], weight=2),
+    "restart two": PROCESS_KINDS["restart two"],
+    "restart all": PROCESS_KINDS["restart all"],
 }
 
 

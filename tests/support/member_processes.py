@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.support.group_journals import JournalFile
 from tools.cluster.local_cluster import LocalCluster
+from tools.faults.cluster import State
 from tools.faults.verdict import longest_gap
 
 CLOSE_TIMEOUT_S = 60.0
@@ -36,6 +37,12 @@ class MemberProcess:
         """The longest time without an acknowledged commit that reaches into this time; 0: it had nothing to commit."""
         self.journal.read()
         return longest_gap([line["at"] for line, _ in self.journal.commits()], begun, ended)
+
+    def state(self) -> State:
+        if self._process.poll() is not None:
+            return State.ENDED
+        status = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return State.PAUSED if status in "Tt" else State.RUNNING
 
     def kill(self) -> None:
         """It does not leave."""

@@ -17,8 +17,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tools.cluster.links.rules import ZOOKEEPER
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.run_directory import BrokerDirectory
+from tools.faults.packets import Host, iptables
+from tools.faults.words import parse_words
 
 CLIENT_PORT = 9092
 CONTROL_PORT = 9192
@@ -68,8 +71,14 @@ class NetworkCluster(LocalCluster):
         return f"{self._prefix}.{broker}"
 
     def create(
-        self, brokers: int = 3, zookeeper: str | None = None, overrides: Mapping[str, str] | None = None
+        self,
+        brokers: int = 3,
+        zookeeper: str | None = None,
+        overrides: Mapping[str, str] | None = None,
+        *,
+        links: bool = False,
     ) -> None:
+        assert not links, "the cuts are in the network here"
         super().create(brokers, zookeeper, overrides)
         self._make_network(brokers)
         zoo_cfg = self.directory / "zookeeper" / "zoo.cfg"
@@ -103,37 +112,22 @@ class NetworkCluster(LocalCluster):
 
     # -- links ----------------------------------------------------------------------------------------------------
 
-    def cut(self, one: int, other: int) -> None:
-        """Nothing goes between two brokers any more, in either direction."""
-        self.cut_incoming(one, other)
-        self.cut_incoming(other, one)
+    def cut(self, broker: int, words: str) -> None:
+        """Breaks links of the broker, in the words of `ottla fault cut`: `from broker:3 one-way in`, `from zookeeper`, ..."""
+        self._change("-A", broker, words)
 
-    def cut_incoming(self, broker: int, sender: int) -> None:
-        """The broker hears nothing of the sender any more, which still hears the broker."""
-        self._iptables(broker, "-A", "INPUT", "-s", self.host(sender), "-j", "DROP")
-
-    def join(self, one: int, other: int) -> None:
+    def join(self, broker: int, words: str) -> None:
         """Undoes `cut`."""
-        self._iptables(one, "-D", "INPUT", "-s", self.host(other), "-j", "DROP")
-        self._iptables(other, "-D", "INPUT", "-s", self.host(one), "-j", "DROP")
+        self._change("-D", broker, words)
 
-    def cut_from_zookeeper(self, broker: int) -> None:
-        self._iptables(broker, "-A", "INPUT", "-s", f"{self._prefix}.{ZOOKEEPER_HOST}", "-j", "DROP")
-
-    def cut_control(self, broker: int, controller: int) -> None:
-        """The control plane between the two is dead; their clients' port goes on."""
-        self._iptables(
-            broker, "-A", "INPUT", "-s", self.host(controller), "-p", "tcp", "--dport", str(CONTROL_PORT), "-j", "DROP"
-        )
-        self._iptables(
-            broker, "-A", "INPUT", "-s", self.host(controller), "-p", "tcp", "--sport", str(CONTROL_PORT), "-j", "DROP"
-        )
-
-    def reset_connections(self, broker: int, sender: int) -> None:
-        """Every packet that the sender has for the broker is answered with a reset, as by a firewall (FLT-15)."""
-        self._iptables(
-            broker, "-A", "INPUT", "-s", self.host(sender), "-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset"
-        )
+    def _change(self, how: str, broker: int, words: str) -> None:
+        breakage = parse_words(f"cut broker {broker} {words}").breakage
+        assert breakage is not None
+        hosts = {str(each): Host(self.host(each), CONTROL_PORT) for each in self.broker_ids}
+        hosts[ZOOKEEPER] = Host(f"{self._prefix}.{ZOOKEEPER_HOST}")
+        for rule in breakage.rules(broker, self.broker_ids):
+            for match in iptables(rule, hosts):
+                self._iptables(broker, how, *match)
 
     def reset_control(self, broker: int, sender: int) -> None:
         """The broker's control listener refuses the sender, by a firewall's word: what was connected is reset."""
@@ -146,7 +140,8 @@ class NetworkCluster(LocalCluster):
     def heal(self, *brokers: int) -> None:
         """All links of these brokers (default: of all) work again."""
         for broker in brokers or self.broker_ids:
-            self._iptables(broker, "-F", "INPUT")
+            for chain in ("INPUT", "OUTPUT"):
+                self._iptables(broker, "-F", chain)
 
     # -- inside ---------------------------------------------------------------------------------------------------
 

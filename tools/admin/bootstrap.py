@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from tools.cluster.links.wiring import BadWiring, LinksDirectory
 
 BOOTSTRAP_VARIABLE = "OTTLA_BOOTSTRAP_SERVER"
 DEFAULT_RUN_DIRECTORY = Path("ottla-cluster")
@@ -50,21 +53,30 @@ def run_directory_endpoints(run_directory: Path) -> list[str]:
 
 def run_directory_zookeeper(run_directory: Path = DEFAULT_RUN_DIRECTORY) -> str | None:
     """`host:port[/chroot]` of the ZooKeeper that the first broker of a run directory uses; None without one."""
+    links = LinksDirectory(run_directory / "links")
+    if links.exists():
+        with contextlib.suppress(BadWiring):
+            return links.zookeeper_connect
     for path in sorted(run_directory.glob("broker-*/server.properties")):
         return parse_properties(path.read_text()).get("zookeeper.connect")
     return None
 
 
 def client_endpoints(properties: Mapping[str, str]) -> list[str]:
-    """The addresses for clients: the advertised listeners, else the listeners. Skips the control plane's, and those with port 0."""
+    """The addresses for clients: the advertised listeners, else the listeners. Skips the control plane's, and those with port 0.
+
+    The inter-broker listener is only for brokers if there is another one.
+    """
     control_plane = properties.get("control.plane.listener.name", DEFAULT_CONTROL_PLANE_LISTENER)
     listeners = properties.get("advertised.listeners") or properties.get("listeners", "")
-    endpoints = []
+    endpoints = {}
     for listener in listeners.split(","):
         name, separator, address = listener.strip().partition("://")
         if separator and name != control_plane and not address.endswith(":0"):
-            endpoints.append(address if not address.startswith(":") else f"localhost{address}")
-    return endpoints
+            endpoints[name] = address if not address.startswith(":") else f"localhost{address}"
+    if len(endpoints) > 1:
+        endpoints.pop(properties.get("inter.broker.listener.name", ""), None)
+    return list(endpoints.values())
 
 
 def parse_properties(text: str) -> dict[str, str]:

@@ -71,6 +71,9 @@ cluster.add_command(health)
     "--zookeeper", metavar="HOST:PORT[,HOST:PORT...][/CHROOT]", help="use this ZooKeeper instead of starting one"
 )
 @click.option("--override", "overrides", multiple=True, metavar="KEY=VALUE", help="a broker setting; may be repeated")
+@click.option(
+    "--links", is_flag=True, help="connect brokers and ZooKeeper through links that `ottla fault isolate` can cut"
+)
 @click.option("--foreground", is_flag=True, help="wait for Ctrl-C, then stop the cluster")
 @format_option
 def start(
@@ -78,6 +81,7 @@ def start(
     brokers: int | None,
     zookeeper: str | None,
     overrides: Sequence[str],
+    links: bool,
     foreground: bool,
     output: str,
 ) -> None:
@@ -87,11 +91,11 @@ def start(
     with errors_in_one_line(), termination_as_interrupt():
         try:
             if not local.exists():
-                local.create(brokers or BROKERS_DEFAULT, zookeeper, settings)
-            elif brokers is not None or zookeeper is not None or settings:
+                local.create(brokers or BROKERS_DEFAULT, zookeeper, settings, links=links)
+            elif brokers is not None or zookeeper is not None or settings or (links and local.links is None):
                 raise ClusterError(
-                    f"{directory} already has a cluster, which starts unchanged: leave out --brokers, --zookeeper and "
-                    f"--override and edit {directory}/broker-*/server.properties, or use another --dir"
+                    f"{directory} already has a cluster, which starts unchanged: leave out --brokers, --zookeeper, "
+                    f"--override and --links and edit {directory}/broker-*/server.properties, or use another --dir"
                 )
             local.start()
         except NotServing:

@@ -16,9 +16,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from protocol.numbers import is_plain_number
 from tools.cluster.fault_log import now_ms
 from tools.cluster.java import JavaNotFound, find_java
-from tools.cluster.ports import NoFreePorts, accepts_connections, free_ports, is_free
+from tools.cluster.links.control import LinksControl, NoLinks
+from tools.cluster.links.wiring import MARKER, BadWiring, BrokerPorts
+from tools.cluster.ports import LOCAL_HOST, NoFreePorts, accepts_connections, free_ports, is_free
 from tools.cluster.processes import ClusterError, ServerProcess, stop_all
 from tools.cluster.readiness import broker_view, not_ready
 from tools.cluster.run_directory import (
@@ -36,6 +39,8 @@ READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 """Above the broker's own limit, `broker.stop.timeout.ms`."""
 READY_POLL_S = 0.03
+LINKS_TIMEOUT_S = 15.0
+SESSION_TIMEOUT, KAFKA_SESSION_TIMEOUT_MS = "zookeeper.session.timeout.ms", 18_000
 ANSWER_TIMEOUT_S = 2.0
 ZOOKEEPER_CONNECT_TIMEOUT_S = 5.0
 NOT_FOR_ALL_BROKERS = ("broker.id", "listeners", "advertised.listeners", "log.dirs")
@@ -63,6 +68,7 @@ class LocalCluster:
     def __init__(self, directory: Path | str) -> None:
         self._files = RunDirectory(Path(directory))
         self._processes: dict[int, ServerProcess] = {}
+        self._links_process: ServerProcess | None = None
         self._made: list[Path] = []
 
     # reading
@@ -86,7 +92,9 @@ class LocalCluster:
 
     @property
     def zookeeper_connect(self) -> str:
-        """The brokers' `zookeeper.connect`."""
+        """`zookeeper.connect`, past the links if there are some."""
+        if self._files.links.exists():
+            return self._zookeeper_past_links()
         return self._existing()[0].properties().get("zookeeper.connect", "")
 
     @property
@@ -94,8 +102,31 @@ class LocalCluster:
         """The embedded ZooKeeper's process; None if the cluster uses another ZooKeeper."""
         return self._files.zookeeper.process if self._files.zookeeper.exists() else None
 
+    @property
+    def links(self) -> LinksControl | None:
+        """What cuts and slows the links between the brokers; None for a cluster without `--links`."""
+        return LinksControl(self._files.links.control_socket) if self._files.links.exists() else None
+
+    @property
+    def links_process(self) -> ServerProcess | None:
+        if self._links_process is None and self._files.links.exists():
+            self._links_process = self._files.links_process()
+        return self._links_process
+
     def broker_directory(self, broker_id: int) -> Path:
         return self._broker(broker_id).path
+
+    def log_directories(self, broker_id: int) -> list[Path]:
+        """The broker's `log.dirs`."""
+        broker = self._broker(broker_id)
+        return [
+            broker.path / entry.strip() for entry in broker.properties().get("log.dirs", "").split(",") if entry.strip()
+        ]
+
+    def session_timeout_ms(self) -> int:
+        """`zookeeper.session.timeout.ms` of the first broker."""
+        text = self._existing()[0].properties().get(SESSION_TIMEOUT, "")
+        return int(text) if is_plain_number(text) else KAFKA_SESSION_TIMEOUT_MS
 
     def address(self, broker_id: int) -> str:
         """`host:port` for clients."""
@@ -117,10 +148,9 @@ class LocalCluster:
         return self._process(broker_id).is_paused()
 
     def running(self) -> list[ServerProcess]:
-        """All running processes of the cluster, ZooKeeper last."""
+        """All running processes of the cluster: brokers, links, ZooKeeper."""
         everything = [self._process(broker_id) for broker_id in self.broker_ids]
-        if self.zookeeper is not None:
-            everything.append(self.zookeeper)
+        everything += [process for process in (self.links_process, self.zookeeper) if process is not None]
         return [process for process in everything if process.pid() is not None]
 
     def controller_id(self) -> int:
@@ -143,12 +173,19 @@ class LocalCluster:
     # creating and removing
 
     def create(
-        self, brokers: int = 3, zookeeper: str | None = None, overrides: Mapping[str, str] | None = None
+        self,
+        brokers: int = 3,
+        zookeeper: str | None = None,
+        overrides: Mapping[str, str] | None = None,
+        *,
+        links: bool = False,
     ) -> None:
         """Writes the files of a new cluster: `brokers` brokers with ids from 1, on free ports of 127.0.0.1.
 
         `zookeeper` is `host:port[/chroot]` of a ZooKeeper to use instead of the embedded one; `overrides` are Kafka settings for
-        every broker. Raises ClusterError if the directory already has a cluster, or if files cannot be written.
+        every broker; with `links`, brokers reach each other and ZooKeeper through links that can be cut.
+
+        Raises ClusterError if the directory already has a cluster, or if files cannot be written.
         """
         if self.exists():
             raise ClusterError(
@@ -166,7 +203,7 @@ class LocalCluster:
         settings = {**local_profile(brokers), **(overrides or {})}
         with self._files.locked():
             try:
-                self._make_files(brokers, zookeeper, settings)
+                self._make_files(brokers, zookeeper, settings, links)
             except (OSError, NoFreePorts) as error:
                 self.undo_create()
                 raise ClusterError(f"could not create a cluster in {self.directory}: {error}") from None
@@ -174,16 +211,27 @@ class LocalCluster:
                 self.undo_create()
                 raise
 
-    def _make_files(self, brokers: int, zookeeper: str | None, settings: Mapping[str, str]) -> None:
+    def _make_files(self, brokers: int, zookeeper: str | None, settings: Mapping[str, str], links: bool) -> None:
         zookeeper_port, *ports = free_ports(1 + 3 * brokers)
+        linked: dict[int, BrokerPorts] = {}
+        if links:
+            more = free_ports(4 * brokers)
+            linked = {
+                index + 1: BrokerPorts(more[4 * index], ports[3 * index + 1], *more[4 * index + 1 : 4 * index + 4])
+                for index in range(brokers)
+            }
         if zookeeper is None:
             self._note_new(self._files.zookeeper.directory)
             self._files.zookeeper.create(zookeeper_port)
             zookeeper = self._files.zookeeper.connect
+        if links:
+            self._note_new(self._files.links.path)
+            self._files.links.create(LOCAL_HOST, zookeeper, linked)
         for index in range(brokers):
             broker = self._files.broker_directory(index + 1)
             self._note_new(broker.path)
-            broker.create(zookeeper, (ports[3 * index], ports[3 * index + 1], ports[3 * index + 2]), settings)
+            own = (ports[3 * index], ports[3 * index + 1], ports[3 * index + 2])
+            broker.create(zookeeper, own, settings, linked.get(broker.id))
 
     def _note_new(self, path: Path) -> None:
         if not path.exists():
@@ -220,6 +268,7 @@ class LocalCluster:
             self._refuse_if_in_use(brokers)
             try:
                 self._start_zookeeper()
+                self.start_links()
                 self._files.faults.write("cluster_started", brokers=[broker.id for broker in brokers])
                 for broker in brokers:
                     self._spawn(broker)
@@ -261,11 +310,13 @@ class LocalCluster:
         running = self.running()
         if running:
             self._files.faults.write("cluster_stopping")
-        brokers = [process for process in running if process is not self.zookeeper]
+        brokers = [process for process in running if process not in (self.zookeeper, self.links_process)]
         # The controller stops last: it moves the leaderships of the others, which need not wait for a new controller.
         controller_id = self.controller_id() if len(brokers) > 1 else -1
         last = [process for process in brokers if controller_id >= 0 and process is self._process(controller_id)]
         late = stop_all([process for process in brokers if process not in last], timeout) + stop_all(last, timeout)
+        if self.links_process is not None:
+            self.links_process.kill()
         if self.zookeeper is not None:
             self.zookeeper.kill()  # ZooKeeper's data is in its transaction log, so it needs no clean shutdown
         return [process.name for process in late]
@@ -347,11 +398,34 @@ class LocalCluster:
         process = self._process(broker.id)
         command = [sys.executable, "-m", "broker", "--config", str(broker.config_file)]
         command += ["--log-file", str(process.log_file)]
-        paths = [str(SOURCE_ROOT), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        environment = {**os.environ, "PYTHONPATH": _python_path()}
         for key in (*NOT_FOR_ALL_BROKERS, "zookeeper.connect"):
             environment.pop(f"KAFKA_{key.replace('.', '_').upper()}", None)  # it would override each broker's file
         process.start(command, environment)
+
+    def start_links(self) -> None:
+        """Starts the process of the links, if the cluster has links and it does not run; returns when it serves. Raises ClusterError."""
+        process, links = self.links_process, self.links
+        if process is None or links is None or process.pid() is not None:
+            return
+        self._zookeeper_past_links()
+        command = [sys.executable, "-m", MARKER, "--config", str(self._files.links.config_file)]
+        process.start(command, {**os.environ, "PYTHONPATH": _python_path()})
+        deadline = time.monotonic() + LINKS_TIMEOUT_S
+        while True:
+            try:
+                links.rules()
+                return
+            except NoLinks as problem:
+                if process.pid() is None or time.monotonic() > deadline:
+                    raise NotServing(f"the links did not start: {process.last_words() or problem}") from None
+            time.sleep(READY_POLL_S)
+
+    def _zookeeper_past_links(self) -> str:
+        try:
+            return self._files.links.zookeeper_connect
+        except BadWiring as problem:
+            raise ClusterError(str(problem)) from None
 
     def _start_zookeeper(self) -> None:
         """Starts the embedded ZooKeeper without waiting for it; another ZooKeeper must already answer."""
@@ -375,9 +449,19 @@ class LocalCluster:
                 "`ottla cluster restart-broker ID` starts one broker"
             )
         self._refuse_taken_ports(brokers)
+        if self._files.links.exists():
+            for port in self._link_ports():
+                if not is_free(LOCAL_HOST, port):
+                    raise ClusterError(_taken("the links", port, self._files.links.config_file))
         zookeeper = self._files.zookeeper
         if zookeeper.exists() and not is_free(*zookeeper.address):
             raise ClusterError(_taken("ZooKeeper", zookeeper.address[1], zookeeper.config_file))
+
+    def _link_ports(self) -> list[int]:
+        try:
+            return [port.port for port in self._files.links.ports()]
+        except BadWiring as problem:
+            raise ClusterError(str(problem)) from None
 
     def _refuse_taken_ports(self, brokers: Sequence[BrokerDirectory]) -> None:
         for broker in brokers:
@@ -388,6 +472,8 @@ class LocalCluster:
     def _refuse_the_dead(self, broker_ids: frozenset[int]) -> None:
         """Raises ClusterError with the last output of a process that should be running but is not."""
         expected = [self._process(broker_id) for broker_id in sorted(broker_ids)]
+        if self.links_process is not None:
+            expected.insert(0, self.links_process)
         if self.zookeeper is not None:
             expected.insert(0, self.zookeeper)  # named first: brokers end because ZooKeeper ended, not the reverse
         for process in expected:
@@ -398,6 +484,10 @@ class LocalCluster:
                 raise NotServing(
                     f"{process.name} did not start: {words or 'it printed nothing'}; its log is {process.log_file}"
                 )
+
+
+def _python_path() -> str:
+    return os.pathsep.join(filter(None, [str(SOURCE_ROOT), os.environ.get("PYTHONPATH", "")]))
 
 
 def _taken(name: str, port: int, config_file: Path) -> str:

@@ -3,6 +3,8 @@
 DIR/broker-<id>/{server.properties,server.log,pid,data/}
 DIR/zookeeper/{zoo.cfg,server.log,pid,data/}             with the embedded ZooKeeper only
 DIR/faults.jsonl                                         what was done to these processes
+DIR/unhealed.json                                        while a fault of `ottla fault` is not healed
+DIR/links/{links.json,server.log,pid,control}            with `--links` only
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from pathlib import Path
 
 from protocol.numbers import is_plain_number
 from tools.admin.bootstrap import client_endpoints, parse_properties
-from tools.cluster.fault_log import FaultLog
+from tools.cluster.fault_log import FAULT_LOG_NAME, FaultLog
+from tools.cluster.links.wiring import MARKER, BrokerPorts, LinksDirectory
 from tools.cluster.ports import LOCAL_HOST
 from tools.cluster.processes import ClusterError, ServerProcess
 from tools.cluster.zookeeper import EmbeddedZooKeeper
@@ -27,6 +30,8 @@ from tools.private_files import write_anew
 DEFAULT_DIRECTORY = Path("ottla-cluster")
 BROKER_DIRECTORY = re.compile(r"broker-([0-9]{1,10})")
 BROKER_MARKER = "broker"
+FAULT_FILES = ("unhealed.json", "unhealed.json.lock", FAULT_LOG_NAME)
+"""What `ottla fault` writes down until it is healed (`tools/faults/record.py`), and the log of all that was done."""
 REPLICATION_FACTOR_MAX = 3
 
 HEADER = """\
@@ -68,8 +73,17 @@ class BrokerDirectory:
     def process(self) -> ServerProcess:
         return ServerProcess(f"broker {self.id}", self.path, self.config_file, BROKER_MARKER)
 
-    def create(self, zookeeper_connect: str, ports: tuple[int, int, int], settings: Mapping[str, str]) -> None:
-        """Writes `server.properties`; `settings` override the values chosen here. `ports`: clients, control, metrics."""
+    def create(
+        self,
+        zookeeper_connect: str,
+        ports: tuple[int, int, int],
+        settings: Mapping[str, str],
+        links: BrokerPorts | None = None,
+    ) -> None:
+        """Writes `server.properties`; `settings` override the values chosen here. `ports`: clients, control, metrics.
+
+        With `links`, clients connect directly, and other brokers through the links.
+        """
         client_port, control_port, metrics_port = ports
         properties = {
             "broker.id": str(self.id),
@@ -80,6 +94,7 @@ class BrokerDirectory:
             "log.dirs": str(self.data),
             "zookeeper.connect": zookeeper_connect,
             "metrics.listener": f"{LOCAL_HOST}:{metrics_port}",
+            **({} if links is None else _linked(client_port, links, zookeeper_connect)),
             **settings,
         }
         self.path.mkdir(parents=True)
@@ -120,6 +135,20 @@ class BrokerDirectory:
         return found
 
 
+def _linked(client_port: int, ports: BrokerPorts, zookeeper_connect: str) -> dict[str, str]:
+    """The settings of a broker that reaches other brokers and ZooKeeper through the links."""
+    _, slash, chroot = zookeeper_connect.partition("/")
+    client = f"PLAINTEXT://{LOCAL_HOST}:{client_port}"
+    return {
+        "listeners": f"{client},INTERNAL://{LOCAL_HOST}:{ports.internal},CONTROLLER://{LOCAL_HOST}:{ports.control}",
+        "advertised.listeners": f"{client},INTERNAL://{LOCAL_HOST}:{ports.link_internal},"
+        f"CONTROLLER://{LOCAL_HOST}:{ports.link_control}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "INTERNAL",
+        "zookeeper.connect": f"{LOCAL_HOST}:{ports.link_zookeeper}{slash}{chroot}",
+    }
+
+
 class RunDirectory:
     """`DIR`: reads what is there, creates what is missing, removes what was created."""
 
@@ -127,6 +156,10 @@ class RunDirectory:
         self.path = path.absolute()
         self.zookeeper = EmbeddedZooKeeper(self.path / "zookeeper")
         self.faults = FaultLog(self.path)
+        self.links = LinksDirectory(self.path / "links")
+
+    def links_process(self) -> ServerProcess:
+        return ServerProcess("links", self.links.path, self.links.config_file, MARKER)
 
     def brokers(self) -> list[BrokerDirectory]:
         """The brokers that have a configuration, by id."""
@@ -142,12 +175,15 @@ class RunDirectory:
         return BrokerDirectory(broker_id, self.path / f"broker-{broker_id}")
 
     def remove(self) -> None:
-        """Removes brokers and ZooKeeper with their data, and the directory unless it contains something else."""
+        """Removes brokers, ZooKeeper with their data, and links, and the directory unless it contains something else."""
         for broker in self.brokers():
             shutil.rmtree(broker.path, ignore_errors=True)
         if self.zookeeper.exists():
             shutil.rmtree(self.zookeeper.directory, ignore_errors=True)
-        self.faults.path.unlink(missing_ok=True)
+        if self.links.exists():
+            shutil.rmtree(self.links.path, ignore_errors=True)
+        for name in FAULT_FILES:
+            (self.path / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.path.rmdir()
 

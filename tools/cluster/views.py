@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tools.cluster.links.control import NoLinks
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.tables import aligned
 
@@ -12,8 +13,8 @@ def cluster_json(cluster: LocalCluster) -> dict[str, Any]:
     """`{directory, bootstrap_servers, zookeeper_connect, controller, nodes}`, with nodes as
     `[{name, id, address, metrics, pid, state, reason, directory}]`.
 
-    `state` is running, paused, stopped, or not ready with a reason; `id` is None for ZooKeeper. `metrics` is `host:port` of
-    the metrics page, or None.
+    `state` is running, paused, stopped, or not ready with a reason; `id` is None for ZooKeeper and the links. `metrics` is
+    `host:port` of the metrics page, or None.
     """
     nodes: list[dict[str, Any]] = []
     zookeeper = cluster.zookeeper
@@ -29,6 +30,20 @@ def cluster_json(cluster: LocalCluster) -> dict[str, Any]:
                 "state": "stopped" if pid is None else "paused" if zookeeper.is_paused() else "running",
                 "reason": None,
                 "directory": str(zookeeper.directory),
+            }
+        )
+    links = cluster.links_process
+    if links is not None:
+        pid = links.pid()
+        nodes.append(
+            {
+                "name": "links",
+                "id": None,
+                "address": _broken_links(cluster),
+                "pid": pid,
+                "state": "stopped" if pid is None else "paused" if links.is_paused() else "running",
+                "reason": None,
+                "directory": str(links.directory),
             }
         )
     problems = cluster.problems()
@@ -53,6 +68,15 @@ def cluster_json(cluster: LocalCluster) -> dict[str, Any]:
         "controller": cluster.controller_id(),
         "nodes": nodes,
     }
+
+
+def _broken_links(cluster: LocalCluster) -> str:
+    """In place of an address: how many faults the links have."""
+    try:
+        count = len(cluster.links.rules()) if cluster.links is not None else 0
+    except NoLinks:
+        return "-"
+    return f"{count} faults" if count else "no fault"
 
 
 def node_table(view: dict[str, Any], *, with_state: bool) -> list[str]:

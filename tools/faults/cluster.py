@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from pathlib import Path
 from typing import Protocol
+
+from tools.faults.words import Breakage
 
 
 class State(Enum):
@@ -19,7 +22,9 @@ class State(Enum):
 
 
 class Victim(Protocol):
-    """What a fault hits. The methods have the names of the actions."""
+    """A process that a fault hits. The methods have the names of the actions."""
+
+    def state(self) -> State: ...
 
     def kill(self) -> None: ...
 
@@ -31,17 +36,26 @@ class Victim(Protocol):
 
     def resume(self) -> None: ...
 
-    def expire_session(self) -> None: ...
-
 
 class Node(Victim, Protocol):
-    """A broker or ZooKeeper as a victim. The methods raise ClusterError; those of ZooKeeper also ZooKeeperError."""
+    """A broker or ZooKeeper as a victim. The methods raise ClusterError, FaultError; those of ZooKeeper also ZooKeeperError."""
 
     @property
     def broker_id(self) -> int | None:
         """None: it is ZooKeeper."""
 
-    def state(self) -> State: ...
+    def expire_session(self) -> None: ...
+
+    def sever(self, breakage: Breakage) -> None:
+        """Breaks links until `join` with the same breakage."""
+
+    def join(self, breakage: Breakage | None) -> None:
+        """Undoes `sever`; without a breakage, everything that was severed here. Does nothing if there is nothing to undo."""
+
+    def fill_disk(self) -> None: ...
+
+    def free_disk(self) -> None:
+        """Undoes `fill_disk`, with a restart: a log directory that failed stays offline until then. Does nothing if it is not filled."""
 
 
 class Cluster(Protocol):
@@ -58,6 +72,10 @@ class Cluster(Protocol):
     @property
     def impossible(self) -> Mapping[str, str]:
         """Action -> why this kind of cluster cannot have it."""
+
+    @property
+    def record_file(self) -> Path:
+        """Where the faults of this cluster are written down until they are healed (`record.py`)."""
 
     def address(self, broker_id: int) -> tuple[str, int]:
         """Where this machine reaches the broker."""

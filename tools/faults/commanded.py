@@ -1,20 +1,28 @@
 """Any Kafka cluster as the victim of faults that a program of the user carries out, such as a script that calls ssh or kubectl.
 
 The program is called with the action, the broker's id, host and port: `./harm kill 2 kafka2 9092`. It returns when the action is
-done, with exit code 0, or else with a complaint on its standard error. `start` follows a kill or a stop, `resume` a pause.
+done, with exit code 0, or else with a complaint on its standard error. `start` follows a kill or a stop, `resume` a pause, `heal` a
+`cut` or a `fill-disk`. `cut`, which is also called for `isolate`, gets the words of the fault behind the port: `from peers one-way in`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from protocol.kafka.api_keys import ApiKey
 from tools.cluster.processes import ClusterError
 from tools.cluster.readiness import METADATA_VERSION, ask_broker
 from tools.faults.cluster import State
+from tools.faults.record import state_directory
+from tools.faults.words import Breakage
+from tools.private_files import write_anew
 
 Address = tuple[str, int]
 
@@ -28,12 +36,16 @@ class CommandedBroker:
     """A broker that a program harms. Its state is what the program was last asked for. The methods raise ClusterError."""
 
     program: tuple[str, ...]
-    broker_id: int
+    broker_id: int | None
     address: Address
-    _state: State = field(default=State.RUNNING, init=False)
+    remember: Callable[[], None] = lambda: None
+    """Called after each change."""
+    current: State = State.RUNNING
+    is_harmed: bool = False
+    """Whether links are cut, or the disk is filled."""
 
     def state(self) -> State:
-        return self._state
+        return self.current
 
     def kill(self) -> None:
         self._do("kill", State.ENDED)
@@ -53,9 +65,28 @@ class CommandedBroker:
     def expire_session(self) -> None:
         raise ClusterError(NO_SESSIONS)
 
-    def _do(self, action: str, afterwards: State) -> None:
+    def sever(self, breakage: Breakage) -> None:
+        self.is_harmed = True
+        self._do("cut", self.current, *str(breakage).split())
+
+    def join(self, breakage: Breakage | None) -> None:
+        """The program heals all links at once."""
+        if self.is_harmed:
+            self._do("heal", self.current)
+            self.is_harmed = False
+            self.remember()
+
+    def fill_disk(self) -> None:
+        self.is_harmed = True
+        self._do("fill-disk", self.current)
+
+    def free_disk(self) -> None:
+        self.join(None)
+
+    def _do(self, action: str, afterwards: State, *words: str) -> None:
         host, port = self.address
-        called = [*self.program, action, str(self.broker_id), host, str(port)]
+        called = [*self.program, action, str(self.broker_id), host, str(port), *words]
+        self.remember()  # before: the program may be interrupted half-way
         try:
             done = subprocess.run(
                 called,
@@ -74,7 +105,8 @@ class CommandedBroker:
         if done.returncode != 0:
             complaint = done.stderr.strip().splitlines() or ["it says nothing on standard error"]
             raise ClusterError(f"{shlex.join(called)} ended with exit code {done.returncode}: {complaint[-1]}")
-        self._state = afterwards
+        self.current = afterwards
+        self.remember()
 
 
 class CommandedCluster:
@@ -82,15 +114,52 @@ class CommandedCluster:
 
     impossible: Mapping[str, str] = {"expire-session": NO_SESSIONS}
 
-    def __init__(self, command: str, addresses: Mapping[int, Address]) -> None:
-        """`addresses`: of each broker. Raises ClusterError if the command is not one."""
+    def __init__(self, command: str, addresses: Mapping[int, Address], name: str = "") -> None:
+        """`addresses`: of each broker. `name`: of the cluster, under which faults are remembered until they are healed; empty: they
+        are not. Raises ClusterError if the command is not one.
+        """
         try:
             program = tuple(shlex.split(command))
         except ValueError as problem:
             raise ClusterError(f"--fault-command {command!r}: {problem}") from None
         if not program:
             raise ClusterError("--fault-command is empty")
-        self._brokers = {broker: CommandedBroker(program, broker, address) for broker, address in addresses.items()}
+        key = hashlib.sha256(f"{command}\n{name}".encode()).hexdigest()[:16]
+        self._memory = state_directory() / f"command-{key}-brokers.json" if name else None
+        self.record_file: Path = state_directory() / f"command-{key}.json"
+        self._brokers = {
+            broker: CommandedBroker(program, broker, address, self._remember) for broker, address in addresses.items()
+        }
+        for broker, (address, state, is_harmed) in self._remembered().items():
+            known = self._brokers.setdefault(broker, CommandedBroker(program, broker, address, self._remember))
+            known.current, known.is_harmed = state, is_harmed
+
+    def _remember(self) -> None:
+        """Writes down the brokers that are not as they should be. A broker that is down is not in Metadata."""
+        if self._memory is None:
+            return
+        rows = {
+            str(number): [*broker.address, broker.current.value, broker.is_harmed]
+            for number, broker in self._brokers.items()
+            if broker.current is not State.RUNNING or broker.is_harmed
+        }
+        try:
+            if rows:
+                self._memory.parent.mkdir(parents=True, exist_ok=True)
+                write_anew(self._memory, json.dumps(rows))
+            else:
+                self._memory.unlink(missing_ok=True)
+        except OSError as problem:
+            raise ClusterError(f"{self._memory} cannot be written: {problem.strerror}") from None
+
+    def _remembered(self) -> dict[int, tuple[Address, State, bool]]:
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            rows = json.loads(self._memory.read_text()) if self._memory is not None else {}
+            return {
+                int(number): ((str(host), int(port)), State(state), bool(is_harmed))
+                for number, (host, port, state, is_harmed) in rows.items()
+            }
+        return {}
 
     @property
     def broker_ids(self) -> tuple[int, ...]:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from protocol.numbers import is_plain_number
+from tools.cluster.links.rules import ZOOKEEPER
 from tools.cluster.local_cluster import STOP_TIMEOUT_S
 from tools.cluster.processes import ClusterError
+from tools.faults import networks, volume_disk
 from tools.faults.cluster import State
+from tools.faults.docker_command import docker
+from tools.faults.packets import Host
+from tools.faults.record import state_directory
+from tools.faults.words import Breakage
 
-ANSWER_TIMEOUT_S = 60.0 + STOP_TIMEOUT_S
-"""How long a command of docker may take, a clean stop included."""
 PROJECT = "com.docker.compose.project"
 DIRECTORY = "com.docker.compose.project.working_dir"
 SERVICE = "com.docker.compose.service"
@@ -30,10 +33,11 @@ NO_SESSIONS = "expire-session needs the brokers' own ZooKeeper on this machine: 
 
 @dataclass(frozen=True)
 class Container:
-    """A container as a victim. `name` is Docker's. The methods raise ClusterError."""
+    """A container as a victim. `name` is Docker's; `cluster` is the one that it is part of. The methods raise ClusterError, FaultError."""
 
     name: str
     broker_id: int | None
+    cluster: ComposeCluster | None = field(default=None, compare=False, repr=False)
 
     def state(self) -> State:
         state = json.loads(docker("inspect", "--type", "container", "--format", "{{json .State}}", self.name))
@@ -60,6 +64,35 @@ class Container:
     def expire_session(self) -> None:
         raise ClusterError(NO_SESSIONS)
 
+    def sever(self, breakage: Breakage) -> None:
+        """A container that is cut from everybody leaves its networks. Everything else needs root: rules for its packets."""
+        if breakage == Breakage():
+            networks.disconnect(self.name, self._saved("networks"))
+        elif self.cluster is not None:
+            networks.add_rules(self.name, breakage.rules(self.broker_id, self.cluster.broker_ids), self.cluster.hosts())
+
+    def join(self, breakage: Breakage | None) -> None:
+        if breakage is None or breakage == Breakage():
+            networks.reconnect(self.name, self._saved("networks"))
+        if breakage is None:
+            networks.remove_all_rules(self.name)
+        elif breakage != Breakage() and self.cluster is not None:
+            rules = breakage.rules(self.broker_id, self.cluster.broker_ids)
+            networks.remove_rules(self.name, rules, self.cluster.hosts())
+
+    def fill_disk(self) -> None:
+        volume_disk.fill(self.name, self._saved("disk"))
+
+    def free_disk(self) -> None:
+        if volume_disk.empty(self.name, self._saved("disk")):
+            if self.state() is not State.ENDED:
+                self.stop()
+            self.start()
+
+    def _saved(self, what: str) -> Path:
+        """Where a fault of this container writes down what its undo needs."""
+        return state_directory() / f"{what}-of-{self.name}.json"
+
 
 class ComposeCluster:
     """The brokers and the ZooKeeper of a Compose project on this machine.
@@ -70,6 +103,7 @@ class ComposeCluster:
 
     def __init__(self, project: str, containers: Sequence[Mapping[str, Any]]) -> None:
         """`containers`: what `docker inspect` says of the project's. Raises ClusterError."""
+        self._project = project
         self._brokers: dict[int, Container] = {}
         self._addresses: dict[int, tuple[str, int]] = {}
         connects = set()
@@ -82,13 +116,13 @@ class ComposeCluster:
             broker_id = int(environment[BROKER_ID])
             if broker_id in self._brokers:
                 raise ClusterError(f"containers {self._brokers[broker_id].name} and {name} are both broker {broker_id}")
-            self._brokers[broker_id] = Container(name, broker_id)
+            self._brokers[broker_id] = Container(name, broker_id, self)
             self._addresses[broker_id] = published_address(found)
             connects.add(environment.get(ZOOKEEPER_CONNECT, "").partition(":")[0])
         if not self._brokers:
             raise ClusterError(f"the Compose project {project} has no broker: no container with {BROKER_ID}")
         zookeepers = [found for found in containers if labels_of(found).get(SERVICE) in connects]
-        self._zookeeper = Container(name_of(zookeepers[0]), None) if zookeepers else None
+        self._zookeeper = Container(name_of(zookeepers[0]), None, self) if zookeepers else None
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
@@ -101,6 +135,23 @@ class ComposeCluster:
     @property
     def impossible(self) -> Mapping[str, str]:
         return {"expire-session": NO_SESSIONS}
+
+    @property
+    def record_file(self) -> Path:
+        return state_directory() / f"compose-{self._project}.json"
+
+    def hosts(self) -> dict[str, Host]:
+        """Node -> where its packets come from. A container that does not run has no address. Raises ClusterError."""
+        nodes = {str(number): container for number, container in self._brokers.items()}
+        if self._zookeeper is not None:
+            nodes[ZOOKEEPER] = self._zookeeper
+        rows = json.loads(docker("inspect", "--type", "container", *(node.name for node in nodes.values())))
+        found = {}
+        for node, row in zip(nodes, rows, strict=True):
+            addresses = [network.get("IPAddress") for network in row["NetworkSettings"]["Networks"].values()]
+            if any(addresses):
+                found[node] = Host(next(filter(None, addresses)), control_port_of(row))
+        return found
 
     def address(self, broker_id: int) -> tuple[str, int]:
         return self._addresses[broker_id]
@@ -171,6 +222,18 @@ def published_address(found: Mapping[str, Any]) -> tuple[str, int]:
     )
 
 
+def control_port_of(found: Mapping[str, Any]) -> int | None:
+    """The port of a broker's control-plane listener; None without a fixed one."""
+    environment = environment_of(found)
+    wanted = environment.get("KAFKA_CONTROL_PLANE_LISTENER_NAME", "CONTROLLER")
+    for listener in environment.get(LISTENERS, "").split(","):
+        name, _, address = listener.strip().partition("://")
+        port = address.rpartition(":")[2]
+        if name == wanted and is_plain_number(port) and int(port):
+            return int(port)
+    return None
+
+
 def name_of(found: Mapping[str, Any]) -> str:
     return str(found["Name"]).removeprefix("/")
 
@@ -183,28 +246,3 @@ def labels_of(found: Mapping[str, Any]) -> Mapping[str, str]:
 def environment_of(found: Mapping[str, Any]) -> dict[str, str]:
     """The variables of a container."""
     return {name: value for name, _, value in (entry.partition("=") for entry in found["Config"]["Env"] or ())}
-
-
-def docker(*arguments: str) -> str:
-    """What the command prints. Raises ClusterError with the last line of its complaint."""
-    command = f"docker {arguments[0]}"
-    try:
-        done = subprocess.run(
-            ["docker", *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=ANSWER_TIMEOUT_S,
-            check=False,
-            start_new_session=True,  # a Ctrl-C in the terminal is not for it
-        )
-    except FileNotFoundError:
-        raise ClusterError("the command docker was not found: install Docker") from None
-    except OSError as problem:
-        raise ClusterError(f"{command}: {problem}") from None
-    except subprocess.TimeoutExpired:
-        raise ClusterError(f"{command} did not end within {ANSWER_TIMEOUT_S:.0f} s") from None
-    if done.returncode != 0:
-        complaint = done.stderr.strip().splitlines() or [f"it failed with exit code {done.returncode}"]
-        raise ClusterError(f"{command}: {complaint[-1]}")
-    return done.stdout

@@ -1,4 +1,4 @@
-"""Faults of a cluster's processes or containers, each with its undo."""
+"""The table of faults, each with its undo."""
 
 from __future__ import annotations
 
@@ -6,44 +6,86 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tools.cluster.processes import ClusterError
 from tools.cluster.zookeeper import ZooKeeperError
 from tools.faults.cluster import Cluster, Node, State, Victim
+from tools.faults.words import Breakage, FaultError
 
 Hit = TypeVar("Hit", bound=Victim)
 
 
 @dataclass(frozen=True)
 class Action:
-    """`undo` is None if there is nothing to undo."""
+    """`undo` is None if there is nothing to undo. Both get the links that the fault names, if it names some."""
 
-    do: Callable[[Victim], None]
-    undo: Callable[[Victim], None] | None
+    do: Callable[[Any, Breakage | None], None]
+    undo: Callable[[Any, Breakage | None], None] | None = None
+
+
+def _restart(victim: Victim) -> None:
+    """A clean stop and a start; what has ended is only started."""
+    if victim.state() is not State.ENDED:
+        victim.stop()
+    victim.start()
+
+
+def _bounce(victim: Victim) -> None:
+    victim.kill()
+    victim.start()
+
+
+def _start_if_ended(victim: Victim) -> None:
+    if victim.state() is State.ENDED:
+        victim.start()
+
+
+def _resume_if_paused(victim: Victim) -> None:
+    if victim.state() is State.PAUSED:
+        victim.resume()
+
+
+def _sever(node: Node, breakage: Breakage | None) -> None:
+    node.sever(breakage or Breakage())
+
+
+def heal_node(node: Node) -> None:
+    """Undoes every fault of one broker or of ZooKeeper. Raises ClusterError, ZooKeeperError."""
+    node.join(None)
+    _resume_if_paused(node)
+    node.free_disk()
+    _start_if_ended(node)
 
 
 ACTIONS = {
-    "kill": Action(lambda victim: victim.kill(), lambda victim: victim.start()),
-    "stop": Action(lambda victim: victim.stop(), lambda victim: victim.start()),
-    "pause": Action(lambda victim: victim.pause(), lambda victim: victim.resume()),
-    "expire-session": Action(lambda victim: victim.expire_session(), None),
+    "kill": Action(lambda victim, _: victim.kill(), lambda victim, _: _start_if_ended(victim)),
+    "stop": Action(lambda victim, _: victim.stop(), lambda victim, _: _start_if_ended(victim)),
+    "pause": Action(lambda victim, _: victim.pause(), lambda victim, _: _resume_if_paused(victim)),
+    "bounce": Action(lambda victim, _: _bounce(victim)),
+    "restart": Action(lambda victim, _: _restart(victim)),
+    "resume": Action(lambda victim, _: victim.resume()),
+    "isolate": Action(_sever, lambda node, breakage: node.join(breakage)),
+    "cut": Action(_sever, lambda node, breakage: node.join(breakage)),
+    "expire-session": Action(lambda node, _: node.expire_session()),
+    "fill-disk": Action(lambda node, _: node.fill_disk(), lambda node, _: node.free_disk()),
+    "heal": Action(lambda node, _: heal_node(node)),
 }
-"""A bounce is a kill that is undone at once; a restart is a stop that is undone at once."""
+"""Every action, by its word. The victims are Nodes; those of the first six may be any Victim."""
 
 
-def inject(action: str, victims: Sequence[Victim], seconds: float = 0.0) -> float:
+def inject(action: str, victims: Sequence[Victim], seconds: float = 0.0, breakage: Breakage | None = None) -> float:
     """Hits all victims, waits `seconds`, and undoes the fault whatever happens. Returns the time of its end (monotonic seconds)."""
     undo = ACTIONS[action].undo
     done: list[Victim] = []
     try:
         for victim in victims:
-            ACTIONS[action].do(victim)
-            done.append(victim)
+            done.append(victim)  # before: a fault that failed half-way is undone, too
+            ACTIONS[action].do(victim, breakage)
         time.sleep(seconds)
     finally:
         if undo is not None:
-            _raise_first(_to_all(undo, done))
+            _raise_first(_to_all(lambda victim: undo(victim, breakage), done))
     return time.monotonic()
 
 
@@ -57,26 +99,18 @@ def healed(cluster: Cluster) -> Iterator[None]:
 
 
 def heal(cluster: Cluster) -> None:
-    """Resumes everything that is paused and starts everything that has ended, ZooKeeper first, whoever caused it.
+    """Undoes every fault, whoever caused it: links, pauses, disks, and what has ended; ZooKeeper first.
 
     Continues with the others after an error. At the end raises the first ClusterError or ZooKeeperError.
     """
     zookeeper = cluster.zookeeper()
-    nodes = [cluster.broker(broker) for broker in cluster.broker_ids]
+    nodes: list[Node] = [cluster.broker(broker) for broker in cluster.broker_ids]
     if zookeeper is not None:
         nodes.insert(0, zookeeper)
+    joined = _to_all(lambda node: node.join(None), nodes)
     resumed = _to_all(_resume_if_paused, nodes)
-    _raise_first([*resumed, *_to_all(_start_if_ended, nodes)])
-
-
-def _resume_if_paused(node: Node) -> None:
-    if node.state() is State.PAUSED:
-        node.resume()
-
-
-def _start_if_ended(node: Node) -> None:
-    if node.state() is State.ENDED:
-        node.start()
+    freed = _to_all(lambda node: node.free_disk(), nodes)
+    _raise_first([*joined, *resumed, *freed, *_to_all(_start_if_ended, nodes)])
 
 
 def _to_all(act: Callable[[Hit], None], victims: Sequence[Hit]) -> list[Exception]:
@@ -85,7 +119,7 @@ def _to_all(act: Callable[[Hit], None], victims: Sequence[Hit]) -> list[Exceptio
     for victim in victims:
         try:
             act(victim)
-        except (ClusterError, ZooKeeperError) as error:
+        except (ClusterError, ZooKeeperError, FaultError) as error:
             errors.append(error)
     return errors
 

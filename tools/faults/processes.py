@@ -8,14 +8,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from protocol.zk.operations import ZkError
 from protocol.zk.session import ZooKeeperSession
 from protocol.zk.znodes import BrokerIdZNode
+from tools.cluster.links.control import LinksControl, NoLinks
+from tools.cluster.links.rules import ZOOKEEPER
 from tools.cluster.local_cluster import ClusterError, LocalCluster
 from tools.cluster.zookeeper import EmbeddedZooKeeper
+from tools.faults import full_disk
 from tools.faults.cluster import State
+from tools.faults.record import RECORD
 from tools.faults.session_expiry import expire_session
+from tools.faults.words import OF_LINKS, Breakage
 
 ZOOKEEPER_TIMEOUT_S = 60.0
+NO_LINKS = "this cluster has no links to cut: `ottla cluster start --links` makes one that has"
 
 
 @dataclass(frozen=True)
@@ -46,11 +53,15 @@ class Broker:
         self.cluster.resume(self.broker_id)
 
     def expire_session(self) -> None:
-        """Ends the broker's session. The broker learns of it from ZooKeeper only. Raises also LookupError, OSError, ZkError."""
-        owner = asyncio.run(self._session_id())
-        if owner is None:
-            raise ClusterError(f"broker {self.broker_id} is not registered, so it has no session")
-        expire_session(_zookeeper(self.cluster).address, owner)
+        """Ends the broker's session. The broker learns of it from ZooKeeper only."""
+        address = _zookeeper(self.cluster).address
+        try:
+            owner = asyncio.run(self._session_id())
+            if owner is None:
+                raise ClusterError(f"broker {self.broker_id} is not registered, so it has no session")
+            expire_session(address, owner)
+        except (LookupError, OSError, ZkError) as problem:
+            raise ClusterError(f"the session of broker {self.broker_id} was not ended: {problem}") from None
 
     async def _session_id(self) -> int | None:
         session = ZooKeeperSession(self.cluster.zookeeper_connect, session_timeout_ms=10_000)
@@ -60,6 +71,28 @@ class Broker:
         finally:
             await session.close()
         return None if stat is None else stat.ephemeral_owner
+
+    def sever(self, breakage: Breakage) -> None:
+        _links(self.cluster).sever(self.broker_id, breakage)
+
+    def join(self, breakage: Breakage | None) -> None:
+        if self.cluster.links is not None:
+            _links(self.cluster).join(self.broker_id, breakage)
+
+    def fill_disk(self) -> None:
+        others = [
+            directory
+            for broker in self.cluster.broker_ids
+            if broker != self.broker_id
+            for directory in self.cluster.log_directories(broker)
+        ]
+        full_disk.fill(f"broker {self.broker_id}", self.cluster.log_directories(self.broker_id), others)
+
+    def free_disk(self) -> None:
+        if full_disk.empty(self.cluster.log_directories(self.broker_id)):
+            if self.state() is not State.ENDED:
+                self.stop()
+            self.start()
 
 
 @dataclass(frozen=True)
@@ -95,6 +128,57 @@ class ZooKeeper:
     def expire_session(self) -> None:
         raise ClusterError("ZooKeeper has no session of its own")
 
+    def sever(self, breakage: Breakage) -> None:
+        _links(self.cluster).sever(None, breakage)
+
+    def join(self, breakage: Breakage | None) -> None:
+        if self.cluster.links is not None:
+            _links(self.cluster).join(None, breakage)
+
+    def fill_disk(self) -> None:
+        raise ClusterError("fill-disk is for brokers")
+
+    def free_disk(self) -> None:
+        """Its disk is never filled."""
+
+
+@dataclass(frozen=True)
+class _Links:
+    """The links of a local cluster. The methods raise ClusterError, FaultError."""
+
+    cluster: LocalCluster
+    control: LinksControl
+
+    def sever(self, victim: int | None, breakage: Breakage) -> None:
+        rules = breakage.rules(victim, self.cluster.broker_ids)
+        try:
+            self.control.add(rules)
+        except NoLinks as problem:
+            raise ClusterError(str(problem)) from None
+
+    def join(self, victim: int | None, breakage: Breakage | None) -> None:
+        """Starts the links if their process has ended; then there is nothing else to undo."""
+        try:
+            if self.cluster.links_process is not None and self.cluster.links_process.pid() is None:
+                self.cluster.start_links()
+                return
+            if breakage is None:
+                name = ZOOKEEPER if victim is None else str(victim)
+                ids = [rule.id for rule in self.control.rules() if rule.of == name]
+            else:
+                ids = [rule.id for rule in breakage.rules(victim, self.cluster.broker_ids)]
+            if ids:
+                self.control.remove(ids)
+        except NoLinks as problem:
+            raise ClusterError(str(problem)) from None
+
+
+def _links(cluster: LocalCluster) -> _Links:
+    """Raises ClusterError."""
+    if cluster.links is None:
+        raise ClusterError(NO_LINKS)
+    return _Links(cluster, cluster.links)
+
 
 def _zookeeper(cluster: LocalCluster) -> EmbeddedZooKeeper:
     """Raises ClusterError."""
@@ -120,7 +204,23 @@ class ProcessCluster:
 
     @property
     def impossible(self) -> Mapping[str, str]:
-        return {}
+        found = dict.fromkeys(OF_LINKS, NO_LINKS) if self.cluster.links is None else {}
+        too_large = [full_disk.why_not(self.cluster.log_directories(broker)) for broker in self.broker_ids]
+        if too_large and all(too_large):
+            found["fill-disk"] = str(too_large[0])
+        return found
+
+    @property
+    def record_file(self) -> Path:
+        return self.cluster.directory / RECORD
+
+    def is_stopped(self) -> bool:
+        """Whether nothing runs, and not because of a fault: somebody has stopped the cluster, and a heal must not start it."""
+        return not self.cluster.running() and not self.record_file.exists()
+
+    def session_s(self) -> float:
+        """The brokers' `zookeeper.session.timeout.ms`, in seconds."""
+        return self.cluster.session_timeout_ms() / 1000
 
     def address(self, broker_id: int) -> tuple[str, int]:
         host, _, port = self.cluster.address(broker_id).rpartition(":")

@@ -9,10 +9,13 @@ from typing import Any, TypeVar
 from protocol.kafka.api_keys import ApiKey
 from tools.cluster.readiness import ask_broker
 from tools.faults.cluster import Cluster, State
+from tools.faults.words import Role
 
 ANSWER_TIMEOUT_S = 1.0
 METADATA_VERSION = 9
 FIND_COORDINATOR_VERSION = 3
+GROUP_KEY, TRANSACTION_KEY = 0, 1
+"""FindCoordinator's `key_type`."""
 HOW_MANY = {"broker": 1, "two brokers": 2, "all brokers": None}
 
 Answer = TypeVar("Answer")
@@ -44,7 +47,14 @@ class Roles:
         return self._ask(ApiKey.METADATA, METADATA_VERSION, body, lambda answer: self._running(answer.controller_id))
 
     def coordinator(self, group: str) -> int | None:
-        body = {"key": group, "key_type": 0}
+        return self._find_coordinator(group, GROUP_KEY)
+
+    def transaction_coordinator(self, transactional_id: str) -> int | None:
+        """None also if the brokers have no transactions."""
+        return self._find_coordinator(transactional_id, TRANSACTION_KEY)
+
+    def _find_coordinator(self, key: str, key_type: int) -> int | None:
+        body = {"key": key, "key_type": key_type}
         return self._ask(
             ApiKey.FIND_COORDINATOR, FIND_COORDINATOR_VERSION, body, lambda answer: self._running(answer.node_id)
         )
@@ -63,6 +73,22 @@ class Roles:
         """Partition -> view; empty if no broker knows the topic."""
         body = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
         return self._ask(ApiKey.METADATA, METADATA_VERSION, body, _partitions) or {}
+
+    def topics(self) -> dict[str, int]:
+        """Topic -> the number of its partitions, without internal ones; empty if nobody answers."""
+        body = {"topics": None, "allow_auto_topic_creation": False}
+        return self._ask(ApiKey.METADATA, METADATA_VERSION, body, _topics) or {}
+
+    def of(self, role: Role) -> int | None:
+        """The broker with a role that a person has said. `it`, `broker` and `zookeeper` are not asked for here."""
+        if role.kind in ("leader", "follower"):
+            find = self.leader if role.kind == "leader" else self.follower
+            return find(role.topic, role.partition)
+        if role.kind == "coordinator":
+            return self.coordinator(role.name)
+        if role.kind == "transaction-coordinator":
+            return self.transaction_coordinator(role.name)
+        return self.controller()
 
     def some(self, role: str, order: Sequence[int]) -> Sequence[int]:
         """The brokers for a role of a schedule: the first ones of `order`, or the controller (the first of `order` if there is none)."""
@@ -88,6 +114,14 @@ class Roles:
         if broker not in self._cluster.broker_ids or self._cluster.broker(broker).state() is State.ENDED:
             return None
         return int(broker)
+
+
+def _topics(answer: Any) -> dict[str, int]:
+    return {
+        str(topic.name): len(topic.partitions)
+        for topic in answer.topics
+        if not topic.error_code and not topic.is_internal
+    }
 
 
 def _partitions(answer: Any) -> dict[int, PartitionView] | None:

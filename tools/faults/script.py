@@ -2,50 +2,71 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tools.cluster.processes import ClusterError
 from tools.cluster.zookeeper import ZooKeeperError
-from tools.faults.cluster import Cluster, Node, Victim
+from tools.faults.cluster import Cluster, Node
 from tools.faults.faults import ACTIONS, heal
+from tools.faults.record import FaultRecord
 from tools.faults.roles import Roles
-from tools.points_in_time import NoTime, parse_duration_ms
-
-VERBS = [*ACTIONS, "restart", "resume"]
-ROLES = (
-    "leader of TOPIC-PARTITION, follower of TOPIC-PARTITION, controller, coordinator of GROUP, broker ID, zookeeper, it"
+from tools.faults.words import (
+    ROLES,
+    UNDOING,
+    VERBS,
+    Breakage,
+    FaultError,
+    Words,
+    broker_of,
+    parse_words,
+    role_of,
+    seconds_of,
 )
+
+__all__ = [
+    "ROLES",
+    "VERBS",
+    "DoneFault",
+    "FaultError",
+    "FaultRun",
+    "Faulted",
+    "ScriptedFault",
+    "broker_of",
+    "check",
+    "parse",
+    "parse_all",
+    "seconds_of",
+]
+
 ROLE_RETRY_S = 0.1
 ROLE_TIMEOUT_S = 10.0
 """How long a fault waits for a broker that has its role."""
 
-_FAULT = re.compile(rf"(?P<verb>{'|'.join(VERBS)}) (?P<role>.+) at (?P<at>\S+)")
-_ROLE = re.compile(
-    r"(?P<side>leader|follower) of (?P<topic>\S+)-(?P<partition>\d{1,9})|coordinator of (?P<group>.+)|broker (?P<broker>\d{1,9})"
-    r"|controller|zookeeper|it"
-)
-
-
-class FaultError(ValueError):
-    """A fault that cannot be read; the text says what was expected."""
-
 
 @dataclass(frozen=True, slots=True)
 class ScriptedFault:
-    """`at_s`: seconds since the start of the replay. `role`: one of ROLES, such as `leader of departures-0`."""
+    """`at_s`: seconds since the start of the replay. `role`: one of ROLES, such as `leader of departures-0`.
+
+    `breakage`: which links, for `isolate` and `cut`. `lasts_s`: after that time the fault is undone; None: at the end, or by another.
+    """
 
     verb: str
     role: str
     at_s: float
+    breakage: Breakage | None = None
+    lasts_s: float | None = None
+
+    @property
+    def words(self) -> Words:
+        return Words(self.verb, self.role, self.breakage, self.lasts_s)
 
     def __str__(self) -> str:
-        return f"{self.verb} {self.role} at {self.at_s:g}s"
+        return f"{self.words} at {self.at_s:g}s"
 
 
 @dataclass(slots=True)
@@ -62,28 +83,32 @@ class DoneFault:
     """When it started, in nanoseconds since 1970 UTC by the replay's common clock."""
     partitions: list[tuple[str, int]] = field(default_factory=list)
     error: str = ""
+    links: str = ""
+    """Which links `isolate` and `cut` broke, in words."""
 
     def to_row(self) -> dict[str, Any]:
         return asdict(self)
 
     def __str__(self) -> str:
         """`kill leader of t-0: broker 2, which leads t-0, t-3`."""
-        who = "ZooKeeper" if self.broker is None else f"broker {self.broker}"
+        who = (
+            "everything"
+            if self.role == "everything"
+            else "ZooKeeper"
+            if self.broker is None
+            else f"broker {self.broker}"
+        )
         names = ", ".join(f"{topic}-{number}" for topic, number in self.partitions)
-        return f"{self.verb} {self.role}: {self.error or who}{f', which leads {names}' if names and not self.error else ''}"
+        what = " ".join(filter(None, (self.verb, self.role, self.links)))
+        return f"{what}: {self.error or who}{f', which leads {names}' if names and not self.error else ''}"
 
 
 def parse(text: str) -> ScriptedFault:
     """Raises FaultError."""
-    match = _FAULT.fullmatch(" ".join(text.split()))
-    if match is None:
-        raise FaultError(f"{text!r} is not `ACTION ROLE at TIME`; the actions are {', '.join(VERBS)}")
-    role = match["role"]
-    if _ROLE.fullmatch(role) is None:
-        raise FaultError(f"{text!r}: {role!r} is no role; the roles are {ROLES}")
-    if match["verb"] in ("restart", "resume") and role != "it" and not role.startswith(("broker ", "zookeeper")):
-        raise FaultError(f"{text!r}: a stopped process has no role any more; say `{match['verb']} it` or `broker ID`")
-    return ScriptedFault(match["verb"], role, seconds_of(match["at"], text))
+    words = parse_words(text)
+    if words.at_s is None:
+        raise FaultError(f"{text!r} is not `ACTION ROLE at TIME`: it says no time")
+    return ScriptedFault(words.verb, words.role, words.at_s, words.breakage, words.lasts_s)
 
 
 def parse_all(texts: Sequence[str]) -> list[ScriptedFault]:
@@ -97,31 +122,42 @@ def parse_all(texts: Sequence[str]) -> list[ScriptedFault]:
 def check(faults: Sequence[ScriptedFault], cluster: Cluster) -> None:
     """Raises FaultError for a fault that this cluster cannot have."""
     for fault in faults:
-        reason = cluster.impossible.get(fault.verb)
-        broker_id = broker_of(fault.role)
-        if broker_id is not None and broker_id not in cluster.broker_ids:
-            ids = ", ".join(map(str, cluster.broker_ids))
-            reason = f"the cluster has no broker {broker_id}; its brokers are {ids}"
-        elif fault.role == "zookeeper" and cluster.zookeeper() is None:
-            reason = "the cluster has no ZooKeeper of its own"
-        elif fault.role == "zookeeper" and fault.verb == "expire-session":
-            reason = "ZooKeeper has no session of its own"
+        reason = why_impossible(fault.words, cluster)
         if reason is not None:
             raise FaultError(f"{str(fault)!r}: {reason}")
 
 
-def broker_of(role: str) -> int | None:
-    """2 for `broker 2`; None for other roles."""
-    match = _ROLE.fullmatch(role)
-    return int(match["broker"]) if match is not None and match["broker"] else None
+def why_impossible(words: Words, cluster: Cluster) -> str | None:
+    """Why this cluster cannot have the fault, as far as that is known before it happens."""
+    broker_id = broker_of(words.role)
+    if words.verb in cluster.impossible:
+        return cluster.impossible[words.verb]
+    if broker_id is not None and broker_id not in cluster.broker_ids:
+        ids = ", ".join(map(str, cluster.broker_ids))
+        return f"the cluster has no broker {broker_id}; its brokers are {ids}"
+    if words.role == "zookeeper":
+        if cluster.zookeeper() is None:
+            return "the cluster has no ZooKeeper of its own"
+        if words.verb == "expire-session":
+            return "ZooKeeper has no session of its own"
+        if words.verb == "fill-disk":
+            return "fill-disk is for brokers"
+    if words.breakage is not None:
+        try:
+            words.breakage.rules(broker_id if words.role != "zookeeper" else None, cluster.broker_ids)
+        except FaultError as problem:
+            if broker_id is not None or words.role == "zookeeper" or "has no broker" in str(problem):
+                return str(problem)
+    return None
 
 
-def seconds_of(text: str, where: str) -> float:
-    """`1h30m`, `20s`, `500ms` in seconds. Raises FaultError."""
-    try:
-        return parse_duration_ms(text) / 1000
-    except NoTime as problem:
-        raise FaultError(f"{where!r}: {problem}") from None
+@dataclass(frozen=True, slots=True)
+class _Lasting:
+    """A fault that is to be undone `due_s` after the start of its run."""
+
+    due_s: float
+    words: Words
+    victims: Sequence[Node]
 
 
 class FaultRun:
@@ -134,101 +170,183 @@ class FaultRun:
         topics: Sequence[str],
         say: Callable[[DoneFault], None],
         now_ns: Callable[[], int] = time.time_ns,
+        record: FaultRecord | None = None,
     ) -> None:
-        """`topics`: whose leaders a fault notes. `say` is called with each fault after it was tried."""
+        """`topics`: whose leaders a fault notes. `say` is called with each fault after it was tried. `record`: see `Faulted`."""
         self.done: list[DoneFault] = []
         self._cluster = cluster
-        self._roles = Roles(cluster)
+        self._faults = Faulted(cluster, topics, now_ns, record)
         self._waiting = list(faults)
-        self._topics = topics
+        self._lasting: list[_Lasting] = []
         self._say = say
-        self._now_ns = now_ns
         self._last: list[Node] = []
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="faults")
         self._under_way: list[Future[None]] = []
-        self._is_over = threading.Event()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every fault was carried out, and undone if it has an end."""
+        return not self._waiting and all(done.done() for done in self._under_way) and not self._lasting
 
     def step(self, elapsed_s: float) -> None:
         """Starts the faults that are due `elapsed_s` after the start. To be called several times a second."""
         while self._waiting and self._waiting[0].at_s <= elapsed_s:
             self._under_way.append(self._worker.submit(self._carry_out, self._waiting.pop(0)))
+        for lasting in [each for each in self._lasting if each.due_s <= elapsed_s]:
+            self._lasting.remove(lasting)
+            self._under_way.append(self._worker.submit(self._undo, lasting))
 
     def finish(self) -> None:
         """Waits for the faults under way and heals the cluster. Raises ClusterError, ZooKeeperError, and a bug's exception."""
-        self._is_over.set()
+        self._faults.is_over.set()
         self._worker.shutdown(wait=True)
         if self._under_way:
-            heal(self._cluster)
+            self._faults.heal_all()
         for fault in self._under_way:
             fault.result()
 
     def _carry_out(self, fault: ScriptedFault) -> None:
+        rows, victims = self._faults.carry_out(fault.words, self._last)
+        self._last = victims
+        if victims and fault.lasts_s is not None:
+            self._lasting.append(_Lasting(fault.at_s + fault.lasts_s, fault.words, victims))
+        for row in rows:
+            self._note(row)
+
+    def _undo(self, lasting: _Lasting) -> None:
+        for row in self._faults.undo(lasting.words, lasting.victims):
+            self._note(row)
+
+    def _note(self, row: DoneFault) -> None:
+        self.done.append(row)
+        self._say(row)
+
+
+class Faulted:
+    """A cluster, what was done to it, and how that is undone. `is_over`: set it to end a search for a role."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topics: Sequence[str],
+        now_ns: Callable[[], int] = time.time_ns,
+        record: FaultRecord | None = None,
+    ) -> None:
+        """`record`: where the faults are written down until they are undone; None: nowhere."""
+        self.is_over = threading.Event()
+        self._cluster = cluster
+        self._roles = Roles(cluster)
+        self._topics = topics
+        self._now_ns = now_ns
+        self._record = record
+
+    def carry_out(self, words: Words, last: Sequence[Node] = ()) -> tuple[list[DoneFault], list[Node]]:
+        """A row for each victim that was tried, and the victims. `last`: who is meant by `it`."""
         begun = self._now_ns()
+        if not words.role:
+            return [DoneFault(words.verb, "everything", None, begun, error=_error_of(self.heal_all))], []
         try:
             led = {
                 (topic, number): view.leader
                 for topic in self._topics
                 for number, view in self._roles.partitions(topic).items()
             }
-            victims = self._victims(fault.role)
+            victims = self._victims(words, last)
         except ClusterError as problem:
-            self._last = []
-            self._note(DoneFault(fault.verb, fault.role, None, begun, error=str(problem)))
-            return
+            return [DoneFault(words.verb, words.role, None, begun, error=str(problem))], []
+        rows = []
         for victim in victims:
             broker = victim.broker_id
             partitions = sorted(
                 partition for partition, leader in led.items() if broker is not None and leader == broker
             )
-            row = DoneFault(fault.verb, fault.role, broker, self._now_ns(), partitions)
-            try:
-                act(fault.verb, victim)
-            except (ClusterError, ZooKeeperError) as problem:
-                row.error = str(problem)
-            self._note(row)
-        self._last = victims
+            row = DoneFault(words.verb, words.role, broker, self._now_ns(), partitions, links=str(words.breakage or ""))
+            row.error = self._act(words, victim)
+            rows.append(row)
+        return rows, victims
 
-    def _note(self, row: DoneFault) -> None:
-        self.done.append(row)
-        self._say(row)
+    def undo(self, words: Words, victims: Sequence[Node]) -> list[DoneFault]:
+        """Undoes a fault of these victims; a row `heal` for each."""
+        undo = ACTIONS[words.verb].undo
+        assert undo is not None
+        rows = []
+        for victim in victims:
+            row = DoneFault("heal", words.role, victim.broker_id, self._now_ns())
+            row.error = _error_of(lambda v=victim: undo(v, words.breakage))  # type: ignore[misc]
+            if not row.error:
+                self._strike(words, victim.broker_id)
+            rows.append(row)
+        return rows
 
-    def _victims(self, role: str) -> list[Node]:
+    def undo_noted(self, words: Words) -> list[DoneFault]:
+        """Undoes what the record has of this fault, also if it was interrupted before its victims were known."""
+        said = str(words)
+        noted = [row for row in self._record.all() if row.said == said] if self._record is not None else []
+        nodes = [self._cluster.zookeeper() if row.broker is None else self._cluster.broker(row.broker) for row in noted]
+        return self.undo(words, [node for node in nodes if node is not None])
+
+    def _strike(self, words: Words, broker: int | None) -> None:
+        said = str(words)
+        if self._record is not None:
+            self._record.strike(lambda noted: noted.said == said and noted.broker == broker)
+
+    def heal_all(self) -> None:
+        """Raises ClusterError, ZooKeeperError."""
+        heal(self._cluster)
+        if self._record is not None:
+            self._record.strike(lambda _: True)
+
+    def _act(self, words: Words, victim: Node) -> str:
+        """Carries the fault out; returns why it failed, or nothing."""
+        if self._record is not None and ACTIONS[words.verb].undo is not None:
+            self._record.note(words, victim.broker_id)
+        error = _error_of(lambda: act(words.verb, victim, words.breakage))
+        if self._record is not None and words.verb in ("heal", "restart", "resume") and not error:
+            healed = words.verb == "heal"
+            undone = ("pause",) if words.verb == "resume" else ("kill", "stop")
+            self._record.strike(
+                lambda noted: noted.broker == victim.broker_id and (healed or noted.words.verb in undone)
+            )
+        return error
+
+    def _victims(self, words: Words, last: Sequence[Node]) -> list[Node]:
         """Raises ClusterError if nobody has the role within ROLE_TIMEOUT_S."""
-        if role == "it":
-            if not self._last:
+        if words.role == "it":
+            if not last:
                 raise ClusterError("the fault before it hit nobody")
-            return self._last
-        deadline = time.monotonic() + ROLE_TIMEOUT_S
-        while not (found := self._now(role)):
-            if time.monotonic() > deadline or self._is_over.wait(ROLE_RETRY_S):
-                raise ClusterError(f"nobody is {role}")
-        return found
-
-    def _now(self, role: str) -> list[Node]:
-        match = _ROLE.fullmatch(role)
-        assert match is not None
-        groups: Mapping[str, str | None] = match.groupdict()
-        if role == "zookeeper":
+            return list(last)
+        role = role_of(words.role)
+        if role.kind == "zookeeper":
             zookeeper = self._cluster.zookeeper()
             return [] if zookeeper is None else [zookeeper]
-        broker = broker_of(role)
-        if broker is not None:
-            return [self._cluster.broker(broker)]
-        if groups["topic"] and groups["partition"]:
-            find = self._roles.leader if groups["side"] == "leader" else self._roles.follower
-            broker = find(groups["topic"], int(groups["partition"]))
-        elif groups["group"]:
-            broker = self._roles.coordinator(groups["group"])
-        else:
-            broker = self._roles.controller()
-        return [] if broker is None else [self._cluster.broker(broker)]
+        if role.broker is not None:
+            return [self._cluster.broker(role.broker)]
+        if words.verb in UNDOING:
+            return self._those_who_had(words)
+        deadline = time.monotonic() + ROLE_TIMEOUT_S
+        while (broker := self._roles.of(role)) is None:
+            if time.monotonic() > deadline or self.is_over.wait(ROLE_RETRY_S):
+                raise ClusterError(f"nobody is {words.role}")
+        return [self._cluster.broker(broker)]
+
+    def _those_who_had(self, words: Words) -> list[Node]:
+        """Whom the faults of this role hit: by now, another broker may have the role. Raises ClusterError."""
+        brokers = [] if self._record is None else self._record.brokers_with(words.role)
+        if not brokers:
+            raise ClusterError(
+                f"no fault of {words.role} is waiting to be undone; say `{words.verb} it`, `{words.verb} broker ID` or `heal`"
+            )
+        return [self._cluster.broker(broker) for broker in dict.fromkeys(brokers) if broker is not None]
 
 
-def act(verb: str, victim: Victim) -> None:
-    """Raises ClusterError, ZooKeeperError."""
-    if verb == "restart":
-        victim.start()
-    elif verb == "resume":
-        victim.resume()
-    else:
-        ACTIONS[verb].do(victim)
+def act(verb: str, victim: Node, breakage: Breakage | None = None) -> None:
+    """Raises ClusterError, ZooKeeperError, FaultError."""
+    ACTIONS[verb].do(victim, breakage)
+
+
+def _error_of(work: Callable[[], None]) -> str:
+    try:
+        work()
+    except (ClusterError, ZooKeeperError, FaultError) as problem:
+        return str(problem)
+    return ""

@@ -18,7 +18,8 @@ from tools.cluster.fault_log import FAULT_LOG_NAME
 from tools.cluster.log_parts import LogReader
 from tools.cluster.processes import ClusterError
 from tools.cluster.run_directory import RunDirectory
-from tools.faults.containers import docker, find_cluster
+from tools.faults.containers import find_cluster
+from tools.faults.docker_command import docker
 
 EVENT_LOG_NAME = "events.jsonl"
 IN_CONTAINER = f"/var/lib/ottla/{EVENT_LOG_NAME}"

@@ -240,8 +240,8 @@ def target(
     started: ExitStack,
 ) -> tuple[str, Cluster | None]:
     """The bootstrap servers, and the cluster that faults hit. Raises ClusterError, UsageError."""
+    from tools.faults.clusters import find_target
     from tools.faults.script import FaultError, check
-    from tools.faults.targets import find_target
     from tools.verify.run import own_cluster
 
     cluster = find_target(directory, project, fault_command, bootstrap_server)

@@ -300,8 +300,9 @@ def run(
     """
 
     def work() -> int:
+        from tools.faults.clusters import find_target
+        from tools.faults.record import FaultRecord
         from tools.faults.script import FaultError, FaultRun, check, parse_all
-        from tools.faults.targets import find_target
         from tools.replay.interrupts import ignore_from_now
         from tools.replay.run.conclusion import conclude
         from tools.replay.run.driver import Replay, say_fault
@@ -325,7 +326,8 @@ def run(
         run_of_faults: FaultRun | None = None
         if cluster is not None and scripted:
             topics = sorted(set(replay.plan.topics.values()))
-            run_of_faults = FaultRun(cluster, scripted, topics, say_fault, replay.control.clock.now_ns)
+            record = FaultRecord(cluster.record_file)
+            run_of_faults = FaultRun(cluster, scripted, topics, say_fault, replay.control.clock.now_ns, record)
         try:
             verdict = replay.run(run_of_faults, judges_after_interrupt=True)
         finally:

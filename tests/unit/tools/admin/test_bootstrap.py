@@ -52,6 +52,8 @@ def test_without_a_source_the_error_says_what_to_do(tmp_path: Path) -> None:
         ({"listeners": "PLAINTEXT://:9092"}, ["localhost:9092"]),
         ({"listeners": "PLAINTEXT://a:1", "advertised.listeners": "PLAINTEXT://b:2"}, ["b:2"]),
         ({"listeners": "A://a:1, CTL://a:2", "control.plane.listener.name": "CTL"}, ["a:1"]),
+        ({"listeners": "A://a:1,INTERNAL://a:2", "inter.broker.listener.name": "INTERNAL"}, ["a:1"]),
+        ({"listeners": "A://a:1", "inter.broker.listener.name": "A"}, ["a:1"]),
         ({"listeners": "PLAINTEXT://127.0.0.1:0"}, []),  # a port that only the broker knows
     ],
 )

@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tools.admin.bootstrap import parse_properties, run_directory_endpoints, run_directory_zookeeper
 from tools.cluster import local_cluster
+from tools.cluster.links.wiring import LinksDirectory
 from tools.cluster.local_cluster import ClusterError, LocalCluster
 from tools.cluster.log_parts import events_of
 from tools.cluster.ports import free_ports
+from tools.cluster.views import cluster_json
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 TIMEOUT_S = 30
@@ -203,3 +206,50 @@ def test_ports_stay_free_for_their_servers() -> None:
     assert len(set(ports)) == 50
     low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     assert not [port for port in ports if low <= port <= high]
+
+
+def test_links_are_for_brokers_only(cluster: LocalCluster, zookeeper: str) -> None:
+    """Other brokers and ZooKeeper are behind the links; clients, and tools that look into ZooKeeper, are not."""
+    cluster.create(brokers=2, zookeeper=f"{zookeeper}/chroot", links=True)
+    ports = {
+        (port.target, port.plane, port.source): port for port in LinksDirectory(cluster.directory / "links").ports()
+    }
+    assert set(ports) == {
+        *((str(broker), plane, None) for broker in (1, 2) for plane in ("data", "control")),
+        *(("zookeeper", "sessions", str(broker)) for broker in (1, 2)),
+    }
+    taken = [port.port for port in ports.values()]
+    for broker in (1, 2):
+        properties = parse_properties((cluster.broker_directory(broker) / "server.properties").read_text())
+        advertised = dict(entry.split("://") for entry in properties["advertised.listeners"].split(","))
+        bound = dict(entry.split("://") for entry in properties["listeners"].split(","))
+        assert advertised["PLAINTEXT"] == bound["PLAINTEXT"] == cluster.address(broker)
+        for name, plane in (("INTERNAL", "data"), ("CONTROLLER", "control")):
+            port = ports[str(broker), plane, None]
+            assert advertised[name] == f"127.0.0.1:{port.port}"
+            assert port.addresses == (bound[name],)
+            taken.append(int(bound[name].rpartition(":")[2]))
+        link = ports["zookeeper", "sessions", str(broker)]
+        assert properties["zookeeper.connect"] == f"127.0.0.1:{link.port}/chroot"
+        assert link.addresses == (zookeeper,)
+    assert len(set(taken)) == len(taken)
+    assert cluster.zookeeper_connect == run_directory_zookeeper(cluster.directory) == f"{zookeeper}/chroot"
+    assert run_directory_endpoints(cluster.directory) == [cluster.address(1), cluster.address(2)]
+
+
+def test_the_process_of_the_links_starts_and_stops_with_the_cluster(cluster: LocalCluster, zookeeper: str) -> None:
+    cluster.create(brokers=1, zookeeper=zookeeper, links=True)
+    cluster.start(TIMEOUT_S)
+    assert cluster.links is not None
+    assert cluster.links_process is not None
+    assert cluster.links.rules() == []
+    rows = {node["name"]: node for node in cluster_json(cluster)["nodes"]}
+    assert rows["links"]["state"] == "running"
+    assert rows["links"]["pid"] == cluster.links_process.pid() is not None
+    cluster.stop()
+    assert cluster.links_process.pid() is None
+    (cluster.directory / "links" / "links.json").write_text("[]")
+    with pytest.raises(ClusterError, match=r"links.json: expected an object with zookeeper and ports"):
+        cluster.start(TIMEOUT_S)
+    cluster.destroy()
+    assert not cluster.directory.exists()

@@ -10,6 +10,7 @@ from tools.cluster.processes import ClusterError
 from tools.faults.cluster import State
 from tools.faults.commanded import CommandedCluster
 from tools.faults.faults import heal
+from tools.faults.words import parse_words
 
 ADDRESSES = {2: ("kafka2", 9092), 1: ("kafka1", 9093)}
 
@@ -62,3 +63,28 @@ def test_what_is_no_command_is_refused(command: str, reason: str) -> None:
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="No such file or directory"):
         CommandedCluster(str(tmp_path / "none"), ADDRESSES).broker(1).kill()
+
+
+def test_links_and_disks_are_the_programs_and_are_remembered(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process heals: it knows the addresses of brokers that are not in Metadata any more."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    words = parse_words("cut broker 1 from peers,broker:2 one-way in").breakage
+    cluster = CommandedCluster(f"'{program}'", ADDRESSES, "kafka1:9093")
+    assert words is not None
+    cluster.broker(1).sever(words)
+    cluster.broker(1).fill_disk()
+    cluster.broker(2).kill()
+    later = CommandedCluster(f"'{program}'", {1: ADDRESSES[1]}, "kafka1:9093")
+    assert later.broker_ids == (1, 2)
+    heal(later)
+    assert (tmp_path / "calls").read_text().splitlines() == [
+        "cut 1 kafka1 9093 from peers,broker:2 one-way in",
+        "fill-disk 1 kafka1 9093",
+        "kill 2 kafka2 9092",
+        "heal 1 kafka1 9093",
+        "start 2 kafka2 9092",
+    ]
+    assert CommandedCluster(f"'{program}'", {1: ADDRESSES[1]}, "kafka1:9093").broker_ids == (1,)
+    assert CommandedCluster(f"'{program}'", {1: ADDRESSES[1]}, "another:9093").record_file != later.record_file

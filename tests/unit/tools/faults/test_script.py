@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tools.faults import script
-from tools.faults.script import FaultError, FaultRun, ScriptedFault, check, parse, parse_all
+from tools.faults.record import FaultRecord
+from tools.faults.script import Faulted, FaultError, FaultRun, ScriptedFault, check, parse, parse_all
+from tools.faults.words import parse_words
 
 
 @pytest.mark.parametrize(
@@ -22,6 +27,7 @@ from tools.faults.script import FaultError, FaultRun, ScriptedFault, check, pars
         ("stop broker 3 at 0s", "stop", "broker 3", 0),
         ("restart it at 35s", "restart", "it", 35),
         ("resume zookeeper at 2m", "resume", "zookeeper", 120),
+        ("restart controller at 3s", "restart", "controller", 3),
     ],
 )
 def test_faults_that_are_read(text: str, verb: str, role: str, at_s: float) -> None:
@@ -33,11 +39,11 @@ def test_faults_that_are_read(text: str, verb: str, role: str, at_s: float) -> N
     [
         ("kill leader of t-0", "is not `ACTION ROLE at TIME`"),
         ("drown leader of t-0 at 3s", "the actions are kill, stop, pause"),
+        ("heal controller", "it says no time"),
         ("kill somebody at 3s", "'somebody' is no role; the roles are leader of"),
         ("kill leader of t at 3s", "is no role"),
         ("kill controller at 3", "'3' is not a duration"),
         ("kill controller at s", "is not a duration"),
-        ("restart controller at 3s", "say `restart it`"),
     ],
 )
 def test_faults_that_are_refused(text: str, reason: str) -> None:
@@ -66,6 +72,10 @@ def cluster(**changed: Any) -> Any:
         ("pause zookeeper at 1s", {"zookeeper": lambda: None}, "the cluster has no ZooKeeper of its own"),
         ("expire-session zookeeper at 1s", {}, "ZooKeeper has no session of its own"),
         ("expire-session controller at 1s", {"impossible": {"expire-session": "no way in"}}, "no way in"),
+        ("fill-disk zookeeper at 1s", {}, "fill-disk is for brokers"),
+        ("cut broker 2 from broker:2 at 1s", {}, "broker 2 has no link to itself"),
+        ("cut controller from broker:9 at 1s", {}, "the cluster has no broker 9"),
+        ("cut zookeeper from controller at 1s", {}, "ZooKeeper has no link to controller"),
     ],
 )
 def test_faults_that_a_cluster_cannot_have(text: str, changed: dict[str, Any], reason: str) -> None:
@@ -75,12 +85,13 @@ def test_faults_that_a_cluster_cannot_have(text: str, changed: dict[str, Any], r
 
 def test_faults_that_a_cluster_can_have() -> None:
     texts = ["kill zookeeper at 1s", "restart it at 2s", "stop broker 2 at 3s", "expire-session leader of t-0 at 4s"]
+    texts += ["cut controller from broker:2 at 5s", "isolate zookeeper at 6s", "heal at 7s"]
     check(parse_all(texts), cluster())
 
 
 def run_of_faults(monkeypatch: pytest.MonkeyPatch, broker: Callable[[str], int | None], *texts: str) -> list[str]:
     """Carries the faults out on a cluster that only says which broker coordinates a group; returns what was done."""
-    monkeypatch.setattr(script, "Roles", lambda _: SimpleNamespace(coordinator=broker))
+    monkeypatch.setattr(script, "Roles", lambda _: SimpleNamespace(of=lambda role: broker(role.name)))
     monkeypatch.setattr(script, "act", lambda *_: None)
     monkeypatch.setattr(script, "heal", lambda _: None)
     monkeypatch.setattr(script, "ROLE_TIMEOUT_S", -1)
@@ -116,3 +127,47 @@ def test_zookeeper_and_a_broker_by_its_id(monkeypatch: pytest.MonkeyPatch) -> No
         "restart it: ZooKeeper",
         "pause broker 2: broker 2",
     ]
+
+
+def test_a_fault_with_an_end_is_undone_then_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each undo names the victim of its fault, whoever has the role by then."""
+    leaders = iter([1, 2])
+    monkeypatch.setattr(script, "Roles", lambda _: SimpleNamespace(of=lambda role: next(leaders)))
+    monkeypatch.setattr(script, "heal", lambda _: None)
+    monkeypatch.setattr(script, "act", lambda *_: None)
+    undone = script.ACTIONS["kill"]
+    monkeypatch.setitem(script.ACTIONS, "kill", replace(undone, undo=lambda *_: None))
+    said: list[str] = []
+    texts = ["kill controller for 5s at 1s", "kill controller for 1s at 2s"]
+    run = FaultRun(cluster(), parse_all(texts), [], lambda fault: said.append(str(fault)))
+    for elapsed_s, expected in (
+        (2, ["kill controller: broker 1", "kill controller: broker 2"]),
+        (3, ["heal controller: broker 2"]),
+        (5.9, []),
+        (6, ["heal controller: broker 1"]),
+    ):
+        assert not run.is_over
+        said.clear()
+        run.step(elapsed_s)
+        while not all(done.done() for done in run._under_way):
+            time.sleep(0.001)
+        assert said == expected
+    assert run.is_over
+    run.finish()
+
+
+def test_a_role_that_moved_is_healed_at_the_broker_that_had_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    leaders = iter([1, 2])
+    monkeypatch.setattr(
+        script, "Roles", lambda _: SimpleNamespace(of=lambda role: next(leaders), partitions=lambda _: {})
+    )
+    acted: list[tuple[str, int]] = []
+    monkeypatch.setattr(script, "act", lambda verb, node, _: acted.append((verb, node.broker_id)))
+    record = FaultRecord(tmp_path / "unhealed.json")
+    faulted = Faulted(cluster(), ["t"], record=record)
+    for words in ("pause leader t-0", "isolate leader t-0", "resume leader t-0", "heal broker 2", "heal leader t-0"):
+        faulted.carry_out(parse_words(words))
+    assert acted == [("pause", 1), ("isolate", 2), ("resume", 1), ("resume", 2), ("heal", 2)]
+    (row,), _ = faulted.carry_out(parse_words("heal leader t-0"))
+    assert row.error.startswith("no fault of leader of t-0 is waiting to be undone")
+    assert record.all() == []

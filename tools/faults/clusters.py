@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from tools.cluster.processes import ClusterError
-
-if TYPE_CHECKING:
-    from tools.faults.cluster import Cluster
+from tools.faults.cluster import Cluster
 
 
 def find_target(
@@ -19,6 +16,7 @@ def find_target(
     """None without an option that names one. Raises ClusterError, NoBootstrapServer, UsageError."""
     if sum(option is not None for option in (directory, project, fault_command)) > 1:
         raise click.UsageError("--dir, --compose and --fault-command name a cluster each; give one of them")
+    # Imported late: each needs libraries that the others do not.
     if fault_command is not None:
         from tools.admin.bootstrap import addresses_of, find_bootstrap_servers
         from tools.faults.commanded import CommandedCluster, brokers_of
@@ -28,7 +26,8 @@ def find_target(
             addresses = addresses_of(servers)
         except ValueError as problem:
             raise ClusterError(f"--bootstrap-server: {problem}") from None
-        return CommandedCluster(fault_command, brokers_of(addresses))
+        name = ",".join(f"{host}:{port}" for host, port in sorted(addresses))
+        return CommandedCluster(fault_command, brokers_of(addresses), name)
     if project is not None:
         from tools.faults.containers import find_cluster
 

@@ -1,0 +1,411 @@
+"""`ottla fault ACTION ROLE` and `ottla fault run`: faults by role, on any cluster that faults can hit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from protocol.plain_text import escaped
+from tools.admin.bootstrap import NoBootstrapServer
+from tools.cluster.commands import termination_as_interrupt
+from tools.cluster.local_cluster import DEFAULT_DIRECTORY
+from tools.cluster.processes import ClusterError
+from tools.cluster.readiness import not_ready
+from tools.cluster.zookeeper import ZooKeeperError
+from tools.faults.cluster import Cluster
+from tools.faults.clusters import find_target
+from tools.faults.processes import ProcessCluster
+from tools.faults.record import FaultRecord
+from tools.faults.roles import Roles
+from tools.faults.rounds import Rounds, why_not
+from tools.faults.schedule import Kind, all_kinds, schedule
+from tools.faults.script import DoneFault, Faulted, FaultRun, check, why_impossible
+from tools.faults.words import LASTING, OF_LINKS, OPTIONS, VERBS, FaultError, seconds_of, words_of
+from tools.numbers import IntRange
+from tools.terminal import echo
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+STEP_S = 0.05
+READY_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 2.0
+SESSION_DEFAULT_S = 6.0
+"""Of the containers of this project."""
+INTERRUPTED = 130
+
+HELP = {
+    "kill": "SIGKILL, or `docker kill`.",
+    "stop": "A clean stop: SIGTERM, or `docker stop`. Leaderships move first.",
+    "pause": "SIGSTOP, or `docker pause`.",
+    "bounce": "Kill and start again at once.",
+    "restart": "A clean stop and a start; only a start if it has ended.",
+    "resume": "Ends a pause.",
+    "isolate": "Cut from its peers and from ZooKeeper, silently, or from those that --from names.",
+    "cut": "Cut, slow down or reset the links to those that --from names.",
+    "expire-session": "End the ZooKeeper session without a pause, as if it had expired.",
+    "fill-disk": "Fill the log directory, if it is on a small file system of its own.",
+    "heal": "Undo the faults of this role or broker; without a role, all faults.",
+}
+
+
+def cluster_options(command: Command) -> Command:
+    """`--dir`, `--compose`, `--fault-command`, `--bootstrap-server`."""
+    for option in (
+        click.option(
+            "--bootstrap-server", metavar="HOST:PORT[,HOST:PORT...]", help="with --fault-command: where the brokers are"
+        ),
+        click.option(
+            "--fault-command",
+            metavar="PROGRAM",
+            help="your program carries the faults out: PROGRAM ACTION ID HOST PORT",
+        ),
+        click.option(
+            "--compose", "project", metavar="PROJECT", help="a Compose project: its name, or the directory of its file"
+        ),
+        click.option(
+            "--dir",
+            "directory",
+            type=click.Path(path_type=Path, file_okay=False),
+            help=f"a local cluster's run directory  [default: {DEFAULT_DIRECTORY}]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def links_options(command: Command) -> Command:
+    for option in (
+        click.option("--half", is_flag=True, help="half of the next bytes arrive, then the connection is reset"),
+        click.option("--reset", is_flag=True, help="reset connections, also new ones"),
+        click.option("--throttle", metavar="RATE", help="let no more than this through, such as 3Mbit per second"),
+        click.option("--delay", metavar="TIME", help="let everything through later, such as 100ms"),
+        click.option("--one-way", metavar="in|out", help="in: the victim hears nothing; out: nobody hears it"),
+        click.option(
+            "--from", "from_", metavar="WHOM", help="peers, zookeeper, controller, broker:ID; several with commas"
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group()
+def fault() -> None:
+    """Break a cluster by role, and heal it.
+
+    ROLE is one of: leader TOPIC-PARTITION, follower TOPIC-PARTITION, controller, coordinator GROUP, transaction-coordinator ID,
+    broker ID, zookeeper.
+    """
+
+
+def _add(verb: str) -> None:
+    def command(role: tuple[str, ...], **options: Any) -> None:
+        one_fault(verb, " ".join(role), **options)
+
+    command.__doc__ = HELP[verb]
+    decorated = cluster_options(command)
+    if verb in LASTING:
+        decorated = click.option("--for", "for_", metavar="TIME", help="undo it after this time")(decorated)
+    if verb in OF_LINKS:
+        decorated = links_options(decorated)
+    decorated = click.argument("role", nargs=-1, required=verb != "heal", metavar="ROLE")(decorated)
+    fault.command(verb, short_help=HELP[verb])(decorated)
+
+
+for _verb in VERBS:
+    _add(_verb)
+
+
+def one_fault(
+    verb: str,
+    role: str,
+    directory: Path | None,
+    project: str | None,
+    fault_command: str | None,
+    bootstrap_server: str | None,
+    **options: Any,
+) -> None:
+    """Carries one fault out; with `for`, undoes it afterwards."""
+    said = {key: options.get(key.replace("-", "_")) or options.get(f"{key}_") for key in OPTIONS}
+    given = {key: "" if value is True else str(value) for key, value in said.items() if value}
+    with errors_in_one_line(), termination_as_interrupt():
+        words = words_of(verb, role, given, " ".join(filter(None, (verb, role))))
+        if words.role == "it":
+            raise FaultError("`it` is for scripts; name a role")
+        cluster = named_cluster(directory, project, fault_command, bootstrap_server)
+        reason = why_impossible(words, cluster)
+        if reason is not None:
+            raise FaultError(reason)
+        faulted = Faulted(cluster, _topics_of(words.role), record=FaultRecord(cluster.record_file))
+        try:
+            rows, _ = faulted.carry_out(words)
+            for row in rows:
+                echo(str(row), err=bool(row.error))
+            if any(row.error for row in rows):
+                sys.exit(1)
+            if words.lasts_s is not None:
+                time.sleep(words.lasts_s)
+        finally:
+            if words.lasts_s is not None:
+                with uninterrupted():
+                    _say_undone(faulted.undo_noted(words))
+        if words.lasts_s is None and verb in LASTING:
+            echo("It lasts until `ottla fault heal`.")
+
+
+def _say_undone(rows: Sequence[DoneFault]) -> None:
+    for row in rows:
+        echo(str(row), err=bool(row.error))
+    if any(row.error for row in rows):
+        sys.exit(1)
+
+
+def _topics_of(role: str) -> list[str]:
+    """The topic of a leader or follower: what else the victim leads there is reported."""
+    kind, _, rest = role.partition(" of ")
+    return [rest.rpartition("-")[0]] if kind in ("leader", "follower") else []
+
+
+@fault.command()
+@click.argument("scenario", required=False, type=click.Path(path_type=Path, dir_okay=False), metavar="[SCENARIO.yaml]")
+@click.option("--random", "is_random", is_flag=True, help="faults drawn from a seed instead of a scenario")
+@click.option("--seed", type=IntRange(0), help="with --random: the same seed makes the same schedule")
+@click.option("--count", type=IntRange(1, 100_000), help="with --random: how many faults  [default: 20]")
+@click.option("--kinds", metavar="NAME[,NAME...]", help="with --random: which kinds; `--kinds list` lists them")
+@click.option(
+    "--for",
+    "for_",
+    metavar="TIME[-TIME]",
+    help="with --random: how long each fault lasts, instead of the kind's own time",
+)
+@click.option("--pause", metavar="TIME[-TIME]", help="with --random: between two faults  [default: 500ms-3s]")
+@click.option("--topic", "topics", multiple=True, help="with --random: whose leaders are meant  [default: all topics]")
+@click.option("--group", "groups", multiple=True, help="with --random: whose coordinators are meant")
+@click.option(
+    "--session",
+    metavar="TIME",
+    help="with --random: the brokers' session time-out  [default: a local cluster's own, else 6s]",
+)
+@click.option(
+    "--format", "output", type=click.Choice(["text", "json"]), default="text", help="text for people, json for scripts"
+)
+@cluster_options
+def run(
+    scenario: Path | None,
+    is_random: bool,
+    directory: Path | None,
+    project: str | None,
+    fault_command: str | None,
+    bootstrap_server: str | None,
+    output: str,
+    **options: Any,
+) -> None:
+    """Carry out a scenario, or a random schedule. At the end, also after Ctrl-C, everything is healed.
+
+    The exit code is 1 if a fault could not be carried out, or if a broker does not serve at the end.
+    """
+    if options["kinds"] == "list":
+        for name, kind in all_kinds(SESSION_DEFAULT_S).items():
+            echo(f"{name:<30}{' '.join(filter(None, (kind.action, kind.role, str(kind.breakage or ''))))}")
+        return
+    if is_random == (scenario is not None):
+        raise click.UsageError("give a scenario file or --random")
+    if not is_random and any(value for value in options.values()):
+        raise click.UsageError(
+            "--seed, --count, --kinds, --for, --pause, --topic, --group and --session are for --random"
+        )
+    with errors_in_one_line(), termination_as_interrupt():
+        if scenario is not None:
+            from tools.faults.scenario import read_scenario
+
+            scripted = read_scenario(scenario)
+        cluster = named_cluster(directory, project, fault_command, bootstrap_server)
+        record = FaultRecord(cluster.record_file)
+        if scenario is not None:
+            check(scripted, cluster)
+        said = Said(output)
+        if scenario is not None:
+            run_scenario(cluster, FaultRun(cluster, scripted, [], said, record=record))
+        else:
+            run_random(cluster, said, record, **options)
+        wait_until_served(cluster)
+        said.end("healed; all brokers serve")
+        if said.failed:
+            sys.exit(1)
+
+
+class Said:
+    """Prints each fault when it was tried, with the time."""
+
+    def __init__(self, output: str) -> None:
+        self.failed = 0
+        self._is_json = output == "json"
+        self._began_ns = time.time_ns()
+
+    def __call__(self, row: DoneFault) -> None:
+        self.failed += bool(row.error)
+        if self._is_json:
+            echo(json.dumps(row.to_row()))
+        else:
+            self._line(str(row), row.at_ns)
+        sys.stdout.flush()
+
+    def end(self, text: str) -> None:
+        if not self._is_json:
+            self._line(text, time.time_ns())
+
+    def _line(self, text: str, at_ns: int) -> None:
+        clock = datetime.fromtimestamp(at_ns / 1e9).strftime("%H:%M:%S.%f")[:-3]
+        echo(f"{clock} +{(at_ns - self._began_ns) / 1e9:.1f}s  {text}")
+
+
+def run_scenario(cluster: Cluster, faults: FaultRun) -> None:
+    began = time.monotonic()
+    try:
+        while not faults.is_over:
+            faults.step(time.monotonic() - began)
+            time.sleep(STEP_S)
+    finally:
+        with uninterrupted():
+            faults.finish()
+
+
+def run_random(
+    cluster: Cluster,
+    said: Said,
+    record: FaultRecord,
+    *,
+    seed: int | None,
+    count: int | None,
+    kinds: str | None,
+    for_: str | None,
+    pause: str | None,
+    topics: Sequence[str],
+    groups: Sequence[str],
+    session: str | None,
+) -> None:
+    """Plays the rounds of a schedule. Raises ClusterError, FaultError."""
+    seed = random.SystemRandom().randrange(10**6) if seed is None else seed
+    session_s = seconds_of(session, "--session") if session else own_session_s(cluster)
+    known = Roles(cluster).topics()
+    missing = [topic for topic in topics if topic not in known]
+    if missing:
+        raise FaultError(f"there is no topic {missing[0]}")
+    partitions = [f"{topic}-{number}" for topic in sorted(topics or known) for number in range(known[topic])]
+    chosen = chosen_kinds(kinds, session_s, for_)
+    possible = {name: kind for name, kind in chosen.items() if why_not(kind, cluster, partitions, groups) is None}
+    if kinds and len(possible) < len(chosen):
+        name, kind = next((name, kind) for name, kind in chosen.items() if name not in possible)
+        raise FaultError(f"{name}: {why_not(kind, cluster, partitions, groups)}")
+    if not possible:
+        raise FaultError("this cluster can have none of these faults")
+    shortest, longest = time_range(pause or "500ms-3s", "--pause")
+    pauses = random.Random(seed)
+    faulted = Faulted(cluster, (), record=record)
+    rounds = Rounds(cluster, faulted, partitions, list(groups), said)
+    left_out = (
+        f"; not possible here: {', '.join(sorted(set(chosen) - set(possible)))}" if len(possible) < len(chosen) else ""
+    )
+    said.end(f"seed {seed}, {count or 20} faults of {len(possible)} kinds{left_out}")
+    try:
+        for round_ in schedule(seed, count or 20, cluster.broker_ids, possible):
+            said.end(f"round {round_.number}: {round_.name}, for {round_.seconds:.2f} s")
+            rounds.play(round_)
+            time.sleep(pauses.uniform(shortest, longest))
+    finally:
+        with uninterrupted():
+            faulted.heal_all()
+
+
+def chosen_kinds(names: str | None, session_s: float, lasts: str | None) -> dict[str, Kind]:
+    """Raises FaultError."""
+    kinds = all_kinds(session_s)
+    wanted = [name.strip() for name in names.split(",")] if names else list(kinds)
+    for name in wanted:
+        if name not in kinds:
+            raise FaultError(f"--kinds {name!r} is unknown; the kinds are {', '.join(kinds)}")
+    found = {name: kinds[name] for name in wanted}
+    if lasts is None:
+        return found
+    shortest, longest = time_range(lasts, "--for")
+    return {name: replace(kind, shortest_s=shortest, longest_s=longest) for name, kind in found.items()}
+
+
+def time_range(text: str, where: str) -> tuple[float, float]:
+    """`2s` or `500ms-3s` in seconds. Raises FaultError."""
+    first, dash, last = text.partition("-")
+    shortest = seconds_of(first, where)
+    longest = seconds_of(last, where) if dash else shortest
+    if longest < shortest:
+        raise FaultError(f"{where} {text!r}: the second time is shorter than the first")
+    return shortest, longest
+
+
+def own_session_s(cluster: Cluster) -> float:
+    """The session time-out of a local cluster; else a guess."""
+    if isinstance(cluster, ProcessCluster):
+        return cluster.session_s()
+    return SESSION_DEFAULT_S
+
+
+def wait_until_served(cluster: Cluster) -> None:
+    """Raises ClusterError if a broker does not serve in READY_TIMEOUT_S."""
+    addresses = {broker: cluster.address(broker) for broker in cluster.broker_ids}
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while reasons := not_ready(addresses, addresses, ANSWER_TIMEOUT_S):
+        if time.monotonic() > deadline:
+            broker, reason = next(iter(reasons.items()))
+            raise ClusterError(f"{READY_TIMEOUT_S:g} s after the heal broker {broker} {reason}")
+        time.sleep(4 * STEP_S)
+
+
+def named_cluster(
+    directory: Path | None, project: str | None, fault_command: str | None, bootstrap_server: str | None
+) -> Cluster:
+    """The cluster of the options; without one, that of ./ottla-cluster. Raises ClusterError, UsageError."""
+    if bootstrap_server is not None and fault_command is None:
+        raise click.UsageError("--bootstrap-server is for --fault-command; --dir and --compose know their brokers")
+    if directory is None and project is None and fault_command is None:
+        directory = DEFAULT_DIRECTORY
+    try:
+        found = find_target(directory, project, fault_command, bootstrap_server)
+    except NoBootstrapServer as problem:
+        raise ClusterError(str(problem)) from None
+    assert found is not None
+    if isinstance(found, ProcessCluster) and found.is_stopped():
+        raise ClusterError(f"the cluster in {directory} is not running; `ottla cluster start` starts it")
+    return found
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Nothing but SIGKILL ends a heal."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    earlier = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, earlier, strict=True):
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """Prints an error as one line on stderr and exits with 1; with 130 after Ctrl-C or SIGTERM."""
+    try:
+        yield
+    except (ClusterError, FaultError, ZooKeeperError) as error:
+        raise click.ClickException(escaped(str(error))) from None
+    except KeyboardInterrupt:
+        echo("Interrupted.", err=True)
+        sys.exit(INTERRUPTED)

@@ -1,0 +1,41 @@
+"""The command `docker`, and commands inside the network of a container."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+from tools.cluster.local_cluster import STOP_TIMEOUT_S
+from tools.cluster.processes import ClusterError
+
+ANSWER_TIMEOUT_S = 60.0 + STOP_TIMEOUT_S
+"""How long a command of docker may take, a clean stop included."""
+
+
+def docker(*arguments: str) -> str:
+    """What the command prints. Raises ClusterError with the last line of its complaint."""
+    return run(["docker", *arguments], f"docker {arguments[0]}", "the command docker was not found: install Docker")
+
+
+def run(command: Sequence[str], name: str, not_found: str) -> str:
+    """What a command prints. Raises ClusterError: `name`, and the last line of its complaint."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_TIMEOUT_S,
+            check=False,
+            start_new_session=True,  # a Ctrl-C in the terminal is not for it
+        )
+    except FileNotFoundError:
+        raise ClusterError(not_found) from None
+    except OSError as problem:
+        raise ClusterError(f"{name}: {problem}") from None
+    except subprocess.TimeoutExpired:
+        raise ClusterError(f"{name} did not end within {ANSWER_TIMEOUT_S:.0f} s") from None
+    if done.returncode != 0:
+        complaint = done.stderr.strip().splitlines() or [f"it failed with exit code {done.returncode}"]
+        raise ClusterError(f"{name}: {complaint[-1]}")
+    return done.stdout

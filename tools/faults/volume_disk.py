@@ -1,0 +1,71 @@
+"""Fills the log directory of a broker in a container, if its volume is small, and empties it again (FLT-28)."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from tools.cluster.processes import ClusterError
+from tools.faults.docker_command import docker
+from tools.faults.full_disk import BALLAST, HOW, SIZE_MAX
+from tools.private_files import write_anew
+
+LOG_DIRS = "KAFKA_LOG_DIRS"
+DEFAULT = "/var/lib/ottla/data"
+"""Of the image of this project, without KAFKA_LOG_DIRS."""
+PATH = re.compile(r"/[A-Za-z0-9._/-]+")
+SIZE = re.compile(r"\d{1,18}")
+
+
+def fill(container: str, saved: Path) -> None:
+    """`saved`: where the directory is written down until `empty`. Raises ClusterError if the volume is large."""
+    directory = _log_directory(container)
+    sizes = SIZE.findall(docker("exec", container, "df", "--block-size=1", "--output=size", directory))
+    if not sizes or int(sizes[-1]) > SIZE_MAX:
+        large = f"{int(sizes[-1]) / (1 << 30):.1f} GiB" if sizes else "unknown size"
+        raise ClusterError(
+            f"fill-disk fills only file systems of at most {SIZE_MAX >> 30} GiB, and {directory} of {container} is on one of {large}; {HOW}"
+        )
+    try:
+        saved.parent.mkdir(parents=True, exist_ok=True)
+        write_anew(saved, directory)
+    except OSError as problem:
+        raise ClusterError(f"{saved} cannot be written: {problem.strerror}") from None
+    # `cat` ends with an error when the disk is full, which is what is wanted.
+    docker("exec", container, "sh", "-c", f"cat /dev/zero > {directory}/{BALLAST} || true")
+
+
+def empty(container: str, saved: Path) -> bool:
+    """Removes what `fill` wrote. Returns whether there was something. Works also if the container has ended. Raises ClusterError."""
+    try:
+        directory = saved.read_text()
+    except OSError:
+        return False
+    if PATH.fullmatch(directory) is None:
+        raise ClusterError(f"{saved} does not name a directory: remove {BALLAST} in {container} and this file by hand")
+    found = _inspect(container)
+    remove = ["rm", "-f", f"{directory}/{BALLAST}"]
+    if found["State"]["Running"]:
+        docker("exec", container, *remove)
+    else:
+        helper = ["run", "--rm", "--network", "none", "--volumes-from", container, "--entrypoint", remove[0]]
+        docker(*helper, found["Image"], *remove[1:])
+    saved.unlink(missing_ok=True)
+    return True
+
+
+def _log_directory(container: str) -> str:
+    """The first of KAFKA_LOG_DIRS."""
+    entries: list[str] = _inspect(container)["Config"]["Env"] or []
+    variables = {name: value for name, _, value in (entry.partition("=") for entry in entries)}
+    directory = variables.get(LOG_DIRS, DEFAULT).split(",")[0].strip()
+    if PATH.fullmatch(directory) is None:
+        raise ClusterError(f"container {container}: {LOG_DIRS}={directory} is not a plain path")
+    return directory
+
+
+def _inspect(container: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(docker("inspect", "--type", "container", container))[0]
+    return found
