@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -182,6 +183,8 @@ def run(
 
         if no_load and not command:
             raise click.UsageError("without a COMMAND, only ottla's load runs: --no-load leaves nothing to judge")
+        if command and shutil.which(command[0]) is None:
+            raise CouldNotRun(f"{escaped(command[0])}: there is no such program, or it is not executable")
         try:
             id_of = id_finder(id_from)
         except BadId as problem:

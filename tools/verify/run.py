@@ -32,7 +32,7 @@ from tools.verify import load
 from tools.verify.judgement import Place, Tables, judge
 from tools.verify.outages import outages_of
 from tools.verify.program import Program, Reports
-from tools.verify.reading import IdOf, id_finder, lowest_offsets, read_logs, read_positions
+from tools.verify.reading import IdOf, id_finder, read_ends, read_logs, read_positions
 from tools.verify.reports import ACKED, COMMITTED, CONSUMED, Report
 from tools.verify.verdict import HEAL, Client, Fault, Verdict, conclude
 
@@ -128,6 +128,9 @@ class Run:
         self._notes: list[str] = []
         self._topics: list[str] = list(asked.topics)
         """Of which the faults note the leaders."""
+        self._settings = {**asked.client_settings, "bootstrap.servers": bootstrap_servers}
+        self._ends: dict[Place, int] = {}
+        """Of the partitions before the run."""
         self._program: Program | None = None
         self._looked_at = 0
         self._healed: list[Fault] = []
@@ -137,6 +140,7 @@ class Run:
         started.callback(shutil.rmtree, self._files, ignore_errors=True)
 
     def verdict(self) -> Verdict:
+        self._ends = read_ends(self._settings)
         own = self._start_load() if self._asked.has_load else None
         self._began = time.monotonic()
         faults: FaultRun | None = None
@@ -382,8 +386,8 @@ class Run:
 
     def _client(self, name: str, program: Program, end: float, is_finished: bool) -> Client:
         reports = [replace(report, at=report.at - self._began) for report in program.reports.reports]
-        settings = {**self._asked.client_settings, "bootstrap.servers": self._bootstrap_servers}
-        logs = read_logs(settings, lowest_offsets(reports), self._asked.id_of if name == PROGRAM else id_finder("key"))
+        id_of = self._asked.id_of if name == PROGRAM else id_finder("key")
+        logs = read_logs(self._settings, reports, self._ends, id_of)
         unread = sorted(f"{topic}-{partition}" for (topic, partition), log in logs.items() if not log.is_whole)
         if unread:
             self._incomplete.append(f"not read to the end, so not judged: {', '.join(unread)}")
@@ -391,7 +395,7 @@ class Run:
         groups: dict[str, list[Place]] = {}
         for group, topic, partition in {**tables.consumed, **tables.committed}:
             groups.setdefault(group, []).append((topic, partition))
-        positions, problems = read_positions(settings, groups)
+        positions, problems = read_positions(self._settings, groups)
         self._incomplete += problems
         judged = judge(reports, logs, positions, is_finished=is_finished)
         return Client(name, reports, program.reports.broken, judged, outages_of(tables, logs, end))

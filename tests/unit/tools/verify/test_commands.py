@@ -25,7 +25,7 @@ from tests.support.cli import ottla
         ("--command-config nowhere.properties", "nowhere.properties: No such file"),
         (
             "--bootstrap-server 127.0.0.1:1 --no-load -- /no/such/program",
-            "/no/such/program cannot be started: No such file",
+            "/no/such/program: there is no such program",
         ),
     ],
 )
