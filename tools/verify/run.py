@@ -70,8 +70,11 @@ class Asked:
     forbidden: Collection[str] = ()
 
 
-def own_cluster(brokers: int, overrides: Mapping[str, str], started: ExitStack) -> ProcessCluster:
-    """A cluster of this run's own, in a temporary directory; closing `started` removes it. Raises ClusterError."""
+def own_cluster(brokers: int, overrides: Mapping[str, str], *, links: bool, started: ExitStack) -> ProcessCluster:
+    """A cluster of this run's own, in a temporary directory; closing `started` removes it. `links`: its links can be cut.
+
+    Raises ClusterError.
+    """
     own_servers()
     directory = Path(tempfile.mkdtemp(prefix="ottla-verify-"))
     started.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -79,7 +82,7 @@ def own_cluster(brokers: int, overrides: Mapping[str, str], started: ExitStack) 
     guard = ClusterGuard(directory)
     started.callback(guard.stop)
     started.callback(cluster.destroy)
-    cluster.create(brokers=brokers, overrides=overrides)
+    cluster.create(brokers=brokers, overrides=overrides, links=links)
     cluster.start(START_TIMEOUT_S)
     cluster.wait_ready(START_TIMEOUT_S)
     return ProcessCluster(cluster)
