@@ -87,8 +87,11 @@ def refused(cluster: LocalCluster, line: str) -> str:
 
 def produced(cluster: LocalCluster, topic: str, broker: int) -> ErrorCode:
     """The answer of that broker to one more record, with acks=all, for the partition that it led at first."""
+    value = bytes(
+        ord("a") + byte % 26 for byte in uuid.uuid4().bytes
+    )  # without digits, which number the load's records
     with Wire(cluster.port(broker)) as wire:
-        body = produce_body(topic, [(broker - 1, build_batch([(None, uuid.uuid4().bytes, [], 0)]))], acks=-1)
+        body = produce_body(topic, [(broker - 1, build_batch([(None, value, [], 0)]))], acks=-1)
         answer = wire.call(ApiKey.PRODUCE, 9, body)
     return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
@@ -134,6 +137,7 @@ def test_faults_without_an_end(cluster: LocalCluster, zk: ZooKeeperView, topic: 
         assert (cluster.pid(1) != before) is is_new
 
 
+@pytest.mark.thorough
 def test_an_expired_session(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
     """FLT-20: the controller resigns, and everybody registers again."""
     with load(cluster, zk, topic):
@@ -158,6 +162,7 @@ def test_isolated_from_its_peers(cluster: LocalCluster, zk: ZooKeeperView, topic
         fault(cluster, "heal")
 
 
+@pytest.mark.thorough
 def test_isolated_from_everybody(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
     """FLT-10 with FLT-9: its session expires, others lead, and it acknowledges nothing."""
     with load(cluster, zk, topic) as producer:
@@ -186,6 +191,7 @@ def test_cut_from_zookeeper(cluster: LocalCluster, zk: ZooKeeperView, topic: str
         eventually(lambda: leader in zk.live_brokers(), "it has registered again")
 
 
+@pytest.mark.thorough
 def test_cut_from_the_controller(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
     """FLT-11, CTL-15: control requests wait, and arrive in order; the broker leads on meanwhile."""
     broker, controller = another_than_the_controller(zk), zk.controller()
@@ -218,6 +224,7 @@ def test_a_one_way_cut(cluster: LocalCluster, zk: ZooKeeperView, topic: str, dir
         fault(cluster, f"heal broker {follower}")
 
 
+@pytest.mark.thorough
 def test_slow_links(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
     """FLT-17: the ISR is stable."""
     with load(cluster, zk, topic) as producer:
@@ -228,7 +235,7 @@ def test_slow_links(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> Non
         fault(cluster, "heal")
 
 
-@pytest.mark.parametrize("how", ["reset", "half"])
+@pytest.mark.parametrize("how", ["reset", thorough("half")])
 @pytest.mark.parametrize("links", ["broker 2 --from peers", thorough("controller --from zookeeper")])
 def test_broken_connections(cluster: LocalCluster, zk: ZooKeeperView, topic: str, links: str, how: str) -> None:
     """FLT-15, FLT-18, FLT-19: no duplicates, no stuck fetcher; what ZooKeeper has applied is found out."""
@@ -237,6 +244,7 @@ def test_broken_connections(cluster: LocalCluster, zk: ZooKeeperView, topic: str
         producer.wait_for_acks(FEW)
 
 
+@pytest.mark.thorough
 def test_an_isolated_zookeeper(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
     """FLT-21, CTL-14: no broker reaches ZooKeeper, and produce goes on."""
     with load(cluster, zk, topic) as producer:
@@ -245,6 +253,7 @@ def test_an_isolated_zookeeper(cluster: LocalCluster, zk: ZooKeeperView, topic: 
         fault(cluster, "heal zookeeper")
 
 
+@pytest.mark.thorough
 def test_a_full_disk(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
     """FLT-28: the leaders move, nothing is lost, and after the heal the replicas are back."""
     reason = why_no_mounts(cluster.directory)
@@ -267,7 +276,7 @@ def test_what_nobody_is(cluster: LocalCluster, topic: str, monkeypatch: pytest.M
     assert "broker 1 has no link to itself" in refused(cluster, "cut broker 1 --from broker:1")
 
 
-@pytest.mark.parametrize("how", [thorough(signal.SIGINT), signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("how", [thorough(signal.SIGINT), thorough(signal.SIGTERM), signal.SIGKILL])
 def test_a_run_that_is_ended_leaves_no_fault(
     cluster: LocalCluster, zk: ZooKeeperView, topic: str, tmp_path: Path, how: signal.Signals
 ) -> None:
@@ -306,6 +315,7 @@ def test_a_run_that_is_ended_leaves_no_fault(
         assert cluster.links.rules() == []
 
 
+@pytest.mark.thorough
 def test_a_random_run_is_the_same_for_the_same_seed(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
     kinds = "pause briefly,resets,slow links,isolate briefly,expire a session"
     line = f"run --random --seed 5 --count 5 --kinds '{kinds}' --for 100ms-200ms --pause 10ms --topic {topic}"

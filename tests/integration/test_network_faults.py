@@ -93,6 +93,7 @@ def test_cut_from_its_peers_but_not_from_zookeeper(tmp_path: Path) -> None:
         cluster.heal()
 
 
+@pytest.mark.thorough
 def test_cut_from_zookeeper_but_not_from_its_peers(tmp_path: Path) -> None:
     """FLT-10: its session expires and others lead; back on the net it registers anew.
 

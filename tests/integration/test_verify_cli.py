@@ -20,6 +20,7 @@ import pytest
 
 from tests.conftest import ClusterFactory
 from tests.support.cli import COMMAND
+from tests.support.invariants import eventually
 from tests.support.real_kafka import skip_without_kafka
 from tests.support.thorough import thorough
 from tools.admin.kafka_admin import KafkaAdmin
@@ -51,6 +52,7 @@ def orders(cluster: LocalCluster) -> KafkaAdmin:
     admin = KafkaAdmin(cluster.bootstrap_servers)
     for topic in ("orders", "payments"):
         admin.delete_topic(topic)
+    eventually(lambda: not {"orders", "payments"} & set(admin.cluster().topics), "the topics are deleted")
     return admin
 
 
@@ -132,6 +134,7 @@ def test_a_clean_client_has_no_findings(quick_cluster: LocalCluster, tmp_path: P
     assert not [name for name in topics if name.startswith("ottla-verify-")], "the load's topic is removed"
 
 
+@pytest.mark.thorough
 def test_acks_1_loses_what_only_the_leader_had(cluster: LocalCluster, orders: KafkaAdmin, tmp_path: Path) -> None:
     orders.create_topic("orders", replica_assignment=[[1, 2]])
     options = faults("pause broker 2 at 3s", "kill broker 1 at 6s", "resume broker 2 at 7s")
@@ -147,6 +150,7 @@ def test_acks_1_loses_what_only_the_leader_had(cluster: LocalCluster, orders: Ka
     assert "lost" in verified.output.split("FAILED")[1].splitlines()[0]
 
 
+@pytest.mark.thorough
 def test_an_unclean_election_loses_what_was_acknowledged(
     cluster: LocalCluster, orders: KafkaAdmin, tmp_path: Path
 ) -> None:
