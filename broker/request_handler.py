@@ -40,12 +40,14 @@ class RequestHandler:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, request: Request) -> None:
-        api_key, version, _, _, _ = request.header
+        header = request.header
+        api_key = header.api_key
         route = self._routes.get(api_key)
         if route is None:
             request.close(f"unknown API key {api_key}")
             return
         oldest, newest, handler, metrics = route
+        version = header.api_version
         if not oldest <= version <= newest:
             if api_key == ApiKey.API_VERSIONS:
                 refuse_version(request)
@@ -59,7 +61,8 @@ class RequestHandler:
         if metrics is not None:  # as ApiMetrics.count
             metrics.until_timed = left = metrics.until_timed - 1
             if left <= 0:
-                request.timing = timing = metrics.time(version, request.received_at)
+                timing = metrics.time(version, request.received_at)
+                request.connection.when_answered(request.number, timing.answered)
         try:
             waiting = handler(self._context, request)
         except REFUSALS as error:

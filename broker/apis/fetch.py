@@ -59,7 +59,9 @@ def _fetch(context: ApiContext, request: Request, body: FetchRequest) -> None:
     request.frame = NO_FRAME  # a parked fetch must not keep the frame in memory
     # Not earlier: a fetch that has to wait for the one before it is handled again.
     metrics = context.request_metrics.fetch_follower if body.replica_id >= 0 else context.request_metrics.fetch_consumer
-    request.timing = metrics.count(version, request.received_at)
+    timing = metrics.count(version, request.received_at)
+    if timing is not None:
+        connection.when_answered(request.number, timing.answered)
     recording = context.recorder.recording if body.replica_id < 0 else None
     params = FetchParams(
         body.replica_id,
@@ -76,8 +78,8 @@ def _fetch(context: ApiContext, request: Request, body: FetchRequest) -> None:
         _respond(context, request, error, session_id, topics)
 
     parked = context.fetches.fetch(params, body, respond, uses_topic_ids=version >= TOPIC_IDS_SINCE)
-    if request.timing is not None:
-        request.timing.handled()  # also if the request was decoded in steps
+    if timing is not None:
+        timing.handled()
     if parked is not None and not parked.is_completed:
         connection.at_end(request.number, parked.complete_now)
 

@@ -107,7 +107,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.is_heavy = False
         self._is_consumer = False
         self._large_at = 0.0
-        self._at_end: dict[int, Callable[[], object]] = {}
+        self._at_end: dict[int, Callable[[], object]] = {}  # by number: `at_end`; by its complement: `when_answered`
         self._first_request = processor.first_request
         self._is_paused = False
         self._is_reading = True  # the last state given to the transport
@@ -156,8 +156,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._channel.unsent_changed(-self._unsent - self._early - self._reserved)
         self._unsent = self._early = self._reserved = 0
         callbacks, self._at_end = self._at_end, {}
-        for callback in callbacks.values():
-            callback()
+        for number, callback in callbacks.items():
+            if number >= 0:
+                callback()
         self._transport = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -219,6 +220,9 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _answered(self, number: int, ready: Sequence[Buffer]) -> None:
         if self._at_end:
             self._at_end.pop(number, None)
+            answered = self._at_end.pop(~number, None)
+            if answered is not None:
+                answered()
         order = self._order
         if ready:
             if not self._outgoing:
@@ -350,6 +354,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             callback()
         elif number >= self._order.answered:
             self._at_end[number] = callback
+
+    def when_answered(self, number: int, callback: Callable[[], object]) -> None:
+        """Calls `callback` when request `number` is answered, unless the connection ends before."""
+        self._at_end[~number] = callback
 
     def close(self, reason: str) -> None:
         """Closes only this connection; answers that were written before are still sent."""

@@ -27,7 +27,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from broker.network.request_metrics import Timing
 from broker.network.unsent_answers import UnsentAnswers
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import Buffer, RequestHeader, response_header
@@ -95,6 +94,8 @@ class Connection(Protocol):
 
     def at_end(self, number: int, callback: Callable[[], object]) -> None: ...
 
+    def when_answered(self, number: int, callback: Callable[[], object]) -> None: ...
+
     # Each of these methods ends one kind of wait. The connection may still wait for another reason.
 
     def requeue_waiting(self) -> None:
@@ -114,12 +115,9 @@ class Connection(Protocol):
 
 
 class Request:
-    """One request. `frame` is everything after the length; exactly one of the five ways to end it must be used.
+    """One request. `frame` is everything after the length; exactly one of the five ways to end it must be used."""
 
-    `timing`: set while the request is timed for the metrics; most requests are not.
-    """
-
-    __slots__ = ("connection", "frame", "header", "keeps_frame", "large_size", "number", "received_at", "timing")
+    __slots__ = ("connection", "frame", "header", "keeps_frame", "large_size", "number", "received_at")
 
     def __init__(
         self,
@@ -138,23 +136,18 @@ class Request:
         self.received_at = received_at
         self.large_size = large_size
         self.keeps_frame = False
-        self.timing: Timing | None = None
 
     def respond(self, body: Sequence[Buffer]) -> None:
         """Sends the response with this body."""
         header = self.header
         head = response_header(header.api_key, header.api_version, header.correlation_id)
         size = len(head) + sum(map(len, body))
-        if self.timing is not None:
-            self._timed()
         self.connection.answer(self.number, (size.to_bytes(4, "big") + head, *body))
 
     def respond_small(self, body: bytes) -> None:
         """Like `respond`, for one small body: joined with its header, because that is cheaper than another buffer."""
-        api_key, api_version, correlation_id, _, _ = self.header
-        head = response_header(api_key, api_version, correlation_id)
-        if self.timing is not None:
-            self._timed()
+        header = self.header
+        head = response_header(header.api_key, header.api_version, header.correlation_id)
         self.connection.answer(self.number, ((len(head) + len(body)).to_bytes(4, "big") + head + body,))
 
     def respond_in_turn(self, make: Callable[[], bytes]) -> None:
@@ -169,24 +162,15 @@ class Request:
             body = make()
             return ((len(head) + len(body)).to_bytes(4, "big") + head + body,)
 
-        if self.timing is not None:
-            self._timed()
         self.connection.answer_in_turn(self.number, parts)
 
     def respond_nothing(self) -> None:
         """Ends the request without a response (acks=0). Responses to later requests may then be sent."""
-        if self.timing is not None:
-            self._timed()
         self.connection.answer(self.number, ())
 
     def close(self, reason: str) -> None:
         """Closes the connection instead of responding."""
         self.connection.close(reason)
-
-    def _timed(self) -> None:
-        timing, self.timing = self.timing, None
-        if timing is not None:
-            timing.answered()
 
     def __str__(self) -> str:
         try:

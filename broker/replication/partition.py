@@ -154,9 +154,13 @@ class Partition:
 
     def attach(self, partition_log: Log, topic_id: str | None, high_watermark: int) -> None:
         """Gives the partition its log and its checkpointed high watermark."""
-        self.log = partition_log
+        self.replace_log(partition_log)
         self.topic_id = topic_id
         self._set_high_watermark(high_watermark)
+
+    def replace_log(self, partition_log: Log) -> None:
+        partition_log.stats = self.stats
+        self.log = partition_log
 
     def make_leader(self, state: PartitionState) -> None:
         """Leads from now on in `state.leader_epoch`, which starts at the LEO. Moves the HW if possible (BUG-22).

@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 
+from broker.process.topic_stats import TopicStats
 from broker.settings.config import TopicConfig
 from broker.storage import timestamps
 from broker.storage.checkpoints import LEADER_EPOCHS, encode_epochs
@@ -127,6 +128,8 @@ class Log:
         self.directory = directory
         self.config = config
         self.overrides: Mapping[str, str] = {}
+        self.stats = TopicStats()
+        """What producers append is counted here. A partition sets its topic's."""
         self.topic_id = parts.topic_id
         self.log_start_offset = parts.log_start_offset
         self.log_end_offset = parts.segments[-1].next_offset
@@ -194,8 +197,10 @@ class Log:
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"a batch of {size} bytes is larger than segment.bytes={config.segment_bytes}",
             )
+        stats = self.stats
         if header.producer_id >= 0 and (known := self.producers.check(header)) is not None:
             self._check_usable()
+            stats.total_produce_requests += 1
             return AppendInfo(*known, self.log_start_offset, known.timestamp, 0)
         first_offset = self.log_end_offset
         # `_replace` takes twice as long as `_make`.
@@ -216,8 +221,17 @@ class Log:
         self._write(parts, (header,), size)
         if leader_epoch > self.leader_epochs.latest_epoch():
             self.leader_epochs.assign(leader_epoch, first_offset)
+        stats.total_produce_requests += 1
+        records_before_last = header.last_offset_delta
+        stats.messages_in += records_before_last + 1
+        stats.bytes_in += size
         return AppendInfo(
-            first_offset, header.last_offset, append_time, self.log_start_offset, header.max_timestamp, size
+            first_offset,
+            first_offset + records_before_last,
+            append_time,
+            self.log_start_offset,
+            header.max_timestamp,
+            size,
         )
 
     def append_as_follower(self, records: memoryview) -> AppendInfo:

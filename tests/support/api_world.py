@@ -94,6 +94,9 @@ class FakeConnection:
     def reserve(self, size: int) -> None:
         """Nobody counts."""
 
+    def when_answered(self, number: int, callback: Callable[[], object]) -> None:
+        """Nobody measures."""
+
     def answer(self, number: int, parts: Sequence[bytes]) -> None:
         assert not self.sent, "answered twice"
         self.sent = b"".join(bytes(part) for part in parts)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tools.cluster.processes import ClusterError
 from tools.faults.cluster import Cluster, Node
 from tools.faults.faults import ACTIONS
 from tools.faults.roles import Roles
 from tools.faults.schedule import Kind, Round
-from tools.faults.script import DoneFault, Faulted
+from tools.faults.script import DoneFault, Faulted, ScriptedFault
 from tools.faults.words import Words
 
 NEEDS_PARTITION, NEEDS_GROUP = ("leader", "follower"), ("coordinator", "transaction-coordinator")
@@ -28,6 +28,26 @@ def words_of_round(round_: Round, partitions: Sequence[str], groups: Sequence[st
     else:
         roles = [f"broker {broker}" for broker in Roles(cluster).some(kind.role, round_.order)]
     return [Words(kind.action, role, kind.breakage) for role in roles]
+
+
+def as_script(
+    rounds: Sequence[Round],
+    partitions: Sequence[str],
+    groups: Sequence[str],
+    cluster: Cluster,
+    pauses_s: Iterator[float],
+) -> list[ScriptedFault]:
+    """The rounds with times. The first begins after the first pause, each later one a pause after the end of the one before."""
+    found: list[ScriptedFault] = []
+    at_s = next(pauses_s)
+    for round_ in rounds:
+        lasts_s = round_.seconds if ACTIONS[round_.kind.action].undo is not None else None
+        found.extend(
+            ScriptedFault(words.verb, words.role, round(at_s, 3), words.breakage, lasts_s)
+            for words in words_of_round(round_, partitions, groups, cluster)
+        )
+        at_s += round_.seconds + next(pauses_s)
+    return found
 
 
 class Rounds:

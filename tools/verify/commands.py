@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 AFTER_THE_LAST_FAULT_S = 15.0
 WITHOUT_FAULTS_S = 30.0
+PAUSE_S = (3.0, 6.0)
+"""The time between two random faults: long enough for clients to recover, so that each fault has its own outage."""
 COULD_NOT_RUN = 2
 REPLICATION_FACTOR = 3
 
@@ -103,6 +107,22 @@ def verify() -> None:
     help="Such as 'kill leader of orders-0 at 10s', 'restart it at 20s'; times count from the program's first report.",
 )
 @click.option(
+    "--faults",
+    "scenario",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="A scenario, as of `ottla fault run`.",
+)
+@click.option(
+    "--random-faults",
+    type=IntRange(1, 10_000),
+    metavar="COUNT",
+    help="Draw so many faults, of all kinds that the cluster can have, each undone before the next.",
+)
+@click.option(
+    "--seed", type=IntRange(), help="The seed of --random-faults. [default: another one each time; it is printed]"
+)
+@click.option(
     "--seconds",
     type=FloatRange(min=1),
     help="The program gets SIGTERM after that time. [default: 15 s after the last fault; 30 s without faults]",
@@ -153,6 +173,9 @@ def run(
     overrides: Sequence[tuple[str, str]],
     topics: Sequence[tuple[str, int, int | None]],
     faults: Sequence[str],
+    scenario: Path | None,
+    random_faults: int | None,
+    seed: int | None,
     seconds: float | None,
     grace_s: float,
     id_from: str,
@@ -176,26 +199,43 @@ def run(
     def work(started: ExitStack) -> int:
         from tools.admin.client_settings import read_command_config
         from tools.verify.reading import BadId, id_finder
-        from tools.verify.run import Asked
+        from tools.verify.run import Asked, own_cluster
         from tools.verify.run import verify as run_verify
         from tools.verify.text import lines_of
 
         if no_load and not command:
             raise click.UsageError("without a COMMAND, only ottla's load runs: --no-load leaves nothing to judge")
+        if command and shutil.which(command[0]) is None:
+            raise CouldNotRun(f"{escaped(command[0])}: there is no such program, or it is not executable")
         try:
             id_of = id_finder(id_from)
         except BadId as problem:
             raise click.BadParameter(str(problem), param_hint="--id") from None
-        scripted = scheduled(faults)
+        if seed is not None and random_faults is None:
+            raise click.UsageError("--seed is for --random-faults")
+        scripted = scheduled(faults, scenario)
         settings = read_command_config(command_config)
-        end_s = seconds or (scripted[-1].at_s + AFTER_THE_LAST_FAULT_S if scripted else WITHOUT_FAULTS_S)
-        if scripted and scripted[-1].at_s >= end_s:
-            raise click.UsageError(f"--seconds {end_s:g} is over before the fault {str(scripted[-1])!r}")
+        check_times(scripted, seconds)
         outputs = writable(json_file, junit_file, html_file)
-        servers, cluster = target(
-            directory, project, bootstrap_server, fault_command, brokers, dict(overrides), scripted, started
-        )
+        if directory is None and project is None and bootstrap_server is None:
+            echo(f"Starting ZooKeeper and {brokers} brokers ...")
+            links = random_faults is not None or any(fault.breakage is not None for fault in scripted)
+            cluster: Cluster | None = own_cluster(brokers, dict(overrides), links=links, started=started)
+        else:
+            cluster = named(directory, project, bootstrap_server, fault_command, bool(overrides))
+        servers = bootstrap_server or (cluster.bootstrap_servers if cluster is not None else "")
+        if cluster is None and (scripted or random_faults):
+            raise click.UsageError(
+                "--bootstrap-server: faults need --fault-command, which says how to harm its brokers"
+            )
         echo(f"Cluster: {servers}")
+        if cluster is not None:
+            check_possible(scripted, cluster)
+            if random_faults is not None:
+                partitions = [f"{name}-{number}" for name, count, _ in topics for number in range(count)]
+                scripted = in_order([*scripted, *drawn(random_faults, seed, partitions, cluster)])
+                check_times(scripted, seconds)
+        end_s = seconds or (max(map(end_of, scripted)) + AFTER_THE_LAST_FAULT_S if scripted else WITHOUT_FAULTS_S)
         create_topics(servers, settings, topics)
         asked = Asked(
             command=command,
@@ -219,47 +259,80 @@ def run(
     guarded(work)
 
 
-def scheduled(faults: Sequence[str]) -> list[ScriptedFault]:
-    """All faults of the run, in the order of their times. Other sources of faults, such as a scenario, join here."""
+def scheduled(faults: Sequence[str], scenario: Path | None) -> list[ScriptedFault]:
+    """The faults of `--fault` and of the scenario, in the order of their times."""
     from tools.faults.script import FaultError, parse_all
 
     try:
-        return parse_all(faults)
+        scripted = parse_all(faults)
+    except FaultError as problem:
+        raise click.BadParameter(str(problem), param_hint="--fault") from None
+    if scenario is None:
+        return scripted
+    from tools.faults.scenario import read_scenario
+
+    try:
+        return in_order([*scripted, *read_scenario(scenario)])
+    except FaultError as problem:
+        raise click.BadParameter(str(problem), param_hint="--faults") from None
+
+
+def in_order(faults: Sequence[ScriptedFault]) -> list[ScriptedFault]:
+    return sorted(faults, key=lambda fault: fault.at_s)
+
+
+def end_of(fault: ScriptedFault) -> float:
+    return fault.at_s + (fault.lasts_s or 0.0)
+
+
+def check_times(faults: Sequence[ScriptedFault], seconds: float | None) -> None:
+    if seconds is not None and faults and faults[-1].at_s >= seconds:
+        raise click.UsageError(f"--seconds {seconds:g} is over before the fault {str(faults[-1])!r}")
+
+
+def check_possible(faults: Sequence[ScriptedFault], cluster: Cluster) -> None:
+    from tools.faults.script import FaultError, check
+
+    try:
+        check(faults, cluster)
     except FaultError as problem:
         raise click.BadParameter(str(problem), param_hint="--fault") from None
 
 
-def target(
+def drawn(count: int, seed: int | None, partitions: Sequence[str], cluster: Cluster) -> list[ScriptedFault]:
+    """Faults of a seed, of all kinds that the cluster can have. Those of leaders and followers are of `partitions`."""
+    from tools.faults.commands import own_session_s
+    from tools.faults.rounds import as_script, why_not
+    from tools.faults.schedule import all_kinds, schedule
+
+    seed = random.SystemRandom().randrange(10**6) if seed is None else seed
+    kinds = {
+        name: kind
+        for name, kind in all_kinds(own_session_s(cluster)).items()
+        if why_not(kind, cluster, partitions, ()) is None
+    }
+    echo(f"Faults: seed {seed}, {count} faults of {len(kinds)} kinds")
+    pauses = random.Random(seed)
+    pauses_s = iter(lambda: pauses.uniform(*PAUSE_S), None)
+    return as_script(schedule(seed, count, cluster.broker_ids, kinds), partitions, (), cluster, pauses_s)
+
+
+def named(
     directory: Path | None,
     project: str | None,
     bootstrap_server: str | None,
     fault_command: str | None,
-    brokers: int,
-    overrides: dict[str, str],
-    faults: Sequence[ScriptedFault],
-    started: ExitStack,
-) -> tuple[str, Cluster | None]:
-    """The bootstrap servers, and the cluster that faults hit. Raises ClusterError, UsageError."""
+    has_overrides: bool,
+) -> Cluster | None:
+    """The cluster of the options; None if faults cannot hit it. Raises ClusterError, UsageError."""
     from tools.faults.clusters import find_target
-    from tools.faults.script import FaultError, check
-    from tools.verify.run import own_cluster
 
     cluster = find_target(directory, project, fault_command, bootstrap_server)
-    if cluster is None and bootstrap_server is None:
-        echo(f"Starting ZooKeeper and {brokers} brokers ...")
-        cluster = own_cluster(brokers, overrides, started)
-    elif overrides:
+    if has_overrides:
         raise click.UsageError(
             "--override is for a cluster of its own: without --dir, --compose and --bootstrap-server"
         )
-    if cluster is None and faults:
-        raise click.UsageError("--bootstrap-server: faults need --fault-command, which says how to harm its brokers")
-    if cluster is not None:
-        try:
-            check(faults, cluster)
-        except FaultError as problem:
-            raise click.BadParameter(str(problem), param_hint="--fault") from None
-    return bootstrap_server or (cluster.bootstrap_servers if cluster is not None else ""), cluster
+    return cluster
 
 
 def create_topics(servers: str, settings: dict[str, str], topics: Sequence[tuple[str, int, int | None]]) -> None:

@@ -49,13 +49,15 @@ class PartitionLog:
     """What can be read of a partition: offset -> id of the record.
 
     `start` is the first offset that was read: what is below it is not judged. `is_whole`: it was read to its end; if not,
-    nothing is said about what is not in it.
+    nothing is said about what is not in it. Records below `own_start` were there before the program, which may have used the same ids in
+    an earlier run: they are never its own.
     """
 
     start: int
     end: int
     ids: Mapping[int, str]
     is_whole: bool = True
+    own_start: int = 0
 
 
 Logs = Mapping[Place, PartitionLog]
@@ -162,11 +164,12 @@ def judge(reports: Iterable[Report], logs: Logs, positions: Positions, *, is_fin
 
 
 def places_by_id(logs: Logs) -> dict[tuple[str, str], list[tuple[int, int]]]:
-    """(topic, id) -> (partition, offset) of its copies, in order."""
+    """(topic, id) -> (partition, offset) of its copies since the start of the program, in order."""
     where: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
     for (topic, partition), log in sorted(logs.items()):
         for offset, id_ in sorted(log.ids.items()):
-            where[topic, id_].append((partition, offset))
+            if offset >= log.own_start:
+                where[topic, id_].append((partition, offset))
     return dict(where)
 
 
@@ -236,7 +239,7 @@ def _reordered(tables: Tables, logs: Logs) -> Iterator[Finding]:
         last: dict[str, tuple[int, int, str]] = {}
         seen: set[str] = set()
         for offset, id_ in sorted(log.ids.items()):
-            known = numbers.get((topic, id_))
+            known = numbers.get((topic, id_)) if offset >= log.own_start else None
             if known is None or id_ in seen:
                 continue
             seen.add(id_)
@@ -257,8 +260,9 @@ def _unseen(
 ) -> Iterator[Finding]:
     readers: dict[str, set[str]] = {}
     seen: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    for (group, topic, _), reports in tables.consumed.items():
-        seen[group] |= {(topic, report.id) for report in reports}
+    for (group, topic, partition), reports in tables.consumed.items():
+        own_start = logs.get((topic, partition), NO_LOG).own_start
+        seen[group] |= {(topic, report.id) for report in reports if (report.offset or 0) >= own_start}
     for record, report in tables.acked.items():
         if record not in where:
             continue
@@ -339,7 +343,7 @@ def _commits_ahead(tables: Tables, logs: Logs) -> Iterator[Finding]:
             until = bisect_left(offsets, commit.offset or 0)
             for offset in offsets[checked:until]:
                 id_ = log.ids[offset]
-                is_own = (topic, id_) in tables.acked or (topic, id_) in tables.produced
+                is_own = offset >= log.own_start and ((topic, id_) in tables.acked or (topic, id_) in tables.produced)
                 if not is_own and (first_consumed is None or offset < first_consumed):
                     continue
                 report = consumed.get(offset)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from protocol.topic_names import INTERNAL_TOPICS
 from tools.admin.failures import AdminError
 from tools.admin.kafka_admin import error_text
 from tools.faults.load import READER, watermarks
 from tools.verify.judgement import NO_POSITION, PartitionLog, Place
-from tools.verify.reports import Report
+from tools.verify.reports import ACKED, CONSUMED, Report
 
-SLACK_RECORDS = 10_000
-"""So far below the lowest reported offset a log is read, too: copies of records whose first answer was lost may be there."""
 READ_TIMEOUT_S = 60.0
 """A partition of which nothing arrives for so long is not read to its end."""
 ANSWER_TIMEOUT_S = 10.0
@@ -57,19 +57,49 @@ def _field(value: bytes | None, name: str) -> str:
     return "" if not isinstance(found, dict) or found.get(name) is None else str(found[name]).strip()
 
 
-def lowest_offsets(reports: Iterable[Report]) -> dict[str, dict[int, int]]:
-    """Topic -> partition -> the lowest offset that was reported."""
-    lowest: dict[str, dict[int, int]] = {}
+def read_ends(settings: Settings) -> dict[Place, int]:
+    """The high watermark of every partition of the cluster that has a leader, but not of internal topics. Raises AdminError."""
+    admin = AdminClient({**settings, "log_level": 2})
+    try:
+        topics = admin.list_topics(timeout=ANSWER_TIMEOUT_S).topics
+        places = [
+            (name, number)
+            for name, topic in topics.items()
+            if name not in INTERNAL_TOPICS
+            for number in topic.partitions
+        ]
+        asked = {TopicPartition(*place): OffsetSpec.latest() for place in places}
+        futures = admin.list_offsets(asked, request_timeout=ANSWER_TIMEOUT_S) if asked else {}
+    except KafkaException as problem:
+        raise AdminError(f"the logs' ends cannot be read: {error_text(problem)}") from None
+    ends = {}
+    for place, future in futures.items():
+        try:
+            ends[place.topic, place.partition] = future.result().offset
+        except KafkaException:
+            continue  # without a leader: what is in it counts as if the program had written it
+    return ends
+
+
+def lowest_offsets(reports: Iterable[Report], events: Collection[str]) -> dict[Place, int]:
+    """The lowest offset that was reported of each partition, by these events."""
+    lowest: dict[Place, int] = {}
     for report in reports:
-        partitions = lowest.setdefault(report.topic, {})
-        if report.partition is not None and report.offset is not None:
-            partitions[report.partition] = min(report.offset, partitions.get(report.partition, report.offset))
+        if report.event in events and report.partition is not None and report.offset is not None:
+            place = (report.topic, report.partition)
+            lowest[place] = min(report.offset, lowest.get(place, report.offset))
     return lowest
 
 
-def read_logs(settings: Settings, wanted: Mapping[str, Mapping[int, int]], id_of: IdOf) -> dict[Place, PartitionLog]:
-    """Every partition of these topics, from somewhat below the given offsets to the high watermark. A topic that does not exist
-    has none. Partitions that cannot be read are not whole. Raises AdminError if the cluster does not answer."""
+def read_logs(
+    settings: Settings, reports: Sequence[Report], ends: Mapping[Place, int], id_of: IdOf
+) -> dict[Place, PartitionLog]:
+    """Every partition of the reported topics, from the lowest reported offset, or its end before the run, to the high watermark.
+
+    `ends`: of the partitions that were there before the run. An acknowledgement below that end means that the log was cut since. A topic
+    that does not exist has no partitions. Partitions that cannot be read are not whole. Raises AdminError if the cluster does not answer.
+    """
+    reported, acked = lowest_offsets(reports, (ACKED, CONSUMED)), lowest_offsets(reports, (ACKED,))
     consumer = Consumer(
         {
             **READER,
@@ -79,25 +109,28 @@ def read_logs(settings: Settings, wanted: Mapping[str, Mapping[int, int]], id_of
             "isolation.level": "read_uncommitted",
         }
     )
+    own: dict[Place, int] = {}
+    ranges: dict[Place, tuple[int, int]] = {}
+    unreadable: set[Place] = set()
     try:
-        ranges: dict[Place, tuple[int, int]] = {}
-        unreadable: set[Place] = set()
-        for topic, lowest in wanted.items():
+        for topic in sorted({report.topic for report in reports}):
             for partition in _partitions(consumer, topic):
+                place = (topic, partition)
                 try:
-                    low, high = watermarks(consumer, TopicPartition(topic, partition))
+                    low, high = watermarks(consumer, TopicPartition(*place))
                 except KafkaException:
-                    unreadable.add((topic, partition))
+                    unreadable.add(place)
                     continue
-                begin = min(max(lowest.get(partition, high) - SLACK_RECORDS, low), high)
-                ranges[topic, partition] = (begin, high)
+                own[place] = min(ends.get(place, 0), acked.get(place, high), high)
+                begin = min(own[place], reported.get(place, high))
+                ranges[place] = (min(max(begin, low), high), high)
         ids, unread = _read(consumer, ranges, id_of)
     except KafkaException as problem:
         raise AdminError(f"the logs cannot be read back: {error_text(problem)}") from None
     finally:
         consumer.close()
     logs = {
-        place: PartitionLog(begin, high, ids.get(place, {}), place not in unread)
+        place: PartitionLog(begin, high, ids.get(place, {}), place not in unread, own[place])
         for place, (begin, high) in ranges.items()
     }
     return logs | {place: PartitionLog(0, 0, {}, False) for place in unreadable}

@@ -32,7 +32,7 @@ from tools.verify import load
 from tools.verify.judgement import Place, Tables, judge
 from tools.verify.outages import outages_of
 from tools.verify.program import Program, Reports
-from tools.verify.reading import IdOf, id_finder, lowest_offsets, read_logs, read_positions
+from tools.verify.reading import IdOf, id_finder, read_ends, read_logs, read_positions
 from tools.verify.reports import ACKED, COMMITTED, CONSUMED, Report
 from tools.verify.verdict import HEAL, Client, Fault, Verdict, conclude
 
@@ -70,8 +70,11 @@ class Asked:
     forbidden: Collection[str] = ()
 
 
-def own_cluster(brokers: int, overrides: Mapping[str, str], started: ExitStack) -> ProcessCluster:
-    """A cluster of this run's own, in a temporary directory; closing `started` removes it. Raises ClusterError."""
+def own_cluster(brokers: int, overrides: Mapping[str, str], *, links: bool, started: ExitStack) -> ProcessCluster:
+    """A cluster of this run's own, in a temporary directory; closing `started` removes it. `links`: its links can be cut.
+
+    Raises ClusterError.
+    """
     own_servers()
     directory = Path(tempfile.mkdtemp(prefix="ottla-verify-"))
     started.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -79,7 +82,7 @@ def own_cluster(brokers: int, overrides: Mapping[str, str], started: ExitStack) 
     guard = ClusterGuard(directory)
     started.callback(guard.stop)
     started.callback(cluster.destroy)
-    cluster.create(brokers=brokers, overrides=overrides)
+    cluster.create(brokers=brokers, overrides=overrides, links=links)
     cluster.start(START_TIMEOUT_S)
     cluster.wait_ready(START_TIMEOUT_S)
     return ProcessCluster(cluster)
@@ -128,6 +131,9 @@ class Run:
         self._notes: list[str] = []
         self._topics: list[str] = list(asked.topics)
         """Of which the faults note the leaders."""
+        self._settings = {**asked.client_settings, "bootstrap.servers": bootstrap_servers}
+        self._ends: dict[Place, int] = {}
+        """Of the partitions before the run."""
         self._program: Program | None = None
         self._looked_at = 0
         self._healed: list[Fault] = []
@@ -137,6 +143,7 @@ class Run:
         started.callback(shutil.rmtree, self._files, ignore_errors=True)
 
     def verdict(self) -> Verdict:
+        self._ends = read_ends(self._settings)
         own = self._start_load() if self._asked.has_load else None
         self._began = time.monotonic()
         faults: FaultRun | None = None
@@ -382,8 +389,8 @@ class Run:
 
     def _client(self, name: str, program: Program, end: float, is_finished: bool) -> Client:
         reports = [replace(report, at=report.at - self._began) for report in program.reports.reports]
-        settings = {**self._asked.client_settings, "bootstrap.servers": self._bootstrap_servers}
-        logs = read_logs(settings, lowest_offsets(reports), self._asked.id_of if name == PROGRAM else id_finder("key"))
+        id_of = self._asked.id_of if name == PROGRAM else id_finder("key")
+        logs = read_logs(self._settings, reports, self._ends, id_of)
         unread = sorted(f"{topic}-{partition}" for (topic, partition), log in logs.items() if not log.is_whole)
         if unread:
             self._incomplete.append(f"not read to the end, so not judged: {', '.join(unread)}")
@@ -391,7 +398,7 @@ class Run:
         groups: dict[str, list[Place]] = {}
         for group, topic, partition in {**tables.consumed, **tables.committed}:
             groups.setdefault(group, []).append((topic, partition))
-        positions, problems = read_positions(settings, groups)
+        positions, problems = read_positions(self._settings, groups)
         self._incomplete += problems
         judged = judge(reports, logs, positions, is_finished=is_finished)
         return Client(name, reports, program.reports.broken, judged, outages_of(tables, logs, end))

@@ -245,16 +245,12 @@ class Appends:
         except KafkaError as error:
             return self._failed(tp, records, error)
         self._appended(tp)
-        first_offset, last_offset, append_time_ms, log_start_offset, _, size = info
-        stats = partition.stats
-        stats.total_produce_requests += 1
-        if size:  # not a duplicate
-            stats.messages_in += last_offset - first_offset + 1
-            stats.bytes_in += size
         if acks == ACKS_ALL:
             # A duplicate waits like the batch that it repeats: both are acknowledged only when replicated (BUG-11).
-            awaited[tp] = AwaitedAppend(index, partition, last_offset + 1, partition.generation)
-        return ProducePartitionResult(tp.partition, ErrorCode.NONE, first_offset, append_time_ms, log_start_offset)
+            awaited[tp] = AwaitedAppend(index, partition, info.last_offset + 1, partition.generation)
+        return ProducePartitionResult(
+            tp.partition, ErrorCode.NONE, info.first_offset, info.log_append_time_ms, info.log_start_offset
+        )
 
     def _failed(self, tp: TopicPartition, records: memoryview, error: KafkaError) -> ProducePartitionResult:
         if error.code in TRANSIENT_ERRORS or is_passing(error):

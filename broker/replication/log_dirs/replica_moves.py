@@ -221,7 +221,7 @@ class ReplicaMoves:
         partition = self._hosted.get(tp)
         assert partition is not None
         swapped, removed = self._log_manager.swap(tp)
-        partition.log = swapped
+        partition.replace_log(swapped)
         log.info("%s has moved from %s to %s", tp, current.log_dir, swapped.log_dir)
         self._events.write("replica_moved", partition=str(tp), source=current.log_dir, target=swapped.log_dir)
         await self._checkpoint()

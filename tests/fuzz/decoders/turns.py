@@ -106,6 +106,8 @@ class _Connection(FakeConnection):
 
     def at_end(self, number: int, callback: Callable[[], object]) -> None: ...
 
+    def when_answered(self, number: int, callback: Callable[[], object]) -> None: ...
+
 
 class _Failures(logging.Handler):
     """What the request handler logs of an exception."""

@@ -35,6 +35,9 @@ class Connection:
     def requeue_waiting(self) -> None:
         """Nothing waits."""
 
+    def when_answered(self, number: int, callback: object) -> None:
+        """Nobody measures."""
+
     def frame_handled(self, request: Request) -> None:
         self.freed.append(request)
 

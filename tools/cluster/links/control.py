@@ -14,10 +14,12 @@ import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tools.cluster.links.proxy import Proxy
 from tools.cluster.links.rules import BadRule, Rule
+
+if TYPE_CHECKING:
+    from tools.cluster.links.proxy import Proxy
 
 LINE_MAX = 1024 * 1024
 ANSWER_TIMEOUT_S = 5.0

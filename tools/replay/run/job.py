@@ -175,6 +175,8 @@ def new_session(tasks: int) -> SparkSession:
         "spark.executor.instances": str(tasks),
         "spark.executor.cores": "1",
         "spark.dynamicAllocation.enabled": "false",
+        # An executor has one core, which threads of a garbage collector would share.
+        "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",
     }
     configuration.set("spark.ui.showConsoleProgress", "false")  # spark-submit sets it for Python
     for key, value in settings.items():

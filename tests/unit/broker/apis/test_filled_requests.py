@@ -71,6 +71,9 @@ class Connection(FakeConnection):
     def at_end(self, number: int, callback: Any) -> None:
         """It does not end."""
 
+    def when_answered(self, number: int, callback: Any) -> None:
+        """Nobody measures."""
+
 
 class Steps:
     """A clock for long answers: each look at it is a step, and nothing takes long."""

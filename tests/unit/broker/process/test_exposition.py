@@ -22,7 +22,7 @@ def test_any_label_and_number_is_read_back(label: str, value: int) -> None:
     (found,) = text_string_to_metric_families(page)
     (sample,) = found.samples
     assert (found.type, sample.name) == ("counter", "some_total")
-    assert (sample.labels, sample.value) == ({"topic": label, "partition": "3"}, float(value))
+    assert (sample.labels, float(sample.value)) == ({"topic": label, "partition": "3"}, float(value))
 
 
 def test_times_are_a_summary_in_milliseconds() -> None:

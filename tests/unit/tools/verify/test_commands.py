@@ -14,6 +14,10 @@ from tests.support.cli import ottla
         ("--id name", "'name' is not key, value, header:NAME or value:FIELD"),
         ("--fault 'drown controller at 3s'", "the actions are kill"),
         ("--fault 'kill controller at 30s' --seconds 20", "--seconds 20 is over before the fault"),
+        ("--faults nowhere.yaml", "nowhere.yaml cannot be read"),
+        ("--seed 7", "--seed is for --random-faults"),
+        ("--random-faults 0", "0 is not in the range"),
+        ("--bootstrap-server localhost:1 --random-faults 3", "faults need --fault-command"),
         ("--dir nowhere", "nowhere has no cluster"),
         ("--dir a --compose b", "give one of them"),
         ("--bootstrap-server localhost:1 --override a=b", "--override is for a cluster of its own"),
@@ -25,7 +29,7 @@ from tests.support.cli import ottla
         ("--command-config nowhere.properties", "nowhere.properties: No such file"),
         (
             "--bootstrap-server 127.0.0.1:1 --no-load -- /no/such/program",
-            "/no/such/program cannot be started: No such file",
+            "/no/such/program: there is no such program",
         ),
     ],
 )

@@ -212,6 +212,16 @@ def test_what_the_log_has_deleted_is_not_judged() -> None:
     assert (judged.findings, judged.expired) == ([], 1)
 
 
+def test_records_of_an_earlier_run_with_the_same_ids_are_not_its_own() -> None:
+    """Offsets 0 and 1 were there before; the group has read them, too, and committed behind them before it read its own."""
+    text = "consumed 0 1 b; committed 0 2; produced a; produced b; acked 0 2 a; acked 0 3 b; consumed 0 2 a; consumed 0 3 b; committed 0 4"
+    logs = {("t", 0): PartitionLog(0, 4, {0: "a", 1: "b", 2: "a", 3: "b"}, own_start=2)}
+    assert judge(reports_of(text), logs, {}, is_finished=True).findings == []
+    skipped = text.replace("consumed 0 2 a; ", "")
+    kinds = [each.kind for each in judge(reports_of(skipped), logs, {("g", "t", 0): 4}, is_finished=False).findings]
+    assert kinds == ["unseen", "commits-ahead"]
+
+
 def test_evidence_names_line_place_and_what_is_there_instead() -> None:
     (finding,) = judge(reports_of("acked 0 0 a; acked 0 1 b"), log_of("ax"), {}, is_finished=False).findings
     assert (finding.line, finding.topic, finding.partition, finding.offset) == ("2", "t", 0, 1)

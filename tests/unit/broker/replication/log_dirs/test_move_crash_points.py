@@ -66,7 +66,7 @@ class Moving(Workload):
 
     def get(self, tp: TopicPartition) -> object:
         log = self.manager.get(tp)
-        return None if log is None else SimpleNamespace(log=log, role=None)
+        return None if log is None else SimpleNamespace(log=log, role=None, replace_log=lambda swapped: None)
 
     # Deeds:
 
