@@ -85,14 +85,23 @@ USER ottla
 WORKDIR /brokers
 ENTRYPOINT ["ottla"]
 
-FROM ${BASE_IMAGE} AS prometheus
-# policy-rc.d keeps the package from starting its service during the build.
-RUN printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d && chmod +x /usr/sbin/policy-rc.d \
-    && apt-get update \
-    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends prometheus \
-    && rm -rf /var/lib/apt/lists/* /usr/sbin/policy-rc.d
+FROM ${BASE_IMAGE} AS prometheus-build
+# Its page needs some scripts and a font, but not what their packages depend on (Node). -L replaces the links to them by the files.
+RUN apt-get update \
+    && cd /tmp && apt-get download prometheus fonts-glyphicons-halflings libjs-bootstrap4 libjs-d3 \
+        libjs-eonasdan-bootstrap-datetimepicker libjs-jquery libjs-jquery-hotkeys libjs-moment libjs-moment-timezone libjs-mustache \
+        libjs-popper.js libjs-rickshaw \
+    && for package in *.deb; do dpkg-deb --extract "$package" /; done \
+    && cp -RL /usr/share/prometheus /opt/prometheus
 COPY docker/prometheus docs/prometheus/alerts.yml /etc/prometheus/ottla/
 RUN promtool check config /etc/prometheus/ottla/three-brokers.yml /etc/prometheus/ottla/five-brokers.yml
+
+FROM ${BASE_IMAGE} AS prometheus
+RUN useradd --system --uid 10003 --home-dir /var/lib/prometheus --no-create-home prometheus \
+    && install --directory --owner prometheus --mode 0750 /var/lib/prometheus
+COPY --from=prometheus-build /usr/bin/prometheus /usr/bin/
+COPY --from=prometheus-build /opt/prometheus /usr/share/prometheus
+COPY --from=prometheus-build /etc/prometheus/ottla /etc/prometheus/ottla
 USER prometheus
 WORKDIR /var/lib/prometheus
 VOLUME /var/lib/prometheus

@@ -22,6 +22,7 @@ FILE = "docker-compose.yml"
 PORT_VARIABLES = ("OTTLA_ZOOKEEPER_PORT", "OTTLA_KAFKA1_PORT", "OTTLA_KAFKA2_PORT", "OTTLA_KAFKA3_PORT")
 PROJECT_LABEL = "label=com.docker.compose.project"
 BUILD_TIMEOUT_S = 1800.0
+ANSWER_TIMEOUT_S = 60.0
 UP_TIMEOUT_S = 300.0
 HEALTHY_TIMEOUT_S = 120.0
 DOWN_TIMEOUT_S = 120.0
@@ -102,7 +103,7 @@ def find_compose() -> list[str]:
     for compose in (["docker", "compose"], ["docker-compose"]):
         if shutil.which(compose[0]) is not None:
             with contextlib.suppress(ClusterError):
-                run([*compose, "version"], os.environ, END_S)
+                run([*compose, "version"], os.environ, ANSWER_TIMEOUT_S)
                 return compose
     raise ClusterError("neither `docker compose` nor `docker-compose` was found: install Docker Compose")
 
