@@ -2,6 +2,7 @@
 #   make setup    the virtual environment .venv, with the command .venv/bin/ottla
 #   make demo     a cluster, a replayed event stream, a killed leader, a report
 #   make demo-year  the same with the whole year of flights, in two minutes, and two killed leaders
+#   make compose-demo  a failover in containers, judged: needs a Docker engine and Compose
 #   make check    formatting, lints, types, import contracts
 #   make test     check, and the tests that take ten minutes together
 #   make test-thorough  all other tests: long runs, many examples, a real Kafka, Docker
@@ -9,7 +10,7 @@
 #   make fuzz     hostile bytes for every decoder; MINUTES=10, DECODER=all
 #   make clean    as freshly cloned; keeps ./ottla-cluster
 #   make lock     resolves requirements/*.txt again: exact versions with hashes, for the images and for CI (UPGRADE=--upgrade: the newest)
-# LOCKED=1 (with setup, demo, demo-year, check, test, test-thorough) installs exactly those versions instead of what pyproject.toml allows.
+# LOCKED=1 (with setup, demo, demo-year, compose-demo, check, test, test-thorough) installs exactly those versions instead of what pyproject.toml allows.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -19,10 +20,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 LOCKED ?=
 UPGRADE ?=
 
-.PHONY: help setup demo demo-year check test test-thorough kafka fuzz clean lock
+.PHONY: help setup demo demo-year compose-demo check test test-thorough kafka fuzz clean lock
 
 help:
-	@sed -n '2,12s/^# *//p' Makefile
+	@sed -n '2,13s/^# *//p' Makefile
 
 setup: .venv/installed-dev
 	@echo "Ready: $(BIN)/ottla --help"
@@ -32,6 +33,9 @@ demo: .venv/installed-replay
 
 demo-year: .venv/installed-replay
 	$(BIN)/ottla demo --year --speed 262800 --out demo-out/year $(DEMO_OPTIONS)
+
+compose-demo: .venv/installed-tools
+	@$(BIN)/python -m tools.compose.demo $(DEMO_OPTIONS)
 
 check: .venv/installed-dev
 	$(BIN)/ruff check .
@@ -78,7 +82,7 @@ ifdef LOCKED
 else
 	$(BIN)/pip install --editable '.[replay,dev]'
 endif
-	@touch .venv/installed-replay $@
+	@touch .venv/installed-tools .venv/installed-replay $@
 
 .venv/installed-fuzz: .venv/installed-dev
 	$(BIN)/pip install --editable '.[replay,dev,fuzz]'
@@ -87,6 +91,12 @@ endif
 .venv/installed-replay: pyproject.toml $(if $(LOCKED),.venv/installed-dev) | $(BIN)/python
 ifndef LOCKED
 	$(BIN)/pip install --editable '.[replay]'
+endif
+	@touch .venv/installed-tools $@
+
+.venv/installed-tools: pyproject.toml $(if $(LOCKED),.venv/installed-dev) | $(BIN)/python
+ifndef LOCKED
+	$(BIN)/pip install --editable '.[tools]'
 endif
 	@touch $@
 

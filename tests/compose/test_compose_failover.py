@@ -1,6 +1,6 @@
 """FLT-34: `docker-compose up`, a client on the host, `docker kill` of the leader, `docker start`: nothing is lost.
 
-Skipped, with the reason, where there is no Docker engine or the published ports are taken.
+Skipped, with the reason, where there is no Docker engine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.compose_project import BOOTSTRAP_SERVERS, SERVICES, ComposeProject, run
+from tests.support.compose_project import SERVICES, ComposeProject, run
 from tests.support.invariants import eventually
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
 
@@ -34,7 +34,7 @@ def leaders_and_isrs(admin: AdminClient, topic: str) -> dict[int, tuple[int, lis
 
 
 def test_a_killed_leaders_container_loses_nothing(project: ComposeProject, capsys: pytest.CaptureFixture[str]) -> None:
-    admin = AdminClient({"bootstrap.servers": BOOTSTRAP_SERVERS, "log_level": "2"})
+    admin = AdminClient({"bootstrap.servers": project.bootstrap_servers, "log_level": "2"})
     topic = f"compose-{uuid.uuid4().hex[:8]}"
     admin.create_topics([NewTopic(topic, PARTITIONS, 3, config={"min.insync.replicas": "2"})])[topic].result(30)
 
@@ -43,7 +43,7 @@ def test_a_killed_leaders_container_loses_nothing(project: ComposeProject, capsy
         return len(states) == PARTITIONS and all(isr == list(BROKERS) for _, isr in states.values())
 
     eventually(isr_is_full, "a full ISR of every partition")
-    with BackgroundProducer(BOOTSTRAP_SERVERS, topic, PARTITIONS) as producer:
+    with BackgroundProducer(project.bootstrap_servers, topic, PARTITIONS) as producer:
         producer.wait_for_acks(200)
         victim = leaders_and_isrs(admin, topic)[0][0]
         container = project.container(f"kafka{victim}")
@@ -56,7 +56,7 @@ def test_a_killed_leaders_container_loses_nothing(project: ComposeProject, capsy
         acknowledged = producer.stop()
 
     assert acknowledged.failed == []
-    doubled = assert_nothing_lost(acknowledged, read_everything(BOOTSTRAP_SERVERS, topic, PARTITIONS))
+    doubled = assert_nothing_lost(acknowledged, read_everything(project.bootstrap_servers, topic, PARTITIONS))
     eventually(project.is_healthy, "all four containers healthy again", timeout_s=120)
     with capsys.disabled():
         print(

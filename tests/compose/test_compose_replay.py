@@ -15,7 +15,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.cli import COMMAND, ottla
 from tests.support.compose_project import (
-    BOOTSTRAP_SERVERS,
     BUILD_TIMEOUT_S,
     REPOSITORY,
     ComposeProject,
@@ -42,9 +41,9 @@ def write_trace(path: Path, topic: str, operations: int, apart_ms: int = 10) -> 
     return written(path, rows, **{topic: PARTITIONS})
 
 
-def new_topic() -> str:
+def new_topic(project: ComposeProject) -> str:
     topic = f"replayed-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": BOOTSTRAP_SERVERS, "log_level": "2"})
+    admin = AdminClient({"bootstrap.servers": project.bootstrap_servers, "log_level": "2"})
     admin.create_topics([NewTopic(topic, PARTITIONS, 3, config={"min.insync.replicas": "2"})])[topic].result(30)
     return topic
 
@@ -56,7 +55,7 @@ def replay(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_leaders_container_is_killed_and_nothing_is_lost(project: ComposeProject, tmp_path: Path) -> None:
     """The container that `it` does not start again is started at the end."""
-    topic = new_topic()
+    topic = new_topic(project)
     trace, out = write_trace(tmp_path / "trace", topic, 800), tmp_path / "out"
     faults = ("--fault", f"kill leader of {topic}-0 at 1s", "--fault", "restart it at 3s")
     last = ("--fault", f"kill leader of {topic}-1 at 7s")
@@ -114,7 +113,7 @@ def test_spark_in_containers_replays(project: ComposeProject, tmp_path: Path) ->
         pytest.skip(
             f"NOT TESTED: Spark's image takes minutes and half a GB of downloads to build; {WITH_SPARK}=1 tests it"
         )
-    topic = new_topic()
+    topic = new_topic(project)
     trace = write_trace(tmp_path / "trace.parquet", topic, 200)
     project.compose("--profile", "spark", "build", "spark-master", timeout_s=BUILD_TIMEOUT_S)
     project.compose("--profile", "spark", "up", "--detach", timeout_s=300)

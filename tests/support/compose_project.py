@@ -1,47 +1,62 @@
-"""docker-compose.yml as a project of its own, for the tests of containers."""
+"""Compose projects for the tests of containers, each with a name and ports of its own."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import socket
 import subprocess
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tools.cluster.processes import ClusterError
+from tools.compose import project
+from tools.compose.project import FILE
+
 REPOSITORY = Path(__file__).resolve().parents[2]
+FIVE = (FILE, "docker-compose.five.yml")
 SERVICES = ("zookeeper", "kafka1", "kafka2", "kafka3")
-BOOTSTRAP_SERVERS = "localhost:9092,localhost:9093,localhost:9094"
-PUBLISHED_PORTS = (2181, 9092, 9093, 9094)
+SERVICES_OF_FIVE = (*SERVICES, "zookeeper2", "zookeeper3", "kafka4", "kafka5")
 BUILD_TIMEOUT_S = 900.0
 COMMAND_TIMEOUT_S = 120.0
 
 
-class ComposeProject:
-    """docker-compose.yml under a project name of its own: no other project's containers or volumes are touched."""
+class ComposeProject(project.Project):
+    """The files of the repository under a project name of its own: no other project's containers or volumes are touched."""
 
-    def __init__(self, compose: Sequence[str]) -> None:
-        self.name = f"ottla-test-{uuid.uuid4().hex[:8]}"
-        self._compose = [*compose, "--file", str(REPOSITORY / "docker-compose.yml"), "--project-name", self.name]
+    def __init__(
+        self, compose: Sequence[str], files: Sequence[str] = (FILE,), services: Sequence[str] = SERVICES, *more: str
+    ) -> None:
+        """`more`: further variables that need a free port, such as OTTLA_CONSOLE_PORT."""
+        self.services = services
+        self._brokers = [service for service in services if service.startswith("kafka")]
+        ports = [port_variable(service) for service in ("zookeeper", *self._brokers)]
+        super().__init__(compose, "ottla-test", files, [*ports, *more])
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"localhost:{self.ports[port_variable(broker)]}" for broker in self._brokers)
 
     def compose(self, *arguments: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
-        return run([*self._compose, *arguments], timeout_s)
+        return super().compose(*arguments, timeout_s=timeout_s)
 
     def container(self, service: str) -> str:
         """The id of the service's container, also of one that does not run."""
-        project = f"label=com.docker.compose.project={self.name}"
+        mine = f"{project.PROJECT_LABEL}={self.name}"
         role = f"label=com.docker.compose.service={service}"
-        return run(["docker", "ps", "--all", "--quiet", "--filter", project, "--filter", role]).strip()
+        once = "label=com.docker.compose.oneoff=False"
+        return run(["docker", "ps", "--all", "--quiet", "--filter", mine, "--filter", role, "--filter", once]).strip()
 
     def health(self, service: str) -> str:
         (state,) = json.loads(run(["docker", "inspect", self.container(service)]))
         return str(state["State"].get("Health", {}).get("Status"))
 
     def is_healthy(self) -> bool:
-        return all(self.health(service) == "healthy" for service in SERVICES)
+        return all(self.health(service) == "healthy" for service in self.services)
+
+
+def port_variable(service: str) -> str:
+    return f"OTTLA_{service.upper()}_PORT"
 
 
 def run(command: Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S) -> str:
@@ -53,33 +68,9 @@ def run(command: Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S) -> str:
     return done.stdout
 
 
-def succeeds(command: Sequence[str]) -> bool:
-    try:
-        return subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-
-
 def find_compose() -> list[str]:
-    """The command of Compose v2 or v1; skips the test, with the reason, where the stack cannot be run."""
-    if shutil.which("docker") is None or not succeeds(["docker", "info"]):
-        pytest.skip("NOT TESTED: no Docker engine answers, so the containers' failover was not tried")
-    for compose in (["docker", "compose"], ["docker-compose"]):
-        if succeeds([*compose, "version"]):
-            break
-    else:
-        pytest.skip("NOT TESTED: neither `docker compose` nor `docker-compose` is there")
-    taken = [port for port in PUBLISHED_PORTS if not is_free(port)]
-    if taken:
-        pytest.skip(f"NOT TESTED: ports {taken} of docker-compose.yml are in use on this machine")
-    return compose
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+    """The command of Compose v2 or v1; skips the test, with the reason, where containers cannot be run."""
+    try:
+        return project.find_compose()
+    except ClusterError as problem:
+        pytest.skip(f"NOT TESTED: {problem}")

@@ -71,7 +71,7 @@ class Cluster(Protocol):
 
     @property
     def impossible(self) -> Mapping[str, str]:
-        """Action -> why this kind of cluster cannot have it."""
+        """Action, or word of a broken link (from, delay, throttle, half) -> why this cluster cannot have it."""
 
     @property
     def record_file(self) -> Path:

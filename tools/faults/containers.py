@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +18,7 @@ from tools.cluster.processes import ClusterError
 from tools.faults import networks, volume_disk
 from tools.faults.cluster import State
 from tools.faults.docker_command import docker
-from tools.faults.packets import Host
+from tools.faults.packets import DROP_OR_RESET, Host
 from tools.faults.record import state_directory
 from tools.faults.words import Breakage
 
@@ -134,7 +137,21 @@ class ComposeCluster:
 
     @property
     def impossible(self) -> Mapping[str, str]:
-        return {"expire-session": NO_SESSIONS}
+        """Also words of links. A disk that cannot be asked now is asked when it is to be filled."""
+        return {
+            "expire-session": NO_SESSIONS,
+            **dict.fromkeys(("delay", "throttle", "half"), DROP_OR_RESET),
+            **self._impossible,
+        }
+
+    @functools.cached_property
+    def _impossible(self) -> Mapping[str, str]:
+        found = {} if os.geteuid() == 0 else dict.fromkeys(("from", "cut"), networks.NOT_ROOT)
+        with contextlib.suppress(ClusterError):
+            too_large = [volume_disk.why_not(broker.name) for broker in self._brokers.values()]
+            if all(too_large):
+                found["fill-disk"] = str(too_large[0])
+        return found
 
     @property
     def record_file(self) -> Path:

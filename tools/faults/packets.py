@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tools.cluster.links.rules import Effect, Rule
 from tools.faults.words import FaultError
 
+DROP_OR_RESET = "packets can be dropped or reset here; delay, throttle and half need `ottla cluster start --links`"
 CUT, RESET = Effect(is_cut=True), Effect(resets=True)
 
 
@@ -22,9 +23,7 @@ class Host:
 def iptables(rule: Rule, hosts: Mapping[str, Host]) -> list[tuple[str, ...]]:
     """Chain and match of each rule, as they follow `-A` or `-D`. `hosts`: node -> host. Raises FaultError."""
     if rule.effect not in (CUT, RESET):
-        raise FaultError(
-            "packets can be dropped or reset here; delay, throttle and half need `ottla cluster start --links`"
-        )
+        raise FaultError(DROP_OR_RESET)
     verdict = ("-j", "DROP") if rule.effect == CUT else ("-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset")
     found = []
     for other in sorted(rule.others):

@@ -10,7 +10,7 @@ from tools.faults.cluster import Cluster, Node
 from tools.faults.faults import ACTIONS
 from tools.faults.roles import Roles
 from tools.faults.schedule import Kind, Round
-from tools.faults.script import DoneFault, Faulted, ScriptedFault
+from tools.faults.script import DoneFault, Faulted, ScriptedFault, why_not_broken
 from tools.faults.words import Words
 
 NEEDS_PARTITION, NEEDS_GROUP = ("leader", "follower"), ("coordinator", "transaction-coordinator")
@@ -92,6 +92,8 @@ def why_not(kind: Kind, cluster: Cluster, partitions: Sequence[str], groups: Seq
     """Why this cluster cannot have the kind of fault; None if it can, as far as that is known before."""
     if kind.action in cluster.impossible:
         return cluster.impossible[kind.action]
+    if kind.breakage is not None and (reason := why_not_broken(kind.breakage, cluster)) is not None:
+        return reason
     if kind.role == "zookeeper" and cluster.zookeeper() is None:
         return "the cluster has no ZooKeeper of its own"
     if kind.role in NEEDS_PARTITION and not partitions:

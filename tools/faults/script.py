@@ -132,6 +132,8 @@ def why_impossible(words: Words, cluster: Cluster) -> str | None:
     broker_id = broker_of(words.role)
     if words.verb in cluster.impossible:
         return cluster.impossible[words.verb]
+    if words.breakage is not None and (reason := why_not_broken(words.breakage, cluster)) is not None:
+        return reason
     if broker_id is not None and broker_id not in cluster.broker_ids:
         ids = ", ".join(map(str, cluster.broker_ids))
         return f"the cluster has no broker {broker_id}; its brokers are {ids}"
@@ -149,6 +151,18 @@ def why_impossible(words: Words, cluster: Cluster) -> str | None:
             if broker_id is not None or words.role == "zookeeper" or "has no broker" in str(problem):
                 return str(problem)
     return None
+
+
+def why_not_broken(breakage: Breakage, cluster: Cluster) -> str | None:
+    """Why links cannot be broken in this way here; None if they can."""
+    effect = breakage.effect
+    said = {
+        "from": breakage != Breakage(),
+        "delay": effect.delay_s > 0,
+        "throttle": effect.bits_per_s is not None,
+        "half": effect.halves,
+    }
+    return next((reason for word, reason in cluster.impossible.items() if said.get(word)), None)
 
 
 @dataclass(frozen=True, slots=True)

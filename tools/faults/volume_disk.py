@@ -22,12 +22,9 @@ SIZE = re.compile(r"\d{1,18}")
 def fill(container: str, saved: Path) -> None:
     """`saved`: where the directory is written down until `empty`. Raises ClusterError if the volume is large."""
     directory = _log_directory(container)
-    sizes = SIZE.findall(docker("exec", container, "df", "--block-size=1", "--output=size", directory))
-    if not sizes or int(sizes[-1]) > SIZE_MAX:
-        large = f"{int(sizes[-1]) / (1 << 30):.1f} GiB" if sizes else "unknown size"
-        raise ClusterError(
-            f"fill-disk fills only file systems of at most {SIZE_MAX >> 30} GiB, and {directory} of {container} is on one of {large}; {HOW}"
-        )
+    reason = _why_not(container, directory)
+    if reason is not None:
+        raise ClusterError(reason)
     try:
         saved.parent.mkdir(parents=True, exist_ok=True)
         write_anew(saved, directory)
@@ -35,6 +32,22 @@ def fill(container: str, saved: Path) -> None:
         raise ClusterError(f"{saved} cannot be written: {problem.strerror}") from None
     # `cat` ends with an error when the disk is full, which is what is wanted.
     docker("exec", container, "sh", "-c", f"cat /dev/zero > {directory}/{BALLAST} || true")
+
+
+def why_not(container: str) -> str | None:
+    """Why this container's disk cannot be filled; None if it can, or if the container does not run. Raises ClusterError."""
+    if not _inspect(container)["State"]["Running"]:
+        return None
+    return _why_not(container, _log_directory(container))
+
+
+def _why_not(container: str, directory: str) -> str | None:
+    sizes = SIZE.findall(docker("exec", container, "df", "--block-size=1", "--output=size", directory))
+    if not sizes or int(sizes[-1]) > SIZE_MAX:
+        large = f"{int(sizes[-1]) / (1 << 30):.1f} GiB" if sizes else "unknown size"
+        where = f"{directory} of {container} is on one of {large}"
+        return f"fill-disk fills only file systems of at most {SIZE_MAX >> 30} GiB, and {where}; {HOW}"
+    return None
 
 
 def empty(container: str, saved: Path) -> bool:

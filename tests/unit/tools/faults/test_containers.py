@@ -12,6 +12,8 @@ from tools.cluster.processes import ClusterError
 from tools.faults import containers
 from tools.faults.cluster import State
 from tools.faults.containers import BROKER_ID, ComposeCluster, Container, cluster_among, docker, find_cluster
+from tools.faults.rounds import why_not
+from tools.faults.schedule import all_kinds
 
 
 def container(project: str, service: str, *, directory: str = "/home/me/ottla", **changed: Any) -> dict[str, Any]:
@@ -50,7 +52,14 @@ def test_the_brokers_and_zookeeper_of_a_project() -> None:
     assert cluster.address(2) == ("127.0.0.1", 9093)
     assert cluster.broker(2) == Container("ottla-kafka2-1", 2)
     assert cluster.zookeeper() == Container("ottla-zookeeper-1", None)
-    assert set(cluster.impossible) == {"expire-session"}
+    assert set(cluster.impossible) - {"from", "cut"} == {"expire-session", "delay", "throttle", "half"}
+
+
+def test_random_schedules_leave_out_what_containers_cannot_have() -> None:
+    cluster = ComposeCluster("ottla", project_of("ottla"))
+    left_out = {name for name, kind in all_kinds(6.0).items() if why_not(kind, cluster, ["t-0"], ["g"]) is not None}
+    assert left_out >= {"slow links", "halved messages", "halved answers of ZooKeeper", "expire a session"}
+    assert not left_out & {"isolate briefly", "bounce", "restart ZooKeeper"}
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "::"])

@@ -1,0 +1,1 @@
+"""The containers of docker-compose.yml: a demo of them."""
