@@ -281,7 +281,7 @@ def started_lines(local: LocalCluster) -> list[str]:
 
 
 def metrics_lines(view: dict[str, Any]) -> list[str]:
-    addresses = [node["metrics"] for node in view["nodes"] if node.get("metrics")]
+    addresses = [node["metrics"] for node in view["nodes"] if node["metrics"]]
     return [f"metrics: {' '.join(f'http://{address}/metrics' for address in addresses)}"] if addresses else []
 
 

@@ -6,10 +6,10 @@
   const ROWS = 25, LINES_MAX = 300, POINTS_MAX = 300, GROUPS_MAX = 100, REDRAW_MS = 200;
   const COLOURS = ["blue", "orange", "green", "purple", "sky", "yellow", "brown", "indigo", "teal", "grey"];
   const BAD = new Set(["down", "does not answer", "paused"]), WARNING = new Set(["cut off", "not asked yet"]);
-  const NOT_A_FAULT = { kill: "Kill", stop: "Stop", pause: "Pause", resume: "Resume", heal: "Heal", isolate: "Isolate" };
+  const VERBS = { kill: "Kill", stop: "Stop", pause: "Pause", resume: "Resume", heal: "Heal", isolate: "Isolate" };
   const state = { cluster: {}, brokers: {}, partitions: {}, offsets: {}, lags: {}, groups: {}, moves: {}, unhealed: {} };
   const dirty = new Set();
-  let lines = [], points = [], place = 0, about = {}, charts = null, hasState = false, isConnected = false;
+  let lines = [], points = [], place = 0, about = {}, charts = null, isConnected = false;
   const by = (id) => document.getElementById(id);
   const number = (value) => value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en");
   const plural = (count, what) => `${number(count)} ${what}${count === 1 ? "" : "s"}`;
@@ -41,9 +41,9 @@
     if (about.faults) {
       const row = element("div", "", "buttons");
       for (const action of ["kill", "stop", "pause", "isolate", "heal"].filter((one) => about.faults.actions.includes(one))) {
-        const button = element("button", NOT_A_FAULT[action], action === "heal" ? "heal" : "harm");
+        const button = element("button", VERBS[action], action === "heal" ? "heal" : "harm");
         button.type = "button";
-        button.setAttribute("aria-label", `${NOT_A_FAULT[action]} broker ${id}`);
+        button.setAttribute("aria-label", `${VERBS[action]} broker ${id}`);
         button.addEventListener("click", () => carryOut(`${action} broker ${id}`));
         made.buttons[action] = button;
         row.append(button);
@@ -66,7 +66,7 @@
       setText(made.role, isController ? `controller${epoch === null || epoch === undefined ? "" : `, epoch ${epoch}`}` : "");
       made.role.hidden = !isController;
       setText(made.what, `${broker.address}\nleads ${number(broker.leads)} of its ${plural(broker.replicas, "replica")}`);
-      for (const action of ["kill", "stop", "pause"]) if (made.buttons[action]) made.buttons[action].disabled = broker.state === "down";
+      for (const action of ["kill", "stop", "pause", "isolate"]) if (made.buttons[action]) made.buttons[action].disabled = broker.state === "down";
     }
     for (const [id, made] of cards) if (!(id in state.brokers)) { made.item.remove(); cards.delete(id); }
   };
@@ -120,12 +120,8 @@
       cells[1].textContent = row[1];
       cells[1].className = row[1] === "none" ? "number none" : "number";
       cells[2].textContent = row[2];
-      cells[3].replaceChildren();
-      row[3][0].forEach((replica, at) => {
-        const isIn = row[3][1].includes(replica), one = element(isIn ? "span" : "s", String(replica));
-        if (!isIn) one.title = `broker ${replica} is not in sync`;
-        cells[3].append(at ? "," : "", one);
-      });
+      const [replicas, isr] = row[3], out = replicas.filter((replica) => !isr.includes(replica));
+      cells[3].replaceChildren(isr.join(","), ...(out.length ? [" ", element("span", `without ${out.join(",")}`, "out")] : []));
       cells[4].textContent = row[4];
       cells[5].textContent = row[5];
     }, [1, 2, 4, 5]);
@@ -194,7 +190,7 @@
   const option = (series, unit) => ({
     animation: false, textStyle: { fontFamily: getComputedStyle(document.body).fontFamily },
     grid: { left: 6, right: 12, top: 12, bottom: series.length > 1 ? 26 : 6, containLabel: true },
-    legend: series.length > 1 ? { bottom: 0, itemWidth: 14, itemHeight: 8, icon: "roundRect", textStyle: { color: colour("soft"), fontSize: 11 } } : undefined,
+    legend: series.length > 1 ? { type: "scroll", pageIconSize: 10, bottom: 0, itemWidth: 14, itemHeight: 8, icon: "roundRect", textStyle: { color: colour("soft"), fontSize: 11 } } : undefined,
     tooltip: { trigger: "axis", confine: true, valueFormatter: (value) => value === null || value === undefined ? "–" : `${Number(value.toPrecision(3)).toLocaleString("en")} ${unit}`,
       backgroundColor: colour("surface"), borderColor: colour("line"), textStyle: { color: colour("ink"), fontSize: 12 } },
     xAxis: { type: "time", axisLabel: { color: colour("soft"), fontSize: 11, hideOverlap: true }, axisLine: { lineStyle: { color: colour("line") } }, axisTick: { show: false } },
@@ -297,7 +293,7 @@
     if (message.lines) addLines(message.lines);
     if (message.points) { points = points.concat(message.points).slice(-POINTS_MAX); dirty.add("points"); }
     // Who is alive is drawn at once, the rest at most five times a second.
-    if (message.whole || message.change.brokers || message.change.cluster) { hasState = true; drawBrokers(); drawHealth(); }
+    if (message.whole || message.change.brokers || message.change.cluster) { drawBrokers(); drawHealth(); }
     drawSoon();
   };
   const listen = () => {
