@@ -75,7 +75,7 @@ def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
 
 
 def test_a_broker_is_killed_and_healed_on_the_page(cluster: LocalCluster, tmp_path: Path) -> None:
-    topic = new_topic(cluster, {0: [2, 1, 3]})
+    topic = new_topic(cluster.bootstrap_servers, assignment=[[2, 1, 3]])
 
     async def scene() -> None:
         directory = str(cluster.directory)
@@ -118,9 +118,12 @@ def test_any_cluster_by_its_address_and_without_faults(cluster: LocalCluster, tm
             await tab.open(url)
             await tab.until(state_is(3, "running"))
             assert await tab.evaluate("document.getElementById('faults').hidden")
-            assert await tab.evaluate("document.querySelectorAll('.harm').length") == 4, "the hidden form's, and no broker's"
+            assert await tab.evaluate("document.querySelectorAll('#brokers button').length") == 0
             body, own = {"fault": "kill broker 3"}, {"Origin": url.rstrip("/")}
-            async with aiohttp.ClientSession() as session, session.post(f"{url}faults", json=body, headers=own) as answer:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(f"{url}faults", json=body, headers=own) as answer,
+            ):
                 assert answer.status == 403
             assert cluster.pid(3) is not None
             cluster.pause(3)

@@ -6,7 +6,9 @@ import asyncio
 import base64
 import contextlib
 import json
+import os
 import shutil
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -106,7 +108,7 @@ async def new_tab(directory: Path) -> AsyncIterator[Tab]:
     process = await asyncio.create_subprocess_exec(
         BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
         f"--user-data-dir={directory / 'profile'}", "about:blank",
-        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     try:
         assert process.stderr is not None
@@ -127,5 +129,5 @@ async def new_tab(directory: Path) -> AsyncIterator[Tab]:
                 finally:
                     await tab.close()
     finally:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # the command may be a script that has started the browser
         await process.wait()
