@@ -275,7 +275,7 @@
     if (has("groups")) drawGroups();
     if (has("moves")) drawMoves();
     if (has("unhealed")) drawUnhealed();
-    if (has("points", "brokers")) drawCharts();
+    if (has("points")) setTimeout(drawCharts);  // the slowest, so after all else is shown
     dirty.clear();
   };
   const drawSoon = () => { waiting = waiting ?? setTimeout(draw, Math.max(0, drawnAt + REDRAW_MS - performance.now())); };

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 
 import pytest
@@ -127,7 +128,7 @@ SECTION = st.dictionaries(st.sampled_from("abcde"), st.integers(0, 2))
 @given(st.lists(SECTION, min_size=2))
 def test_changes_make_the_next_state_also_when_they_are_merged(states: list[dict[str, int]]) -> None:
     waiting: dict[str, dict[str, object]] = {}
-    for before, after in zip(states, states[1:], strict=False):
+    for before, after in itertools.pairwise(states):
         merged(waiting, {"s": changed(before, after)})
     result = {**states[0], **waiting["s"]}
     assert {name: value for name, value in result.items() if value is not None} == states[-1]
