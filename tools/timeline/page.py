@@ -45,7 +45,7 @@ def page_of(
     moment = datetime.fromtimestamp(start_ms / 1000, UTC)
     title = "What happened in the cluster"
     subtitle = f"0 s is {moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03} UTC. {clocks}"
-    shared = files("tools.replay.pages").joinpath("page.css").read_text(encoding="utf-8")
+    shared = files("tools.pages").joinpath("page.css").read_text(encoding="utf-8")
     style, script = (files(__package__).joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     return TEMPLATE.format(
         title=escape(title),
