@@ -31,6 +31,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
         "cluster": Subcommand("tools.cluster.commands", "Start, inspect, disturb and stop a cluster on this machine."),
         "completion": Subcommand("tools.completion", "Print the script that completes commands in bash, zsh or fish."),
         "config": Subcommand("tools.admin.config_commands", "Describe and alter configs of topics and brokers."),
+        "console": Subcommand("tools.console.commands", "Serve a page that shows a cluster live, and can break it."),
         "consume": Subcommand("tools.clients.consume_command", "Print the records of a topic as they arrive."),
         "demo": Subcommand(
             "tools.replay.commands", "Start a cluster, replay events through it, kill a leader and report."

@@ -40,6 +40,7 @@ def cluster_json(cluster: LocalCluster) -> dict[str, Any]:
                 "name": "links",
                 "id": None,
                 "address": _broken_links(cluster),
+                "metrics": None,
                 "pid": pid,
                 "state": "stopped" if pid is None else "paused" if links.is_paused() else "running",
                 "reason": None,

@@ -21,13 +21,12 @@ from tools.points_in_time import NoTime, parse_duration_ms
 from tools.private_files import write_anew
 from tools.terminal import echo, echo_lines
 from tools.timeline import sources
+from tools.timeline.following import Following
 from tools.timeline.merging import ClockOffset, Event, clock_offsets, events_of_rows, merged, on_one_clock
 from tools.timeline.page import page_of
 from tools.timeline.story import Filter, Line, Story, last_incident, told
 
 FOLLOW_S = 0.5
-LATE_MS = 400.0
-"""How long `--follow` waits for the events of other brokers, so that lines come in order."""
 AROUND_MS = 2000.0
 """How much the page shows before and after the story."""
 
@@ -234,18 +233,10 @@ def _follow(
     output: str,
     wanted: Filter,
 ) -> None:
-    waiting: dict[int | None, list[Event]] = {source.broker: [] for source in found.logs}
+    following = Following(offsets)
     while True:
         time.sleep(FOLLOW_S)
-        new = {source.broker: events_of_rows(source.read(), source.broker) for source in found.logs}
-        for broker, events in new.items():
-            waiting[broker] += events if broker is None else on_one_clock({broker: events}, offsets)[broker]
-        until = max((events[-1].at_ms for events in waiting.values() if events), default=0.0) - (
-            LATE_MS if any(new.values()) else 0.0
-        )
-        ready = {broker: [event for event in events if event.at_ms <= until] for broker, events in waiting.items()}
-        waiting = {broker: events[len(ready[broker]) :] for broker, events in waiting.items()}
-        events = merged(ready.values())
+        events = following.ready({source.broker: source.read() for source in found.logs})
         if raw:
             _print_raw(events, start_ms, wanted)
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -111,25 +112,7 @@ class ClusterView:
 
     async def _connect(self, address: Address, on_end: Callable[[BrokerConnection], None]) -> BrokerConnection:
         """A connection that is logged in. Raises OSError."""
-        connection = await connect(*address, on_end, TIMEOUT_S, self._tls)
-        if not self._security.uses_sasl:
-            return connection
-
-        async def log_in(timeout_s: float = LOGIN_TIMEOUT_S) -> float:
-            lifetime_s = await authenticate(connection, self._security, timeout_s)
-            return max(lifetime_s * LOGIN_AFTER, LOGIN_AFTER_S_MIN) if lifetime_s else 0.0
-
-        try:
-            next_s = await log_in(TIMEOUT_S)
-        except MalformedRequest as problem:
-            connection.close()
-            raise ConnectionError(str(problem)) from None
-        except BaseException:
-            connection.close()
-            raise
-        if next_s:
-            connection.log_in_after(next_s, log_in)
-        return connection
+        return await open_connection(address, on_end, self._security, self._tls, TIMEOUT_S)
 
     async def _refresh_while_waited_for(self) -> None:
         try:
@@ -165,6 +148,35 @@ class ClusterView:
         known = self._known()
         self._next_asked += 1
         return known[self._next_asked % len(known)]
+
+
+async def open_connection(
+    address: Address,
+    on_end: Callable[[BrokerConnection], None],
+    security: Security,
+    tls: ssl.SSLContext | None,
+    timeout_s: float,
+) -> BrokerConnection:
+    """A connection that is logged in, and logs in again in time. `tls`: the context of `security`. Raises OSError."""
+    connection = await connect(*address, on_end, timeout_s, tls)
+    if not security.uses_sasl:
+        return connection
+
+    async def log_in(timeout_s: float = LOGIN_TIMEOUT_S) -> float:
+        lifetime_s = await authenticate(connection, security, timeout_s)
+        return max(lifetime_s * LOGIN_AFTER, LOGIN_AFTER_S_MIN) if lifetime_s else 0.0
+
+    try:
+        next_s = await log_in(timeout_s)
+    except MalformedRequest as problem:
+        connection.close()
+        raise ConnectionError(str(problem)) from None
+    except BaseException:
+        connection.close()
+        raise
+    if next_s:
+        connection.log_in_after(next_s, log_in)
+    return connection
 
 
 def _words(addresses: Sequence[Address]) -> str:

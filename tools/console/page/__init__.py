@@ -1,0 +1,1 @@
+"""The page itself: HTML, style and script, served as they are."""
