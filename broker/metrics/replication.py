@@ -18,8 +18,6 @@ TOPIC_TEXTS = (
     "Records appended by producers and by this broker's group coordinator",
     "Bytes of record batches appended by producers and by this broker's group coordinator",
     "Bytes of record batches read by consumers",
-    "Partitions named by produce requests",
-    "Partitions read by fetch requests of consumers",
     "Partitions whose batch was refused for another reason than a wrong leader, a size limit, broken bytes or the disk",
     "Partitions whose fetch failed for another reason than a wrong leader, leader epoch, offset or the disk",
 )
@@ -28,8 +26,6 @@ TOPIC_NAMES = (
     "messagesin",
     "bytesin",
     "bytesout",
-    "totalproducerequests",
-    "totalfetchrequests",
     "failedproducerequests",
     "failedfetchrequests",
 )

@@ -22,7 +22,7 @@ from protocol.time_histogram import TimeHistogram
 
 TIMED_PER_S = 100
 """An API with more requests in a second has only about this many timed, but on average at least one in EVERY_MAX."""
-EVERY_MAX = 64
+EVERY_MAX = 256
 PARTS = ("requestqueuetimems", "localtimems", "remotetimems", "totaltimems")
 
 FETCH = "Fetch"

@@ -12,12 +12,10 @@ COUNTS = (
     "messages_in",
     "bytes_in",
     "bytes_out",
-    "total_produce_requests",
-    "total_fetch_requests",
     "failed_produce_requests",
     "failed_fetch_requests",
 )
-"""The counts of a topic, in Kafka's words. Requests are counted once for each partition that they name."""
+"""The counts of a topic, in Kafka's words. A failed request counts once for each of its partitions that failed."""
 
 
 class TopicStats:
@@ -30,8 +28,6 @@ class TopicStats:
         self.messages_in = 0
         self.bytes_in = 0
         self.bytes_out = 0
-        self.total_produce_requests = 0
-        self.total_fetch_requests = 0
         self.failed_produce_requests = 0
         self.failed_fetch_requests = 0
 
@@ -41,8 +37,6 @@ class TopicStats:
             self.messages_in,
             self.bytes_in,
             self.bytes_out,
-            self.total_produce_requests,
-            self.total_fetch_requests,
             self.failed_produce_requests,
             self.failed_fetch_requests,
         )

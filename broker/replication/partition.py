@@ -117,6 +117,8 @@ class Partition:
         self.accepts_equal_epoch = False
         self.is_reassigning = False
         self.stats = context.topic_stats.replica_added(tp.topic)
+        self._counted_end = 0
+        self._counted_bytes = 0
         self._role_since = 0
         """The `generation` in which `role` began."""
         self._proposal: IsrProposal | None = None
@@ -159,8 +161,9 @@ class Partition:
         self._set_high_watermark(high_watermark)
 
     def replace_log(self, partition_log: Log) -> None:
-        partition_log.stats = self.stats
+        self.count_appended()
         self.log = partition_log
+        self._begin_counting()
 
     def make_leader(self, state: PartitionState) -> None:
         """Leads from now on in `state.leader_epoch`, which starts at the LEO. Moves the HW if possible (BUG-22).
@@ -191,6 +194,7 @@ class Partition:
 
     def stop(self, role: Role = Role.STOPPED) -> None:
         """Neither leads nor follows until the next LeaderAndIsr; OFFLINE: until the broker starts again."""
+        self.count_appended()
         self.role = role
         self.leader = NO_LEADER
         self.generation += 1
@@ -199,7 +203,21 @@ class Partition:
         if role is Role.OFFLINE:
             self.log = None
 
+    def count_appended(self) -> None:
+        """Adds what producers have appended since the last call to the metrics. Not at each append: that would cost more."""
+        if self.role is Role.LEADER and self.log is not None:
+            end, size = self.log.log_end_offset, self.log.appended_bytes
+            self.stats.messages_in += end - self._counted_end
+            self.stats.bytes_in += size - self._counted_bytes
+            self._counted_end, self._counted_bytes = end, size
+
+    def _begin_counting(self) -> None:
+        if self.log is not None:
+            self._counted_end, self._counted_bytes = self.log.log_end_offset, self.log.appended_bytes
+
     def _publish(self, state: PartitionState, role: Role) -> None:
+        self.count_appended()
+        self._begin_counting()
         self.generation += 1
         self._proposal = None
         self._isr_is_stale = False

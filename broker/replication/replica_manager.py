@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from random import Random
 from typing import Any
 
@@ -156,6 +156,7 @@ class ReplicaManager:
             self.client_budget,
             config.fetch_max_bytes,
             self.topic_stats,
+            self._count_appended,
         )
         self.appends = Appends(
             self.partitions,
@@ -367,6 +368,12 @@ class ReplicaManager:
         self.record_deletions.check(tp)
         self.fetches.touch(tp)
         self._on_leadership_change(tp)
+
+    def _count_appended(self, partitions: Iterable[TopicPartition]) -> None:
+        for tp in partitions:
+            partition = self.partitions.get(tp)
+            if partition is not None:
+                partition.count_appended()
 
     def _high_watermark_moved(self, tp: TopicPartition) -> None:
         self._moved[tp] = None

@@ -15,7 +15,6 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 
-from broker.process.topic_stats import TopicStats
 from broker.settings.config import TopicConfig
 from broker.storage import timestamps
 from broker.storage.checkpoints import LEADER_EPOCHS, encode_epochs
@@ -128,8 +127,7 @@ class Log:
         self.directory = directory
         self.config = config
         self.overrides: Mapping[str, str] = {}
-        self.stats = TopicStats()
-        """What producers append is counted here. A partition sets its topic's."""
+        self._sealed_bytes = 0
         self.topic_id = parts.topic_id
         self.log_start_offset = parts.log_start_offset
         self.log_end_offset = parts.segments[-1].next_offset
@@ -165,6 +163,11 @@ class Log:
         """Bytes of all segments."""
         return sum(segment.size for segment in self._segments)
 
+    @property
+    def appended_bytes(self) -> int:
+        """Grows by the size of each append, and by nothing else until the log is cut. Only differences mean something."""
+        return self._sealed_bytes + self._segments[-1].size
+
     # -- appending ------------------------------------------------------------------------------------------------
 
     def accepting(self, records: Buffer, allowance: Allowance) -> produced_batches.Steps:
@@ -197,10 +200,8 @@ class Log:
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"a batch of {size} bytes is larger than segment.bytes={config.segment_bytes}",
             )
-        stats = self.stats
         if header.producer_id >= 0 and (known := self.producers.check(header)) is not None:
             self._check_usable()
-            stats.total_produce_requests += 1
             return AppendInfo(*known, self.log_start_offset, known.timestamp, 0)
         first_offset = self.log_end_offset
         # `_replace` takes twice as long as `_make`.
@@ -221,17 +222,8 @@ class Log:
         self._write(parts, (header,), size)
         if leader_epoch > self.leader_epochs.latest_epoch():
             self.leader_epochs.assign(leader_epoch, first_offset)
-        stats.total_produce_requests += 1
-        records_before_last = header.last_offset_delta
-        stats.messages_in += records_before_last + 1
-        stats.bytes_in += size
         return AppendInfo(
-            first_offset,
-            first_offset + records_before_last,
-            append_time,
-            self.log_start_offset,
-            header.max_timestamp,
-            size,
+            first_offset, header.last_offset, append_time, self.log_start_offset, header.max_timestamp, size
         )
 
     def append_as_follower(self, records: memoryview) -> AppendInfo:
@@ -320,6 +312,7 @@ class Log:
     def _roll(self, base_offset: int) -> Segment:
         """Ends the last segment and starts one at `base_offset`. Raises OSError."""
         self._segments[-1].seal()
+        self._sealed_bytes += self._segments[-1].size
         self.producers.roll(base_offset)
         return self._begin_segment(base_offset)
 

@@ -86,7 +86,6 @@ def test_traffic_is_counted(cluster: LocalCluster, topic: str) -> None:
     assert of_topic("bytesin") > RECORDS * len(VALUE)
     assert of_topic("bytesout") >= of_topic("bytesin")
     assert of_topic("failedproducerequests") == of_topic("failedfetchrequests") == 0
-    assert of_topic("totalproducerequests") > 0 < of_topic("totalfetchrequests")
     for page in found.values():
         in_all = page.value(IN_TOPIC.format("bytesin"))
         by_topic = [value for of, value in page.samples[IN_TOPIC.format("bytesin")] if of]
@@ -108,7 +107,7 @@ def test_traffic_is_counted(cluster: LocalCluster, topic: str) -> None:
     assert ends == {(str(partition), RECORDS / PARTITIONS) for partition in range(PARTITIONS)}
 
     produced = total(found, REQUESTS, request="Produce")
-    assert 0 < produced <= of_topic("totalproducerequests")
+    assert 0 < produced <= RECORDS
     for page in found.values():
         for request in ("Produce", "Metadata", "FetchConsumer", "FetchFollower"):
             counted = page.sum(REQUESTS, request=request)

@@ -75,14 +75,23 @@ def target_of(text: str) -> Target:
 @click.option("--topic", default="bench", show_default=True, help="An existing topic in both clusters.")
 @click.option("--connections", default=20, show_default=True)
 @click.option("--record-bytes", default=100, show_default=True)
+@click.option("--records", default=1, show_default=True, help="Records in each request.")
 @click.option("--acks", type=click.Choice(["1", "-1"]), default="1", show_default=True)
 @click.option("--pairs", default=20, show_default=True, help="Pairs of turns, one for each broker.")
 @click.option("--seconds", default=1.5, show_default=True, help="Length of a turn.")
 def main(
-    before: str, after: str, topic: str, connections: int, record_bytes: int, acks: str, pairs: int, seconds: float
+    before: str,
+    after: str,
+    topic: str,
+    connections: int,
+    record_bytes: int,
+    records: int,
+    acks: str,
+    pairs: int,
+    seconds: float,
 ) -> None:
     """Produce to both brokers in turns, and compare their CPU time per request."""
-    frame = produce_frame(topic, 0, record_bytes, int(acks))
+    frame = produce_frame(topic, 0, record_bytes, int(acks), records)
     found = uvloop.run(run(target_of(before), target_of(after), frame, topic, connections, pairs, seconds))
     for name, costs in (("before", [one for one, _ in found]), ("after", [other for _, other in found])):
         quiet, middle = statistics.quantiles(costs, n=10)[0], statistics.median(costs)

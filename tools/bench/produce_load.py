@@ -86,9 +86,9 @@ class LoadConnection(asyncio.Protocol):
             self._totals.failure = "the broker closed a connection"
 
 
-def produce_frame(topic: str, partition: int, record_bytes: int, acks: int) -> bytes:
-    """A complete Produce request with one batch of one record."""
-    batch = build_batch([(None, bytes(record_bytes), [], int(time.time() * 1000))])
+def produce_frame(topic: str, partition: int, record_bytes: int, acks: int, records: int = 1) -> bytes:
+    """A complete Produce request with one batch of equal records."""
+    batch = build_batch([(None, bytes(record_bytes), [], int(time.time() * 1000))] * records)
     body = {
         "transactional_id": None,
         "acks": acks,

@@ -257,7 +257,6 @@ class Appends:
             self._refused_batches.note(tp, records, self._clock.monotonic())
         hosted = self._hosted.get(tp)
         if hosted is not None:
-            hosted.stats.total_produce_requests += 1
             hosted.stats.failed_produce_requests += error.code not in EXPECTED_ERRORS
         return self._refused(tp, error.code, error.message, error.record_errors)
 

@@ -15,7 +15,7 @@ No function here waits for records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from itertools import islice
 from typing import Any
 
@@ -69,10 +69,13 @@ class Fetches:
         budget: LoopBudget,
         client_budget: LoopBudget,
         consumer_bytes_max: int,
-        stats: BrokerTopicStats | None = None,
+        stats: BrokerTopicStats,
+        count_appended: Callable[[Iterable[TopicPartition]], None],
     ) -> None:
-        """`budget` is for large fetches of followers, `client_budget` for those of consumers."""
-        self._stats = stats or BrokerTopicStats()
+        """`budget` is for large fetches of followers, `client_budget` for those of consumers. `count_appended` is called once per turn
+        of the loop, with the partitions to which records were appended."""
+        self._count_appended = count_appended
+        self._stats = stats
         self._sessions = sessions
         self._reads = reads
         self._throttle = throttle
@@ -243,7 +246,6 @@ class Fetches:
         for (tp, _), read in zip(context.entries, reads, strict=True):
             stats = self._stats.get(tp.topic)
             if stats is not None:
-                stats.total_fetch_requests += 1
                 stats.bytes_out += read.size
                 stats.failed_fetch_requests += read.data.error not in EXPECTED_ERRORS
 
@@ -266,6 +268,7 @@ class Fetches:
         touched, appended = _take_first(self._touched), _take_first(self._appended)
         if self._touched or self._appended:
             self._look_in_the_next_turn()
+        self._count_appended(appended)
         if only_appended := [tp for tp in appended if tp not in touched]:
             self._look_at_appended(only_appended)
         self._look_at_touched(touched)
