@@ -19,6 +19,7 @@ MOVES_TIMEOUT_MS = 1000
 LATEST = -1
 GROUPS_MAX = 200
 """Groups whose members and offsets are read; the others are only listed."""
+WITHOUT_COORDINATOR = "coordinator away"
 
 
 class GroupRow(NamedTuple):
@@ -95,13 +96,23 @@ async def moves(links: Links, controller: int) -> dict[str, dict[str, list[int]]
     }
 
 
-async def groups(links: Links, brokers: Sequence[int]) -> dict[str, GroupRow]:
-    """The consumer groups that these brokers coordinate."""
+async def groups(links: Links, brokers: Sequence[int], before: Mapping[str, GroupRow]) -> dict[str, GroupRow]:
+    """The consumer groups that these brokers coordinate.
+
+    A group of `before` whose coordinator does not answer stays, as WITHOUT_COORDINATOR, until another broker names it or that one answers.
+    """
     found = await asyncio.gather(*(_groups_of(links, broker) for broker in brokers))
-    return {group: row for each in found for group, row in each.items()}
+    answered = {broker for broker, rows in zip(brokers, found, strict=True) if rows is not None}
+    kept = {
+        group: row._replace(state=WITHOUT_COORDINATOR)
+        for group, row in before.items()
+        if row.coordinator not in answered
+    }
+    return kept | {group: row for rows in found for group, row in (rows or {}).items()}
 
 
-async def _groups_of(links: Links, broker: int) -> dict[str, GroupRow]:
+async def _groups_of(links: Links, broker: int) -> dict[str, GroupRow] | None:
+    """None: the broker did not answer."""
     try:
         listed = await links.ask(broker, ApiKey.LIST_GROUPS, LIST_GROUPS_VERSION, {"states_filter": []})
         rows = {
@@ -120,7 +131,7 @@ async def _groups_of(links: Links, broker: int) -> dict[str, GroupRow]:
             answer = await links.ask(broker, ApiKey.OFFSET_FETCH, OFFSET_FETCH_VERSION, body)
             rows[group] = rows[group]._replace(members=members.get(group), committed=_committed(answer))
     except NoAnswer:
-        return {}
+        return None
     return rows
 
 

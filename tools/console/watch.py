@@ -171,7 +171,7 @@ class Watch:
             if entry["state"] == BrokerState.RUNNING.value
         ]
         if asked:
-            self._groups = await reading.groups(self._links, asked)
+            self._groups = await reading.groups(self._links, asked, self._groups)
         self._publish_lags()
 
     async def _read_moves(self) -> None:
