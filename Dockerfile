@@ -91,8 +91,10 @@ RUN apt-get update \
     && cd /tmp && apt-get download prometheus fonts-glyphicons-halflings libjs-bootstrap4 libjs-d3 \
         libjs-eonasdan-bootstrap-datetimepicker libjs-jquery libjs-jquery-hotkeys libjs-moment libjs-moment-timezone libjs-mustache \
         libjs-popper.js libjs-rickshaw \
-    && for package in *.deb; do dpkg-deb --extract "$package" /; done \
+    && for package in *.deb; do dpkg-deb --fsys-tarfile "$package" | tar --extract --keep-directory-symlink --directory /; done \
     && cp -RL /usr/share/prometheus /opt/prometheus
+# 200 MB of time zones as JSON, which only Node reads.
+RUN rm -r /opt/prometheus/web/static/moment-timezone/data
 COPY docker/prometheus docs/prometheus/alerts.yml /etc/prometheus/ottla/
 RUN promtool check config /etc/prometheus/ottla/three-brokers.yml /etc/prometheus/ottla/five-brokers.yml
 
