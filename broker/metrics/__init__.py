@@ -1,1 +1,1 @@
-"""The metrics page, part by part, under the names that the JMX exporter gives to Kafka's metrics (its example configuration for Kafka 2.0)."""
+"""The metrics page, part by part, under the names that the JMX exporter gives to Kafka's metrics."""
