@@ -53,18 +53,23 @@ def topic(cluster: LocalCluster) -> str:
     for number in range(RECORDS):
         producer.produce(name, VALUE, partition=number % PARTITIONS)
     assert producer.flush(TIMEOUT_S) == 0
+    read(cluster, name, "readers", RECORDS)
+    return name
+
+
+def read(cluster: LocalCluster, topic: str, group: str, count: int) -> None:
+    """Reads at least `count` records as the only member of the group, commits and leaves."""
     consumer = Consumer(
-        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "readers", "auto.offset.reset": "earliest"}
+        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "auto.offset.reset": "earliest"}
     )
-    consumer.subscribe([name])
-    read = 0
-    while read < RECORDS:
-        messages = consumer.consume(RECORDS, timeout=TIMEOUT_S)
+    consumer.subscribe([topic])
+    left = count
+    while left > 0:
+        messages = consumer.consume(count, timeout=TIMEOUT_S)
         assert messages
-        read += len(messages)
+        left -= len(messages)
     consumer.commit(asynchronous=False)
     consumer.close()
-    return name
 
 
 @pytest.fixture
@@ -74,6 +79,7 @@ def killed(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> Iterator[int
     yield broker
     if cluster.pid(broker) is None:
         cluster.start_broker(broker)
+    eventually(lambda: broker in zk.live_brokers(), "the broker is back")
 
 
 def test_traffic_is_counted(cluster: LocalCluster, topic: str) -> None:
@@ -138,10 +144,10 @@ def test_a_failover(cluster: LocalCluster, zk: ZooKeeperView, topic: str, killed
 
     with under_load(cluster, zk, topic, PARTITIONS) as producer:
         cluster.kill(killed)
+        # Each partition has a replica on each broker.
         after = eventually(
-            # Each partition has a replica on each broker.
             lambda: total(found := pages(cluster), LEADERS) == total(found, UNDER_REPLICATED) == all_led and found,
-            "others lead all partitions, without the dead broker in the ISR",
+            "others lead all partitions, and know that a replica is missing",
         )
         producer.wait_for_acks(400)
         assert after[controller].value(elections, reason="broker failure") == led
@@ -185,7 +191,8 @@ def has_series_of(found: Iterable[Page], topic: str) -> bool:
 
 @pytest.fixture
 def served(cluster: LocalCluster, topic: str) -> list[Page]:
-    """The pages after records were written, and read by a group."""
+    """The pages after records were written, and read by a group whose coordinator has not restarted since."""
+    read(cluster, topic, "later-readers", 1)
     return list(pages(cluster).values())
 
 
