@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tools.cluster.ownership import own_servers
 
@@ -31,7 +31,7 @@ SHARED_KAFKA_SETTINGS = {
 """The settings of `shared_kafka`. test_group_apis.py needs them; no other test depends on them."""
 
 # An example that takes long on a busy machine is no failure.
-settings.register_profile("ottla", deadline=None)
+settings.register_profile("ottla", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ottla")
 own_servers()  # also when the tests are killed
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
