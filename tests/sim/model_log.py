@@ -39,6 +39,7 @@ class ModelLog:
 
     log_dir = "disk"
     log_start_offset = 0
+    appended_bytes = 0
     topic_id: str | None
 
     def __init__(
