@@ -1,4 +1,4 @@
-"""A headless Chromium that a test drives through its DevTools protocol."""
+"""A headless Chromium that a test drives: through its DevTools protocol, or by a script in the page."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import base64
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
 from collections.abc import AsyncIterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,22 @@ UNTIL = """new Promise((done) => {
   watch.observe(document, { subtree: true, childList: true, characterData: true, attributes: true });
   look();
 })"""
+
+
+def driven(page: str, script: str, directory: Path, width: int, theme: str) -> dict[str, Any]:
+    """What `script`, put into the page's head, leaves as JSON in its title, in a browser of that width and theme."""
+    assert BROWSER is not None
+    file = directory / "driven.html"
+    file.write_text(page.replace("<head>", f"<head>{script}", 1))
+    command = [
+        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", f"--window-size={width},900",
+        f"--user-data-dir={directory / 'profile'}", f"--blink-settings=preferredColorScheme={('dark', 'light').index(theme)}",
+        "--dump-dom", file.as_uri(),
+    ]  # fmt: skip
+    dom = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    found = re.search(r"<title>(\{.*?)</title>", dom)
+    assert found is not None, "the page's script did not run to its end"
+    return dict(json.loads(unescape(found[1])))
 
 
 class Tab:

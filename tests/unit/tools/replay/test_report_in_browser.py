@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-import subprocess
-from html import unescape
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support import report_data
+from tests.support.browser import BROWSER, driven
 from tools.replay.pages.comparison_page import comparison_page
 from tools.replay.pages.run_page import run_page
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"))), None
-)
 pytestmark = pytest.mark.skipif(
     BROWSER is None,
     reason="no Chromium; the report pages were not opened (on Debian: apt-get install chromium-headless-shell)",
@@ -50,22 +43,6 @@ addEventListener("load", () => setTimeout(() => {
 </script>"""
 
 
-def opened(page: str, directory: Path, width: int, theme: str) -> dict[str, Any]:
-    """What a browser of that width and theme says about the page after a zoom and a hover over its first chart."""
-    assert BROWSER is not None
-    file = directory / "page.html"
-    file.write_text(page.replace("<head>", f"<head>{DRIVEN}", 1))
-    command = [
-        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", f"--window-size={width},900",
-        f"--user-data-dir={directory / 'profile'}", f"--blink-settings=preferredColorScheme={('dark', 'light').index(theme)}",
-        "--dump-dom", file.as_uri(),
-    ]  # fmt: skip
-    dom = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-    found = re.search(r"<title>(\{.*?)</title>", dom)
-    assert found is not None, "the page's script did not run to its end"
-    return dict(json.loads(unescape(found[1])))
-
-
 @pytest.mark.parametrize(
     ("page", "width", "theme"),
     [
@@ -76,7 +53,7 @@ def opened(page: str, directory: Path, width: int, theme: str) -> dict[str, Any]
     ids=["bad-run", "run-on-a-phone", "comparison"],
 )
 def test_a_page_works_in_a_browser(page: str, width: int, theme: str, tmp_path: Path) -> None:
-    seen = opened(page, tmp_path, width, theme)
+    seen = driven(page, DRIVEN, tmp_path, width, theme)
     assert seen["errors"] == []
     assert [name for name, paths in seen["drawn"] if paths < 3] == []
     assert seen["images"] == 0, "a name from outside became an element"

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-import subprocess
-from html import unescape
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from tests.support.browser import BROWSER, driven
 from tools.cli import main
 
 RECORDED = Path(__file__).parents[3] / "recorded" / "failover"
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"))), None
-)
 pytestmark = pytest.mark.skipif(
     BROWSER is None,
     reason="no Chromium; the timeline's page was not opened (on Debian: apt-get install chromium-headless-shell)",
@@ -51,28 +43,12 @@ addEventListener("load", () => setTimeout(() => {
 </script>"""
 
 
-def opened(page: str, directory: Path, width: int, theme: str) -> dict[str, Any]:
-    """What a browser of that width and theme says about the page after some keys and clicks."""
-    assert BROWSER is not None
-    file = directory / "driven.html"
-    file.write_text(page.replace("<head>", f"<head>{DRIVEN}", 1))
-    command = [
-        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", f"--window-size={width},900",
-        f"--user-data-dir={directory / 'profile'}", f"--blink-settings=preferredColorScheme={('dark', 'light').index(theme)}",
-        "--dump-dom", file.as_uri(),
-    ]  # fmt: skip
-    dom = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-    found = re.search(r"<title>(\{.*?)</title>", dom)
-    assert found is not None, "the page's script did not run to its end"
-    return dict(json.loads(unescape(found[1])))
-
-
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")], ids=["desk", "phone"])
 def test_the_page_works_in_a_browser(width: int, theme: str, tmp_path: Path) -> None:
     files = [*sorted(map(str, RECORDED.glob("*.jsonl"))), "--errors", str(RECORDED / "clients" / "errors.jsonl")]
     done = CliRunner().invoke(main, ["timeline", *files, "--html", str(tmp_path / "page.html")])
     assert done.exit_code == 0, done.output
-    seen = opened((tmp_path / "page.html").read_text(), tmp_path, width, theme)
+    seen = driven((tmp_path / "page.html").read_text(), DRIVEN, tmp_path, width, theme)
     assert seen["errors"] == []
     assert seen["first"]["dots"] > 20
     assert seen["first"]["arrows"] >= 12
