@@ -16,7 +16,6 @@ from tools.cluster.links.rules import CONTROL, DATA, SESSIONS, ZOOKEEPER
 from tools.private_files import write_anew
 
 MARKER = "tools.cluster.links"
-PLANES = (DATA, CONTROL, SESSIONS)
 
 
 class BadWiring(ValueError):
