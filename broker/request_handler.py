@@ -18,7 +18,7 @@ from broker.network.request_channel import Request
 from broker.network.request_metrics import ApiMetrics, RequestMetrics
 from broker.requests.context import ApiContext
 from broker.requests.steps import OWN_ERROR, REFUSALS, close_for
-from protocol.kafka.api_keys import SUPPORTED, ApiKey
+from protocol.kafka.api_keys import ADVERTISED, ApiKey
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class RequestHandler:
         self._context = context
         measured = (metrics or RequestMetrics()).by_key
         self._routes: dict[int, tuple[int, int, Handler, ApiMetrics | None]] = {
-            int(key): (SUPPORTED[key].min, SUPPORTED[key].max, handler, measured.get(key))
+            int(key): (ADVERTISED[key].min, ADVERTISED[key].max, handler, measured.get(key))
             for key, handler in HANDLERS.items()
         }
         self._tasks: set[asyncio.Task[None]] = set()

@@ -76,7 +76,6 @@ from protocol.rpc.messages import (
 )
 from protocol.types import Assignment, BrokerInfo, TopicPartition
 from protocol.zk.session import ConnectionLoss, SessionExpired, ZkError, ZooKeeperSession
-from protocol.zk.znodes import ControllerZNode
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +122,8 @@ class Controller:
         self._failures = 0
         self._epoch_is_unreadable = False
         self._main: asyncio.Task[None] | None = None
+        self._may_hold_office = False
+        """Whether `/controller` may be of this session: an election began, and was not lost."""
         self._rebalancer: asyncio.Task[None] | None = None
         self._tickets = Tickets()
         self._replies: set[asyncio.Task[None]] = set()
@@ -166,17 +167,16 @@ class Controller:
         self._main = asyncio.get_running_loop().create_task(self._run(), name="controller")
 
     async def stop(self) -> None:
-        """Resigns, and removes `/controller` at once if ZooKeeper is reachable."""
-        was_active = self.is_active
+        """Resigns, and removes `/controller` at once if ZooKeeper is reachable. If it is cancelled, the next call does the rest."""
         self._resign("stopped")
-        tasks = [*self._replies, *([self._main] if self._main is not None else [])]
-        self._main = None
         self._controller_watch.look_at(None)
+        tasks = [*self._replies, *([self._main] if self._main is not None else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._main = None
         self._resign("stopped")  # an election may have been won just now
-        if was_active:
+        if self._may_hold_office:
             await self._leave_office()
 
     def on_session_expired(self) -> None:
@@ -184,6 +184,7 @@ class Controller:
         self._has_session = False
         self._queue.clear()
         self._controller_watch.look_at(None)
+        self._may_hold_office = False
         self._resign("the ZooKeeper session expired")
         self._set_controller(None)
 
@@ -354,6 +355,7 @@ class Controller:
 
     async def _elect(self) -> None:
         session_id = self._zk.session_id
+        self._may_hold_office = True
         outcome = await controller_election.elect(
             self._zk, self._settings.broker_id, self._clock.wall_ms, self._watches.controller
         )
@@ -361,6 +363,7 @@ class Controller:
             self._elect_again()  # the result is from a session that has ended
             return
         if isinstance(outcome, controller_election.Lost):
+            self._may_hold_office = False
             self._resign(f"broker {outcome.controller_id} is the controller")
             self._set_controller(outcome.controller_id)
             self._controller_watch.look_at(outcome.controller_id)
@@ -407,9 +410,8 @@ class Controller:
     async def _leave_office(self) -> None:
         """Removes our own `/controller`, so that another broker can be elected."""
         with contextlib.suppress(ZkError):
-            found = await self._zk.exists(ControllerZNode.PATH)
-            if found is not None and found.ephemeral_owner == self._zk.session_id:
-                await self._zk.delete(ControllerZNode.PATH, found.version)
+            await controller_election.leave_office(self._zk)
+            self._may_hold_office = False
 
     def _set_controller(self, controller_id: int | None) -> None:
         if controller_id != self.controller_id:

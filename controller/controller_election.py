@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from protocol.zk.session import (
     BadVersion,
+    CheckOp,
     CreateOp,
     DeleteOp,
     MultiFailed,
@@ -84,6 +85,24 @@ async def elect(zk: ZooKeeperSession, broker_id: int, wall_ms: Callable[[], int]
         stat = results[-1]
         assert isinstance(stat, Stat)
         return Won(epoch + 1, stat.version)
+
+
+async def leave_office(zk: ZooKeeperSession) -> None:
+    """Removes `/controller` if it is of this session, so that another broker can be elected. Raises ZkError.
+
+    The version of `/controller` is always 0. The version of `/controller_epoch` tells whether another broker has been elected since the
+    reads: then nothing is removed.
+    """
+    try:
+        _, epoch = await zk.get(ControllerEpochZNode.PATH)
+    except NoNode:
+        return  # there has been no election
+    owner = await zk.exists(ControllerZNode.PATH)
+    if owner is not None and owner.ephemeral_owner == zk.session_id:
+        with contextlib.suppress(MultiFailed):
+            await zk.multi(
+                [CheckOp(ControllerEpochZNode.PATH, epoch.version), DeleteOp(ControllerZNode.PATH, owner.version)]
+            )
 
 
 async def _recover_own_win(zk: ZooKeeperSession, owner: Stat) -> Won | None:

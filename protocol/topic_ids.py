@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import re
 import uuid
+from functools import lru_cache
 
 from protocol.topic_names import shown
 
+IDS_KEPT = 4_096
+"""Topic ids that are kept in both forms."""
 TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
@@ -16,8 +19,9 @@ def topic_id_text(topic_id: uuid.UUID) -> str:
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
+@lru_cache(maxsize=IDS_KEPT)
 def topic_id_uuid(text: str) -> uuid.UUID:
-    """The inverse of `topic_id_text`. Raises ValueError for other text."""
+    """The inverse of `topic_id_text`. Raises ValueError for other text. Hot path: a fetch asks for each partition that it adds."""
     if not TOPIC_ID.fullmatch(text):
         raise ValueError(f"{shown(text)} is not a topic id: expected 22 characters of URL-safe base 64")
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))

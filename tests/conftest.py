@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,19 +46,23 @@ ClusterFactory = Callable[..., "LocalCluster"]
 def running_clusters(directory: Path) -> Iterator[ClusterFactory]:
     """A factory of started clusters below `directory`, every one of which is destroyed at the end, whatever happens.
 
-    The factory takes `LocalCluster.create`'s arguments and returns the cluster when it is ready to serve.
+    The factory takes `LocalCluster.create`'s arguments and returns the cluster when it is ready to serve. `racks` are those of its
+    brokers, from broker 1 on.
     """
     from tools.cluster.local_cluster import LocalCluster
 
     with contextlib.ExitStack() as stack:
         count = 0
 
-        def start(**settings: Any) -> LocalCluster:
+        def start(*, racks: Sequence[str] = (), **settings: Any) -> LocalCluster:
             nonlocal count
             count += 1
             cluster = LocalCluster(directory / f"cluster-{count}")
             stack.callback(cluster.destroy)
             cluster.create(**settings)
+            for broker, rack in enumerate(racks, 1):
+                with (cluster.broker_directory(broker) / "server.properties").open("a", encoding="utf-8") as properties:
+                    properties.write(f"broker.rack={rack}\n")
             cluster.start(timeout=START_TIMEOUT_S)
             cluster.wait_ready(timeout=START_TIMEOUT_S)
             return cluster

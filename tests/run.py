@@ -73,7 +73,7 @@ def groups_of(run: str) -> list[Group]:
     ]
     if run == "quick":
         return [Group("checks", ("make", "--no-print-directory", "check")), *groups]
-    return [*groups, tests("compose", "tests/compose", only=only)]
+    return [*groups, tests("clients", "tests/clients", only=only), tests("compose", "tests/compose", only=only)]
 
 
 class Runner:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Mapping
+from importlib import metadata
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -95,8 +97,24 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, SUBCOMMANDS[name].help) for name in self.list_commands(ctx)])
 
 
+def _print_version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
+    if not is_wanted or ctx.resilient_parsing:
+        return
+    asked = subprocess.run([sys.executable, "-m", "broker", "--version"], capture_output=True, text=True, check=False)
+    form = asked.stdout.strip() if asked.returncode == 0 else "they cannot be started"
+    echo(f"ottla, version {metadata.version('ottla')}; brokers: {form}")
+    ctx.exit()
+
+
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="ottla")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version, and whether brokers are compiled.",
+)
 def main() -> None:
     """A Kafka-compatible broker cluster."""
 

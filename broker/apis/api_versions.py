@@ -1,4 +1,4 @@
-"""ApiVersions (API 18), v0 to v4: lists exactly the APIs that are served.
+"""ApiVersions (API 18), v0 to v4: lists exactly the APIs that are served, and their versions (`api_keys.ADVERTISED`).
 
 An unknown version gets a v0 answer with UNSUPPORTED_VERSION (BAD-8), an illegal client name INVALID_REQUEST (BAD-9).
 """
@@ -12,7 +12,7 @@ from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
-from protocol.kafka.api_keys import SUPPORTED, ApiKey
+from protocol.kafka.api_keys import ADVERTISED, SUPPORTED, ApiKey
 
 CLIENT_NAME_SINCE = 3
 CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -38,7 +38,7 @@ def refuse_version(request: Request) -> None:
 
 @cache
 def response_body(version: int, error: ErrorCode) -> bytes:
-    served = SUPPORTED.items()
+    served = ADVERTISED.items()
     if error is ErrorCode.INVALID_REQUEST:
         served = {}.items()
     elif error is ErrorCode.UNSUPPORTED_VERSION:

@@ -95,7 +95,8 @@ def _row(
     if isinstance(answer, dict):
         return answer
     if answer.name in late:
-        return _failure(answer.name, ErrorCode.REQUEST_TIMED_OUT, "created, but it has no leaders yet")
+        failure = _failure(answer.name, ErrorCode.REQUEST_TIMED_OUT, "created, but it has no leaders yet")
+        return {**failure, "topic_id": answer.topic_id}
     return _success(context, answer, is_made=is_made)
 
 
@@ -159,5 +160,5 @@ def _failure(name: str, error: ErrorCode, message: str) -> dict[str, Any]:
         "error_message": message or None,
         "num_partitions": -1,
         "replication_factor": -1,
-        "configs": None,
+        "configs": [],
     }

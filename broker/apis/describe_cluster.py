@@ -7,10 +7,12 @@ from broker.requests.context import ApiContext
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.metadata_codec import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED
 
 ENDPOINT_TYPE_SINCE = 1
 BROKERS = 1
 CONTROLLERS = 2
+NO_CONTROLLER = -1
 
 
 def describe_cluster(context: ApiContext, request: Request) -> None:
@@ -32,8 +34,11 @@ def describe_cluster(context: ApiContext, request: Request) -> None:
         "throttle_time": 0,
         "error_code": int(error),
         "error_message": message,
-        "cluster_id": context.cluster_id,
-        "controller_id": context.metadata.controller_id,
+        "cluster_id": "" if error else context.cluster_id,
+        "controller_id": NO_CONTROLLER if error else context.metadata.controller_id,
         "brokers": rows,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS
+        if body.include_cluster_authorized_operations and not error
+        else OPERATIONS_NOT_ASKED,
     }
     request.respond_small(messages.encode_response(ApiKey.DESCRIBE_CLUSTER, version, response))

@@ -12,8 +12,9 @@ from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, respond_in_steps
 from broker.storage.producers.producer_state import ProducerEntry
-from protocol.errors import KafkaError
+from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
+from protocol.topic_names import is_valid_topic_name
 from protocol.types import TopicPartition
 
 
@@ -38,12 +39,14 @@ def _answer(context: ApiContext, request: Request) -> Steps:
 
 def _describe(context: ApiContext, tp: TopicPartition) -> dict[str, Any]:
     try:
+        if not is_valid_topic_name(tp.topic):
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "illegal topic name")
         log = context.replica_manager.partitions.find(tp).leader_log()
     except KafkaError as error:
         return {
             "partition_index": tp.partition,
             "error_code": int(error.code),
-            "error_message": error.message or None,
+            "error_message": error.message or error.code.name,
             "active_producers": [],
         }
     rows = itertools.starmap(_row, list(log.producers.state.producers.items()))

@@ -2,7 +2,7 @@
 
 Decodes the request, checks whether a replica id is allowed, and encodes the answer; `broker.replication.fetching` does the rest. Record
 bytes are sent as they are in the log. Each connection reads one fetch at a time, and the room for unsent answers limits the answer
-(`network/unsent_answers.py`). Not supported: reading from the closest replica (KIP-392), remote storage.
+(`network/unsent_answers.py`). Consumers may read from a follower from v11 on (KIP-392). Not supported: remote storage.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from protocol.kafka.produce_codec import NodeEndpoint
 
 STORAGE_ERROR_SINCE = 6
 SESSION_ERRORS_SINCE = 7
+FOLLOWER_READS_SINCE = 11
 TOPIC_IDS_SINCE = 13
 LEADER_ENDPOINTS_SINCE = 16
 MIN_BYTES_MAX = ANSWER_MAX // 2
@@ -59,8 +60,10 @@ def _fetch(context: ApiContext, request: Request, body: FetchRequest) -> None:
     request.frame = NO_FRAME  # a parked fetch must not keep the frame in memory
     # Not earlier: a fetch that has to wait for the one before it is handled again.
     metrics = context.request_metrics.fetch_follower if body.replica_id >= 0 else context.request_metrics.fetch_consumer
-    timing = metrics.count(version, request.received_at)
-    if timing is not None:
+    metrics.until_timed = left = metrics.until_timed - 1  # as ApiMetrics.count
+    timing = None
+    if left <= 0:
+        timing = metrics.time(version, request.received_at)
         connection.when_answered(request.number, timing.answered)
     recording = context.recorder.recording if body.replica_id < 0 else None
     params = FetchParams(
@@ -72,6 +75,8 @@ def _fetch(context: ApiContext, request: Request, body: FetchRequest) -> None:
         body.isolation_level,
         connection,
         None if recording is None else recording.fetch(request, body.min_bytes, body.max_wait_ms, body.max_bytes),
+        body.rack_id if version >= FOLLOWER_READS_SINCE else None,
+        connection.listener,
     )
 
     def respond(error: ErrorCode, session_id: int, topics: FetchedTopics) -> None:

@@ -1,9 +1,10 @@
-"""FindCoordinator (API 10), v0 to v6: the leader of a group's partition of `__consumer_offsets` (CLI-2).
+"""FindCoordinator (API 10), v0 to v6: the leader of a group's partition of `__consumer_offsets` (CLI-2), or of a transactional id's
+partition of `__transaction_state` (TXN-1).
 
 v1 adds key type and message, v4 many keys in one request (KIP-699). The first request creates the topic. While the leader is unknown,
 the answer is COORDINATOR_NOT_AVAILABLE, and the client retries. While a leader of that topic may just have died
-(CTL-16), the answer waits a moment. Transactions and share groups are not supported. Transactions, like unknown key types, get
-INVALID_REQUEST, which no client retries; share groups (v6) get COORDINATOR_NOT_AVAILABLE, as in Kafka 3.9.
+(CTL-16), the answer waits a moment. Share groups (v6) are not supported: they get COORDINATOR_NOT_AVAILABLE, as in Kafka 3.9. Unknown key
+types get INVALID_REQUEST, which no client retries.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from broker.requests.steps import Further, StepsTo, in_steps, respond_with
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
-from protocol.topic_names import OFFSETS_TOPIC
+from protocol.topic_names import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from protocol.types import TopicPartition
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
@@ -44,37 +45,45 @@ def _find_all(context: ApiContext, request: Request) -> StepsTo[Further]:
     version = header.api_version
     body = yield from messages.decoding(header.api_key, version, request.frame, header.body_offset)
     keys = (body.key,) if version < MANY_SINCE else body.coordinator_keys
-    refusal = _refusal(getattr(body, "key_type", GROUP), version)
+    key_type = getattr(body, "key_type", GROUP)
+    refusal = _refusal(key_type, version)
+    topic = TRANSACTION_STATE_TOPIC if key_type == TRANSACTION else OFFSETS_TOPIC
     if refusal is not None:
         _respond(context, request, keys, lambda key: refusal)
-    elif keys and not context.metadata.partitions_of(OFFSETS_TOPIC):
-        return _make_topic_and_respond(context, request, keys)
+    elif keys and not context.metadata.partitions_of(topic):
+        return _make_topic_and_respond(context, request, topic, keys)
     else:
+        partition_of = (context.transactions if key_type == TRANSACTION else context.groups).partition_of
         context.suspected_leaders.when_settled(
-            (OFFSETS_TOPIC,), lambda: _respond(context, request, keys, lambda key: _find(context, request, key))
+            (topic,),
+            lambda: _respond(
+                context,
+                request,
+                keys,
+                lambda key: _find(context, request, TopicPartition(topic, partition_of(key))),
+            ),
         )
     return None
 
 
-async def _make_topic_and_respond(context: ApiContext, request: Request, keys: Sequence[str]) -> None:
-    errors = await context.topic_admin.create_automatically([OFFSETS_TOPIC])
-    message = f"{OFFSETS_TOPIC} is being created"
-    if errors[OFFSETS_TOPIC] is not ErrorCode.LEADER_NOT_AVAILABLE:
-        message = f"{OFFSETS_TOPIC} cannot be created: {errors[OFFSETS_TOPIC].name}"
+async def _make_topic_and_respond(context: ApiContext, request: Request, topic: str, keys: Sequence[str]) -> None:
+    errors = await context.topic_admin.create_automatically([topic])
+    message = f"{topic} is being created"
+    if errors[topic] is not ErrorCode.LEADER_NOT_AVAILABLE:
+        message = f"{topic} cannot be created: {errors[topic].name}"
     _respond(context, request, keys, lambda key: _Coordinator(ErrorCode.COORDINATOR_NOT_AVAILABLE, message))
 
 
 def _refusal(key_type: int, version: int) -> _Coordinator | None:
-    if key_type == GROUP:
+    if key_type in (GROUP, TRANSACTION):
         return None
     if key_type == SHARE and version >= SHARE_SINCE:
         return _Coordinator(ErrorCode.COORDINATOR_NOT_AVAILABLE, "share groups are not supported")
-    what = "transactions are not supported" if key_type == TRANSACTION else f"unknown coordinator type {key_type}"
-    return _Coordinator(ErrorCode.INVALID_REQUEST, what)
+    return _Coordinator(ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}")
 
 
-def _find(context: ApiContext, request: Request, group_id: str) -> _Coordinator:
-    state = context.metadata.partition(TopicPartition(OFFSETS_TOPIC, context.groups.partition_of(group_id)))
+def _find(context: ApiContext, request: Request, tp: TopicPartition) -> _Coordinator:
+    state = context.metadata.partition(tp)
     if state is None or state.leader in context.suspected_leaders.unreachable:
         return _Coordinator(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is unknown at the moment")
     node = context.node_endpoint(state.leader, request.connection.listener)

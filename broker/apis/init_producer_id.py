@@ -1,16 +1,21 @@
-"""InitProducerId (API 22), v0 to v5: an id and epoch 0 for an idempotent producer (LOG-5).
+"""InitProducerId (API 22), v0 to v5: an id and an epoch for an idempotent (LOG-5) or transactional producer (TXN-1, TXN-2).
 
-Without a transactional id the answer is always a new id, even for a producer that sends its old id and epoch (KIP-360, v3), as in
-Kafka 3.9: such a producer raises its epoch itself. An id without an epoch, or an epoch without an id, gets INVALID_REQUEST.
-Transactions are not supported: a transactional id also gets INVALID_REQUEST, which no client retries.
+Without a transactional id the answer is always a new id and epoch 0, even for a producer that sends its old id and epoch (KIP-360, v3), as
+in Kafka 3.9: such a producer raises its epoch itself. With a transactional id the coordinator of the id answers: the next epoch, which
+fences every earlier producer. PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before v4. An id without an epoch, or an epoch without an id, gets
+INVALID_REQUEST.
 """
 
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from broker.network.request_channel import Request
+from broker.requests import producer_errors
 from broker.requests.context import ApiContext
+from broker.transactions.coordinator import InitializedProducer
+from broker.transactions.transaction import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
@@ -18,23 +23,43 @@ from protocol.kafka.api_keys import ApiKey
 log = logging.getLogger(__name__)
 
 OLD_ID_SINCE = 3
-NO_ID = -1
 FIRST_EPOCH = 0
 
 
 async def init_producer_id(context: ApiContext, request: Request) -> None:
     header = request.header
-    version = header.api_version
-    body = messages.decode_request(ApiKey.INIT_PRODUCER_ID, version, request.frame, header.body_offset)
-    answer = {"throttle_time": 0, "error_code": 0, "producer_id": NO_ID, "producer_epoch": NO_ID}
+    body = messages.decode_request(ApiKey.INIT_PRODUCER_ID, header.api_version, request.frame, header.body_offset)
+    expected: ProducerIdAndEpoch | None = None
+    if header.api_version >= OLD_ID_SINCE and (body.producer_id, body.producer_epoch) != (-1, -1):
+        expected = ProducerIdAndEpoch(int(body.producer_id), int(body.producer_epoch))
+        if expected.producer_id == NO_PRODUCER_ID or expected.epoch == NO_PRODUCER_EPOCH:
+            log.info("%s refused: a producer id and a producer epoch must be sent together", request)
+            _respond(request, InitializedProducer(ErrorCode.INVALID_REQUEST))
+            return
+    if body.transactional_id is None:
+        _respond(request, await _idempotent(context, request))
+    else:
+        timeout_ms = messages.milliseconds(body.transaction_timeout)
+        respond = partial(_respond, request)
+        await context.transactions.init_producer_id(str(body.transactional_id), timeout_ms, expected, respond)
+
+
+async def _idempotent(context: ApiContext, request: Request) -> InitializedProducer:
     try:
-        if body.transactional_id is not None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "transactions are not supported")
-        if version >= OLD_ID_SINCE and (body.producer_id == NO_ID) != (body.producer_epoch == NO_ID):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id and a producer epoch must be sent together")
-        answer["producer_id"] = await context.producer_ids.next_id()
-        answer["producer_epoch"] = FIRST_EPOCH
+        producer_id = await context.producer_ids.next_id()
     except KafkaError as error:
         log.info("%s refused: %s", request, error)
-        answer["error_code"] = int(error.code)
-    request.respond_small(messages.encode_response(ApiKey.INIT_PRODUCER_ID, version, answer))
+        return InitializedProducer(error.code)
+    return InitializedProducer(ErrorCode.NONE, ProducerIdAndEpoch(producer_id, FIRST_EPOCH))
+
+
+def _respond(request: Request, answer: InitializedProducer) -> None:
+    version = request.header.api_version
+    error, producer = answer
+    body = {
+        "throttle_time": 0,
+        "error_code": int(producer_errors.for_version(ApiKey.INIT_PRODUCER_ID, version, error)),
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.epoch,
+    }
+    request.respond_small(messages.encode_response(ApiKey.INIT_PRODUCER_ID, version, body))

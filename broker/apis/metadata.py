@@ -1,6 +1,8 @@
 """Metadata (API 3), v0 to v12: brokers, leaders and ISRs from this broker's cache; auto-creation.
 
-The addresses are those of the request's listener. An unknown topic is created if `auto.create.topics.enable` and, from v4, the
+The addresses are those of the request's listener. As in Kafka, a request that has topic ids is answered by its ids alone (v12), ids and
+null names in v10 and v11 get INVALID_REQUEST, and authorized operations are all operations, because there is no authorization (KIP-430).
+An unknown topic is created if `auto.create.topics.enable` and, from v4, the
 request allow it. Its answer is usually LEADER_NOT_AVAILABLE, and the client retries. If the creation is refused, the topic gets the
 error of the refusal.
 """
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
@@ -18,15 +20,31 @@ from broker.requests.steps import Further, StepsTo, after_steps, in_steps
 from protocol.errors import ErrorCode
 from protocol.kafka import messages, metadata_codec
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.metadata_codec import MetadataBroker, MetadataTopic
+from protocol.kafka.metadata_codec import (
+    CLUSTER_OPERATIONS,
+    OPERATIONS_NOT_ASKED,
+    TOPIC_OPERATIONS,
+    MetadataBroker,
+    MetadataTopic,
+)
 from protocol.topic_names import INTERNAL_TOPICS, is_valid_topic_name
 
 ALLOW_CREATION_SINCE = 4
 NULL_MEANS_ALL_SINCE = 1
+IDS_SINCE = 10
+IDS_ALLOWED_SINCE = 12
+NO_CONTROLLER = -1
 
 TOPICS_IN_A_STEP = 50
 CREATED_MAX = 100
 """Limit of topics that one request creates. Further topics get UNKNOWN_TOPIC_OR_PARTITION, and the client asks again."""
+
+
+class _Operations(NamedTuple):
+    """Authorized operations of each topic and of the cluster; OPERATIONS_NOT_ASKED if the client did not ask for them."""
+
+    of_topics: int
+    of_cluster: int
 
 
 def metadata(context: ApiContext, request: Request) -> Further:
@@ -37,8 +55,17 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[Further]:
     header = request.header
     version = header.api_version
     body = yield from messages.decoding(ApiKey.METADATA, version, request.frame, header.body_offset)
+    operations = _Operations(
+        TOPIC_OPERATIONS if getattr(body, "include_topic_authorized_operations", False) else OPERATIONS_NOT_ASKED,
+        CLUSTER_OPERATIONS if getattr(body, "include_cluster_authorized_operations", False) else OPERATIONS_NOT_ASKED,
+    )
     if body.topics is None or (not body.topics and version < NULL_MEANS_ALL_SINCE):
-        _respond_when_settled(context, request, context.metadata.topics(), lambda: _all(context, request))
+        names = context.metadata.topics()
+        _respond_when_settled(context, request, names, lambda: _all(context, request, operations), operations)
+        return None
+    has_ids = version >= IDS_SINCE and any(asked.topic_id is not None for asked in body.topics)
+    if IDS_SINCE <= version < IDS_ALLOWED_SINCE and (has_ids or any(asked.name is None for asked in body.topics)):
+        _refuse(request, body.topics)
         return None
     allowed = version < ALLOW_CREATION_SINCE or body.allow_auto_topic_creation
     can_create = allowed and context.config.auto_create_topics_enable
@@ -48,6 +75,8 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[Further]:
     for number, asked in enumerate(body.topics, 1):
         if number % TOPICS_IN_A_STEP == 0:
             yield
+        if has_ids and asked.topic_id is None:
+            continue
         topic = _one(context, asked)
         if isinstance(topic, str):
             known[topic] = None
@@ -55,13 +84,22 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[Further]:
         key = topic.topic_id or topic.name
         if key in others:
             continue
+        if topic.error != ErrorCode.UNKNOWN_TOPIC_ID:
+            topic = topic._replace(authorized_operations=operations.of_topics)
         others[key] = metadata_codec.encode_topic(version, topic, ())
         if can_create and topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic.name is not None:
             missing.append(topic.name)
     if missing:
-        return _create_and_respond(context, request, known, others, missing[:CREATED_MAX])
-    _respond_to(context, request, known, others)
+        return _create_and_respond(context, request, known, others, missing[:CREATED_MAX], operations)
+    _respond_to(context, request, known, others, operations)
     return None
+
+
+def _refuse(request: Request, asked: Sequence[Any]) -> None:
+    """Clients of v10 and v11 read topic ids, but must not ask by them."""
+    topics = [MetadataTopic(ErrorCode.INVALID_REQUEST, row.name, row.topic_id, False, ()) for row in asked]
+    version = request.header.api_version
+    request.respond_in_turn(lambda: metadata_codec.encode_response(version, (), None, NO_CONTROLLER, topics))
 
 
 async def _create_and_respond(
@@ -70,6 +108,7 @@ async def _create_and_respond(
     known: dict[str, None],
     others: dict[str | uuid.UUID | None, bytes],
     missing: Sequence[str],
+    operations: _Operations,
 ) -> None:
     errors = await context.topic_admin.create_automatically(missing)
     for name, error in errors.items():
@@ -77,23 +116,32 @@ async def _create_and_respond(
             known[name] = None
             del others[name]
         else:
-            topic = MetadataTopic(error, name, None, name in INTERNAL_TOPICS, ())
+            topic = MetadataTopic(error, name, None, name in INTERNAL_TOPICS, (), operations.of_topics)
             others[name] = metadata_codec.encode_topic(request.header.api_version, topic, ())
-    _respond_to(context, request, known, others)
+    _respond_to(context, request, known, others, operations)
 
 
 def _respond_to(
-    context: ApiContext, request: Request, known: Collection[str], others: Mapping[str | uuid.UUID | None, bytes]
+    context: ApiContext,
+    request: Request,
+    known: Collection[str],
+    others: Mapping[str | uuid.UUID | None, bytes],
+    operations: _Operations,
 ) -> None:
-    _respond_when_settled(context, request, tuple(known), lambda: _topics(context, request, known, others))
+    def topics() -> Sequence[bytes]:
+        """`known` as they are now, then `others`, which are encoded already."""
+        listener, version = request.connection.listener, request.header.api_version
+        encoded = [context.metadata_topics.encoded(listener, version, name) for name in known]
+        return [*_with_operations(version, encoded, operations), *others.values()]
+
+    _respond_when_settled(context, request, tuple(known), topics, operations)
 
 
-def _topics(
-    context: ApiContext, request: Request, known: Collection[str], others: Mapping[str | uuid.UUID | None, bytes]
-) -> Sequence[bytes]:
-    """The topics of the answer: `known` as they are now, then `others`, which are encoded already."""
-    listener, version = request.connection.listener, request.header.api_version
-    return [*(context.metadata_topics.encoded(listener, version, name) for name in known), *others.values()]
+def _with_operations(version: int, topics: Sequence[bytes], operations: _Operations) -> Sequence[bytes]:
+    """The cached topics do not have them: hardly any client asks for them."""
+    if operations.of_topics == OPERATIONS_NOT_ASKED:
+        return topics
+    return [metadata_codec.with_operations(version, topic, operations.of_topics) for topic in topics]
 
 
 def _one(context: ApiContext, asked: Any) -> MetadataTopic | str:
@@ -110,12 +158,18 @@ def _one(context: ApiContext, asked: Any) -> MetadataTopic | str:
     return MetadataTopic(error, name, None, name in INTERNAL_TOPICS, ())
 
 
-def _all(context: ApiContext, request: Request) -> Sequence[bytes]:
-    return context.metadata_topics.all_encoded(request.connection.listener, request.header.api_version)
+def _all(context: ApiContext, request: Request, operations: _Operations) -> Sequence[bytes]:
+    version = request.header.api_version
+    topics = context.metadata_topics.all_encoded(request.connection.listener, version)
+    return _with_operations(version, topics, operations)
 
 
 def _respond_when_settled(
-    context: ApiContext, request: Request, names: Sequence[str], topics: Callable[[], Sequence[bytes]]
+    context: ApiContext,
+    request: Request,
+    names: Sequence[str],
+    topics: Callable[[], Sequence[bytes]],
+    operations: _Operations,
 ) -> None:
     """Responds when no leader of these topics is suspected, or after a short wait. A client that has just lost a leader should get
     the next leader, and not the old leader again (CTL-16).
@@ -125,15 +179,17 @@ def _respond_when_settled(
     def then() -> None:
         encoded = context.metadata_topics
         if encoded.partitions_to_encode(listener, version, names) <= PARTITIONS_AT_ONCE:
-            _respond(context, request, topics)
+            _respond(context, request, topics, operations)
         else:
             preparing = encoded.preparing(listener, version, names)
-            after_steps(context, request, preparing, lambda: _respond(context, request, topics))
+            after_steps(context, request, preparing, lambda: _respond(context, request, topics, operations))
 
     context.suspected_leaders.when_settled(names, then)
 
 
-def _respond(context: ApiContext, request: Request, topics: Callable[[], Sequence[bytes]]) -> None:
+def _respond(
+    context: ApiContext, request: Request, topics: Callable[[], Sequence[bytes]], operations: _Operations
+) -> None:
     """Builds the body when all earlier requests of the connection are answered: an earlier body could name a leader that died since."""
     listener = request.connection.listener
 
@@ -144,7 +200,12 @@ def _respond(context: ApiContext, request: Request, topics: Callable[[], Sequenc
             if (endpoint := broker.endpoint(listener)) is not None
         ]
         return metadata_codec.encode_response(
-            request.header.api_version, brokers, context.cluster_id, context.metadata.controller_id, topics()
+            request.header.api_version,
+            brokers,
+            context.cluster_id,
+            context.metadata.controller_id,
+            topics(),
+            cluster_authorized_operations=operations.of_cluster,
         )
 
     request.respond_in_turn(body)

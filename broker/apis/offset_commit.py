@@ -9,16 +9,17 @@ commits without membership has generation -1 and no member id. If a partition is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
-from broker.groups.group.messages import CommittedOffset
+from broker.groups.group.messages import CommittedOffset, TransactionalProducer
 from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, StepsTo, by_topic, in_steps, parts_of, respond_later
 from broker.settings.config import LONG_MAX
 from protocol.errors import ErrorCode
 from protocol.kafka import messages, offset_commit_codec
-from protocol.kafka.offset_commit_codec import BROKERS_RETENTION, OffsetCommitRequest
+from protocol.kafka.offset_commit_codec import BROKERS_RETENTION
 from protocol.types import TopicPartition
 
 PARTITIONS_IN_A_STEP = 100
@@ -53,36 +54,50 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[None]:
         if len(body.topics) > 1:
             yield
     if offsets:
-        _Commit(context, request, body, offsets, errors).go_on()
+        committer = Committer(body.group_id, body.member_id, body.instance_id, body.generation)
+        Commit(context, committer, offsets, errors, lambda errors: _respond(context, request, errors)).go_on()
     else:
         _respond(context, request, errors)
 
 
-class _Commit:
-    """Commits OFFSETS_AT_ONCE offsets at a time: the next when the previous offsets are replicated."""
+class Committer(NamedTuple):
+    """Who commits. `producer`: the commit is in its transaction."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+    producer: TransactionalProducer | None = None
+
+
+class Commit:
+    """Commits OFFSETS_AT_ONCE offsets at a time: the next when the previous offsets are replicated.
+
+    `respond` gets the errors of all partitions, and those that the caller has found before.
+    """
 
     def __init__(
         self,
         context: ApiContext,
-        request: Request,
-        body: OffsetCommitRequest,
+        committer: Committer,
         offsets: dict[TopicPartition, CommittedOffset],
         errors: dict[TopicPartition, ErrorCode],
+        respond: Callable[[dict[TopicPartition, ErrorCode]], None],
     ) -> None:
         self._context = context
-        self._request = request
-        self._body = body
+        self._committer = committer
         self._parts = iter((offsets,)) if len(offsets) <= OFFSETS_AT_ONCE else _parts_of(offsets)
         self._errors = errors
+        self._respond = respond
 
     def go_on(self) -> None:
         some = next(self._parts, None)
         if some is None:
-            _respond(self._context, self._request, self._errors)
+            self._respond(self._errors)
             return
-        body = self._body
+        by = self._committer
         self._context.groups.commit(
-            body.group_id, body.member_id, body.instance_id, body.generation, some, self._committed
+            by.group_id, by.member_id, by.instance_id, by.generation, some, self._committed, producer=by.producer
         )
 
     def _committed(self, errors: dict[TopicPartition, ErrorCode]) -> None:

@@ -1,8 +1,8 @@
-"""Produce (API 0), v3 to v11: REP-4, BAD-24, BAD-25.
+"""Produce (API 0), v3 to v11: REP-4, BAD-24, BAD-25. v0 to v2 are for older message formats, and refused with an answer.
 
 Each partition has its own error. With acks=0 there is no answer, so an error closes the connection: the client must notice it.
-Transactions are not served: a request with a transactional id is refused, and, as in Kafka, a transactional batch without that id.
-Nothing could end such a transaction, and compaction would stop at it.
+A transactional batch needs a transactional id in the request, as in Kafka. Whether the partition is in the transaction is verified
+before the first batch is appended (`appending/transaction_verification.py`).
 
 A request that names a partition twice is refused as a whole, with INVALID_REQUEST. (Kafka appends only the last of the two batches,
 and answers once.) No client sends such a request, but it could have thousands of 2 KB batches that take long to unpack.
@@ -23,8 +23,11 @@ from protocol.kafka.record_batch import first_batch_compression, first_batch_is_
 from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import TopicPartition
 
+BATCHES_SINCE = 3
 ZSTD_SINCE = 7
 LEADER_HINT_SINCE = 10
+ABORTABLE_SINCE = 11
+"""The first version whose clients know TRANSACTION_ABORTABLE (KIP-890)."""
 
 MESSAGES_MAX = 100
 """Limit of partitions with an error message when a request is refused as a whole. The others get only the error code."""
@@ -109,7 +112,20 @@ def _append_accepted(context: ApiContext, request: Request, body: ProduceRequest
         if recording is not None and entry is not None:
             recording.produced(entry, results)
 
-    return context.replica_manager.appends.append_in_slices(acks, body.timeout_ms, entries, respond)
+    appends = context.replica_manager.appends
+    if body.transactional_id is not None:
+        version = request.header.api_version
+
+        def respond_to_producer(results: list[ProducePartitionResult]) -> None:
+            respond(results if version >= ABORTABLE_SINCE else [_without_abortable(result) for result in results])
+
+        return appends.append_transactional(body.transactional_id, acks, body.timeout_ms, entries, respond_to_producer)
+    return appends.append_in_slices(acks, body.timeout_ms, entries, respond)
+
+
+def _without_abortable(result: ProducePartitionResult) -> ProducePartitionResult:
+    is_abortable = result.error == ErrorCode.TRANSACTION_ABORTABLE
+    return result._replace(error=ErrorCode.INVALID_TXN_STATE) if is_abortable else result
 
 
 def _failed(partition: int, error: ErrorCode, message: str) -> ProducePartitionResult:
@@ -118,10 +134,10 @@ def _failed(partition: int, error: ErrorCode, message: str) -> ProducePartitionR
 
 def _refusal(body: ProduceRequest, version: int) -> tuple[ErrorCode, str] | None:
     """The reason to refuse the whole request, if there is one."""
+    if version < BATCHES_SINCE:
+        return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, "Produce before v3: only message format v2 is served"
     if not -1 <= body.acks <= 1:
         return ErrorCode.INVALID_REQUIRED_ACKS, f"acks {body.acks}: expected -1, 0 or 1"
-    if body.transactional_id is not None:
-        return ErrorCode.INVALID_REQUEST, "transactions are not supported"
     if len(body.topics) != 1 or len(body.topics[0][1]) > 1:
         partitions_named = [(topic, partition) for topic, rows in body.topics for partition, _ in rows]
         if len(set(partitions_named)) != len(partitions_named):
@@ -131,7 +147,7 @@ def _refusal(body: ProduceRequest, version: int) -> tuple[ErrorCode, str] | None
             return ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients must not write to {topic}"
         if version < ZSTD_SINCE and any(first_batch_compression(records) == ZSTD for _, records in partitions):
             return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7"
-        for _, records in partitions:
+        for _, records in partitions if body.transactional_id is None else ():
             if first_batch_is_transactional(records):
                 return (
                     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,

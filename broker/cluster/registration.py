@@ -123,7 +123,7 @@ class Registration:
         return self._epoch
 
     async def start(self) -> None:
-        """Registers for the first time. Raises BrokerIdInUse; raises ZkError if ZooKeeper disappears meanwhile."""
+        """Registers for the first time. Raises BrokerIdInUse. Raises ZkError if ZooKeeper disappears; may then be called again."""
         await self._register()
         self._zk.add_listener(self._session_changed)
 
@@ -280,6 +280,10 @@ class Registration:
         """Replaces the node, unless another process already did. `_register` reads the result.
 
         Deletion and creation in two steps would let another live process take the id in between.
+
+        The czxid and the owner tell the lives apart; the version is 0 in each of them. ZooKeeper cannot make a deletion conditional on the
+        czxid. If another process with this id registers between the read and the multi, its node is replaced: it then leads nothing,
+        and finds this process when it registers again (`_make_way`). Its control requests are fenced by its own broker epoch (STA-3).
         """
         try:
             _, now = await self._zk.get(self._path)

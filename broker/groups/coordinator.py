@@ -13,11 +13,16 @@ member sessions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from broker.cluster.lease import LeadershipLease
 from broker.cluster.metadata_cache import MetadataCache
+from broker.coordination.loading import PartitionLoading
+from broker.coordination.memory_limit import MemoryLimit
+from broker.coordination.ownership import Ownership
+from broker.coordination.time_slices import SlicedWork
 from broker.groups.deletions import GroupDeletions
 from broker.groups.effects import GroupEffects
 from broker.groups.group.group import Group, gets_only_an_id
@@ -35,16 +40,17 @@ from broker.groups.group.messages import (
     LeavingMember,
     SyncAnswer,
     SyncRequest,
+    TransactionalProducer,
 )
 from broker.groups.group.offsets import GroupOffsets, PendingCommit
 from broker.groups.group.states import GroupState
 from broker.groups.group_events import GroupEvents
-from broker.groups.held_groups import HeldGroup, HeldGroups, OwnedPartition, PendingIds
-from broker.groups.offsets_topic.loading import GroupLoading, OffsetsReader, StoredGroup
-from broker.groups.offsets_topic.ownership import GroupOwnership
+from broker.groups.held_groups import GroupsPartition, HeldGroup, HeldGroups, PendingIds
+from broker.groups.offsets_topic.loading import OffsetsReader, StoredGroup
 from broker.groups.offsets_topic.writer import OffsetsWriter, WriterSettings
-from broker.groups.time_slices import SlicedWork
+from broker.groups.open_transactions import EndedTransaction
 from broker.groups.timers import GroupTimers
+from broker.groups.transactions import GroupTransactions
 from broker.process.clock import Clock
 from broker.process.event_log import EventLog
 from broker.purgatory import Timers
@@ -55,8 +61,6 @@ from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
-
-FULL_LOGGED_EVERY_S = 60.0
 
 CommitResponder = Callable[[dict[TopicPartition, ErrorCode]], None]
 
@@ -88,20 +92,38 @@ class GroupCoordinator:
         self._groups = HeldGroups()
         self._events = GroupEvents(events, self._groups, clock.monotonic)
         self._pending_ids = PendingIds()
-        self._full_logged_at = float("-inf")
+        self._memory = MemoryLimit(
+            "group.memory.max.bytes",
+            config.group_memory_max_bytes,
+            self._groups,
+            "groups",
+            "new members and offsets",
+            clock.monotonic,
+        )
         self._stood_still_s = 0.0
         self._timers = GroupTimers[HeldGroup](timers, self._now, lease.is_suspect, self._due)
         sliced = SlicedWork(timers, clock.monotonic)
         reader = OffsetsReader(replicas, clock, config.offsets_load_buffer_size)
-        loading = GroupLoading(reader, replicas, timers, sliced, self)
-        self._owned = GroupOwnership(
-            config, clock, metadata, replicas, lease, self._groups, loading, self._partition_lost
+        self._loading = PartitionLoading[GroupsPartition, StoredGroup](
+            OFFSETS_TOPIC, reader.load, replicas, timers, sliced, self.group_loaded, self.partition_loaded
+        )
+        self._owned = Ownership[GroupsPartition](
+            OFFSETS_TOPIC,
+            config.offsets_topic_num_partitions,
+            clock,
+            metadata,
+            replicas,
+            lease,
+            GroupsPartition,
+            self._groups.owner_of,
+            self._loading.start,
+            self._partition_lost,
         )
         self._deletions = GroupDeletions(
             config, clock, timers, lease, self._writer, self._groups, sliced, self._deleted
         )
+        self.transactions = GroupTransactions(sliced, self._transaction_ended)
         self._effects = GroupEffects(self._writer, self._stored, timers)
-        self._is_closed = False
         lease.on_stall(self._stood_still)
         lease.on_trusted(self._timers.arm_again)
 
@@ -110,9 +132,9 @@ class GroupCoordinator:
 
     async def close(self) -> None:
         """Gives up all groups. Waiting requests get NOT_COORDINATOR, and this broker gains no more partitions."""
-        self._is_closed = True
         self._deletions.close()
-        await self._owned.close()
+        self._owned.close()
+        await self._loading.close()
 
     @property
     def groups(self) -> HeldGroups:
@@ -131,10 +153,7 @@ class GroupCoordinator:
             return ErrorCode.INVALID_GROUP_ID
         if len(group_id) * 4 > GROUP_ID_BYTES_MAX and len(group_id.encode()) > GROUP_ID_BYTES_MAX:
             return ErrorCode.INVALID_GROUP_ID
-        owned = self._owned.owner_of(group_id)
-        if owned is None or self._lease.is_suspect() or self._owned.may_have_a_successor(owned):
-            return ErrorCode.NOT_COORDINATOR
-        return ErrorCode.NONE if owned.is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return self._owned.check(group_id)
 
     def _find_or_make(self, group_id: str) -> HeldGroup:
         held = self._groups.get(group_id)
@@ -161,22 +180,6 @@ class GroupCoordinator:
             return held.group.growth(request)
         return 0 if gets_only_an_id(request) else GROUP_BYTES + Member.joining(request, request.new_member_id).size()
 
-    def _has_memory_for(self, growth: int) -> bool:
-        """Checks `group.memory.max.bytes`. A request that needs no more memory is always accepted."""
-        limit = self._config.group_memory_max_bytes
-        if growth <= 0 or self._groups.bytes + growth <= limit:
-            return True
-        now = self._clock.monotonic()
-        if now - self._full_logged_at >= FULL_LOGGED_EVERY_S:
-            self._full_logged_at = now
-            log.warning(
-                "%d groups take %d bytes: new members and offsets are refused, group.memory.max.bytes is %d",
-                len(self._groups),
-                self._groups.bytes,
-                limit,
-            )
-        return False
-
     # -- members ------------------------------------------------------------------------------------------------------
 
     def join(self, request: JoinRequest, respond: Callable[[JoinAnswer], None]) -> None:
@@ -186,7 +189,7 @@ class GroupCoordinator:
             error = self._error_without_group(request)
         if error is ErrorCode.NONE and held is not None and held.is_being_deleted:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if error is ErrorCode.NONE and not self._has_memory_for(self._growth(held, request)):
+        if error is ErrorCode.NONE and not self._memory.has_room_for(self._growth(held, request)):
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if error is not ErrorCode.NONE:
             respond(JoinAnswer(error, request.member_id))
@@ -266,16 +269,16 @@ class GroupCoordinator:
         generation: int,
         offsets: Mapping[TopicPartition, CommittedOffset],
         respond: CommitResponder,
+        producer: TransactionalProducer | None = None,
     ) -> None:
-        """The commit is acknowledged when it is below the high watermark (INV-23). The caller has checked that the partitions exist."""
-        error = self.check(group_id, may_be_empty=True)
-        held = self._groups.get(group_id)
-        if error is ErrorCode.NONE:
-            if held is not None:
-                error = held.group.check_commit(member_id, instance_id, generation, self._now())
-                error = ErrorCode.COORDINATOR_NOT_AVAILABLE if held.is_being_deleted else error
-            elif generation >= 0:
-                error = ErrorCode.ILLEGAL_GENERATION
+        """The commit is acknowledged when it is below the high watermark (INV-23). The caller has checked that the partitions exist.
+
+        With a `producer`, the offsets count when its transaction is committed. The caller has awaited `verification`.
+        """
+        if producer is None:
+            error = self._commit_error(group_id, member_id, instance_id, generation)
+        else:
+            error = self._transactional_commit_error(group_id, member_id, instance_id, generation, producer)
         if error is not ErrorCode.NONE:
             respond(dict.fromkeys(offsets, error))
             return
@@ -285,11 +288,16 @@ class GroupCoordinator:
         if not fitting:
             respond(errors)
             return
-        if not self._has_memory_for(_commit_growth(held, fitting)):
+        held = self._groups.get(group_id)
+        producer_id = None if producer is None else producer.producer_id
+        if not self._memory.has_room_for(_commit_growth(held, fitting, producer_id)):
             respond({**errors, **dict.fromkeys(fitting, ErrorCode.COORDINATOR_NOT_AVAILABLE)})
             return
         held = held or self._find_or_make(group_id)
-        self._write_commit(held, held.offsets.begin(fitting), fitting, errors, respond)
+        pending = held.offsets.begin(fitting, producer_id)
+        if producer_id is not None:
+            held.owner.transactions.add(producer_id, group_id)
+        self._write_commit(held, pending, fitting, errors, respond, producer)
 
     def _write_commit(
         self,
@@ -298,6 +306,7 @@ class GroupCoordinator:
         offsets: Mapping[TopicPartition, CommittedOffset],
         errors: dict[TopicPartition, ErrorCode],
         respond: CommitResponder,
+        producer: TransactionalProducer | None,
     ) -> None:
         def written(error: ErrorCode, log_offset: int) -> None:
             if error is ErrorCode.NONE:
@@ -305,10 +314,65 @@ class GroupCoordinator:
                 self._groups.count(held)
             else:
                 held.offsets.fail(pending)
+                if producer is not None and not held.offsets.has_transaction(producer.producer_id):
+                    held.owner.transactions.discard(producer.producer_id, held.group_id)
                 self._forget_if_unused(held)
             respond({**errors, **dict.fromkeys(offsets, error)})
 
-        self._writer.commit(held.owner.number, held.group_id, offsets, written)
+        self._writer.commit(held.owner.number, held.group_id, offsets, written, producer=producer)
+
+    def _commit_error(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        error = self.check(group_id, may_be_empty=True)
+        held = self._groups.get(group_id)
+        if error is not ErrorCode.NONE:
+            return error
+        if held is None:
+            return ErrorCode.ILLEGAL_GENERATION if generation >= 0 else ErrorCode.NONE
+        if held.is_being_deleted:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return held.group.check_commit(member_id, instance_id, generation, self._now())
+
+    def _transactional_commit_error(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int, producer: TransactionalProducer
+    ) -> ErrorCode:
+        error = self.check(group_id)
+        held, owned = self._groups.get(group_id), self._owned.owner_of(group_id)
+        if error is not ErrorCode.NONE or owned is None:
+            return error or ErrorCode.NOT_COORDINATOR
+        if not self.transactions.is_verified(owned, producer):
+            return ErrorCode.INVALID_TXN_STATE  # a marker came between the verification and this commit
+        if held is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID if generation >= 0 else ErrorCode.NONE
+        if held.is_being_deleted:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return held.group.check_transactional_commit(member_id, instance_id, generation)
+
+    def verification(self, group_id: str, producer: TransactionalProducer) -> Coroutine[Any, Any, ErrorCode] | None:
+        """To be awaited before a transactional commit, which this broker refuses if the result is not NONE. None: nothing to await."""
+        owned = self._owned.owner_of(group_id)
+        if owned is None or self.check(group_id) is not ErrorCode.NONE:
+            return None  # the commit gets that error
+        return self.transactions.verification(owned, producer)
+
+    def marker_comes(self, producer_id: int, partitions: Iterable[int]) -> None:
+        """Called just before a transaction's marker is appended to these partitions of `__consumer_offsets`: offsets that are
+        committed from then on need another verification."""
+        for number in partitions:
+            owned = self._owned.get(number)
+            if owned is not None:
+                owned.transactions.marker_comes(producer_id)
+
+    def transaction_completed(self, producer_id: int, markers: Mapping[int, int], is_commit: bool) -> None:
+        """A transaction's markers are replicated: its offsets are committed, or dropped. `markers` has the log offset of the marker
+        for each partition of `__consumer_offsets`."""
+        for number, marker_offset in markers.items():
+            owned = self._owned.get(number)
+            if owned is not None:
+                self.transactions.completed(owned, EndedTransaction(producer_id, marker_offset, is_commit))
+
+    def _transaction_ended(self, held: HeldGroup) -> None:
+        self._groups.count(held)
+        self._forget_if_unused(held)
 
     def fetch_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition], *, require_stable: bool
@@ -360,9 +424,9 @@ class GroupCoordinator:
     ) -> tuple[ErrorCode, Iterable[GroupListing | None]]:
         """State and type names match in any case; no names mean all groups. The iterable reads each group when it comes to it, and
         yields None for a group that does not match."""
-        if self._is_closed or self._lease.is_suspect():
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
-        is_loading = not all(owned.is_loaded for owned in self._owned)
+        error = self._owned.check_all()
+        if error is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            return error, []
         wanted_states = {state.lower() for state in states}
         wanted_types = {kind.lower() for kind in types}
         listed = (
@@ -372,7 +436,7 @@ class GroupCoordinator:
             else None
             for listing in map(_listing, self._groups)
         )
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE, listed
+        return error, listed
 
     def describe(self, group_id: str) -> GroupDescription:
         """An unknown group is described as Dead, without an error."""
@@ -419,16 +483,20 @@ class GroupCoordinator:
         """Called by the replica manager, after it has answered pending appends."""
         self._owned.leadership_changed(tp)
 
-    def _partition_lost(self, groups: list[HeldGroup]) -> None:
+    def _partition_lost(self, owned: GroupsPartition) -> None:
         """Answers all waiting members with NOT_COORDINATOR. The groups do nothing afterwards."""
+        groups = list(owned.groups.values())
+        for held in groups:
+            self._groups.remove(held)
+        log.info("%s-%d, epoch %d: %d groups given up", OFFSETS_TOPIC, owned.number, owned.leader_epoch, len(groups))
         self._timers.forget(groups)
         if groups:
-            self._events.lost(groups[0].owner, len(groups))
+            self._events.lost(owned, len(groups))
         for held in groups:
             self._act(held, held.group.unload(ErrorCode.NOT_COORDINATOR))
 
-    def group_loaded(self, owned: OwnedPartition, stored: StoredGroup) -> None:
-        """Called by GroupLoading for each group of a partition, before `partition_loaded`."""
+    def group_loaded(self, owned: GroupsPartition, stored: StoredGroup) -> None:
+        """Called by PartitionLoading for each group of a partition, before `partition_loaded`."""
         group_id, metadata, offsets = stored
         listener = self._events.listener(group_id)
         if metadata is None:
@@ -437,12 +505,15 @@ class GroupCoordinator:
             group = Group.restored(group_id, metadata, self._settings, self._now(), on_transition=listener)
         held = HeldGroup(group_id, owned, group, offsets)
         self._groups.add(held)
+        for producer_id in offsets.transactional.producers():
+            owned.transactions.add(producer_id, group_id)
         self._timers.schedule(held)
 
-    def partition_loaded(self, owned: OwnedPartition) -> None:
+    def partition_loaded(self, owned: GroupsPartition) -> None:
         owned.is_loaded = True
         self._events.loaded(owned)
         log.info("%s-%d: %d groups are served", OFFSETS_TOPIC, owned.number, len(owned.groups))
+        self.transactions.loaded(owned)
         if owned.deleted_topics:
             self._deletions.topics_deleted(frozenset(owned.deleted_topics))
             owned.deleted_topics.clear()
@@ -483,9 +554,11 @@ class GroupCoordinator:
         self._stood_still_s += seconds
 
 
-def _commit_growth(held: HeldGroup | None, offsets: Mapping[TopicPartition, CommittedOffset]) -> int:
+def _commit_growth(
+    held: HeldGroup | None, offsets: Mapping[TopicPartition, CommittedOffset], producer_id: int | None
+) -> int:
     if held is not None:
-        return held.offsets.growth(offsets)
+        return held.offsets.growth(offsets, producer_id)
     return GROUP_BYTES + GroupOffsets().growth(offsets)
 
 

@@ -12,11 +12,11 @@ import logging
 from collections.abc import Callable, Sequence
 
 from broker.cluster.lease import LeadershipLease
+from broker.coordination.time_slices import SlicedWork
 from broker.groups.group.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from broker.groups.group.states import GroupState
 from broker.groups.held_groups import HeldGroup, HeldGroups
 from broker.groups.offsets_topic.writer import COMMIT_ERRORS, OffsetsWriter
-from broker.groups.time_slices import SlicedWork
 from broker.process.clock import Clock
 from broker.purgatory import TimerHandle, Timers
 from broker.settings.config import BrokerConfig
@@ -126,7 +126,7 @@ class GroupDeletions:
         self, held: HeldGroup, partitions: Sequence[TopicPartition], respond: Done, *, is_whole: bool = False
     ) -> None:
         """Deletes the group too if `is_whole`, or if it has no members, no pending ids and no other offsets."""
-        committed = [tp for tp in partitions if is_whole or held.offsets.log_offset(tp) is not None]
+        committed = [tp for tp in partitions if is_whole or held.offsets.is_stored(tp)]
         deletes_group = is_whole or self._is_nothing_without(held, committed)
         if not committed and not deletes_group:
             respond(ErrorCode.NONE)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from broker.groups.group.generations import TransitionListener
 from broker.groups.group.states import Cause, GroupState
-from broker.groups.held_groups import HeldGroups, OwnedPartition
+from broker.groups.held_groups import GroupsPartition, HeldGroups
 from broker.process.event_log import EventLog, LimitedEvents
 from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
@@ -37,14 +37,14 @@ class GroupEvents:
 
         return transition
 
-    def loaded(self, owned: OwnedPartition) -> None:
+    def loaded(self, owned: GroupsPartition) -> None:
         """Partitions without groups are left out: most of the fifty have none."""
         self._write("groups_loaded", owned, len(owned.groups))
 
-    def lost(self, owned: OwnedPartition, groups: int) -> None:
+    def lost(self, owned: GroupsPartition, groups: int) -> None:
         self._write("groups_given_up", owned, groups)
 
-    def _write(self, kind: str, owned: OwnedPartition, groups: int) -> None:
+    def _write(self, kind: str, owned: GroupsPartition, groups: int) -> None:
         if groups:
             tp = TopicPartition(OFFSETS_TOPIC, owned.number)
             self._events.write(kind, partition=str(tp), leader_epoch=owned.leader_epoch, groups=groups)

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from sys import getsizeof
 
+from broker.coordination.ownership import OwnedPartition
 from broker.groups.group.group import Group
 from broker.groups.group.limits import GROUP_BYTES, PENDING_BYTES, PENDING_BYTES_MAX, PENDING_MAX
 from broker.groups.group.offsets import GroupOffsets
+from broker.groups.open_transactions import OpenTransactions
 from broker.groups.timers import NEVER
 
 
-class OwnedPartition:
-    """A partition of `__consumer_offsets` that this broker leads. Each time that it gains the leadership, a new object is created."""
+class GroupsPartition(OwnedPartition):
+    """A partition of `__consumer_offsets` that this broker leads, with its groups."""
 
-    __slots__ = ("deleted_topics", "groups", "is_loaded", "is_owned", "leader_epoch", "number")
+    __slots__ = ("deleted_topics", "groups", "transactions")
 
     def __init__(self, number: int, leader_epoch: int) -> None:
-        self.number = number
-        self.leader_epoch = leader_epoch
-        self.is_owned = True
-        self.is_loaded = False
+        super().__init__(number, leader_epoch)
         self.groups: dict[str, HeldGroup] = {}
         self.deleted_topics: set[str] = set()
         """Topics that were deleted while the groups were being loaded."""
+        self.transactions = OpenTransactions()
 
 
 class HeldGroup:
@@ -34,7 +34,7 @@ class HeldGroup:
 
     __slots__ = ("armed_at", "counted_bytes", "group", "group_id", "is_being_deleted", "is_held", "offsets", "owner")
 
-    def __init__(self, group_id: str, owner: OwnedPartition, group: Group, offsets: GroupOffsets) -> None:
+    def __init__(self, group_id: str, owner: GroupsPartition, group: Group, offsets: GroupOffsets) -> None:
         self.group_id = group_id
         self.owner = owner
         self.group = group
@@ -66,6 +66,10 @@ class HeldGroups:
     def get(self, group_id: str) -> HeldGroup | None:
         return self._groups.get(group_id)
 
+    def owner_of(self, group_id: str) -> GroupsPartition | None:
+        held = self._groups.get(group_id)
+        return None if held is None else held.owner
+
     def add(self, held: HeldGroup) -> None:
         self._groups[held.group_id] = held.owner.groups[held.group_id] = held
         self.count(held)
@@ -83,6 +87,8 @@ class HeldGroups:
         if self._groups.get(held.group_id) is held:
             del self._groups[held.group_id]
         held.owner.groups.pop(held.group_id, None)
+        for producer_id in held.offsets.transactional.producers():
+            held.owner.transactions.discard(producer_id, held.group_id)
         self.count(held)
 
 

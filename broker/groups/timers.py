@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
-from broker.groups.time_slices import SLICE_S
+from broker.coordination.time_slices import SLICE_S
 from broker.purgatory import TimerHandle, Timers
 
 NEVER = float("inf")

@@ -11,6 +11,7 @@ from broker.metrics.groups import group_section
 from broker.metrics.replication import fetcher_section, purgatory_section, replica_section, topic_section
 from broker.metrics.requests import network_section, request_section
 from broker.metrics.server import BrokerState, SessionStats, disk_section, session_section, state_section
+from broker.metrics.transactions import transaction_section
 from broker.network.acceptor import Acceptor
 from broker.network.request_channel import RequestChannel
 from broker.network.request_metrics import RequestMetrics
@@ -18,6 +19,7 @@ from broker.process.exposition import Section
 from broker.replication.replica_manager import ReplicaManager
 from broker.storage.compaction.log_cleaner import LogCleaner
 from broker.storage.log_manager import LogManager
+from broker.transactions.coordinator import TransactionCoordinator
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Measured:
     logs: LogManager
     cleaner: LogCleaner
     groups: HeldGroups
+    transactions: TransactionCoordinator
     controller: MeasuredController
     partitions_max: int
     """`metrics.max.partitions`."""
@@ -50,6 +53,7 @@ def sections(of: Measured) -> list[Section]:
         lambda: cluster_section(of.controller),
         lambda: controller_section(of.controller),
         lambda: group_section(of.groups),
+        lambda: transaction_section(of.transactions),
         lambda: session_section(of.session),
         lambda: disk_section(of.logs, of.cleaner),
     ]

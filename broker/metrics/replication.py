@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from broker.process.exposition import COUNTER, GAUGE, Sample, family, labels, single
-from broker.process.topic_stats import BrokerTopicStats
+from broker.process.exposition import COUNTER, GAUGE, Families, escaped, family, labels, single
+from broker.process.topic_stats import BrokerTopicStats, summed
 from broker.purgatory import Purgatory
 from broker.replication.following.replica_fetcher import FAILURES_IN_PASSING, ReplicaFetcher
 from broker.replication.partition import IsrStats, Partition, Role
 from broker.replication.replica_manager import ReplicaManager
+from broker.storage.log import Log
 from protocol.types import TopicPartition
 
 TOPIC_TEXTS = (
@@ -22,22 +23,23 @@ TOPIC_TEXTS = (
     "Partitions whose fetch failed for another reason than a wrong leader, leader epoch, offset or the disk",
 )
 """In the order of `topic_stats.COUNTS`."""
-TOPIC_NAMES = (
-    "messagesin",
-    "bytesin",
-    "bytesout",
-    "failedproducerequests",
-    "failedfetchrequests",
+TOPIC_NAMES = tuple(
+    f"kafka_server_brokertopicmetrics_{name}"
+    for name in ("messagesin", "bytesin", "bytesout", "failedproducerequests", "failedfetchrequests")
 )
 
 
 def topic_section(stats: BrokerTopicStats) -> Iterator[str]:
     """Each metric has one sample for all topics, without a label, and one for each topic with a replica here."""
     total, topics = stats.read()
-    for at, (name, text) in enumerate(zip(TOPIC_NAMES, TOPIC_TEXTS, strict=True)):
-        samples: list[Sample] = [("", total[at])]
-        samples += [(labels(topic=topic), values[at]) for topic, values in topics.items()]
-        yield from family(f"kafka_server_brokertopicmetrics_{name}_total", COUNTER, text, samples)
+    by_topic = Families([(f"{name}_total", COUNTER, text) for name, text in zip(TOPIC_NAMES, TOPIC_TEXTS, strict=True)])
+    for topic in topics:
+        values = topic.values()
+        total = summed(total, values)
+        by_topic.add(labels(topic=topic.topic), values)
+        yield ""
+    by_topic.add("", total)
+    yield from by_topic.written()
     for direction, value, text in (
         ("in", stats.replication_bytes_in, "Bytes of record batches copied from leaders"),
         ("out", stats.replication_bytes_out, "Bytes of record batches read by followers"),
@@ -46,7 +48,7 @@ def topic_section(stats: BrokerTopicStats) -> Iterator[str]:
 
 
 class ReplicaRow(NamedTuple):
-    """One replica, as it was when it was looked at. `isr` and `replicas` are 0 unless this broker leads the partition."""
+    """One replica, as it was when it was looked at. `isr`, `replicas` and `unstable` are 0 unless this broker leads the partition."""
 
     of: str
     role: Role
@@ -58,6 +60,8 @@ class ReplicaRow(NamedTuple):
     log_end: int
     size: int
     segments: int
+    unstable: int
+    """Offsets below the high watermark that readers of committed records do not get yet."""
 
     @property
     def is_led(self) -> bool:
@@ -79,9 +83,9 @@ class ReplicaRow(NamedTuple):
 def row_of(partition: Partition) -> ReplicaRow:
     log, role = partition.log, partition.role
     is_led = role is Role.LEADER and log is not None
-    of = labels(topic=partition.tp.topic, partition=partition.tp.partition)
+    of = f'{{topic="{escaped(partition.tp.topic)}",partition="{partition.tp.partition}"}}'
     if log is None:
-        return ReplicaRow(of, role, 0, 0, 0, False, -1, -1, -1, 0)
+        return ReplicaRow(of, role, 0, 0, 0, False, -1, -1, -1, 0, 0)
     return ReplicaRow(
         of,
         role,
@@ -93,7 +97,13 @@ def row_of(partition: Partition) -> ReplicaRow:
         log.log_end_offset,
         log.size,
         len(log.segments),
+        _unstable(log, partition.high_watermark) if is_led else 0,
     )
+
+
+def _unstable(log: Log, high_watermark: int) -> int:
+    first = log.producers.state.look_for_unstable(high_watermark)
+    return 0 if first is None else max(0, high_watermark - max(first, log.log_start_offset))
 
 
 COUNTED: tuple[tuple[str, str, Callable[[ReplicaRow], bool]], ...] = (
@@ -116,28 +126,31 @@ OF_A_LEADER: tuple[tuple[str, str, Callable[[ReplicaRow], int]], ...] = (
     ("insyncreplicascount", "Members of the ISR of a led partition", lambda row: row.isr),
     ("underreplicated", "1 if a replica of a led partition is out of sync", lambda row: row.is_under_replicated),
     ("underminisr", "1 if the ISR of a led partition is below min.insync.replicas", lambda row: row.is_under_min_isr),
+    ("laststableoffsetlag", "High watermark less last stable offset, of a led partition", lambda row: row.unstable),
 )
 
 
 def replica_section(replicas: ReplicaManager, partitions_max: int) -> Iterator[str]:
     """Series of single partitions are left out if this broker has more than `partitions_max` replicas; -1: no limit."""
-    rows = []
+    counts = [0] * len(COUNTED)
+    of_logs = Families([(f"kafka_log_log_{name}", GAUGE, text) for name, text, _ in OF_A_LOG])
+    of_leaders = Families([(f"kafka_cluster_partition_{name}", GAUGE, text) for name, text, _ in OF_A_LEADER])
+    has_series = not 0 <= partitions_max < len(replicas.partitions)
     for partition in replicas.partitions:
-        rows.append(row_of(partition))
+        row = row_of(partition)
+        for at, (_, _, holds) in enumerate(COUNTED):
+            counts[at] += holds(row)
+        if has_series and row.segments:
+            of_logs.add(row.of, (value_of(row) for _, _, value_of in OF_A_LOG))
+            if row.is_led:
+                of_leaders.add(row.of, (int(value_of(row)) for _, _, value_of in OF_A_LEADER))
         yield ""
-    for name, text, holds in COUNTED:
-        yield from single(f"kafka_server_replicamanager_{name}", GAUGE, text, sum(map(holds, rows)))
+    for (name, text, _), count in zip(COUNTED, counts, strict=True):
+        yield from single(f"kafka_server_replicamanager_{name}", GAUGE, text, count)
     yield from _isr_changes(replicas.isr_stats)
-    if 0 <= partitions_max < len(rows):
-        return
-    with_log = [row for row in rows if row.segments]
-    led = [row for row in with_log if row.is_led]
-    for prefix, metrics, chosen in (
-        ("kafka_log_log", OF_A_LOG, with_log),
-        ("kafka_cluster_partition", OF_A_LEADER, led),
-    ):
-        for name, text, value_of in metrics:
-            yield from family(f"{prefix}_{name}", GAUGE, text, ((row.of, int(value_of(row))) for row in chosen))
+    if has_series:
+        yield from of_logs.written()
+        yield from of_leaders.written()
 
 
 def _isr_changes(stats: IsrStats) -> Iterator[str]:
@@ -151,8 +164,10 @@ def _isr_changes(stats: IsrStats) -> Iterator[str]:
 
 def fetcher_section(fetchers: Callable[[], tuple[ReplicaFetcher, ...]], partitions_max: int) -> Iterator[str]:
     """The clientId is that of Kafka's fetcher thread: ReplicaFetcherThread-<number>-<leader>."""
-    lags: list[Sample] = []
-    largest = failed = 0
+    name = "kafka_server_fetcherlagmetrics_consumerlag"
+    text = "Records below the leader's high watermark that this follower lacks, as of its last fetch"
+    lags = Families([(name, GAUGE, text)])
+    largest = failed = count = 0
     for fetcher in fetchers():
         _, leader, number = fetcher.name.split("-")
         client_id = f"ReplicaFetcherThread-{number}-{leader}"
@@ -164,16 +179,17 @@ def fetcher_section(fetchers: Callable[[], tuple[ReplicaFetcher, ...]], partitio
             lag = max(0, followed.leader_high_watermark - log.log_end_offset)
             largest = max(largest, lag)
             failed += followed.failures > FAILURES_IN_PASSING
-            lags.append((labels(clientId=client_id, topic=tp.topic, partition=tp.partition), lag))
+            count += 1
+            if not 0 <= partitions_max < count:
+                lags.add(labels(clientId=client_id, topic=tp.topic, partition=tp.partition), (lag,))
     for name, text, value in (
         ("maxlag", "Largest kafka_server_fetcherlagmetrics_consumerlag", largest),
         ("failedpartitionscount", "Followed partitions that are set aside after repeated errors", failed),
     ):
         of = labels(clientId="Replica")
         yield from family(f"kafka_server_replicafetchermanager_{name}", GAUGE, text, ((of, value),))
-    if not 0 <= partitions_max < len(lags):
-        text = "Records below the leader's high watermark that this follower lacks, as of its last fetch"
-        yield from family("kafka_server_fetcherlagmetrics_consumerlag", GAUGE, text, lags)
+    if not 0 <= partitions_max < count:
+        yield from lags.written()
 
 
 def purgatory_section(replicas: ReplicaManager) -> Iterator[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import Final
 
 from protocol.kafka.framing import Buffer
 
@@ -27,17 +28,17 @@ class ConnectionState(Enum):
 class Hold:
     """Bits: the reasons why requests of a connection wait. Plain ints, because every request reads them."""
 
-    ASYNC_API = 1
+    ASYNC_API: Final = 1
     """An API is awaiting something; later requests on the connection wait for it."""
-    SLOW_CLIENT = 2
+    SLOW_CLIENT: Final = 2
     """The client does not read its answers."""
-    EARLY_ANSWERS = 4
+    EARLY_ANSWERS: Final = 4
     """Too many bytes of answers are held behind an earlier request that is parked."""
-    ANOTHER_FETCH = 8
+    ANOTHER_FETCH: Final = 8
     """A fetch arrived while another is unanswered: a connection has one at a time."""
-    NO_ROOM = 16
+    NO_ROOM: Final = 16
     """The unread answers of all clients leave no room for another fetch."""
-    HAD_ITS_SHARE = 32
+    HAD_ITS_SHARE: Final = 32
     """The connection got a large answer or sent a long fetch in this turn of the loop; others come first."""
 
 

@@ -26,6 +26,9 @@ PAUSE_S = 0.001
 LOOK_EVERY = 16
 """Texts between two looks at the clock. A text takes a few microseconds."""
 
+LINES_IN_A_TEXT = 50
+"""Lines that are joined to one text, if they have been made before."""
+
 GAUGE = "gauge"
 COUNTER = "counter"
 SUMMARY = "summary"
@@ -45,6 +48,30 @@ def family(name: str, kind: str, text: str, samples: Iterable[Sample]) -> Iterat
     yield f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
     for of, value in samples:
         yield f"{name}{of} {number(value)}\n"
+
+
+class Families:
+    """Several metrics with the same labels. Their samples are made together, and written metric by metric.
+
+    Only texts are kept: tens of thousands of tuples would make the collector of garbage run, which holds the loop.
+    """
+
+    def __init__(self, metrics: Sequence[tuple[str, str, str]]) -> None:
+        """`metrics`: name, kind and help of each."""
+        self._metrics = metrics
+        self._names = [name for name, _, _ in metrics]
+        self._lines: list[list[str]] = [[] for _ in metrics]
+
+    def add(self, of: str, values: Iterable[float]) -> None:
+        """`of`: the labels as `labels` writes them. `values`: one for each metric."""
+        for name, lines, value in zip(self._names, self._lines, values, strict=True):
+            lines.append(f"{name}{of} {number(value)}\n")
+
+    def written(self) -> Iterator[str]:
+        for (name, kind, text), lines in zip(self._metrics, self._lines, strict=True):
+            yield f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+            for at in range(0, len(lines), LINES_IN_A_TEXT):
+                yield "".join(lines[at : at + LINES_IN_A_TEXT])
 
 
 def single(name: str, kind: str, text: str, value: float) -> Iterator[str]:

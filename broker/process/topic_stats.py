@@ -21,9 +21,10 @@ COUNTS = (
 class TopicStats:
     """The counts of one topic. `replicas`: partitions of the topic on this broker."""
 
-    __slots__ = (*COUNTS, "replicas")
+    __slots__ = (*COUNTS, "replicas", "topic")
 
-    def __init__(self) -> None:
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
         self.replicas = 0
         self.messages_in = 0
         self.bytes_in = 0
@@ -56,7 +57,7 @@ class BrokerTopicStats:
     def replica_added(self, topic: str) -> TopicStats:
         stats = self._topics.get(topic)
         if stats is None:
-            stats = self._topics[topic] = TopicStats()
+            stats = self._topics[topic] = TopicStats(topic)
         stats.replicas += 1
         return stats
 
@@ -68,21 +69,17 @@ class BrokerTopicStats:
         if not stats.replicas:
             with self._lock:
                 del self._topics[topic]
-                self._of_removed = _sum(self._of_removed, stats.values())
+                self._of_removed = summed(self._of_removed, stats.values())
 
     def get(self, topic: str) -> TopicStats | None:
         """None for a topic without a replica here."""
         return self._topics.get(topic)
 
-    def read(self) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
-        """The counts of all topics together since the start, and of each topic. For the metrics thread."""
+    def read(self) -> tuple[tuple[int, ...], list[TopicStats]]:
+        """The counts of all topics that were removed since the start, and those of each topic. For the metrics thread."""
         with self._lock:
-            total, topics = self._of_removed, list(self._topics.items())
-        by_topic = {topic: stats.values() for topic, stats in topics}
-        for values in by_topic.values():
-            total = _sum(total, values)
-        return total, by_topic
+            return self._of_removed, list(self._topics.values())
 
 
-def _sum(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+def summed(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(x + y for x, y in zip(a, b, strict=True))

@@ -20,7 +20,7 @@ class HostedPartitions:
         self._make = make
         self._partitions: dict[TopicPartition, Partition] = {}
         self._new_topics: dict[uuid.UUID, str] = {}
-        """Topics of LeaderAndIsr requests that the metadata does not have yet."""
+        """Topics of states that were carried out, which the metadata does not have yet."""
 
     def __iter__(self) -> Iterator[Partition]:
         """A snapshot: partitions may be added and removed while the caller iterates."""
@@ -60,9 +60,10 @@ class HostedPartitions:
         of_log = self.topic_id(tp)
         return None if of_log is not None and topic_id_uuid(of_log) != topic_id else tp
 
-    def learn_topics(self, topic_ids: Mapping[str, str]) -> None:
-        """Adds the topics of a LeaderAndIsr: name -> id as text."""
-        self._new_topics.update((topic_id_uuid(text), topic) for topic, text in topic_ids.items())
+    def learn_topic(self, topic: str, topic_id: str | None) -> None:
+        """Adds the topic of a state that is carried out; `topic_id` as text."""
+        if topic_id is not None:
+            self._new_topics[topic_id_uuid(topic_id)] = topic
 
     def forget_topics_in_metadata(self) -> None:
         """To be called after a metadata change: drops the topics that the metadata has now."""

@@ -162,20 +162,23 @@ class IsrUpdates:
         """Tries to write each proposal once. Returns those of which it is unknown whether they were applied."""
         stats = await self._broker_stats(batch)
         writable: list[tuple[IsrProposal, list[Op]]] = []
+        refused: list[IsrProposal] = []
         for proposal in batch:
             operations = self._operations(proposal, stats)
             if operations is None:
-                self._finish(proposal, IsrOutcome.REFUSED, proposal.state)
+                refused.append(proposal)
             else:
                 writable.append((proposal, operations))
+        await self._finish_unwritten(refused, IsrOutcome.REFUSED)
         results = await self._zk.multi_many([operations for _, operations in writable])
         uncertain: list[IsrProposal] = []
         committed: list[tuple[IsrProposal, LeaderAndIsr]] = []
         conflicting: list[IsrProposal] = []
+        refused = []
         for (proposal, operations), result in zip(writable, results, strict=True):
             if isinstance(result, MultiFailed):
                 if result.index < len(operations) - 1:
-                    self._finish(proposal, IsrOutcome.REFUSED, proposal.state)
+                    refused.append(proposal)
                 elif isinstance(result.error, BadVersion | NoNode):
                     conflicting.append(proposal)
                 else:
@@ -187,6 +190,7 @@ class IsrUpdates:
                 assert isinstance(stat, Stat)
                 committed.append((proposal, _with_version(proposal.state, stat.version)))
         await self._finish_committed(committed)
+        await self._finish_unwritten(refused, IsrOutcome.REFUSED)
         await self._read_again(conflicting, keep_untouched=False)
         return uncertain
 
@@ -223,6 +227,12 @@ class IsrUpdates:
             )
             self._finish(proposal, IsrOutcome.COMMITTED, state, doubtful)
 
+    async def _finish_unwritten(self, proposals: Sequence[IsrProposal], outcome: IsrOutcome) -> None:
+        for at, proposal in enumerate(proposals, 1):
+            if at % FINISHED_IN_A_SLICE == 0:
+                await asyncio.sleep(0)
+            self._finish(proposal, outcome, proposal.state)
+
     async def _resolve_front(self, count: int) -> None:
         """After a lost connection: finishes those of the first `count` waiting proposals that were applied or conflict."""
         front, rest = self._waiting[:count], self._waiting[count:]
@@ -238,19 +248,21 @@ class IsrUpdates:
         if not proposals:
             return []
         untouched: list[IsrProposal] = []
+        overtaken: list[IsrProposal] = []
         committed: list[tuple[IsrProposal, LeaderAndIsr]] = []
         found = await self._zk.get_many([PartitionStateZNode.path(p.topic_partition) for p in proposals])
         for proposal, node in zip(proposals, found, strict=True):
             state = _decoded(node)
             mine = proposal.state
             if state is None or (state.leader, state.leader_epoch) != (mine.leader, mine.leader_epoch):
-                self._finish(proposal, IsrOutcome.CONFLICT, mine)
+                overtaken.append(proposal)
             elif keep_untouched and state.zk_version == mine.zk_version:
                 untouched.append(proposal)
             else:
                 # Only the leader of this epoch writes without raising the epoch, so this is our own write.
                 committed.append((proposal, state))
         await self._finish_committed(committed)
+        await self._finish_unwritten(overtaken, IsrOutcome.CONFLICT)
         return untouched
 
     def _finish(

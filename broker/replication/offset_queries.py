@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any
 
+from broker.replication.fetching.fetch_reads import READ_COMMITTED
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition
 from broker.storage.log import Log
@@ -43,7 +44,7 @@ class OffsetQueries:
     ) -> Generator[Callable[[], Any] | None, Any, OffsetAnswer]:
         """Finds the first record with at least this timestamp (ms), or the offset of a special time above. Raises KafkaError.
 
-        Replica id CONSUMER sees records below the high watermark, with either isolation level, because no transaction is open.
+        Replica id CONSUMER sees records below the high watermark, with isolation level READ_COMMITTED those below the last stable offset.
         Other ids see all records: a follower's, and Kafka's debugging id -2. Only a search by time yields: None to pause, or a
         function for a thread, whose result the caller sends back. After a search, the leadership is checked again.
         """
@@ -51,7 +52,12 @@ class OffsetQueries:
         log = partition.leader_log(current_leader_epoch)
         _check_replica(partition, replica_id)
         generation = partition.generation
-        limit = partition.high_watermark if replica_id == CONSUMER else log.log_end_offset
+        if replica_id != CONSUMER:
+            limit = log.log_end_offset
+        elif isolation_level == READ_COMMITTED:
+            limit = partition.last_stable_offset()
+        else:
+            limit = partition.high_watermark
         # A new leader's HW may be below offsets that consumers have already seen (INV-16).
         is_limit_behind = replica_id == CONSUMER and partition.high_watermark < partition.epoch_start_offset
         if timestamp in (EARLIEST, EARLIEST_LOCAL):

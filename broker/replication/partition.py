@@ -7,6 +7,7 @@ no other code sees a half-changed state.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -17,11 +18,12 @@ from broker.process.clock import Clock
 from broker.process.event_log import EventLog
 from broker.process.topic_stats import BrokerTopicStats
 from broker.replication import replica_state
-from broker.replication.appending.refused_batches import RefusedBatches
+from broker.replication.appending.refused_batches import REMEMBERED_S, RefusedBatches
 from broker.replication.following.truncation import EpochEnd, has_diverged
 from broker.replication.isr_updates import IsrOutcome, IsrProposal, IsrResult, IsrWriter
 from broker.replication.replica_state import FollowerState
 from broker.storage.log import AppendInfo, Log
+from broker.storage.log_types import AppendOrigin
 from broker.storage.producers.produced_batches import AcceptedBefore, Allowance
 from protocol.errors import ErrorCode, KafkaError
 from protocol.rpc.messages import PartitionState
@@ -47,6 +49,10 @@ class LeaderHint(NamedTuple):
 
     leader: int
     leader_epoch: int
+
+
+NO_HINT = LeaderHint(NO_LEADER, NO_EPOCH)
+"""Of an error that asking another broker does not help."""
 
 
 class Standstill:
@@ -89,6 +95,8 @@ class PartitionContext:
     is_suspect: Callable[[], bool]
     high_watermark_moved: Callable[[TopicPartition], None]
     log_start_moved: Callable[[TopicPartition], None]
+    follower_moved: Callable[[TopicPartition], None] = lambda tp: None
+    """The high watermark of a follower moved, or its log was cut below it: consumers may read there (KIP-392)."""
     refused: RefusedBatches = field(default_factory=RefusedBatches)
     standstill: Standstill = field(default_factory=Standstill)
     topic_stats: BrokerTopicStats = field(default_factory=BrokerTopicStats)
@@ -121,6 +129,8 @@ class Partition:
         self._counted_bytes = 0
         self._role_since = 0
         """The `generation` in which `role` began."""
+        self._took_over_at_s = -math.inf
+        """When this broker became leader after another one, or after an earlier life of its own."""
         self._proposal: IsrProposal | None = None
         self._proposals = 0
         self._isr_is_stale = False
@@ -145,6 +155,18 @@ class Partition:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
         self.check_epoch(current_leader_epoch)
         if self.role is not Role.LEADER or self.log is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return self.log
+
+    def replica_log(self, current_leader_epoch: int = NO_EPOCH) -> Log:
+        """The log, if this broker leads or follows in that epoch: for consumers that may read from a follower (KIP-392).
+
+        Raises KafkaError (REP-8).
+        """
+        if self.role is not Role.FOLLOWER:
+            return self.leader_log(current_leader_epoch)
+        self.check_epoch(current_leader_epoch)
+        if self.log is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return self.log
 
@@ -174,6 +196,8 @@ class Partition:
         assert self.log is not None
         self.log.leader_epochs.assign(state.leader_epoch, self.log.log_end_offset)
         now = self._context.clock.monotonic()
+        if self.role is not Role.LEADER and state.leader_epoch > 0:
+            self._took_over_at_s = now
         end = self.log.log_end_offset
         followers = {}
         for replica in state.replicas:
@@ -204,7 +228,7 @@ class Partition:
             self.log = None
 
     def count_appended(self) -> None:
-        """Adds what producers have appended since the last call to the metrics. Not at each append: that would cost more."""
+        """Adds what producers have appended since the last call to the metrics."""
         if self.role is Role.LEADER and self.log is not None:
             end, size = self.log.log_end_offset, self.log.appended_bytes
             self.stats.messages_in += end - self._counted_end
@@ -242,21 +266,40 @@ class Partition:
         acks: int,
         allowance: Allowance | None = None,
         accepted: AcceptedBefore | None = None,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> AppendInfo:
-        """Appends a producer's batch. Raises KafkaError (INV-17: nothing below min.insync.replicas), LogDirFailed, TakesLong."""
+        """Appends a batch of a client or a coordinator.
+
+        Raises KafkaError (INV-17: nothing below min.insync.replicas), LogDirFailed, TakesLong.
+        """
         partition_log = self.leader_log()
         if acks == -1 and len(self.isr) < partition_log.config.min_insync_replicas:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{len(self.isr)} in-sync replicas, {partition_log.config.min_insync_replicas} needed",
             )
-        if self._context.refused:
+        if self._context.refused and origin is AppendOrigin.CLIENT:
             producers = partition_log.producers.state
             self._context.refused.check(self.tp, records, producers, self._context.clock.monotonic())
-        info = partition_log.append_as_leader(records, self.leader_epoch, allowance, accepted)
+        try:
+            info = partition_log.append_as_leader(records, self.leader_epoch, allowance, accepted, origin)
+        except KafkaError as error:
+            now = self._context.clock.monotonic()
+            is_new_leader = now - self._took_over_at_s <= REMEMBERED_S
+            if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and is_new_leader and origin is AppendOrigin.CLIENT:
+                self._context.refused.check_early(self.tp, records, partition_log.producers.state, now)
+            raise
         if len(self.isr) == 1:
             self.advance_high_watermark()
         return info
+
+    def last_stable_offset(self) -> int:
+        """Up to where readers of committed records may read (LOG-7): the HW, or the start of the first transaction that may still change.
+
+        It moves only with the HW and the log start. The partition has a log.
+        """
+        assert self.log is not None
+        return self.log.last_stable_offset(self.high_watermark)
 
     def end_of_epoch(self, epoch: int) -> EpochEnd:
         """The leader's answer to OffsetForLeaderEpoch; both -1 for an unknown epoch."""
@@ -331,6 +374,8 @@ class Partition:
         if reached == self.high_watermark:
             return False
         self.high_watermark = reached
+        if self.log.producers.state.unreplicated:
+            self.log.last_stable_offset(reached)
         self._context.high_watermark_moved(self.tp)
         return True
 
@@ -498,7 +543,10 @@ class Partition:
             self._context.topic_stats.replication_bytes_in += len(records)
         if leader_log_start > self.log.log_start_offset and leader_log_start <= self.log.log_end_offset:
             self.log.increment_log_start(leader_log_start)
+        before = self.high_watermark
         self._set_high_watermark(leader_high_watermark)
+        if self.high_watermark != before:
+            self._context.follower_moved(self.tp)
 
     def truncate(self, offset: int) -> None:
         """Cuts the log at `offset`: the leader does not have the later records. A cut below the HW, possible only after an unclean
@@ -524,7 +572,9 @@ class Partition:
             self.log.truncate_fully_and_start_at(offset)
         else:
             self.log.truncate_to(offset)
-        self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
+        if self.log.log_end_offset < self.high_watermark:
+            self.high_watermark = self.log.log_end_offset
+            self._context.follower_moved(self.tp)
 
     def restart_at(self, offset: int) -> None:
         """Empties the log, which ends below the leader's log start, and continues at that offset."""
@@ -539,8 +589,11 @@ class Partition:
         )
         self.log.truncate_fully_and_start_at(offset)
         self.high_watermark = offset
+        self._context.follower_moved(self.tp)
 
     def _set_high_watermark(self, offset: int) -> None:
         """Sets the HW, never backward and never outside of [log start, LEO] (INV-11)."""
         assert self.log is not None
         self.high_watermark = max(self.high_watermark, self.log.log_start_offset, min(offset, self.log.log_end_offset))
+        if self.log.producers.state.unreplicated:
+            self.log.last_stable_offset(self.high_watermark)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
@@ -21,6 +21,8 @@ from broker.process.event_log import EventLog
 from broker.process.loop_budget import LoopBudget
 from broker.purgatory import Purgatory, Timers
 from broker.replication.appending.appends import Appends
+from broker.replication.appending.transaction_verification import TransactionVerification
+from broker.replication.fetching.closest_replica import ClosestReplica
 from broker.replication.fetching.fetch_reads import FetchReads
 from broker.replication.fetching.fetches import Fetches
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
@@ -44,7 +46,7 @@ from broker.replication.partition import Partition, PartitionContext, Role
 from broker.replication.record_deletions import RecordDeletions
 from broker.settings.config import BrokerConfig
 from broker.storage.log_manager import LogManager
-from protocol.errors import ErrorCode, KafkaError
+from protocol.errors import KafkaError
 from protocol.network_client import NetworkClient
 from protocol.rpc.messages import (
     ControlResponse,
@@ -59,6 +61,10 @@ log = logging.getLogger(__name__)
 
 LOOKS_IN_A_SLICE = 20
 """Partitions checked between two pauses. A partition with nothing to do takes a few microseconds."""
+COUNT_S = 1.0
+"""How old the numbers of appended records and bytes may be."""
+COUNTED_IN_A_SLICE = 100
+"""Partitions whose appended records are counted between two pauses. One takes less than a microsecond."""
 
 
 def _nothing(tp: TopicPartition) -> None:
@@ -106,6 +112,8 @@ class ReplicaManager:
         """For the requests of clients. Control requests and followers use `budget`, and so do not wait for clients."""
         self._produces: Purgatory[TopicPartition] = Purgatory(self._timers, clock.monotonic)
         self._moved: dict[TopicPartition, None] = {}
+        self._uncounted: dict[TopicPartition, None] = {}
+        """Partitions with appended records that the metrics do not have yet."""
         self._brokers_looked_at: tuple[BrokerInfo, ...] = ()
         self._leaders = LeaderAddresses(config)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -119,6 +127,7 @@ class ReplicaManager:
             is_suspect=lease.is_suspect,
             high_watermark_moved=self._high_watermark_moved,
             log_start_moved=lambda tp: self.record_deletions.check(tp),
+            follower_moved=lambda tp: self.fetches.follower_moved(tp),
         )
         self.topic_stats = self._partition_context.topic_stats
         self.isr_stats = self._partition_context.isr_stats
@@ -141,11 +150,13 @@ class ReplicaManager:
             sample_s=config.alter_log_dirs_replication_quota_window_size_seconds,
         )
         self.update_throttles(config)
+        names_closest = bool(config.replica_selector_class)
+        closest = ClosestReplica(metadata_cache, config.broker_id, clock.monotonic) if names_closest else None
         self.fetches = Fetches(
             FetchSessionCache(
                 CacheLimits.of(config), clock, self.partitions, metadata_cache, config.broker_id, random or Random()
             ),
-            FetchReads(self.partitions, lease.is_suspect, self._leader_throttle),
+            FetchReads(self.partitions, lease.is_suspect, self._leader_throttle, closest),
             self._leader_throttle,
             self._timers,
             clock.monotonic,
@@ -156,7 +167,8 @@ class ReplicaManager:
             self.client_budget,
             config.fetch_max_bytes,
             self.topic_stats,
-            self._count_appended,
+            self._uncounted.update,
+            tells_high_watermarks=names_closest,
         )
         self.appends = Appends(
             self.partitions,
@@ -166,6 +178,7 @@ class ReplicaManager:
             self._produces,
             self.fetches.appended_to,
             self.client_budget,
+            TransactionVerification(self.partitions, config.transaction_partition_verification_enable),
         )
         self.offsets = OffsetQueries(self.partitions)
         self.record_deletions = RecordDeletions(
@@ -220,13 +233,15 @@ class ReplicaManager:
         self, request: LeaderAndIsrRequest, lookup: Lookup, held: list[PartitionState] | None, pause: Pause
     ) -> ControlResponse:
         """LAI-1..5: see `LeadershipChanges.become_leader_or_follower`. If `step_down_all` is called in a pause, `pause` raises."""
+        refusal = self._changes.refuse_controller(request.controller_id, request.controller_epoch, "LeaderAndIsr")
+        if refusal is not None:
+            return refusal
         for broker in request.live_leaders:
             self._leaders.learn(broker)
-        self.partitions.learn_topics(request.topic_ids)
         response = await self._changes.become_leader_or_follower(request, lookup, held, pause)
         self._samples.something_happened()
         self.moves.wake()
-        if response.error is ErrorCode.NONE and not self._is_checkpointing:
+        if not self._is_checkpointing:
             self._is_checkpointing = True
             self._spawn(self._checkpoint_regularly())
         return response
@@ -284,8 +299,9 @@ class ReplicaManager:
     # -- lifecycle ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Starts `check_lag`, every half lag time, and the samples of high watermarks."""
+        """Starts `check_lag`, every half lag time, the samples of high watermarks, and `count_appended`."""
         self._spawn(self._shrink_regularly())
+        self._spawn(self._count_appended_regularly())
         self._spawn(self._samples.run())
 
     def begin_stop(self) -> None:
@@ -320,6 +336,17 @@ class ReplicaManager:
                     return
             if not partition.shrink_if_lagging():
                 partition.look_again()
+
+    async def count_appended(self) -> None:
+        """Brings the metrics of the topics up to date. Not at each append, and not in each turn of the loop: that would cost more."""
+        uncounted = list(self._uncounted)
+        self._uncounted.clear()
+        for at, tp in enumerate(uncounted, 1):
+            partition = self.partitions.get(tp)
+            if partition is not None:
+                partition.count_appended()
+            if at % COUNTED_IN_A_SLICE == 0:
+                await self.budget.pause()
 
     async def checkpoint_high_watermarks(self) -> None:
         """LAI-5, LOG-3. If the file of a directory cannot be written, the directory has failed."""
@@ -369,11 +396,10 @@ class ReplicaManager:
         self.fetches.touch(tp)
         self._on_leadership_change(tp)
 
-    def _count_appended(self, partitions: Iterable[TopicPartition]) -> None:
-        for tp in partitions:
-            partition = self.partitions.get(tp)
-            if partition is not None:
-                partition.count_appended()
+    async def _count_appended_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(COUNT_S)
+            await self.count_appended()
 
     def _high_watermark_moved(self, tp: TopicPartition) -> None:
         self._moved[tp] = None

@@ -95,10 +95,14 @@ class FollowerState:
         """When the follower last fetched from this leader."""
         return self.fetched_at if self.heartbeat is None else max(self.fetched_at, self.heartbeat.at)
 
+    @property
+    def had_all_at(self) -> float:
+        """When the follower last had everything that the leader had then."""
+        return self.caught_up_at if self.heartbeat is None else max(self.caught_up_at, self.heartbeat.at)
+
     def is_caught_up(self, leader_end_offset: int, now: float, lag_time_max_s: float) -> bool:
         """True while the follower has everything, or had everything at most `lag_time_max_s` ago."""
-        caught_up_at = self.caught_up_at if self.heartbeat is None else max(self.caught_up_at, self.heartbeat.at)
-        return self.log_end_offset == leader_end_offset or now - caught_up_at <= lag_time_max_s
+        return self.log_end_offset == leader_end_offset or now - self.had_all_at <= lag_time_max_s
 
 
 def high_watermark(

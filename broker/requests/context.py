@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from broker.admin.config_admin import ConfigAdmin
 from broker.admin.topic_admin import TopicAdmin
@@ -21,6 +21,7 @@ from broker.groups.group.messages import (
     LeavingMember,
     SyncAnswer,
     SyncRequest,
+    TransactionalProducer,
 )
 from broker.network.request_metrics import RequestMetrics
 from broker.process.clock import Clock
@@ -32,6 +33,7 @@ from broker.requests.metadata_topics import MetadataTopics
 from broker.settings.config import BrokerConfig
 from broker.settings.dynamic_configs import DynamicConfigs
 from broker.storage.log_manager import LogManager
+from broker.transactions.coordinator import TransactionCoordinator
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.produce_codec import NodeEndpoint
 from protocol.types import Assignment, TopicPartition
@@ -102,7 +104,22 @@ class GroupRequests(Protocol):
         generation: int,
         offsets: Mapping[TopicPartition, CommittedOffset],
         respond: Callable[[dict[TopicPartition, ErrorCode]], None],
-    ) -> None: ...
+        producer: TransactionalProducer | None = None,
+    ) -> None:
+        """With a `producer`: in its transaction, after `verification`."""
+        ...
+
+    def verification(self, group_id: str, producer: TransactionalProducer) -> Coroutine[Any, Any, ErrorCode] | None:
+        """To be awaited before a transactional commit, which is refused unless the result is NONE. None: nothing to await."""
+        ...
+
+    def marker_comes(self, producer_id: int, partitions: Iterable[int]) -> None:
+        """Called just before a transaction's marker is appended to these partitions of `__consumer_offsets`."""
+        ...
+
+    def transaction_completed(self, producer_id: int, markers: Mapping[int, int], is_commit: bool) -> None:
+        """Called when markers are replicated. `markers`: partition of `__consumer_offsets` -> log offset of the marker."""
+        ...
 
     def fetch_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition], *, require_stable: bool
@@ -150,6 +167,7 @@ class ApiContext:
     controller: ControllerRequests
     suspected_leaders: SuspectedLeaders
     groups: GroupRequests
+    transactions: TransactionCoordinator
     replica_listener: str | None
     """The only listener on which a replica id is allowed. None: all listeners, because clients and brokers share one."""
     long_answers: LongAnswers

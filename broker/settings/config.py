@@ -136,6 +136,15 @@ def no_remote_storage(text: str) -> None:
         raise ConfigError("true: tiered storage is not supported")
 
 
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+
+def replica_selector(text: str) -> None:
+    """Kafka loads any class of this name. ottla has Kafka's one, and runs no Java."""
+    if text not in ("", RACK_AWARE_SELECTOR):
+        raise ConfigError(f"{_shown(text)}: expected nothing, or {RACK_AWARE_SELECTOR}")
+
+
 def setting(
     default: Any,
     *,
@@ -259,6 +268,11 @@ class BrokerConfig:
     compression_zstd_level: int = setting(3, minimum=-131072, maximum=22)
 
     # replication
+    replica_selector_class: str = setting(
+        "",
+        check=replica_selector,
+        doc="Which replica the leader names to a consumer with a rack (KIP-392): none, or Kafka's RackAwareReplicaSelector.",
+    )
     replica_lag_time_max_ms: int = setting(30000, minimum=1)
     replica_fetch_max_bytes: int = setting(1024**2, minimum=0, maximum=INT_MAX)
     replica_fetch_response_max_bytes: int = setting(10 * 1024**2, minimum=0, maximum=INT_MAX)
@@ -328,7 +342,30 @@ class BrokerConfig:
         0, minimum=0, maximum=4, doc="0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd"
     )
 
-    # transactions: not served, but the topic is created as in Kafka
+    # transactions
+    transactional_id_expiration_ms: int = setting(
+        604_800_000, minimum=1, maximum=INT_MAX, doc="how long an unused transactional id is kept, in ms"
+    )
+    transaction_max_timeout_ms: int = setting(
+        900_000, minimum=1, maximum=INT_MAX, doc="the longest time-out of a transaction, in ms"
+    )
+    transaction_memory_max_bytes: int = setting(
+        256 * 1024**2,
+        minimum=0,
+        doc="ottla's own: memory limit in bytes for the transactional ids coordinated here; above it new ids and partitions are refused",
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
+        10_000, minimum=1, maximum=INT_MAX, doc="how often transactions that took too long are aborted, in ms"
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
+        3_600_000, minimum=1, maximum=INT_MAX, doc="how often expired transactional ids are removed, in ms"
+    )
+    transaction_state_log_load_buffer_size: int = setting(
+        5 * 1024**2, minimum=1, maximum=INT_MAX, doc="bytes to read at a time when transactional ids are loaded"
+    )
+    transaction_partition_verification_enable: bool = setting(
+        True, doc="whether the coordinator is asked before the first batch of a transaction is appended"
+    )
     transaction_state_log_num_partitions: int = setting(50, minimum=1, maximum=INT_MAX)
     transaction_state_log_replication_factor: int = setting(3, minimum=1, maximum=SHORT_MAX)
     transaction_state_log_min_isr: int = setting(2, minimum=1, maximum=INT_MAX)
@@ -388,7 +425,12 @@ class BrokerConfig:
     socket_frame_timeout_ms: int = setting(
         60000, minimum=1, doc="ottla's own: time limit for an incomplete frame, in ms (BAD-4)"
     )
-    request_timeout_ms: int = setting(30000, minimum=1, maximum=INT_MAX, doc="Without effect here.")
+    request_timeout_ms: int = setting(
+        30000,
+        minimum=1,
+        maximum=INT_MAX,
+        doc="how long other brokers may take to write or verify a transaction, and a marker to be replicated, in ms",
+    )
     max_incremental_fetch_session_cache_slots: int = setting(1000, minimum=0, maximum=INT_MAX)
     max_incremental_fetch_session_cache_partitions: int = setting(
         200_000,

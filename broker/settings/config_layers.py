@@ -59,6 +59,7 @@ DYNAMIC_BROKER_KEYS = (
         "recorder.max.bytes",
         "recorder.topics",
         "replica.alter.log.dirs.io.max.bytes.per.second",
+        "transaction.partition.verification.enable",
     }
 )
 """Settings that may change while the broker runs. `docs/CONFIGS.md` lists them beside Kafka's, and says which take effect."""

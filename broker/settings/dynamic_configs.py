@@ -69,14 +69,17 @@ class DynamicConfigs:
         self._seen: frozenset[str] = frozenset()
         self._unremovable: set[str] = set()
         self._is_behind = True
+        self._is_started = False
         self._wake = asyncio.Event()
         self._changed_during_load: list[set[str]] = []
 
     # -- life -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Reads all settings, and watches for changes. Raises ZkError."""
-        self._zk.add_listener(self._session_changed)
+        """Reads all settings, and watches for changes. Raises ZkError; may then be called again."""
+        if not self._is_started:
+            self._is_started = True
+            self._zk.add_listener(self._session_changed)
         await self._catch_up()
 
     async def run(self) -> None:

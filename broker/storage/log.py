@@ -12,19 +12,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 from broker.settings.config import TopicConfig
 from broker.storage import timestamps
+from broker.storage.aborted_transactions import AbortedIndex, AbortedTransaction
 from broker.storage.checkpoints import LEADER_EPOCHS, encode_epochs
 from broker.storage.compaction import segment_swap
 from broker.storage.disk.disk_threads import READS
 from broker.storage.disk.filesystem import Buffer, FileSystem
+from broker.storage.listeners import LogListener
 from broker.storage.log_types import (
     NOTHING,
     PARTITION_METADATA,
     AppendInfo,
+    AppendOrigin,
     LogDirFailed,
     LogParts,
     LogUnavailable,
@@ -39,7 +43,9 @@ from broker.storage.segment import NO_TIMESTAMP, Segment, WouldBlock
 from broker.storage.sparse_index import RELATIVE_OFFSET_MAX
 from broker.storage.unsynced import EpochsWrite, Unsynced, in_thread
 from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.control_records import Marker, marker_in, parse_marker
 from protocol.kafka.record_batch import (
+    CONTROL_BIT,
     BatchHeader,
     crc_is_valid,
     iter_batches,
@@ -54,6 +60,8 @@ log = logging.getLogger(__name__)
 WARM_TRIES = 6
 """Attempts of a cold read. After each, a thread reads the missing bytes (of an index or the log) into the page cache. If all
 fail, the loop waits for the disk."""
+LISTS_READ_AT_ONCE = 64
+"""Segments whose lists of aborted transactions a thread reads together: with one at a time, WARM_TRIES would not suffice."""
 BASE_OFFSET_MAX = 2**63 - 1 - 2**31
 """Largest base offset of a fetched batch. With any last offset delta, the offset after the batch fits in 64 bits."""
 ASSIGNED_BYTES = 16
@@ -69,42 +77,6 @@ __all__ = [
     "failure_of",
     "is_passing",
 ]
-
-
-class LogListener:
-    """Receives the events of logs. This base class only removes discarded files; it is for a log without a LogManager."""
-
-    def failed(self, log: Log, failure: LogDirFailed) -> None:
-        """A disk call of the log failed. The log raises `failure` next (Kafka: LogDirFailureChannel)."""
-
-    def rolled(self, log: Log) -> None:
-        """The log has started a new segment."""
-
-    def timed_flush(self) -> AbstractContextManager[object]:
-        """Times a flush, which happens in this context."""
-        return nullcontext()
-
-    def has_hole(self, log: Log) -> None:
-        """The log may end after a hole that compaction made."""
-
-    def was_cut(self, log: Log) -> None:
-        """The log end moved back."""
-
-    def point_lowered(self, log: Log) -> None:
-        """The recovery point, or the offset up to which the log is clean, moved back (`LoweredPoints`). Raises OSError."""
-
-    def before_write_after_cut(self, log: Log) -> None:
-        """The log is about to be written, but a checkpoint still has the recovery point from before a cut. Raises OSError."""
-
-    async def until_appendable(self, log: Log) -> None:
-        """Waits for the checkpoint that the log's next append needs after a cut."""
-
-    def epochs_changed(self, log: Log) -> None:
-        """The log's leader epochs differ from those in its file."""
-
-    def discard(self, log: Log, paths: Sequence[str]) -> None:
-        """The log no longer needs these files."""
-        log.unlink(paths)
 
 
 class Log:
@@ -140,6 +112,7 @@ class Log:
         self._segments = parts.segments
         self._bases = [segment.base_offset for segment in parts.segments]
         self._names_are_synced = parts.is_synced
+        self._has_aborted = any(segment.aborted is not None for segment in parts.segments)
         self._failure: OSError | None = None
         self._is_closed = False
         self._flush_lock = asyncio.Lock()
@@ -170,9 +143,15 @@ class Log:
 
     # -- appending ------------------------------------------------------------------------------------------------
 
-    def accepting(self, records: Buffer, allowance: Allowance) -> produced_batches.Steps:
+    def accepting(
+        self, records: Buffer, allowance: Allowance, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> produced_batches.Steps:
         """The checks and changes of `append_as_leader`, in steps. The result is valid only for the current `config`."""
-        header = validate_produced(records, max_message_bytes=self.config.max_message_bytes)[0][1]
+        header = validate_produced(
+            records,
+            max_message_bytes=self.config.max_message_bytes,
+            is_of_client=origin is AppendOrigin.CLIENT,
+        )[0][1]
         return produced_batches.accepting(records, header, self.config, self._wall_ms, allowance)
 
     def append_as_leader(
@@ -181,16 +160,20 @@ class Log:
         leader_epoch: int,
         allowance: Allowance | None = None,
         accepted: AcceptedBefore | None = None,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> AppendInfo:
-        """Validates a producer's batch, assigns its offsets and leader epoch, and appends it.
+        """Validates a batch of a client or a coordinator, assigns its offsets and leader epoch, and appends it.
 
         A duplicate returns the offsets of the batch in the log, and `size_bytes` 0. `accepted` is the result of `accepting`, if
         the caller ran it. Raises KafkaError for an invalid batch (nothing is written), LogDirFailed for the disk, and
         TakesLong when the caller must run `accepting` first, with the log's current config.
         """
         config = self.config
+        is_of_client = origin is AppendOrigin.CLIENT
         if accepted is None or accepted.config is not config:
-            header = validate_produced(records, max_message_bytes=config.max_message_bytes)[0][1]
+            header = validate_produced(records, max_message_bytes=config.max_message_bytes, is_of_client=is_of_client)[
+                0
+            ][1]
             records, header = produced_batches.accept(records, header, config, self._wall_ms, allowance)
         else:
             records, header = accepted.batch
@@ -200,9 +183,13 @@ class Log:
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"a batch of {size} bytes is larger than segment.bytes={config.segment_bytes}",
             )
-        if header.producer_id >= 0 and (known := self.producers.check(header)) is not None:
-            self._check_usable()
-            return AppendInfo(*known, self.log_start_offset, known.timestamp, 0)
+        markers: dict[int, Marker] | None = None
+        if header.producer_id >= 0:
+            if not is_of_client:
+                markers = self._check_coordinated(records, header)
+            elif (known := self.producers.check(header)) is not None:
+                self._check_usable()
+                return AppendInfo(*known, self.log_start_offset, known.timestamp, 0)
         first_offset = self.log_end_offset
         # `_replace` takes twice as long as `_make`.
         header = BatchHeader._make((first_offset, header.batch_length, leader_epoch, *header[3:]))
@@ -219,12 +206,23 @@ class Log:
             head = bytearray(records[:ASSIGNED_BYTES])
             patch(head, 0, first_offset, leader_epoch)
             parts = (head, memoryview(records)[ASSIGNED_BYTES:])
-        self._write(parts, (header,), size)
+        self._write(parts, (header,), size, markers)
         if leader_epoch > self.leader_epochs.latest_epoch():
             self.leader_epochs.assign(leader_epoch, first_offset)
         return AppendInfo(
             first_offset, header.last_offset, append_time, self.log_start_offset, header.max_timestamp, size
         )
+
+    def _check_coordinated(self, records: Buffer, header: BatchHeader) -> dict[int, Marker] | None:
+        """The checks of a coordinator's batch. Returns its marker as the argument of `_write`. Raises KafkaError."""
+        if not header.is_control:
+            self.producers.state.check_coordinated(header, None)
+            return None
+        marker = parse_marker(records)
+        if marker is None:
+            raise KafkaError(ErrorCode.INVALID_RECORD, "a control batch without the marker of a transaction")
+        self.producers.state.check_coordinated(header, marker)
+        return {0: marker}
 
     def append_as_follower(self, records: memoryview) -> AppendInfo:
         """Appends the leader's batches byte for byte, without a partial batch at the end.
@@ -236,7 +234,7 @@ class Log:
         expected = self.log_end_offset
         if expected == self.log_start_offset:
             expected = _start_inside(records, expected)
-        headers, end = _check_fetched(records, expected)
+        headers, end, markers = _check_fetched(records, expected)
         first_offset = headers[0].base_offset if headers else self.log_end_offset
         if headers:
             if first_offset < self.log_end_offset:
@@ -244,7 +242,7 @@ class Log:
                 self.truncate_fully_and_start_at(first_offset)
                 self.log_start_offset = start
             before = headers[-2].next_offset if len(headers) > 1 else self.log_end_offset
-            self._write((records[:end],), headers, end)
+            self._write((records[:end],), headers, end, markers)
             if headers[-1].base_offset > before:
                 self._listener.has_hole(self)
             for header in headers:
@@ -253,7 +251,14 @@ class Log:
         newest = max((header.max_timestamp for header in headers), default=NO_TIMESTAMP)
         return AppendInfo(first_offset, self.log_end_offset - 1, -1, self.log_start_offset, newest, end)
 
-    def _write(self, parts: Sequence[Buffer], headers: Sequence[BatchHeader], size: int) -> None:
+    def _write(
+        self,
+        parts: Sequence[Buffer],
+        headers: Sequence[BatchHeader],
+        size: int,
+        markers: Mapping[int, Marker] | None = None,
+    ) -> None:
+        """`markers`: those in the control batches, by the index of the header; None if there is no control batch."""
         self._check_usable()
         segment = self._segments[-1]
         try:
@@ -268,7 +273,10 @@ class Log:
             segment.append(parts, headers)
         except OSError as error:
             raise self.failed(error) from error
-        self.producers.note(headers)
+        for ended in self.producers.note(headers, markers):
+            if not ended.is_commit and segment.note_aborted(AbortedTransaction(*ended[:4])):
+                self._has_aborted = True
+                self._names_are_synced = False
         # Set last: a reader never sees an end that is not written (BUG-19).
         self.log_end_offset = segment.next_offset
 
@@ -337,31 +345,47 @@ class Log:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, max_offset: int, min_one_batch: bool) -> ReadResult:
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """The offset up to which all transactions have ended, with replicated markers; at most `high_watermark`, the log's own.
+
+        Kafka's UnifiedLog.fetchLastStableOffsetMetadata.
+        """
+        state = self.producers.state
+        if not (state.ongoing or state.unreplicated):
+            return high_watermark
+        first = state.first_unstable(high_watermark)
+        return high_watermark if first is None else min(high_watermark, max(first, self.log_start_offset))
+
+    def read(
+        self, offset: int, max_bytes: int, max_offset: int, min_one_batch: bool, with_aborted: bool = False
+    ) -> ReadResult:
         """Batches from the one that holds `offset`, all below `max_offset`, at most `max_bytes`.
 
-        With `min_one_batch` the first batch is returned whole even if it is larger. Raises KafkaError(OFFSET_OUT_OF_RANGE or
-        CORRUPT_MESSAGE), LogDirFailed, and WouldBlock when the data is not in the page cache (then call `read_cold`).
+        With `min_one_batch` the first batch is returned whole even if it is larger. `with_aborted`: also the aborted transactions that
+        have records in them. Raises KafkaError(OFFSET_OUT_OF_RANGE or CORRUPT_MESSAGE), LogDirFailed, and WouldBlock when the data is
+        not in the page cache (then call `read_cold`).
         """
-        return self._read(offset, max_bytes, max_offset, min_one_batch, may_block=False)
+        return self._read(offset, max_bytes, max_offset, min_one_batch, with_aborted, may_block=False)
 
-    async def read_cold(self, offset: int, max_bytes: int, max_offset: int, min_one_batch: bool) -> ReadResult:
+    async def read_cold(
+        self, offset: int, max_bytes: int, max_offset: int, min_one_batch: bool, with_aborted: bool = False
+    ) -> ReadResult:
         """`read` after a thread has brought the pages into the page cache, so that the loop does not wait for the disk.
 
         The thread reads no state of the log; each try afterwards checks everything again (BUG-12).
         """
         for _ in range(WARM_TRIES):
             try:
-                return self._read(offset, max_bytes, max_offset, min_one_batch, may_block=False)
+                return self._read(offset, max_bytes, max_offset, min_one_batch, with_aborted, may_block=False)
             except WouldBlock as cold:
                 try:
                     await in_thread((cold.segment,), cold.warm, READS)
                 except OSError as error:
                     raise self.failed(error) from error
-        return self._read(offset, max_bytes, max_offset, min_one_batch, may_block=True)
+        return self._read(offset, max_bytes, max_offset, min_one_batch, with_aborted, may_block=True)
 
     def _read(
-        self, offset: int, max_bytes: int, max_offset: int, min_one_batch: bool, *, may_block: bool
+        self, offset: int, max_bytes: int, max_offset: int, min_one_batch: bool, with_aborted: bool, *, may_block: bool
     ) -> ReadResult:
         self._check_usable()
         if not self.log_start_offset <= offset <= self.log_end_offset:
@@ -379,10 +403,31 @@ class Log:
                 end = segment.position_of(max_offset, may_block=may_block)
                 if start < end:
                     data = segment.read_batches(start, end, max_bytes, min_one_batch, may_block=may_block)
-                    return ReadResult((data,), len(data)) if data else NOTHING
+                    if not data:
+                        return NOTHING
+                    if with_aborted and self._has_aborted:
+                        upper = min(max_offset, segment.offset_bound(start + len(data)))
+                        return ReadResult((data,), len(data), self._aborted(segment, offset, upper, may_block))
+                    return ReadResult((data,), len(data))
         except OSError as error:
             raise self.failed(error) from error
         return NOTHING
+
+    def _aborted(self, first: Segment, offset: int, upper_offset: int, may_block: bool) -> Sequence[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions with records in [offset, upper_offset), which starts in `first`.
+
+        Their markers are in that segment or in later ones (Kafka's LocalLog.collectAbortedTransactions). Raises WouldBlock, OSError.
+        """
+        found: list[tuple[int, int]] = []
+        for number in range(bisect_right(self._bases, first.base_offset) - 1, len(self._segments)):
+            try:
+                if self._segments[number].collect_aborted(offset, upper_offset, found, may_block=may_block):
+                    break
+            except WouldBlock as cold:
+                following = self._segments[number : number + LISTS_READ_AT_ONCE]
+                lists = [one.aborted for one in following if one.aborted is not None and not one.aborted.is_prepared]
+                raise WouldBlock(cold.segment, partial(_prepare, lists)) from None
+        return found
 
     def offset_for_timestamp(self, timestamp_ms: int, max_offset: int) -> tuple[int, int, int] | None:
         """(timestamp, offset, leader epoch) of the first record with at least that timestamp; None if it is not below `max_offset`.
@@ -639,20 +684,12 @@ class Log:
         self.leader_epochs.is_changed = self._names_are_synced = False
         return EpochsWrite(self.directory, encode_epochs(self.leader_epochs.entries))
 
-    @asynccontextmanager
-    async def epochs_write(self) -> AsyncIterator[EpochsWrite | None]:
+    def epochs_write(self) -> EpochsWriting:
         """Gives the pending write of the leader epochs, or None. No flush runs until the caller leaves the context.
 
         After an exception in the context, the epochs count as unwritten again.
         """
-        async with self._flush_lock:
-            write = None if self._is_closed or self._failure is not None else self._take_epochs()
-            try:
-                yield write
-            except BaseException:
-                if write is not None:
-                    self.leader_epochs.changed()
-                raise
+        return EpochsWriting(self)
 
     def _epochs_changed(self) -> None:
         self._listener.epochs_changed(self)
@@ -665,7 +702,7 @@ class Log:
         segments, paths = set(unsynced.segments), set(unsynced.paths)
         for segment in self._segments:
             segment.is_unsynced |= segment in segments
-            for index in (segment.index, segment.time_index):
+            for index in segment.indexes:
                 index.is_unsynced |= index.path in paths
 
     def sync_to_close(self) -> None:
@@ -712,14 +749,21 @@ class Log:
         self.close()
 
 
-def _check_fetched(records: Buffer, expected: int) -> tuple[list[BatchHeader], int]:
+def _prepare(lists: Sequence[AbortedIndex]) -> None:
+    """Reads lists of aborted transactions. For a thread."""
+    for one in lists:
+        one.prepare()
+
+
+def _check_fetched(records: Buffer, expected: int) -> tuple[list[BatchHeader], int, dict[int, Marker] | None]:
     """The checks of a follower before it appends the leader's batches (REP-9).
 
-    Returns (headers, size in bytes) of the whole batches. None of them starts before the offset `expected`.
+    Returns (headers, size in bytes, markers as for `_write`) of the whole batches. None of them starts before the offset `expected`.
 
     Raises KafkaError(CORRUPT_MESSAGE) for broken bytes, KafkaError(OFFSET_OUT_OF_RANGE) for a batch before `expected`.
     """
     headers: list[BatchHeader] = []
+    markers: dict[int, Marker] | None = None
     end = 0
     for position, header in iter_batches(records):
         if header.base_offset < expected:
@@ -732,13 +776,37 @@ def _check_fetched(records: Buffer, expected: int) -> tuple[list[BatchHeader], i
             or not crc_is_valid(records, position, header)
         ):
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch at offset {header.base_offset} is broken")
+        if header.attributes & CONTROL_BIT:
+            markers = {} if markers is None else markers
+            if (marker := marker_in(records, position)) is not None:
+                markers[len(headers)] = marker
         headers.append(header)
         expected = header.next_offset
         end = position + header.size_in_bytes
-    return headers, end
+    return headers, end, markers
 
 
 def _start_inside(records: Buffer, start: int) -> int:
     """Where an empty log starts: at the first batch if it holds `start`, else at `start`."""
     first = next(iter_batches(records), None)
     return first[1].base_offset if first and first[1].base_offset < start <= first[1].last_offset else start
+
+
+class EpochsWriting:
+    """The context of `Log.epochs_write`. (A class, because mypyc compiles no asynchronous generator.)"""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._write: EpochsWrite | None = None
+
+    async def __aenter__(self) -> EpochsWrite | None:
+        log = self._log
+        await log._flush_lock.acquire()
+        if not log._is_closed and log._failure is None:
+            self._write = log._take_epochs()
+        return self._write
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and self._write is not None:
+            self._log.leader_epochs.changed()
+        self._log._flush_lock.release()

@@ -31,8 +31,9 @@ from broker.storage.directories.log_directory import (
 )
 from broker.storage.directories.offset_checkpoints import OffsetCheckpoints
 from broker.storage.disk.filesystem import FileSystem
+from broker.storage.listeners import DirectoryListener
 from broker.storage.log import Log, LogDirFailed, LogUnavailable, failure_of
-from broker.storage.log_types import DirectoryListener, LogParts, UnavailableLogs
+from broker.storage.log_types import LogParts, UnavailableLogs
 from broker.storage.producers.log_producers import DEFAULT_EXPIRATION, ProducerExpiration
 from broker.storage.upkeep import DEFAULT_SCHEDULE, LogSchedule, LogUpkeep
 from protocol.types import TopicPartition

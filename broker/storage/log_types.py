@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 from broker.storage.disk import disk_errors
@@ -13,7 +14,6 @@ from broker.storage.leader_epochs import LeaderEpochCache
 from broker.storage.producers.log_producers import LogProducers
 from broker.storage.segment import Segment
 from protocol.errors import ErrorCode, KafkaError
-from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -89,14 +89,12 @@ class UnavailableLogs:
         log.error("a log cannot be used now, %s: %s%s", remedy, error, others)
 
 
-class DirectoryListener:
-    """Is called when logs of a LogManager cannot be served any more. This base class does nothing."""
+class AppendOrigin(Enum):
+    """Who a batch comes from, which decides how its producer is checked (Kafka's AppendOrigin)."""
 
-    def directory_failed(self, directory: str, tp: TopicPartition | None = None) -> None:
-        """The log directory's disk failed. `tp`: the partition whose log was being opened, created, removed or replaced, if any."""
-
-    def replica_failed(self, tp: TopicPartition) -> None:
-        """The partition's log cannot be used, created or removed, although the disk works."""
+    CLIENT = "a producer: its epoch and sequence are checked, and that its transaction is ongoing"
+    COORDINATOR = "a coordinator of this broker or of another: markers, and offsets within a transaction; only its epoch is checked"
+    REPLICATION = "the leader, or this log itself when it is read again: nothing is checked"
 
 
 class AppendInfo(NamedTuple):
@@ -119,10 +117,14 @@ class AppendInfo(NamedTuple):
 
 
 class ReadResult(NamedTuple):
-    """Batches in order. The size limit may cut the last one."""
+    """Batches in order. The size limit may cut the last one.
+
+    `aborted`: (producer id, first offset) of aborted transactions that may have records in the batches, if they were asked for.
+    """
 
     records: Sequence[Buffer]
     size: int
+    aborted: Sequence[tuple[int, int]] = ()
 
 
 NOTHING = ReadResult((), 0)

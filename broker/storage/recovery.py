@@ -9,6 +9,11 @@
 4. In the verified part, the batches say which leader epochs there are; before it, the checkpoint does (INV-21). So no epoch of
    lost records stays, and no epoch of existing records is missing. Without a checkpoint, the headers of all batches are read.
 5. The producer state is read from the newest snapshot that can be trusted, and from the batches after it (`log_producers`).
+6. Lists of aborted transactions lose their entries from the recovery point on; step 5 adds those of the batches. A damaged list is made
+   again as a whole.
+
+Kafka's logs may have messages of format v0 or v1, from before 0.11. Such a log is refused: this broker cannot read them, and must not
+lose them. They are looked for where a segment starts that has no leader epoch in the checkpoint, and where step 3 would cut.
 """
 
 from __future__ import annotations
@@ -16,19 +21,21 @@ from __future__ import annotations
 import itertools
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from broker.settings.config import TopicConfig
-from broker.storage import checkpoints
+from broker.storage import aborted_transactions, checkpoints
+from broker.storage.aborted_transactions import AbortedIndexCorrupt
 from broker.storage.compaction.segment_swap import finish_swaps
 from broker.storage.directories import topic_ids
+from broker.storage.directories.log_directory import LogDirectoryError
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.leader_epochs import LeaderEpochCache
 from broker.storage.log_types import LogParts
 from broker.storage.producers import log_producers
 from broker.storage.producers.producer_state import ProducerState
 from broker.storage.recovery_rules import EpochEntry, Judge, rebuilt_epochs, rising
-from broker.storage.segment import Segment
+from broker.storage.segment import OldMessages, Segment, segment_name
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +54,13 @@ def open_log(
     wall_ms: Callable[[], int],
     cleaned_up_to: int = 0,
 ) -> LogParts:
-    """The parts of a log. An empty directory gets a first segment. Raises OSError; after any exception, no file stays open.
+    """The parts of a log. An empty directory gets a first segment. Raises OSError, and LogDirectoryError for a log with messages of
+    an older format; after any exception, no file stays open.
 
     Compaction made the holes below `cleaned_up_to`, even if the recovery point was lost (FLT-27).
     """
     opened: list[Segment] = []
+    names: Collection[str] = ()
 
     def segment_at(base: int, is_new: bool) -> Segment:
         opened.append(
@@ -62,18 +71,24 @@ def open_log(
                 index_interval_bytes=config.index_interval_bytes,
                 created_ms=wall_ms(),
                 is_new=is_new,
+                has_aborted=not is_new and segment_name(base) + aborted_transactions.SUFFIX in names,
             )
         )
         return opened[-1]
 
     try:
-        names = finish_swaps(filesystem, directory, config.index_interval_bytes)
+        names = frozenset(finish_swaps(filesystem, directory, config.index_interval_bytes))
         return _open_parts(
             filesystem, directory, names, segment_at, was_clean, recovery_point, log_start_offset, cleaned_up_to
         )
-    except BaseException:
+    except BaseException as error:
         for segment in opened:
             segment.close()
+        if isinstance(error, OldMessages):
+            raise LogDirectoryError(
+                f"{error}. ottla reads format v2 only, and has not changed the records: copy the topic to a new one with Kafka, "
+                "or move the directory away"
+            ) from None
         raise
 
 
@@ -98,7 +113,7 @@ def new_log(
 def _open_parts(
     filesystem: FileSystem,
     directory: str,
-    names: Sequence[str],
+    names: Collection[str],
     segment_at: Callable[[int, bool], Segment],
     was_clean: bool,
     recovery_point: int,
@@ -110,6 +125,11 @@ def _open_parts(
     for segment, following in itertools.pairwise(segments):
         segment.next_offset = following.base_offset
     stored = checkpoints.read_epochs(filesystem, f"{directory}/{checkpoints.LEADER_EPOCHS}")
+    for segment in segments:
+        # Kafka has leader epochs for messages of format v2 only. So usually nothing is read here.
+        if stored and segment.next_offset > stored[0][1] and max(segment.base_offset, log_start_offset) >= stored[0][1]:
+            break
+        segment.refuse_old_messages()
     is_clean = was_clean and stored is not None and segments[-1].load_end()
     if is_clean and stored is not None:
         epochs = [entry for entry in stored if entry[1] <= segments[-1].next_offset]
@@ -135,19 +155,21 @@ def _open_parts(
     leader_epochs = LeaderEpochCache(epochs)
     leader_epochs.is_changed = epochs != (stored or [])
     recovery_point = min(recovery_point, end)
+    aborted_from = _incomplete_aborted(segments, end if is_clean else recovery_point)
     producers = log_producers.load(
         filesystem,
         directory,
         segments,
         snapshots,
         end_offset=end,
-        believed_up_to=end if is_clean else recovery_point,
+        believed_up_to=min([end if is_clean else recovery_point, *aborted_from.values()]),
+        aborted_from=aborted_from,
     )
     topic_id = topic_ids.read(filesystem, directory)
     return LogParts(segments, start, recovery_point, leader_epochs, topic_id, is_synced=is_clean, producers=producers)
 
 
-def _tidy(filesystem: FileSystem, directory: str, names: Sequence[str]) -> tuple[list[int], list[int]]:
+def _tidy(filesystem: FileSystem, directory: str, names: Collection[str]) -> tuple[list[int], list[int]]:
     """Removes leftovers. Returns the base offsets of the segments, in order, and the offsets of producer snapshots."""
     segments, snapshots, others = [], [], []
     for name in names:
@@ -212,6 +234,30 @@ def _recover(
     return kept, rebuilt_epochs(
         epochs, judge.epochs, read_from=segments[first].base_offset, end_offset=kept[-1].next_offset
     )
+
+
+def _incomplete_aborted(segments: Sequence[Segment], synced_up_to: int) -> dict[int, int]:
+    """Cuts the segments' lists of aborted transactions to what is sure to be on the disk (step 6).
+
+    Returns base offset -> the first offset of the markers that the list may lack.
+    """
+    incomplete = {}
+    for segment in segments:
+        index = segment.aborted
+        since = max(min(synced_up_to, segment.next_offset), segment.base_offset)
+        if since < segment.next_offset:
+            incomplete[segment.base_offset] = since
+        if index is None:
+            continue
+        try:
+            index.load()
+            index.truncate_to(since)
+            index.unload()  # a torn entry that was cut may have changed what is in memory of the one before it
+        except AbortedIndexCorrupt as error:
+            log.warning("%s: the list of aborted transactions is made again", error)
+            index.reset()
+            incomplete[segment.base_offset] = segment.base_offset
+    return incomplete
 
 
 def _epochs_of(segments: Sequence[Segment]) -> list[EpochEntry]:

@@ -1,4 +1,4 @@
-"""One segment: `<base offset>.log` with its two indexes (LOG-1). A position is the byte in the log file where a batch starts.
+"""One segment: `<base offset>.log` with its indexes (LOG-1). A position is the byte in the log file where a batch starts.
 
 The positions of the newest batches are kept in memory, so that reads near the log end (followers, consumers that keep up, the
 high watermark) do not need the index.
@@ -15,21 +15,25 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import struct
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
+from broker.storage import aborted_transactions
+from broker.storage.aborted_transactions import AbortedIndex, AbortedIndexCorrupt, AbortedTransaction
 from broker.storage.disk.filesystem import Buffer, FileSystem
 from broker.storage.sparse_index import RELATIVE_OFFSET_MAX, IndexCorrupt, OffsetIndex, TimeIndex
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import (
     HEADER_SIZE,
+    LENGTH_MIN,
     LOG_OVERHEAD,
     MAGIC,
+    MAGIC_OFFSET,
     BatchHeader,
     crc_is_valid,
     iter_batches,
+    old_message_format,
     parse_header,
 )
 
@@ -40,14 +44,16 @@ SCAN_BYTES = 16 * 1024
 VERIFY_BYTES = 4 * 1024 * 1024
 NO_TIMESTAMP = -1
 REMOVED_SUFFIX = ".deleted"
-KINDS = (".log", ".index", ".timeindex", ".txnindex")
-"""Suffixes of a segment's files. `.txnindex` is Kafka's list of aborted transactions: cut and removed here, but never written."""
-_ABORTED = struct.Struct(">hqqqq")
-"""A `.txnindex` entry: version, producer id, first offset, last offset, last stable offset."""
+KINDS = (".log", ".index", ".timeindex", aborted_transactions.SUFFIX)
+"""Suffixes of a segment's files. Only a segment with abort markers has the last one."""
 
 IsBelieved = Callable[[BatchHeader, BatchHeader | None], bool]
 """(a batch with a valid CRC, the batch after it) -> whether the first one's offset and epoch, which the CRC does not cover, can
 be true."""
+
+
+class OldMessages(Exception):
+    """The segment has messages of format v0 or v1, which this broker cannot read. The text says where."""
 
 
 class WouldBlock(Exception):
@@ -77,6 +83,7 @@ class Segment:
         "_recent_ends",
         "_recent_positions",
         "_suffix",
+        "aborted",
         "base_offset",
         "bytes_since_index",
         "created_ms",
@@ -102,10 +109,12 @@ class Segment:
         created_ms: int,
         suffix: str = "",
         is_new: bool = False,
+        has_aborted: bool = False,
     ) -> None:
         """With `is_new` the log file is created, else it must exist. Existing indexes are not read yet. Raises OSError.
 
-        `suffix` ends the names of all files until `rename`. It marks a segment that is not part of its log yet.
+        `has_aborted`: there is a list of aborted transactions. `suffix` ends the names of all files until `rename`. It marks a segment
+        that is not part of its log yet.
         """
         self._directory = directory
         self._suffix = suffix
@@ -113,6 +122,10 @@ class Segment:
         stem = f"{directory}/{segment_name(base_offset)}"
         self.index = OffsetIndex(filesystem, f"{stem}.index{suffix}", base_offset)
         self.time_index = TimeIndex(filesystem, f"{stem}.timeindex{suffix}", base_offset)
+        self.aborted: AbortedIndex | None = None
+        if has_aborted:
+            path = f"{stem}{aborted_transactions.SUFFIX}{suffix}"
+            self.aborted = AbortedIndex(filesystem, path, base_offset, is_new=False)
         self.index_interval_bytes = index_interval_bytes
         self.created_ms = created_ms
         self.first_timestamp = NO_TIMESTAMP
@@ -152,6 +165,12 @@ class Segment:
         """The paths of all files that the segment may have."""
         return [self._path_of(kind) for kind in KINDS]
 
+    @property
+    def indexes(self) -> tuple[OffsetIndex | TimeIndex | AbortedIndex, ...]:
+        """The indexes that the segment has."""
+        both = (self.index, self.time_index)
+        return both if self.aborted is None else (*both, self.aborted)
+
     def _path_of(self, kind: str) -> str:
         return f"{self._directory}/{segment_name(self.base_offset)}{kind}{self._suffix}"
 
@@ -163,6 +182,8 @@ class Segment:
     def _name_indexes(self) -> None:
         self.index.path = self._path_of(".index")
         self.time_index.path = self._path_of(".timeindex")
+        if self.aborted is not None:
+            self.aborted.path = self._path_of(aborted_transactions.SUFFIX)
 
     # -- the open file --------------------------------------------------------------------------------------------
 
@@ -286,7 +307,8 @@ class Segment:
     def verify(self, is_believed: IsBelieved) -> None:
         """Reads the whole segment (LOG-2), cuts the file before the first invalid batch, and rebuilds the indexes.
 
-        A valid batch is whole, in format v2, has a right CRC, and is believed.
+        A valid batch is whole, in format v2, has a right CRC, and is believed. Raises OldMessages instead of cutting off messages of
+        an older format.
         """
         self._start_indexes()
         self._forget_recent()
@@ -308,9 +330,21 @@ class Segment:
             end = at + header.size_in_bytes
             current = following
         if end < self.size:
+            self.refuse_old_messages(end)
             self._truncate_file(end)
-            self._forget_transactions_from(self.next_offset)
         self.close_time_index()
+
+    def refuse_old_messages(self, position: int = 0) -> None:
+        """Raises OldMessages if a message of format v0 or v1 starts at that position of the file."""
+        head = self._filesystem.read(self._file(), MAGIC_OFFSET + 1, position)
+        if len(head) <= MAGIC_OFFSET or head[MAGIC_OFFSET] >= MAGIC:
+            return
+        size = int.from_bytes(head[8:12], "big", signed=True) + LOG_OVERHEAD
+        if not LENGTH_MIN + LOG_OVERHEAD <= size <= self.size - position:
+            return
+        found = old_message_format(self._filesystem.read(self._file(), size, position))
+        if found is not None:
+            raise OldMessages(f"{self.path} has a message of format v{found} at byte {position}")
 
     def _whole_batches(self) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of the batches up to the first that is broken."""
@@ -393,6 +427,8 @@ class Segment:
         self.close_time_index()
         for index in (self.index, self.time_index):
             index.write_out()
+        if self.aborted is not None:
+            self.aborted.write_out()
 
     def newest_timestamp(self) -> int:
         """The largest timestamp in the segment, or NO_TIMESTAMP. Reads the end of the time index at most once."""
@@ -423,6 +459,8 @@ class Segment:
         """Frees the indexes' memory (20 bytes for every 4 KiB of log). Not for the active segment. Raises OSError."""
         self.index.unload()
         self.time_index.unload()
+        if self.aborted is not None:
+            self.aborted.unload()
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -491,6 +529,53 @@ class Segment:
             size = min(size, max(first, max_bytes))
         return self.read(start, size, may_block=may_block)
 
+    def offset_bound(self, position: int) -> int:
+        """An offset above those of all batches that end at or before `position`, and not far above them.
+
+        To be called after `position_of`, which has loaded the index if it is needed.
+        """
+        positions, ends = self._recent_positions, self._recent_ends
+        if position >= self.size:
+            return self.next_offset
+        if positions is not None and ends is not None and position >= positions[0]:
+            at = bisect_left(positions, position)
+            return ends[at] if at < len(ends) else self.next_offset
+        found = self.index.offset_from(position) if self.index.is_loaded else None
+        return self.next_offset if found is None else found
+
+    # -- aborted transactions -------------------------------------------------------------------------------------
+
+    def note_aborted(self, transaction: AbortedTransaction) -> bool:
+        """The abort marker of the transaction was appended. True: it is the segment's first, which will have a file. Raises OSError."""
+        is_first = self.aborted is None
+        if self.aborted is None:
+            path = self._path_of(aborted_transactions.SUFFIX)
+            self.aborted = AbortedIndex(self._filesystem, path, self.base_offset, is_new=True)
+        self._load_aborted(self.aborted)
+        self.aborted.append(transaction)
+        return is_first
+
+    def collect_aborted(self, offset: int, upper_offset: int, found: list[tuple[int, int]], *, may_block: bool) -> bool:
+        """`AbortedIndex.collect` of this segment. Raises WouldBlock when `may_block` is False and the file must be read, OSError."""
+        index = self.aborted
+        if index is None:
+            return False
+        if not (may_block or index.is_prepared):
+            raise WouldBlock(self, index.prepare)
+        self._load_aborted(index)
+        return index.collect(offset, upper_offset, found)
+
+    def stored_aborted(self) -> list[AbortedTransaction]:
+        """The entries in the file of an inactive segment, which has them all. For a thread. Raises OSError."""
+        return [] if self.aborted is None else self.aborted.stored()
+
+    def _load_aborted(self, index: AbortedIndex) -> None:
+        """A file that was right when the log was opened, and is damaged when it is read again, is a failure of the disk."""
+        try:
+            index.load()
+        except AbortedIndexCorrupt as error:
+            raise OSError(errno.EIO, str(error), index.path) from error
+
     def headers(self, position: int = 0, *, may_block: bool = True) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of the batches from `position` on. Reads in chunks, and skips the records.
 
@@ -531,7 +616,9 @@ class Segment:
             self._truncate_file(position)
             self.index.truncate_to(offset, position)
             self.time_index.truncate_to(offset)
-        self._forget_transactions_from(offset)
+        if self.aborted is not None:
+            self._load_aborted(self.aborted)
+            self.aborted.truncate_to(offset)
         self._forget_recent()
         self._newest_is_known = False
         self.next_offset = self.base_offset
@@ -545,24 +632,13 @@ class Segment:
         self.size = size
         self.is_unsynced = True
 
-    def _forget_transactions_from(self, offset: int) -> None:
-        """Cuts Kafka's list of aborted transactions at `offset`, as a Kafka that opens the log later uses the list."""
-        path = self._path_of(".txnindex")
-        data = self._filesystem.read_file(path)
-        if data:
-            kept = 0
-            while kept + _ABORTED.size <= len(data) and _ABORTED.unpack_from(data, kept)[3] < offset:
-                kept += _ABORTED.size
-            if kept < len(data):
-                self._filesystem.truncate_path(path, kept)
-
     def sync(self) -> None:
         """Waits until the log file is on the disk. For a thread; the segment must be pinned."""
         self._filesystem.sync(self._file())
 
     def write_out_unsynced(self) -> None:
         """Writes the index entries that the files do not have yet. Call before `take_unsynced`. Raises OSError."""
-        for index in (self.index, self.time_index):
+        for index in self.indexes:
             if index.is_unsynced:
                 index.write_out()
 
@@ -575,7 +651,7 @@ class Segment:
     def take_unsynced(self) -> tuple[bool, list[str]]:
         """(whether the log file must be synced, paths of the indexes to sync). All count as synced from now on."""
         paths = []
-        for index in (self.index, self.time_index):
+        for index in self.indexes:
             if index.is_unsynced:
                 index.is_unsynced = False
                 paths.append(index.path)
@@ -602,7 +678,10 @@ class Segment:
     def rename(self, suffix: str) -> None:
         """Renames the files, all of which must exist, to end with `suffix`. The log file is renamed last."""
         before = self._suffix
-        for kind in (".index", ".timeindex", ".log"):
+        kinds = [".index", ".timeindex", ".log"]
+        if self.aborted is not None:
+            kinds.insert(0, aborted_transactions.SUFFIX)
+        for kind in kinds:
             old = self._path_of(kind)
             self._suffix = suffix
             self._filesystem.rename(old, self._path_of(kind))

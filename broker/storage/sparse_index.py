@@ -17,7 +17,7 @@ An offset too far from the base offset gets no entry. No leader writes such an o
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 
 from broker.storage.disk.disk_errors import is_passing
 from broker.storage.disk.filesystem import FileSystem
@@ -227,6 +227,11 @@ class OffsetIndex(SparseIndex):
         """(offset, position) of the last entry not above `offset`; None when there is none."""
         at = self._count_up_to(offset - self._base)
         return self._at(at - 1) if at else None
+
+    def offset_from(self, position: int) -> int | None:
+        """The offset of the first entry at `position` or behind it; None when there is none."""
+        at = bisect_left(range(self.count), position, key=self._value)
+        return self._at(at)[0] if at < self.count else None
 
     def truncate_to(self, offset: int, position: int) -> None:
         """Drops entries for `offset` and beyond, and those that point to `position` and beyond."""

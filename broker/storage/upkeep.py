@@ -14,7 +14,8 @@ from broker.storage.directories.offset_checkpoints import OffsetCheckpoints
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.disk.removals import Removals
 from broker.storage.flushing import DueFlushes, EpochFiles
-from broker.storage.log import Log, LogDirFailed, LogListener
+from broker.storage.listeners import LogListener
+from broker.storage.log import Log, LogDirFailed
 from broker.storage.producers.log_producers import ProducerExpiration, to_shrink
 from protocol.time_histogram import TimeHistogram
 from protocol.types import TopicPartition

@@ -48,14 +48,27 @@ class ApiKey(IntEnum):
     DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
+    CREATE_DELEGATION_TOKEN = 38
+    RENEW_DELEGATION_TOKEN = 39
+    EXPIRE_DELEGATION_TOKEN = 40
+    DESCRIBE_DELEGATION_TOKEN = 41
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
 
 
 class VersionRange(NamedTuple):
@@ -80,28 +93,54 @@ SUPPORTED: Mapping[ApiKey, VersionRange] = MappingProxyType(
         ApiKey.SYNC_GROUP: VersionRange(0, 5),
         ApiKey.DESCRIBE_GROUPS: VersionRange(0, 5),
         ApiKey.LIST_GROUPS: VersionRange(0, 5),
+        ApiKey.SASL_HANDSHAKE: VersionRange(0, 1),
         ApiKey.API_VERSIONS: VersionRange(0, 4),
         ApiKey.CREATE_TOPICS: VersionRange(2, 7),
         ApiKey.DELETE_TOPICS: VersionRange(1, 6),
         ApiKey.DELETE_RECORDS: VersionRange(0, 2),
         ApiKey.INIT_PRODUCER_ID: VersionRange(0, 5),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: VersionRange(2, 4),
+        ApiKey.ADD_PARTITIONS_TO_TXN: VersionRange(0, 5),
+        ApiKey.ADD_OFFSETS_TO_TXN: VersionRange(0, 4),
+        ApiKey.END_TXN: VersionRange(0, 4),
+        ApiKey.DESCRIBE_ACLS: VersionRange(1, 3),
+        ApiKey.CREATE_ACLS: VersionRange(1, 3),
+        ApiKey.DELETE_ACLS: VersionRange(1, 3),
+        ApiKey.WRITE_TXN_MARKERS: VersionRange(1, 1),
+        ApiKey.TXN_OFFSET_COMMIT: VersionRange(0, 4),
         ApiKey.DESCRIBE_CONFIGS: VersionRange(1, 4),
         ApiKey.ALTER_CONFIGS: VersionRange(0, 2),
         ApiKey.ALTER_REPLICA_LOG_DIRS: VersionRange(1, 2),
         ApiKey.DESCRIBE_LOG_DIRS: VersionRange(1, 4),
+        ApiKey.SASL_AUTHENTICATE: VersionRange(0, 2),
         ApiKey.CREATE_PARTITIONS: VersionRange(0, 3),
+        ApiKey.CREATE_DELEGATION_TOKEN: VersionRange(1, 3),
+        ApiKey.RENEW_DELEGATION_TOKEN: VersionRange(1, 2),
+        ApiKey.EXPIRE_DELEGATION_TOKEN: VersionRange(1, 2),
+        ApiKey.DESCRIBE_DELEGATION_TOKEN: VersionRange(1, 3),
         ApiKey.DELETE_GROUPS: VersionRange(0, 2),
         ApiKey.ELECT_LEADERS: VersionRange(0, 2),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: VersionRange(0, 1),
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: VersionRange(0, 0),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: VersionRange(0, 0),
         ApiKey.OFFSET_DELETE: VersionRange(0, 0),
+        ApiKey.UPDATE_FEATURES: VersionRange(0, 1),
         ApiKey.DESCRIBE_CLUSTER: VersionRange(0, 1),
         ApiKey.DESCRIBE_PRODUCERS: VersionRange(0, 0),
+        ApiKey.DESCRIBE_TRANSACTIONS: VersionRange(0, 0),
+        ApiKey.LIST_TRANSACTIONS: VersionRange(0, 1),
+        ApiKey.CONSUMER_GROUP_HEARTBEAT: VersionRange(0, 0),
+        ApiKey.CONSUMER_GROUP_DESCRIBE: VersionRange(0, 0),
     }
 )
-"""The versions in the ApiVersions response: exactly those that ottla serves."""
+"""The versions that ottla serves."""
+
+ADVERTISED: Mapping[ApiKey, VersionRange] = MappingProxyType(
+    {**SUPPORTED, ApiKey.PRODUCE: VersionRange(0, SUPPORTED[ApiKey.PRODUCE].max)}
+)
+"""The versions in the ApiVersions response: those that are served, and Produce v0 to v2, which are answered with
+UNSUPPORTED_FOR_MESSAGE_FORMAT. librdkafka 2.6 compresses with gzip, snappy or lz4 only if Produce v0 is advertised, and Kafka 4
+advertises it for the same reason (KAFKA-18659)."""
 
 FIRST_FLEXIBLE: Mapping[int, int] = MappingProxyType(
     {
@@ -118,25 +157,44 @@ FIRST_FLEXIBLE: Mapping[int, int] = MappingProxyType(
         ApiKey.SYNC_GROUP: 4,
         ApiKey.DESCRIBE_GROUPS: 5,
         ApiKey.LIST_GROUPS: 3,
+        ApiKey.SASL_HANDSHAKE: 2,  # no flexible version yet
         ApiKey.API_VERSIONS: 3,
         ApiKey.CREATE_TOPICS: 5,
         ApiKey.DELETE_TOPICS: 4,
         ApiKey.DELETE_RECORDS: 2,
         ApiKey.INIT_PRODUCER_ID: 2,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
+        ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+        ApiKey.ADD_OFFSETS_TO_TXN: 3,
+        ApiKey.END_TXN: 3,
+        ApiKey.DESCRIBE_ACLS: 2,
+        ApiKey.CREATE_ACLS: 2,
+        ApiKey.DELETE_ACLS: 2,
+        ApiKey.WRITE_TXN_MARKERS: 1,
+        ApiKey.TXN_OFFSET_COMMIT: 3,
         ApiKey.DESCRIBE_CONFIGS: 4,
         ApiKey.ALTER_CONFIGS: 2,
         ApiKey.ALTER_REPLICA_LOG_DIRS: 2,
         ApiKey.DESCRIBE_LOG_DIRS: 2,
+        ApiKey.SASL_AUTHENTICATE: 2,
         ApiKey.CREATE_PARTITIONS: 2,
+        ApiKey.CREATE_DELEGATION_TOKEN: 2,
+        ApiKey.RENEW_DELEGATION_TOKEN: 2,
+        ApiKey.EXPIRE_DELEGATION_TOKEN: 2,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN: 2,
         ApiKey.DELETE_GROUPS: 2,
         ApiKey.ELECT_LEADERS: 2,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: 0,
         ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
         ApiKey.OFFSET_DELETE: 1,  # no flexible version yet
+        ApiKey.UPDATE_FEATURES: 0,
         ApiKey.DESCRIBE_CLUSTER: 0,
         ApiKey.DESCRIBE_PRODUCERS: 0,
+        ApiKey.DESCRIBE_TRANSACTIONS: 0,
+        ApiKey.LIST_TRANSACTIONS: 0,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT: 0,
+        ApiKey.CONSUMER_GROUP_DESCRIBE: 0,
     }
 )
 """The first version with tagged fields and compact lengths (KIP-482), which also decides the header's version."""

@@ -52,7 +52,7 @@ _PARTITION_V9 = struct.Struct(">iiqqi")
 _PARTITION_V12 = struct.Struct(">iiqiqi")
 _DATA_V4 = struct.Struct(">ihqq")
 _DATA_V5 = struct.Struct(">ihqqq")
-_DATA_V12 = struct.Struct(">ihqqqBi")  # without aborted transactions
+_DATA_V12 = struct.Struct(">ihqqqBi")  # no list of aborted transactions, or an empty one
 _ABORTED = struct.Struct(">qq")
 _TOP_V7 = struct.Struct(">ihi")
 _EPOCH_END = struct.Struct(">iq")
@@ -405,8 +405,9 @@ def encode_response(
 def _partition_head(version: int, data: FetchPartitionData) -> bytes:
     """A partition's bytes up to the length of its records."""
     aborted = data.aborted_transactions
-    if aborted is None and version >= 12:
-        return _DATA_V12.pack(data[0], data[1], data[2], data[3], data[4], 0, data.preferred_read_replica)
+    if not aborted and version >= 12:
+        count = 0 if aborted is None else 1  # a compact array's length, plus one
+        return _DATA_V12.pack(data[0], data[1], data[2], data[3], data[4], count, data.preferred_read_replica)
     flexible = version >= 12
     if version >= 5:
         head = _DATA_V5.pack(data[0], data[1], data[2], data[3], data[4])

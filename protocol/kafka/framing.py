@@ -48,7 +48,8 @@ def is_flexible(api_key: int, api_version: int) -> bool:
 def parse_request_header(frame: Buffer) -> RequestHeader:
     """The header of a request frame. Raises MalformedRequest if it is cut off or contains an impossible length.
 
-    The header of an unknown key is read up to the client id; the caller decides what to answer (BAD-6..8).
+    The header of an unknown key is read up to the client id; the caller decides what to answer (BAD-6..8). Bytes of the client id that
+    are not UTF-8 are replaced, as in Kafka.
     """
     try:
         api_key, api_version, correlation_id, size = _HEADER.unpack_from(frame)
@@ -60,10 +61,7 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
         end += size
         if end > len(frame):
             raise MalformedRequest(f"a client id of {size} bytes in a frame of {len(frame)}")
-        try:
-            client_id = str(frame[_HEADER.size : end], "utf-8")
-        except UnicodeDecodeError:
-            raise MalformedRequest("the client id is not UTF-8") from None
+        client_id = str(frame[_HEADER.size : end], "utf-8", "replace")
     elif size != -1:
         raise MalformedRequest(f"a client id of {size} bytes")
     if is_flexible(api_key, api_version):

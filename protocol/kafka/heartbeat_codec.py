@@ -25,7 +25,7 @@ class HeartbeatRequest(NamedTuple):
 
 
 def decode_request(version: int, frame: Buffer, at: int) -> HeartbeatRequest:
-    """Raises MalformedRequest if the bytes from `at` are not a valid body, or if more bytes follow."""
+    """Raises MalformedRequest if the bytes from `at` are not a valid body. Bytes after it are ignored, as in Kafka."""
     flexible = version >= FLEXIBLE_SINCE
     group_id, at = read_string(frame, at, flexible)
     try:
@@ -38,8 +38,8 @@ def decode_request(version: int, frame: Buffer, at: int) -> HeartbeatRequest:
         instance_id, at = read_nullable_string(frame, at, flexible)
     if flexible:
         at = skip_tagged_fields(frame, at)
-    if at != len(frame):
-        raise MalformedRequest(f"{len(frame) - at} bytes after a heartbeat")
+    if at > len(frame):
+        raise MalformedRequest("the frame ends inside a field")
     return HeartbeatRequest(group_id, generation, member_id, instance_id)
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import protocol.kafka.kio_without_hypothesis  # isort: skip  # noqa: F401
 import kio.index
+import kio.schema.index
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
@@ -38,7 +39,19 @@ ANSWER_BYTES_MAX = 100 * 1024 * 1024
 """Limit of a response. It equals the default limit of a request (`socket.request.max.bytes`). A Fetch response is limited by the
 client and `fetch.max.bytes` instead."""
 
+_WITHOUT_SCHEMA = {
+    4: "leader_and_isr",
+    5: "stop_replica",
+    6: "update_metadata",
+    7: "controlled_shutdown",
+    74: "list_client_metrics_resources",  # Kafka 4.1 renamed it.
+}
+"""Names of APIs that kio does not have, or has under a later name."""
+
 Convert = Callable[[Any], Any]
+
+_schema_of_request, _schema_of_response = cache(kio.index.load_request_schema), cache(kio.index.load_response_schema)
+"""kio resolves the name of the module anew in each call, which takes longer than reading a small message."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -48,7 +61,7 @@ def decoding(api_key: int, version: int, frame: Buffer, offset: int) -> Generato
 
     Raises MalformedRequest if the body is broken (BAD-10, 11).
     """
-    return by_schema.reading(kio.index.load_request_schema(api_key, version), bytes(frame), offset)
+    return by_schema.reading(_schema_of_request(api_key, version), bytes(frame), offset)
 
 
 def decode_request(api_key: int, version: int, frame: Buffer, offset: int) -> Any:
@@ -61,7 +74,7 @@ def encoding(api_key: int, version: int, body: Mapping[str, Any]) -> Generator[N
 
     Raises AnswerTooLarge above ANSWER_BYTES_MAX. Raises KeyError if `body` lacks a field of the schema, which is our bug.
     """
-    return by_schema.writing(kio.index.load_response_schema(api_key, version), body, ANSWER_BYTES_MAX)
+    return by_schema.writing(_schema_of_response(api_key, version), body, ANSWER_BYTES_MAX)
 
 
 def encode_response(api_key: int, version: int, body: Mapping[str, Any]) -> bytes:
@@ -73,14 +86,40 @@ def encode_request(
     api_key: int, version: int, correlation_id: int, client_id: str | None, body: Mapping[str, Any]
 ) -> bytes:
     """Header and body of a request, without the length before them."""
-    schema = kio.index.load_request_schema(api_key, version)
+    schema = _schema_of_request(api_key, version)
     header = request_header(api_key, version, correlation_id, client_id, flexible=schema.__flexible__)
     return header + _encode(schema, body)
 
 
+def api_name(api_key: int) -> str:
+    """Kafka's name of the API, such as `ListOffsets`; "API 999" for a key that Kafka does not have."""
+    old = _WITHOUT_SCHEMA.get(api_key) or kio.schema.index.api_key_map.get(api_key)
+    return "".join(word.capitalize() for word in old.split("_")) if old else f"API {api_key}"
+
+
+def versions_with_schemas(api_key: int) -> range:
+    """The versions of the API whose messages can be written and read here; empty for an API without schemas."""
+    versions = kio.schema.index.schema_name_map.get(kio.schema.index.api_key_map.get(api_key, ""), {})
+    return range(min(versions), max(versions) + 1) if versions else range(0)
+
+
+def request_schema(api_key: int, version: int) -> Any:
+    """The schema of a request, for `by_schema.fields_of`. Its version is one of `versions_with_schemas`."""
+    return _schema_of_request(api_key, version)
+
+
+def encode_any_request(
+    api_key: int, version: int, correlation_id: int, client_id: str | None, body: Mapping[str, Any]
+) -> bytes:
+    """Like `encode_request`, but checks no value, and `body` has every field without a default: for requests that a broker refuses."""
+    schema = _schema_of_request(api_key, version)
+    header = request_header(api_key, version, correlation_id, client_id, flexible=schema.__flexible__)
+    return header + b"".join(_all_at_once(by_schema.writing(schema, body, ANSWER_BYTES_MAX)))
+
+
 def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Any]:
     """(correlation id, kio's entity) of a response frame (without its length). Raises MalformedRequest on broken bytes."""
-    schema = kio.index.load_response_schema(api_key, version)
+    schema = _schema_of_response(api_key, version)
     data = bytes(frame)
     if len(data) < CORRELATION_ID_SIZE:
         raise MalformedRequest(f"a response of {len(data)} bytes")
@@ -91,11 +130,24 @@ def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Any
     return correlation_id, _decode(schema, data, offset)
 
 
+def decode_any_response(api_key: int, version: int, frame: Buffer) -> Any:
+    """The response as `by_schema` reads it, for answers with values that kio refuses, such as the time -1. Raises MalformedRequest.
+
+    Tagged arrays, and arrays in entities that may be null, are not read.
+    """
+    schema = _schema_of_response(api_key, version)
+    data = bytes(frame)
+    offset = CORRELATION_ID_SIZE
+    if schema.__header_schema__.__version__ >= 1:
+        offset = skip_tagged_fields(data, offset)
+    return _all_at_once(by_schema.reading(schema, data, offset))
+
+
 def preload(api_keys: Iterable[int]) -> None:
     """Imports and compiles the schemas of the newest version of these APIs. Run it in a thread: it can take a quarter of a second."""
     for key in api_keys:
         version = SUPPORTED[ApiKey(key)].max
-        by_schema.prepare(kio.index.load_request_schema(key, version), kio.index.load_response_schema(key, version))
+        by_schema.prepare(_schema_of_request(key, version), _schema_of_response(key, version))
 
 
 def milliseconds(value: datetime.timedelta | datetime.datetime | None) -> int:

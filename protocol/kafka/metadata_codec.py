@@ -18,6 +18,12 @@ from protocol.kafka.wire import INT, NO_UUID, SHORT, array_length, nullable_stri
 OPERATIONS_NOT_ASKED = -0x8000_0000
 """`authorized_operations` if the request does not ask for them."""
 
+TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+"""All operations of a topic as Kafka's bit field (KIP-430), because there is no authorization: Read, Write, Create, Delete, Alter,
+Describe, DescribeConfigs, AlterConfigs."""
+CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+"""All operations of the cluster: Create, Alter, Describe, ClusterAction, DescribeConfigs, AlterConfigs, IdempotentWrite."""
+
 _COUNT_BYTE_MAX = 126
 """The largest count with a compact length of one byte."""
 
@@ -93,6 +99,12 @@ def encode_topic(version: int, topic: MetadataTopic, partitions: Sequence[bytes]
     if version >= 8:
         tail = INT.pack(topic.authorized_operations) + (b"\x00" if version >= 9 else b"")
     return b"".join((head, *partitions, tail))
+
+
+def with_operations(version: int, topic: bytes, operations: int) -> bytes:
+    """An encoded topic (v8+) with these authorized operations."""
+    end = len(topic) - (1 if version >= 9 else 0)
+    return b"".join((topic[: end - INT.size], INT.pack(operations), topic[end:]))
 
 
 def _encode_broker(version: int, broker: MetadataBroker) -> bytes:

@@ -73,7 +73,7 @@ def decode_request(version: int, frame: Buffer, at: int) -> OffsetCommitRequest:
 
 
 def decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, OffsetCommitRequest]:
-    """The body from `at` to the frame's end, with occasional pauses. Raises MalformedRequest (BAD-10, 11)."""
+    """The body that starts at `at`, with occasional pauses. Ignores bytes after it, as Kafka does. Raises MalformedRequest."""
     try:
         return (yield from _decoding(version, frame, at))
     except struct.error:
@@ -106,8 +106,8 @@ def _decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, Off
             yield
     if flexible:
         at = skip_tagged_fields(frame, at)
-    if at != len(frame):
-        raise MalformedRequest(f"{len(frame) - at} bytes after an OffsetCommit")
+    if at > len(frame):
+        raise MalformedRequest("the frame ends inside a field")
     return OffsetCommitRequest(group_id, generation, member_id, instance_id, retention_ms, topics)
 
 

@@ -69,7 +69,7 @@ class Position(NamedTuple):
 
 
 def decode_request(version: int, frame: Buffer, at: int) -> OffsetFetchRequest:
-    """Raises MalformedRequest if the bytes from `at` are not a valid body, or if more bytes follow (BAD-10, 11)."""
+    """Raises MalformedRequest if the bytes from `at` are not a valid body (BAD-10, 11). Bytes after it are ignored, as in Kafka."""
     steps = decoding(version, frame, at)
     while True:
         try:
@@ -108,8 +108,8 @@ def decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, Offs
         at += 1
     if version >= FLEXIBLE_SINCE:
         at = skip_tagged_fields(frame, at)
-    if at != len(frame):
-        raise MalformedRequest(f"{len(frame) - at} bytes after an OffsetFetch")
+    if at > len(frame):
+        raise MalformedRequest("the frame ends inside a field")
     return OffsetFetchRequest(groups, is_stable)
 
 

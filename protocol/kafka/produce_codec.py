@@ -1,4 +1,6 @@
-"""Produce (API 0), hand-written, v3 to v11: records are slices of the frame, never copied. Pure.
+"""Produce (API 0), hand-written, v0 to v11: records are slices of the frame, never copied. Pure.
+
+v1 adds the throttle time, v2 the time of the append, v3 the transactional id. The API refuses these three versions.
 
 v8 adds record errors and messages, v9 is flexible, v10 sends the current leader with NOT_LEADER_OR_FOLLOWER (KIP-951).
 `tests/unit/protocol/kafka` compares both directions with kio byte for byte.
@@ -23,6 +25,7 @@ from protocol.kafka.wire import (
 )
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
+_RESULT_V0 = struct.Struct(">ihq")
 _RESULT_V3 = struct.Struct(">ihqq")
 _RESULT_V5 = struct.Struct(">ihqqq")
 _NO_ERROR_V8 = INT.pack(0) + b"\xff\xff"  # no record errors, no message
@@ -84,7 +87,7 @@ def decode_at_once(version: int, frame: memoryview, offset: int) -> ProduceReque
 def decoding(version: int, frame: memoryview, offset: int) -> Generator[None, None, ProduceRequest]:
     """Like `decode_request`, with a pause after every `STEP` topics and partitions."""
     flexible = version >= 9
-    transactional_id, at = read_nullable_string(frame, offset, flexible)
+    transactional_id, at = read_nullable_string(frame, offset, flexible) if version >= 3 else (None, offset)
     try:
         acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, at)
     except struct.error:
@@ -184,13 +187,16 @@ def encode_response(
         parts += [_encode_result(version, result) for result in partitions]
         if flexible:
             parts.append(b"\x00")
-    parts.append(INT.pack(throttle_ms))
+    if version >= 1:
+        parts.append(INT.pack(throttle_ms))
     if flexible:
         parts.append(_encode_endpoints(node_endpoints) if version >= 10 else b"\x00")
     return b"".join(parts)
 
 
 def _encode_result(version: int, result: ProducePartitionResult) -> bytes:
+    if version < 2:
+        return _RESULT_V0.pack(result[0], result[1], result[2])
     if version < 5:
         return _RESULT_V3.pack(result[0], result[1], result[2], result[3])
     data = _RESULT_V5.pack(result[0], result[1], result[2], result[3], result[4])

@@ -17,6 +17,7 @@ The CRC does not cover base offset and leader epoch, so a leader assigns both in
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -34,10 +35,10 @@ LOG_OVERHEAD = 12
 MAGIC = 2
 CRC_START = 21
 
-_MAGIC_OFFSET = 16
+MAGIC_OFFSET = 16
 _ATTRIBUTES_OFFSET = 22
 """The position of the low byte of the attributes."""
-_LENGTH_MIN = 14
+LENGTH_MIN = 14
 """The minimum batch length of every format (Kafka's LegacyRecord.RECORD_OVERHEAD_V0)."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -146,7 +147,7 @@ def first_batch_is_transactional(records: Buffer | None) -> bool:
 
 def _first_attributes(records: Buffer | None) -> int:
     """The low byte of the first batch's attributes."""
-    if records is None or len(records) <= _ATTRIBUTES_OFFSET or records[_MAGIC_OFFSET] != MAGIC:
+    if records is None or len(records) <= _ATTRIBUTES_OFFSET or records[MAGIC_OFFSET] != MAGIC:
         return 0
     return records[_ATTRIBUTES_OFFSET]
 
@@ -168,6 +169,20 @@ def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
             return
         yield position, header
         position = following
+
+
+def old_message_format(message: Buffer) -> int | None:
+    """0 or 1 for a whole message in a format that Kafka wrote before 0.11, with a right CRC. None for anything else.
+
+    offset (8 bytes), size of the rest (4), CRC-32 of all after it (4), magic (1), attributes (1), in format 1 a timestamp, key, value.
+    """
+    if len(message) < LOG_OVERHEAD + LENGTH_MIN or not 0 <= message[MAGIC_OFFSET] < MAGIC:
+        return None
+    if _INT.unpack_from(message, 8)[0] + LOG_OVERHEAD != len(message):
+        return None
+    if zlib.crc32(memoryview(message)[MAGIC_OFFSET:]) != _CRC.unpack_from(message, LOG_OVERHEAD)[0]:
+        return None
+    return message[MAGIC_OFFSET]
 
 
 def in_pieces(records: memoryview, size: int) -> Iterator[memoryview]:
@@ -195,8 +210,12 @@ def crc_is_valid(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     return bool(crc32c(memoryview(buffer)[position + CRC_START : end]) == header.crc)
 
 
-def validate_produced(records: Buffer, *, max_message_bytes: int) -> list[tuple[int, BatchHeader]]:
+def validate_produced(
+    records: Buffer, *, max_message_bytes: int, is_of_client: bool = True
+) -> list[tuple[int, BatchHeader]]:
     """[(0, header)] of a producer's bytes for one partition: exactly one whole and valid batch of format v2.
+
+    A coordinator, unlike a client, may write control batches, and batches of a producer without a sequence.
 
     The checks, their order and their error codes are Kafka's (ByteBufferLogInputStream, ProduceRequest.validateRecords,
     UnifiedLog.analyzeAndValidateRecords, LogValidator), BAD-13..20. Raises KafkaError. Unlike Kafka, this function refuses bytes after
@@ -208,14 +227,14 @@ def validate_produced(records: Buffer, *, max_message_bytes: int) -> list[tuple[
     header = BatchHeader._make(_HEADER.unpack_from(records, 0))
     batch_size = header.batch_length + LOG_OVERHEAD
     if header.magic != MAGIC or batch_size != size or header.base_offset != 0:
-        raise _wrong_frame(header, size)
+        raise _wrong_frame(header, records)
     if batch_size > max_message_bytes:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {batch_size} bytes is above max.message.bytes {max_message_bytes}"
         )
     if not crc_is_valid(records, 0, header):
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the batch's CRC does not match")
-    _validate_fields(header)
+    _validate_fields(header, is_of_client)
     return [(0, header)]
 
 
@@ -224,20 +243,21 @@ def _short_batch(records: Buffer) -> KafkaError:
     size = len(records)
     if size == 0:
         return KafkaError(ErrorCode.INVALID_RECORD, "no records: a produce needs one batch for each partition")
-    if size >= LOG_OVERHEAD and _INT.unpack_from(records, 8)[0] < _LENGTH_MIN:
+    if size >= LOG_OVERHEAD and _INT.unpack_from(records, 8)[0] < LENGTH_MIN:
         return KafkaError(ErrorCode.CORRUPT_MESSAGE, "a batch length below the smallest record's")
-    if size > _MAGIC_OFFSET and not 0 <= records[_MAGIC_OFFSET] <= MAGIC:
-        return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"unknown magic {records[_MAGIC_OFFSET]}")
+    if size > MAGIC_OFFSET and not 0 <= records[MAGIC_OFFSET] <= MAGIC:
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"unknown magic {records[MAGIC_OFFSET]}")
     whole = size >= LOG_OVERHEAD and _INT.unpack_from(records, 8)[0] + LOG_OVERHEAD <= size
-    if whole and size > _MAGIC_OFFSET and records[_MAGIC_OFFSET] == MAGIC:
+    if whole and size > MAGIC_OFFSET and records[MAGIC_OFFSET] == MAGIC:
         return KafkaError(ErrorCode.CORRUPT_MESSAGE, "a batch smaller than its header")
     return KafkaError(ErrorCode.INVALID_RECORD, f"no whole record batch in {size} bytes")
 
 
-def _wrong_frame(header: BatchHeader, size: int) -> KafkaError:
+def _wrong_frame(header: BatchHeader, records: Buffer) -> KafkaError:
     """The error for bytes that are not exactly one v2 batch with base offset 0."""
+    size = len(records)
     batch_size = header.size_in_bytes
-    if header.batch_length < _LENGTH_MIN:
+    if header.batch_length < LENGTH_MIN:
         return KafkaError(
             ErrorCode.CORRUPT_MESSAGE, f"batch length {header.batch_length} is below the smallest record's"
         )
@@ -250,21 +270,26 @@ def _wrong_frame(header: BatchHeader, size: int) -> KafkaError:
     if batch_size < HEADER_SIZE:
         return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch length {header.batch_length} is below the header's")
     if batch_size < size:
-        return KafkaError(ErrorCode.INVALID_RECORD, "more than one batch for a partition")
+        rest = memoryview(records)[batch_size:]
+        if len(rest) >= LOG_OVERHEAD and _INT.unpack_from(rest, 8)[0] < LENGTH_MIN:
+            return KafkaError(ErrorCode.CORRUPT_MESSAGE, "a second batch whose length is below the smallest record's")
+        if len(rest) > MAGIC_OFFSET and not 0 <= rest[MAGIC_OFFSET] <= MAGIC:
+            return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a second batch with the unknown magic {rest[MAGIC_OFFSET]}")
+        return KafkaError(ErrorCode.INVALID_RECORD, f"{len(rest)} bytes after the batch: a partition gets one batch")
     return KafkaError(ErrorCode.INVALID_RECORD, f"base offset {header.base_offset}, but a producer's must be 0")
 
 
-def _validate_fields(header: BatchHeader) -> None:
-    """Refuses values that a client must not write (LogValidator.validateBatch). Raises KafkaError."""
+def _validate_fields(header: BatchHeader, is_of_client: bool) -> None:
+    """Refuses values that nobody, or no client, may write (LogValidator.validateBatch). Raises KafkaError."""
     attributes = header.attributes
     if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
         raise KafkaError(
             ErrorCode.INVALID_RECORD,
             f"{header.record_count} records for a last offset delta of {header.last_offset_delta}",
         )
-    if attributes & CONTROL_BIT:
+    if attributes & CONTROL_BIT and is_of_client:
         raise KafkaError(ErrorCode.INVALID_RECORD, "only brokers may write control batches")
-    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+    if header.producer_id >= 0 and is_of_client and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise KafkaError(
             ErrorCode.INVALID_RECORD,
             f"producer id {header.producer_id} with sequence {header.base_sequence}, epoch {header.producer_epoch}",

@@ -190,6 +190,21 @@ class ZooKeeperSession:
         finally:
             self._listeners.remove(on_change)
 
+    async def repeated(self, step: Callable[[], Awaitable[Result]], timeout_s: float) -> Result:
+        """The result of `step`, which is called again whenever the connection or the session is lost during it. It must find what an
+        earlier call has done.
+
+        Raises ConnectionLoss or SessionExpired if there is no new connection within `timeout_s` after such a loss.
+        """
+        while True:
+            try:
+                return await step()
+            except (ConnectionLoss, SessionExpired) as error:
+                log.warning("%s: trying again when ZooKeeper answers", error)
+                await self.until_connected(timeout_s)
+                if self._state is not SessionState.CONNECTED:
+                    raise type(error)(f"{error}; no new connection within {timeout_s:g} s") from None
+
     async def start(self, timeout_s: float) -> None:
         """Opens a session within `timeout_s` and creates the chroot. Call it once. Raises ZooKeeperUnavailable."""
         mailbox = Mailbox(asyncio.get_running_loop())

@@ -269,6 +269,7 @@ def test_status_health_and_znodes(cli: Cli) -> None:
     assert "is the chroot right?" in cli.failure("inspect", "znodes", "--zookeeper", f"{cli.zookeeper}/elsewhere")
 
 
+@pytest.mark.thorough
 def test_with_a_dead_broker(new_cluster: ClusterFactory) -> None:
     """Elections without a live replica are refused, and a health check waits for the broker's return."""
     cluster = new_cluster(brokers=3)

@@ -15,8 +15,10 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
+from protocol.kafka.compression import compress
 from protocol.kafka.record_batch import build_batch, crc32c
 from tests.conftest import ClusterFactory
+from tests.support import old_messages
 from tests.support.invariants import eventually
 from tests.support.topics import produce_batch, produce_body
 from tests.support.wire import Wire
@@ -111,13 +113,12 @@ CLOSING = {
     "BAD-3 size 0": struct.pack(">i", 0),
     "BAD-3 header cut short": frame(b"\x00\x12\x00"),
     "BAD-3 client id beyond the frame": frame(struct.pack(">hhih", ApiKey.API_VERSIONS, 0, 1, 1000)),
-    "BAD-3 client id that is no text": frame(struct.pack(">hhih", ApiKey.API_VERSIONS, 0, 1, 2) + b"\xff\xfe"),
     "BAD-4 a body that never comes": struct.pack(">i", FRAME_BYTES_MAX) + b"only this",
     "BAD-4 a length that never ends": b"\x00\x00",
     "BAD-6 unknown api key": frame(header(999, 0)),
     "BAD-6 an api that is not served": frame(header(ApiKey.SASL_HANDSHAKE, 1)),
     "BAD-7 version too new": frame(header(ApiKey.METADATA, SUPPORTED[ApiKey.METADATA].max + 1) + b"\x00\x00"),
-    "BAD-7 version too old": frame(header(ApiKey.PRODUCE, SUPPORTED[ApiKey.PRODUCE].min - 1)),
+    "BAD-7 version too old": frame(header(ApiKey.FETCH, SUPPORTED[ApiKey.FETCH].min - 1)),
     "BAD-10 metadata: a name beyond the frame": frame(header(ApiKey.METADATA, 1) + struct.pack(">ih", 1, 30000) + b"x"),
     "BAD-10 produce: records beyond the frame": frame(
         header(ApiKey.PRODUCE, 3) + struct.pack(">hhiih", -1, 1, 1000, 1, 1) + b"t" + struct.pack(">iii", 1, 0, 2**30)
@@ -141,6 +142,49 @@ def test_the_connection_is_closed(cluster: LocalCluster, controller: int, wire: 
         wire.send_raw(data)
         assert wire.is_closed_by_peer()
         assert other.call(ApiKey.API_VERSIONS, 3, CLIENT_SOFTWARE).error_code == 0
+
+
+OLD_VERSIONS = [(ApiKey.FETCH, 0), (ApiKey.FETCH, 3), (ApiKey.LIST_OFFSETS, 0)]
+
+
+@pytest.mark.parametrize(("api_key", "version"), OLD_VERSIONS)
+def test_a_version_with_old_message_formats_is_refused(
+    cluster: LocalCluster, controller: int, wire: Wire, api_key: ApiKey, version: int
+) -> None:
+    """KIP-896. The log says which versions the client must use."""
+    wire.send_raw(frame(header(api_key, version) + bytes(40)))
+    assert wire.is_closed_by_peer()
+    oldest, newest = SUPPORTED[api_key].min, SUPPORTED[api_key].max
+    reason = f"supported versions are v{oldest} to v{newest}"
+    log = cluster.broker_directory(controller) / "server.log"
+
+    def is_logged() -> bool:
+        lines = log.read_text(encoding="utf-8").splitlines()
+        return any(f"{api_key.name} v{version} of" in line and reason in line for line in lines)
+
+    eventually(is_logged, "the reason is in the log")
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_produce_of_an_old_version_is_answered_with_an_error(wire: Wire, topic: str, version: int, acks: int) -> None:
+    """kio does not have these versions: the bytes are Kafka's."""
+    records = old_messages.messages(min(version, 1))
+    name = topic.encode()
+    body = struct.pack(">hiih", acks, 1000, 1, len(name)) + name + struct.pack(">iii", 1, 0, len(records)) + records
+    wire.send_raw(frame(header(ApiKey.PRODUCE, version, 7) + body))
+    answer = wire.receive_frame()
+    row = struct.pack(">ihq", 0, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, -1)
+    row += struct.pack(">q", -1) if version >= 2 else b""
+    expected = struct.pack(">iih", 7, 1, len(name)) + name + struct.pack(">i", 1) + row
+    assert answer == expected + (struct.pack(">i", 0) if version >= 1 else b"")
+
+
+def test_a_produce_of_an_old_version_without_an_answer_ends_the_connection(wire: Wire, topic: str) -> None:
+    name = topic.encode()
+    body = struct.pack(">hiih", 0, 1000, 1, len(name)) + name + struct.pack(">iii", 1, 0, 0)
+    wire.send_raw(frame(header(ApiKey.PRODUCE, 2) + body))
+    assert wire.is_closed_by_peer()
 
 
 def test_answers_come_in_order(wire: Wire, topic: str) -> None:
@@ -193,6 +237,12 @@ BAD_BATCHES = {
     "BAD-13 cut short": (BATCH[:-1], ErrorCode.INVALID_RECORD),
     "BAD-15 two batches": (BATCH + BATCH, ErrorCode.INVALID_RECORD),
     "BAD-14 another magic": (BATCH[:16] + b"\x05" + BATCH[17:], ErrorCode.CORRUPT_MESSAGE),
+    "BAD-14 format v0": (old_messages.messages(0), ErrorCode.INVALID_RECORD),
+    "BAD-14 format v1": (old_messages.messages(1), ErrorCode.INVALID_RECORD),
+    "BAD-14 format v1, gzip": (
+        old_messages.message(1, 2, compress(old_messages.messages(1), 1), attributes=1),
+        ErrorCode.INVALID_RECORD,
+    ),
     "BAD-16 wrong CRC": (BATCH[:-1] + bytes([BATCH[-1] ^ 1]), ErrorCode.CORRUPT_MESSAGE),
     "BAD-17 base offset 5": (changed(">q", 0, 5), ErrorCode.INVALID_RECORD),
     "BAD-18 a count of 2": (changed(">i", 57, 2), ErrorCode.INVALID_RECORD),

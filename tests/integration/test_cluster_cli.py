@@ -237,6 +237,7 @@ def refused_broker(serving: LocalCluster, tmp_path: Path, settings: Mapping[str,
     return last
 
 
+@pytest.mark.thorough
 def test_a_broker_beside_the_one_that_serves(serving: LocalCluster, tmp_path: Path) -> None:
     """A second broker is refused if it uses the first one's id, directory, port or configuration, or another cluster's directory."""
     reason = refused_broker(serving, tmp_path, {"broker.id": "1"})

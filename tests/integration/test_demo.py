@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 OTTLA = [sys.executable, "-c", "from tools.cli import main; main()"]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(480)
 def test_the_demo_loses_nothing_when_a_leader_is_killed(tmp_path: Path) -> None:
     """A day instead of a week, in twenty seconds."""

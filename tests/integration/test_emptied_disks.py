@@ -56,6 +56,7 @@ def led(zk: ZooKeeperView, topic: str) -> tuple[int, tuple[int, ...]]:
     return state.leader, tuple(sorted(state.isr))
 
 
+@pytest.mark.thorough
 def test_the_last_member_comes_back_with_an_empty_disk(cluster: LocalCluster, zk: ZooKeeperView) -> None:
     """No follower truncates its log to nothing. The CLI says why nobody leads. After an unclean election by hand, all works again."""
     cli = cli_of(cluster)

@@ -188,7 +188,7 @@ def test_a_paused_broker_is_not_judged_dead(cluster: LocalCluster, zk: ZooKeeper
         }
 
 
-@pytest.mark.parametrize("seed", [1, thorough(2), thorough(3)])
+@pytest.mark.parametrize("seed", [thorough(1), thorough(2), thorough(3)])
 def test_a_broker_that_restarts_while_it_is_judged_dead_rejoins(
     cluster: LocalCluster, zk: ZooKeeperView, seed: int
 ) -> None:

@@ -160,6 +160,10 @@ def test_isolated_from_its_peers(cluster: LocalCluster, zk: ZooKeeperView, topic
             eventually(lambda o=other: leader not in zk.state(topic, o - 1).isr, "the others go on without it")
             assert produced(cluster, topic, other) is ErrorCode.NONE
         fault(cluster, "heal")
+    peers = " and ".join(str(broker) for broker in BROKERS if broker != leader)
+    story = ottla(f"timeline --dir {cluster.directory} --all").output
+    assert f"cut the links of broker {leader} to brokers {peers}. Broker {leader} leads " in story
+    assert f"heal broker {leader}: join all its broken links" in story
 
 
 @pytest.mark.thorough

@@ -18,9 +18,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from broker.coordination.ownership import partition_for
 from broker.groups.group.messages import CommittedOffset, GroupMetadata, MemberMetadata
 from broker.groups.offsets_topic.image import OffsetsImage
-from broker.groups.offsets_topic.ownership import partition_for
 from broker.groups.offsets_topic.writer import OffsetsWriter, WriterSettings
 from broker.process.clock import SystemClock
 from broker.settings.config import TopicConfig
@@ -55,7 +55,7 @@ class StraightToTheLog:
     def __init__(self, log: Log) -> None:
         self._log = log
 
-    def append(self, acks: int, timeout_ms: int, entries: Any, respond: Callable[[Any], None]) -> None:
+    def append(self, acks: int, timeout_ms: int, entries: Any, respond: Callable[[Any], None], **_: object) -> None:
         info = self._log.append_as_leader(entries[0][1], 0)
         respond([type("Result", (), {"error": 0, "base_offset": info.first_offset})])
 

@@ -130,7 +130,6 @@ async def write(data: Path, seed: int, now_ms: int) -> None:
                 retention = random.choice((10, 50, 100, 150, 300)) * MINUTE_MS
                 await ours.clean(scenario, ended, delete_retention_ms=str(retention))
             began = ended
-        workload.write_transaction_indexes()
     ends = {log.topic_partition: log.log_end_offset for log in ours.manager.logs()}
     await ours.manager.shutdown()
     (data / HIGH_WATERMARKS).write_bytes(encode_offsets(ends))
@@ -230,6 +229,10 @@ def snapshots(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.glob("*.snapshot")}
 
 
+def aborted_transactions(directory: Path) -> dict[str, bytes]:
+    return {path.name: data for path in directory.glob("*.txnindex") if (data := path.read_bytes())}
+
+
 def kafkas_times(source: Contents, kafkas: Contents, otherwise_ms: int) -> dict[str, int]:
     """When Kafka cleaned each log, as far as its new delete horizons tell."""
     times_ms = {}
@@ -251,6 +254,8 @@ def assert_alike(data: Path, peer_data: Path, source: Contents) -> Counter[str]:
         mine, theirs = data / f"{name}-0", peer_data / f"{name}-0"
         assert last_times(mine, list(ours[name])) == last_times(theirs, list(ours[name])), name
         assert snapshots(mine) == snapshots(theirs), name
+        assert aborted_transactions(mine) == aborted_transactions(theirs), name
+        total["lists of aborted transactions"] += len(aborted_transactions(mine))
     assert checkpoint(data) == checkpoint(peer_data)
     return total
 
@@ -275,3 +280,4 @@ def test_kafka_and_ottla_leave_the_same_log(kafka_tools: KafkaTools, tmp_path: P
     total = assert_alike(data, peer_data, source)
     print(f"all: {dict(total)}")
     assert min(total["emptied batches"], total["batches with a horizon"], total["batches by content"]) > 0
+    assert total["lists of aborted transactions"] > 0

@@ -58,6 +58,7 @@ OWN = {
     "queued.max.response.bytes",
     "socket.frame.timeout.ms",
     "socket.response.timeout.ms",
+    "transaction.memory.max.bytes",
 }
 """Keys of ottla alone, and keys that Kafka does not describe because they are internal or only dynamic."""
 CHANGES = [  # One that is taken is the last of its key: Kafka applies it a moment later.

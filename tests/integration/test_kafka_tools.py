@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, assert_known_alike, eventually, replica_directory
@@ -286,3 +287,43 @@ def test_the_java_producer_writes_each_record_once_through_a_leaders_death(
     cluster.start_broker(2)
     assert_healed(cluster, zk, topic)
     assert [int(message.value()) for message in read_everything(servers, topic, 1)] == list(range(count))
+
+
+def test_offsets_deleted_records_and_log_directories(
+    cluster: LocalCluster, kafka_tools: KafkaTools, zk: ZooKeeperView, tmp_path: Path
+) -> None:
+    """GetOffsetShell, DeleteRecordsCommand and LogDirsCommand."""
+    servers = cluster.bootstrap_servers
+    topic = created(kafka_tools, cluster, zk, "looked-at", "1:2,2:3", retention_ms="-1")
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
+    for number in range(10):
+        producer.produce(topic, f"value {number}", partition=0, timestamp=1000 * (20 - number if number else 99))
+    assert producer.flush(30) == 0
+
+    def offsets(time: str) -> str:
+        tool = "org.apache.kafka.tools.GetOffsetShell"
+        return kafka_tools.run(tool, "--bootstrap-server", servers, "--topic", topic, "--time", time)
+
+    assert offsets("latest") == f"{topic}:0:10\n{topic}:1:0\n"
+    for time in ("max-timestamp", "99000"):
+        assert offsets(time) == f"{topic}:0:0\n", "the tool leaves out a partition without such a record"
+    assert offsets("99001") == ""
+
+    asked = tmp_path / "delete.json"
+    asked.write_text(json.dumps({"partitions": [{"topic": topic, "partition": 0, "offset": 4}], "version": 1}))
+    deleting = ("org.apache.kafka.tools.DeleteRecordsCommand", "--bootstrap-server", servers)
+    printed = kafka_tools.run(*deleting, "--offset-json-file", str(asked)).splitlines()
+    assert printed[-1] == f"partition: {topic}-0\tlow_watermark: 4"
+    assert offsets("earliest") == f"{topic}:0:4\n{topic}:1:0\n"
+
+    looking = ("org.apache.kafka.tools.LogDirsCommand", "--bootstrap-server", servers)
+    printed = kafka_tools.run(*looking, "--describe", "--topic-list", topic).splitlines()
+    assert printed[-2] == "Received log directory information from brokers 1,2,3"
+    found = {
+        (broker["broker"], replica["partition"])
+        for broker in json.loads(printed[-1])["brokers"]
+        for directory in broker["logDirs"]
+        for replica in directory["partitions"]
+        if directory["logDir"] == str(cluster.log_directories(broker["broker"])[0]) and not replica["isFuture"]
+    }
+    assert found == {(1, f"{topic}-0"), (2, f"{topic}-0"), (2, f"{topic}-1"), (3, f"{topic}-1")}

@@ -83,6 +83,10 @@ def killed(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> Iterator[int
 
 
 def test_traffic_is_counted(cluster: LocalCluster, topic: str) -> None:
+    def records() -> float:
+        return total(pages(cluster), IN_TOPIC.format("messagesin"), topic=topic)
+
+    eventually(lambda: records() >= RECORDS, "the records are counted, within a second")
     found = pages(cluster)
 
     def of_topic(name: str) -> float:
@@ -178,8 +182,11 @@ def test_a_deleted_topic_has_no_series_and_stays_in_the_total(
     def all_records() -> float:
         return sum(page.value(IN_TOPIC.format("messagesin")) for page in pages(cluster).values())
 
+    def records() -> float:
+        return total(pages(cluster), IN_TOPIC.format("messagesin"), topic=scratch)
+
+    eventually(lambda: records() == 1, "the record is counted, within a second")
     before = all_records()
-    assert total(pages(cluster), IN_TOPIC.format("messagesin"), topic=scratch) == 1
     admin.delete_topics([scratch])[scratch].result(TIMEOUT_S)
     eventually(lambda: not has_series_of(pages(cluster).values(), scratch), "no series of the deleted topic")
     assert all_records() >= before

@@ -18,7 +18,7 @@ import pytest
 import uvloop
 
 from broker.groups.group.messages import CommittedOffset
-from broker.groups.offsets_topic.loading import OffsetsReader
+from broker.groups.offsets_topic.loading import OffsetsReader, StoredGroup
 from broker.groups.offsets_topic.records import encode_offset_key, encode_offset_value
 from broker.main import GC_THRESHOLDS
 from broker.process.clock import SystemClock
@@ -90,8 +90,9 @@ class Turns:
 def test_a_million_offsets(tmp_path: Path, per_batch: int) -> None:
     count = 0
 
-    def sink(group_id: str, metadata: object, offsets: object) -> None:
+    def sink(group: StoredGroup) -> None:
         nonlocal count
+        offsets = group[2]
         count += len(offsets)
         kept.append(offsets)
 

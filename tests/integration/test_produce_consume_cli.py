@@ -148,6 +148,7 @@ def test_starts(cli: Cli) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_refusals_are_one_line(cli: Cli) -> None:
     topic = new_topic(cli)
     nobody = Cli("127.0.0.1:1", [])

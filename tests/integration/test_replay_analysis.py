@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from pyspark.sql import SparkSession
 
 from tests.support.replay_runs import a_plan, fetched, ns, produced, write_run
 from tests.support.spark import spark_session
+from tools.replay.load.results import DDL
 from tools.replay.run.analysis import analyse
+from tools.replay.run.outages import CHUNK_BINS, find_windows
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough, pytest.mark.timeout(600)]
 APART = 0.006
@@ -142,6 +145,27 @@ def test_outages_errors_lag_and_what_a_fault_costs(session: SparkSession, tmp_pa
     assert analysis["totals"]["not_done"] == 4
     assert [(row["task"], row["expected"], row["done"]) for row in analysis["tasks"]] == [(0, None, 14), (1, None, 2)]
     assert analysis["problem"] == "task 1 was lost"
+
+
+def test_outages_do_not_depend_on_the_chunks_in_which_they_are_found(session: SparkSession) -> None:
+    """A random load with gaps, failures and lost answers. The shortest chunk is one bin of 10 ms."""
+    random = Random(7)
+    operations, due = [], 0.0
+    for _ in range(600):
+        due += random.expovariate(random.choice([1000, 200, 30]))
+        error = random.choice([None, None, None, "REQUEST_TIMED_OUT"])
+        answered = None if error and random.random() < 0.5 else due + random.expovariate(random.choice([500, 20]))
+        operations.append(produced(due, answered, random.randrange(3), error=error))
+    session.createDataFrame(operations, DDL).createOrReplaceTempView("operations")
+    found = []
+    for chunk in (CHUNK_BINS, 7, 1):
+        find_windows(session, ns(due + 10), chunk)
+        found.append(sorted(map(tuple, session.sql("SELECT * FROM windows").collect())))
+        for view in ("windows", "bins"):
+            session.catalog.uncacheTable(view)
+    assert len(found[0]) > 50
+    assert found[1] == found[0]
+    assert found[2] == found[0]
 
 
 def test_the_knee_of_a_ramp(session: SparkSession, tmp_path: Path) -> None:

@@ -70,15 +70,19 @@ class Verified:
 
 
 def verify(
-    cluster: LocalCluster, directory: Path, options: Sequence[str], program: Sequence[str], **env: str
+    cluster: LocalCluster | Sequence[str],
+    directory: Path,
+    options: Sequence[str],
+    program: Sequence[str],
+    **env: str,
 ) -> Verified:
+    """`cluster`: or the options that name one."""
     file = directory / "verdict.json"
     command = [
         *COMMAND,
         "verify",
         "run",
-        "--dir",
-        str(cluster.directory),
+        *(["--dir", str(cluster.directory)] if isinstance(cluster, LocalCluster) else cluster),
         "--json",
         str(file),
         *options,
@@ -134,6 +138,40 @@ def test_a_clean_client_has_no_findings(quick_cluster: LocalCluster, tmp_path: P
     assert not [name for name in topics if name.startswith("ottla-verify-")], "the load's topic is removed"
 
 
+HARM = """#!{python}
+import sys
+from tools.cluster.local_cluster import LocalCluster
+action, broker, host, port = sys.argv[1:]
+cluster = LocalCluster("{directory}")
+assert cluster.address(int(broker)) == f"{{host}}:{{port}}"
+if action == "start":
+    cluster.start_broker(int(broker))
+else:
+    getattr(cluster, action)(int(broker))
+"""
+
+
+@pytest.mark.thorough
+def test_faults_by_a_program_of_the_user(quick_cluster: LocalCluster, tmp_path: Path) -> None:
+    """`--fault-command`: the cluster is known by its address only, and the program is asked for each fault and each undo."""
+    harm = tmp_path / "harm"
+    harm.write_text(HARM.format(python=sys.executable, directory=quick_cluster.directory))
+    harm.chmod(0o755)
+    named = ["--bootstrap-server", quick_cluster.bootstrap_servers, "--fault-command", str(harm)]
+    options = [
+        *faults("kill leader of orders-0 for 2s at 3s", "pause follower of orders-0 for 1s at 8s"),
+        "--seconds",
+        "13",
+    ]
+    options += ["--topic", "orders:6", "--allow", "unrecovered"]
+    environment = {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path / "state")}
+    verified = verify(named, tmp_path, options, PYTHON, **environment)
+    assert verified.exit_code == 0, verified.output
+    assert {each["error"] for each in verified.found["faults"]} == {""}
+    assert quick_cluster.problems() == {}, "everything is healed"
+    assert not list((tmp_path / "state").rglob("*.json")), "nothing waits to be healed"
+
+
 @pytest.mark.thorough
 def test_acks_1_loses_what_only_the_leader_had(cluster: LocalCluster, orders: KafkaAdmin, tmp_path: Path) -> None:
     orders.create_topic("orders", replica_assignment=[[1, 2]])
@@ -162,6 +200,7 @@ def test_an_unclean_election_loses_what_was_acknowledged(
     assert verified.count("lost") + verified.count("moved") > 10
 
 
+@pytest.mark.thorough
 def test_commits_before_processing_are_found(cluster: LocalCluster, orders: KafkaAdmin, tmp_path: Path) -> None:
     program = (sys.executable, str(EXAMPLES / "python" / "commits_before_processing.py"))
     verified = verify(cluster, tmp_path, ["--topic", "payments:1", "--no-load", "--seconds", "60"], program)

@@ -121,6 +121,39 @@ def test_zookeeper_stopped_and_started_again(server: ZooKeeperServer, in_session
     in_session(test)
 
 
+def test_a_step_is_repeated_after_a_lost_connection_and_a_lost_session(
+    server: ZooKeeperServer, in_session: Callable[[Test], None]
+) -> None:
+    async def test(zk: ZooKeeperSession) -> None:
+        attempts: list[str] = []
+        is_stopped = asyncio.Event()
+
+        async def step() -> bytes:
+            attempts.append("step")
+            if len(attempts) == 1:
+                await asyncio.to_thread(server.stop)
+                is_stopped.set()
+            elif len(attempts) == 2:
+                await asyncio.to_thread(server.expire_session, zk.session_id)
+            return (await zk.get("/lasting"))[0]
+
+        await zk.create("/lasting", b"1")
+        repeated = asyncio.ensure_future(zk.repeated(step, TIMEOUT_S))
+        await is_stopped.wait()
+        await asyncio.to_thread(server.start)
+        assert await repeated == b"1"
+        assert len(attempts) >= 3
+
+        await asyncio.to_thread(server.stop)
+        try:
+            with pytest.raises(ConnectionLoss, match=r"no new connection within 0.1 s"):
+                await zk.repeated(zk.heartbeat, 0.1)
+        finally:
+            await asyncio.to_thread(server.start)
+
+    in_session(test)
+
+
 def test_waiting_calls_fail_when_the_connection_breaks(
     server: ZooKeeperServer, in_session: Callable[[Test], None]
 ) -> None:

@@ -33,6 +33,7 @@ def cluster(ensemble: ZooKeeperEnsemble, new_cluster: ClusterFactory) -> LocalCl
     return new_cluster(brokers=3, zookeeper=ensemble.connect, overrides=SETTINGS)
 
 
+@pytest.mark.thorough
 def test_a_rolling_restart(ensemble: ZooKeeperEnsemble, cluster: LocalCluster, zk: ZooKeeperView) -> None:
     """Producers see no error, no session is lost, and the controller decides between the restarts and afterwards."""
     topic = new_topic(cluster.bootstrap_servers, PARTITIONS, 3, min_insync_replicas="2")

@@ -308,10 +308,11 @@ class ModelBroker:
         """As the control listener and the replica manager take it (INV-8)."""
         if request.broker_epoch < self.life:
             return
+        if self.changes.refuse_controller(request.controller_id, request.controller_epoch, type(request).__name__):
+            return
         if isinstance(request, UpdateMetadataRequest):
-            refusal = self.changes.refuse_controller(request.controller_id, request.controller_epoch, "UpdateMetadata")
             live = {broker.id: broker for broker in request.brokers}
-            if refusal is None and live != self.metadata.live:
+            if live != self.metadata.live:
                 self.metadata.live = live
                 self.partition.look_again()
             return

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 
 from broker.settings.config import TopicConfig
 from broker.storage.leader_epochs import LeaderEpochCache
-from broker.storage.log_types import NOTHING, AppendInfo, ReadResult
+from broker.storage.log_types import NOTHING, AppendInfo, AppendOrigin, ReadResult
+from broker.storage.producers.producer_state import ProducerState
 from tests.sim.model_checks import Violation
 
 
@@ -34,6 +35,12 @@ class Batches(bytes):
     nodes: list[Node]
 
 
+class Producers:
+    """There are none, and so no transactions."""
+
+    state = ProducerState()
+
+
 class ModelLog:
     """`nodes` and `epochs` are what an earlier life of the broker left on its disk."""
 
@@ -51,13 +58,19 @@ class ModelLog:
         self.log_end_offset = len(self.nodes)
         self.leader_epochs = LeaderEpochCache(epochs)
         self.is_point_behind = False
+        self.producers = Producers()
         self.on_cut: Callable[[list[Node], int], None] = _ignore
 
     async def appendable(self) -> None:
         """What is cut here needs no checkpoint."""
 
     def append_as_leader(
-        self, value: int, leader_epoch: int, allowance: object = None, accepted: object = None
+        self,
+        value: int,
+        leader_epoch: int,
+        allowance: object = None,
+        accepted: object = None,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> AppendInfo:
         offset = self.log_end_offset
         self._add(Node(self.nodes[-1] if self.nodes else None, leader_epoch, value))
@@ -79,7 +92,12 @@ class ModelLog:
             self.leader_epochs.assign(node.epoch, self.log_end_offset)
         self.log_end_offset += 1
 
-    def read(self, offset: int, max_bytes: int, max_offset: int, min_one_batch: bool) -> ReadResult:
+    def last_stable_offset(self, high_watermark: int) -> int:
+        return high_watermark
+
+    def read(
+        self, offset: int, max_bytes: int, max_offset: int, min_one_batch: bool, with_aborted: bool = False
+    ) -> ReadResult:
         nodes = self.nodes[offset : min(max_offset, offset + max_bytes)]
         if not nodes:
             return NOTHING

@@ -5,12 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 
 from broker.settings.config import TopicConfig
 from broker.storage.log import Log
-from broker.storage.segment import segment_name
 from protocol.kafka.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT, build_batch
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
@@ -71,7 +69,6 @@ class Workload:
         self._keys = [b"", b"k", *(b"key-%d" % n for n in range(18)), *(b"%d " % n * 12 for n in range(10))]
         self._producers = [self._new_producer() for _ in range(3)]
         self._retired: list[_Producer] = []
-        self._aborted: list[tuple[int, int, int, int]] = []
 
     def _new_producer(self) -> _Producer:
         number = FIRST_PRODUCER_ID + self._random.randrange(10**6)
@@ -155,19 +152,7 @@ class Workload:
             attributes=TRANSACTIONAL_BIT | CONTROL_BIT,
         )
         self.log.append_as_follower(memoryview(marker))
-        begun_at, producer.begun_at = producer.begun_at, None
-        if not is_commit:
-            still_open = [p.begun_at for p in (*self._producers, *self._retired) if p.begun_at is not None]
-            self._aborted.append((producer.producer_id, begun_at, offset, min([offset + 1, *still_open])))
-
-    def write_transaction_indexes(self) -> None:
-        """`.txnindex` files as Kafka has them, which our storage does not write: of the markers that are in the log."""
-        for segment in self.log.segments:
-            markers = {header.base_offset for _, header in segment.headers() if header.is_control}
-            entries = [ABORTED.pack(0, *entry) for entry in self._aborted if entry[2] in markers]
-            if entries:
-                path = Path(self.log.directory) / f"{segment_name(segment.base_offset)}.txnindex"
-                path.write_bytes(b"".join(entries))
+        producer.begun_at = None
 
 
 SCENARIOS = (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
+from broker.groups.group.messages import TransactionalProducer
 from protocol.errors import ErrorCode
 
 WITH_CALLBACK = ("join", "sync", "leave", "commit", "delete_offsets", "delete_groups")
-AT_ONCE = ("heartbeat", "fetch_offsets", "list_groups", "describe")
+AT_ONCE = ("heartbeat", "fetch_offsets", "list_groups", "describe", "marker_comes", "transaction_completed")
 
 
 class FakeGroups:
@@ -23,6 +24,8 @@ class FakeGroups:
         self.asked: list[Any] = []
         self.is_slow = False
         self.waiting: list[Callable[..., None]] = []
+        self.verifies: ErrorCode | None = None
+        """The result of each verification; None: nothing is to be verified."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name in WITH_CALLBACK:
@@ -36,15 +39,23 @@ class FakeGroups:
         self.asked.append(question if len(question) > 1 else question[0])
         return self.answer
 
-    def _ask_and_wait(self, *arguments: Any) -> None:
+    def _ask_and_wait(self, *arguments: Any, producer: TransactionalProducer | None = None) -> None:
         *question, respond = arguments
-        self._ask(*question)
+        self._ask(*question, *(() if producer is None else (producer,)))
         if self.is_slow:
             self.waiting.append(respond)
         elif isinstance(self.answer, list):
             respond(*self.answer)
         else:
             respond(self.answer)
+
+    def verification(self, group_id: str, producer: TransactionalProducer) -> Coroutine[Any, Any, ErrorCode] | None:
+        return None if self.verifies is None else self._verify(group_id, producer)
+
+    async def _verify(self, group_id: str, producer: TransactionalProducer) -> ErrorCode:
+        self._ask(group_id, producer)
+        assert self.verifies is not None
+        return self.verifies
 
     def partition_of(self, group_id: str) -> int:
         return len(group_id)

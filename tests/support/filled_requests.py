@@ -82,7 +82,10 @@ class Filled:
     @property
     def is_read_at_once(self) -> bool:
         """Numbers: a thousand are read in 10 us, and nothing is done for each where they are the same, or are brokers."""
-        of_nothing = self.path[-1] in ("broker_ids", "replicas") or self.api_key == ApiKey.LIST_PARTITION_REASSIGNMENTS
+        of_nothing = self.path[-1] in ("broker_ids", "replicas") or self.api_key in (
+            ApiKey.LIST_PARTITION_REASSIGNMENTS,
+            ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        )
         return of_nothing or (self.path[-1] in NUMBERED_ARRAYS and self.kind is Kind.SAME)
 
     def frame(self, count: int) -> bytes:

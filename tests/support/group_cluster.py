@@ -20,10 +20,14 @@ from broker.groups.group.messages import (
     Protocol,
     SyncAnswer,
     SyncRequest,
+    TransactionalProducer,
 )
 from broker.process.event_log import EventLog
 from broker.settings.config import BrokerConfig
+from broker.storage.log_types import AppendOrigin
 from protocol.errors import ErrorCode
+from protocol.kafka.control_records import Marker, marker_batch
+from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.rpc.messages import ControlResponse, PartitionState, UpdateMetadataRequest
 from protocol.topic_ids import topic_id_text
 from protocol.topic_names import OFFSETS_TOPIC
@@ -158,8 +162,9 @@ class GroupCluster(Cluster):
         group: str = GROUP,
         metadata: str = "",
         partitions: tuple[TopicPartition, ...] = (READ,),
+        producer: TransactionalProducer | None = None,
     ) -> list[ErrorCode]:
-        """The error of the first partition, when it is answered."""
+        """The error of the first partition, when it is answered. With a `producer`, in its transaction, without a verification."""
         answers: list[ErrorCode] = []
         committed = CommittedOffset(offset, -1, metadata, self.time.wall_ms())
         self.coordinators[broker].commit(
@@ -169,7 +174,25 @@ class GroupCluster(Cluster):
             generation,
             dict.fromkeys(partitions, committed),
             lambda errors: answers.append(errors[partitions[0]]),
+            producer,
         )
+        return answers
+
+    def mark(self, broker: int, producer: TransactionalProducer, *, is_commit: bool) -> list[ErrorCode]:
+        """As WriteTxnMarkers for the groups' partition: the error, when it is answered."""
+        coordinator, appends = self.coordinators[broker], self.nodes[broker].manager.appends
+        answers: list[ErrorCode] = []
+
+        def written(results: list[ProducePartitionResult]) -> None:
+            error = ErrorCode(results[0].error)
+            if error is ErrorCode.NONE:
+                markers = {OFFSETS.partition: results[0].base_offset}
+                coordinator.transaction_completed(producer.producer_id, markers, is_commit)
+            answers.append(error)
+
+        coordinator.marker_comes(producer.producer_id, [OFFSETS.partition])
+        batch = marker_batch(producer.producer_id, producer.producer_epoch, Marker(is_commit, 0), self.time.wall_ms())
+        appends.append(-1, 30_000, [(OFFSETS, memoryview(batch))], written, origin=AppendOrigin.COORDINATOR)
         return answers
 
     def position(

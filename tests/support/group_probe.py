@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from broker.groups.offsets_topic.ownership import partition_for
+from broker.coordination.ownership import partition_for
 from protocol.kafka.api_keys import ApiKey
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster

@@ -12,9 +12,9 @@ import pytest
 from broker.settings.config import TopicConfig
 from broker.storage import checkpoints
 from broker.storage.disk.filesystem import FileSystem
-from broker.storage.log import Log, LogListener
+from broker.storage.listeners import DirectoryListener, LogListener
+from broker.storage.log import Log
 from broker.storage.log_manager import LogManager
-from broker.storage.log_types import DirectoryListener
 from broker.storage.producers.producer_state import ProducerState
 from broker.storage.recovery import open_log
 from protocol.errors import ErrorCode, KafkaError
@@ -198,7 +198,10 @@ def _check_producers(log: Log, headers: Sequence[BatchHeader], *, is_compacted: 
         assert known.batches[-1][:2] == entry.batches[-1][:2]
         if is_compacted:
             continue
-        assert known.batches[-len(entry.batches) :] == entry.batches
+        # A snapshot has one time for a producer's last batch and its last marker.
+        with_times = 4 if known.coordinator_epoch < 0 else 3
+        kept = known.batches[-len(entry.batches) :]
+        assert [one[:with_times] for one in kept] == [one[:with_times] for one in entry.batches]
         assert all(batch.last_offset < entry.batches[0].first_offset for batch in known.batches[: -len(entry.batches)])
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.group_journals import JournalFile
+from tests.support.pipeline_worker import HUNG
 from tools.cluster.local_cluster import LocalCluster
 from tools.faults.cluster import State
 from tools.faults.verdict import longest_gap
@@ -44,6 +45,10 @@ class MemberProcess:
         status = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
         return State.PAUSED if status in "Tt" else State.RUNNING
 
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
     def kill(self) -> None:
         """It does not leave."""
         self._process.kill()
@@ -59,7 +64,9 @@ class MemberProcess:
 
     def wait_closed(self) -> None:
         code = self._process.wait(CLOSE_TIMEOUT_S)
-        assert code == 0, f"{self.name} ended with {code}, see {self.journal.path.with_suffix('.log')}"
+        assert code in self._group.ENDINGS, (
+            f"{self.name} ended with {code}, see {self.journal.path.with_suffix('.log')}"
+        )
 
     def start(self) -> None:
         """Another one comes in its place."""
@@ -75,6 +82,9 @@ class MemberProcess:
 
 class MemberProcesses:
     """A group. `all`: also those that ended."""
+
+    ENDINGS = frozenset((0,))
+    """The exit codes of a member that was asked to close."""
 
     def __init__(
         self, cluster: LocalCluster, group: str, topic: str, assignors: Sequence[str], *, is_tuned: bool
@@ -97,11 +107,13 @@ class MemberProcesses:
 
     def add(self, assignor: str) -> None:
         path = self._cluster.directory / f"{self.group}-{len(self.all) + 1}.journal"
-        command = [sys.executable, "-m", "tests.support.group_chaos_member", assignor, self._cluster.bootstrap_servers]
-        command += [self.group, self._topic, str(path), *(["tuned"] if self._is_tuned else [])]
-        member = MemberProcess(self, assignor, command, path)
+        member = MemberProcess(self, assignor, self._command(assignor, path), path)
         self.all.append(member)
         self.running.append(member)
+
+    def _command(self, assignor: str, journal: Path) -> list[str]:
+        command = [sys.executable, "-m", "tests.support.group_chaos_member", assignor, self._cluster.bootstrap_servers]
+        return [*command, self.group, self._topic, str(journal), *(["tuned"] if self._is_tuned else [])]
 
     def close(self) -> None:
         """All leave; whatever they have committed is in their journals."""
@@ -110,3 +122,33 @@ class MemberProcesses:
             member.ask_to_close()
         for member in members:
             member.wait_closed()
+
+
+class WorkerProcesses(MemberProcesses):
+    """The workers of an exactly-once pipeline (`pipeline_worker`), one for each transactional id, which stands for the assignor.
+
+    A worker that comes in the place of another has its transactional id, and so fences it. If the id ends with `*`, each process
+    has an id of its own, and what a dead one left open ends only by its time-out.
+    """
+
+    ENDINGS = frozenset((0, HUNG))
+
+    def __init__(
+        self, cluster: LocalCluster, group: str, topic: str, output: str, partitions: int, ids: Sequence[str]
+    ) -> None:
+        self._output = [output, str(partitions)]
+        super().__init__(cluster, group, topic, ids, is_tuned=True)
+
+    def _command(self, assignor: str, journal: Path) -> list[str]:
+        transactional_id = assignor.replace("*", f"-{journal.stem}")
+        command = [sys.executable, "-m", "tests.support.pipeline_worker", transactional_id]
+        return [*command, self._cluster.bootstrap_servers, self.group, self._topic, *self._output, str(journal)]
+
+    def replace_hung(self) -> None:
+        """Starts another worker for each that ended itself."""
+        for worker in [worker for worker in self.running if worker.exit_code() == HUNG]:
+            worker.start()
+
+    def hung(self) -> int:
+        """How many ended themselves since the start, some of them when they were asked to close."""
+        return sum(worker.exit_code() == HUNG for worker in self.all)

@@ -32,7 +32,9 @@ from broker.settings.config import BrokerConfig
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import Log
 from broker.storage.log_manager import LogManager
+from broker.storage.log_types import AppendOrigin
 from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.control_records import Marker, marker_batch
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.kafka.record_batch import build_batch, decode_records, iter_batches
@@ -222,6 +224,7 @@ class Cluster:
     next_broker_epoch: int = 100
     started: set[int] = field(default_factory=set)
     disks: int = 1
+    racks: dict[int, str] = field(default_factory=dict)
     tp: TopicPartition = TP
     """The partition whose state `lead` sends."""
 
@@ -287,7 +290,8 @@ class Cluster:
 
     def brokers(self) -> tuple[BrokerInfo, ...]:
         return tuple(
-            BrokerInfo(node.id, node.epoch, (Endpoint("PLAINTEXT", "h", node.id),)) for node in self.nodes.values()
+            BrokerInfo(node.id, node.epoch, (Endpoint("PLAINTEXT", "h", node.id),), self.racks.get(node.id))
+            for node in self.nodes.values()
         )
 
     def tell_metadata(self) -> None:
@@ -375,13 +379,32 @@ class Cluster:
         self.nodes[broker].manager.appends.append(acks, timeout_ms, [(tp, memoryview(batch))], answer.extend)
         return answer
 
+    def end_transaction(
+        self, broker: int, producer_id: int, *, is_commit: bool, epoch: int = 0, coordinator_epoch: int = 0
+    ) -> list[ProducePartitionResult]:
+        """Appends the marker, as WriteTxnMarkers does; the list gets the result when there is one."""
+        answer: list[ProducePartitionResult] = []
+        batch = marker_batch(producer_id, epoch, Marker(is_commit, coordinator_epoch), 1000)
+        appends = self.nodes[broker].manager.appends
+        appends.append(-1, 5000, [(TP, memoryview(batch))], answer.extend, origin=AppendOrigin.COORDINATOR)
+        return answer
+
     def consume(
-        self, broker: int, offset: int, *, max_wait_ms: int = 0, min_bytes: int = 1, epoch: int = -1
+        self,
+        broker: int,
+        offset: int,
+        *,
+        max_wait_ms: int = 0,
+        min_bytes: int = 1,
+        epoch: int = -1,
+        isolation_level: int = 0,
+        rack: str | None = None,
+        listener: str = "PLAINTEXT",
     ) -> list[FetchPartitionData]:
-        """A consumer's fetch; the list gets the result when there is one."""
+        """A consumer's fetch; the list gets the result when there is one. `rack` None: of a version before KIP-392."""
         answer: list[FetchPartitionData] = []
         wanted = FetchRequestPartition(TP.partition, epoch, offset, -1, -1, 2**20)
-        params = FetchParams(-1, -1, max_wait_ms, min_bytes, 2**20, 0)
+        params = FetchParams(-1, -1, max_wait_ms, min_bytes, 2**20, isolation_level, rack_id=rack, listener=listener)
         manager = self.nodes[broker].manager
         fetch_from(manager, params, [(TP, wanted)], lambda found: answer.extend(d for _, d in found))
         return answer
@@ -400,10 +423,15 @@ class Cluster:
 
 
 def list_offset(
-    manager: ReplicaManager, tp: TopicPartition, timestamp: int, leader_epoch: int = -1, replica_id: int = -1
+    manager: ReplicaManager,
+    tp: TopicPartition,
+    timestamp: int,
+    leader_epoch: int = -1,
+    replica_id: int = -1,
+    isolation_level: int = 0,
 ) -> tuple[int, int, int]:
     """(timestamp, offset, epoch), without a pause."""
-    listing = manager.offsets.listing_offset(tp, timestamp, leader_epoch, 0, replica_id)
+    listing = manager.offsets.listing_offset(tp, timestamp, leader_epoch, isolation_level, replica_id)
     done = None
     while True:
         try:

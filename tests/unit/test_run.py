@@ -47,7 +47,7 @@ def test_quick_and_thorough_together_are_everything() -> None:
         assert all(command[command.index("-m", 3) + 1] == only for command in commands)
         paths = {word for command in commands for word in command if word.startswith("tests/")}
         directories = {f"tests/{path.parent.name}" for path in Path(run.__file__).parent.glob("*/test_*.py")}
-        assert directories <= paths | {"tests/compose"}
+        assert directories <= paths | {"tests/clients", "tests/compose"}
         left_out = {word.removeprefix("--ignore=") for command in commands for word in command if "--ignore=" in word}
         assert left_out
         assert left_out <= paths

@@ -51,6 +51,15 @@ def run_directory_endpoints(run_directory: Path) -> list[str]:
     return [endpoint for path in files for endpoint in client_endpoints(parse_properties(path.read_text()))]
 
 
+def run_directory_brokers(given: str | None, run_directory: Path = DEFAULT_RUN_DIRECTORY) -> frozenset[int]:
+    """The ids of the brokers of the run directory, if `find_bootstrap_servers` finds the cluster there; else none."""
+    if given or os.environ.get(BOOTSTRAP_VARIABLE):
+        return frozenset()
+    files = run_directory.glob("broker-*/server.properties")
+    ids = [parse_properties(path.read_text()).get("broker.id", "") for path in files]
+    return frozenset(int(broker) for broker in ids if broker.isdecimal())
+
+
 def run_directory_zookeeper(run_directory: Path = DEFAULT_RUN_DIRECTORY) -> str | None:
     """`host:port[/chroot]` of the ZooKeeper that the first broker of a run directory uses; None without one."""
     links = LinksDirectory(run_directory / "links")

@@ -183,20 +183,32 @@ def execute(
             reassignments.set_throttles(moves(todo, originals, under_way), throttle, cluster.live_brokers)
         if output == "text":
             _echo_throttles(throttle, directory_throttle, is_watched=is_watched)
+        refused: dict[TopicPartition, str] = {}
+        outcomes: Sequence[MoveOutcome] = ()
         if is_watched and todo:
             # Moves between directories start next and need the throttles.
             keep_throttles = preserve_throttles or bool(directories)
-            _execute_and_watch(reassignments, todo, originals, batch, file, keep_throttles, output)
+            refused, outcomes = _execute_and_watch(reassignments, todo, originals, batch, file, keep_throttles, output)
         elif todo:
-            _execute(reassignments, todo, originals, throttle, under_way, output, brokers_too=not directories)
-        if directories:
-            _move_directories(directory_moves, directories, output, is_watched=is_watched)
+            refused = _execute(reassignments, todo, originals, throttle, under_way, output, brokers_too=not directories)
+        # What was refused ends the command with an error, but only after all that was accepted is done and the throttles are removed.
+        reasons = list(refused.values())
+        there_will_be = {
+            replica: target
+            for replica, target in directories.items()
+            if replica.partition not in refused or replica.broker in originals[replica.partition]
+        }
+        if there_will_be:
+            reasons += _move_directories(directory_moves, there_will_be, output, is_watched=is_watched)
         if directories and is_watched:
             cleared = _clear(reassignments, plan, reassignments.python_admin.reassignments(), preserve_throttles)
             if output == "json":
                 print_event("throttles", **_cleared_json(cleared))
             else:
                 _echo_cleared(cleared)
+        if reasons:
+            raise AdminError(f"not started: {'; '.join(reasons)}")
+        _exit_if_failed(outcomes)
 
 
 def _echo_throttles(throttle: int | None, directory_throttle: int | None, *, is_watched: bool) -> None:
@@ -211,7 +223,8 @@ def _echo_throttles(throttle: int | None, directory_throttle: int | None, *, is_
 
 def _move_directories(
     directory_moves: DirectoryMoves, directories: Directories, output: str, *, is_watched: bool
-) -> None:
+) -> list[str]:
+    """Returns why replicas were refused."""
     refused = directory_moves.start(directories)
     started = {replica: target for replica, target in directories.items() if replica not in refused}
     outcomes = directory_moves.wait(started) if is_watched else directory_moves.outcomes(started)
@@ -222,8 +235,7 @@ def _move_directories(
         echo(f"Successfully started log directory moves for: {', '.join(map(str, started))}")
         for outcome in outcomes if is_watched else ():
             echo(outcome.sentence)
-    if refused:
-        raise AdminError(f"not started: {'; '.join(refused.values())}")
+    return list(refused.values())
 
 
 def _execute(
@@ -235,8 +247,11 @@ def _execute(
     output: str,
     *,
     brokers_too: bool,
-) -> None:
-    """Starts the moves. If all are refused, removes the throttles again, with `brokers_too` also those of the brokers."""
+) -> dict[TopicPartition, str]:
+    """Starts the moves; returns the refused partitions with reasons.
+
+    If all are refused, removes the throttles again, with `brokers_too` also those of the brokers.
+    """
     refused = reassignments.start(todo)
     started = [partition for partition in todo if partition not in refused]
     if not started and not under_way and throttle is not None:
@@ -252,7 +267,7 @@ def _execute(
         )
     elif started:
         echo(batch_line(1, 1, started))
-    _raise_refused(refused)
+    return refused
 
 
 def _execute_and_watch(
@@ -263,7 +278,8 @@ def _execute_and_watch(
     file: str,
     keep_throttles: bool,
     output: str,
-) -> None:
+) -> tuple[dict[TopicPartition, str], Sequence[MoveOutcome]]:
+    """Returns the refused partitions with reasons, and how all moves ended."""
     if output == "json":
         print_event("planned", current=plan_json(originals), todo=plan_json(todo))
     try:
@@ -285,8 +301,7 @@ def _execute_and_watch(
     else:
         _echo_outcomes(outcomes)
         _echo_cleared(cleared)
-    _raise_refused(refused)
-    _exit_if_failed(outcomes)
+    return refused, outcomes
 
 
 @reassign.command()

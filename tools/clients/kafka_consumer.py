@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import (
     OFFSET_END,
@@ -49,6 +49,15 @@ PASSING = frozenset(
     }
 )
 """Errors after which the client retries by itself: a leader or coordinator moved, or a broker is down."""
+NOT_SEEN = frozenset(
+    {
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
+"""Errors for a partition that exists: the broker that was asked, or the client, has not seen it yet."""
+Answer = TypeVar("Answer")
 
 
 class KafkaConsumer:
@@ -113,10 +122,8 @@ class KafkaConsumer:
             if start.kind is StartKind.TIME:
                 for place in places:
                     place.offset = start.number
-                places = self._client.offsets_for_times(places, timeout=REQUEST_TIMEOUT_S)
+                places = _while_a_leader_moves(lambda: self._offsets_for_times(places))
                 for place in places:
-                    if place.error is not None:
-                        raise KafkaException(place.error)
                     place.offset = place.offset if place.offset >= 0 else OFFSET_END
             else:
                 for place in places:
@@ -126,8 +133,15 @@ class KafkaConsumer:
             raise AdminError(f"topic {self._topic!r} cannot be read: {error_text(problem)}") from None
         self.is_assigned = True
 
+    def _offsets_for_times(self, places: Sequence[TopicPartition]) -> list[TopicPartition]:
+        found: list[TopicPartition] = self._client.offsets_for_times(list(places), timeout=REQUEST_TIMEOUT_S)
+        for place in found:
+            if place.error is not None:
+                raise KafkaException(place.error)
+        return found
+
     def _first_offset(self, place: TopicPartition, start: Start) -> int:
-        low, high = self._client.get_watermark_offsets(place, timeout=REQUEST_TIMEOUT_S)
+        low, high = _while_a_leader_moves(lambda: self._client.get_watermark_offsets(place, timeout=REQUEST_TIMEOUT_S))
         offset = first_offset(start, low, high)
         if offset is None:
             raise AdminError(
@@ -207,6 +221,21 @@ class KafkaConsumer:
         if self._is_reading and error.code() in PASSING and error.code() not in self._warned:
             self._warned.add(error.code())
             self._warn(f"{_text(error)}; still trying")
+
+
+def _while_a_leader_moves(ask: Callable[[], Answer]) -> Answer:
+    """Asks again for REQUEST_TIMEOUT_S while the partition, which exists, has no leader, or the client does not know it.
+
+    librdkafka says then that the partition is unknown. Raises KafkaException.
+    """
+    deadline = time.monotonic() + REQUEST_TIMEOUT_S
+    while True:
+        try:
+            return ask()
+        except KafkaException as problem:
+            if error_code(problem) not in PASSING | NOT_SEEN or time.monotonic() > deadline:
+                raise
+        time.sleep(RETRY_PAUSE_S)
 
 
 def _record(message: Message) -> ReadRecord:

@@ -22,6 +22,8 @@ from tools.admin.bootstrap import BOOTSTRAP_VARIABLE
 from tools.admin.connection import server_options
 from tools.cluster.health_commands import health, remote_status
 from tools.cluster.local_cluster import DEFAULT_DIRECTORY, ClusterError, LocalCluster, NotServing
+from tools.cluster.ports import LOCAL_HOST
+from tools.cluster.run_directory import ClientListener
 from tools.cluster.views import cluster_json, node_table
 from tools.numbers import IntRange
 from tools.terminal import echo, echo_lines
@@ -74,6 +76,9 @@ cluster.add_command(health)
 @click.option(
     "--links", is_flag=True, help="connect brokers and ZooKeeper through links that `ottla fault isolate` can cut"
 )
+@click.option("--port", type=IntRange(1, 64_000), metavar="PORT", help="the first broker's port; the next ones follow")
+@click.option("--listen", metavar="ADDRESS", help="where brokers listen, such as 0.0.0.0: there is no authentication")
+@click.option("--advertise", metavar="HOST", help="the host that clients are told  [default: localhost with --listen]")
 @click.option("--foreground", is_flag=True, help="wait for Ctrl-C, then stop the cluster")
 @format_option
 def start(
@@ -82,6 +87,9 @@ def start(
     zookeeper: str | None,
     overrides: Sequence[str],
     links: bool,
+    port: int | None,
+    listen: str | None,
+    advertise: str | None,
     foreground: bool,
     output: str,
 ) -> None:
@@ -91,11 +99,19 @@ def start(
     with errors_in_one_line(), termination_as_interrupt():
         try:
             if not local.exists():
-                local.create(brokers or BROKERS_DEFAULT, zookeeper, settings, links=links)
-            elif brokers is not None or zookeeper is not None or settings or (links and local.links is None):
+                clients = ClientListener(
+                    listen or LOCAL_HOST, advertise or (LOCAL_HOST if listen is None else "localhost"), port
+                )
+                local.create(brokers or BROKERS_DEFAULT, zookeeper, settings, links=links, clients=clients)
+            elif (
+                any(given is not None for given in (brokers, zookeeper, port, listen, advertise))
+                or settings
+                or (links and local.links is None)
+            ):
                 raise ClusterError(
                     f"{directory} already has a cluster, which starts unchanged: leave out --brokers, --zookeeper, "
-                    f"--override and --links and edit {directory}/broker-*/server.properties, or use another --dir"
+                    "--override, --links, --port, --listen and --advertise, and edit "
+                    f"{directory}/broker-*/server.properties, or use another --dir"
                 )
             local.start()
         except NotServing:

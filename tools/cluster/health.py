@@ -49,9 +49,14 @@ def assess(
     cluster: ClusterView,
     under_way: Mapping[TopicPartition, Assignment],
     why_leaderless: Mapping[TopicPartition, str] = NOTHING_KNOWN,
+    expected: frozenset[int] = frozenset(),
 ) -> Health:
-    """A replica that a reassignment is adding does not count as missing. A broker that is not live is known by its assigned replicas."""
+    """A replica that a reassignment is adding does not count as missing.
+
+    A broker that is not live is known by its assigned replicas, or is one of those that are `expected`.
+    """
     live = cluster.live_brokers
+    known = cluster.assigned_brokers | expected
     leaderless = []
     under_replicated = []
     for partition, view in cluster.partitions().items():
@@ -62,8 +67,8 @@ def assess(
             under_replicated.append(partition)
     return Health(
         controller=cluster.controller if cluster.controller in live else None,
-        nodes=tuple(sorted(live | cluster.assigned_brokers)),
-        nodes_down=tuple(sorted(cluster.assigned_brokers - live)),
+        nodes=tuple(sorted(live | known)),
+        nodes_down=tuple(sorted(known - live)),
         leaderless=tuple(leaderless),
         under_replicated=tuple(under_replicated),
         why_leaderless=why_leaderless,

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from protocol.types import Assignment, TopicPartition
+from tools.admin.bootstrap import run_directory_brokers
 from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
 from tools.admin.failures import AdminError
 from tools.admin.leaderless import causes
@@ -55,13 +56,18 @@ def health(
 
 
 def look(bootstrap_server: str | None, command_config: Path | None) -> Health:
-    """The cluster's health now; `unreachable` if no broker answers."""
+    """The cluster's health now; `unreachable` if no broker answers.
+
+    All brokers of a cluster in `./ottla-cluster` are expected to be live. Otherwise a cluster that starts would be healthy
+    as soon as its first broker serves.
+    """
     try:
         cluster = connect(bootstrap_server, command_config).cluster()
         why = causes(
             cluster.partitions(), cluster.live_brokers, lambda: connect_python(bootstrap_server, command_config)
         )
-        return assess(cluster, reassignments(bootstrap_server, command_config) or {}, why)
+        under_way = reassignments(bootstrap_server, command_config) or {}
+        return assess(cluster, under_way, why, run_directory_brokers(bootstrap_server))
     except AdminError as problem:
         return unreachable(str(problem))
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from protocol.numbers import is_plain_number
-from tools.cluster.fault_log import now_ms
+from tools.cluster.fault_log import FaultLog, now_ms
 from tools.cluster.java import JavaNotFound, find_java
 from tools.cluster.links.control import LinksControl, NoLinks
 from tools.cluster.links.wiring import MARKER, BadWiring, BrokerPorts
@@ -26,7 +26,9 @@ from tools.cluster.processes import ClusterError, ServerProcess, stop_all
 from tools.cluster.readiness import broker_view, not_ready
 from tools.cluster.run_directory import (
     DEFAULT_DIRECTORY,
+    LOCAL_CLIENTS,
     BrokerDirectory,
+    ClientListener,
     RunDirectory,
     local_profile,
     parse_address,
@@ -113,6 +115,11 @@ class LocalCluster:
             self._links_process = self._files.links_process()
         return self._links_process
 
+    @property
+    def fault_log(self) -> FaultLog:
+        """What was done to the cluster on purpose; the methods of this class write there, too."""
+        return self._files.faults
+
     def broker_directory(self, broker_id: int) -> Path:
         return self._broker(broker_id).path
 
@@ -179,8 +186,9 @@ class LocalCluster:
         overrides: Mapping[str, str] | None = None,
         *,
         links: bool = False,
+        clients: ClientListener = LOCAL_CLIENTS,
     ) -> None:
-        """Writes the files of a new cluster: `brokers` brokers with ids from 1, on free ports of 127.0.0.1.
+        """Writes the files of a new cluster: `brokers` brokers with ids from 1, on free ports of 127.0.0.1, or where `clients` says.
 
         `zookeeper` is `host:port[/chroot]` of a ZooKeeper to use instead of the embedded one; `overrides` are Kafka settings for
         every broker; with `links`, brokers reach each other and ZooKeeper through links that can be cut.
@@ -203,7 +211,7 @@ class LocalCluster:
         settings = {**local_profile(brokers), **(overrides or {})}
         with self._files.locked():
             try:
-                self._make_files(brokers, zookeeper, settings, links)
+                self._make_files(brokers, zookeeper, settings, links, clients)
             except (OSError, NoFreePorts) as error:
                 self.undo_create()
                 raise ClusterError(f"could not create a cluster in {self.directory}: {error}") from None
@@ -211,8 +219,12 @@ class LocalCluster:
                 self.undo_create()
                 raise
 
-    def _make_files(self, brokers: int, zookeeper: str | None, settings: Mapping[str, str], links: bool) -> None:
+    def _make_files(
+        self, brokers: int, zookeeper: str | None, settings: Mapping[str, str], links: bool, clients: ClientListener
+    ) -> None:
         zookeeper_port, *ports = free_ports(1 + 3 * brokers)
+        if clients.first_port is not None:
+            ports[::3] = range(clients.first_port, clients.first_port + brokers)
         linked: dict[int, BrokerPorts] = {}
         if links:
             more = free_ports(4 * brokers)
@@ -231,7 +243,7 @@ class LocalCluster:
             broker = self._files.broker_directory(index + 1)
             self._note_new(broker.path)
             own = (ports[3 * index], ports[3 * index + 1], ports[3 * index + 2])
-            broker.create(zookeeper, own, settings, linked.get(broker.id))
+            broker.create(zookeeper, own, settings, linked.get(broker.id), clients)
 
     def _note_new(self, path: Path) -> None:
         if not path.exists():

@@ -43,6 +43,10 @@ class LogReader:
         self._inode = 0
         self._position = 0
 
+    def rewind(self) -> None:
+        """Reads everything that is kept again."""
+        self._inode, self._position = 0, 0
+
     def skip(self) -> None:
         """Skips everything written so far."""
         with contextlib.suppress(FileNotFoundError):
@@ -51,8 +55,12 @@ class LogReader:
 
     def new_lines(self) -> Iterator[bytes]:
         """The lines added since the last call. A line that is not complete yet is returned in parts."""
-        for number, part in enumerate(self._unread()):
-            with contextlib.suppress(FileNotFoundError), part.open("rb") as file:
+        with contextlib.ExitStack() as opened:
+            files = []
+            for part in self._unread():  # all at once: the parts get other names if the log is rotated meanwhile
+                with contextlib.suppress(FileNotFoundError):
+                    files.append(opened.enter_context(part.open("rb")))
+            for number, file in enumerate(files):
                 inode = os.fstat(file.fileno()).st_ino
                 if number or inode != self._inode:
                     self._inode, self._position = inode, 0

@@ -57,7 +57,14 @@ class _Starter:
     def start(self, popen: Callable[[Callable[[], None]], Popen]) -> Popen:
         started: Future[Popen] = Future()
         self._asked.put((popen, started))
-        return started.result()
+        try:
+            return started.result()
+        except BaseException:
+            # A signal handler raised here, as for a Ctrl-C. The thread starts the server nevertheless, and nobody would know of it.
+            server = started.result()  # raises again what was raised while it was started
+            server.kill()
+            server.wait()
+            raise
 
     def _run(self) -> None:
         while True:

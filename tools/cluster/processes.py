@@ -25,6 +25,7 @@ from tools.private_files import open_log, server_umask, write_anew
 
 POLL_S = 0.02
 KILL_TIMEOUT_S = 10.0
+KILL_AGAIN_S = 1.0
 PROC = Path("/proc")
 PID_MAX = 2**22
 OVER = ("Z", "X", "?")
@@ -133,10 +134,16 @@ class ServerProcess:
         return True
 
     def kill(self) -> None:
-        """Sends SIGKILL and waits for the end. It also ends a paused process. Raises ClusterError."""
+        """Sends SIGKILL and waits for the end. It also ends a paused process. Raises ClusterError.
+
+        A process that has just been started may be found only later, when it has its command line. Then the signal is sent again.
+        """
+        deadline = time.monotonic() + KILL_TIMEOUT_S
         self.send(signal.SIGKILL)
-        if not self.wait_gone(KILL_TIMEOUT_S):
-            raise ClusterError(f"{self.name} (pid {self.pid()}) did not end within {KILL_TIMEOUT_S:g} s of SIGKILL")
+        while not self.wait_gone(KILL_AGAIN_S):
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{self.name} (pid {self.pid()}) did not end within {KILL_TIMEOUT_S:g} s of SIGKILL")
+            self.send(signal.SIGKILL)
 
     def last_words(self) -> str:
         """The last non-empty line of its log."""

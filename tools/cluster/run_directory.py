@@ -48,11 +48,28 @@ def local_profile(broker_count: int) -> dict[str, str]:
     return {
         "default.replication.factor": replication_factor,
         "offsets.topic.replication.factor": replication_factor,
+        "transaction.state.log.replication.factor": replication_factor,
+        "transaction.state.log.min.isr": "2" if broker_count > 2 else "1",
         "group.initial.rebalance.delay.ms": "0",
         "zookeeper.session.timeout.ms": "3000",
         "replica.lag.time.max.ms": "5000",
         "controlled.shutdown.retry.backoff.ms": "500",
     }
+
+
+@dataclass(frozen=True, slots=True)
+class ClientListener:
+    """Where clients find the brokers of a new cluster: an address to listen at, the host that clients are told, and the first port.
+
+    The brokers have consecutive ports. Without `first_port` they have free ones.
+    """
+
+    host: str = LOCAL_HOST
+    advertised: str = LOCAL_HOST
+    first_port: int | None = None
+
+
+LOCAL_CLIENTS = ClientListener()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +96,26 @@ class BrokerDirectory:
         ports: tuple[int, int, int],
         settings: Mapping[str, str],
         links: BrokerPorts | None = None,
+        clients: ClientListener = LOCAL_CLIENTS,
     ) -> None:
         """Writes `server.properties`; `settings` override the values chosen here. `ports`: clients, control, metrics.
 
         With `links`, clients connect directly, and other brokers through the links.
         """
         client_port, control_port, metrics_port = ports
+        controller = f"CONTROLLER://{LOCAL_HOST}:{control_port}"
+        advertised = f"PLAINTEXT://{clients.advertised}:{client_port}"
         properties = {
             "broker.id": str(self.id),
-            "listeners": f"PLAINTEXT://{LOCAL_HOST}:{client_port},CONTROLLER://{LOCAL_HOST}:{control_port}",
+            "listeners": f"PLAINTEXT://{clients.host}:{client_port},{controller}",
+            **({} if clients.advertised == clients.host else {"advertised.listeners": f"{advertised},{controller}"}),
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "inter.broker.listener.name": "PLAINTEXT",
             "control.plane.listener.name": "CONTROLLER",
             "log.dirs": str(self.data),
             "zookeeper.connect": zookeeper_connect,
             "metrics.listener": f"{LOCAL_HOST}:{metrics_port}",
-            **({} if links is None else _linked(client_port, links, zookeeper_connect)),
+            **({} if links is None else _linked(client_port, links, zookeeper_connect, clients)),
             **settings,
         }
         self.path.mkdir(parents=True)
@@ -135,13 +156,13 @@ class BrokerDirectory:
         return found
 
 
-def _linked(client_port: int, ports: BrokerPorts, zookeeper_connect: str) -> dict[str, str]:
+def _linked(client_port: int, ports: BrokerPorts, zookeeper_connect: str, clients: ClientListener) -> dict[str, str]:
     """The settings of a broker that reaches other brokers and ZooKeeper through the links."""
     _, slash, chroot = zookeeper_connect.partition("/")
-    client = f"PLAINTEXT://{LOCAL_HOST}:{client_port}"
+    client, advertised = (f"PLAINTEXT://{host}:{client_port}" for host in (clients.host, clients.advertised))
     return {
         "listeners": f"{client},INTERNAL://{LOCAL_HOST}:{ports.internal},CONTROLLER://{LOCAL_HOST}:{ports.control}",
-        "advertised.listeners": f"{client},INTERNAL://{LOCAL_HOST}:{ports.link_internal},"
+        "advertised.listeners": f"{advertised},INTERNAL://{LOCAL_HOST}:{ports.link_internal},"
         f"CONTROLLER://{LOCAL_HOST}:{ports.link_control}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name": "INTERNAL",

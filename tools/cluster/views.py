@@ -72,12 +72,12 @@ def cluster_json(cluster: LocalCluster) -> dict[str, Any]:
 
 
 def _broken_links(cluster: LocalCluster) -> str:
-    """In place of an address: how many faults the links have."""
+    """The number of faults of the links. It is shown in place of an address."""
     try:
         count = len(cluster.links.rules()) if cluster.links is not None else 0
     except NoLinks:
         return "-"
-    return f"{count} faults" if count else "no fault"
+    return "no fault" if not count else "1 fault" if count == 1 else f"{count} faults"
 
 
 def node_table(view: dict[str, Any], *, with_state: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs a real ZooKeeper in its own process, from the jars that come with pyspark."""
+"""Runs a real ZooKeeper in its own process, from the jars that the wheel of ottla has (`make wheel`), or that come with pyspark."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from tools.cluster.processes import POLL_S, ServerProcess
 from tools.private_files import write_anew
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+PACKED_JARS = Path(__file__).parent / "jars"
+"""Where `make wheel` puts what `jars/pom.xml` names."""
 JARS = (
     "zookeeper-*",
     "slf4j-api-*",
@@ -27,7 +29,7 @@ JARS = (
     "metrics-core-*",
     "snappy-java-*",
 )
-"""The jars that the server needs. All of pyspark's jars would work too, but start a second slower."""
+"""The jars of pyspark that the server needs. All of pyspark's jars would work too, but start a second slower."""
 
 JVM_OPTIONS = (
     "-Xmx512m",
@@ -153,12 +155,15 @@ class EmbeddedZooKeeper:
 
 
 def class_path() -> str:
-    """The jars of ZooKeeper and its dependencies. Raises ZooKeeperError."""
+    """The jars of ZooKeeper and its dependencies: those of `make wheel`, else pyspark's. Raises ZooKeeperError."""
+    packed = sorted(map(str, PACKED_JARS.glob("*.jar")))
+    if packed:
+        return os.pathsep.join(packed)
     package = util.find_spec("pyspark")
     if package is None or package.origin is None:
         raise ZooKeeperError(
-            "the embedded ZooKeeper comes with pyspark, which is not installed: "
-            "run `pip install 'ottla[replay]'`, or use another ZooKeeper with --zookeeper host:port"
+            "the embedded ZooKeeper has no jars: this ottla was installed without them (`make wheel` packs them). "
+            "Run `pip install 'ottla[replay]'`, for those of pyspark, or use another ZooKeeper with --zookeeper host:port"
         )
     jars = Path(package.origin).parent / "jars"
     found = [jar for pattern in JARS for jar in sorted(glob.glob(f"{glob.escape(str(jars))}/{pattern}.jar"))]

@@ -140,7 +140,8 @@ async def run(
     watch = Watch(feed, addresses, security, target, sources, metrics)
     harm = None
     if allow_faults and target is not None:
-        harm = Harm(target, lambda text, is_trigger: watch.say("console", text, is_trigger))
+        is_logged = sources is not None and any(log.broker is None for log in sources.logs)
+        harm = Harm(target, lambda text, is_trigger: watch.say("console", text, is_trigger), is_logged=is_logged)
     about = {"cluster": title, "timeline": sources is not None}
     try:
         runner, port = await serve(Console(feed, access, about, harm), host, port)

@@ -18,11 +18,12 @@ Say = Callable[[str, bool], None]
 
 
 class Harm:
-    """Faults of one cluster. `say` is told of each."""
+    """Faults of one cluster. `say` is told of each; with `is_logged`, the cluster's own log tells those that succeed."""
 
-    def __init__(self, cluster: Cluster, say: Say) -> None:
+    def __init__(self, cluster: Cluster, say: Say, *, is_logged: bool = False) -> None:
         self._cluster = cluster
         self._say = say
+        self._is_logged = is_logged
         self._faulted = Faulted(cluster, (), record=FaultRecord(cluster.record_file))
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="faults")
         self._undoing: dict[asyncio.Task[None], Words] = {}
@@ -82,7 +83,8 @@ class Harm:
 
     def _tell(self, rows: list[DoneFault]) -> None:
         for row in rows:
-            self._say(str(row), row.verb in LASTING and not row.error)
+            if row.error or not self._is_logged:
+                self._say(str(row), row.verb in LASTING and not row.error)
 
 
 BUTTONS = ("kill", "stop", "pause", "bounce", "restart", "resume", "isolate", "expire-session", "fill-disk", "heal")

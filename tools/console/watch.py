@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tools.cluster.processes import ClusterError
 from tools.console import reading
-from tools.console.feed import Feed
+from tools.console.feed import LINES_MAX, Feed
 from tools.console.links import Address, Links, NoAnswer
 from tools.console.metrics import Metrics
 from tools.console.state import (
@@ -31,8 +32,9 @@ from tools.faults.cluster import Cluster, State
 from tools.faults.record import FaultRecord
 from tools.replay.load.security import Security
 from tools.timeline.following import Following
-from tools.timeline.merging import ClockOffset, clock_offsets, events_of_rows
-from tools.timeline.sources import Row, Sources
+from tools.timeline.history import clocks_of, history_of
+from tools.timeline.merging import ClockOffset, Event
+from tools.timeline.sources import Sources
 from tools.timeline.story import Line, Story
 
 EVERY_S = 1.0
@@ -199,16 +201,29 @@ class Watch:
 
     async def _follow_events(self) -> None:
         assert self._sources is not None
-        new = await asyncio.to_thread(lambda logs: {log.broker: log.read() for log in logs}, self._sources.logs)
         if self._following is None:
-            self._following = Following([] if self._sources.have_one_clock else await asyncio.to_thread(clocks_of, new))
-        events = self._following.ready(new)
-        if not events:
-            return
-        epochs = [event.row.get("controller_epoch") for event in events]
-        self._epoch = max((epoch for epoch in (self._epoch, *epochs) if isinstance(epoch, int)), default=None)
-        self.feed.add_lines(map(line_json, self._story.lines(events)))
+            offsets, lines = await asyncio.to_thread(self._history, self._sources)
+            self._following = Following(offsets)
+        else:
+            new = await asyncio.to_thread(lambda logs: {log.broker: log.read() for log in logs}, self._sources.logs)
+            events = self._following.ready(new)
+            if not events:
+                return
+            lines = list(self._story.lines(map(self._noted, events)))
+        self.feed.add_lines(map(line_json, lines))
         self._news.set()
+
+    def _history(self, found: Sources) -> tuple[list[ClockOffset], Sequence[Line]]:
+        """The clocks, and the last lines of what happened before the console was started. Raises ClusterError."""
+        offsets = clocks_of(found)
+        self._story = Story()  # an attempt that failed left half a story
+        return offsets, deque(self._story.lines(map(self._noted, history_of(found, offsets))), LINES_MAX)
+
+    def _noted(self, event: Event) -> Event:
+        epoch = event.row.get("controller_epoch")
+        if isinstance(epoch, int):
+            self._epoch = max(epoch, self._epoch or 0)
+        return event
 
     # publishing
 
@@ -264,11 +279,6 @@ class Watch:
                 **(self._metrics.point() if self._metrics is not None else {}),
             }
         )
-
-
-def clocks_of(rows: Mapping[int | None, Sequence[Row]]) -> list[ClockOffset]:
-    """How far the brokers' clocks are apart, from the first reading of their logs."""
-    return clock_offsets({broker: events_of_rows(of, broker) for broker, of in rows.items() if broker is not None})
 
 
 def line_json(line: Line) -> dict[str, Any]:

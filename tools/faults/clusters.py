@@ -1,13 +1,20 @@
-"""The cluster that faults hit, from the options that name one: `--dir`, `--compose` or `--fault-command`."""
+"""The cluster that faults hit, from the options that name one: `--dir`, `--compose` or `--fault-command`; and what all of them share."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import click
 
 from tools.cluster.processes import ClusterError
+from tools.cluster.readiness import not_ready
 from tools.faults.cluster import Cluster
+
+SESSION_DEFAULT_S = 6.0
+"""Of the containers of this project."""
+ANSWER_TIMEOUT_S = 2.0
+POLL_S = 0.2
 
 
 def find_target(
@@ -41,3 +48,22 @@ def find_target(
     if not local.exists():
         raise ClusterError(f"{directory} has no cluster; see `ottla cluster start`")
     return ProcessCluster(local)
+
+
+def session_s(cluster: Cluster) -> float:
+    """The brokers' session time-out in seconds: a local cluster's own, else a guess."""
+    from tools.faults.processes import ProcessCluster
+
+    return cluster.session_s() if isinstance(cluster, ProcessCluster) else SESSION_DEFAULT_S
+
+
+def who_does_not_serve(cluster: Cluster, timeout_s: float) -> str:
+    """Waits until all brokers serve. After `timeout_s`, names one that does not and why; otherwise returns an empty text."""
+    addresses = {broker: cluster.address(broker) for broker in cluster.broker_ids}
+    deadline = time.monotonic() + timeout_s
+    while reasons := not_ready(addresses, addresses, ANSWER_TIMEOUT_S):
+        if time.monotonic() > deadline:
+            broker, reason = next(iter(reasons.items()))
+            return f"broker {broker} {reason}"
+        time.sleep(POLL_S)
+    return ""

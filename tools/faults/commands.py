@@ -21,10 +21,9 @@ from tools.admin.bootstrap import NoBootstrapServer
 from tools.cluster.commands import termination_as_interrupt
 from tools.cluster.local_cluster import DEFAULT_DIRECTORY
 from tools.cluster.processes import ClusterError
-from tools.cluster.readiness import not_ready
 from tools.cluster.zookeeper import ZooKeeperError
 from tools.faults.cluster import Cluster
-from tools.faults.clusters import find_target
+from tools.faults.clusters import SESSION_DEFAULT_S, find_target, session_s, who_does_not_serve
 from tools.faults.processes import ProcessCluster
 from tools.faults.record import FaultRecord
 from tools.faults.roles import Roles
@@ -39,9 +38,6 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 STEP_S = 0.05
 READY_TIMEOUT_S = 60.0
-ANSWER_TIMEOUT_S = 2.0
-SESSION_DEFAULT_S = 6.0
-"""Of the containers of this project."""
 INTERRUPTED = 130
 
 HELP = {
@@ -296,13 +292,13 @@ def run_random(
 ) -> None:
     """Plays the rounds of a schedule. Raises ClusterError, FaultError."""
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
-    session_s = seconds_of(session, "--session") if session else own_session_s(cluster)
+    session_timeout_s = seconds_of(session, "--session") if session else session_s(cluster)
     known = Roles(cluster).topics()
     missing = [topic for topic in topics if topic not in known]
     if missing:
         raise FaultError(f"there is no topic {missing[0]}")
     partitions = [f"{topic}-{number}" for topic in sorted(topics or known) for number in range(known[topic])]
-    chosen = chosen_kinds(kinds, session_s, for_)
+    chosen = chosen_kinds(kinds, session_timeout_s, for_)
     possible = {name: kind for name, kind in chosen.items() if why_not(kind, cluster, partitions, groups) is None}
     if kinds and len(possible) < len(chosen):
         name, kind = next((name, kind) for name, kind in chosen.items() if name not in possible)
@@ -351,22 +347,11 @@ def time_range(text: str, where: str) -> tuple[float, float]:
     return shortest, longest
 
 
-def own_session_s(cluster: Cluster) -> float:
-    """The session time-out of a local cluster; else a guess."""
-    if isinstance(cluster, ProcessCluster):
-        return cluster.session_s()
-    return SESSION_DEFAULT_S
-
-
 def wait_until_served(cluster: Cluster) -> None:
     """Raises ClusterError if a broker does not serve in READY_TIMEOUT_S."""
-    addresses = {broker: cluster.address(broker) for broker in cluster.broker_ids}
-    deadline = time.monotonic() + READY_TIMEOUT_S
-    while reasons := not_ready(addresses, addresses, ANSWER_TIMEOUT_S):
-        if time.monotonic() > deadline:
-            broker, reason = next(iter(reasons.items()))
-            raise ClusterError(f"{READY_TIMEOUT_S:g} s after the heal broker {broker} {reason}")
-        time.sleep(4 * STEP_S)
+    reason = who_does_not_serve(cluster, READY_TIMEOUT_S)
+    if reason:
+        raise ClusterError(f"{READY_TIMEOUT_S:g} s after the heal {reason}")
 
 
 def named_cluster(

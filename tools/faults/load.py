@@ -23,12 +23,16 @@ READER = {"group.id": "unused", "enable.auto.commit": False, "log_level": 2}
 MOVING = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 DRAIN_S = 120.0
 READ_TIMEOUT_S = 60.0
+PURGED_S = 10.0
+"""How long to wait until the records of a producer that ended are reported as failed."""
 
 
 class Load:
     """Produces numbered records with acks=all to every partition in turn, from the start of its `with` to `stop`.
 
-    Every value ends with `padding`. `settings` override librdkafka's defaults.
+    Every value ends with `padding`. `settings` override librdkafka's defaults. An idempotent producer ends with a fatal error if the new
+    leader of an unclean election lacks batches that were acknowledged. Its unanswered records have then failed, and the load
+    continues with a new producer.
     """
 
     def __init__(
@@ -48,7 +52,10 @@ class Load:
         self._padding = padding
         self._records_per_s = records_per_s
         common = {"bootstrap.servers": bootstrap_servers, "acks": "all", "log_level": 2}
-        self._producer = Producer({**common, **settings})
+        self._settings = {**common, **settings}
+        self._producer = Producer(self._settings)
+        self._ended_by = ""
+        """While the records of a producer that ended are reported: its fatal error."""
         self._last: dict[int, float] = {}
         self._stopping = threading.Event()
         self._changed = threading.Condition()
@@ -95,25 +102,39 @@ class Load:
             raise TimeoutError(f"{self.topic}: {otherwise} in {timeout_s:g} s; failed: {self.journal.failed[:3]}")
 
     def _run(self) -> None:
-        number = 0
         began = time.monotonic()
         while not self._stopping.is_set():
+            number = self.journal.sent
             early_s = number / self._records_per_s - (time.monotonic() - began) if self._records_per_s else 0.0
-            if early_s > 0:
-                self._producer.poll(early_s)
-                continue
-            value = b"record-%d" % number + self._padding
-            key = b"%d" % (number % 7)
             try:
-                self._producer.produce(
-                    self.topic, value, key, partition=number % self.partitions, on_delivery=self._report
-                )
-                number += 1
-            except BufferError:
-                pass
-            self._producer.poll(0.001)
-        self.journal.sent = number
-        self._producer.flush(DRAIN_S / 2)
+                if early_s <= 0:
+                    self._send(number)
+                self._producer.poll(max(early_s, 0.001))
+            except KafkaException as error:
+                self._begin_again(error)
+        try:
+            self._producer.flush(DRAIN_S / 2)
+        except KafkaException as error:
+            self._begin_again(error)
+
+    def _send(self, number: int) -> None:
+        value = b"record-%d" % number + self._padding
+        key = b"%d" % (number % 7)
+        try:
+            self._producer.produce(self.topic, value, key, partition=number % self.partitions, on_delivery=self._report)
+        except BufferError:
+            return
+        self.journal.sent = number + 1
+
+    def _begin_again(self, error: KafkaException) -> None:
+        """Replaces the producer after a fatal error: it sends nothing more, and answers nothing. Raises other errors."""
+        if not error.args[0].fatal():
+            raise error
+        self._ended_by = str(error.args[0])
+        self._producer.purge()
+        self._producer.flush(PURGED_S)
+        self._ended_by = ""
+        self._producer = Producer(self._settings)
 
     def _report(self, error: Any, message: Any) -> None:
         with self._changed:
@@ -123,7 +144,7 @@ class Load:
                 self._last[partition] = time.monotonic()
                 self.journal.times.append(self._last[partition])
             else:
-                self.journal.failed.append(str(error))
+                self.journal.failed.append(self._ended_by or str(error))
             self._changed.notify_all()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,8 +95,8 @@ def remove_rules(container: str, rules: Sequence[Rule], hosts: Mapping[str, Host
 
 
 def remove_all_rules(container: str) -> None:
-    """Does nothing without root: then there are none of ours. Raises ClusterError."""
-    if os.geteuid() != 0 or not _inspect(container)["State"]["Running"]:
+    """Does nothing without root or without iptables: then there are none of ours. Raises ClusterError."""
+    if os.geteuid() != 0 or shutil.which("iptables") is None or not _inspect(container)["State"]["Running"]:
         return
     inside = _Inside(container)
     for own in CHAINS.values():

@@ -1,18 +1,19 @@
-"""The processes of a local cluster as victims of faults."""
+"""The processes of a local cluster as victims of faults. What is done to them is written to the cluster's fault log, when it was done."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.zk.operations import ZkError
 from protocol.zk.session import ZooKeeperSession
 from protocol.zk.znodes import BrokerIdZNode
+from tools.cluster.fault_log import now_ms
 from tools.cluster.links.control import LinksControl, NoLinks
-from tools.cluster.links.rules import ZOOKEEPER
+from tools.cluster.links.rules import ZOOKEEPER, Rule
 from tools.cluster.local_cluster import ClusterError, LocalCluster
 from tools.cluster.zookeeper import EmbeddedZooKeeper
 from tools.faults import full_disk
@@ -55,6 +56,7 @@ class Broker:
     def expire_session(self) -> None:
         """Ends the broker's session. The broker learns of it from ZooKeeper only."""
         address = _zookeeper(self.cluster).address
+        began = now_ms()
         try:
             owner = asyncio.run(self._session_id())
             if owner is None:
@@ -62,6 +64,7 @@ class Broker:
             expire_session(address, owner)
         except (LookupError, OSError, ZkError) as problem:
             raise ClusterError(f"the session of broker {self.broker_id} was not ended: {problem}") from None
+        self.cluster.fault_log.write("broker_session_ended", began, broker=self.broker_id)
 
     async def _session_id(self) -> int | None:
         session = ZooKeeperSession(self.cluster.zookeeper_connect, session_timeout_ms=10_000)
@@ -86,10 +89,13 @@ class Broker:
             if broker != self.broker_id
             for directory in self.cluster.log_directories(broker)
         ]
+        began = now_ms()
         full_disk.fill(f"broker {self.broker_id}", self.cluster.log_directories(self.broker_id), others)
+        self.cluster.fault_log.write("disk_filled", began, broker=self.broker_id)
 
     def free_disk(self) -> None:
         if full_disk.empty(self.cluster.log_directories(self.broker_id)):
+            self.cluster.fault_log.write("disk_emptied", broker=self.broker_id)
             if self.state() is not State.ENDED:
                 self.stop()
             self.start()
@@ -109,21 +115,31 @@ class ZooKeeper:
         return State.PAUSED if process.is_paused() else State.RUNNING
 
     def kill(self) -> None:
-        _zookeeper(self.cluster).process.kill()
+        process, began = _zookeeper(self.cluster).process, now_ms()
+        was_running = process.pid() is not None
+        process.kill()
+        if was_running:
+            self.cluster.fault_log.write("zookeeper_killed", began)
 
     stop = kill
 
     def start(self) -> None:
         """Returns when it serves. Raises ZooKeeperError."""
         zookeeper = _zookeeper(self.cluster)
+        began = now_ms()
         zookeeper.start()
+        self.cluster.fault_log.write("zookeeper_started", began)
         zookeeper.wait_ready(ZOOKEEPER_TIMEOUT_S)
 
     def pause(self) -> None:
-        _zookeeper(self.cluster).process.send(signal.SIGSTOP)
+        began = now_ms()
+        if _zookeeper(self.cluster).process.send(signal.SIGSTOP):
+            self.cluster.fault_log.write("zookeeper_paused", began)
 
     def resume(self) -> None:
-        _zookeeper(self.cluster).process.send(signal.SIGCONT)
+        began = now_ms()
+        if _zookeeper(self.cluster).process.send(signal.SIGCONT):
+            self.cluster.fault_log.write("zookeeper_resumed", began)
 
     def expire_session(self) -> None:
         raise ClusterError("ZooKeeper has no session of its own")
@@ -151,26 +167,54 @@ class _Links:
 
     def sever(self, victim: int | None, breakage: Breakage) -> None:
         rules = breakage.rules(victim, self.cluster.broker_ids)
+        began = now_ms()
         try:
             self.control.add(rules)
         except NoLinks as problem:
             raise ClusterError(str(problem)) from None
+        control = [rule for rule in rules if rule.only_control]
+        for some in ([rule for rule in rules if not rule.only_control], control):
+            if some:
+                self.cluster.fault_log.write(
+                    "links_broken",
+                    began,
+                    broker=victim,
+                    links=str(breakage),
+                    others=_ends(some),
+                    direction=breakage.direction,
+                    effects=breakage.effects,
+                    only_control=some is control,
+                )
 
     def join(self, victim: int | None, breakage: Breakage | None) -> None:
         """Starts the links if their process has ended; then there is nothing else to undo."""
+        began = now_ms()
         try:
             if self.cluster.links_process is not None and self.cluster.links_process.pid() is None:
                 self.cluster.start_links()
+                self.cluster.fault_log.write("links_started", began)
                 return
-            if breakage is None:
-                name = ZOOKEEPER if victim is None else str(victim)
-                ids = [rule.id for rule in self.control.rules() if rule.of == name]
-            else:
-                ids = [rule.id for rule in breakage.rules(victim, self.cluster.broker_ids)]
-            if ids:
-                self.control.remove(ids)
+            broken = [rule.id for rule in self.control.rules() if rule.of == _node(victim)]
+            if breakage is not None:
+                meant = {rule.id for rule in breakage.rules(victim, self.cluster.broker_ids)}
+                broken = [rule for rule in broken if rule in meant]
+            if broken:
+                self.control.remove(broken)
+                words = None if breakage is None else str(breakage)
+                self.cluster.fault_log.write("links_joined", began, broker=victim, links=words)
         except NoLinks as problem:
             raise ClusterError(str(problem)) from None
+
+
+def _node(victim: int | None) -> str:
+    return ZOOKEEPER if victim is None else str(victim)
+
+
+def _ends(rules: Sequence[Rule]) -> list[int | str]:
+    """The other ends of these rules' links: ids of brokers in their order, then `zookeeper`."""
+    names = {other for rule in rules for other in rule.others}
+    brokers: list[int | str] = sorted(int(name) for name in names - {ZOOKEEPER})
+    return [*brokers, ZOOKEEPER] if ZOOKEEPER in names else brokers
 
 
 def _links(cluster: LocalCluster) -> _Links:

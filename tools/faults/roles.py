@@ -71,8 +71,14 @@ class Roles:
 
     def partitions(self, topic: str) -> dict[int, PartitionView]:
         """Partition -> view; empty if no broker knows the topic."""
-        body = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
-        return self._ask(ApiKey.METADATA, METADATA_VERSION, body, _partitions) or {}
+        return self._ask(ApiKey.METADATA, METADATA_VERSION, _about(topic), _partitions) or {}
+
+    def partitions_by(self, topic: str, broker: int) -> dict[int, PartitionView]:
+        """The same, as this broker knows it; empty if it does not answer."""
+        answer = ask_broker(
+            self._cluster.address(broker), ANSWER_TIMEOUT_S, ApiKey.METADATA, METADATA_VERSION, _about(topic)
+        )
+        return {} if answer is None else _partitions(answer) or {}
 
     def topics(self) -> dict[str, int]:
         """Topic -> the number of its partitions, without internal ones; empty if nobody answers."""
@@ -114,6 +120,10 @@ class Roles:
         if broker not in self._cluster.broker_ids or self._cluster.broker(broker).state() is State.ENDED:
             return None
         return int(broker)
+
+
+def _about(topic: str) -> dict[str, Any]:
+    return {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
 
 
 def _topics(answer: Any) -> dict[str, int]:

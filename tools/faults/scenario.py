@@ -16,6 +16,7 @@ import yaml
 
 from tools.faults.script import ScriptedFault, parse, parse_all
 from tools.faults.words import OPTIONS, FaultError
+from tools.yaml_nodes import NotYaml, nodes_of
 
 KEYS = ("do", *OPTIONS)
 BYTES_MAX = 1 << 20
@@ -37,13 +38,9 @@ def read_scenario(path: Path) -> list[ScriptedFault]:
 def parse_scenario(text: str, where: str) -> list[ScriptedFault]:
     """Raises FaultError; `where` is the file's name in it."""
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as problem:
-        mark = problem.problem_mark
-        line = f", line {mark.line + 1}" if mark else ""
-        raise FaultError(f"{where}{line}: not YAML: {problem.problem or problem.context}") from None
-    except (yaml.YAMLError, RecursionError) as problem:
-        raise FaultError(f"{where}: not YAML: {str(problem).splitlines()[0]}") from None
+        root = nodes_of(text, where)
+    except NotYaml as problem:
+        raise FaultError(str(problem)) from None
     lines = []
     for node in _faults(root, where):
         lines.append(_said(node, where))

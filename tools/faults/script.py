@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tools.cluster.fault_log import named_as
 from tools.cluster.processes import ClusterError
 from tools.cluster.zookeeper import ZooKeeperError
 from tools.faults.cluster import Cluster, Node
@@ -286,7 +287,8 @@ class Faulted:
         rows = []
         for victim in victims:
             row = DoneFault("heal", words.role, victim.broker_id, self._now_ns())
-            row.error = _error_of(lambda v=victim: undo(v, words.breakage))  # type: ignore[misc]
+            with named_as(words.role):
+                row.error = _error_of(lambda v=victim: undo(v, words.breakage))  # type: ignore[misc]
             if not row.error:
                 self._strike(words, victim.broker_id)
             rows.append(row)
@@ -314,7 +316,8 @@ class Faulted:
         """Carries the fault out; returns why it failed, or nothing."""
         if self._record is not None and ACTIONS[words.verb].undo is not None:
             self._record.note(words, victim.broker_id)
-        error = _error_of(lambda: act(words.verb, victim, words.breakage))
+        with named_as(words.role):
+            error = _error_of(lambda: act(words.verb, victim, words.breakage))
         if self._record is not None and words.verb in ("heal", "restart", "resume") and not error:
             healed = words.verb == "heal"
             undone = ("pause",) if words.verb == "resume" else ("kill", "stop")

@@ -72,14 +72,19 @@ class Breakage:
     effect: Effect = SILENT
 
     def __str__(self) -> str:
-        effect = self.effect
         words = [f"from {','.join(self.away_from)}"]
         words += [f"one-way {self.direction}"] if self.direction != "both" else []
-        words += [f"delay {1000 * effect.delay_s:g}ms"] if effect.delay_s else []
+        return " ".join([*words, *self.effects])
+
+    @property
+    def effects(self) -> list[str]:
+        """Such as `delay 100ms` and `half`; none: bytes wait."""
+        effect = self.effect
+        words = [f"delay {1000 * effect.delay_s:g}ms"] if effect.delay_s else []
         words += [f"throttle {effect.bits_per_s:.0f}bit"] if effect.bits_per_s is not None else []
         words += ["reset"] if effect.resets else []
         words += ["half"] if effect.halves else []
-        return " ".join(words)
+        return words
 
     def rules(self, victim: int | None, brokers: tuple[int, ...]) -> list[Rule]:
         """The rules for the links of this broker (None: ZooKeeper) in a cluster of these brokers. Raises FaultError."""

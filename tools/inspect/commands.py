@@ -16,6 +16,7 @@ from tools.admin.connection import errors_in_one_line, format_option, print_json
 from tools.admin.failures import AdminError
 from tools.inspect.broker_view import Address, BrokerView, live_brokers, read_broker
 from tools.inspect.comparison import Row, compare, comparison_json, comparison_lines
+from tools.inspect.conformance.command import conformance
 from tools.inspect.log_commands import log_command, verify
 from tools.inspect.zookeeper_view import ZooKeeperReader, ZooKeeperView, client_address
 from tools.terminal import echo_lines
@@ -32,6 +33,7 @@ def inspect() -> None:
 
 inspect.add_command(log_command)
 inspect.add_command(verify)
+inspect.add_command(conformance)
 
 
 @inspect.command()

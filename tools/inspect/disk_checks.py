@@ -278,11 +278,13 @@ def _check_companions(facts: LogFacts, base: int, suffixes: set[str], scan: _Sca
         if suffix != "snapshot" and base not in scan.positions:
             facts.add(name, "", "there is no log file with that base offset", INDEX_REMOVED)
             continue
+        # A start cannot notice that a list of aborted transactions is missing.
+        advice = FOLLOWER_COPIES if suffix == "txnindex" else INDEX_REMOVED
         try:
             for where, problem in itertools.islice(wrong(), 1):
-                facts.add(name, where, problem, INDEX_REMOVED)
+                facts.add(name, where, problem, advice)
         except BadFile as error:
-            facts.add(name, "", str(error), INDEX_REMOVED)
+            facts.add(name, "", str(error), advice)
 
 
 def _wrong_positions(directory: Path, base: int, scan: _Scan) -> Iterator[tuple[str, str]]:

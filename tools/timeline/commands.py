@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -22,8 +27,9 @@ from tools.private_files import write_anew
 from tools.terminal import echo, echo_lines
 from tools.timeline import sources
 from tools.timeline.following import Following
-from tools.timeline.merging import ClockOffset, Event, clock_offsets, events_of_rows, merged, on_one_clock
-from tools.timeline.page import page_of
+from tools.timeline.history import clocks_of, history_of
+from tools.timeline.merging import ClockOffset, Event
+from tools.timeline.page import Drawn, page_of
 from tools.timeline.story import Filter, Line, Story, last_incident, told
 
 FOLLOW_S = 0.5
@@ -100,10 +106,9 @@ def timeline(
             found = sources.of_compose(project)
         else:
             found = sources.of_directory(directory or DEFAULT_DIRECTORY)
-        try:
+        # Ctrl-C is the end that --follow has, also while it still reads what was before.
+        with contextlib.suppress(*([KeyboardInterrupt] if follow else [])), contextlib.closing(found):
             _tell(found, Filter(topic, broker_id), since_ms, is_all, raw, output, follow, page, errors_file)
-        finally:
-            found.close()
 
 
 def _tell(
@@ -117,70 +122,90 @@ def _tell(
     page: Path | None,
     errors_file: Path | None,
 ) -> None:
-    logs, offsets = read_all(found)
-    events = merged(logs.values())
-    if not events and not follow:
+    """Reads the logs once to find where the story starts, and once to tell it: they may be larger than the memory."""
+    offsets = clocks_of(found)
+    start, span = _where(found, offsets, since_ms, is_all)
+    if follow:
+        span = replace(span, end_ms=inf)
+    if span.last_ms is None and not follow:
         raise ClusterError("the event logs are empty")
-    start, until_ms = (None, None) if is_all or since_ms is not None else incident(events)
-    story = Story(wanted)
-    lines = story.lines(events)
-    if since_ms is not None and events:
-        lines = [line for line in lines if line.at_ms >= events[-1].at_ms - since_ms]
-    shown = (
-        lines
-        if start is None
-        else [line for line in lines if line.at_ms >= start.at_ms and (until_ms is None or line.at_ms < until_ms)]
-    )
-    start_ms = start.at_ms if start is not None else shown[0].at_ms if shown else events[-1].at_ms if events else 0.0
     if page is not None:
         errors = sources.read_errors(errors_file) if errors_file is not None else []
-        last = shown[-1].at_ms if shown else start_ms
-        end_ms = last + AROUND_MS if until_ms is None else min(until_ms, last + AROUND_MS)
-        around = [event for event in events if start_ms - AROUND_MS <= event.at_ms <= end_ms]
-        before = [event for event in events if event.at_ms < start_ms - AROUND_MS]
-        try:
-            write_anew(page, page_of(before, around, shown, start_ms, clock_words(found, offsets), errors, wanted))
-        except OSError as problem:
-            raise ClusterError(f"{page} cannot be written: {problem.strerror}") from None
+        _write_page(page, found, offsets, span, start, errors, wanted)
         echo(f"Wrote {page}.")
         return
+    story = Story(wanted)
+    events = history_of(found, offsets)
     if raw:
-        first = shown[0].at_ms if shown else start_ms
-        _print_raw([event for event in events if event.at_ms >= min(first, start_ms)], start_ms, wanted)
-    elif output == "json":
-        echo_lines(json.dumps(line.to_json(start_ms)) for line in shown)
+        start_ms = _print_raw((event for event in events if event.at_ms >= span.begin_ms), start, wanted)
     else:
-        echo_lines(head(start, start_ms, clock_words(found, offsets), is_all))
-        echo_lines(told(shown, start_ms, terminal_width()))
-    if follow:
-        with contextlib.suppress(KeyboardInterrupt):
-            _follow(found, story, offsets, start_ms, raw, output, wanted)
-
-
-def read_all(found: sources.Sources) -> tuple[dict[int | None, list[Event]], list[ClockOffset]]:
-    """The events of each log, on one clock, and the measured clocks."""
-    own: dict[int, list[Event]] = {}
-    faults: list[Event] = []
-    for source in found.logs:
-        events = events_of_rows(source.read(), source.broker)
-        if source.broker is None:
-            faults = events
+        lines = span.of(story.lines(events))
+        first = next(lines, None)
+        start_ms = start.at_ms if start is not None else first.at_ms if first is not None else span.last_ms or 0.0
+        shown = itertools.chain([first] if first is not None else [], lines)
+        if output == "json":
+            echo_lines(json.dumps(line.to_json(start_ms)) for line in shown)
         else:
-            own[source.broker] = events
-    offsets = [] if found.have_one_clock else clock_offsets(own)
-    logs: dict[int | None, list[Event]] = {None: faults}
-    logs |= dict(on_one_clock(own, offsets).items())
-    return logs, offsets
+            echo_lines(head(start, start_ms, clock_words(found, offsets), is_all))
+            echo_lines(text for line in shown for text in told([line], start_ms, terminal_width()))
+    sys.stdout.flush()
+    if follow:
+        _follow(found, story, offsets, start_ms, raw, output, wanted)
 
 
-def incident(events: Sequence[Event]) -> tuple[Line | None, float | None]:
-    """(the line with which the last failure began, when the cluster was stopped after it); None: there is none."""
-    lines = Story().lines(events)
-    start = last_incident(lines)
-    if start is None:
-        return None, None
-    stops = (line.at_ms for line in lines if line.kind == "cluster_stopping" and line.at_ms > start.at_ms)
-    return start, next(stops, None)
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Which part is told: from `begin_ms` to before `end_ms`. `last_ms`: when the last event was; None: there is none."""
+
+    begin_ms: float
+    end_ms: float
+    last_ms: float | None
+
+    def of(self, lines: Iterable[Line]) -> Iterator[Line]:
+        return (line for line in lines if self.begin_ms <= line.at_ms < self.end_ms)
+
+
+def _where(
+    found: sources.Sources, offsets: Sequence[ClockOffset], since_ms: int | None, is_all: bool
+) -> tuple[Line | None, Span]:
+    """The line with which the last failure began (None: no failure, or it was not asked for), and what is told."""
+    last_ms: float | None = None
+
+    def noting_the_last(events: Iterable[Event]) -> Iterator[Event]:
+        nonlocal last_ms
+        for event in events:
+            last_ms = event.at_ms
+            yield event
+
+    events = noting_the_last(history_of(found, offsets))
+    if is_all or since_ms is not None:
+        deque(events, maxlen=0)
+        begin_ms = last_ms - since_ms if last_ms is not None and since_ms is not None else -inf
+        return None, Span(begin_ms, inf, last_ms)
+    start, stopped_ms = last_incident(Story().lines(events))
+    end_ms = stopped_ms if stopped_ms is not None else inf
+    return start, Span(start.at_ms if start is not None else -inf, end_ms, last_ms)
+
+
+def _write_page(
+    page: Path,
+    found: sources.Sources,
+    offsets: Sequence[ClockOffset],
+    span: Span,
+    start: Line | None,
+    errors: Sequence[Mapping[str, Any]],
+    wanted: Filter,
+) -> None:
+    """Raises ClusterError."""
+    shown = list(span.of(Story(wanted).lines(history_of(found, offsets))))
+    start_ms = start.at_ms if start is not None else shown[0].at_ms if shown else span.last_ms or 0.0
+    last_ms = shown[-1].at_ms if shown else start_ms
+    drawn = Drawn(start_ms, start_ms - AROUND_MS, min(span.end_ms, last_ms + AROUND_MS))
+    text = page_of(history_of(found, offsets), drawn, shown, clock_words(found, offsets), errors, wanted)
+    try:
+        write_anew(page, text)
+    except OSError as problem:
+        raise ClusterError(f"{page} cannot be written: {problem.strerror}") from None
 
 
 def head(start: Line | None, start_ms: float, clocks: str, is_all: bool) -> Iterator[str]:
@@ -211,17 +236,22 @@ def clock_words(found: sources.Sources, offsets: Sequence[ClockOffset]) -> str:
     return "Clocks, by the control requests between them: " + (", ".join(parts) or "no broker") + "."
 
 
-def _print_raw(events: Sequence[Event], start_ms: float, wanted: Filter) -> None:
+def _print_raw(events: Iterable[Event], start: Line | None, wanted: Filter, start_ms: float | None = None) -> float:
+    """Returns the time of second 0: `start_ms`, or that of `start`, or that of the first event that is printed."""
+    if start_ms is None and start is not None:
+        start_ms = start.at_ms
     for event in events:
         if wanted.broker is not None and event.broker not in (None, wanted.broker):
             continue
         if wanted.topic is not None and wanted.topic not in json.dumps(event.row):
             continue
+        start_ms = event.at_ms if start_ms is None else start_ms
         about = {
             "seconds": round((event.at_ms - start_ms) / 1000, 4),
             "source": event.broker if event.broker is not None else "faults",
         }
         echo(json.dumps({**about, **event.row}))
+    return start_ms or 0.0
 
 
 def _follow(
@@ -238,14 +268,12 @@ def _follow(
         time.sleep(FOLLOW_S)
         events = following.ready({source.broker: source.read() for source in found.logs})
         if raw:
-            _print_raw(events, start_ms, wanted)
-            continue
-        lines = story.lines(events)
-        echo_lines(
-            (json.dumps(line.to_json(start_ms)) for line in lines)
-            if output == "json"
-            else told(lines, start_ms, terminal_width())
-        )
+            _print_raw(events, None, wanted, start_ms)
+        elif output == "json":
+            echo_lines(json.dumps(line.to_json(start_ms)) for line in story.lines(events))
+        else:
+            echo_lines(told(story.lines(events), start_ms, terminal_width()))
+        sys.stdout.flush()
 
 
 def terminal_width() -> int | None:

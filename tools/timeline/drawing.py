@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,8 @@ from tools.timeline.merging import Event, RequestKey
 from tools.timeline.story import Line
 from tools.timeline.words import topic_of
 
+LINKS, DISK_FULL = "links broken", "disk full"
+ZOOKEEPER_AWAY = ("killed", "paused")
 PARTITIONS_MAX = 60
 """Partitions that the page can show; those whose leader changed come first."""
 
@@ -32,7 +34,8 @@ class _Partition:
 
 @dataclass(slots=True)
 class _Span:
-    broker: int
+    broker: int | None
+    """None: ZooKeeper."""
     begin: float
     what: str
     end: float | None = None
@@ -46,15 +49,30 @@ class Drawing:
         self._partitions: dict[str, _Partition] = {}
         self._terms: list[_Span] = []
         self._absences: list[_Span] = []
+        self._harms: list[_Span] = []
+        """Faults that leave the process alive: broken links, a full disk; and all of ZooKeeper's."""
         self._brokers: set[int] = set()
         self._requests: dict[RequestKey, dict[str, Event]] = {}
+        self._moved: list[_Partition] = []
+        """Those that the last event named."""
 
     def add(self, event: Event) -> None:
         """A damaged line is left out."""
         with contextlib.suppress(TypeError, ValueError):
             self._add(event)
 
+    def add_earlier(self, event: Event) -> None:
+        """An event before the time that is shown: only what it leads to is kept."""
+        with contextlib.suppress(TypeError, ValueError):
+            self._add(event)
+        self._requests.clear()
+        for found in self._moved:
+            del found.states[:-1], found.offsets[:-1]
+        for spans in (self._terms, self._absences, self._harms):
+            spans[:] = [span for span in spans if span.end is None]
+
     def _add(self, event: Event) -> None:
+        self._moved.clear()
         if event.broker is not None:
             self._brokers.add(event.broker)
         key = event.request_key
@@ -66,6 +84,28 @@ class Drawing:
                 self._absent(row.get("broker"), at, "killed" if event.kind == "broker_killed" else "paused")
             case "broker_resumed":
                 self._present(row.get("broker"), at)
+            case "links_broken":
+                self._harms.append(_Span(_id(row.get("broker")), at, f"{LINKS} {row.get('links')}"))
+            case "links_joined":
+                links, victim = row.get("links"), _id(row.get("broker"))
+                if links is None:
+                    self._end_harms(at, lambda span: span.broker == victim and span.what.startswith(LINKS))
+                else:
+                    self._end_harms(at, lambda span: (span.broker, span.what) == (victim, f"{LINKS} {links}"))
+            case "links_started":
+                self._end_harms(at, lambda span: span.what.startswith(LINKS))
+            case "disk_filled":
+                self._harms.append(_Span(_id(row.get("broker")), at, DISK_FULL))
+            case "disk_emptied":
+                victim = _id(row.get("broker"))
+                self._end_harms(at, lambda span: (span.broker, span.what) == (victim, DISK_FULL))
+            case "zookeeper_killed" | "zookeeper_paused":
+                self._end_harms(at, lambda span: span.what in ZOOKEEPER_AWAY)
+                self._harms.append(_Span(None, at, event.kind.removeprefix("zookeeper_")))
+            case "zookeeper_started" | "zookeeper_resumed":
+                self._end_harms(at, lambda span: span.what in ZOOKEEPER_AWAY)
+            case "cluster_started":
+                self._end_harms(at, lambda span: span.what != DISK_FULL)
             case "stopped":
                 self._absent(event.broker, at, "stopped")
             case "registered":
@@ -115,6 +155,7 @@ class Drawing:
             "arrows": list(self._arrows(begin, end)),
             "terms": _clipped(self._terms, begin, end),
             "absences": _clipped(self._absences, begin, end),
+            "harms": _clipped(self._harms, begin, end),
             "partitions": self._shown_partitions(begin, end, topic),
         }
 
@@ -124,7 +165,9 @@ class Drawing:
         return round((at_ms - self._start_ms) / 1000, 4)
 
     def _of(self, partition: Any) -> _Partition:
-        return self._partitions.setdefault(str(partition), _Partition())
+        found = self._partitions.setdefault(str(partition), _Partition())
+        self._moved.append(found)
+        return found
 
     def _absent(self, broker: Any, at: float, what: str) -> None:
         if isinstance(broker, int):
@@ -136,6 +179,11 @@ class Drawing:
     def _present(self, broker: Any, at: float) -> None:
         for span in self._absences:
             if span.broker == broker and span.end is None:
+                span.end = at
+
+    def _end_harms(self, at: float, ends: Callable[[_Span], bool]) -> None:
+        for span in self._harms:
+            if span.end is None and ends(span):
                 span.end = at
 
     def _end_term(self, at: float) -> None:
@@ -186,6 +234,13 @@ class Drawing:
         states = self._partitions[name].states
         before = [state for state in states if state[0] <= begin][-1:]
         return len({state[1] for state in (*before, *(s for s in states if begin < s[0] <= end))}) > 1
+
+
+def _id(broker: Any) -> int | None:
+    """Raises TypeError for a damaged line."""
+    if broker is not None and not isinstance(broker, int):
+        raise TypeError(f"no broker: {broker!r}")
+    return broker
 
 
 def _rows(value: Any, least: int) -> Iterable[Sequence[Any]]:

@@ -20,7 +20,7 @@ class Following:
 
     def ready(self, new_rows: Mapping[int | None, Sequence[Row]]) -> list[Event]:
         """`new_rows`: by broker; None: the log of faults. To be called again and again, also without new rows."""
-        new = {broker: events_of_rows(rows, broker) for broker, rows in new_rows.items()}
+        new = {broker: list(events_of_rows(rows, broker)) for broker, rows in new_rows.items()}
         for broker, events in new.items():
             own = events if broker is None else on_one_clock({broker: events}, self._offsets)[broker]
             self._waiting.setdefault(broker, []).extend(own)
@@ -31,4 +31,4 @@ class Following:
             broker: [event for event in events if event.at_ms <= until] for broker, events in self._waiting.items()
         }
         self._waiting = {broker: events[len(ready[broker]) :] for broker, events in self._waiting.items()}
-        return merged(ready.values())
+        return list(merged(ready.values()))

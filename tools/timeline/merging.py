@@ -11,9 +11,11 @@ cannot arrive before it was sent, and its answer cannot arrive before it was giv
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 RequestKey = tuple[int, int, int]
@@ -41,6 +43,7 @@ class Event:
         return None
 
 
+EVENTS_OF_A_REQUEST = 4
 ROUNDING_MS = 1.0
 """Times are whole milliseconds, so the difference of two times is at most this far off."""
 _OF_SENDER = ("control_request_sent", "control_request_answered")
@@ -76,23 +79,26 @@ class _Bounds:
     high_ms: float = float("inf")
 
 
-def events_of_rows(rows: Iterable[Mapping[str, Any]], broker: int | None) -> list[Event]:
-    """The events of one log, in its order. Rows without a time or a kind are left out."""
-    events = []
+def events_of_rows(rows: Iterable[Mapping[str, Any]], broker: int | None, ahead_ms: float = 0.0) -> Iterator[Event]:
+    """The events of one log, in its order. Rows without a time or a kind are left out. `ahead_ms`: of its clock."""
     for row in rows:
         time_ms, kind = row.get("time_ms"), row.get("kind")
         if isinstance(time_ms, int | float) and not isinstance(time_ms, bool) and isinstance(kind, str):
-            events.append(Event(float(time_ms), broker, kind, row))
-    return events
+            yield Event(float(time_ms) - ahead_ms, broker, kind, row)
 
 
-def clock_offsets(logs: Mapping[int, Sequence[Event]]) -> list[ClockOffset]:
+def clock_offsets(logs: Mapping[int, Iterable[Event]]) -> list[ClockOffset]:
     """Measures the clocks of all brokers by the control requests between them.
 
-    The reference, which comes first, is the broker that sent most of them.
+    The logs are read side by side, so that a request is in memory only until both of its ends are read. The reference, which comes
+    first, is the broker that sent most of them.
     """
-    bounds = _bounds_of_pairs(logs)
-    sent = {broker: sum(event.kind == "control_request_sent" for event in events) for broker, events in logs.items()}
+    bounds = _Exchanges()
+    sent = dict.fromkeys(logs, 0)
+    for event in heapq.merge(*logs.values(), key=_time):
+        if event.kind == "control_request_sent" and event.broker is not None:
+            sent[event.broker] += 1
+        bounds.add(event)
     if not sent:
         return []
     reference = max(sorted(sent), key=lambda broker: sent[broker])
@@ -100,7 +106,7 @@ def clock_offsets(logs: Mapping[int, Sequence[Event]]) -> list[ClockOffset]:
     waiting = deque([reference])
     while waiting:
         here = waiting.popleft()
-        for (sender, receiver), pair in sorted(bounds.items()):
+        for (sender, receiver), pair in sorted(bounds.of_pairs.items()):
             if here not in (sender, receiver):
                 continue
             there = receiver if here == sender else sender
@@ -118,25 +124,32 @@ def _offset(broker: int, bounds: _Bounds) -> ClockOffset:
     return ClockOffset(broker, low, high) if is_bounded else ClockOffset(broker, None, None)
 
 
-def _bounds_of_pairs(logs: Mapping[int, Sequence[Event]]) -> dict[tuple[int, int], _Bounds]:
-    """(sender, receiver) -> the bounds of the receiver's clock minus the sender's."""
-    ends: dict[RequestKey, dict[str, Event]] = {}
-    for events in logs.values():
-        for event in events:
-            key = event.request_key
-            if key is not None:
-                ends.setdefault(key, {})[event.kind] = event
-    bounds: dict[tuple[int, int], _Bounds] = {}
-    for found in ends.values():
-        sent, received = found.get("control_request_sent"), found.get("control_request_received")
-        done, answered = found.get("control_request_done"), found.get("control_request_answered")
-        if sent is not None and received is not None and sent.broker != received.broker:
-            pair = bounds.setdefault((sent.broker or 0, received.broker or 0), _Bounds())
-            pair.high_ms = min(pair.high_ms, received.at_ms - sent.at_ms)
-        if done is not None and answered is not None and done.broker != answered.broker:
-            pair = bounds.setdefault((answered.broker or 0, done.broker or 0), _Bounds())
-            pair.low_ms = max(pair.low_ms, done.at_ms - answered.at_ms)
-    return bounds
+class _Exchanges:
+    """Control requests whose four events are not all read yet. `of_pairs`: (sender, receiver) -> receiver's clock minus sender's."""
+
+    def __init__(self) -> None:
+        self.of_pairs: dict[tuple[int, int], _Bounds] = {}
+        self._ends: dict[RequestKey, dict[str, tuple[int | None, float]]] = {}
+        """Kind of event -> (who wrote it, when)."""
+
+    def add(self, event: Event) -> None:
+        key = event.request_key
+        if key is None:
+            return
+        found = self._ends.setdefault(key, {})
+        found[event.kind] = event.broker, event.at_ms
+        if event.kind in ("control_request_sent", "control_request_received"):
+            sent, received = found.get("control_request_sent"), found.get("control_request_received")
+            if sent is not None and received is not None and sent[0] != received[0]:
+                pair = self.of_pairs.setdefault((sent[0] or 0, received[0] or 0), _Bounds())
+                pair.high_ms = min(pair.high_ms, received[1] - sent[1])
+        else:
+            done, answered = found.get("control_request_done"), found.get("control_request_answered")
+            if done is not None and answered is not None and done[0] != answered[0]:
+                pair = self.of_pairs.setdefault((answered[0] or 0, done[0] or 0), _Bounds())
+                pair.low_ms = max(pair.low_ms, done[1] - answered[1])
+        if len(found) == EVENTS_OF_A_REQUEST:
+            del self._ends[key]
 
 
 def on_one_clock(logs: Mapping[int, Sequence[Event]], offsets: Iterable[ClockOffset]) -> dict[int, list[Event]]:
@@ -150,59 +163,85 @@ def on_one_clock(logs: Mapping[int, Sequence[Event]], offsets: Iterable[ClockOff
     }
 
 
-@dataclass(slots=True)
+SLACK_MS = 5.0
+"""A request that seems to arrive this much before it was sent is put behind its sending: clocks are read in whole milliseconds."""
+CAUSES = MappingProxyType(
+    {"control_request_received": "control_request_sent", "control_request_answered": "control_request_done"}
+)
+"""Kind of event -> the kind of the event at the other end that caused it."""
+
+Waiting = dict[tuple[str, RequestKey], Event]
+"""The causes that are read and not in their place yet."""
+
+
 class _Queue:
-    events: Sequence[Event]
-    at: int = 0
+    """One log, read as far ahead as the order needs it."""
+
+    def __init__(self, events: Iterable[Event], causes: Waiting) -> None:
+        self._events = iter(events)
+        self._causes = causes
+        self._ahead: deque[Event] = deque()
+        self._is_over = False
 
     @property
     def head(self) -> Event | None:
-        return self.events[self.at] if self.at < len(self.events) else None
+        if not self._ahead:
+            self._read_one()
+        return self._ahead[0] if self._ahead else None
+
+    def read_until(self, at_ms: float) -> None:
+        """Reads up to the first event after this time."""
+        while not self._is_over and (not self._ahead or self._ahead[-1].at_ms <= at_ms):
+            self._read_one()
+
+    def take(self) -> Event:
+        event = self._ahead.popleft()
+        key = event.request_key
+        if key is not None and self._causes.get((event.kind, key)) is event:
+            del self._causes[event.kind, key]
+        return event
+
+    def _read_one(self) -> None:
+        event = next(self._events, None)
+        if event is None:
+            self._is_over = True
+            return
+        self._ahead.append(event)
+        key = event.request_key
+        if key is not None and event.kind in CAUSES.values():
+            self._causes[event.kind, key] = event
 
 
-SLACK_MS = 5.0
-"""A request that seems to arrive this much before it was sent is put behind its sending: clocks are read in whole milliseconds."""
+def merged(logs: Iterable[Iterable[Event]]) -> Iterator[Event]:
+    """All events by time. Each log keeps its order, and a request is sent before it is received, and done before it is answered.
 
-
-def merged(logs: Iterable[Sequence[Event]]) -> list[Event]:
-    """All events by time. Each log keeps its order, and a request is sent before it is received, and done before it is answered."""
-    queues = [_Queue(events) for events in logs]
-    causes: dict[tuple[str, RequestKey], Event] = {}
-    for queue in queues:
-        for event in queue.events:
-            key = event.request_key
-            if key is not None:
-                causes[event.kind, key] = event
-    result: list[Event] = []
-    emitted: set[int] = set()
+    The logs are read side by side; only what is within SLACK_MS is in memory.
+    """
+    causes: Waiting = {}
+    queues = [_Queue(events, causes) for events in logs]
     while True:
-        heads = [queue for queue in queues if queue.head is not None]
+        heads = [(head.at_ms, number, head) for number, queue in enumerate(queues) if (head := queue.head) is not None]
         if not heads:
-            return result
-        heads.sort(key=lambda queue: _time(queue.head))
-        chosen = next((queue for queue in heads if not _is_early(queue.head, causes, emitted)), heads[0])
-        taken = chosen.events[chosen.at]
-        chosen.at += 1
-        emitted.add(id(taken))
-        result.append(taken)
+            return
+        heads.sort(key=lambda head: head[:2])
+        chosen = heads[0][1]
+        for _, number, head in heads:
+            if not _is_early(head, queues, causes):
+                chosen = number
+                break
+        yield queues[chosen].take()
 
 
-def _time(event: Event | None) -> float:
-    assert event is not None
+def _time(event: Event) -> float:
     return event.at_ms
 
 
-def _is_early(event: Event | None, causes: Mapping[tuple[str, RequestKey], Event], emitted: set[int]) -> bool:
+def _is_early(event: Event, queues: Sequence[_Queue], causes: Waiting) -> bool:
     """Whether the event that caused this one comes a moment later."""
-    assert event is not None
-    before = {"control_request_received": "control_request_sent", "control_request_answered": "control_request_done"}
-    kind, key = before.get(event.kind), event.request_key
+    kind, key = CAUSES.get(event.kind), event.request_key
     if kind is None or key is None:
         return False
+    for queue in queues:
+        queue.read_until(event.at_ms + SLACK_MS)
     cause = causes.get((kind, key))
-    return (
-        cause is not None
-        and cause.broker != event.broker
-        and id(cause) not in emitted
-        and 0 <= cause.at_ms - event.at_ms <= SLACK_MS
-    )
+    return cause is not None and cause.broker != event.broker and 0 <= cause.at_ms - event.at_ms <= SLACK_MS

@@ -8,7 +8,7 @@
   const select = document.getElementById("partition");
   const byId = (id) => document.getElementById(id);
   const SVG = "http://www.w3.org/2000/svg";
-  const LANE = 78, TOP = 34, STEPS = 120, ERRORS = 40;
+  const LANE = 78, TOP = 34, ZOOKEEPER_LANE = 26, STEPS = 120, ERRORS = 40, LETTER = 6;
   const MIN_SPAN = 0.005;
   const span = Math.max(data.end - data.begin, 0.05);
   const whole = [data.begin - span * 0.02, data.end + span * 0.02];
@@ -42,7 +42,8 @@
     const brokers = data.brokers;
     const partition = data.partitions[select.value];
     const hasSteps = partition && partition.offsets.length > 0, hasErrors = data.errors.length > 0;
-    const lanesEnd = TOP + LANE * brokers.length;
+    const zookeeperY = TOP + LANE * brokers.length + 4;
+    const lanesEnd = TOP + LANE * brokers.length + (data.harms.some((harm) => harm.broker === null) ? ZOOKEEPER_LANE : 0);
     const stepsTop = lanesEnd + 34, stepsEnd = stepsTop + (hasSteps ? STEPS : 0);
     const errorsTop = stepsEnd + (hasSteps ? 26 : 0);
     const height = errorsTop + (hasErrors ? ERRORS : 0) + 24;
@@ -86,6 +87,15 @@
       const y = laneY(absence.broker), from = clampX(absence.t), wide = Math.max(1, clampX(absence.until) - from);
       make("rect", { x: from, y: y - 26, width: wide, height: 40, class: "absent" }, inside);
       if (wide > 60) make("text", { x: from + 6, y: y - 11, class: "down" }, inside, absence.what);
+    }
+    if (lanesEnd > zookeeperY) make("text", { x: 4, y: zookeeperY + 13, "font-weight": 600 }, svg, "ZooKeeper");
+    for (const harm of data.harms) {
+      if (!isIn(harm.t, harm.until) || (harm.broker !== null && !brokers.includes(harm.broker))) continue;
+      const y = harm.broker === null ? zookeeperY : laneY(harm.broker) - 26;
+      const from = clampX(harm.t), wide = Math.max(1, clampX(harm.until) - from);
+      const band = make("rect", { x: from, y, width: wide, height: 18, class: "harm" }, inside);
+      make("title", {}, band, `${harm.broker === null ? "ZooKeeper" : `broker ${harm.broker}`}: ${harm.what}, from ${seconds(harm.t)}`);
+      if (wide > 60) make("text", { x: from + 6, y: y + 13, class: "down" }, inside, harm.what);
     }
     drawArrows(inside, x, laneY, isIn);
     drawDots(inside, x, laneY, brokers, lanesEnd);
@@ -149,13 +159,18 @@
 
   function drawDots(parent, x, laneY, brokers, lanesEnd) {
     const taken = new Map();
+    let labelsEnd = 0;
     data.lines.forEach((line, at) => {
       if (line.t < view[0] || line.t > view[1]) return;
       const px = x(line.t);
       if (line.broker === null) {
         make("line", { x1: px, x2: px, y1: TOP - 8, y2: lanesEnd + 4, class: "fault" }, parent);
         const isLeft = px > drawing.clientWidth * 0.6;
-        make("text", { x: px + (isLeft ? -4 : 4), y: lanesEnd + 14, class: "down", "text-anchor": isLeft ? "end" : "start" }, parent, shortFault(line.text));
+        const words = shortFault(line.text), wide = words.length * LETTER, from = isLeft ? px - 4 - wide : px + 4;
+        if (from > labelsEnd) {  // faults that follow closely share a label: the first one's
+          make("text", { x: px + (isLeft ? -4 : 4), y: lanesEnd + 14, class: "down", "text-anchor": isLeft ? "end" : "start" }, parent, words);
+          labelsEnd = from + wide;
+        }
         dot(parent, px, TOP - 4, line, at);
         return;
       }
@@ -168,7 +183,7 @@
     });
   }
 
-  const shortFault = (text) => text.split(",")[0].replace(" the process of", "").replace(" (SIGTERM)", "");
+  const shortFault = (text) => text.split(/[,.]| \(/)[0].replace(" the process of", "").replace(" the links of", "");
 
   function dot(parent, px, y, line, at) {
     const classes = `dot${line.trigger ? " trigger" : ""}${at === chosen ? " chosen" : ""}`;
@@ -307,6 +322,7 @@
     sample("outside", '<rect class="outside" x="0" y="2" width="24" height="8"/>', "not in its ISR"),
     sample("term", '<rect class="term" x="0" y="4" width="24" height="4"/>', "is the controller"),
     sample("down", '<rect class="absent" x="0" y="0" width="24" height="12"/>', "process away"),
+    sample("harm", '<rect class="harm" x="0" y="0" width="24" height="12"/>', "links broken, disk full"),
     sample("a", '<path class="arrow LeaderAndIsr" d="M0 6 H24"/>', "LeaderAndIsr"),
     sample("b", '<path class="arrow UpdateMetadata" d="M0 6 H24"/>', "UpdateMetadata"),
     sample("c", '<path class="arrow UpdateMetadata answer" d="M0 6 H24"/>', "answer"),

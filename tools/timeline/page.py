@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 from tools.pages.markup import json_for_script
 from tools.timeline import words
@@ -17,21 +17,35 @@ from tools.timeline.story import Filter, Line
 ERRORS_MAX = 5000
 
 
+class Drawn(NamedTuple):
+    """Which time the page shows, in milliseconds: from `begin_ms` to `end_ms`; second 0 is `start_ms`."""
+
+    start_ms: float
+    begin_ms: float
+    end_ms: float
+
+
 def page_of(
-    before: Sequence[Event],
-    around: Sequence[Event],
+    events: Iterable[Event],
+    drawn: Drawn,
     lines: Sequence[Line],
-    start_ms: float,
     clocks: str,
     errors: Sequence[Mapping[str, Any]],
     wanted: Filter,
 ) -> str:
-    """The page. `before`: earlier events, from which leaders and the controller at its begin are known. `around`: what it shows."""
+    """The page. `events`: from the first one of the cluster on. The earlier ones say who leads when the page begins."""
+    start_ms = drawn.start_ms
     drawing = Drawing(start_ms)
-    for event in (*before, *around):
-        drawing.add(event)
-    begin_ms = around[0].at_ms if around else start_ms
-    end_ms = around[-1].at_ms if around else start_ms + 1000
+    begin_ms = end_ms = None
+    for event in events:
+        if event.at_ms < drawn.begin_ms:
+            drawing.add_earlier(event)
+        elif event.at_ms <= drawn.end_ms:
+            drawing.add(event)
+            begin_ms = event.at_ms if begin_ms is None else begin_ms
+            end_ms = event.at_ms
+    begin_ms = start_ms if begin_ms is None else begin_ms
+    end_ms = start_ms + 1000 if end_ms is None else end_ms
     data = drawing.to_json(begin_ms, end_ms, lines, wanted.topic)
     data["errors"] = [
         {

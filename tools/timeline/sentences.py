@@ -100,24 +100,94 @@ def _texts(value: Any) -> tuple[str, ...]:
 # -- what was done to the cluster -------------------------------------------------------------------------------------
 
 
-def _done_to(verb: str, rule: str) -> Sentence:
+def _done_to(verb: str, rule: str, *, after: str = "") -> Sentence:
+    """What somebody does to a broker, with what it led and the role by which it was named."""
+
     def say(event: Event, known: Known) -> list[Said]:
         broker = event.row.get("broker")
-        text = f"{verb} broker {broker}"
+        if verb not in _HARMS:
+            return one(f"{verb} broker {broker}{after}", rule)
         led = known.led_by(broker)
         is_controller = broker is not None and broker == known.controller
-        roles = ["is the controller"] if is_controller else []
-        roles += [f"leads {words.partitions(led)}"] if led else []
-        if verb in _HARMS and roles:
-            text += f", which {' and '.join(roles)}"
         used = "FLT-4" if is_controller and rule == "FLT-1" else rule
-        return one(text, used, partitions=led if verb in _HARMS else (), is_trigger=verb in _HARMS)
+        roles = _roles(broker, known)
+        text = f"{verb} {_victim(event)}{after}" + (f", which {roles}" if roles else "")
+        return one(text, used, partitions=led, is_trigger=True)
 
     return say
 
 
 _KILL, _STOP, _PAUSE = "kill the process of", "ask to stop (SIGTERM)", "pause the process of"
-_HARMS = (_KILL, _STOP, _PAUSE)
+_FILL, _END_SESSION = "fill the disk of", "end the ZooKeeper session of"
+_HARMS = (_KILL, _STOP, _PAUSE, _FILL, _END_SESSION)
+_NAMED_BY_ID = ("broker ", "zookeeper", "it")
+"""Roles that say no more than the broker's id."""
+
+
+def _victim(event: Event) -> str:
+    """`broker 2`, or `broker 2 (leader of orders-0)` if it was named by this role; `ZooKeeper`."""
+    name, role = _victim_by_id(event), event.row.get("role")
+    return f"{name} ({role})" if isinstance(role, str) and not role.startswith(_NAMED_BY_ID) else name
+
+
+def _victim_by_id(event: Event) -> str:
+    broker = event.row.get("broker")
+    return "ZooKeeper" if broker is None else f"broker {broker}"
+
+
+def _roles(broker: Any, known: Known) -> str:
+    """`is the controller and leads orders-0`; empty if it is neither controller nor leader."""
+    led = known.led_by(broker)
+    roles = ["is the controller"] if broker is not None and broker == known.controller else []
+    roles += [f"leads {words.partitions(led)}"] if led else []
+    return " and ".join(roles)
+
+
+_SILENCES = {"in": ", one way: it hears nothing", "out": ", one way: nobody hears it"}
+
+
+def _links_broken(event: Event, known: Known) -> list[Said]:
+    row = event.row
+    broker, others, effects = row.get("broker"), row.get("others") or (), _texts(row.get("effects"))
+    ids = _ints(others)
+    ends = [words.brokers(ids)] if ids else []
+    ends += ["ZooKeeper"] if "zookeeper" in others else []
+    control = ", for control requests only" if row.get("only_control") else ""
+    what = "cut" if not effects else ", ".join(map(_effect, effects)) + ":"
+    text = f"{what} the links of {_victim(event)} to {' and '.join(ends)}{control}"
+    text += _SILENCES.get(str(row.get("direction")), "")
+    if roles := _roles(broker, known):
+        text += f". Broker {broker} {roles}"
+    kinds = {effect.partition(" ")[0] for effect in effects}
+    rules = {
+        "FLT-11": row.get("only_control"),
+        "FLT-18": "half" in kinds,
+        "FLT-15": "reset" in kinds,
+        "FLT-17": kinds,
+        "FLT-21": broker is None,
+        "FLT-10": "zookeeper" in others,
+        "FLT-12": row.get("direction") in _SILENCES,
+    }
+    rule = next((rule for rule, applies in rules.items() if applies), "FLT-9")
+    return one(text, rule, partitions=known.led_by(broker) if broker is not None else (), is_trigger=True)
+
+
+def _effect(words_of_effect: str) -> str:
+    """`delay by 100ms` for `delay 100ms`."""
+    name, _, value = words_of_effect.partition(" ")
+    texts = {
+        "delay": f"delay by {value}",
+        "throttle": f"throttle to {value} per second",
+        "reset": "reset connections",
+        "half": "reset connections half-way through a message",
+    }
+    return texts.get(name, words_of_effect)
+
+
+def _links_joined(event: Event, known: Known) -> list[Said]:
+    links = event.row.get("links")
+    which = "all its broken links" if links is None else f"the links that were broken {links}"
+    return one(f"heal {_victim_by_id(event)}: join {which}", "FAU-2")
 
 
 # -- the controller ---------------------------------------------------------------------------------------------------
@@ -481,6 +551,32 @@ def _group_state(event: Event, known: Known) -> list[Said]:
     return one(texts.get(after, f"group {group} is {after}: {cause}"), "CLI-2")
 
 
+def _transaction_decided(event: Event, known: Known) -> list[Said]:
+    row = event.row
+    end = "commit" if row.get("state") == "PrepareCommit" else "abort"
+    markers = words.count(row.get("partitions") or 0, "partition")
+    return one(
+        f"decides to {end} the transaction of {row.get('transactional_id')}: {row.get('cause')}. Sends markers to {markers}",
+        "TXN-1",
+    )
+
+
+def _transactions_loaded(event: Event, known: Known) -> list[Said]:
+    row = event.row
+    number = words.count(row.get("transactional_ids") or 0, "transactional id")
+    text = f"coordinates {number} now: it leads {row.get('partition')} and has read their states"
+    if row.get("ending"):
+        text += f". Sends the markers of {words.count(row['ending'], 'transaction')} whose end was decided"
+    return one(text, "LAI-5, TXN-1", partitions=[str(row.get("partition"))])
+
+
+def _transactions_given_up(event: Event, known: Known) -> list[Said]:
+    row = event.row
+    number = words.count(row.get("transactional_ids") or 0, "transactional id")
+    text = f"gives up {number}: it no longer leads {row.get('partition')}"
+    return one(text, "LAI-5, TXN-1", partitions=[str(row.get("partition"))])
+
+
 def _groups_loaded(event: Event, known: Known) -> list[Said]:
     row = event.row
     number = words.count(row.get("groups") or 0, "group")
@@ -550,6 +646,16 @@ SENTENCES: Mapping[str, Sentence] = MappingProxyType(
         "broker_resumed": _done_to("let the process continue of", "FLT-5"),
         "broker_started": _done_to("start", "RUN-1"),
         "broker_signalled": _sentence("send {signal} to broker {broker}", "FAU-1", is_trigger=True),
+        "broker_session_ended": _done_to(_END_SESSION, "FLT-20"),
+        "disk_filled": _done_to(_FILL, "FLT-28"),
+        "disk_emptied": _done_to("empty the disk of", "FLT-28", after=", which was filled"),
+        "links_broken": _links_broken,
+        "links_joined": _links_joined,
+        "links_started": _sentence("start the process of the links again: all links are joined", "FAU-2"),
+        "zookeeper_killed": _sentence("kill ZooKeeper", "FLT-21", is_trigger=True),
+        "zookeeper_paused": _sentence("pause ZooKeeper", "FLT-21", is_trigger=True),
+        "zookeeper_resumed": _sentence("let ZooKeeper continue", "FLT-21"),
+        "zookeeper_started": _sentence("start ZooKeeper", "FLT-21"),
         "cluster_started": _sentence("start the cluster, brokers {brokers}", "RUN-1"),
         "cluster_stopping": _sentence("stop the cluster", "RUN-2"),
         # a broker's life
@@ -646,6 +752,13 @@ SENTENCES: Mapping[str, Sentence] = MappingProxyType(
         "group_state": _group_state,
         "groups_loaded": _groups_loaded,
         "groups_given_up": _groups_given_up,
+        # transactions
+        "transaction_decided": _transaction_decided,
+        "transaction_completed": _sentence(
+            "has written all markers of the transaction of {transactional_id}, after {ms} ms: {state}", "TXN-3"
+        ),
+        "transactions_loaded": _transactions_loaded,
+        "transactions_given_up": _transactions_given_up,
     }
 )
 

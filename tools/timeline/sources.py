@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,19 @@ Row = dict[str, Any]
 
 @dataclass
 class Source:
-    """One event log. `broker` None: it is `faults.jsonl`. `read` returns the rows since the last call."""
+    """One event log. `broker` None: it is `faults.jsonl`.
+
+    `rows` gives the rows since the last call, each when it is asked for; after `rewind`, all of them again.
+    """
 
     name: str
     broker: int | None
-    read: Callable[[], list[Row]]
+    rows: Callable[[], Iterator[Row]]
+    rewind: Callable[[], None]
+
+    def read(self) -> list[Row]:
+        """The rows since the last call."""
+        return list(self.rows())
 
 
 @dataclass
@@ -47,20 +56,20 @@ class Sources:
     close: Callable[[], None] = field(default=lambda: None)
 
 
-def rows_of(lines: Iterator[bytes]) -> list[Row]:
+def rows_of(lines: Iterable[bytes]) -> Iterator[Row]:
     """The rows of some lines, without a line that a crash cut off or that is being written."""
-    rows = []
     for line in lines:
-        with contextlib.suppress(ValueError):
+        try:
             row = json.loads(line)
-            if isinstance(row, dict):
-                rows.append(row)
-    return rows
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            yield row
 
 
 def of_file(path: Path, broker: int | None) -> Source:
     reader = LogReader(path)
-    return Source(str(path), broker, lambda: rows_of(reader.new_lines()))
+    return Source(str(path), broker, lambda: rows_of(reader.new_lines()), reader.rewind)
 
 
 def of_directory(directory: Path) -> Sources:
@@ -113,7 +122,7 @@ def of_compose(project: str) -> Sources:
     logs = []
     for broker_id in cluster.broker_ids:
         container = _ContainerLog(cluster.broker(broker_id).name, Path(scratch.name) / f"broker-{broker_id}")
-        logs.append(Source(container.name, broker_id, container.read))
+        logs.append(Source(container.name, broker_id, container.rows, container.rewind))
     return Sources(logs, have_one_clock=False, close=scratch.cleanup)
 
 
@@ -124,29 +133,40 @@ class _ContainerLog:
         self.name = name
         self._directory = directory
         self._seen = 0
+        """Bytes of the newest part that were read."""
         self._is_first = True
         directory.mkdir()
 
-    def read(self) -> list[Row]:
+    def rewind(self) -> None:
+        self._seen, self._is_first = 0, True
+
+    def rows(self) -> Iterator[Row]:
         path = self._directory / EVENT_LOG_NAME
-        rows: list[Row] = []
         if self._is_first:
             self._is_first = False
             for number in range(OLD_PARTS, 0, -1):
+                old = path.with_name(f"{path.name}.{number}")
                 with contextlib.suppress(ClusterError):
-                    old = path.with_name(f"{path.name}.{number}")
                     docker("cp", f"{self.name}:{IN_CONTAINER}.{number}", str(old))
-                    rows += rows_of(iter(old.read_bytes().splitlines()))
+                    with old.open("rb") as lines:
+                        yield from rows_of(lines)
+                old.unlink(missing_ok=True)
         try:
             docker("cp", f"{self.name}:{IN_CONTAINER}", str(path))
         except ClusterError as problem:
             raise ClusterError(f"the event log of container {self.name} cannot be read: {problem}") from None
-        # A line that is being written is read the next time.
-        lines = path.read_bytes().split(b"\n")[:-1]
-        if len(lines) < self._seen:  # it was rotated
-            self._seen = 0
-        new, self._seen = lines[self._seen :], len(lines)
-        return rows + rows_of(iter(new))
+        with path.open("rb") as lines:
+            if os.fstat(lines.fileno()).st_size < self._seen:  # it was rotated
+                self._seen = 0
+            lines.seek(self._seen)
+            yield from rows_of(self._whole(lines))
+
+    def _whole(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        """Without a line that is being written: it is read the next time."""
+        for line in lines:
+            if line.endswith(b"\n"):
+                self._seen += len(line)
+                yield line
 
 
 def read_errors(path: Path) -> list[Mapping[str, Any]]:

@@ -6,7 +6,8 @@ An event becomes lines (`sentences`), lines of one kind that are close together 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,13 +74,18 @@ class Filter:
         """The partitions that the line names; None: the line is not wanted."""
         if self.broker is not None and event.broker not in (self.broker, None):
             return None
-        if event.broker is None and self.broker is not None and event.row.get("broker") not in (self.broker, None):
+        if event.broker is None and self.broker is not None and not self._is_hit(event):
             return None
         if self.topic is None or not said.partitions:
             return said.partitions
         found = tuple(name for name in said.partitions if words.topic_of(name) == self.topic)
         is_of_operator = event.broker is None
         return found if found or is_of_operator else None
+
+    def _is_hit(self, event: Event) -> bool:
+        """Whether a fault is about the broker: as its victim, or at the other end of its links. Faults of ZooKeeper are about all."""
+        others = event.row.get("others")
+        return event.row.get("broker") in (self.broker, None) or (isinstance(others, list) and self.broker in others)
 
 
 class Story:
@@ -89,11 +95,16 @@ class Story:
         self.known = Known()
         self._wanted = wanted or Filter()
 
-    def lines(self, events: Iterable[Event]) -> list[Line]:
-        """The lines of these events, by time; may be called again with later events."""
-        lines: list[Line] = []
+    def lines(self, events: Iterable[Event]) -> Iterator[Line]:
+        """The lines of these events, by time, each as soon as no more events can join it; may be called again with later events."""
+        lines: deque[tuple[tuple[object, ...], Line]] = deque()
         open_lines: dict[tuple[object, ...], Line] = {}
         for event in events:
+            while lines and event.at_ms - lines[0][1].at_ms > JOINED_MAX_MS:
+                ended_key, ended = lines.popleft()
+                if open_lines.get(ended_key) is ended:
+                    del open_lines[ended_key]
+                yield ended
             for said in sentences(event, self.known):
                 partitions = self._wanted.of(event, said)
                 if partitions is None:
@@ -105,12 +116,12 @@ class Story:
                     line = open_lines[key] = Line(
                         event.at_ms, event.broker, event.kind, _who(event, said), said.rule, said
                     )
-                    lines.append(line)
+                    lines.append((key, line))
                 line.partitions += [name for name in partitions if name not in line.partitions]
                 line.brokers += [broker for broker in said.brokers if broker not in line.brokers]
                 line.count += said.count
                 line.until_ms = event.at_ms
-        return lines
+        yield from (line for _, line in lines)
 
 
 def _who(event: Event, said: Said) -> str:
@@ -119,26 +130,25 @@ def _who(event: Event, said: Said) -> str:
     return f"{'controller' if said.as_controller else 'broker'} {event.broker}"
 
 
-def last_incident(lines: Sequence[Line]) -> Line | None:
-    """The line with which the last failure began; None if nothing failed. Failures that follow each other quickly are one.
+def last_incident(lines: Iterable[Line]) -> tuple[Line | None, float | None]:
+    """(the line with which the last failure began, when the cluster was stopped after it); None: nothing failed, it was not stopped.
 
-    The stop of the whole cluster is no failure.
+    Failures that follow each other quickly are one. The stop of the whole cluster is no failure.
     """
-    triggers = []
+    begin: Line | None = None
+    stopped_ms: float | None = None
+    last_ms = 0.0
     is_stopping = False
     for line in lines:
         if line.kind in ("cluster_stopping", "cluster_started"):
             is_stopping = line.kind == "cluster_stopping"
+            if is_stopping and begin is not None and stopped_ms is None and line.at_ms > begin.at_ms:
+                stopped_ms = line.at_ms
         elif line.is_trigger and not is_stopping:
-            triggers.append(line)
-    if not triggers:
-        return None
-    begin = triggers[-1]
-    for line in reversed(triggers[:-1]):
-        if begin.at_ms - line.at_ms > QUIET_MS:
-            break
-        begin = line
-    return begin
+            if begin is None or line.at_ms - last_ms > QUIET_MS:
+                begin, stopped_ms = line, None
+            last_ms = line.at_ms
+    return begin, stopped_ms
 
 
 def told(lines: Iterable[Line], start_ms: float, width: int | None = None) -> list[str]:

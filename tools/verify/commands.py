@@ -197,8 +197,8 @@ def run(
     """
 
     def work(started: ExitStack) -> int:
+        from ottla.records import BadId, id_finder
         from tools.admin.client_settings import read_command_config
-        from tools.verify.reading import BadId, id_finder
         from tools.verify.run import Asked, own_cluster
         from tools.verify.run import verify as run_verify
         from tools.verify.text import lines_of
@@ -301,14 +301,14 @@ def check_possible(faults: Sequence[ScriptedFault], cluster: Cluster) -> None:
 
 def drawn(count: int, seed: int | None, partitions: Sequence[str], cluster: Cluster) -> list[ScriptedFault]:
     """Faults of a seed, of all kinds that the cluster can have. Those of leaders and followers are of `partitions`."""
-    from tools.faults.commands import own_session_s
+    from tools.faults.clusters import session_s
     from tools.faults.rounds import as_script, why_not
     from tools.faults.schedule import all_kinds, schedule
 
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
     kinds = {
         name: kind
-        for name, kind in all_kinds(own_session_s(cluster)).items()
+        for name, kind in all_kinds(session_s(cluster)).items()
         if why_not(kind, cluster, partitions, ()) is None
     }
     echo(f"Faults: seed {seed}, {count} faults of {len(kinds)} kinds")

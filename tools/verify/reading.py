@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from ottla.records import IdOf
 from protocol.topic_names import INTERNAL_TOPICS
 from tools.admin.failures import AdminError
 from tools.admin.kafka_admin import error_text
@@ -24,37 +24,6 @@ COMMITTED_TIMEOUT_S = 30.0
 RETRY_PAUSE_S = 0.2
 
 Settings = Mapping[str, Any]
-IdOf = Callable[[Any], str]
-
-
-class BadId(ValueError):
-    """`--id` is none of the forms that are known."""
-
-
-def id_finder(where: str) -> IdOf:
-    """The function that finds a record's id: in its `key`, its `value`, `header:NAME`, or `value:FIELD` (JSON). Raises BadId."""
-    kind, _, name = where.partition(":")
-    if where == "key":
-        return lambda message: _text(message.key())
-    if where == "value":
-        return lambda message: _text(message.value())
-    if kind == "header" and name:
-        return lambda message: next((_text(value) for key, value in message.headers() or () if key == name), "")
-    if kind == "value" and name:
-        return lambda message: _field(message.value(), name)
-    raise BadId(f"{where!r} is not key, value, header:NAME or value:FIELD")
-
-
-def _text(value: bytes | str | None) -> str:
-    return (value.decode(errors="backslashreplace") if isinstance(value, bytes) else value or "").strip()
-
-
-def _field(value: bytes | None, name: str) -> str:
-    try:
-        found = json.loads(value or b"null")
-    except ValueError:
-        return ""
-    return "" if not isinstance(found, dict) or found.get(name) is None else str(found[name]).strip()
 
 
 def read_ends(settings: Settings) -> dict[Place, int]:

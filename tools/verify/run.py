@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,23 +14,25 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ottla.records import IdOf, id_finder
 from tools.admin.failures import AdminError
 from tools.admin.kafka_admin import KafkaAdmin
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.ownership import own_servers
 from tools.cluster.processes import ClusterError
-from tools.cluster.readiness import not_ready
 from tools.cluster.zookeeper import ZooKeeperError
 from tools.faults.cluster import Cluster, State
+from tools.faults.clusters import who_does_not_serve
 from tools.faults.processes import ProcessCluster
 from tools.faults.script import DoneFault, FaultRun, ScriptedFault
+from tools.owned_directories import owned_directory
 from tools.replay.demo.guard import ClusterGuard
 from tools.replay.interrupts import Interrupted, ignore_from_now, interruption_was_handled
 from tools.verify import load
 from tools.verify.judgement import Place, Tables, judge
 from tools.verify.outages import outages_of
 from tools.verify.program import Program, Reports
-from tools.verify.reading import IdOf, id_finder, read_ends, read_logs, read_positions
+from tools.verify.reading import read_ends, read_logs, read_positions
 from tools.verify.reports import ACKED, COMMITTED, CONSUMED, Report
 from tools.verify.verdict import HEAL, Client, Fault, Verdict, conclude
 
@@ -48,8 +48,9 @@ FIRST_REPORT_TIMEOUT_S = 20.0
 HEAL_TIMEOUT_S = 60.0
 SETTLE_TIMEOUT_S = 20.0
 """How long a program may take until it is served again, after the cluster is healed."""
-ANSWER_TIMEOUT_S = 2.0
 PROGRAM, LOAD = "your program", "ottla's load"
+CLUSTER_PREFIX, REPORTS_PREFIX = "ottla-verify-cluster-", "ottla-verify-reports-"
+"""Of temporary directories. The next run removes those of a run that was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,7 @@ def own_cluster(brokers: int, overrides: Mapping[str, str], *, links: bool, star
     Raises ClusterError.
     """
     own_servers()
-    directory = Path(tempfile.mkdtemp(prefix="ottla-verify-"))
-    started.callback(shutil.rmtree, directory, ignore_errors=True)
+    directory = owned_directory(CLUSTER_PREFIX, started)
     cluster = LocalCluster(directory)
     guard = ClusterGuard(directory)
     started.callback(guard.stop)
@@ -139,8 +139,7 @@ class Run:
         self._healed: list[Fault] = []
         self._finished: list[FaultRun] = []
         self._keeps_topic = False
-        self._files = Path(tempfile.mkdtemp(prefix="ottla-verify-reports-"))
-        started.callback(shutil.rmtree, self._files, ignore_errors=True)
+        self._files = owned_directory(REPORTS_PREFIX, started)
 
     def verdict(self) -> Verdict:
         self._ends = read_ends(self._settings)
@@ -328,16 +327,9 @@ class Run:
 
     def _wait_until_healed(self) -> None:
         assert self._cluster is not None
-        addresses = {broker: self._cluster.address(broker) for broker in self._cluster.broker_ids}
-        deadline = time.monotonic() + HEAL_TIMEOUT_S
-        while reasons := not_ready(addresses, frozenset(addresses), ANSWER_TIMEOUT_S):
-            if time.monotonic() > deadline:
-                broker, reason = next(iter(reasons.items()))
-                self._incomplete.append(
-                    f"the cluster is not healed after {HEAL_TIMEOUT_S:g} s: broker {broker} {reason}"
-                )
-                return
-            time.sleep(STEP_S)
+        reason = who_does_not_serve(self._cluster, HEAL_TIMEOUT_S)
+        if reason:
+            self._incomplete.append(f"the cluster is not healed after {HEAL_TIMEOUT_S:g} s: {reason}")
 
     def _settle(self, programs: Sequence[Program]) -> None:
         """Waits until what was acknowledged or consumed before is so again in every partition: clients need a while to reconnect."""

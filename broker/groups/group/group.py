@@ -346,6 +346,17 @@ class Group:
         self._members.touch(self.members[member_id], now_s)
         return ErrorCode.NONE
 
+    def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        """NONE if the offsets may be committed in a transaction. As in Kafka, requests of old clients have neither member nor
+        generation and are accepted in every state, and the commit does not count as a heartbeat.
+        """
+        if self.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        is_outsider = member_id == NO_MEMBER and instance_id is None
+        if generation < 0 and (is_outsider or self.state is GroupState.EMPTY):
+            return ErrorCode.NONE
+        return self._member_error(member_id, instance_id, generation)
+
     def leave(
         self, members: Sequence[LeavingMember], now_s: float, wall_ms: int
     ) -> tuple[list[ErrorCode], list[Effect]]:

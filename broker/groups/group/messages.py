@@ -170,6 +170,14 @@ class CommittedOffset(NamedTuple):
     expire_timestamp_ms: int | None = None
 
 
+class TransactionalProducer(NamedTuple):
+    """The producer in whose transaction offsets are committed."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
 FetchedOffset = CommittedOffset | ErrorCode | None
 """A partition's row in OffsetFetch. None: nothing is committed. UNSTABLE_OFFSET_COMMIT: a commit is pending (KIP-447)."""
 

@@ -4,6 +4,10 @@ A commit is `begin`, the append of its batch, and `complete` when the batch is b
 partition is pending, and OffsetFetch gets the old offset. Each offset has the log offset of its batch. The commit that is later in
 the log counts, even if its outcome arrives earlier, so memory always has what a load of the log would give.
 
+A commit in a transaction counts from the transaction's marker on: `complete` notes its offsets in `TransactionalOffsets`, and `ending`
+is called when the marker is below the high watermark. Until then the partitions are pending too. Here, too, the log decides: by a
+marker's offset, about the offsets that its producer wrote before it.
+
 The offsets are tuples of numbers and strings, by topic and partition: Python's garbage collector does not track them. With a million
 tracked objects it would stop the loop for a tenth of a second.
 """
@@ -12,38 +16,38 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from sys import getsizeof
 
 from broker.groups.group.consumer_protocol import CONSUMER_PROTOCOL_TYPE
-from broker.groups.group.limits import OFFSET_BYTES
 from broker.groups.group.messages import CommittedOffset
+from broker.groups.group.transactional_offsets import StoredOffset, TransactionalOffsets, size_of, size_with
 from protocol.types import TopicPartition
 
-StoredOffset = tuple[int, int, int, str, int, int | None]
-"""The log offset of the commit's batch, then the fields of a CommittedOffset."""
+ROWS_IN_A_STEP = 200
+"""Offsets of a transaction that end in one step."""
 
 
 class PendingCommit:
-    """A commit that is being written. Compared by identity."""
+    """A commit that is being written. `producer_id` None: it is not in a transaction. Compared by identity."""
 
-    __slots__ = ("offsets",)
+    __slots__ = ("offsets", "producer_id")
 
-    def __init__(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+    def __init__(self, offsets: Mapping[TopicPartition, CommittedOffset], producer_id: int | None) -> None:
         self.offsets = dict(offsets)
+        self.producer_id = producer_id
 
 
 class GroupOffsets:
     """The committed and pending offsets. A load fills it through `of_topic`."""
 
-    __slots__ = ("_by_topic", "_pending", "_pending_partitions", "_tombstones", "bytes")
+    __slots__ = ("_by_topic", "_bytes", "_pending", "_pending_partitions", "_tombstones", "transactional")
 
     def __init__(self) -> None:
         self._by_topic: dict[str, dict[int, StoredOffset]] = {}
         self._pending: dict[PendingCommit, None] = {}
         self._pending_partitions: Counter[TopicPartition] = Counter()
         """Number of pending commits that contain the partition."""
-        self.bytes = 0
-        """Approximate bytes of the committed offsets in memory."""
+        self._bytes = 0
+        self.transactional = TransactionalOffsets()
         self._tombstones: dict[TopicPartition, int] = {}
         """Partition -> log offset of its tombstone, while commits are pending. Commits before the tombstone do not count."""
 
@@ -60,9 +64,14 @@ class GroupOffsets:
         return {topic: list(offsets) for topic, offsets in self._by_topic.items()}
 
     @property
+    def bytes(self) -> int:
+        """Approximate bytes in memory, without commits that are being written."""
+        return self._bytes + self.transactional.bytes
+
+    @property
     def is_empty(self) -> bool:
         """True if nothing is committed or pending. An EMPTY group without offsets is deleted (Kafka's hasOffsets)."""
-        return not self._pending and not any(self._by_topic.values())
+        return not self._pending and not self.transactional and not any(self._by_topic.values())
 
     def get(self, tp: TopicPartition) -> CommittedOffset | None:
         stored = self._by_topic.get(tp.topic, {}).get(tp.partition)
@@ -74,24 +83,28 @@ class GroupOffsets:
         return None if stored is None else stored[0]
 
     def is_pending(self, tp: TopicPartition) -> bool:
-        """True while a commit of the partition is being written: requests for stable offsets get UNSTABLE_OFFSET_COMMIT (KIP-447)."""
-        return tp in self._pending_partitions
+        """True while a commit of the partition is being written, or its transaction has not ended: requests for stable offsets get
+        UNSTABLE_OFFSET_COMMIT (KIP-447)."""
+        return tp in self._pending_partitions or tp in self.transactional
 
     # -- commits --------------------------------------------------------------------------------------------------
 
-    def begin(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> PendingCommit:
-        """Called before the append. `complete` or `fail` ends the commit, exactly once."""
-        commit = PendingCommit(offsets)
+    def begin(self, offsets: Mapping[TopicPartition, CommittedOffset], producer_id: int | None = None) -> PendingCommit:
+        """Called before the append. `complete` or `fail` ends the commit, exactly once. `producer_id`: of the transaction, if any."""
+        commit = PendingCommit(offsets, producer_id)
         self._pending[commit] = None
         self._pending_partitions.update(commit.offsets.keys())
         return commit
 
-    def growth(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> int:
+    def growth(self, offsets: Mapping[TopicPartition, CommittedOffset], producer_id: int | None = None) -> int:
         """Approximate bytes that a commit of these offsets would add."""
         total = 0
         for tp, committed in offsets.items():
-            stored = self._by_topic.get(tp.topic, {}).get(tp.partition)
-            total += _size(committed.metadata) - (_size(stored[3]) if stored is not None else 0)
+            if producer_id is None:
+                stored = self._by_topic.get(tp.topic, {}).get(tp.partition)
+            else:
+                stored = self.transactional.get(producer_id, tp)
+            total += size_with(committed.metadata) - (size_of(stored) if stored is not None else 0)
         return total
 
     def complete(self, commit: PendingCommit, log_offset: int) -> None:
@@ -99,12 +112,19 @@ class GroupOffsets:
         for tp, committed in commit.offsets.items():
             if log_offset < self._tombstones.get(tp, -1):
                 continue
-            offsets = self._by_topic.setdefault(tp.topic, {})
-            current = offsets.get(tp.partition)
-            if current is None or current[0] < log_offset:
-                offsets[tp.partition] = (log_offset, *committed)
-                self.bytes += _size(committed.metadata) - (_size(current[3]) if current is not None else 0)
+            if commit.producer_id is None:
+                self._put(tp, (log_offset, *committed))
+            else:
+                self.transactional.add(commit.producer_id, tp, (log_offset, *committed))
         self._end(commit)
+
+    def _put(self, tp: TopicPartition, stored: StoredOffset) -> None:
+        """The offset is committed, unless a later one is."""
+        offsets = self._by_topic.setdefault(tp.topic, {})
+        current = offsets.get(tp.partition)
+        if current is None or current[0] < stored[0]:
+            offsets[tp.partition] = stored
+            self._bytes += size_of(stored) - (size_of(current) if current is not None else 0)
 
     def fail(self, commit: PendingCommit) -> None:
         """The commit was not written, or its outcome is unknown. Earlier commits still count."""
@@ -120,6 +140,24 @@ class GroupOffsets:
         if not self._pending:
             self._tombstones.clear()
 
+    # -- transactions ---------------------------------------------------------------------------------------------
+
+    def has_transaction(self, producer_id: int) -> bool:
+        """True if a transaction of the producer has offsets here, in the log or being written."""
+        return self.transactional.has(producer_id) or any(c.producer_id == producer_id for c in self._pending)
+
+    def ending(self, producer_id: int, marker_offset: int, *, is_commit: bool) -> Iterator[None]:
+        """The producer's marker, at `marker_offset`, is below the high watermark: ends the transaction, in steps.
+
+        Offsets that the producer wrote after the marker stay: they are of its next transaction.
+        """
+        for number, tp in enumerate(self.transactional.partitions_of(producer_id), 1):
+            stored = self.transactional.take(producer_id, tp, marker_offset)
+            if stored is not None and is_commit:
+                self._put(tp, stored)
+            if number % ROWS_IN_A_STEP == 0:
+                yield
+
     # -- removal --------------------------------------------------------------------------------------------------
 
     def removed(self, partitions: Iterable[TopicPartition], log_offset: int) -> None:
@@ -129,20 +167,27 @@ class GroupOffsets:
             stored = offsets.get(tp.partition)
             if stored is not None and stored[0] < log_offset:
                 del offsets[tp.partition]
-                self.bytes -= _size(stored[3])
+                self._bytes -= size_of(stored)
                 if not offsets:
                     del self._by_topic[tp.topic]
+            self.transactional.drop(tp, log_offset)
             if self._pending:
                 self._tombstones[tp] = max(log_offset, self._tombstones.get(tp, -1))
 
+    def is_stored(self, tp: TopicPartition) -> bool:
+        """True if the log has an offset of the partition, committed or in a transaction: a deletion needs a tombstone."""
+        return tp.partition in self._by_topic.get(tp.topic, ()) or tp in self.transactional
+
     def with_pending(self) -> list[TopicPartition]:
         """The committed or pending partitions: a deletion of the group removes them."""
-        return list(dict.fromkeys([*self, *(tp for commit in self._pending for tp in commit.offsets)]))
+        pending = (tp for commit in self._pending for tp in commit.offsets)
+        return list(dict.fromkeys([*self, *self.transactional, *pending]))
 
     def of_topics(self, topics: Iterable[str]) -> list[TopicPartition]:
         """The committed or pending partitions of these topics: a deletion of the topics removes them."""
         wanted = frozenset(topics)
         found = [TopicPartition(topic, n) for topic in wanted for n in self._by_topic.get(topic, ())]
+        found += [tp for tp in self.transactional if tp.topic in wanted]
         found += [tp for commit in self._pending for tp in commit.offsets if tp.topic in wanted]
         return list(dict.fromkeys(found))
 
@@ -198,15 +243,10 @@ class GroupOffsets:
         return self._by_topic.setdefault(topic, {})
 
     def loaded(self) -> None:
-        """Removes topics without offsets, and counts `bytes`."""
+        """Removes topics without offsets, and counts the bytes of the others."""
         for topic in [topic for topic, offsets in self._by_topic.items() if not offsets]:
             del self._by_topic[topic]
-        self.bytes = sum(_size(stored[3]) for offsets in self._by_topic.values() for stored in offsets.values())
-
-
-def _size(metadata: str) -> int:
-    """Approximate bytes of one offset."""
-    return OFFSET_BYTES + getsizeof(metadata)
+        self._bytes = sum(size_of(stored) for offsets in self._by_topic.values() for stored in offsets.values())
 
 
 def _commit_timestamp(stored: StoredOffset) -> int:

@@ -1,7 +1,7 @@
 """The groups and offsets in one partition of `__consumer_offsets`, as a read from start to end finds them. Pure.
 
 The last record of a key counts; a tombstone removes the key. Offsets of a transaction count when its commit marker is read. Without
-a marker they are left out. Records of an unknown version are skipped and counted; they stay in the log.
+a marker they are pending, and each group gets its own of them. Records of an unknown version are skipped and counted; they stay in the log.
 
 A million offsets are read in about four seconds, so the work per offset is short. All offsets of a group in a topic have the same
 key bytes before the partition number. These bytes are the key to the `Slot` of the offsets; they are not decoded each time.
@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from broker.groups.group.messages import GroupMetadata
-from broker.groups.group.offsets import GroupOffsets, StoredOffset
+from broker.groups.group.offsets import GroupOffsets
+from broker.groups.group.transactional_offsets import StoredOffset
 from broker.groups.offsets_topic.records import (
     GroupKey,
     OffsetKey,
@@ -25,24 +26,25 @@ from broker.groups.offsets_topic.records import (
     offset_fields,
 )
 from protocol.errors import ErrorCode
+from protocol.kafka.control_records import ABORT, COMMIT
 from protocol.kafka.keyed_records import keyed_records
 from protocol.kafka.record_batch import DECOMPRESSED_SIZE_MAX, BatchHeader, Buffer, iter_batches, unpacked
+from protocol.types import TopicPartition
 
 RECORDS_PER_STEP = 50
 """Records after which the caller may check the time."""
-COMMIT_MARKER = 1
 
 _MARKER = struct.Struct(">hh")
 _PARTITION = struct.Struct(">i")
 
 Slot = dict[int, StoredOffset]
 """Partition -> offset, of one group in one topic."""
-TransactionalOffset = tuple[Slot, int, StoredOffset | None]
-"""The slot, the partition, and the offset (None: a tombstone)."""
+TransactionalOffset = tuple[Slot, int, StoredOffset]
+"""The slot, the partition, and the offset."""
 
 
 class OffsetsImage:
-    """`steps` fills the image, then `groups` yields its groups. `skipped` counts the skipped records by kind.
+    """`steps` and then `finishing` fill the image, then `groups` yields its groups. `skipped` counts the skipped records by kind.
 
     `first_errors` says why the first record of each kind could not be read.
     """
@@ -54,11 +56,16 @@ class OffsetsImage:
         self._metadata: dict[str, GroupMetadata] = {}
         self._offsets: dict[str, GroupOffsets] = {}
         self._slots: dict[bytes, Slot] = {}
+        self._owners: dict[int, tuple[GroupOffsets, str]] = {}
+        """id of a slot -> its group's offsets, its topic."""
         self._open: dict[int, dict[tuple[int, int], TransactionalOffset]] = {}
+        """Producer -> the offsets of its transaction, by id of the slot, and partition."""
+        self._tombstones: dict[tuple[int, int], int] = {}
+        """Log offset of the partition's last tombstone, while transactions are open: it counts against offsets before it."""
 
     @property
     def open_transactions(self) -> int:
-        """Number of producers with offsets whose transaction has no marker. These offsets are left out."""
+        """Number of producers with offsets whose transaction has no marker."""
         return len(self._open)
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -74,9 +81,9 @@ class OffsetsImage:
                 records, position, header, size_max=DECOMPRESSED_SIZE_MAX, too_large=ErrorCode.CORRUPT_MESSAGE
             )
             if header.is_control:
-                self._end_transaction(header, data)
+                yield from self._end_transaction(header, data)
             elif header.is_transactional:
-                self._take_transactional(header, data)
+                yield from self._take_transactional(header, data)
             else:
                 base = header.base_offset
                 for key, value in keyed_records(data, header.record_count):
@@ -97,6 +104,8 @@ class OffsetsImage:
         (partition,) = _PARTITION.unpack_from(key, len(key) - 4)
         if value is None:
             slot.pop(partition, None)
+            if self._open:
+                self._tombstones[(id(slot), partition)] = base
             return
         try:
             slot[partition] = (base, *offset_fields(value))
@@ -115,6 +124,7 @@ class OffsetsImage:
                 if offsets is None:
                     offsets = self._offsets[decoded.group_id] = GroupOffsets()
                 slot = self._slots[key[:-4]] = offsets.of_topic(decoded.topic)
+                self._owners[id(slot)] = offsets, decoded.topic
                 return slot
             else:
                 self._skip(f"keys of version {decoded.version}" if decoded.version >= 0 else "records without a key")
@@ -144,33 +154,61 @@ class OffsetsImage:
 
     # -- transactions ---------------------------------------------------------------------------------------------
 
-    def _take_transactional(self, header: BatchHeader, data: bytes) -> None:
-        """Keeps the offsets apart until the marker. Only offsets are committed in transactions."""
-        pending = self._open.setdefault(header.producer_id, {})
-        for key, value in keyed_records(data, header.record_count):
+    def _take_transactional(self, header: BatchHeader, data: bytes) -> Iterator[None]:
+        """Keeps the offsets apart until the marker. Only offsets are committed in transactions.
+
+        A batch without records opens no transaction: compaction keeps it for its sequence number, and may have removed the marker.
+        """
+        for number, (key, value) in enumerate(keyed_records(data, header.record_count), 1):
             slot = self._slots.get(key[:-4]) if key is not None else None
             slot = self._slot_of(key, value) if slot is None else slot
             if slot is None or key is None:
                 continue
             (partition,) = _PARTITION.unpack_from(key, len(key) - 4)
+            at = (id(slot), partition)
+            pending = self._open.setdefault(header.producer_id, {})
             try:
-                stored = None if value is None else (header.base_offset, *offset_fields(value))
+                if value is None:
+                    pending.pop(at, None)
+                else:
+                    pending[at] = (slot, partition, (header.base_offset, *offset_fields(value)))
             except (UnknownValueVersion, UnreadableRecord) as error:
                 self._skip_value("committed offsets", error)
-                continue
-            pending[(id(slot), partition)] = (slot, partition, stored)
+            if number % RECORDS_PER_STEP == 0:
+                yield
 
-    def _end_transaction(self, header: BatchHeader, data: bytes) -> None:
-        pending = self._open.pop(header.producer_id, None)
-        if not pending:
+    def _end_transaction(self, header: BatchHeader, data: bytes) -> Iterator[None]:
+        """The marker's record may be missing: compaction removes it when nothing of its transaction is left."""
+        kinds = [
+            _MARKER.unpack_from(key)[1]
+            for key, _ in keyed_records(data, header.record_count)
+            if key is not None and len(key) >= _MARKER.size
+        ]
+        if not kinds or kinds[0] not in (ABORT, COMMIT):
             return
-        for key, _ in keyed_records(data, header.record_count):
-            if key is None or len(key) < _MARKER.size or _MARKER.unpack_from(key)[1] != COMMIT_MARKER:
-                continue
-            for slot, partition, stored in pending.values():
-                current = slot.get(partition)
-                if stored is not None and (current is None or current[0] < stored[0]):
-                    slot[partition] = stored
+        pending = self._open.pop(header.producer_id, {})
+        for number, (at, (slot, partition, stored)) in enumerate(pending.items(), 1):
+            current = slot.get(partition)
+            if kinds[0] == COMMIT and self._counts(at, stored) and (current is None or current[0] < stored[0]):
+                slot[partition] = stored
+            if number % RECORDS_PER_STEP == 0:
+                yield
+        if not self._open:
+            self._tombstones.clear()
+
+    def _counts(self, at: tuple[int, int], stored: StoredOffset) -> bool:
+        """False if a tombstone follows the offset in the log."""
+        return stored[0] > self._tombstones.get(at, -1)
+
+    def finishing(self) -> Iterator[None]:
+        """Gives the offsets of open transactions to their groups (`GroupOffsets.transactional`), in steps. Called once, at the end."""
+        for producer_id, pending in self._open.items():
+            for number, (at, (_, partition, stored)) in enumerate(pending.items(), 1):
+                if self._counts(at, stored):
+                    offsets, topic = self._owners[at[0]]
+                    offsets.transactional.add(producer_id, TopicPartition(topic, partition), stored)
+                if number % RECORDS_PER_STEP == 0:
+                    yield
 
     # -- giving out -----------------------------------------------------------------------------------------------
 

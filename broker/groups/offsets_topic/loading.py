@@ -1,84 +1,35 @@
-"""From gaining a partition of `__consumer_offsets` to serving its groups (LAI-5, BUG-25).
+"""Reads the groups and offsets of a partition of `__consumer_offsets`: step 1 of `broker.coordination.loading` (BUG-25).
 
-1. `OffsetsReader` reads the log, one partition after the other, in short time slices.
-2. The load waits until everything that was read is below the high watermark. A new leader may have commits that are not
-   acknowledged. If it dies before they are replicated, they are lost, so no client may see them yet.
-3. The groups are made from the records read, in time slices. Member sessions restart, so a coordinator move expels nobody.
-
-Until then the coordinator answers COORDINATOR_LOAD_IN_PROGRESS. Each step first checks that the partition is still owned. A load
-that started before the partition was lost is discarded, even if the partition was gained again.
+Member sessions restart when the groups are served, so a coordinator move expels nobody.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
+from broker.coordination.loading import Replicas, TopicReader
 from broker.groups.group.messages import GroupMetadata
 from broker.groups.group.offsets import GroupOffsets
-from broker.groups.held_groups import OwnedPartition
 from broker.groups.offsets_topic.image import OffsetsImage
-from broker.groups.time_slices import SlicedWork, TimeSlice
 from broker.process.clock import Clock
-from broker.purgatory import Timers
-from broker.replication.hosted_partitions import HostedPartitions
-from broker.replication.replica_manager import ReplicaManager
-from broker.storage.log import Log, ReadResult, WouldBlock, is_passing
-from protocol.errors import ErrorCode, KafkaError
 from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-LOAD_SLICE_S = 0.0015
-"""How long a load keeps the loop in one slice."""
-READ_BYTES_MAX = 256 * 1024
-"""Bytes of one read. A larger read into memory that was never touched would take longer than a slice."""
-GONE = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OFFSET_OUT_OF_RANGE)
-"""Errors of a read from a log that has failed, or that this broker does not lead any more."""
-READ_AGAIN_S = 1.0
-"""Wait after a disk error that may pass."""
-RETRY_S = 1.0
-"""Wait before a log that could not be read is loaded again."""
-REPLICATION_WAIT_MS = 5_000
-"""How often a load that waits for the in-sync replicas is logged."""
-
 StoredGroup = tuple[str, GroupMetadata | None, GroupOffsets]
 """Group id, the stored group (None: only its offsets are stored), its offsets."""
-Sink = Callable[[str, GroupMetadata | None, GroupOffsets], None]
-"""Called with the parts of each StoredGroup."""
-
-
-class Replicas(Protocol):
-    """The part of the ReplicaManager that finds logs."""
-
-    partitions: HostedPartitions
-
-
-class LoadListener(Protocol):
-    """Receives the groups of a partition, while the partition is owned."""
-
-    def group_loaded(self, owned: OwnedPartition, stored: StoredGroup) -> None: ...
-
-    def partition_loaded(self, owned: OwnedPartition) -> None:
-        """Called after the last group."""
 
 
 class OffsetsReader:
-    """Step 1: reads whole partitions from the log start to the log end, as Kafka does.
-
-    Requests are served in between. After each pause `is_current` says whether the load is still wanted.
-    """
+    """Reads whole partitions. After each pause `is_current` says whether the load is still wanted."""
 
     def __init__(self, replicas: Replicas, clock: Clock, buffer_bytes: int = 5 * 1024 * 1024) -> None:
-        self._replicas = replicas
+        self._reader = TopicReader(replicas, clock, buffer_bytes)
         self._clock = clock
-        self._buffer_bytes = buffer_bytes
 
-    async def load(self, partition: int, is_current: Callable[[], bool], sink: Sink) -> bool:
+    async def load(self, partition: int, is_current: Callable[[], bool], sink: Callable[[StoredGroup], None]) -> bool:
         """Reads the partition, then passes each group to `sink`. False: the load was given up, because `is_current` is false or
         this broker does not lead the partition. The groups in the sink must then be discarded.
 
@@ -87,14 +38,19 @@ class OffsetsReader:
         began = self._clock.monotonic()
         tp = TopicPartition(OFFSETS_TOPIC, partition)
         image = OffsetsImage()
-        time_slice = TimeSlice(self._clock.monotonic, LOAD_SLICE_S)
-        if not await self._read_all(tp, image, time_slice, is_current):
+        time_slice = self._reader.new_slice()
+        if not await self._reader.read(tp, image, time_slice, is_current):
             return False
+        for _ in image.finishing():
+            if time_slice.is_over():
+                await time_slice.pause()
+                if not is_current():
+                    return False
         count = offsets_count = 0
-        for group_id, metadata, offsets in image.groups():
-            sink(group_id, metadata, offsets)
+        for group in image.groups():
+            sink(group)
             count += 1
-            offsets_count += len(offsets)
+            offsets_count += len(group[2])
             if time_slice.is_over():
                 await time_slice.pause()
                 if not is_current():
@@ -104,143 +60,10 @@ class OffsetsReader:
         log.info("%s: %d groups and %d offsets loaded in %.3f s", tp, count, offsets_count, seconds)
         return True
 
-    async def _read_all(
-        self, tp: TopicPartition, image: OffsetsImage, time_slice: TimeSlice, is_current: Callable[[], bool]
-    ) -> bool:
-        offset = -1
-        while True:
-            await time_slice.pause()
-            partition_log = self._led(tp) if is_current() else None
-            if partition_log is None:
-                return False
-            offset = max(offset, partition_log.log_start_offset)
-            if offset >= partition_log.log_end_offset:
-                return True
-            result = await self._read(tp, partition_log, offset)
-            if result is None or not is_current():
-                return False
-            for records in result.records:
-                for _ in image.steps(records):
-                    if time_slice.is_over():
-                        await time_slice.pause()
-                        if not is_current():
-                            return False
-            if not result.size or image.next_offset <= offset:
-                return True
-            offset = image.next_offset
-
-    def _led(self, tp: TopicPartition) -> Log | None:
-        try:
-            return self._replicas.partitions.find(tp).leader_log()
-        except KafkaError:
-            return None
-
-    async def _read(self, tp: TopicPartition, partition_log: Log, offset: int) -> ReadResult | None:
-        """The next batches; None: the disk failed, or this broker does not lead the partition any more."""
-        end = partition_log.log_end_offset
-        size = min(self._buffer_bytes, READ_BYTES_MAX)
-        try:
-            while True:
-                try:
-                    try:
-                        return partition_log.read(offset, size, end, True)
-                    except WouldBlock:
-                        return await partition_log.read_cold(offset, size, end, True)
-                except KafkaError as error:
-                    if not is_passing(error):
-                        raise
-                await asyncio.sleep(READ_AGAIN_S)
-                if self._led(tp) is not partition_log:
-                    return None
-        except KafkaError as error:
-            # The disk failed, the log was closed, or it was truncated, as only a follower's log is.
-            if error.code in GONE:
-                return None
-            raise
-
 
 def _log_skipped(tp: TopicPartition, image: OffsetsImage) -> None:
     for what, count in image.skipped.items():
         reason = image.first_errors.get(what, "written by another version of the broker")
         log.warning("%s: skipped %d %s, which stay in the log: %s", tp, count, what, reason)
     if image.open_transactions:
-        log.warning("%s: offsets of %d unfinished transactions are left out", tp, image.open_transactions)
-
-
-class GroupLoading:
-    """Loads one partition after the other."""
-
-    def __init__(
-        self,
-        reader: OffsetsReader,
-        replicas: ReplicaManager,
-        timers: Timers,
-        sliced: SlicedWork,
-        listener: LoadListener,
-    ) -> None:
-        self._reader = reader
-        self._replicas = replicas
-        self._timers = timers
-        self._sliced = sliced
-        self._listener = listener
-        self._queue: deque[OwnedPartition] = deque()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self, owned: OwnedPartition) -> None:
-        if not owned.is_owned:
-            return
-        self._queue.append(owned)
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def close(self) -> None:
-        self._queue.clear()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while self._queue:
-            owned = self._queue.popleft()
-            if owned.is_owned:
-                await self._read(owned)
-
-    async def _read(self, owned: OwnedPartition) -> None:
-        found: list[StoredGroup] = []
-        try:
-            is_whole = await self._reader.load(owned.number, lambda: owned.is_owned, lambda *group: found.append(group))
-        except KafkaError as error:
-            # Groups are not served before their log is read: clients would get old offsets (BUG-25).
-            log.error("%s-%d cannot be loaded, trying again: %s", OFFSETS_TOPIC, owned.number, error)
-            self._timers.call_later(RETRY_S, self.start, owned)
-            return
-        if is_whole and owned.is_owned:
-            partition = self._replicas.partitions.find(TopicPartition(OFFSETS_TOPIC, owned.number))
-            self._await_replicas(owned, found, partition.leader_log().log_end_offset)
-
-    def _await_replicas(self, owned: OwnedPartition, found: list[StoredGroup], end_offset: int) -> None:
-        tp = TopicPartition(OFFSETS_TOPIC, owned.number)
-        self._replicas.appends.when_replicated(
-            tp, end_offset, REPLICATION_WAIT_MS, lambda error: self._replicated(owned, found, end_offset, error)
-        )
-
-    def _replicated(self, owned: OwnedPartition, found: list[StoredGroup], end_offset: int, error: ErrorCode) -> None:
-        if not owned.is_owned:
-            return
-        if error is ErrorCode.REQUEST_TIMED_OUT:
-            log.warning(
-                "%s-%d was read, but the in-sync replicas do not have all of it yet", OFFSETS_TOPIC, owned.number
-            )
-            self._await_replicas(owned, found, end_offset)
-        elif error in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
-            # All in-sync replicas have the log. They may be too few for new commits, but the old commits count.
-            self._sliced.for_each(found, lambda group: self._take_if_current(owned, group), lambda: self._end(owned))
-        # Else the partition is lost, and `leadership_changed` will follow.
-
-    def _take_if_current(self, owned: OwnedPartition, group: StoredGroup) -> None:
-        if owned.is_owned:
-            self._listener.group_loaded(owned, group)
-
-    def _end(self, owned: OwnedPartition) -> None:
-        if owned.is_owned:
-            self._listener.partition_loaded(owned)
+        log.info("%s: the offsets of %d transactions are pending", tp, image.open_transactions)

@@ -1,7 +1,6 @@
 """Appends to `__consumer_offsets`: groups, commits, tombstones (CLI-2, INV-23).
 
-Appends go through the replica manager with acks=all. `respond` is called when the records are below the high watermark, or
-failed. It is always called, because the caller has marked the write as pending: an exception becomes UNKNOWN_SERVER_ERROR.
+`respond` is always called, when the records are below the high watermark or failed (`broker.coordination.appending`).
 """
 
 from __future__ import annotations
@@ -9,9 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from broker.groups.group.messages import CommittedOffset, GroupMetadata
+from broker.coordination.appending import Appended, Replicas, append_batch
+from broker.groups.group.messages import CommittedOffset, GroupMetadata, TransactionalProducer
 from broker.groups.offsets_topic.records import (
     encode_group_key,
     encode_group_value,
@@ -19,21 +18,16 @@ from broker.groups.offsets_topic.records import (
     encode_offset_value,
 )
 from broker.process.clock import Clock
-from broker.replication.appending.delayed_produce import ProduceResponder
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.record_batch import build_batch
 from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-ACKS_ALL = -1
 TOMBSTONES_BYTES_MAX = 256 * 1024
 """Maximum bytes of keys in one batch of tombstones: well below any sensible max.message.bytes."""
 
 Stored = Callable[[ErrorCode], None]
-Appended = Callable[[ErrorCode, int], None]
-"""Gets the error and, without one, the offset of the batch."""
 
 _UNAVAILABLE = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -52,22 +46,11 @@ GROUP_ERRORS = {
 """The error of an append -> the error for the group (GroupMetadataManager.storeGroup). Other errors stay as they are."""
 COMMIT_ERRORS = {
     **_UNAVAILABLE,
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     **dict.fromkeys(_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
     ErrorCode.INVALID_REQUEST: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
 """The error of an append -> the error for the committer (GroupMetadataManager.maybeConvertOffsetCommitError)."""
-
-
-class Replicas(Protocol):
-    """The part of `Appends` that the writer uses."""
-
-    def append(
-        self,
-        acks: int,
-        timeout_ms: int,
-        entries: Sequence[tuple[TopicPartition, memoryview]],
-        respond: ProduceResponder,
-    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +92,16 @@ class OffsetsWriter:
         self.append(partition, [record], appended)
 
     def commit(
-        self, partition: int, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], respond: Appended
+        self,
+        partition: int,
+        group_id: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        respond: Appended,
+        *,
+        producer: TransactionalProducer | None = None,
     ) -> None:
-        """Appends all offsets in one batch. `respond` gets the error for the committer (COMMIT_ERRORS)."""
+        """Appends all offsets in one batch, in the transaction of `producer`, if any. `respond` gets the error for the committer
+        (COMMIT_ERRORS)."""
         try:
             records = [(encode_offset_key(group_id, tp), encode_offset_value(at)) for tp, at in offsets.items()]
         except KafkaError as error:
@@ -121,7 +111,7 @@ class OffsetsWriter:
             log.exception("offsets of group %.200s cannot be stored", group_id)
             respond(ErrorCode.UNKNOWN_SERVER_ERROR, -1)
             return
-        self.append(partition, records, lambda error, base: respond(COMMIT_ERRORS.get(error, error), base))
+        self.append(partition, records, lambda error, base: respond(COMMIT_ERRORS.get(error, error), base), producer)
 
     def remove(
         self,
@@ -161,34 +151,26 @@ class OffsetsWriter:
         for batch in batches:
             self.append(partition, [(key, None) for key in batch], appended)
 
-    def append(self, partition: int, records: Sequence[tuple[bytes, bytes | None]], respond: Appended) -> None:
+    def append(
+        self,
+        partition: int,
+        records: Sequence[tuple[bytes, bytes | None]],
+        respond: Appended,
+        producer: TransactionalProducer | None = None,
+    ) -> None:
         """Appends one batch of (key, value); a value of None is a tombstone. Calls `respond` with the append's own error, now or
-        later, exactly once."""
-        tp = TopicPartition(OFFSETS_TOPIC, partition)
-        is_answered = False
-
-        def answer(error: ErrorCode, base: int) -> None:
-            nonlocal is_answered
-            if not is_answered:
-                is_answered = True
-                respond(error, base)
-
-        try:
-            now_ms = self._clock.wall_ms()
-            batch = build_batch(
-                [(key, value, (), now_ms) for key, value in records], compression=self._settings.compression
-            )
-            self._replicas.append(
-                ACKS_ALL,
-                self._settings.commit_timeout_ms,
-                [(tp, memoryview(batch))],
-                lambda results: answer(ErrorCode(results[0].error), results[0].base_offset),
-            )
-        except Exception:
-            if is_answered:
-                raise  # `respond` raised it.
-            log.exception("%s: an append failed", tp)
-            answer(ErrorCode.UNKNOWN_SERVER_ERROR, -1)
+        later, exactly once. The batch of a transaction has its producer's id and epoch."""
+        append_batch(
+            self._replicas,
+            self._clock,
+            TopicPartition(OFFSETS_TOPIC, partition),
+            records,
+            respond,
+            timeout_ms=self._settings.commit_timeout_ms,
+            compression=self._settings.compression,
+            producer_id=producer.producer_id if producer is not None else -1,
+            producer_epoch=producer.producer_epoch if producer is not None else -1,
+        )
 
 
 def _batches(keys: Sequence[bytes]) -> Iterator[list[bytes]]:

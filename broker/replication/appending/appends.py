@@ -23,9 +23,15 @@ from broker.process.loop_budget import LoopBudget
 from broker.purgatory import Purgatory
 from broker.replication.appending.delayed_produce import AwaitedAppend, DelayedProduce, ProduceResponder
 from broker.replication.appending.refused_batches import TRANSIENT_ERRORS, RefusedBatches
+from broker.replication.appending.transaction_verification import (
+    TransactionVerification,
+    Verification,
+    transactional_header,
+)
 from broker.replication.hosted_partitions import HostedPartitions
+from broker.replication.partition import NO_HINT
 from broker.storage.disk.disk_threads import UNPACKING, UNPACKING_PLACES
-from broker.storage.log_types import is_passing
+from broker.storage.log_types import AppendOrigin, is_passing
 from broker.storage.producers import produced_batches
 from broker.storage.producers.produced_batches import AcceptedBefore, Allowance
 from protocol.errors import ErrorCode, KafkaError
@@ -63,6 +69,7 @@ class Appends:
         waiting: Purgatory[TopicPartition],
         appended: Callable[[TopicPartition], None],
         budget: LoopBudget,
+        verification: TransactionVerification,
     ) -> None:
         self._hosted = hosted
         self._clock = clock
@@ -71,6 +78,7 @@ class Appends:
         self._waiting = waiting
         self._appended = appended
         self._budget = budget
+        self.verification = verification
 
     def append(
         self,
@@ -78,8 +86,13 @@ class Appends:
         timeout_ms: int,
         entries: Sequence[tuple[TopicPartition, memoryview]],
         respond: ProduceResponder,
+        *,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> None:
         """Appends to each partition; `respond` gets the results in the order of `entries`.
+
+        `origin` is COORDINATOR for markers, and for offsets in a transaction. These are not verified here: the group coordinator has
+        done so (`broker/groups/open_transactions.py`).
 
         `respond` is called before this returns, unless acks is -1 and an append must wait for its replication.
         """
@@ -87,9 +100,10 @@ class Appends:
         awaited: dict[TopicPartition, AwaitedAppend] = {}
         for tp, records in entries:
             try:
-                results.append(self._append_one(len(results), tp, records, acks, awaited))
+                result = self._append_one(len(results), tp, records, acks, awaited, origin=origin)
             except TakesLong:
-                results.append(self._append_long(len(results), tp, records, acks, awaited))
+                result = self._append_long(len(results), tp, records, acks, awaited, origin)
+            results.append(result)
         self._answer_or_await(results, awaited, timeout_ms, respond)
 
     def append_in_slices(
@@ -98,6 +112,7 @@ class Appends:
         timeout_ms: int,
         entries: Sequence[tuple[TopicPartition, memoryview]],
         respond: ProduceResponder,
+        verification: Verification | None = None,
     ) -> Coroutine[Any, Any, None] | None:
         """Like `append`, for batches of clients. If appending all batches at once would take too long, returns a coroutine for the rest.
 
@@ -112,13 +127,51 @@ class Appends:
                 now = self._clock.monotonic()
                 ends_at = ends_at or now + APPENDS_AT_ONCE_S
                 if now > ends_at:
-                    return self._append_rest(acks, timeout_ms, entries, results, awaited, respond, allowance)
+                    return self._append_rest(
+                        acks, timeout_ms, entries, results, awaited, respond, allowance, verification
+                    )
             try:
-                results.append(self._append_one(len(results), tp, records, acks, awaited, allowance))
+                results.append(
+                    self._append_one(len(results), tp, records, acks, awaited, allowance, verification=verification)
+                )
             except TakesLong:
-                return self._append_rest(acks, timeout_ms, entries, results, awaited, respond, allowance)
+                return self._append_rest(acks, timeout_ms, entries, results, awaited, respond, allowance, verification)
         self._answer_or_await(results, awaited, timeout_ms, respond)
         return None
+
+    def append_transactional(
+        self,
+        transactional_id: str,
+        acks: int,
+        timeout_ms: int,
+        entries: Sequence[tuple[TopicPartition, memoryview]],
+        respond: ProduceResponder,
+    ) -> Coroutine[Any, Any, None] | None:
+        """Like `append_in_slices`, for the batches of a transactional producer, which are verified first."""
+        try:
+            verification = self.verification.of_batches(entries)
+        except KafkaError as error:
+            respond([self._refused(tp, error.code, error.message) for tp, _ in entries])
+            return None
+        if verification is None or not verification.is_needed:
+            return self.append_in_slices(acks, timeout_ms, entries, respond, verification)
+        return self._append_verified(transactional_id, acks, timeout_ms, entries, respond, verification)
+
+    async def _append_verified(
+        self,
+        transactional_id: str,
+        acks: int,
+        timeout_ms: int,
+        entries: Sequence[tuple[TopicPartition, memoryview]],
+        respond: ProduceResponder,
+        verification: Verification,
+    ) -> None:
+        try:
+            if self.verification.verifier is not None:
+                await verification.ask(self.verification.verifier, transactional_id)
+            await self._append_rest(acks, timeout_ms, entries, [], {}, respond, None, verification)
+        finally:
+            verification.end()
 
     def when_replicated(
         self, tp: TopicPartition, end_offset: int, timeout_ms: int, respond: Callable[[ErrorCode], None]
@@ -141,15 +194,20 @@ class Appends:
         awaited: dict[TopicPartition, AwaitedAppend],
         respond: ProduceResponder,
         allowance: Allowance | None,
+        verification: Verification | None = None,
     ) -> None:
         """Appends the entries that have no result yet."""
         allowance = allowance or Allowance()
         for tp, records in islice(entries, len(results), None):
             await self._budget.pause()
             try:
-                result = self._append_one(len(results), tp, records, acks, awaited, allowance)
+                result = self._append_one(
+                    len(results), tp, records, acks, awaited, allowance, verification=verification
+                )
             except TakesLong:
-                result = await self._append_when_accepted(len(results), tp, records, acks, awaited, allowance)
+                result = await self._append_when_accepted(
+                    len(results), tp, records, acks, awaited, allowance, verification
+                )
             results.append(result)
         self._answer_or_await(results, awaited, timeout_ms, respond)
 
@@ -161,12 +219,15 @@ class Appends:
         acks: int,
         awaited: dict[TopicPartition, AwaitedAppend],
         allowance: Allowance,
+        verification: Verification | None,
     ) -> ProducePartitionResult:
         """Checks the batch with pauses, then appends it. After the pauses `_append_one` checks everything else again."""
         for _ in range(ACCEPT_ATTEMPTS_MAX):
             try:
                 accepted = await self._accept(tp, records, allowance)
-                return self._append_one(index, tp, records, acks, awaited, allowance, accepted)
+                return self._append_one(
+                    index, tp, records, acks, awaited, allowance, accepted, verification=verification
+                )
             except TakesLong:
                 continue  # the topic's settings changed during the check
             except KafkaError as error:
@@ -199,15 +260,22 @@ class Appends:
         records: memoryview,
         acks: int,
         awaited: dict[TopicPartition, AwaitedAppend],
+        origin: AppendOrigin,
     ) -> ProducePartitionResult:
         """Checks the batch and appends it, without a pause."""
         try:
             partition_log = self._hosted.find(tp).leader_log()
-            accepted = produced_batches.at_once(partition_log.accepting(records, Allowance()))
+            accepted = produced_batches.at_once(partition_log.accepting(records, Allowance(), origin))
         except KafkaError as error:
             return self._failed(tp, records, error)
         return self._append_one(
-            index, tp, records, acks, awaited, accepted=AcceptedBefore(partition_log.config, accepted)
+            index,
+            tp,
+            records,
+            acks,
+            awaited,
+            accepted=AcceptedBefore(partition_log.config, accepted),
+            origin=origin,
         )
 
     def _answer_or_await(
@@ -232,6 +300,8 @@ class Appends:
         awaited: dict[TopicPartition, AwaitedAppend],
         allowance: Allowance | None = None,
         accepted: AcceptedBefore | None = None,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        verification: Verification | None = None,
     ) -> ProducePartitionResult:
         """Appends one batch, or makes the result of its refusal. Raises TakesLong if the batch must be checked in steps."""
         if tp in awaited:
@@ -241,7 +311,9 @@ class Appends:
             return self._refused(tp, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         try:
             partition = self._hosted.find(tp)
-            info = partition.append_as_leader(records, acks=acks, allowance=allowance, accepted=accepted)
+            if verification is not None and (header := transactional_header(records)) is not None:
+                verification.check(partition, header)
+            info = partition.append_as_leader(records, acks=acks, allowance=allowance, accepted=accepted, origin=origin)
         except KafkaError as error:
             return self._failed(tp, records, error)
         self._appended(tp)
@@ -263,5 +335,5 @@ class Appends:
     def _refused(
         self, tp: TopicPartition, error: ErrorCode, message: str = "", records: Sequence[tuple[int, str]] = ()
     ) -> ProducePartitionResult:
-        hint = self._hosted.leader_hint(tp)
+        hint = self._hosted.leader_hint(tp) if error is ErrorCode.NOT_LEADER_OR_FOLLOWER else NO_HINT
         return ProducePartitionResult(tp.partition, error, -1, -1, -1, message or None, *hint, record_errors=records)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from broker.purgatory import CheckResult, DelayedOperation
-from broker.replication.partition import Partition
+from broker.replication.partition import NO_HINT, Partition
 from protocol.errors import ErrorCode
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.types import TopicPartition
@@ -72,7 +72,7 @@ class DelayedProduce(DelayedOperation[TopicPartition]):
         self._respond(self._results)
 
     def _fail(self, append: AwaitedAppend, error: ErrorCode) -> None:
-        hint = append.partition.hint
+        hint = append.partition.hint if error is ErrorCode.NOT_LEADER_OR_FOLLOWER else NO_HINT
         self._results[append.position] = self._results[append.position]._replace(
             error=error,
             base_offset=-1,

@@ -8,6 +8,10 @@ Kafka checks the second batch without regard to the first:
 2. If the log knows the producer, the answer is OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka then starts a new epoch for all its
    partitions, and sends batches again that another partition may already have: records are duplicated (librdkafka's issue 4953).
 
+The batch may also have been refused by the previous leader. librdkafka (2.16) then sometimes sends the next batch to the new leader
+first. During the first minute of a leader that is not the partition's first, a batch that leaves a gap is *early*: for GAP_S it is
+refused with NOT_ENOUGH_REPLICAS, and so are those behind it, so that the missing one can come. After that the answer is Kafka's.
+
 Therefore this broker notes each refused batch, not only the first, which may be a duplicate. It refuses later batches too, with
 NOT_ENOUGH_REPLICAS, until the refused batch comes again: the producer repeats all of them in order. Earlier batches, which may be
 in the log, are answered as usual. A note ends when its batch is in the log (it was a duplicate, or another broker led in between),
@@ -25,6 +29,8 @@ from protocol.types import TopicPartition
 
 REMEMBERED_S = 60.0
 """No batch that was sent behind a refused batch is in flight for longer."""
+GAP_S = 5.0
+"""How long a batch may be early. A producer repeats a batch that was refused after a tenth of a second, or a few."""
 PRODUCERS_MAX = 10_000
 """Limit of pairs of producer and partition. Batches of further pairs are answered as Kafka does."""
 TOPIC_NAME_MAX = 249
@@ -46,12 +52,21 @@ class Refused(NamedTuple):
     at_s: float
 
 
+class Gap(NamedTuple):
+    """The batch of `expected` is missing since `at_s` (monotonic)."""
+
+    epoch: int
+    expected: int
+    at_s: float
+
+
 class RefusedBatches:
     """The refused batches of one broker. Usually there are none: then the produce path only tests `bool(...)`."""
 
-    __slots__ = ("_refused",)
+    __slots__ = ("_gaps", "_refused")
 
     def __init__(self) -> None:
+        self._gaps: dict[tuple[TopicPartition, int], Gap] = {}  # oldest first
         self._refused: dict[tuple[TopicPartition, int], Refused] = {}  # oldest first
 
     def __bool__(self) -> bool:
@@ -105,6 +120,30 @@ class RefusedBatches:
             del self._refused[key]
         else:
             self._refused[key] = refused._replace(sequences=missing)
+
+    def check_early(self, tp: TopicPartition, records: Buffer, producers: ProducerState, now_s: float) -> None:
+        """To be called for a batch that is out of order. Raises KafkaError(NOT_ENOUGH_REPLICAS) if it leaves a gap for less than GAP_S."""
+        header = parse_header(records)
+        entry = producers.producers.get(header.producer_id)
+        if entry is None or entry.epoch != header.producer_epoch:
+            return
+        expected = (entry.last_sequence + 1) & SEQUENCE_MAX
+        if not _is_after(header.base_sequence, expected):
+            return
+        while self._gaps and now_s - self._gaps[next(iter(self._gaps))].at_s > REMEMBERED_S:
+            del self._gaps[next(iter(self._gaps))]
+        key = (tp, header.producer_id)
+        gap = self._gaps.get(key)
+        if gap is None or (gap.epoch, gap.expected) != (entry.epoch, expected):
+            self._gaps.pop(key, None)
+            if len(self._gaps) >= PRODUCERS_MAX:
+                return
+            gap = self._gaps[key] = Gap(entry.epoch, expected, now_s)
+        if now_s - gap.at_s <= GAP_S:
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"sequence {header.base_sequence} must wait: sequence {expected} may still come, as the partition has just moved here",
+            )
 
     def _forget_old(self, now_s: float) -> None:
         while self._refused:

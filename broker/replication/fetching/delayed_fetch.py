@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from broker.purgatory import CheckResult, DelayedOperation
+from broker.replication.fetching.closest_replica import NO_REPLICA
 from broker.replication.fetching.fetch_reads import NO_ROOM, FetchEntry, FetchParams, FetchReads, PartitionRead
 from protocol.errors import ErrorCode
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
@@ -16,7 +17,13 @@ AnswerWith = Callable[[list[PartitionRead]], None]
 
 def is_decisive(read: PartitionRead) -> bool:
     """Whether a fetch with this read is answered at once, even with less than `min_bytes`."""
-    return read.data.error != ErrorCode.NONE or read.data.diverging_epoch is not None or read.cold is not None
+    data = read.data
+    return (
+        data.error != ErrorCode.NONE
+        or data.diverging_epoch is not None
+        or read.cold is not None
+        or data.preferred_read_replica != NO_REPLICA
+    )
 
 
 class DelayedFetch(DelayedOperation[TopicPartition]):
@@ -32,6 +39,7 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         "_entries",
         "_incomplete",
         "_index",
+        "_is_urgent",
         "_params",
         "_reads",
         "_source",
@@ -46,8 +54,9 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         reads: list[PartitionRead],
         source: FetchReads,
         answer: AnswerWith,
+        is_urgent: Callable[[int, PartitionRead], bool] | None = None,
     ) -> None:
-        """`add` appends to `entries`."""
+        """`add` appends to `entries`. `is_urgent` says of the read of an entry whether it is answered at once, even without records."""
         super().__init__()
         self._asked = params
         self._params = params
@@ -55,6 +64,7 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         self._reads = reads
         self._source = source
         self._answer = answer
+        self._is_urgent = is_urgent
         self._index = {tp: index for index, (tp, _) in enumerate(entries)}
         self._total = sum(read.size for read in reads)
         self._throttled = sum(read.throttled_size for read in reads)
@@ -85,7 +95,7 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
                 continue
             read = self._read_again(index)
             self._incomplete.discard(index)
-            is_due = is_due or is_decisive(read)
+            is_due = is_due or is_decisive(read) or (self._is_urgent is not None and self._is_urgent(index, read))
             touched.append(index)
         if is_due or self._total >= params.min_bytes:
             return CheckResult.DONE
@@ -130,6 +140,6 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         for index in indexes:
             read = self._reads[index]
             self._reads[index] = PartitionRead(
-                read.data._replace(records=()), read.size, is_throttled=read.is_throttled
+                read.data._replace(records=(), aborted_transactions=None), read.size, is_throttled=read.is_throttled
             )
             self._incomplete.add(index)

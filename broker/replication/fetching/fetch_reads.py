@@ -1,14 +1,19 @@
-"""Reads for a fetch, one partition after the other: for consumers up to the high watermark, for followers up to the log end."""
+"""Reads for a fetch, one partition after the other: for consumers up to the high watermark, or up to the last stable offset if they
+want committed records only (`isolation.level`, KIP-98), and for followers up to the log end.
+
+Consumers may also read from a follower, up to its own high watermark, which is never above the leader's (KIP-392).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from broker.recording.recording import FetchObserver
+from broker.replication.fetching.closest_replica import NO_REPLICA, ClosestReplica
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
 from broker.replication.hosted_partitions import HostedPartitions
-from broker.replication.partition import Partition
+from broker.replication.partition import Partition, Role
 from broker.settings.config import INT_MAX
 from broker.storage.log import Log, WouldBlock
 from protocol.errors import ErrorCode, KafkaError
@@ -49,6 +54,8 @@ class Unbounded:
 
 
 UNBOUNDED = Unbounded()
+READ_COMMITTED = 1
+"""The isolation level of readers that want committed records, and those without a transaction, only. 0 is for all records."""
 NO_ROOM = -(2**62)
 """This `max_bytes` means no records, not even the first batch."""
 
@@ -56,7 +63,8 @@ NO_ROOM = -(2**62)
 class FetchParams(NamedTuple):
     """The request's own fields. `replica_id` < 0: a consumer; `replica_epoch` is the follower's broker epoch.
 
-    `observer` records the fetch when it is answered; None if nothing is recorded.
+    `observer` records the fetch when it is answered; None if nothing is recorded. `rack_id` is the consumer's rack, "" for none;
+    None: the request's version is too old to read from a follower (KIP-392). `listener` is the one that the request came to.
     """
 
     replica_id: int
@@ -67,10 +75,17 @@ class FetchParams(NamedTuple):
     isolation_level: int = 0
     room: AnswerRoom = UNBOUNDED
     observer: FetchObserver | None = None
+    rack_id: str | None = None
+    listener: str = ""
 
     @property
     def is_follower(self) -> bool:
         return self.replica_id >= 0
+
+    @property
+    def is_only_for_leader(self) -> bool:
+        """Followers, and consumers that do not know KIP-392, read from the leader only."""
+        return self.replica_id >= 0 or self.rack_id is None
 
     def bounded(self) -> FetchParams:
         """The same request, with `max_bytes` and `min_bytes` limited to the room that the answer has now."""
@@ -116,17 +131,20 @@ class ColdRead(NamedTuple):
     max_bytes: int
     max_offset: int
     min_one_batch: bool
+    with_aborted: bool
 
 
 class FetchReads:
-    """Reads partitions. Keeps no state between reads."""
+    """Reads partitions. Keeps no state between reads. `closest` is None if the leader names no closer replica."""
 
     def __init__(
         self,
         hosted: HostedPartitions,
         is_suspect: Callable[[], bool],
         throttle: ReplicationThrottle,
+        closest: ClosestReplica | None = None,
     ) -> None:
+        self._closest = closest
         self._throttle = throttle
         self._hosted = hosted
         self._is_suspect = is_suspect
@@ -176,17 +194,23 @@ class FetchReads:
         cold = read.cold
         assert cold is not None
         try:
-            result = await cold.log.read_cold(cold.offset, cold.max_bytes, cold.max_offset, cold.min_one_batch)
+            result = await cold.log.read_cold(*cold[3:])
         except KafkaError as error:
             return self.failure(tp, wanted, error.code)
-        if cold.partition.generation != cold.generation:
+        is_cut = cold.partition.role is Role.FOLLOWER and cold.partition.high_watermark < cold.max_offset
+        if cold.partition.generation != cold.generation or is_cut:
             return self.failure(tp, wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return PartitionRead(read.data._replace(records=result.records), result.size, is_throttled=read.is_throttled)
+        data = read.data._replace(records=result.records)
+        if cold.with_aborted:
+            data = data._replace(aborted_transactions=result.aborted)
+        return PartitionRead(data, result.size, is_throttled=read.is_throttled)
 
     def failure(self, tp: TopicPartition, wanted: FetchRequestPartition, error: ErrorCode) -> PartitionRead:
         hint = self._hosted.leader_hint(tp) if error in ERRORS_WITH_A_HINT else None
         current_leader = (hint.leader, hint.leader_epoch) if hint is not None else None
-        return PartitionRead(_data(wanted.partition, error=error, current_leader=current_leader))
+        # As in Kafka: an empty list where the partition was not found, and none where its read failed.
+        aborted = () if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else None
+        return PartitionRead(_data(wanted.partition, error=error, current_leader=current_leader, aborted=aborted))
 
     def _read(
         self,
@@ -199,14 +223,28 @@ class FetchReads:
         pending: int,
     ) -> PartitionRead:
         partition = self._hosted.find(tp)
-        log = partition.leader_log(wanted.current_leader_epoch)
+        epoch = wanted.current_leader_epoch
+        log = partition.leader_log(epoch) if params.is_only_for_leader else partition.replica_log(epoch)
         is_trusted = not params.is_follower or self._check_follower(params, partition, wanted)
         offset = wanted.fetch_offset
+        if self._closest is not None and params.rack_id and not params.is_follower and partition.role is Role.LEADER:
+            closest = self._closest.of(partition, offset, params.rack_id, params.listener)
+            if closest != NO_REPLICA:
+                return PartitionRead(
+                    _data(
+                        wanted.partition,
+                        high_watermark=partition.high_watermark,
+                        last_stable=log.last_stable_offset(partition.high_watermark),
+                        log_start=log.log_start_offset,
+                        preferred=closest,
+                    )
+                )
         diverging = partition.divergence(wanted.last_fetched_epoch, offset)
         if diverging is not None:
             data = _data(
                 wanted.partition,
                 high_watermark=partition.high_watermark,
+                last_stable=log.last_stable_offset(partition.high_watermark),
                 log_start=log.log_start_offset,
                 diverging_epoch=(diverging.epoch, diverging.end_offset),
             )
@@ -216,9 +254,22 @@ class FetchReads:
         if params.is_follower and records_fetch and is_trusted:
             partition.record_follower_fetch(params.replica_id, params.replica_epoch, offset, wanted.log_start_offset)
         # Read once, for the limit and for the answer: two reads could differ (INV-15, BUG-19).
-        high_watermark = partition.high_watermark
-        limit = log.log_end_offset if params.is_follower and is_trusted else high_watermark
-        data = _data(wanted.partition, high_watermark=high_watermark, log_start=log.log_start_offset)
+        high_watermark = last_stable = partition.high_watermark
+        state = log.producers.state
+        if state.ongoing or state.unreplicated:
+            last_stable = log.last_stable_offset(high_watermark)
+        is_committed = params.isolation_level == READ_COMMITTED and not params.is_follower
+        if is_committed:
+            limit = last_stable
+        else:
+            limit = log.log_end_offset if params.is_follower and is_trusted else high_watermark
+        data = _data(
+            wanted.partition,
+            high_watermark=high_watermark,
+            last_stable=last_stable,
+            log_start=log.log_start_offset,
+            aborted=() if is_committed else None,
+        )
         max_bytes = min(wanted.partition_max_bytes, budget)
         if offset >= limit:
             return PartitionRead(data, is_idle=is_trusted)
@@ -228,10 +279,12 @@ class FetchReads:
         if is_throttled and self._throttle.is_exceeded(pending):
             return PartitionRead(data)
         try:
-            result = log.read(offset, max_bytes, limit, min_one_batch)
+            result = log.read(offset, max_bytes, limit, min_one_batch, is_committed)
         except WouldBlock:
-            cold = ColdRead(partition, partition.generation, log, offset, max_bytes, limit, min_one_batch)
+            cold = ColdRead(partition, partition.generation, log, offset, max_bytes, limit, min_one_batch, is_committed)
             return PartitionRead(data, max(max_bytes, 1), cold, is_throttled)
+        if result.aborted:
+            data = data._replace(aborted_transactions=result.aborted)
         return PartitionRead(data._replace(records=result.records), result.size, None, is_throttled)
 
     def _is_throttled(self, partition: Partition, log: Log, replica: int) -> bool:
@@ -252,17 +305,22 @@ def _data(
     *,
     error: ErrorCode = ErrorCode.NONE,
     high_watermark: int = -1,
+    last_stable: int = -1,
     log_start: int = -1,
     diverging_epoch: tuple[int, int] | None = None,
     current_leader: tuple[int, int] | None = None,
+    aborted: Sequence[tuple[int, int]] | None = None,
+    preferred: int = NO_REPLICA,
 ) -> FetchPartitionData:
     return FetchPartitionData(
         partition=partition,
         error=error,
         high_watermark=high_watermark,
-        last_stable_offset=high_watermark,
+        last_stable_offset=last_stable,
         log_start_offset=log_start,
         records=(),
         diverging_epoch=diverging_epoch,
         current_leader=current_leader,
+        aborted_transactions=aborted,
+        preferred_read_replica=preferred,
     )

@@ -245,6 +245,10 @@ class FetchSession:
         """Whether the partition waits for one of the next requests to take it over."""
         return tp in self._woken
 
+    def woken(self, tp: TopicPartition) -> FetchedPartition | None:
+        """The partition, if it waits for one of the next requests to take it over."""
+        return self._woken.get(tp)
+
     def wake_all(self) -> None:
         """Wakes all partitions, so that the next requests read them."""
         self._wake_for_a_look(tuple(self._resting))
@@ -321,6 +325,10 @@ class RestingIndex:
         if not sessions:
             self._of_followers.pop(session.replica_id, None)
         self._behind.pop(session, None)
+
+    def __contains__(self, tp: TopicPartition) -> bool:
+        """Whether the partition rests in any session."""
+        return tp in self._resting
 
     def add(self, tp: TopicPartition, session: FetchSession) -> None:
         """The partition rests in that session."""
@@ -407,6 +415,16 @@ class FetchContext:
             return None
         return next((partition.tp for partition in self.session.partitions.values() if partition.tp is not None), None)
 
+    def is_news_of_high_watermark(self, index: int, read: PartitionRead) -> bool:
+        """Whether the read of an entry has another high watermark than the session's last answer for that partition."""
+        if self.session is None or read.data.error:
+            return False
+        if index < len(self._partitions):
+            partition: FetchedPartition | None = self._partitions[index]
+        else:
+            partition = self.session.woken(self.entries[index][0])
+        return partition is not None and read.data.high_watermark != partition.high_watermark
+
     @property
     def has_unknown_topics(self) -> bool:
         """Whether some topic ids of the request are unknown to this broker."""
@@ -426,7 +444,7 @@ class FetchContext:
                     continue
             _add(topics, partition.key, read.data)
         for partition in self._unknown:
-            data = FetchPartitionData(partition.wanted.partition, ErrorCode.UNKNOWN_TOPIC_ID)
+            data = FetchPartitionData(partition.wanted.partition, ErrorCode.UNKNOWN_TOPIC_ID, aborted_transactions=())
             partition.take_news(data)
             _add(topics, partition.key, data)
         return topics

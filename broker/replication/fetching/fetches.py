@@ -15,7 +15,7 @@ No function here waits for records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine
 from itertools import islice
 from typing import Any
 
@@ -70,11 +70,18 @@ class Fetches:
         client_budget: LoopBudget,
         consumer_bytes_max: int,
         stats: BrokerTopicStats,
-        count_appended: Callable[[Iterable[TopicPartition]], None],
+        note_appended: Callable[[dict[TopicPartition, None]], None],
+        *,
+        tells_high_watermarks: bool = False,
     ) -> None:
-        """`budget` is for large fetches of followers, `client_budget` for those of consumers. `count_appended` is called once per turn
-        of the loop, with the partitions to which records were appended."""
-        self._count_appended = count_appended
+        """`budget` is for large fetches of followers, `client_budget` for those of consumers. `note_appended` is called once per turn
+        of the loop, with the partitions to which records were appended.
+
+        `tells_high_watermarks`: a follower's fetch is answered as soon as a high watermark moved, because consumers read from it
+        (KIP-392). Otherwise it learns of the move with the next records, or when its fetch has waited long enough.
+        """
+        self._tells_high_watermarks = tells_high_watermarks
+        self._note_appended = note_appended
         self._stats = stats
         self._sessions = sessions
         self._reads = reads
@@ -170,6 +177,8 @@ class Fetches:
     ) -> WaitingFetch | None:
         """To be called in the same turn of the loop as the last read: partitions that are touched later check the parked fetch."""
         session = context.session
+        tells = self._tells_high_watermarks and params.is_follower
+        is_urgent = context.is_news_of_high_watermark if tells else None
         if (
             params.max_wait_ms <= 0
             # Woken partitions wait for the next request, so this request must not be parked.
@@ -177,6 +186,7 @@ class Fetches:
             or not (context.entries or (session is not None and session.resting))
             or sum(read.size for read in reads) >= min_bytes
             or any(map(is_decisive, reads))
+            or (is_urgent is not None and any(is_urgent(index, read) for index, read in enumerate(reads)))
         ):
             self._finish(params, context, reads, respond)
             return None
@@ -187,6 +197,7 @@ class Fetches:
             reads,
             self._reads,
             lambda found: self._finish(params, context, found, respond),
+            is_urgent,
         )
         if session is not None:
             session.park(fetch)
@@ -256,6 +267,11 @@ class Fetches:
         self._touched[tp] = None
         self._look_in_the_next_turn()
 
+    def follower_moved(self, tp: TopicPartition) -> None:
+        """Like `touch`, for a partition that this broker follows. Most of these have no consumers here, so this takes a look first."""
+        if self._large or tp in self._resting or self._parked_consumers.is_watched(tp):
+            self.touch(tp)
+
     def appended_to(self, tp: TopicPartition) -> None:
         """Records were appended. Only followers read them now, because consumers read up to the high watermark."""
         self._appended[tp] = None
@@ -268,7 +284,7 @@ class Fetches:
         touched, appended = _take_first(self._touched), _take_first(self._appended)
         if self._touched or self._appended:
             self._look_in_the_next_turn()
-        self._count_appended(appended)
+        self._note_appended(appended)
         if only_appended := [tp for tp in appended if tp not in touched]:
             self._look_at_appended(only_appended)
         self._look_at_touched(touched)

@@ -122,7 +122,7 @@ class FetchSessionCache:
         """
         while self._orphans:
             self._close(self._orphans.popleft())
-        if request.session_epoch > INITIAL_EPOCH:
+        if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
             return self._continue(request, uses_topic_ids, looks_at_all)
         if request.session_id != NO_SESSION_ID:
             self._close(request.session_id)

@@ -21,8 +21,8 @@ from broker.process.event_log import EventLog
 from broker.replication.following.fetcher_manager import FetcherManager
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition, Role
+from broker.storage.listeners import DirectoryListener
 from broker.storage.log_manager import LogManager
-from broker.storage.log_types import DirectoryListener
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,8 @@ a batch, all kept       is copied as it is. If it has tombstones without a delet
                         `delete.retention.ms` from now, in its base timestamp, with attribute bit 6 (KIP-534)
 a batch, some kept      is rebuilt from the kept records: offsets, producer, sequence and last offset do not change
 a batch, none kept      is removed; its header stays if it is its producer's last batch (the sequence must not be lost)
-a transaction marker    is removed like a tombstone, once no batch of its transaction is left
+a transaction marker    is removed like a tombstone, once no batch of its transaction is left. The list of aborted transactions loses
+                        its entry one pass earlier, when no batch is left that a reader must leave out
 """
 
 from __future__ import annotations
@@ -153,6 +154,8 @@ class Transactions:
         self._ends: dict[int, list[tuple[int, bool]]] = {}
         self._open: dict[int, int] = {}
         self._seen: set[int] = set()
+        self.still_aborted: set[int] = set()
+        """Offsets of the abort markers of this pass whose transactions had a batch before them."""
 
     def note(self, buffer: Buffer, position: int, header: BatchHeader) -> None:
         """A data batch starts a transaction, a marker ends it."""
@@ -184,10 +187,13 @@ class Transactions:
         """True for a control batch that is empty, or whose transaction has no batch before it in this pass."""
         if header.record_count == 0:
             return True
-        if marker_kind(buffer, position, header) not in (ABORT, COMMIT):
+        kind = marker_kind(buffer, position, header)
+        if kind not in (ABORT, COMMIT):
             return False
         is_alone = header.producer_id not in self._seen
         self._seen.discard(header.producer_id)
+        if kind == ABORT and not is_alone:
+            self.still_aborted.add(header.base_offset)
         return is_alone
 
 

@@ -144,15 +144,10 @@ class LogCleaner:
         )
 
     def _stable_offset(self, found: Log) -> int:
-        """The lower of the high watermark and the start of the first open transaction. 0 while the high watermark is unknown."""
+        """The log's last stable offset. 0 while the high watermark is unknown."""
         if self.manager.high_watermark_of is None:
             return 0
-        open_transactions = [
-            entry.transaction_first_offset
-            for entry in found.producers.state.producers.values()
-            if entry.transaction_first_offset >= 0
-        ]
-        return min([self.manager.high_watermark_of(found.topic_partition), *open_transactions])
+        return found.last_stable_offset(self.manager.high_watermark_of(found.topic_partition))
 
     async def _clean(self, found: Log, work: Cleanable) -> bool:
         try:
@@ -396,7 +391,7 @@ class Cleaning:
             self._look_again(self._sources)
             for source in group:
                 await self._copy_segment(source, target, batches)
-            await self._finish(target)
+            await self._finish(target, group)
             self._look_again(group)
             # From here on, these files may be the only copy of the records, even if the swap fails half-way.
             is_in_place = True
@@ -440,17 +435,22 @@ class Cleaning:
             self._look_again(self._sources)
             await self._throttle(position - start + target.size - size)
 
-    async def _finish(self, target: Segment) -> None:
-        """Syncs the new segment before it is swapped in."""
+    async def _finish(self, target: Segment, group: Sequence[Segment]) -> None:
+        """Completes and syncs the new segment before it is swapped in."""
         directory = self._log.directory
+        still_aborted = self._transactions.still_aborted if self._transactions is not None else ()
 
         def sync() -> None:
+            for source in group:
+                for entry in source.stored_aborted():
+                    if entry.last_offset in still_aborted:
+                        target.note_aborted(entry)
             target.seal()
             target.write_out_unsynced()
             target.take_unsynced()
             target.sync()
-            for path in (target.index.path, target.time_index.path):
-                self._filesystem.sync_path(path)
+            for index in target.indexes:
+                self._filesystem.sync_path(index.path)
             self._filesystem.sync_directory(directory)
 
         await in_thread((target,), sync, CLEANING)

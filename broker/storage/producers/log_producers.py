@@ -27,11 +27,14 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from broker.storage.aborted_transactions import AbortedTransaction
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.producers import producer_snapshots
-from broker.storage.producers.producer_state import Duplicate, ProducerState
+from broker.storage.producers.producer_state import LAST_OFFSET_MAX, Duplicate, EndedTransaction, ProducerState
+from broker.storage.producers.verified_transactions import Verifying
 from broker.storage.segment import Segment
-from protocol.kafka.record_batch import BatchHeader
+from protocol.kafka.control_records import Marker, marker_in
+from protocol.kafka.record_batch import CONTROL_BIT, BatchHeader
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +99,7 @@ class LogProducers:
         "_unwritten",
         "directory",
         "state",
+        "verifying",
     )
 
     def __init__(
@@ -103,6 +107,7 @@ class LogProducers:
     ) -> None:
         self.directory = directory
         self.state = state
+        self.verifying = Verifying()
         self._filesystem = filesystem
         self._snapshots = set(snapshots)
         self._unsynced: set[int] = set()
@@ -120,14 +125,27 @@ class LogProducers:
         """`ProducerState.check`: None when a client's batch may be appended, else its duplicate. Raises KafkaError."""
         return self.state.check(header)
 
-    def note(self, headers: Sequence[BatchHeader]) -> None:
-        """Updates the state: these batches are in the log."""
+    def note(
+        self, headers: Sequence[BatchHeader], markers: Mapping[int, Marker] | None = None
+    ) -> Sequence[EndedTransaction]:
+        """Updates the state: these batches are in the log. Returns the transactions that they end.
+
+        `markers`: those in the control batches, by the batch's index in `headers`; None if there is no control batch.
+        """
         append = self.state.append
-        for header in headers:
-            append(header, header[0])
+        ended: Sequence[EndedTransaction] = ()
+        if markers is None:
+            for header in headers:
+                append(header, header[0])
+        else:
+            ends = (append(header, header[0], markers.get(at)) for at, header in enumerate(headers))
+            ended = [end for end in ends if end is not None]
+        if self.verifying.guards:
+            self.verifying.note(headers)
         self._since_copy += len(headers)
         if self._since_copy >= COPY_BATCHES:
             self._copy()
+        return ended
 
     def _copy(self) -> None:
         """Keeps a copy of the state at the LEO. Older copies are thinned out."""
@@ -234,8 +252,14 @@ class LogProducers:
             self._unwritten.pop(offset, None)
             self._names_changed = True
 
-    def _rebuild(self, segments: Sequence[Segment], end_offset: int) -> None:
-        """Rebuilds the state from the newest copy or readable snapshot, and the batches after it."""
+    def _rebuild(
+        self, segments: Sequence[Segment], end_offset: int, aborted_from: Mapping[int, int] | None = None
+    ) -> None:
+        """Rebuilds the state from the newest copy or readable snapshot, and the batches after it.
+
+        `aborted_from`: base offset of a segment -> the first offset of the markers that its list of aborted transactions lacks. The
+        snapshots used are not newer.
+        """
         first = segments[0].base_offset
         self.state = ProducerState(first)
         if self._copies and self._copies[-1].end_offset >= max(first, *self._snapshots, 0):
@@ -260,7 +284,7 @@ class LogProducers:
                 # producers of deleted segments.
                 self.roll(segment.base_offset)
             if segment.next_offset > self.state.end_offset:
-                self._replay(segment)
+                self._replay(segment, aborted_from=(aborted_from or {}).get(segment.base_offset, LAST_OFFSET_MAX))
         self.state.skip_to(end_offset)
 
     def _replay_end(self, segments: Sequence[Segment]) -> bool:
@@ -274,12 +298,21 @@ class LogProducers:
                     return False
         return True
 
-    def _replay(self, segment: Segment, position: int = 0) -> None:
-        """Replays from `position`; without one from the start of the file, which does not depend on the index."""
+    def _replay(self, segment: Segment, position: int = 0, aborted_from: int = LAST_OFFSET_MAX) -> None:
+        """Replays from `position`; without one from the start of the file, which does not depend on the index.
+
+        Adds the aborted transactions whose markers are at `aborted_from` or above to the segment's list.
+        """
         state = self.state
-        for _, header in segment.headers(position):
-            if header.base_offset >= state.end_offset:
-                state.append(header, header.base_offset)
+        for at, header in segment.headers(position):
+            if header.base_offset < state.end_offset:
+                continue
+            marker = None
+            if header.attributes & CONTROL_BIT:
+                marker = marker_in(segment.read(at, header.size_in_bytes, may_block=True))
+            ended = state.append(header, header.base_offset, marker)
+            if ended is not None and not ended.is_commit and ended.last_offset >= aborted_from:
+                segment.note_aborted(AbortedTransaction(*ended[:4]))
 
 
 def load(
@@ -290,15 +323,18 @@ def load(
     *,
     end_offset: int,
     believed_up_to: int,
+    aborted_from: Mapping[int, int] | None = None,
 ) -> LogProducers:
     """The producers of a log that is opened. `snapshots`: the offsets of its snapshots.
 
-    Removes snapshots beyond `believed_up_to`, which may be broken, and those that are no longer needed. Raises OSError.
+    Removes snapshots beyond `believed_up_to`, which may be broken, and those that are no longer needed. Completes the segments' lists
+    of aborted transactions (`aborted_from`: base offset -> first offset of the markers that the list lacks, not below
+    `believed_up_to`). Raises OSError.
     """
     producers = LogProducers(filesystem, directory, ProducerState(), snapshots)
     end = min(end_offset, believed_up_to)
     first = segments[0].base_offset
     producers._remove(producer_snapshots.out_of_range(snapshots, first_offset=first, log_end_offset=end))
     producers.drop_strays([segment.base_offset for segment in segments])
-    producers._rebuild(segments, end_offset)
+    producers._rebuild(segments, end_offset, aborted_from)
     return producers

@@ -95,7 +95,13 @@ def decode(data: bytes, end_offset: int) -> ProducerState:
         entry.transaction_first_offset = transaction if transaction >= 0 else NO_TRANSACTION
         if offset >= 0:
             entry.add(BatchMetadata(sequence, offset, delta, timestamp))
-    return ProducerState(end_offset, producers)
+    state = ProducerState(end_offset, producers)
+    state.ongoing = sorted(
+        entry.transaction_first_offset
+        for entry in producers.values()
+        if entry.transaction_first_offset != NO_TRANSACTION
+    )
+    return state
 
 
 def out_of_range(offsets: Iterable[int], *, first_offset: int, log_end_offset: int) -> list[int]:

@@ -10,9 +10,18 @@ state keeps each producer's epoch and last five batches, as five may be in fligh
     the known epoch                                    must continue where the last batch ended, after 2^31-1 at 0
     an unknown producer                                may start at any sequence: it may have expired, or its records were deleted
 
-UNKNOWN_PRODUCER_ID is never returned (KIP-360). Only the leader checks, and only batches of clients; a follower and a rebuild
-accept the batches as they are. The state is a function of the log (BUG-24): `check` changes nothing, and `append` is called
-after the batch is in the log, with the same header that a rebuild finds there.
+A batch of an ended transaction has no duplicates: librdkafka may give the sequences of an aborted batch to other records, if it was
+told that the batch is not in the log (NOT_ENOUGH_REPLICAS for its repetition). As a duplicate they would be acknowledged, and lost.
+They get OUT_OF_ORDER_SEQUENCE_NUMBER. (Kafka takes them for duplicates.) A producer repeats no batch after the end of its transaction.
+
+UNKNOWN_PRODUCER_ID is never returned (KIP-360). Only the leader checks: `check` the batches of clients, `check_coordinated` those
+of coordinators, whose sequences mean nothing. A follower and a rebuild accept the batches as they are. The state is a function of the log
+(BUG-24): the checks change nothing, and `append` is called after the batch is in the log, with the same header and marker that a
+rebuild finds there.
+
+Transactions (KIP-98). A producer's first transactional batch begins its transaction in this log, a marker ends it. A transaction is
+*ongoing* until its marker is in the log, and *unreplicated* until the high watermark has passed the marker. The first offset of all
+these is the first unstable offset: readers of committed records stop there (`first_unstable`).
 
 After a cut the log calls `truncate`. If that returns False the state is empty, and the log rebuilds it from the newest usable
 snapshot (`producer_snapshots`) and the batches from its `end_offset` on.
@@ -21,11 +30,14 @@ snapshot (`producer_snapshots`) and the batches from its `end_offset` on.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.control_records import Marker
 from protocol.kafka.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 
 SEQUENCE_MAX = 2**31 - 1
@@ -33,7 +45,8 @@ BATCHES_KEPT = 5
 """Per producer: an idempotent producer has at most five requests in flight to a broker."""
 PRODUCERS_MAX = 50_000
 """Maximum per log, because a client may invent a producer id for each batch (Kafka has no limit). Producers that wrote longest ago
-are dropped. If one writes again, it is unknown, like an expired one."""
+are dropped, but not those with an open transaction: an unknown producer begins none beyond this number. If a producer that was dropped
+writes again, it is unknown, like an expired one."""
 COMPARED = 512
 """Number of producers compared when the log has PRODUCERS_MAX. The half of them that wrote longest ago is dropped."""
 
@@ -78,6 +91,16 @@ class Duplicate(NamedTuple):
     timestamp: int
 
 
+class EndedTransaction(NamedTuple):
+    """A transaction that has its marker, at `last_offset`. `last_stable_offset` is the log's, but for the high watermark."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+    is_commit: bool
+
+
 @dataclass(slots=True)
 class ProducerEntry:
     """One producer. A `ProducerState` changes only the entries that it owns (`owner`, see `freeze`).
@@ -107,6 +130,9 @@ class ProducerEntry:
         """The last offset of the last batch, -1 without one."""
         return self.batches[-1][1] if self.batches else -1
 
+    def is_of_open_transaction(self, batch: BatchMetadata) -> bool:
+        return NO_TRANSACTION != self.transaction_first_offset <= batch.last_offset
+
     def copy(self, owner: int) -> ProducerEntry:
         return ProducerEntry(
             self.epoch,
@@ -132,19 +158,27 @@ class ProducerEntry:
 
 
 def last_sequence_of(header: BatchHeader) -> int:
-    """The sequence of a batch's last record: after 2^31-1 comes 0."""
+    """The sequence of a batch's last record: after 2^31-1 comes 0. A batch without a sequence has none (-1)."""
+    if header.base_sequence < 0:
+        return NO_SEQUENCE
     last = header.base_sequence + header.last_offset_delta
     return last if last <= SEQUENCE_MAX else last - SEQUENCE_MAX - 1
 
 
 class ProducerState:
-    """The producers of one log, from its records below `end_offset`."""
+    """The producers of one log, from its records below `end_offset`.
 
-    __slots__ = ("_changed_up_to", "_owner", "end_offset", "producers")
+    `ongoing`: the first offsets of transactions without a marker, in order. `unreplicated`: (first offset, offset of the marker) of
+    transactions whose marker the high watermark may not have passed, as a heap.
+    """
+
+    __slots__ = ("_changed_up_to", "_owner", "end_offset", "ongoing", "producers", "unreplicated")
 
     def __init__(self, end_offset: int = 0, producers: Mapping[int, ProducerEntry] | None = None) -> None:
         self.end_offset = end_offset
         self.producers: dict[int, ProducerEntry] = dict(producers) if producers is not None else {}
+        self.ongoing: list[int] = []
+        self.unreplicated: list[tuple[int, int]] = []
         self._owner = next(_owners)
         # Records below this offset may have changed the state; records from it on did not.
         self._changed_up_to = end_offset if self.producers else 0
@@ -159,11 +193,21 @@ class ProducerState:
             return None
         entry = self.producers.get(header.producer_id)
         if entry is None:
+            if len(self.ongoing) >= PRODUCERS_MAX and header.is_transactional:
+                raise KafkaError(
+                    ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self.ongoing)} transactions are open in this partition"
+                )
             return None
         if header.producer_epoch == entry.epoch:
             last = last_sequence_of(header)
             for batch in entry.batches:
                 if batch[0] == last and batch.first_sequence == header.base_sequence:
+                    if header.is_transactional and not entry.is_of_open_transaction(batch):
+                        raise KafkaError(
+                            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                            f"producer {header.producer_id}, epoch {header.producer_epoch}: sequence {header.base_sequence} "
+                            f"was used at offset {batch.first_offset}, in a transaction that has ended",
+                        )
                     return Duplicate(batch.first_offset, batch.last_offset, batch.timestamp)
             last = entry.batches[-1][0] if entry.batches else NO_SEQUENCE
             expected = 0 if last == SEQUENCE_MAX else last + 1
@@ -187,19 +231,62 @@ class ProducerState:
             )
         return None
 
-    def append(self, header: BatchHeader, base_offset: int, coordinator_epoch: int = NO_COORDINATOR_EPOCH) -> None:
-        """Notes a batch that is in the log at `base_offset`. `coordinator_epoch` is that of a transaction marker.
+    def check_coordinated(self, header: BatchHeader, marker: Marker | None) -> None:
+        """Refuses a coordinator's batch of an earlier epoch of its producer, and a marker of an earlier coordinator. Changes nothing.
 
-        Hot path, so the header is unpacked in one step.
+        Kafka's ProducerAppendInfo.checkProducerEpoch and checkCoordinatorEpoch. Raises KafkaError.
         """
-        _, _, _, _, _, attributes, delta, base_timestamp, max_timestamp, producer_id, epoch, sequence, count = header
+        entry = self.producers.get(header.producer_id)
+        if entry is None:
+            return
+        if header.producer_epoch < entry.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id}: epoch {header.producer_epoch}, the log has epoch {entry.epoch}",
+            )
+        if marker is not None and marker.coordinator_epoch < entry.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"producer {header.producer_id}: a marker of coordinator epoch {marker.coordinator_epoch}, "
+                f"the log has one of epoch {entry.coordinator_epoch}",
+            )
+
+    def is_ongoing(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer has a transaction without a marker in this log, in that epoch."""
+        entry = self.producers.get(producer_id)
+        return entry is not None and entry.transaction_first_offset != NO_TRANSACTION and entry.epoch == epoch
+
+    def first_unstable(self, high_watermark: int) -> int | None:
+        """The first offset of all transactions that are ongoing, or whose marker is at or above the high watermark; None: there is none.
+
+        Forgets transactions whose marker is below the high watermark, so it must not be called with a higher one than the log's.
+        """
+        unreplicated = self.unreplicated
+        while unreplicated and unreplicated[0][1] < high_watermark:
+            heappop(unreplicated)
+        if self.ongoing and not (unreplicated and unreplicated[0][0] < self.ongoing[0]):
+            return self.ongoing[0]
+        return unreplicated[0][0] if unreplicated else None
+
+    def look_for_unstable(self, high_watermark: int) -> int | None:
+        """Like `first_unstable`, for another thread: changes nothing."""
+        firsts = [first for first, marker in self.unreplicated.copy() if marker >= high_watermark]
+        return min((*self.ongoing[:1], *firsts), default=None)
+
+    def append(self, header: BatchHeader, base_offset: int, marker: Marker | None = None) -> EndedTransaction | None:
+        """Notes a batch that is in the log at `base_offset`, and the marker in it. Returns the transaction that the marker ends.
+
+        A control batch without a marker changes nothing: it is of another kind, or compaction removed the marker, and before it the
+        whole transaction. Hot path, so the header is unpacked in one step.
+        """
+        _, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, epoch, sequence, _ = header
         last_offset = base_offset + delta
         self.end_offset = last_offset + 1
         if producer_id < 0:
-            return
+            return None
         is_control = attributes & CONTROL_BIT
-        if is_control and count == 0:
-            return  # compaction removed the marker, and before it the whole transaction
+        if is_control and marker is None:
+            return None
         self._changed_up_to = last_offset + 1
         entry = self.producers.get(producer_id)
         if entry is None:
@@ -211,18 +298,34 @@ class ProducerState:
         if entry.epoch != epoch:
             entry.begin_epoch(epoch)
         entry.is_heard = True
-        if is_control:
-            entry.coordinator_epoch = coordinator_epoch
-            entry.transaction_first_offset = NO_TRANSACTION
-            entry.last_timestamp = base_timestamp
-            return
+        entry.last_timestamp = max_timestamp
+        if marker is not None:
+            return self._end_transaction(producer_id, entry, last_offset, marker)
         last = sequence + delta
         if last > SEQUENCE_MAX:
             last -= SEQUENCE_MAX + 1
+        elif sequence < 0:
+            last = NO_SEQUENCE
         entry.add(BatchMetadata._make((last, last_offset, delta, max_timestamp)))
-        entry.last_timestamp = max_timestamp
         if attributes & TRANSACTIONAL_BIT and entry.transaction_first_offset == NO_TRANSACTION:
             entry.transaction_first_offset = base_offset
+            self.ongoing.append(base_offset)
+        return None
+
+    def _end_transaction(
+        self, producer_id: int, entry: ProducerEntry, marker_offset: int, marker: Marker
+    ) -> EndedTransaction | None:
+        """The marker ends the producer's transaction. None: it had no batch in this log."""
+        entry.coordinator_epoch = marker.coordinator_epoch
+        first_offset = entry.transaction_first_offset
+        if first_offset == NO_TRANSACTION:
+            return None
+        entry.transaction_first_offset = NO_TRANSACTION
+        ongoing = self.ongoing
+        del ongoing[bisect_left(ongoing, first_offset)]
+        heappush(self.unreplicated, (first_offset, marker_offset))
+        stable = ongoing[0] if ongoing else marker_offset + 1
+        return EndedTransaction(producer_id, first_offset, marker_offset, stable, marker.is_commit)
 
     def freeze(self) -> ProducerState:
         """An immutable copy of the state: later batches change a copy of their producer's entry.
@@ -230,6 +333,8 @@ class ProducerState:
         As fast as copying a dict: 25 us for 1,000 producers.
         """
         frozen = ProducerState(self.end_offset, self.producers)
+        frozen.ongoing = self.ongoing.copy()
+        frozen.unreplicated = self.unreplicated.copy()
         self._owner = next(_owners)
         return frozen
 
@@ -247,6 +352,8 @@ class ProducerState:
     def restart_at(self, offset: int) -> None:
         """The log was emptied and continues at `offset`."""
         self.producers.clear()
+        self.ongoing.clear()
+        self.unreplicated.clear()
         self.end_offset = offset
         self._changed_up_to = 0
 

@@ -13,6 +13,7 @@ MODULES = (
     "answers",
     "batches",
     "groups",
+    "transactions",
     "control",
     "znodes",
     "storage",

@@ -30,7 +30,9 @@ from tests.fuzz.schemas import body_maker
 T_ID = uuid.UUID(int=7)
 TP = TopicPartition("t", 0)
 ASKED = FetchRequestPartition(0, 3, 100, 3, 0, 1 << 20)
-KEYS = tuple(SUPPORTED)
+NEVER_WITH_MEMBERS = (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE)
+"""Always refused: `by_schema` does not write the assignments of their members."""
+KEYS = tuple(key for key in SUPPORTED if key not in NEVER_WITH_MEMBERS)
 
 
 def decoders() -> list[Decoder]:

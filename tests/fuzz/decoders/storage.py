@@ -6,7 +6,8 @@ import struct
 from collections.abc import Iterator
 from typing import Any, cast
 
-from broker.storage import checkpoints
+from broker.storage import aborted_transactions, checkpoints
+from broker.storage.aborted_transactions import AbortedIndex, AbortedIndexCorrupt
 from broker.storage.directories import disk_history, topic_ids
 from broker.storage.directories.disk_history import DiskHistory
 from broker.storage.directories.log_directory import META, LogDirectory, LogDirectoryError
@@ -34,6 +35,7 @@ def decoders() -> list[Decoder]:
         Decoder("disk-history", _history, lambda: HISTORIES, bytes_max=300),
         Decoder("meta-properties", _meta, lambda: METAS, (LogDirectoryError,), bytes_max=300),
         Decoder("index", _index, _indexes, (IndexCorrupt,), bytes_max=400),
+        Decoder("aborted-transactions", _aborted, _aborted_lists, (AbortedIndexCorrupt,), bytes_max=400),
         Decoder("log", _log, _logs, cpu_ms=200, cpu_us_per_byte=100, memory=16 << 20, lines=50_000, is_slow=True),
         Decoder(
             "fetched-batches",
@@ -171,6 +173,25 @@ def _indexes() -> Iterator[bytes]:
     yield b"\1" + b"".join(struct.pack(">qi", 1000 + n, n * 10) for n in range(5))
     yield b"\0"
     yield b"\0" + bytes(16)
+
+
+def _aborted(data: bytes) -> object:
+    """A `.txnindex`, which is loaded and searched."""
+    index = AbortedIndex(cast(Any, _Files(data)), "/i", 1000, is_new=False)
+    index.load()
+    entries = aborted_transactions.decode(data, 1000)
+    assert aborted_transactions.encode(entries) == data
+    for offset, upper in ((0, 1), (1000, 1005), (0, 2**63 - 1)):
+        found: list[tuple[int, int]] = []
+        index.collect(offset, upper, found)
+        assert {(e.producer_id, e.first_offset) for e in entries} >= set(found)
+    return len(entries)
+
+
+def _aborted_lists() -> Iterator[bytes]:
+    yield b"".join(struct.pack(">hqqqq", 0, 7, n * 10, 1000 + n, 900 + n) for n in range(5))
+    yield struct.pack(">hqqqq", 0, -1, 0, 2**62, -1)
+    yield b""
 
 
 # -- a whole log ----------------------------------------------------------------------------------------------------------

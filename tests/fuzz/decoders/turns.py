@@ -55,6 +55,7 @@ from tests.fuzz.sealing import packed, parts_of
 from tests.support.api_world import FakeConnection, FakeController
 from tests.support.group_cluster import GroupCluster
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
+from tests.support.transaction_cluster import coordinator_of
 
 TURN_MS = 50.0
 SLOWDOWN = 4.0 if "atheris" in sys.modules else 1.0
@@ -188,6 +189,7 @@ class _Broker:
             controller=cast(Any, FakeController()),
             suspected_leaders=suspected_leaders,
             groups=cluster.coordinators[1],
+            transactions=coordinator_of(node, cluster.time),
             **_newer_parts(),
         )
 

@@ -16,7 +16,7 @@ from protocol.rpc.messages import (
     UpdateMetadataRequest,
 )
 from protocol.types import LeaderAndIsr, TopicPartition
-from protocol.zk.session import CheckOp, Op, SetOp
+from protocol.zk.session import CheckOp, Op, SetOp, Stat, WatchCallback
 from protocol.zk.znodes import (
     ControllerEpochZNode,
     ControllerZNode,
@@ -415,3 +415,42 @@ async def test_a_controller_that_stops_is_replaced_at_once(cluster: MemoryCluste
     await cluster.settle()
     assert (cluster.controller, cluster.controller_epoch) == (2, 2)
     assert not any(isinstance(r, StopReplicaRequest) for r in cluster.running[2].requests)
+
+
+@pytest.mark.parametrize("turns", range(8))
+@pytest.mark.parametrize("is_electing", [False, True])
+@on_cluster()
+async def test_a_stop_that_is_cancelled_is_finished_by_the_next_one(
+    cluster: MemoryCluster, turns: int, is_electing: bool
+) -> None:
+    """STA-2: a stop has a time limit, and `/controller` must not stay until the session ends."""
+    if is_electing:
+        cluster.delete_tree(ControllerZNode.PATH)
+    stopping = asyncio.create_task(cluster.controllers[1].stop())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    stopping.cancel()
+    await asyncio.gather(stopping, return_exceptions=True)
+    await cluster.controllers[1].stop()
+    assert not cluster.controllers[1].is_active
+    await cluster.settle()
+    assert (cluster.controller, cluster.controllers[2].is_active) == (2, True)
+
+
+@on_cluster()
+async def test_a_controller_that_stops_removes_only_its_own_znode(cluster: MemoryCluster) -> None:
+    """Between its reads and its deletion another broker is elected: both nodes have version 0."""
+    session = cluster.sessions[1]
+    exists = session.exists
+
+    async def exists_and_is_replaced(path: str, watch: WatchCallback | None = None) -> Stat | None:
+        found = await exists(path, watch)
+        if path == ControllerZNode.PATH and watch is None:
+            cluster.delete_tree(path)
+            await cluster.until(lambda: ControllerZNode.PATH in cluster.server.nodes)
+        return found
+
+    session.exists = exists_and_is_replaced  # type: ignore[method-assign]
+    await cluster.controllers[1].stop()
+    await cluster.settle()
+    assert (cluster.controller, cluster.controller_epoch) == (2, 2)

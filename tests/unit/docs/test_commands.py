@@ -65,7 +65,9 @@ def check_ottla(words: list[str], *, is_whole: bool) -> None:
     command: click.Command = main
     context = click.Context(main)
     while isinstance(command, click.Group):
-        if not words or words[0] in ("COMMAND", "--help"):
+        if not words or words[0] == "COMMAND" or words[0] in command.get_help_option_names(context):
+            return
+        if any(words[0] in parameter.opts for parameter in command.params):
             return
         found = command.get_command(context, words[0])
         assert found is not None, f"{command.name} has no command {words[0]}"

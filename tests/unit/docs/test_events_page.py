@@ -13,7 +13,7 @@ from tools.cluster.local_cluster import FAULTS
 from tools.timeline.sentences import SENTENCES
 
 PAGE = ROOT / "docs" / "EVENTS.md"
-SOURCES = ("broker", "controller", "tools/cluster")
+SOURCES = ("broker", "controller", "tools/cluster", "tools/faults")
 WRITERS = {"write", "_write", "_write_event", "_events", "_line", "_PartitionResults"}
 """The names of functions that write an event, and get its kind as their first or second argument."""
 KIND = re.compile(r"[a-z]+(_[a-z]+)*")

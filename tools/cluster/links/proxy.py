@@ -6,8 +6,8 @@ A port listens only while its target does, so that a connection to a dead proces
 rule touches the target, its port listens in any case: silence must not turn into a refusal.
 
 A connection that was open when its link was cut stays open. Its bytes, and its end, wait and arrive after the heal, as TCP would send
-them again. A connection that is made during a cut, in whichever direction, is accepted and gets no further: a lost SYN has the same
-effect on the client, a time-out. After the heal it continues, unless the client has given up.
+them again. A connection that is made during a cut, in either direction, is accepted, but forwards nothing. The client times out, as
+after a lost SYN. After the heal the connection continues, unless the client has given up.
 """
 
 from __future__ import annotations

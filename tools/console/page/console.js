@@ -95,7 +95,10 @@
 
   // ---- Partitions, groups, moves
 
-  const isTroubled = (row) => row[0] < 0 || row[3].length < row[2].length || (state.brokers[row[0]] || {}).state === "down";
+  // A replica that a move adds is copied first: it is not missing.
+  const addedTo = (name) => (state.moves[name] || { adding: [] }).adding;
+  const outOf = (row, adding) => row[2].filter((replica) => !row[3].includes(replica) && !adding.includes(replica));
+  const isTroubled = (name, row) => row[0] < 0 || outOf(row, addedTo(name)).length > 0 || (state.brokers[row[0]] || {}).state === "down";
   const collator = new Intl.Collator("en", { numeric: true });
   let names = [];
   const chosen = () => {
@@ -103,7 +106,7 @@
     const broker = /^broker (\d+)$/.exec(wanted);
     return names.filter((name) => {
       const row = state.partitions[name];
-      if (onlyTroubled && !isTroubled(row)) return false;
+      if (onlyTroubled && !isTroubled(name, row)) return false;
       return broker ? row[2].includes(Number(broker[1])) : name.toLowerCase().includes(wanted);
     });
   };
@@ -113,15 +116,17 @@
     place = Math.max(0, Math.min(place, Math.ceil(found.length / ROWS) - 1));
     const shown = found.slice(place * ROWS, (place + 1) * ROWS);
     fill(by("partitions"), shown.map((name) => {
-      const [leader, epoch, replicas, isr] = state.partitions[name];
-      return [name, leader < 0 ? "none" : String(leader), String(epoch), [replicas, isr], number(state.offsets[name]), number(state.lags[name])];
+      const row = state.partitions[name], [leader, epoch, , isr] = row;
+      const copied = addedTo(name).filter((replica) => !isr.includes(replica));
+      return [name, leader < 0 ? "none" : String(leader), String(epoch), [isr, outOf(row, copied), copied], number(state.offsets[name]), number(state.lags[name])];
     }), (cells, row) => {
       cells[0].textContent = row[0];
       cells[1].textContent = row[1];
       cells[1].className = row[1] === "none" ? "number none" : "number";
       cells[2].textContent = row[2];
-      const [replicas, isr] = row[3], out = replicas.filter((replica) => !isr.includes(replica));
-      cells[3].replaceChildren(isr.join(","), ...(out.length ? [" ", element("span", `without ${out.join(",")}`, "out")] : []));
+      const [isr, out, copied] = row[3];
+      cells[3].replaceChildren(isr.join(","), ...(out.length ? [" ", element("span", `without ${out.join(",")}`, "out")] : []),
+        ...(copied.length ? [" ", element("span", `copied to ${copied.join(",")}`, "soft")] : []));
       cells[4].textContent = row[4];
       cells[5].textContent = row[5];
     }, [1, 2, 4, 5]);
@@ -189,7 +194,7 @@
   const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
   const option = (series, unit) => ({
     animation: false, textStyle: { fontFamily: getComputedStyle(document.body).fontFamily },
-    grid: { left: 6, right: 12, top: 12, bottom: series.length > 1 ? 26 : 6, containLabel: true },
+    grid: { left: 6, right: 26, top: 12, bottom: series.length > 1 ? 26 : 6, containLabel: true },
     legend: series.length > 1 ? { type: "scroll", pageIconSize: 10, bottom: 0, itemWidth: 14, itemHeight: 8, icon: "roundRect", textStyle: { color: colour("soft"), fontSize: 11 } } : undefined,
     tooltip: { trigger: "axis", confine: true, valueFormatter: (value) => value === null || value === undefined ? "–" : `${Number(value.toPrecision(3)).toLocaleString("en")} ${unit}`,
       backgroundColor: colour("surface"), borderColor: colour("line"), textStyle: { color: colour("ink"), fontSize: 12 } },
@@ -271,7 +276,7 @@
     waiting = null;
     drawnAt = performance.now();
     const has = (...sections) => sections.some((section) => dirty.has(section));
-    if (has("partitions", "offsets", "lags", "brokers")) drawPartitions();
+    if (has("partitions", "offsets", "lags", "brokers", "moves")) drawPartitions();
     if (has("groups")) drawGroups();
     if (has("moves")) drawMoves();
     if (has("unhealed")) drawUnhealed();

@@ -109,7 +109,8 @@ def analyse(session: SparkSession, plan: Plan, output: OutputDirectory) -> dict[
         "tasks": shown_tasks(tasks["tasks"], slices["task"], facts),
         "problem": tasks["problem"],
     }
-    session.catalog.uncacheTable("windows")
+    for view in ("windows", "bins"):
+        session.catalog.uncacheTable(view)
     write_json(output.analysis, analysis)
     return analysis
 

@@ -15,6 +15,7 @@ import yaml
 
 from tools.points_in_time import NoTime, parse_duration_ms
 from tools.replay.traces.schema import COMPRESSIONS, TraceError
+from tools.yaml_nodes import NotYaml, nodes_of
 
 EXAMPLE = """\
 # A workload: `ottla replay trace make FILE --out TRACE` makes a trace from it. The same file gives the same trace.
@@ -205,13 +206,9 @@ def read_workload(file: Path) -> Workload:
 def parse_workload(text: str, where: str) -> Workload:
     """`where` stands in errors. Raises TraceError."""
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as problem:
-        mark = problem.problem_mark
-        line = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise TraceError(f"{where}{line}: not YAML: {problem.problem or problem.context}") from None
-    except (yaml.YAMLError, RecursionError) as problem:
-        raise TraceError(f"{where}: not YAML: {str(problem).splitlines()[0]}") from None
+        node = nodes_of(text, where)
+    except NotYaml as problem:
+        raise TraceError(str(problem)) from None
     if node is None:
         raise TraceError(f"{where} is empty; `ottla replay trace make --example` prints an example")
     return _workload(_Value(node, where, ""))

@@ -32,6 +32,7 @@ from tests.support.api_world import FakeConnection, FakeController
 from tests.support.filled_requests import Filled, Kind, all_filled
 from tests.support.group_cluster import GroupCluster
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
+from tests.support.transaction_cluster import coordinator_of
 
 FEW, MANY = 200, 1_600
 GROWTH_MAX = 12
@@ -125,6 +126,7 @@ class EveryApi:
             controller=FakeController(),
             suspected_leaders=suspected_leaders,
             groups=cluster.coordinators[1],
+            transactions=coordinator_of(node, cluster.time),
             long_answers=LongAnswers(self.steps),
             recorder=SimpleNamespace(recording=None),
             request_metrics=RequestMetrics(),

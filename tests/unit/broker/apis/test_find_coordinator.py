@@ -14,7 +14,7 @@ from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import MalformedRequest
 from protocol.rpc.messages import UpdateMetadataRequest
-from protocol.topic_names import OFFSETS_TOPIC
+from protocol.topic_names import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from protocol.types import BrokerInfo, Endpoint
 from protocol.zk.znodes import ConfigZNode, TopicZNode
 from tests.support.api_world import SteppingClock, World, state, turns_until
@@ -67,6 +67,21 @@ async def test_the_leader_of_the_groups_partition(version: int) -> None:
         assert await world.find(version, key) == [nowhere(NOT_AVAILABLE)]
 
 
+@pytest.mark.parametrize("version", range(1, 7))
+async def test_the_coordinator_of_a_transactional_id(version: int) -> None:
+    """TXN-1. The first request creates the topic."""
+    world = CoordinatorWorld(transaction_state_log_num_partitions=7, transaction_state_log_replication_factor=2)
+    world.context.transactions = FakeGroups()
+    assert await world.find(version, "22", key_type=1) == [nowhere(NOT_AVAILABLE)]
+    _, assignment = world.topic(TRANSACTION_STATE_TOPIC)
+    assert len(assignment) == 7
+    states = [state(TRANSACTION_STATE_TOPIC, n, leader, (1, 2)) for n, leader in ((1, 1), (2, 2), (4, -1))]
+    brokers = world.metadata.brokers()
+    world.metadata.update(UpdateMetadataRequest(1, 1, 3, tuple(states), {}, brokers))
+    assert await world.find(version, "22", key_type=1) == [(0, 2, "host-2", 9002)]
+    assert await world.find(version, "4444", key_type=1) == [nowhere(NOT_AVAILABLE)]
+
+
 @pytest.mark.parametrize("version", range(4, 7))
 async def test_many_groups(version: int) -> None:
     """KIP-699: one answer for each, in order."""
@@ -104,7 +119,7 @@ async def test_a_group_id_longer_than_a_kafka_string(version: int) -> None:
             await CoordinatorWorld().find(version, "x" * 32_768)
 
 
-@pytest.mark.parametrize(("version", "key_type", "error"), [(1, 1, 42), (3, 9, 42), (4, 1, 42), (5, 2, 42), (6, 2, 15)])
+@pytest.mark.parametrize(("version", "key_type", "error"), [(3, 9, 42), (5, 2, 42), (6, 2, 15)])
 async def test_coordinators_that_are_not_supported(version: int, key_type: int, error: ErrorCode) -> None:
     """INVALID_REQUEST is not retried; the error for share groups is."""
     assert await CoordinatorWorld().find(version, "22", key_type=key_type) == [nowhere(error)]

@@ -21,6 +21,7 @@ from broker.groups.group.messages import (
     LeavingMember,
     Protocol,
     SyncAnswer,
+    TransactionalProducer,
 )
 from broker.network.request_channel import Request
 from broker.requests.long_answers import LongAnswers
@@ -462,6 +463,68 @@ async def test_delete_groups(world: GroupWorld, version: int) -> None:
     answer = await world.ask(ApiKey.DELETE_GROUPS, version, {"groups_names": ["g", "h", "g"]}, errors)
     assert world.groups.asked == [["g", "h"]]
     assert [(row.group_id, row.error_code) for row in answer.results] == [("g", 0), ("h", 68)]
+
+
+# -- TxnOffsetCommit ------------------------------------------------------------------------------------------------------
+
+PRODUCER = TransactionalProducer("tx", 9, 2)
+
+
+def transactional_body(**changes: Any) -> dict[str, Any]:
+    body = commit_body(transactional_id="tx", producer_id=9, producer_epoch=2, generation_id=7)
+    return body | changes
+
+
+@versions(ApiKey.TXN_OFFSET_COMMIT)
+async def test_transactional_commit(world: GroupWorld, version: int) -> None:
+    """Requests before v3 have neither member nor generation (KIP-447)."""
+    errors = {T0: NONE, T1: ErrorCode.OFFSET_METADATA_TOO_LARGE}
+    answer = await world.ask(ApiKey.TXN_OFFSET_COMMIT, version, transactional_body(), errors)
+    epoch = 3 if version >= 2 else -1
+    offsets = {T0: CommittedOffset(10, epoch, "meta", NOW_MS), T1: CommittedOffset(12, epoch, "", NOW_MS)}
+    member = ("m-1", "static", 7) if version >= 3 else ("", None, -1)
+    assert world.groups.asked == [("g", *member, offsets, PRODUCER)]
+    nowhere = {TopicPartition("t", 99): UNKNOWN_PARTITION, TopicPartition("nope", 0): UNKNOWN_PARTITION}
+    assert commit_rows(answer) == errors | nowhere
+
+
+@pytest.mark.parametrize(
+    ("version", "error", "told"),
+    [
+        (1, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (2, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (3, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE),
+        (4, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE),
+        (0, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
+)
+@pytest.mark.parametrize("is_of_verification", [True, False])
+async def test_errors_of_a_transactional_commit_are_in_the_words_of_its_version(
+    world: GroupWorld, version: int, error: ErrorCode, told: ErrorCode, is_of_verification: bool
+) -> None:
+    """A commit whose verification fails does not reach the group."""
+    if is_of_verification:
+        world.groups.verifies = error
+    answer = await world.ask(ApiKey.TXN_OFFSET_COMMIT, version, transactional_body(), {T0: error, T1: error})
+    nowhere = {TopicPartition("t", 99): UNKNOWN_PARTITION, TopicPartition("nope", 0): UNKNOWN_PARTITION}
+    assert commit_rows(answer) == {T0: told, T1: told} | nowhere
+    if is_of_verification:
+        assert world.groups.asked == [("g", PRODUCER)]
+
+
+async def test_a_transactional_commit_waits_for_its_verification(world: GroupWorld) -> None:
+    world.groups.verifies = NONE
+    answer = await world.ask(ApiKey.TXN_OFFSET_COMMIT, 4, transactional_body(), {T0: NONE, T1: NONE})
+    assert [question[0] for question in world.groups.asked] == ["g", "g"]
+    assert world.groups.asked[1][-1] == PRODUCER
+    assert commit_rows(answer)[T0] == 0
+
+
+@pytest.mark.parametrize("change", [{"producer_id": -1}, {"producer_epoch": -1}])
+async def test_a_transactional_commit_needs_a_producer(world: GroupWorld, change: dict[str, int]) -> None:
+    answer = await world.ask(ApiKey.TXN_OFFSET_COMMIT, 4, transactional_body(**change), {})
+    assert commit_rows(answer)[T0] == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert world.groups.asked == []
 
 
 # -- very many ------------------------------------------------------------------------------------------------------------

@@ -12,8 +12,10 @@ from broker.cluster import suspected_leaders
 from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.requests.metadata_topics import MetadataTopics
 from protocol.errors import ErrorCode
+from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from tests.support.api_world import LONG_MS, T_ID, World
+from tools.inspect.conformance.bodies import complete
 
 VERSIONS = range(SUPPORTED[ApiKey.METADATA].min, SUPPORTED[ApiKey.METADATA].max + 1)
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -52,6 +54,38 @@ async def test_a_topic_requested_by_name_and_by_id_is_answered_once() -> None:
     nobody = uuid.UUID(int=9)
     found = await MetadataWorld().ask(12, T_ID, "t", nobody, nobody)
     assert found == [(0, "t", 2), (ErrorCode.UNKNOWN_TOPIC_ID, nobody, 0)]
+
+
+@pytest.mark.parametrize("version", [10, 11])
+@pytest.mark.parametrize("topic", [{"name": "t", "topic_id": T_ID}, {"name": None, "topic_id": None}])
+async def test_a_topic_id_or_no_name_refuses_the_whole_request_before_version_12(
+    version: int, topic: dict[str, Any]
+) -> None:
+    """KIP-516: these versions tell ids, and do not take them."""
+    body = {"topics": [topic], "allow_auto_topic_creation": False}
+    schema = messages.request_schema(ApiKey.METADATA, version)
+    connection, _ = MetadataWorld().begin_frame(
+        messages.encode_any_request(ApiKey.METADATA, version, 1, "test", complete(schema, body))
+    )
+    answer = World.answer(connection, ApiKey.METADATA, version)
+    (row,) = answer.topics
+    assert (row.error_code, row.topic_id) == (ErrorCode.INVALID_REQUEST, topic["topic_id"])
+    assert (answer.brokers, answer.controller_id, answer.cluster_id) == ((), -1, None)
+
+
+@pytest.mark.parametrize("version", range(8, 13))
+async def test_authorized_operations_are_all_operations_if_the_client_asks(version: int) -> None:
+    """KIP-430. The numbers are those of a Kafka without authorizer."""
+    world = MetadataWorld(auto_create_topics_enable=False)
+    topics = [{"name": name, "topic_id": None} for name in ("t", "u")]
+    body = {"topics": topics, "allow_auto_topic_creation": False, "include_topic_authorized_operations": True}
+    answer = await world.call(ApiKey.METADATA, version, {**body, "include_cluster_authorized_operations": True})
+    assert [(row.name, row.topic_authorized_operations) for row in answer.topics] == [("t", 3576), ("u", 3576)]
+    if version <= 10:
+        assert answer.cluster_authorized_operations == 8096
+    not_asked = {"include_topic_authorized_operations": False, "include_cluster_authorized_operations": False}
+    (row, _) = (await world.call(ApiKey.METADATA, version, body | not_asked)).topics
+    assert row.topic_authorized_operations == -(2**31)
 
 
 async def test_the_topics_that_a_request_creates_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:

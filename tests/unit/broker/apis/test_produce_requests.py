@@ -26,15 +26,20 @@ TRANSACTIONAL_WITHOUT_PRODUCER = build_batch([(b"key", b"value", (), 1_000)], at
 class Appends:
     """Takes the replica manager's place."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: ErrorCode = ErrorCode.NONE) -> None:
         self.taken: list[TopicPartition] = []
         self.appends = self
+        self._error = error
 
     def append_in_slices(
         self, acks: int, timeout_ms: int, entries: Sequence[tuple[TopicPartition, Any]], respond: Any
     ) -> None:
         self.taken += [tp for tp, _ in entries]
-        respond([ProducePartitionResult(tp.partition, ErrorCode.NONE, 0) for tp, _ in entries])
+        respond([ProducePartitionResult(tp.partition, self._error, 0) for tp, _ in entries])
+
+    def append_transactional(self, transactional_id: str, *arguments: Any) -> None:
+        self.taken.append(TopicPartition(transactional_id, -1))
+        self.append_in_slices(*arguments)
 
 
 def produced(
@@ -43,10 +48,11 @@ def produced(
     transactional_id: str | None = None,
     version: int = 9,
     indexes: Sequence[int] | None = None,
+    error: ErrorCode = ErrorCode.NONE,
 ) -> tuple[list[tuple[ErrorCode, str | None]], list[TopicPartition]]:
-    """The answers for partitions 0, 1, ... of topic `t`, and what was appended."""
+    """The answers for partitions 0, 1, ... of topic `t`, and what was appended. `error`: that of each append."""
     world = World()
-    appends = world.context.replica_manager = Appends()
+    appends = world.context.replica_manager = Appends(error)
     partitions = [
         {"index": index, "records": batch} for index, batch in zip(indexes or range(len(batches)), batches, strict=True)
     ]
@@ -73,22 +79,28 @@ def test_a_plain_batch_is_appended(version: int) -> None:
 
 @pytest.mark.parametrize("version", [3, 7, 9, 11])
 @pytest.mark.parametrize("batch", [TRANSACTIONAL, TRANSACTIONAL_WITHOUT_PRODUCER], ids=["producer", "no-producer"])
-@pytest.mark.parametrize(
-    ("transactional_id", "error"),
-    [
-        (None, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
-        ("", ErrorCode.INVALID_REQUEST),
-        ("mine", ErrorCode.INVALID_REQUEST),
-    ],
-)
-def test_a_transactional_batch_reaches_no_log(
-    batch: bytes, transactional_id: str | None, error: ErrorCode, version: int
-) -> None:
-    """Nothing could end its transaction. Without a transactional id, the error is Kafka's, and the whole request is refused."""
-    rows, appended = produced([PLAIN, batch], transactional_id=transactional_id, version=version)
-    assert [code for code, _ in rows] == [error, error]
+def test_a_transactional_batch_needs_a_transactional_id(batch: bytes, version: int) -> None:
+    """The error is Kafka's, and the whole request is refused."""
+    rows, appended = produced([PLAIN, batch], version=version)
+    assert [code for code, _ in rows] == [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] * 2
     assert version < 8 or all(message and "transaction" in message for _, message in rows)
     assert appended == []
+
+
+@pytest.mark.parametrize("version", [3, 11])
+def test_a_transactional_request_is_appended_as_such(version: int) -> None:
+    rows, appended = produced([TRANSACTIONAL, PLAIN], transactional_id="mine", version=version)
+    assert [code for code, _ in rows] == [ErrorCode.NONE] * 2
+    assert appended == [TopicPartition("mine", -1), TopicPartition("t", 0), TopicPartition("t", 1)]
+
+
+@pytest.mark.parametrize(
+    ("version", "answer"), [(10, ErrorCode.INVALID_TXN_STATE), (11, ErrorCode.TRANSACTION_ABORTABLE)]
+)
+def test_older_clients_do_not_know_transaction_abortable(version: int, answer: ErrorCode) -> None:
+    """KIP-890."""
+    rows, _ = produced([TRANSACTIONAL], transactional_id="mine", version=version, error=ErrorCode.TRANSACTION_ABORTABLE)
+    assert [code for code, _ in rows] == [answer]
 
 
 def test_a_partition_without_records_is_not_transactional() -> None:

@@ -97,8 +97,6 @@ async def test_init_producer_id(version: int) -> None:
 
     assert await ask() == (0, 0, 0)
     assert await ask() == (0, 1, 0)
-    assert await ask("payments") == (ErrorCode.INVALID_REQUEST, -1, -1)
-    assert await ask("") == (ErrorCode.INVALID_REQUEST, -1, -1)
     if version >= 3:
         # KIP-360: without a transactional id, a new id in any case, as Kafka does.
         assert await ask(producer_id=0, epoch=4) == (0, 2, 0)

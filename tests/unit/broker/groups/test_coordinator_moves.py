@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from broker.coordination.ownership import partition_for
 from broker.groups.group.messages import SyncAnswer
-from broker.groups.offsets_topic.ownership import partition_for
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import PartitionState, StopReplicaPartition, StopReplicaRequest, UpdateMetadataRequest
 from protocol.topic_names import OFFSETS_TOPIC

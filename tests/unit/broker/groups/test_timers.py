@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from broker.coordination.time_slices import SLICE_S, SlicedWork
 from broker.groups import timers
-from broker.groups.time_slices import SLICE_S, SlicedWork
 from broker.groups.timers import NEVER, GroupTimers
 from tests.support.fake_time import FakeTime
 

@@ -25,6 +25,16 @@ def test_any_label_and_number_is_read_back(label: str, value: int) -> None:
     assert (sample.labels, float(sample.value)) == ({"topic": label, "partition": "3"}, float(value))
 
 
+def test_families_are_written_metric_by_metric() -> None:
+    count = 3 * exposition.LINES_IN_A_TEXT + 1
+    families = exposition.Families([("one", GAUGE, "first"), ("two_total", COUNTER, "second")])
+    for number in range(count):
+        families.add(labels(number=number), (number, 2 * number))
+    one, two = text_string_to_metric_families("".join(families.written()))
+    assert [(s.labels["number"], s.value) for s in one.samples] == [(str(n), n) for n in range(count)]
+    assert [(s.name, s.value) for s in two.samples] == [("two_total", 2 * n) for n in range(count)]
+
+
 def test_times_are_a_summary_in_milliseconds() -> None:
     one, two = TimeHistogram(), TimeHistogram()
     one.add(0.25, 0.0)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
 from broker.process.event_log import EventLog
-from broker.replication.isr_updates import IsrOutcome, IsrProposal, IsrResult, IsrUpdates
+from broker.replication.isr_updates import (
+    FINISHED_IN_A_SLICE,
+    ROUND_SIZE_MAX,
+    IsrOutcome,
+    IsrProposal,
+    IsrResult,
+    IsrUpdates,
+)
 from protocol.types import LeaderAndIsr, TopicPartition
 from protocol.zk.session import (
     BadVersion,
@@ -127,6 +136,39 @@ async def test_very_many_changes_are_announced_in_several_nodes() -> None:
     await updates.drain()
     assert sorted(tp for announced in zk.announced for tp in announced) == partitions
     assert max(len(IsrChangeZNode.encode(announced)) for announced in zk.announced) < 2**19
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [({}, IsrOutcome.CONFLICT), ({"brokers": {}}, IsrOutcome.REFUSED)],
+    ids=["the controller was faster", "the newcomer is gone"],
+)
+async def test_very_many_failures_are_delivered_in_slices(changes: dict[str, object], outcome: IsrOutcome) -> None:
+    """NET-4: after the death of a broker, the proposals of thousands of partitions fail together. Each has an event and a log line."""
+    turns: Counter[int] = Counter()
+    turn = 0
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            await asyncio.sleep(0)
+            turn += 1
+
+    def delivered(result: IsrResult) -> None:
+        assert result.outcome is outcome
+        turns[turn] += 1
+
+    zk = zookeeper(**{"brokers": {2: 102}, **changes})
+    zk.states.pop(PartitionStateZNode.path(TP), None)
+    updates = IsrUpdates(zk, EventLog(None, FakeTime()), retry_s=0, announce_after_s=0)
+    for number in range(ROUND_SIZE_MAX):
+        tp = TopicPartition("t", number)
+        updates.propose(IsrProposal(tp, OLD._replace(isr=(1, 2)), {2: 102}, lambda: True, delivered))
+    counting = asyncio.create_task(count_turns())
+    await updates.drain()
+    counting.cancel()
+    assert turns.total() == ROUND_SIZE_MAX
+    assert max(turns.values()) <= FINISHED_IN_A_SLICE
 
 
 @pytest.mark.parametrize("fault", [LOST_BEFORE, LOST_AFTER])

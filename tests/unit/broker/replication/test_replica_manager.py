@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
+import uuid
 import weakref
 
 import pytest
@@ -13,9 +14,9 @@ from broker.replication import replica_manager
 from broker.replication.partition import Role
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData
-from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
-from protocol.topic_ids import topic_id_uuid
-from protocol.types import TopicPartition
+from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, PartitionState, UpdateMetadataRequest
+from protocol.topic_ids import topic_id_text, topic_id_uuid
+from protocol.types import BrokerInfo, Endpoint, TopicPartition
 from tests.support.replica_cluster import LAG_S, TOPIC_ID, TP, Cluster, list_offset, values_of
 
 
@@ -48,6 +49,25 @@ async def test_an_append_below_min_insync_appends_nothing(cluster: Cluster) -> N
     assert cluster.produce(1, "a")[0].error == ErrorCode.NOT_ENOUGH_REPLICAS
     assert cluster.nodes[1].records() == []
     assert cluster.produce(1, "a", acks=1)[0].error == ErrorCode.NONE
+
+
+async def test_appended_records_are_counted_every_second_and_when_a_role_ends(cluster: Cluster) -> None:
+    """docs/METRICS.md: `messagesin` and `bytesin`. What was appended in an earlier role is not counted again."""
+    leader = await cluster.start_led(1, 2, isr=(1,))
+    stats = leader.partition().stats
+    cluster.produce(1, "a", "b", acks=1)
+    cluster.time.turn()
+    assert stats.messages_in == 0
+    await leader.manager.count_appended()
+    await leader.manager.count_appended()
+    assert (stats.messages_in, stats.bytes_in) == (2, leader.log().size)
+    cluster.produce(1, "c", acks=1)
+    cluster.lead(2, 1, (1, 2))
+    await cluster.settle()
+    cluster.produce(2, "d")
+    await cluster.settle()
+    await leader.manager.count_appended()
+    assert stats.messages_in == 3
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["of a known producer", "of a new producer"])
@@ -276,6 +296,18 @@ async def test_fencing_by_leader_epoch(cluster: Cluster, epoch: int, error: Erro
             assert raised.value.code is error
 
 
+async def test_only_a_partition_that_does_not_exist_has_an_empty_list_of_aborted_transactions(cluster: Cluster) -> None:
+    """As in Kafka: other errors have null."""
+    await cluster.start(1, 2)
+    (unknown,) = cluster.consume(1, 0)
+    cluster.lead(1, 1, (1, 2))
+    (fenced,) = cluster.consume(1, 0, epoch=0)
+    assert [(row.error, row.aborted_transactions) for row in (unknown, fenced)] == [
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ()),
+        (ErrorCode.FENCED_LEADER_EPOCH, None),
+    ]
+
+
 async def test_a_fetch_in_another_epoch_is_not_recorded(cluster: Cluster) -> None:
     """INV-12: nor a fetch without an epoch, of an earlier life of the broker, or of a broker that is not a replica."""
     await cluster.start(1, 2, 3)
@@ -326,6 +358,30 @@ async def test_leader_and_isr_is_checked_per_partition(cluster: Cluster) -> None
     assert (answer.error, answer.partitions) == (ErrorCode.STALE_CONTROLLER_EPOCH, ())
     assert cluster.nodes[1].partition().role is Role.LEADER
     assert cluster.nodes[1].partition().leader_epoch == 3
+
+
+async def test_a_refused_leader_and_isr_changes_nothing(cluster: Cluster) -> None:
+    """LAI-1, LAI-2, LAI-3: not even a topic's id or a leader's address is learned from it."""
+    other_id = uuid.UUID(int=78)
+    await cluster.start(1, 2)
+    cluster.controller_epoch = 5
+    cluster.lead(1, 3, (1, 2))
+    partitions, leaders = cluster.nodes[1].manager.partitions, cluster.nodes[1].manager._leaders
+    address = leaders.of(2)
+    assert partitions.topic_name(topic_id_uuid(TOPIC_ID)) == TP.topic
+
+    def refused(topic: str, controller_epoch: int, replicas: tuple[int, ...]) -> ControlResponse:
+        state = PartitionState(topic, 0, controller_epoch, 2, 9, (2,), 0, replicas, is_new=True)
+        moved = BrokerInfo(2, cluster.nodes[2].epoch, (Endpoint("PLAINTEXT", "elsewhere", 1),))
+        ids = {topic: topic_id_text(other_id)}
+        request = LeaderAndIsrRequest(9, controller_epoch, cluster.nodes[1].epoch, (state,), ids, (moved,))
+        return cluster.nodes[1].carry_out(request)
+
+    assert refused("deposed", 4, (1, 2)).error is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert leaders.of(2) == address
+    assert refused("elsewhere", 5, (2,)).partitions[0].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert partitions.topic_name(other_id) is None
+    assert [partition.tp for partition in partitions] == [TP]
 
 
 async def test_list_offsets(cluster: Cluster) -> None:

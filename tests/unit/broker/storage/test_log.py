@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.settings.config import TopicConfig
-from broker.storage.log import Log, LogDirFailed, LogListener, WouldBlock
+from broker.storage.listeners import LogListener
+from broker.storage.log import Log, LogDirFailed, WouldBlock
 from broker.storage.segment import Segment
 from broker.storage.sparse_index import SparseIndex
 from protocol.errors import ErrorCode
 from protocol.kafka.record_batch import build_batch, parse_header, patch
 from tests.support.logs import (
-    DIRECTORY,
     SMALL,
     batch,
     batches_of,
@@ -518,25 +517,3 @@ def test_a_segment_without_timestamps_is_as_old_as_its_file(disk: MemoryDisk) ->
     again.files_are_of_ms = 50_000
     assert log.delete_old_segments(20, 51_000) == 0
     assert log.delete_old_segments(20, 51_001) == sealed > 0
-
-
-@pytest.mark.parametrize("end", ["deleted", "cut before", "cut inside", "all dropped"])
-def test_kafkas_lists_of_aborted_transactions_are_cut_with_the_log(disk: MemoryDisk, log: Log, end: str) -> None:
-    """`.txnindex` files are not written here, but they are in a directory that Kafka made."""
-    fill(log, 20)
-    bases = [segment.base_offset for segment in log.segments]
-    for base in bases:
-        entries = [struct.pack(">hqqqq", 0, 7, base + at, base + at, base) for at in (0, 3)]
-        disk.write_atomically(f"{DIRECTORY}/{base:020d}.txnindex", b"".join(entries))
-    if end == "deleted":
-        log.increment_log_start(bases[2])
-        log.delete_old_segments(40, 0)
-    elif end == "all dropped":
-        log.truncate_fully_and_start_at(500)
-    else:
-        log.truncate_to(bases[2] + (2 if end == "cut inside" else 0))
-    left = {int(name[:20]) for name in disk.list(DIRECTORY) if name.endswith(".txnindex")}
-    assert left == {base for base in bases if base in {segment.base_offset for segment in log.segments}}
-    assert not any(".deleted" in name for name in disk.list(DIRECTORY))
-    if end == "cut inside":
-        assert len(disk.content(f"{DIRECTORY}/{bases[2]:020d}.txnindex")) == 34

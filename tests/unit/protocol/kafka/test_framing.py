@@ -50,12 +50,15 @@ BROKEN = {
     "cut": V1,
     "long client id": V1 + b"\x7f\xffabc",
     "size -2": V1 + b"\xff\xfe",
-    "not UTF-8": V1 + b"\x00\x01\xff",
     "no tags": V12,
     "many tags": V12 + b"\xff\xff\xff\xff\x0f",
     "long tag": V12 + b"\x01\x00\xff\xff\xff\xff\x0f",
     "long varint": V12 + b"\xff\xff\xff\xff\xff\xff",
 }
+
+
+def test_bytes_of_a_client_id_that_are_not_utf_8_are_replaced() -> None:
+    assert parse_request_header(V1 + b"\x00\x02a\xff").client_id == "a\ufffd"
 
 
 @pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import record_batch
 from protocol.kafka.record_batch import HEADER_SIZE, build_batch, decode_records, parse_header
-from protocol.kafka.record_checks import check_records
+from protocol.kafka.record_checks import check_records, checking_records
 from tests.support.mutations import mutated
 
 TIME = 1_357_000_000_000
@@ -31,23 +29,32 @@ def payload_of(*records: bytes) -> bytes:
     return b"".join(bytes((len(record) * 2,)) + record for record in records)
 
 
-def check(data: bytes, count: int, checked: int = 100) -> None:
-    check_records(data, 0, count, checked)
+def check(data: bytes, count: int) -> None:
+    check_records(data, 0, count)
 
 
-@given(some_records, st.integers(1, 12))
+def in_steps(data: bytes, at: int, count: int) -> int:
+    steps = checking_records(data, at, count)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return int(end.value)
+
+
+@given(some_records)
 @settings(max_examples=100)
-def test_records_of_producers_are_accepted(
-    records: list[tuple[bytes, bytes, list[tuple[str, bytes]], int]], some: int
-) -> None:
+def test_records_of_producers_are_accepted(records: list[tuple[bytes, bytes, list[tuple[str, bytes]], int]]) -> None:
+    """The result is the largest timestamp, from the base timestamp on."""
     batch = build_batch(records)
-    check_records(memoryview(batch), HEADER_SIZE, len(records), len(records))
-    check_records(batch, HEADER_SIZE, len(records), some)
+    newest = max(record[3] for record in records) - parse_header(batch).base_timestamp
+    assert check_records(memoryview(batch), HEADER_SIZE, len(records)) == newest
+    assert in_steps(batch, HEADER_SIZE, len(records)) == newest
 
 
 def test_a_batch_of_many_records_is_accepted() -> None:
     batch = build_batch([(b"k", b"v", (), TIME)] * 20_000)
-    check_records(batch, HEADER_SIZE, 20_000, 20_000)
+    check_records(batch, HEADER_SIZE, 20_000)
 
 
 @given(st.data())
@@ -106,18 +113,26 @@ def test_a_record_that_ends_beyond_the_batch_is_refused() -> None:
     assert caught.value.code == ErrorCode.INVALID_RECORD
 
 
-def test_only_the_first_records_of_many_are_checked() -> None:
-    records = [b"\x00\x00" + bytes((2 * n,)) + b"\x01\x01\x00" for n in range(5)]
-    records[4] = b"\xff" * 6
-    check(payload_of(*records), 5, checked=4)
+@pytest.mark.parametrize("place", [0, 2, 62, 63, 64, 99, 100, 150, 199])
+@pytest.mark.parametrize("record", [case[1] for case in BROKEN], ids=[case[0] for case in BROKEN])
+def test_each_record_of_many_is_checked(place: int, record: bytes) -> None:
+    """BAD-12: also where numbers begin to take two bytes."""
+    records = [b"\x00\x00" + zigzag(number) + b"\x01\x01\x00" for number in range(200)]
+    check(payload_of(*records), 200)
+    records[place] = record
+    with pytest.raises(KafkaError) as caught:
+        check(payload_of(*records), 200)
+    assert caught.value.code == ErrorCode.INVALID_RECORD
     with pytest.raises(KafkaError):
-        check(payload_of(*records), 5, checked=5)
-    with contextlib.suppress(KafkaError):
-        check(payload_of(*records), 6, checked=4)
-        pytest.fail("five records are too few bytes for six")
+        in_steps(payload_of(*records), 0, 200)
+
+
+def zigzag(number: int) -> bytes:
+    low, high = number * 2 & 0x7F, number * 2 >> 7
+    return bytes((low | 0x80, high)) if high else bytes((low,))
 
 
 def test_the_decoder_gives_the_same_answer_to_a_good_batch() -> None:
     batch = build_batch([(None, None, (), TIME)])
     assert parse_header(batch).record_count == len(decode_records(batch)) == 1
-    check_records(batch, HEADER_SIZE, 1, 1)
+    check_records(batch, HEADER_SIZE, 1)

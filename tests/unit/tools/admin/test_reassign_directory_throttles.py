@@ -76,3 +76,16 @@ def test_a_dead_broker_is_left_out(fake: FakeCluster) -> None:
     del fake.live[1]
     run("execute", "--replica-alter-log-dirs-throttle", "700")
     assert configured(fake) == {}
+
+
+@pytest.mark.parametrize("watch", [(), ("--watch",)])
+def test_a_refused_partition_does_not_hold_up_the_others(fake: FakeCluster, watch: tuple[str, ...]) -> None:
+    """Replicas of accepted partitions move to their directories, the throttles go, and the command ends with the reason."""
+    fake.refused = {TopicPartition("orders", 1): "orders-1: not now"}
+    options = (*watch, "--throttle", "500", "--replica-alter-log-dirs-throttle", "700")
+    result = run("execute", *options, rows=(STAYING, LEAVING))
+    assert result.exit_code == 1
+    assert "Successfully started log directory moves for: orders-0-1" in result.output
+    assert result.output.splitlines()[-1] == "Error: not started: orders-1: not now"
+    if watch:
+        assert configured(fake) == {}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from protocol.types import Assignment, TopicPartition
 from tests.support.cli import ottla
 from tests.support.fake_admin import FakeCluster, three_brokers
+from tools.admin.bootstrap import BOOTSTRAP_VARIABLE
 from tools.admin.failures import AdminError
 from tools.cluster import health_commands
 from tools.cluster.health import Health, assess, health_lines, status_json, status_lines, unreachable
@@ -124,6 +126,27 @@ def test_exit_when_healthy_prints_changes_only(fake: FakeCluster) -> None:
 def test_timeout(fake: FakeCluster) -> None:
     del fake.live[3]
     assert ottla("cluster health --exit-when-healthy --timeout 0").exit_code == FAILURE
+
+
+@pytest.mark.parametrize(("variable", "is_healthy"), [(None, False), ("localhost:9092", True)])
+def test_every_broker_of_the_run_directory_must_be_live(
+    fake: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None, is_healthy: bool
+) -> None:
+    """Also one that has no replica, as in a cluster that starts. The variable names another cluster."""
+    monkeypatch.chdir(tmp_path)
+    if variable is None:
+        monkeypatch.delenv(BOOTSTRAP_VARIABLE, raising=False)
+    else:
+        monkeypatch.setenv(BOOTSTRAP_VARIABLE, variable)
+    for broker in (1, 2, 3, 4):
+        directory = tmp_path / "ottla-cluster" / f"broker-{broker}"
+        directory.mkdir(parents=True)
+        (directory / "server.properties").write_text(
+            f"broker.id={broker}\nlisteners=PLAINTEXT://localhost:909{broker}\n"
+        )
+    result = ottla("cluster health --format json")
+    assert json.loads(result.stdout)["nodes_down"] == ([] if is_healthy else [4])
+    assert (result.exit_code == 0) == is_healthy
 
 
 def test_unreachable_is_unhealthy() -> None:

@@ -17,6 +17,7 @@ from tools.cluster.links.wiring import LinksDirectory
 from tools.cluster.local_cluster import ClusterError, LocalCluster
 from tools.cluster.log_parts import events_of
 from tools.cluster.ports import free_ports
+from tools.cluster.run_directory import ClientListener
 from tools.cluster.views import cluster_json
 
 REPOSITORY = Path(__file__).resolve().parents[4]
@@ -117,6 +118,19 @@ def test_files_are_kept_and_only_those_of_the_cluster_are_removed(cluster: Local
     cluster.undo_create()
     assert not cluster.exists()
     assert [path.name for path in cluster.directory.iterdir()] == ["notes"]
+
+
+@pytest.mark.parametrize("links", [False, True])
+def test_clients_may_find_the_brokers_elsewhere(cluster: LocalCluster, zookeeper: str, links: bool) -> None:
+    """For containers: clients connect to published ports, brokers to each other inside."""
+    clients = ClientListener("0.0.0.0", "kafka.test", 19092)
+    cluster.create(brokers=2, zookeeper=zookeeper, links=links, clients=clients)
+    assert cluster.bootstrap_servers == "kafka.test:19092,kafka.test:19093"
+    properties = parse_properties((cluster.broker_directory(2) / "server.properties").read_text())
+    listeners, advertised = (properties[key].split(",") for key in ("listeners", "advertised.listeners"))
+    assert (listeners[0], advertised[0]) == ("PLAINTEXT://0.0.0.0:19093", "PLAINTEXT://kafka.test:19093")
+    assert len(listeners) == len(advertised) == (3 if links else 2)
+    assert all("127.0.0.1" in listener for listener in (*listeners[1:], *advertised[1:]))
 
 
 def test_undo_removes_only_what_create_made(cluster: LocalCluster, zookeeper: str) -> None:

@@ -85,6 +85,7 @@ def breakage(words: str) -> Breakage:
     return found
 
 
+@pytest.mark.usefixtures("inside")
 def test_out_of_all_networks_and_back(docker: Docker, tmp_path: Path) -> None:
     """FLT-34. Another process brings it back: what it needs is in a file."""
     cluster(docker).broker(2).sever(Breakage())
@@ -123,6 +124,7 @@ def inside(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
 
     monkeypatch.setattr(networks, "run", run)
     monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("shutil.which", lambda name: f"/sbin/{name}")
 
     def changes() -> list[str]:
         found = [call for call in calls if not call.startswith("-n")]
@@ -159,6 +161,14 @@ def test_what_cannot_be_cut_here(
     with pytest.raises(ClusterError, match="only root can cut single links of a container"):
         broker.sever(breakage("from peers"))
     broker.join(None)
+
+
+def test_without_iptables_there_is_no_rule_to_remove(
+    docker: Docker, inside: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    cluster(docker).broker(2).join(None)
+    assert inside() == []
 
 
 def test_a_small_volume_is_filled_and_emptied(docker: Docker) -> None:

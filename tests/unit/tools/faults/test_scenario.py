@@ -46,7 +46,7 @@ def test_both_forms_say_the_same() -> None:
         ("faults:\n- [kill]", "s.yaml, line 2: a fault is a line of words, or a mapping"),
         ("faults:\n- it at 1s\n", "s.yaml, line 2: 'it' is no action|is no action"),
         ("faults:\n- restart it at 1s\n", "s.yaml: 'restart it at 1s': there is no fault before it"),
-        ("faults: [a\nb: }", "s.yaml, line 2: not YAML"),
+        ("faults: [a\nb: }", "s.yaml, line 2, column 2: not YAML"),
         ("faults: \x00", "s.yaml: not YAML"),
     ],
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -90,7 +91,7 @@ def test_causes_come_before_effects_and_each_log_keeps_its_order(
     }
     noise = [event(200.0 + at, 3, "noise", at=at) for at in sorted(more)]
     # Broker 2 comes first: without the rule, its events of the same millisecond would, too.
-    result = merged([whole[2], noise, whole[1]])
+    result = list(merged([whole[2], noise, whole[1]]))
     assert len(result) == sum(map(len, whole.values())) + len(noise)
     for broker, events in ((1, whole[1]), (2, whole[2]), (3, noise)):
         assert [one for one in result if one.broker == broker] == events
@@ -106,4 +107,22 @@ def test_rows_without_a_time_or_a_kind_are_left_out() -> None:
         {"time_ms": True, "kind": "a"},
         {"time_ms": "x", "kind": "a"},
     ]
-    assert events_of_rows(rows, 1) == []
+    assert list(events_of_rows(rows, 1)) == []
+
+
+def test_logs_of_any_size_are_merged_side_by_side() -> None:
+    """Only what is within the slack is read ahead."""
+    read = dict.fromkeys((1, 2), 0)
+
+    def endless(broker: int) -> Iterator[Event]:
+        sender = ("control_request_sent", "control_request_answered")
+        kinds = sender if broker == 1 else ("control_request_received", "control_request_done")
+        for number in itertools.count():
+            for at, kind in enumerate(kinds):
+                read[broker] += 1
+                row = {"controller_epoch": 1, "number": number, **({"broker": 2} if broker == 1 else {})}
+                yield Event(10.0 * number + 2 * at, broker, kind, row)
+
+    found = list(itertools.islice(merged([endless(2), endless(1)]), 4000))
+    assert [event.kind.rpartition("_")[2] for event in found[:4]] == ["sent", "received", "done", "answered"]
+    assert sum(read.values()) < 4020

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -62,7 +64,7 @@ def test_events_that_follow_closely_become_one_line_and_later_ones_do_not() -> N
         event(at, 2, "isr_change", partition=f"t-{n}", outcome="COMMITTED", isr=[2, 1], isr_before=[2])
         for n, at in enumerate((0, 50, 100, 500))
     ]
-    lines = Story().lines(changes)
+    lines = list(Story().lines(changes))
     assert [(line.at_ms, line.partitions) for line in lines] == [(0, ["t-0", "t-1", "t-2"]), (500, ["t-3"])]
 
 
@@ -118,6 +120,125 @@ def test_sentences(kind: str, fields: dict[str, Any], text: str, rule: str) -> N
     assert [(said, of) for _, said, of in text_of(event(0, 1, kind, **fields))] == [(text, rule)]
 
 
+def links(others: list[Any], *effects: str, **more: Any) -> dict[str, Any]:
+    row = {"broker": 2, "others": others, "direction": "both", "effects": effects, "only_control": False}
+    return {**row, "effects": list(effects), **more}
+
+
+LEADER = "leader of t-0"
+LEADS = ", which is the controller and leads t-0"
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "text", "rule", "is_trigger"),
+    [
+        ("broker_killed", {"broker": 2}, f"kill the process of broker 2{LEADS}", "FLT-4", True),
+        (
+            "broker_killed",
+            {"broker": 2, "role": LEADER},
+            f"kill the process of broker 2 (leader of t-0){LEADS}",
+            "FLT-4",
+            True,
+        ),
+        ("broker_paused", {"broker": 3, "role": "broker 3"}, "pause the process of broker 3", "FLT-5", True),
+        ("broker_started", {"broker": 2, "role": LEADER}, "start broker 2", "RUN-1", False),
+        (
+            "broker_session_ended",
+            {"broker": 2, "role": "controller"},
+            f"end the ZooKeeper session of broker 2 (controller){LEADS}",
+            "FLT-20",
+            True,
+        ),
+        ("disk_filled", {"broker": 3, "role": "it"}, "fill the disk of broker 3", "FLT-28", True),
+        ("disk_emptied", {"broker": 3}, "empty the disk of broker 3, which was filled", "FLT-28", False),
+        (
+            "links_broken",
+            links([1, 3, "zookeeper"], role=LEADER),
+            "cut the links of broker 2 (leader of t-0) to brokers 1 and 3 and ZooKeeper. Broker 2 is the controller and leads t-0",
+            "FLT-10",
+            True,
+        ),
+        ("links_broken", links([1, 3], broker=4), "cut the links of broker 4 to brokers 1 and 3", "FLT-9", True),
+        (
+            "links_broken",
+            links([1], broker=3, direction="in"),
+            "cut the links of broker 3 to broker 1, one way: it hears nothing",
+            "FLT-12",
+            True,
+        ),
+        (
+            "links_broken",
+            links([1], broker=3, direction="out"),
+            "cut the links of broker 3 to broker 1, one way: nobody hears it",
+            "FLT-12",
+            True,
+        ),
+        (
+            "links_broken",
+            links([1, 2], broker=3, only_control=True),
+            "cut the links of broker 3 to brokers 1 and 2, for control requests only",
+            "FLT-11",
+            True,
+        ),
+        (
+            "links_broken",
+            links([1], "delay 100ms", "throttle 3000000bit", broker=3),
+            "delay by 100ms, throttle to 3000000bit per second: the links of broker 3 to broker 1",
+            "FLT-17",
+            True,
+        ),
+        (
+            "links_broken",
+            links([1], "reset", broker=3),
+            "reset connections: the links of broker 3 to broker 1",
+            "FLT-15",
+            True,
+        ),
+        (
+            "links_broken",
+            links(["zookeeper"], "half", broker=3),
+            "reset connections half-way through a message: the links of broker 3 to ZooKeeper",
+            "FLT-18",
+            True,
+        ),
+        (
+            "links_broken",
+            links([1, 2, 3], broker=None, role="zookeeper"),
+            "cut the links of ZooKeeper to brokers 1, 2 and 3",
+            "FLT-21",
+            True,
+        ),
+        (
+            "links_joined",
+            {"broker": 2, "links": "from peers one-way in"},
+            "heal broker 2: join the links that were broken from peers one-way in",
+            "FAU-2",
+            False,
+        ),
+        ("links_joined", {"broker": None, "links": None}, "heal ZooKeeper: join all its broken links", "FAU-2", False),
+        ("links_started", {}, "start the process of the links again: all links are joined", "FAU-2", False),
+        ("zookeeper_killed", {}, "kill ZooKeeper", "FLT-21", True),
+        ("zookeeper_paused", {}, "pause ZooKeeper", "FLT-21", True),
+        ("zookeeper_resumed", {}, "let ZooKeeper continue", "FLT-21", False),
+        ("zookeeper_started", {}, "start ZooKeeper", "FLT-21", False),
+    ],
+)
+def test_every_fault_is_told(kind: str, fields: dict[str, Any], text: str, rule: str, is_trigger: bool) -> None:
+    """FAU-1: who was hit, the role that named it, and what was cut from whom."""
+    before = [
+        event(0, 2, "controller_elected", controller_epoch=1),
+        event(1, 2, "leader_elected", reason="new partition", partitions=[["t-0", 2, 0, [2, 3], 0]]),
+    ]
+    *_, line = Story().lines([*before, event(2, None, kind, **fields)])
+    assert (line.who, line.text, line.rule, line.is_trigger) == ("you", text, rule, is_trigger)
+
+
+@pytest.mark.parametrize(("broker", "is_wanted"), [(2, True), (3, True), (1, False)])
+def test_a_cut_is_about_both_ends(broker: int, is_wanted: bool) -> None:
+    cut = event(0, None, "links_broken", **links([3]))
+    assert bool(list(Story(Filter(broker=broker)).lines([cut]))) is is_wanted
+
+
 def test_an_election_is_told_from_a_smaller_isr() -> None:
     before = event(
         0, 1, "leader_elected", reason="new partition", partitions=[["t-0", 3, 0, [3, 2], 0], ["t-1", 2, 0, [2, 3], 0]]
@@ -149,7 +270,7 @@ def test_only_the_first_move_of_a_high_watermark_is_told() -> None:
         event(at, 2, "high_watermarks", partitions=[["t-0", 1, hw, 60]], more=0)
         for at, hw in ((1, 50), (100, 55), (1100, 60))
     ]
-    lines = Story().lines([event(0, 2, "leader_and_isr", **taken(["t-0", 2, 1, [2], 52, 50])), *samples])
+    lines = list(Story().lines([event(0, 2, "leader_and_isr", **taken(["t-0", 2, 1, [2], 52, 50])), *samples]))
     assert [line.at_ms for line in lines if line.kind == "high_watermarks"] == [100]
 
 
@@ -159,7 +280,7 @@ def test_filters() -> None:
         event(1, 1, "leader_and_isr", **taken(["a-0", 1, 1, [1], 0, 0], ["b-0", 1, 1, [1], 0, 0])),
         event(2, 2, "fetcher_started", leader=1, index=0),
     ]
-    of_topic = Story(Filter(topic="b")).lines(events)
+    of_topic = list(Story(Filter(topic="b")).lines(events))
     assert [(line.who, line.partitions) for line in of_topic] == [("you", []), ("broker 1", ["b-0"]), ("broker 2", [])]
     assert [line.who for line in Story(Filter(broker=2)).lines(events)] == ["broker 2"]
     assert [line.who for line in Story(Filter(broker=3)).lines(events)] == ["you"]
@@ -173,15 +294,15 @@ def test_the_last_incident_begins_with_its_first_failure_and_a_stopped_cluster_i
         (90_000, "cluster_stopping"),
         (90_010, "broker_stopped"),
     ]
-    lines = Story().lines([event(at, None, kind, broker=1) for at, kind in kinds])
-    found = last_incident(lines)
+    lines = list(Story().lines([event(at, None, kind, broker=1) for at, kind in kinds]))
+    found, _ = last_incident(lines)
     assert found is not None
     assert found.at_ms == 60_000
-    assert last_incident(Story().lines([event(0, 1, "controller_known", controller=2)])) is None
+    assert last_incident(Story().lines([event(0, 1, "controller_known", controller=2)])) == (None, None)
 
 
 def test_lines_are_broken_for_a_terminal() -> None:
-    lines = Story().lines([event(1132, 2, "truncation", partition="orders-0", from_offset=61, to_offset=51)])
+    lines = list(Story().lines([event(1132, 2, "truncation", partition="orders-0", from_offset=61, to_offset=51)]))
     assert told(lines, 1000) == [
         "   +0.132 s  broker 2      cuts its log of orders-0 from offset 61 to 51: the leader does not have these records  [REP-6]"
     ]
@@ -223,5 +344,21 @@ def test_a_damaged_line_is_told_as_it_is(kind: str, fields: dict[str, Any], brok
     """It never ends the command."""
     damaged = event(0, broker, kind, **fields)
     sentences(damaged, Known())
-    lines = Story().lines([damaged])
+    lines = list(Story().lines([damaged]))
     assert all(isinstance(text, str) for text in told(lines, 0))
+
+
+def test_a_line_is_told_before_all_events_are_read() -> None:
+    """A log of any size: what can take no more events leaves the memory."""
+    read = 0
+
+    def endless() -> Iterator[Event]:
+        nonlocal read
+        while True:
+            read += 1
+            yield event(100.0 * read, 1, "truncation", partition=f"t-{read}", from_offset=read, to_offset=0)
+
+    story = Story()
+    lines = list(itertools.islice(story.lines(endless()), 500))
+    assert len({line.text for line in lines}) == 500
+    assert read < 520

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
+import subprocess
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.cli import COMMAND
 from tests.unit.tools.timeline.test_story import FIELDS
 from tools.cli import main
 from tools.cluster.processes import ClusterError
@@ -246,3 +250,24 @@ def test_the_logs_of_containers_are_copied_and_read_on(tmp_path: Path, monkeypat
     failed = timeline("--compose", "kafka")
     assert failed.exit_code == 1
     assert "the event log of container kafka-2 cannot be read" in failed.output
+
+
+@pytest.mark.parametrize("options", [[], ["--raw"]])
+def test_following_ends_with_ctrl_c(run_directory: Path, options: list[str]) -> None:
+    """As a process: what happens is told, Ctrl-C ends it without a complaint."""
+    with subprocess.Popen(
+        [*COMMAND, "timeline", "--dir", str(run_directory), "--follow", *options],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as process:  # fmt: skip
+        late = threading.Timer(60, process.kill)
+        late.start()
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        row = {"time_ms": 1 << 42, "kind": "links_broken", "broker": 1, "others": [2], "links": "from broker:2"}
+        with (run_directory / "faults.jsonl").open("a") as log:
+            log.write(json.dumps(row) + "\n")
+        said = next(line for line in process.stdout if "from broker:2" in line or "cut the links of broker 1" in line)
+        assert said
+        process.send_signal(signal.SIGINT)
+        assert (process.stdout.read(), process.wait()) == ("", 0)
+        late.cancel()

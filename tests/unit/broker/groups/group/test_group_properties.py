@@ -133,6 +133,12 @@ class GroupSchedules(RuleBasedStateMachine):
         under_way = self.world.stores_under_way()
         self.world.finish_store(under_way[index % len(under_way)], error)
 
+    @precondition(lambda self: self.world.stores_under_way())
+    @rule(error=st.sampled_from(FAILURES))
+    def all_stores_fail(self, error: ErrorCode) -> None:
+        for store in self.world.stores_under_way():
+            self.world.finish_store(store, error)
+
     @rule(seconds=st.sampled_from([0.5, 2.0, 6.0, 11.0, 21.0, 50.0, 301.0]), acting=st.booleans())
     def time_passes(self, seconds: float, acting: bool) -> None:
         self.world.pass_time(seconds, acting=acting)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.groups.group.messages import CommittedOffset
-from broker.groups.group.offsets import GroupOffsets, PendingCommit
+from broker.groups.group.offsets import ROWS_IN_A_STEP, GroupOffsets, PendingCommit
 from protocol.types import TopicPartition
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -163,8 +163,82 @@ def test_a_partition_with_a_pending_commit_does_not_expire() -> None:
     assert expired(offsets, 9 * HOUR_MS, **EMPTY) == [T0, U0]
 
 
+def ended(offsets: GroupOffsets, producer_id: int, marker_offset: int, *, is_commit: bool = True) -> None:
+    for _ in offsets.ending(producer_id, marker_offset, is_commit=is_commit):
+        continue
+
+
+def test_a_transactional_commit_counts_from_its_marker_on() -> None:
+    """KIP-447: until then the partition is pending, and does not expire."""
+    offsets = with_offsets(t=0, u=0)
+    commit = offsets.begin({T0: at(2), T1: at(3)}, 7)
+    assert offsets.has_transaction(7)
+    offsets.complete(commit, 50)
+    assert (offsets.get(T0), offsets.get(T1)) == (at(1), None)
+    assert [offsets.is_pending(tp) for tp in (T0, T1, U0)] == [True, True, False]
+    assert expired(offsets, 9 * HOUR_MS, **EMPTY) == [U0]
+    assert (offsets.with_pending(), offsets.of_topics(["t"])) == ([T0, U0, T1], [T0, T1])
+    assert [offsets.is_stored(tp) for tp in (T0, T1, U0, TopicPartition("v", 0))] == [True, True, True, False]
+    ended(offsets, 8, 60)
+    assert offsets.has_transaction(7)
+    ended(offsets, 7, 61)
+    assert (offsets.get(T0), offsets.get(T1)) == (at(2), at(3))
+    assert not offsets.is_pending(T0)
+    assert not offsets.has_transaction(7)
+
+
+def test_a_marker_decides_only_about_offsets_before_it() -> None:
+    """A marker that is repeated may be replicated after the next transaction has started."""
+    offsets = GroupOffsets()
+    offsets.complete(offsets.begin({T0: at(2), T1: at(3)}, 7), 10)
+    offsets.complete(offsets.begin({T0: at(4)}, 7), 20)
+    ended(offsets, 7, 15)
+    assert (offsets.get(T0), offsets.get(T1)) == (None, at(3)), (
+        "the later offset of T0 has taken the earlier one's place"
+    )
+    assert offsets.is_pending(T0)
+    ended(offsets, 7, 21, is_commit=False)
+    assert list(offsets) == [T1]
+    assert not offsets.is_pending(T0)
+
+
+def test_bytes_are_counted_while_a_transaction_is_open() -> None:
+    offsets = GroupOffsets()
+    empty = offsets.bytes
+    growth = offsets.growth({T0: at(2), T1: at(3)}, 7)
+    offsets.complete(offsets.begin({T0: at(2), T1: at(3)}, 7), 10)
+    assert offsets.bytes == empty + growth
+    assert offsets.growth({T0: at(4)}, 7) == 0 < offsets.growth({T0: at(4)}, 8)
+    ended(offsets, 7, 11)
+    assert offsets.bytes == empty + growth
+    offsets.complete(offsets.begin({T0: at(5)}, 7), 12)
+    ended(offsets, 7, 13, is_commit=False)
+    assert offsets.bytes == empty + growth
+    offsets.complete(offsets.begin({T0: at(5)}, 7), 14)
+    offsets.removed([T0, T1], 15)
+    assert offsets.bytes == empty
+    assert offsets.is_empty
+
+
+def test_a_large_transaction_ends_in_steps() -> None:
+    """NET-4."""
+    offsets = GroupOffsets()
+    many = {TopicPartition("t", number): at(number) for number in range(3 * ROWS_IN_A_STEP)}
+    offsets.complete(offsets.begin(many, 7), 10)
+    steps = offsets.ending(7, 11, is_commit=True)
+    next(steps)
+    assert len(offsets) == ROWS_IN_A_STEP
+    offsets.complete(offsets.begin({T0: at(9)}, 7), 12)  # of the next transaction, between two steps
+    assert len(list(steps)) == 2
+    assert len(offsets) == 3 * ROWS_IN_A_STEP
+    assert offsets.is_pending(T0)
+
+
 class NewsInAnyOrder(RuleBasedStateMachine):
-    """Commits and tombstones are appended in one order and completed in another: memory has what a load would give."""
+    """Commits, markers and tombstones are appended in one order and completed in another: memory has what a load would give.
+
+    A marker is heard of after the commits of its producer that are before it: both wait for the same high watermark.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,11 +246,16 @@ class NewsInAnyOrder(RuleBasedStateMachine):
         self.log_end = 0
         self.commits: list[tuple[PendingCommit, int, dict[TopicPartition, CommittedOffset]]] = []
         self.removals: list[tuple[int, list[TopicPartition]]] = []
-        self.heard: list[tuple[int, TopicPartition, CommittedOffset | None]] = []
+        self.markers: list[tuple[int, int, bool]] = []
+        self.heard: list[tuple[int, TopicPartition, CommittedOffset | None, int | None]] = []
+        self.heard_markers: list[tuple[int, int, bool]] = []
 
-    @rule(offsets=st.dictionaries(st.sampled_from([T0, T1, U0]), st.integers(0, 3).map(at), min_size=1))
-    def commit(self, offsets: dict[TopicPartition, CommittedOffset]) -> None:
-        self.commits.append((self.offsets.begin(offsets), self.log_end, offsets))
+    @rule(
+        offsets=st.dictionaries(st.sampled_from([T0, T1, U0]), st.integers(0, 3).map(at), min_size=1),
+        producer=st.sampled_from([None, None, 7, 8]),
+    )
+    def commit(self, offsets: dict[TopicPartition, CommittedOffset], producer: int | None) -> None:
+        self.commits.append((self.offsets.begin(offsets, producer), self.log_end, offsets))
         self.log_end += len(offsets)
 
     @rule(partitions=st.lists(st.sampled_from([T0, T1, U0]), min_size=1, unique=True))
@@ -184,14 +263,26 @@ class NewsInAnyOrder(RuleBasedStateMachine):
         self.removals.append((self.log_end, partitions))
         self.log_end += len(partitions)
 
+    @rule(producer=st.sampled_from([7, 8]), is_commit=st.booleans())
+    def mark(self, producer: int, is_commit: bool) -> None:
+        """The transaction coordinator sends no marker before the previous one is answered, and no commit of the next transaction
+        comes before that."""
+        if not any(marked == producer for marked, _, _ in self.markers):
+            self.markers.append((producer, self.log_end, is_commit))
+            self.log_end += 1
+
     @rule(which=st.integers(0, 9), is_written=st.booleans())
     def hear_of_a_commit(self, which: int, is_written: bool) -> None:
-        if not self.commits:
-            return
-        commit, log_offset, offsets = self.commits.pop(which % len(self.commits))
+        if self.commits:
+            self._hear_of(self.commits.pop(which % len(self.commits)), is_written)
+
+    def _hear_of(
+        self, pending: tuple[PendingCommit, int, dict[TopicPartition, CommittedOffset]], is_written: bool
+    ) -> None:
+        commit, log_offset, offsets = pending
         if is_written:
             self.offsets.complete(commit, log_offset)
-            self.heard += [(log_offset, tp, committed) for tp, committed in offsets.items()]
+            self.heard += [(log_offset, tp, committed, commit.producer_id) for tp, committed in offsets.items()]
         else:
             self.offsets.fail(commit)
 
@@ -200,16 +291,41 @@ class NewsInAnyOrder(RuleBasedStateMachine):
         if self.removals:
             log_offset, partitions = self.removals.pop(which % len(self.removals))
             self.offsets.removed(partitions, log_offset)
-            self.heard += [(log_offset, tp, None) for tp in partitions]
+            self.heard += [(log_offset, tp, None, None) for tp in partitions]
+
+    @rule(which=st.integers(0, 9))
+    def hear_of_a_marker(self, which: int) -> None:
+        if not self.markers:
+            return
+        producer, marker_offset, is_commit = self.markers.pop(which % len(self.markers))
+        before = [c for c in self.commits if c[0].producer_id == producer and c[1] < marker_offset]
+        for pending in before:
+            self.commits.remove(pending)
+            self._hear_of(pending, True)
+        ended(self.offsets, producer, marker_offset, is_commit=is_commit)
+        self.heard_markers.append((producer, marker_offset, is_commit))
+
+    def _outcome(self, log_offset: int, producer: int | None) -> bool | None:
+        """True: committed, False: aborted, None: the transaction is open."""
+        if producer is None:
+            return True
+        marks = [mark for mark in self.heard_markers if mark[0] == producer and mark[1] > log_offset]
+        return min(marks, key=lambda mark: mark[1])[2] if marks else None
 
     @invariant()
     def memory_is_what_the_log_says(self) -> None:
-        said = {tp: committed for _, tp, committed in sorted(self.heard, key=lambda record: record[0])}
+        heard = sorted(self.heard, key=lambda record: record[0])
+        said = {tp: committed for at, tp, committed, producer in heard if self._outcome(at, producer)}
         expected = {tp: committed for tp, committed in said.items() if committed is not None}
         assert {tp: self.offsets.get(tp) for tp in self.offsets} == expected
         assert len(self.offsets) == len(expected)
         for tp in (T0, T1, U0):
-            assert self.offsets.is_pending(tp) == any(tp in offsets for _, _, offsets in self.commits)
+            removed_at = max((at for at, of, committed, _ in heard if of == tp and committed is None), default=-1)
+            in_the_log = any(
+                of == tp and at > removed_at and self._outcome(at, producer) is None for at, of, _, producer in heard
+            )
+            is_pending = in_the_log or any(tp in offsets for _, _, offsets in self.commits)
+            assert self.offsets.is_pending(tp) == is_pending
 
 
 TestNewsInAnyOrder = NewsInAnyOrder.TestCase

@@ -17,7 +17,14 @@ from broker.groups.offsets_topic.records import (
     encode_offset_value,
 )
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT, build_batch
+from protocol.kafka.record_batch import (
+    CONTROL_BIT,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    TRANSACTIONAL_BIT,
+    build_batch,
+    iter_batches,
+)
 from protocol.types import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -79,7 +86,7 @@ class Log:
 
 
 def found(image: OffsetsImage) -> Found:
-    """Group -> (its stored metadata, its offsets)."""
+    """Group -> (its stored metadata, its offsets), without groups that have only offsets of open transactions."""
     return {
         group_id: (stored, {tp: offsets.get(tp).offset for tp in offsets})
         for group_id, stored, offsets in image.groups()
@@ -152,6 +159,59 @@ def test_offsets_of_a_transaction_count_from_its_marker_on(kind: int) -> None:
     image = log.mark(7, kind).image()
     assert image.open_transactions == 0
     assert found(image) == {"g": (None, {T0: 2, T1: 3} if kind else {T0: 1})}
+
+
+def pending(log: Log) -> dict[tuple[str, int, TopicPartition], int]:
+    """The offsets of open transactions, with the log offsets of their batches, by group, producer and partition."""
+    image = log.image()
+    assert list(image.finishing()) == []
+    return {
+        (group_id, producer, tp): stored[0]
+        for group_id, _, offsets in image.groups()
+        for producer in offsets.transactional.producers()
+        for tp in offsets.transactional.partitions_of(producer)
+        if (stored := offsets.transactional.get(producer, tp)) is not None
+    }
+
+
+def test_offsets_of_open_transactions_are_pending_in_their_groups() -> None:
+    log = Log().write(commit(T0, 1)).write_in_transaction(7, commit(T0, 2)).write_in_transaction(7, commit(T0, 3))
+    log.write_in_transaction(8, commit(T0, 4), commit(T1, 5, "other")).write_in_transaction(9, commit(T1, 6)).mark(9, 0)
+    assert pending(log) == {("g", 7, T0): 2, ("g", 8, T0): 3, ("other", 8, T1): 3}
+    assert pending(log.mark(8, 1)) == {("g", 7, T0): 2}
+    assert pending(log.write_in_transaction(7, no_commit(T0))) == {}
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_a_tombstone_counts_against_the_offsets_of_transactions_before_it(kind: int) -> None:
+    """As after compaction, which keeps only the tombstone."""
+    log = Log().write_in_transaction(7, commit(T0, 2), commit(T1, 3)).write(no_commit(T0))
+    log.write_in_transaction(8, commit(T0, 4))
+    assert pending(log) == {("g", 7, T1): 0, ("g", 8, T0): 3}
+    assert log.mark(7, kind).found() == ({"g": (None, {T1: 3})} if kind else {})
+    log.mark(8, kind).write_in_transaction(9, commit(T0, 5))
+    assert log.mark(9, 1).found()["g"][1][T0] == 5
+
+
+def test_a_compacted_transaction_opens_nothing() -> None:
+    """Its records and its marker are gone; the empty batch stays for the producer's sequence."""
+    log = Log().write_in_transaction(7, commit(T0, 2)).write(commit(T0, 1))
+    emptied = bytearray(log.data[:HEADER_SIZE])
+    struct.pack_into(">i", emptied, 8, HEADER_SIZE - LOG_OVERHEAD)
+    struct.pack_into(">i", emptied, HEADER_SIZE - 4, 0)
+    (second,) = (at for at, header in iter_batches(log.data) if header.base_offset)
+    log.data = bytes(emptied) + log.data[second:]
+    assert log.image().open_transactions == 0
+    assert log.found() == {"g": (None, {T0: 1})}
+
+
+def test_other_control_records_end_no_transaction() -> None:
+    """Compaction may leave a control batch without its record; newer versions may have other kinds."""
+    log = Log().write_in_transaction(7, commit(T0, 2)).mark(7, 5)
+    log.data += build_batch([(b"", b"", (), 1)], base_offset=log.end, attributes=TRANSACTIONAL_BIT | CONTROL_BIT)
+    log.end += 1
+    assert pending(log) == {("g", 7, T0): 0}
+    assert log.mark(7, 1).found() == {"g": (None, {T0: 2})}
 
 
 def test_a_commit_after_a_transactional_one_counts_whenever_the_transaction_ends() -> None:

@@ -11,15 +11,15 @@ from typing import Any, cast
 
 import pytest
 
+from broker.coordination.ownership import partition_for
 from broker.groups.group.messages import CommittedOffset, GroupMetadata
-from broker.groups.group.offsets import GroupOffsets
 from broker.groups.offsets_topic import writer as offsets_writer
-from broker.groups.offsets_topic.loading import OffsetsReader
-from broker.groups.offsets_topic.ownership import partition_for
+from broker.groups.offsets_topic.loading import OffsetsReader, StoredGroup
 from broker.groups.offsets_topic.records import decode_key, encode_group_key, encode_offset_key
 from broker.groups.offsets_topic.writer import Appended, OffsetsWriter, WriterSettings
 from broker.process.clock import SystemClock
 from broker.storage.log import LogDirFailed, WouldBlock
+from broker.storage.log_types import AppendOrigin
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import build_batch, decode_records, iter_batches
 from protocol.topic_names import OFFSETS_TOPIC
@@ -82,7 +82,8 @@ def at(offset: int) -> CommittedOffset:
 async def load(reader: OffsetsReader, is_current: Callable[[], bool] = lambda: True) -> Loaded | None:
     loaded: Loaded = {}
 
-    def sink(group_id: str, metadata: GroupMetadata | None, offsets: GroupOffsets) -> None:
+    def sink(group: StoredGroup) -> None:
+        group_id, metadata, offsets = group
         assert group_id not in loaded
         loaded[group_id] = (metadata, {tp: offsets.get(tp) for tp in offsets})
 
@@ -117,7 +118,7 @@ async def test_a_commit_is_acknowledged_when_it_is_replicated(cluster: Cluster) 
 class Broken:
     """A replica manager with a bug."""
 
-    def append(self, *_: object) -> None:
+    def append(self, *_: object, **__: object) -> None:
         raise RuntimeError("a bug")
 
 
@@ -176,8 +177,10 @@ class Refusing:
     def __init__(self, error: ErrorCode) -> None:
         self.error = error
 
-    def append(self, acks: int, timeout_ms: int, entries: object, respond: Callable[[object], None]) -> None:
-        assert (acks, timeout_ms) == (-1, 2_000)
+    def append(
+        self, acks: int, timeout_ms: int, entries: object, respond: Callable[[object], None], *, origin: AppendOrigin
+    ) -> None:
+        assert (acks, timeout_ms, origin) == (-1, 2_000, AppendOrigin.COORDINATOR)
         result = type("Result", (), {"error": int(self.error), "base_offset": -1})
         respond([result])
 

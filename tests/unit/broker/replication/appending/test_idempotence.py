@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.replication.appending.refused_batches import GAP_S
 from protocol.errors import ErrorCode
 from protocol.kafka.produce_codec import ProducePartitionResult
 from tests.support.logs import produced
@@ -89,6 +90,8 @@ async def test_bug_24_the_next_leader_knows_replicated_batches_and_forgets_those
     cluster.lead(2, 1, (1, 2))
     await cluster.replicate(1)  # and cuts it
     assert offsets(send(cluster, 2, 2)) == [[2]]
+    assert send(cluster, 2, 4, acks=1)[0].error == ErrorCode.NOT_ENOUGH_REPLICAS, "the one before it may still come"
+    cluster.pass_time(GAP_S + 1)
     assert send(cluster, 2, 4, acks=1)[0].error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     repeated = send(cluster, 2, 3)
     await cluster.replicate(1, rounds=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.replication.appending.refused_batches import PRODUCERS_MAX, REMEMBERED_S, RefusedBatches
+from broker.replication.appending.refused_batches import GAP_S, PRODUCERS_MAX, REMEMBERED_S, RefusedBatches
 from broker.storage.producers.producer_state import SEQUENCE_MAX, ProducerState
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import build_batch, parse_header
@@ -28,6 +28,14 @@ def log_with(*sequences: int, epoch: int = 0) -> ProducerState:
 def is_refused(refused: RefusedBatches, records: bytes, log: ProducerState, now_s: float = 0.0) -> bool:
     try:
         refused.check(TP, records, log, now_s)
+    except KafkaError as error:
+        return error.code == ErrorCode.NOT_ENOUGH_REPLICAS
+    return False
+
+
+def is_early_batch(refused: RefusedBatches, records: bytes, log: ProducerState, now_s: float = 0.0) -> bool:
+    try:
+        refused.check_early(TP, records, log, now_s)
     except KafkaError as error:
         return error.code == ErrorCode.NOT_ENOUGH_REPLICAS
     return False
@@ -106,6 +114,29 @@ def test_batches_that_wait_do_not_prolong_the_note() -> None:
     refused = after(5)
     refused.note(TP, batch(6), REMEMBERED_S)
     assert not is_refused(refused, batch(6), log_with(4), REMEMBERED_S + 1)
+
+
+@pytest.mark.parametrize(
+    ("in_the_log", "epoch", "comes", "is_early"),
+    [
+        ([4], 0, 6, True),
+        ([4], 0, 5, False),  # nothing is missing
+        ([3, 4], 0, 2, False),  # too late, not too early
+        ([], 0, 6, False),  # the log does not know the producer
+        ([4], 1, 6, False),  # an epoch starts at sequence 0
+        ([SEQUENCE_MAX], 0, 1, True),
+    ],
+)
+def test_a_batch_that_leaves_a_gap_may_be_early(in_the_log: list[int], epoch: int, comes: int, is_early: bool) -> None:
+    assert is_early_batch(RefusedBatches(), batch(comes, epoch=epoch), log_with(*in_the_log)) is is_early
+
+
+def test_a_gap_is_waited_for_once_and_not_for_long() -> None:
+    refused = RefusedBatches()
+    assert is_early_batch(refused, batch(6), log_with(4), 0.0)
+    assert is_early_batch(refused, batch(7), log_with(4), GAP_S)
+    assert not is_early_batch(refused, batch(6), log_with(4), GAP_S + 0.1)
+    assert is_early_batch(refused, batch(9), log_with(5, 6, 7), GAP_S + 0.2), "another one is missing"
 
 
 def test_other_producers_and_partitions_do_not_wait() -> None:

@@ -203,6 +203,8 @@ def test_a_topic_id_is_resolved_when_it_becomes_known() -> None:
     topic_id = uuid.uuid4()
     context = world.open(0, 0, {topic_id: [0]}, uses_topic_ids=True)
     assert (context.entries, context.has_unknown_topics) == ([], True)
+    ((_, (data,)),) = context.answer([], may_rest=False)
+    assert (data.error, data.aborted_transactions) == (ErrorCode.UNKNOWN_TOPIC_ID, ()), "as in Kafka, not null"
     state = PartitionState("a", 0, 1, 1, 0, (1,), 0, (1,))
     world.metadata.update(UpdateMetadataRequest(1, 1, 1, (state,), {"a": topic_id_text(topic_id)}, ()))
     assert asked(world.open(100, 1, uses_topic_ids=True)) == [("a", 0)]

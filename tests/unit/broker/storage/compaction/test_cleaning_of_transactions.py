@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.storage.log import Log
 from protocol.kafka.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT
 from tests.support.compaction import CompactedLog, Written, headers_of, keyed, records_of
 
@@ -84,3 +85,31 @@ def test_a_transaction_whose_marker_is_not_replicated_is_not_cleaned() -> None:
     it.high_watermark = None
     assert it.clean() == 1
     assert values_of(it) == [(1, b"good"), (3, b"x")]
+
+
+def test_the_list_of_aborted_transactions_is_kept_while_their_batches_are() -> None:
+    """An entry goes with the first pass that finds no batch before the marker; the marker itself when its time is over."""
+    it = CompactedLog()
+    it.append((b"a", b"good"))
+    write(it, (b"a", b"bad"), producer=2)
+    end(it, ABORT, 2)
+    write(it, (b"b", b"bad"), producer=2)  # its producer's last batch, which keeps its header
+    end(it, ABORT, 2)
+    it.roll()
+    both = [(2, 1, 2, 3), (2, 3, 4, 5)]
+    for expected in [both, both]:  # the first pass still finds the batch that it drops
+        assert aborted_in(it.log) == expected
+        assert aborted_in(it.reopened().log) == expected
+        it.append((b"x", b"x"))
+        it.roll()
+        it.clean()
+    assert aborted_in(it.log) == [(2, 3, 4, 5)]
+    assert values_of(it) == [(0, b"good"), (6, b"x")]
+    assert it.log.read(0, 2**20, it.log.log_end_offset, True, True).aborted == [(2, 3)]
+
+
+def aborted_in(log: Log) -> list[tuple[int, int, int, int]]:
+    lists = [segment.aborted for segment in log.segments if segment.aborted is not None]
+    for one in lists:
+        one.load()
+    return [tuple(entry) for one in lists for entry in one.entries()]

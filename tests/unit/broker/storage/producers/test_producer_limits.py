@@ -10,8 +10,10 @@ from broker.replication.appending.refused_batches import RefusedBatches
 from broker.storage.producers import log_producers, producer_state
 from broker.storage.producers.log_producers import LogProducers, to_shrink
 from broker.storage.producers.producer_state import ProducerState
+from protocol.errors import ErrorCode
 from protocol.kafka.record_batch import TRANSACTIONAL_BIT, BatchHeader
 from protocol.types import TopicPartition
+from tests.support.logs import refused
 
 STEADY = 7
 IN_TRANSACTION = 8
@@ -44,6 +46,18 @@ def test_the_producers_that_wrote_last_are_kept(monkeypatch: pytest.MonkeyPatch)
             sequence += 1
     assert 50 - producer_state.COMPARED // 2 <= len(state.producers) <= 50
     assert {STEADY, IN_TRANSACTION} <= state.producers.keys()
+
+
+def test_open_transactions_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are never dropped, so an unknown producer begins none beyond the limit."""
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 3)
+    state = ProducerState()
+    for number in range(3):
+        state.append(header(number, attributes=TRANSACTIONAL_BIT), number)
+    with refused(ErrorCode.NOT_ENOUGH_REPLICAS):
+        state.check(header(9, attributes=TRANSACTIONAL_BIT))
+    assert state.check(header(9)) is None
+    assert state.check(header(2, 1, attributes=TRANSACTIONAL_BIT)) is None
 
 
 def test_the_logs_with_most_producers_shrink_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
@@ -14,10 +15,12 @@ from broker.storage.producers.producer_state import (
     SEQUENCE_MAX,
     BatchMetadata,
     Duplicate,
+    EndedTransaction,
     ProducerEntry,
     ProducerState,
 )
 from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.control_records import Marker
 from protocol.kafka.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 from tests.support.logs import refused
 
@@ -42,7 +45,8 @@ def header(
 def write(state: ProducerState, batch: BatchHeader) -> int:
     """Checks and appends a batch, as a leader does, and returns its first offset."""
     offset = state.end_offset
-    assert state.check(batch) is None
+    if batch.base_sequence >= 0:
+        assert state.check(batch) is None
     state.append(batch, offset)
     return offset
 
@@ -182,22 +186,105 @@ def test_a_cut_below_a_batch_of_a_producer_needs_a_rebuild(end: int, is_enough: 
         assert state.end_offset == end
 
 
-def test_transactions() -> None:
-    """A log that Kafka wrote may contain transactions, although this broker does not serve them."""
+COMMIT, ABORT = Marker(True, 6), Marker(False, 6)
+
+
+def transactional(sequence: int, producer_id: int = PRODUCER, count: int = 1, *, epoch: int = 3) -> BatchHeader:
+    return header(sequence, count, producer_id=producer_id, epoch=epoch, attributes=TRANSACTIONAL_BIT)
+
+
+def end(
+    state: ProducerState, marker: Marker, producer_id: int = PRODUCER, *, epoch: int = 3
+) -> EndedTransaction | None:
+    batch = header(-1, producer_id=producer_id, epoch=epoch, timestamp=9000, attributes=TRANSACTIONAL_BIT | CONTROL_BIT)
+    state.check_coordinated(batch, marker)
+    return state.append(batch, state.end_offset, marker)
+
+
+def test_a_marker_ends_a_transaction() -> None:
     state = ProducerState()
-    write(state, header(0, 2, attributes=TRANSACTIONAL_BIT))
-    write(state, header(2, 2, attributes=TRANSACTIONAL_BIT))
+    write(state, transactional(0, count=2))
+    write(state, transactional(2, count=2))
     assert state.producers[PRODUCER].transaction_first_offset == 0
+    assert (state.is_ongoing(PRODUCER, 3), state.is_ongoing(PRODUCER, 4), state.is_ongoing(9, 3)) == (
+        True,
+        False,
+        False,
+    )
     with refused(ErrorCode.INVALID_TXN_STATE):
-        state.check(header(4))
-    marker = header(-1, epoch=0, timestamp=9000, attributes=TRANSACTIONAL_BIT | CONTROL_BIT)
-    state.append(marker, 4, coordinator_epoch=6)
+        state.check(header(4, epoch=3))
+    assert end(state, ABORT) == (PRODUCER, 0, 4, 5, False)
     entry = state.producers[PRODUCER]
     assert (entry.transaction_first_offset, entry.coordinator_epoch, entry.last_timestamp) == (-1, 6, 9000)
     assert entry.last_sequence == 3
-    state.append(marker._replace(record_count=0, producer_id=9), 5)  # a compacted marker says nothing
+    state.append(
+        header(-1, producer_id=9, attributes=TRANSACTIONAL_BIT | CONTROL_BIT), 5
+    )  # compaction removed the marker
     assert set(state.producers) == {PRODUCER}
-    assert write(state, header(4)) == 6
+    assert write(state, header(4, epoch=3)) == 6
+
+
+def test_a_batch_of_an_ended_transaction_has_no_duplicates() -> None:
+    """librdkafka gave the sequences of an aborted batch to a batch of its next transaction, which was acknowledged and in no log."""
+    state = ProducerState()
+    write(state, transactional(0, count=2))
+    write(state, transactional(2, count=2))
+    assert state.check(transactional(2, count=2)) == Duplicate(2, 3, 1000)
+    end(state, ABORT)
+    with refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
+        state.check(transactional(2, count=2))
+    write(state, transactional(4, count=2))
+    with refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
+        state.check(transactional(2, count=2))
+    assert state.check(transactional(4, count=2)) == Duplicate(5, 6, 1000)
+
+
+def test_the_first_unstable_offset_waits_for_the_marker_and_its_replication() -> None:
+    """KIP-98: three transactions, at 0, 1 and 2, that end in another order."""
+    state = ProducerState()
+    for producer_id in (1, 2, 3):
+        write(state, transactional(0, producer_id))
+    assert state.first_unstable(3) == 0
+    assert end(state, COMMIT, 2) == (2, 1, 3, 0, True)
+    assert end(state, ABORT, 1) == (1, 0, 4, 2, False)
+    assert state.ongoing == [2]
+    assert state.first_unstable(3) == 0  # the markers at 3 and 4 are not replicated
+    assert state.first_unstable(4) == 0
+    assert state.first_unstable(5) == 2
+    end(state, ABORT, 3)
+    frozen = state.freeze()
+    assert (state.first_unstable(5), state.first_unstable(6), frozen.first_unstable(5)) == (2, None, 2)
+    assert end(state, ABORT, 3) is None  # nothing was open
+
+
+@pytest.mark.parametrize(
+    ("epoch", "coordinator_epoch", "expected"),
+    [
+        (3, 6, None),
+        (4, 7, None),
+        (2, 9, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (3, 5, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
+    ],
+)
+def test_which_markers_are_fenced(epoch: int, coordinator_epoch: int, expected: ErrorCode | None) -> None:
+    state = ProducerState()
+    write(state, transactional(0))
+    end(state, COMMIT)
+    batch = header(-1, epoch=epoch, attributes=TRANSACTIONAL_BIT | CONTROL_BIT)
+    with refused(expected) if expected else nullcontext():
+        state.check_coordinated(batch, Marker(False, coordinator_epoch))
+
+
+def test_a_batch_without_a_sequence_begins_a_transaction() -> None:
+    """Offsets that are committed in a transaction have no sequence: only the epoch is checked."""
+    state = ProducerState()
+    for count in (1, 3):
+        batch = transactional(-1, count=count)
+        state.check_coordinated(batch, None)
+        write(state, batch)
+    assert (state.ongoing, state.producers[PRODUCER].last_sequence) == ([0], -1)
+    with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
+        state.check_coordinated(transactional(-1, epoch=2), None)
 
 
 batches_to_write = st.builds(

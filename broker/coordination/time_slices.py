@@ -1,4 +1,4 @@
-"""Splits long work into short slices with loop turns in between, so that no heartbeat waits for it (NET-4)."""
+"""Splits long work of coordinators into short slices with loop turns in between, so that no heartbeat waits for it (NET-4)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def nothing() -> None:
 
 
 class SlicedWork:
-    """Work on many groups, without a coroutine. `monotonic` is the machine's clock, `timers` the loop."""
+    """Work on many items, without a coroutine. `monotonic` is the machine's clock, `timers` the loop."""
 
     def __init__(self, timers: Timers, monotonic: Callable[[], float]) -> None:
         self._timers = timers

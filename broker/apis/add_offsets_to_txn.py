@@ -1,0 +1,28 @@
+"""AddOffsetsToTxn (API 25), v0 to v4: adds the group's partition of `__consumer_offsets` to a transaction (TXN-1).
+
+TxnOffsetCommit follows at the coordinator of the group. PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before v2.
+"""
+
+from __future__ import annotations
+
+from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.producer_errors import respond_with_error
+from broker.transactions.transaction import ProducerIdAndEpoch
+from protocol.kafka import messages
+from protocol.kafka.api_keys import ApiKey
+from protocol.topic_names import OFFSETS_TOPIC
+from protocol.types import TopicPartition
+
+
+def add_offsets_to_txn(context: ApiContext, request: Request) -> None:
+    header = request.header
+    body = messages.decode_request(ApiKey.ADD_OFFSETS_TO_TXN, header.api_version, request.frame, header.body_offset)
+    tp = TopicPartition(OFFSETS_TOPIC, context.groups.partition_of(str(body.group_id)))
+    producer = ProducerIdAndEpoch(int(body.producer_id), int(body.producer_epoch))
+    context.transactions.add_partitions(
+        str(body.transactional_id),
+        producer,
+        (tp,),
+        lambda error: respond_with_error(request, ApiKey.ADD_OFFSETS_TO_TXN, error),
+    )

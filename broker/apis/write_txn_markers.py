@@ -1,0 +1,165 @@
+"""WriteTxnMarkers (API 27), v1: a transaction coordinator ends transactions in the partitions that this broker leads (KIP-98).
+
+Each marker is a control batch with the producer's id and epoch, appended with acks=all. Each partition has its own error:
+UNKNOWN_TOPIC_OR_PARTITION without a replica here, INVALID_PRODUCER_EPOCH for an older epoch of the producer, and
+TRANSACTION_COORDINATOR_FENCED for an older epoch of the coordinator; a coordinator repeats the request after all others. A producer id
+or epoch below 0 gets INVALID_REQUEST. Markers in
+`__consumer_offsets` also end the transactional commits of groups, when they are replicated.
+
+Only brokers send this request, and Kafka's tool that aborts a hanging transaction. If brokers have their own listener, every other
+listener refuses it with CLUSTER_AUTHORIZATION_FAILED. On a listener that brokers share with clients, anyone can send it, as in a Kafka
+without an authorizer (BAD-28).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.followers import may_ask_as_replica
+from broker.requests.steps import Further, Steps, StepsTo, by_topic, in_steps, parts_of, respond_later
+from broker.storage.log_types import AppendOrigin
+from protocol.errors import ErrorCode
+from protocol.kafka import messages
+from protocol.kafka.control_records import Marker, marker_batch
+from protocol.kafka.produce_codec import ProducePartitionResult
+from protocol.topic_names import OFFSETS_TOPIC
+from protocol.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+ACKS_ALL = -1
+MARKERS_AT_ONCE = 20
+"""Markers that are appended between two pauses."""
+
+
+class _Ending(NamedTuple):
+    """One transaction that ends, and where. Each partition is named once."""
+
+    producer_id: int
+    producer_epoch: int
+    marker: Marker
+    partitions: tuple[TopicPartition, ...]
+
+
+def write_txn_markers(context: ApiContext, request: Request) -> Further:
+    return in_steps(context, request, _write(context, request))
+
+
+def _write(context: ApiContext, request: Request) -> StepsTo[None]:
+    header = request.header
+    body = yield from messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
+    endings: list[_Ending] = []
+    for row in body.markers:
+        endings.append((yield from _ending(row)))
+        yield
+    yield from _Writing(context, request, may_write=may_ask_as_replica(context, request)).write(endings)
+
+
+def _ending(row: Any) -> StepsTo[_Ending]:
+    partitions: dict[TopicPartition, None] = {}
+    for topic in row.topics:
+        partitions.update(dict.fromkeys(TopicPartition(topic.name, number) for number in topic.partition_indexes))
+        yield
+    marker = Marker(row.transaction_result, row.coordinator_epoch)
+    return _Ending(row.producer_id, row.producer_epoch, marker, tuple(partitions))
+
+
+_Errors = dict[int, dict[TopicPartition, ErrorCode]]
+"""The errors of a producer's partitions. A producer may be named by several markers."""
+
+
+def _note(errors: _Errors, ending: _Ending, found: dict[TopicPartition, ErrorCode]) -> None:
+    errors.setdefault(ending.producer_id, {}).update(found)
+
+
+class _Writing:
+    """Appends the markers of a request. It is answered when all of them are replicated or have failed."""
+
+    def __init__(self, context: ApiContext, request: Request, *, may_write: bool) -> None:
+        self._context = context
+        self._request = request
+        self._may_write = may_write
+        self._errors: _Errors = {}
+        self._left = 1  # the steps, until they have come to the last marker
+
+    def write(self, endings: Sequence[_Ending]) -> StepsTo[None]:
+        for ending in endings:
+            error = self._refusal(ending)
+            for some in parts_of(ending.partitions, MARKERS_AT_ONCE):
+                if error is ErrorCode.NONE:
+                    self._append(ending, some)
+                else:
+                    _note(self._errors, ending, dict.fromkeys(some, error))
+                yield
+        self._one_is_done()
+
+    def _refusal(self, ending: _Ending) -> ErrorCode:
+        if not self._may_write:
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        is_valid = ending.producer_id >= 0 and ending.producer_epoch >= 0
+        return ErrorCode.NONE if is_valid else ErrorCode.INVALID_REQUEST
+
+    def _append(self, ending: _Ending, partitions: Sequence[TopicPartition]) -> None:
+        context = self._context
+        here = [tp for tp in partitions if context.replica_manager.partitions.get(tp) is not None]
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        _note(self._errors, ending, {tp: unknown for tp in partitions if tp not in here} if here != partitions else {})
+        if not here:
+            return
+        batch = marker_batch(ending.producer_id, ending.producer_epoch, ending.marker, context.clock.wall_ms())
+        context.groups.marker_comes(ending.producer_id, (tp.partition for tp in here if tp.topic == OFFSETS_TOPIC))
+        self._left += 1
+        context.replica_manager.appends.append(
+            ACKS_ALL,
+            context.config.request_timeout_ms,
+            [(tp, memoryview(batch)) for tp in here],
+            lambda results: self._appended(ending, here, results),
+            origin=AppendOrigin.COORDINATOR,
+        )
+
+    def _appended(
+        self, ending: _Ending, partitions: Sequence[TopicPartition], results: Sequence[ProducePartitionResult]
+    ) -> None:
+        errors = {tp: ErrorCode(result.error) for tp, result in zip(partitions, results, strict=True)}
+        markers = {
+            tp.partition: result.base_offset
+            for tp, result in zip(partitions, results, strict=True)
+            if tp.topic == OFFSETS_TOPIC and result.error == ErrorCode.NONE
+        }
+        if markers:
+            try:
+                self._context.groups.transaction_completed(ending.producer_id, markers, ending.marker.is_commit)
+            except Exception:
+                # The coordinator must repeat the marker; the markers of other partitions are written.
+                log.exception("the transaction of producer %d cannot be ended in groups", ending.producer_id)
+                failed = (TopicPartition(OFFSETS_TOPIC, number) for number in markers)
+                errors.update(dict.fromkeys(failed, ErrorCode.UNKNOWN_SERVER_ERROR))
+        _note(self._errors, ending, errors)
+        self._one_is_done()
+
+    def _one_is_done(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            respond_later(self._context, self._request, _answer(self._request, self._errors))
+
+
+def _answer(request: Request, errors: _Errors) -> Steps:
+    markers = []
+    for producer_id, found in errors.items():
+        topics = yield from by_topic(found)
+        markers.append(
+            {
+                "producer_id": producer_id,
+                "topics": [
+                    {"name": name, "partitions": [{"partition_index": p, "error_code": int(e)} for p, e in of_topic]}
+                    for name, of_topic in topics.items()
+                ],
+            }
+        )
+        yield
+    header = request.header
+    return (yield from messages.encoding(header.api_key, header.api_version, {"markers": markers}))

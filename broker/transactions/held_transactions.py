@@ -1,0 +1,103 @@
+"""The transactional ids that this broker coordinates, and the partitions of `__transaction_state` that make it their coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from sys import getsizeof
+from typing import NamedTuple
+
+from broker.coordination.ownership import OwnedPartition
+from broker.purgatory import TimerHandle
+from broker.transactions.transaction import ProducerIdAndEpoch, Transaction
+from protocol.errors import ErrorCode
+from protocol.types import TopicPartition
+
+ID_BYTES = 1_500
+"""Approximate memory of a transactional id without its partitions."""
+PARTITION_BYTES = 200
+"""Approximate memory of a partition in a transaction, with the topic's name, also while its record is written."""
+
+
+class TransactionsPartition(OwnedPartition):
+    """A partition of `__transaction_state` that this broker leads. Its leader epoch is the epoch of the coordinator in markers."""
+
+    __slots__ = ("transactions",)
+
+    def __init__(self, number: int, leader_epoch: int) -> None:
+        super().__init__(number, leader_epoch)
+        self.transactions: dict[str, HeldTransaction] = {}
+
+
+class NextTransaction(NamedTuple):
+    """AddPartitionsToTxn of the id's next transaction, which waits until the current one is complete. `timer` ends the wait."""
+
+    producer: ProducerIdAndEpoch
+    partitions: Collection[TopicPartition]
+    respond: Callable[[ErrorCode], None]
+    timer: TimerHandle
+
+
+class HeldTransaction:
+    """A transactional id. When the partition is lost or the id removed, `is_held` becomes false: nothing may act for it then."""
+
+    __slots__ = ("counted_bytes", "ended_at", "is_held", "next", "owner", "transaction", "transactional_id")
+
+    def __init__(self, transactional_id: str, owner: TransactionsPartition, transaction: Transaction) -> None:
+        self.transactional_id = transactional_id
+        self.owner = owner
+        self.transaction = transaction
+        self.is_held = True
+        self.counted_bytes = 0
+        self.ended_at = 0.0
+        """When the markers were first sent, in seconds of the monotonic clock."""
+        self.next: NextTransaction | None = None
+
+    def take_next(self) -> NextTransaction | None:
+        """The waiting request, whose wait ends."""
+        found, self.next = self.next, None
+        if found is not None:
+            found.timer.cancel()
+        return found
+
+
+class HeldTransactions:
+    """The loaded transactional ids of all partitions that this broker leads."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, HeldTransaction] = {}
+        self.bytes = 0
+        """Approximate memory (`transaction.memory.max.bytes`)."""
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[HeldTransaction]:
+        """Iterates over a snapshot."""
+        return iter(list(self._held.values()))
+
+    def get(self, transactional_id: str) -> HeldTransaction | None:
+        return self._held.get(transactional_id)
+
+    def owner_of(self, transactional_id: str) -> TransactionsPartition | None:
+        held = self._held.get(transactional_id)
+        return None if held is None else held.owner
+
+    def add(self, held: HeldTransaction) -> None:
+        self._held[held.transactional_id] = held.owner.transactions[held.transactional_id] = held
+        self.count(held)
+
+    def count(self, held: HeldTransaction) -> None:
+        """Updates `bytes` after the partitions of the transaction may have changed."""
+        size = 0
+        if held.is_held:
+            partitions = len(held.transaction.current.partitions)
+            size = ID_BYTES + getsizeof(held.transactional_id) + PARTITION_BYTES * partitions
+        self.bytes += size - held.counted_bytes
+        held.counted_bytes = size
+
+    def remove(self, held: HeldTransaction) -> None:
+        held.is_held = False
+        if self._held.get(held.transactional_id) is held:
+            del self._held[held.transactional_id]
+        held.owner.transactions.pop(held.transactional_id, None)
+        self.count(held)

@@ -1,0 +1,180 @@
+"""The clients of the matrix, and the features that each is tested for.
+
+A client is an unmodified library or tool. A program drives it and speaks the protocol of docs/CLIENTS.md, so the tests do not
+know which client they test. To add a client: write its program in `programs/`, and add a row to CLIENTS.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version as version_of_distribution
+from pathlib import Path
+
+from tests.clients.builds import GO, NODE, RUST, go_version, node_version, rust_version
+from tests.clients.java import KAFKA, NEWEST_CLIENT, Jars, java_client
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BUILDS = REPOSITORY / ".clients"
+"""Where programs are built; git does not track it, and `make clean` removes it."""
+
+FEATURES = {
+    "none": "produce",
+    "gzip": "produce",
+    "snappy": "produce",
+    "lz4": "produce",
+    "zstd": "produce",
+    "acks": "produce",
+    "idempotent": "produce",
+    "earliest": "consume",
+    "latest": "consume",
+    "offset": "consume",
+    "time": "consume",
+    "committed": "consume",
+    "rebalance": "groups",
+    "resume": "groups",
+    "transactions": "transactions",
+    "exactly once": "transactions",
+    "admin": "admin",
+    "failover": "failover",
+}
+"""Feature -> its column in the compact table of the README. The order is that of the columns in docs/CLIENTS.md."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Client:
+    """A row of the matrix. `name` is what users call it."""
+
+    name: str
+    language: str
+    version: Callable[[], str]
+    command: Callable[[], list[str]]
+    """The program; a verb and JSON are appended. It runs in the root of the repository."""
+    missing: Callable[[], str | None]
+    """Finds or builds the program. -> None, or why that is not possible here"""
+    is_librdkafka: bool = False
+    """Then another client than librdkafka writes what it reads, and reads what it writes."""
+    lacks: frozenset[str] = frozenset()
+    """The features that the library does not have. Its program must answer "unsupported" for them, and for no others."""
+
+    def why_not(self) -> str | None:
+        """Why the client cannot be tested here; None if it can. The first call may build its program."""
+        return _why_not(self)
+
+
+@functools.cache
+def _why_not(client: Client) -> str | None:
+    return client.missing()
+
+
+def lacking(*features: str) -> frozenset[str]:
+    """A checked value for `lacks`."""
+    unknown = set(features) - set(FEATURES)
+    if unknown:
+        raise ValueError(f"no such features: {unknown}")
+    return frozenset(features)
+
+
+def python_client(
+    name: str, program: str, distribution: str, *, is_librdkafka: bool = False, lacks: frozenset[str] = frozenset()
+) -> Client:
+    """A library that `make setup` installs; `program` is a package of `programs/`."""
+    return Client(
+        name,
+        "Python",
+        version=lambda: version_of_distribution(distribution),
+        command=lambda: [sys.executable, "-m", f"tests.clients.programs.{program}.program"],
+        missing=lambda: None,
+        is_librdkafka=is_librdkafka,
+        lacks=lacks,
+    )
+
+
+def kcat_version() -> str:
+    printed = subprocess.run(["kcat", "-V"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"Version (\S+) .*librdkafka (\S+)", printed)
+    return f"{found[1]} (librdkafka {found[2]})" if found else "unknown"
+
+
+def kcat_missing() -> str | None:
+    return None if shutil.which("kcat") else "kcat is not installed (apt-get install kcat)"
+
+
+def kafkas_java_client(name: str, jars: Jars) -> Client:
+    """Kafka's own library, of one of two releases."""
+    program = java_client(jars)
+    return Client(
+        name,
+        "Java",
+        version=lambda: jars.version("kafka-clients"),
+        command=program.command,
+        missing=program.missing,
+    )
+
+
+CLIENTS = [
+    python_client("confluent-kafka", "confluent", "confluent-kafka", is_librdkafka=True),
+    python_client("kafka-python", "kafka_python", "kafka-python"),
+    python_client("aiokafka", "aiokafka", "aiokafka"),
+    Client(
+        "kcat",
+        "command line",
+        version=kcat_version,
+        command=lambda: [sys.executable, "-m", "tests.clients.programs.kcat.program"],
+        missing=kcat_missing,
+        is_librdkafka=True,
+        lacks=lacking("exactly once"),
+    ),
+    Client(
+        "franz-go",
+        "Go",
+        version=lambda: go_version("github.com/twmb/franz-go"),
+        command=lambda: [GO.program("franz")],
+        missing=GO.missing,
+    ),
+    Client(
+        "sarama",
+        "Go",
+        version=lambda: go_version("github.com/IBM/sarama"),
+        command=lambda: [GO.program("sarama")],
+        missing=GO.missing,
+    ),
+    Client(
+        "KafkaJS",
+        "JavaScript",
+        version=lambda: node_version("kafkajs"),
+        command=lambda: ["node", NODE.program("kafkajs.js")],
+        missing=NODE.missing,
+    ),
+    Client(
+        "rdkafka",
+        "Rust",
+        version=lambda: f"{rust_version('rdkafka')} (librdkafka {rust_version('rdkafka-sys').partition('+')[2]})",
+        command=lambda: [RUST.program("debug/rdkafka")],
+        missing=RUST.missing,
+        is_librdkafka=True,
+    ),
+    Client(
+        "rskafka",
+        "Rust",
+        version=lambda: rust_version("rskafka"),
+        command=lambda: [RUST.program("debug/rskafka")],
+        missing=RUST.missing,
+        lacks=lacking("acks", "idempotent", "committed", "rebalance", "resume", "transactions", "exactly once"),
+    ),
+    kafkas_java_client("Java client", KAFKA),
+    kafkas_java_client("Java client, newest", NEWEST_CLIENT),
+    Client(
+        "Kafka's command line tools",
+        "command line",
+        version=lambda: KAFKA.version("kafka-tools"),
+        command=lambda: [sys.executable, "-m", "tests.clients.programs.kafka_tools.program"],
+        missing=KAFKA.missing,
+        lacks=lacking("transactions", "exactly once"),
+    ),
+]

@@ -1,0 +1,277 @@
+"""confluent-kafka: the Python binding of librdkafka."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from tests.clients.programs.python_program import (
+    Request,
+    did,
+    encoded,
+    run,
+    say,
+    say_record,
+    starting_again_if_hung,
+    stdin_closed,
+)
+
+CALL_TIMEOUT_S = 5.0
+LONG_S = 60.0
+POLL_S = 0.1
+MOST = 50
+MEMBER = {
+    "auto.offset.reset": "earliest",
+    "enable.auto.commit": False,
+    "session.timeout.ms": 6000,
+    "heartbeat.interval.ms": 1000,
+}
+REBALANCED = (
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError._ASSIGNMENT_LOST,
+    KafkaError._NO_OFFSET,
+)
+"""A commit is refused, because another member has the partitions by now."""
+
+
+def say_acked(error: KafkaError | None, message: Message) -> None:
+    if error is not None:
+        print(f"{message.value()!r}: {error}", file=sys.stderr)
+        os._exit(1)
+    say(acked=message.value().decode(), partition=message.partition(), offset=message.offset())
+
+
+def produce(request: Request) -> None:
+    producer = Producer(
+        {
+            "bootstrap.servers": request["bootstrap"],
+            "acks": request["acks"],
+            "compression.type": request["compression"],
+            "enable.idempotence": request["idempotent"],
+            "linger.ms": 5,
+        }
+    )
+    for number, value in enumerate(request["values"]):
+        key = request["keys"][number] if request["keys"] else None
+        producer.produce(request["topic"], value.encode(), encoded(key), on_delivery=say_acked)
+        producer.poll(request["pause_ms"] / 1000)
+    producer.flush()
+
+
+def consume(request: Request) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": request["bootstrap"],
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "isolation.level": request["isolation"],
+        }
+    )
+    at = TopicPartition(request["topic"], request["partition"])
+    match request["from"]:
+        case "earliest":
+            at.offset = OFFSET_BEGINNING
+        case "latest":
+            at.offset = consumer.get_watermark_offsets(at, LONG_S)[1]
+        case {"offset": offset}:
+            at.offset = offset
+        case {"timestamp_ms": timestamp_ms}:
+            at.offset = timestamp_ms
+            (at,) = consumer.offsets_for_times([at], LONG_S)
+    consumer.assign([at])
+    say(ready=True)
+    left = request["count"]
+    while left:
+        for message in consumer.consume(left, POLL_S):
+            if has_record(message):
+                left -= 1
+                timestamp_ms = message.timestamp()[1]
+                say_record(message.partition(), message.offset(), message.key(), message.value(), timestamp_ms)
+    consumer.close()
+
+
+def has_record(message: Message) -> bool:
+    """False for an error from which librdkafka recovers by itself; raises KafkaException for others."""
+    error = message.error()
+    if error is None:
+        return True
+    print(error, file=sys.stderr)
+    if error.fatal():
+        raise KafkaException(error)
+    return False
+
+
+def member(request: Request, topic: str, settings: dict[str, Any]) -> Consumer:
+    """A consumer that is subscribed to the topic, and says its assignments."""
+    consumer = Consumer({"bootstrap.servers": request["bootstrap"], "group.id": request["group"], **MEMBER, **settings})
+    consumer.subscribe(
+        [topic],
+        on_assign=lambda _, partitions: say(assigned=[at.partition for at in partitions]),
+        on_revoke=lambda *_: say(assigned=[]),
+    )
+    return consumer
+
+
+def group(request: Request) -> None:
+    closed = stdin_closed()
+    consumer = member(request, request["topic"], {})
+    while not closed.is_set():
+        messages = [message for message in consumer.consume(MOST, POLL_S) if has_record(message)]
+        for message in messages:
+            say(value=message.value().decode(), partition=message.partition(), offset=message.offset())
+        if messages:
+            commit(consumer)
+    consumer.close()
+
+
+def commit(consumer: Consumer) -> None:
+    try:
+        done = consumer.commit(asynchronous=False)
+    except KafkaException as problem:
+        if problem.args[0].code() not in REBALANCED:
+            raise
+        print(problem, file=sys.stderr)
+    else:
+        say(committed={str(at.partition): at.offset for at in done})
+
+
+def insist(call: Callable[[], Any]) -> None:
+    """Calls again after a retriable error. Raises KafkaException for other errors.
+
+    librdkafka 2.16 may never return from send_offsets_to_transaction if the coordinator of the group moves meanwhile: its issues
+    5456 and 5511.
+    """
+    while True:
+        try:
+            with starting_again_if_hung("tests.clients.programs.confluent.program"):
+                call()
+            return
+        except KafkaException as problem:
+            print(problem, file=sys.stderr)
+            if not problem.args[0].retriable():
+                raise
+
+
+def transactional(request: Request) -> Producer:
+    producer = Producer(
+        {
+            "bootstrap.servers": request["bootstrap"],
+            "transactional.id": request["transactional_id"],
+            "transaction.timeout.ms": 10_000,
+            "linger.ms": 2,
+        }
+    )
+    insist(lambda: producer.init_transactions(CALL_TIMEOUT_S))
+    return producer
+
+
+def transact(request: Request) -> None:
+    producer = transactional(request)
+    producer.begin_transaction()
+    place = {"partition": request["partition"]} if "partition" in request else {}
+    for value in request["values"]:
+        producer.produce(request["topic"], value.encode(), on_delivery=say_acked, **place)
+    producer.flush()
+    end = producer.commit_transaction if request["end"] == "commit" else producer.abort_transaction
+    insist(lambda: end(CALL_TIMEOUT_S))
+    say(ended=request["end"])
+
+
+def pipeline(request: Request) -> None:
+    """As librdkafka asks of an application: retries, or aborts and continues at the committed offsets, or replaces the producer."""
+    closed = stdin_closed()
+    consumer = member(request, request["source"], {"isolation.level": "read_committed"})
+    producer = transactional(request)
+    while not closed.is_set():
+        messages = [message for message in consumer.consume(MOST, POLL_S) if has_record(message)]
+        if not messages:
+            continue
+        try:
+            process(request["sink"], messages, producer, consumer)
+            say(committed=len(messages))
+        except KafkaException as problem:
+            print(problem, file=sys.stderr)
+            if problem.args[0].txn_requires_abort() and aborted(producer):
+                pass
+            elif problem.args[0].fatal() or problem.args[0].txn_requires_abort():
+                producer = transactional(request)
+            else:
+                raise
+            seek_to_committed(consumer)
+    consumer.close()
+
+
+def process(sink: str, messages: list[Message], producer: Producer, consumer: Consumer) -> None:
+    producer.begin_transaction()
+    for message in messages:
+        producer.produce(sink, b"processed " + message.value(), partition=message.partition())
+    positions = consumer.position(consumer.assignment())
+    metadata = consumer.consumer_group_metadata()
+    insist(lambda: producer.send_offsets_to_transaction(positions, metadata, CALL_TIMEOUT_S))
+    insist(lambda: producer.commit_transaction(CALL_TIMEOUT_S))
+
+
+def aborted(producer: Producer) -> bool:
+    try:
+        insist(lambda: producer.abort_transaction(CALL_TIMEOUT_S))
+    except KafkaException as problem:
+        print(problem, file=sys.stderr)
+        return False
+    return True
+
+
+def seek_to_committed(consumer: Consumer) -> None:
+    for at in consumer.committed(consumer.assignment(), LONG_S):
+        consumer.seek(TopicPartition(at.topic, at.partition, max(at.offset, 0)))
+
+
+def admin(request: Request) -> None:
+    client = AdminClient({"bootstrap.servers": request["bootstrap"]})
+    topic = request["topic"]
+    configs = {"retention.ms": "3600000"}
+    client.create_topics([NewTopic(topic, 2, 3, config=configs)], operation_timeout=LONG_S)[topic].result()
+    did("create_topics", topic)
+    did("describe_topics", partitions_of(client, topic, 2))
+    client.create_partitions([NewPartitions(topic, 4)], operation_timeout=LONG_S)[topic].result()
+    did("create_partitions", partitions_of(client, topic, 4))
+    change = ConfigEntry("retention.ms", "7200000", incremental_operation=AlterConfigOpType.SET)
+    (altered,) = client.incremental_alter_configs(
+        [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])]
+    ).values()
+    altered.result()
+    did("alter_configs", {"retention.ms": "7200000"})
+    (described,) = client.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+    did("describe_configs", {"retention.ms": described.result()["retention.ms"].value})
+    did("list_topics", sorted(client.list_topics(timeout=LONG_S).topics))
+    did("list_groups", [found.group_id for found in client.list_consumer_groups().result().valid])
+    client.delete_topics([topic], operation_timeout=LONG_S)[topic].result()
+    did("delete_topics", topic)
+
+
+def partitions_of(client: AdminClient, topic: str, expected: int) -> dict[int, list[int]]:
+    """Partition -> replicas. A broker may know a change a little later than the controller."""
+    while True:
+        found = client.list_topics(topic, LONG_S).topics[topic].partitions
+        if len(found) == expected:
+            return {number: partition.replicas for number, partition in found.items()}
+        time.sleep(POLL_S)
+
+
+if __name__ == "__main__":
+    sys.exit(run(globals()))

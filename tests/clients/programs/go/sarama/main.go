@@ -1,0 +1,487 @@
+// Drives sarama for the client matrix.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"ottla/clients/matrix"
+)
+
+const (
+	sessionTimeout    = 6 * time.Second
+	heartbeatInterval = time.Second
+	retries           = 100
+	retryPause        = 100 * time.Millisecond
+	adminTimeout      = 60 * time.Second
+	recordsPerCommit  = 100
+)
+
+func main() {
+	sarama.Logger = log.New(os.Stderr, "sarama: ", log.Ltime)
+	matrix.Main(map[string]func(*matrix.Request) error{
+		"produce":  produce,
+		"consume":  consume,
+		"group":    group,
+		"transact": transact,
+		"pipeline": pipeline,
+		"admin":    admin,
+	})
+}
+
+func brokers(request *matrix.Request) []string { return strings.Split(request.Bootstrap, ",") }
+
+func newConfig() *sarama.Config {
+	config := sarama.NewConfig()
+	config.Version = sarama.MaxVersion
+	config.Metadata.Retry.Max = retries
+	config.Metadata.Retry.Backoff = retryPause
+	config.Producer.Retry.Max = retries
+	config.Producer.Retry.Backoff = retryPause
+	config.Producer.Return.Successes = true
+	config.Producer.Transaction.Retry.Max = retries
+	config.Producer.Transaction.Retry.Backoff = retryPause
+	config.Consumer.Retry.Backoff = retryPause
+	config.Consumer.Return.Errors = true
+	config.Consumer.Offsets.AutoCommit.Enable = false
+	config.Consumer.Offsets.Initial = sarama.OffsetOldest
+	config.Consumer.Group.Session.Timeout = sessionTimeout
+	config.Consumer.Group.Heartbeat.Interval = heartbeatInterval
+	return config
+}
+
+// makeIdempotent sets what sarama wants of an idempotent producer.
+func makeIdempotent(config *sarama.Config) {
+	config.Producer.Idempotent = true
+	config.Producer.RequiredAcks = sarama.WaitForAll
+	config.Net.MaxOpenRequests = 1
+}
+
+// send produces the messages in order, and prints each acknowledgement.
+func send(producer sarama.AsyncProducer, messages []*sarama.ProducerMessage, pause func()) error {
+	go func() {
+		for index, message := range messages {
+			if index > 0 {
+				pause()
+			}
+			producer.Input() <- message
+		}
+	}()
+	var failed error
+	for range messages {
+		select {
+		case message := <-producer.Successes():
+			value, _ := message.Value.Encode()
+			matrix.Acked(value, message.Partition, message.Offset)
+		case problem := <-producer.Errors():
+			failed = errors.Join(failed, problem)
+		}
+	}
+	return failed
+}
+
+func produce(request *matrix.Request) error {
+	codecs := map[string]sarama.CompressionCodec{
+		"none":   sarama.CompressionNone,
+		"gzip":   sarama.CompressionGZIP,
+		"snappy": sarama.CompressionSnappy,
+		"lz4":    sarama.CompressionLZ4,
+		"zstd":   sarama.CompressionZSTD,
+	}
+	acks := map[string]sarama.RequiredAcks{"all": sarama.WaitForAll, "1": sarama.WaitForLocal, "0": sarama.NoResponse}
+	config := newConfig()
+	config.Producer.Compression = codecs[request.Compression]
+	config.Producer.RequiredAcks = acks[request.Acks]
+	config.Net.MaxOpenRequests = 1 // so that a retry keeps the order
+	if request.Idempotent {
+		makeIdempotent(config)
+	}
+	producer, err := sarama.NewAsyncProducer(brokers(request), config)
+	if err != nil {
+		return err
+	}
+	messages := make([]*sarama.ProducerMessage, len(request.Values))
+	for index, value := range request.Values {
+		messages[index] = &sarama.ProducerMessage{Topic: request.Topic, Value: sarama.StringEncoder(value)}
+		if key := request.Key(index); key != nil {
+			messages[index].Key = sarama.ByteEncoder(key)
+		}
+	}
+	return errors.Join(send(producer, messages, request.Pause), producer.Close())
+}
+
+func consume(request *matrix.Request) error {
+	config := newConfig()
+	if request.Isolation == "read_committed" {
+		config.Consumer.IsolationLevel = sarama.ReadCommitted
+	}
+	client, err := sarama.NewClient(brokers(request), config)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	consumer, err := sarama.NewConsumerFromClient(client)
+	if err != nil {
+		return err
+	}
+	defer consumer.Close()
+	offset := sarama.OffsetOldest
+	switch {
+	case request.From.Offset != nil:
+		offset = *request.From.Offset
+	case request.From.TimestampMs != nil:
+		if offset, err = client.GetOffset(request.Topic, *request.Partition, *request.From.TimestampMs); err != nil {
+			return err
+		}
+	case request.From.Name == "latest":
+		offset = sarama.OffsetNewest
+	}
+	partition, err := consumer.ConsumePartition(request.Topic, *request.Partition, offset) // asks for the real offset
+	if err != nil {
+		return err
+	}
+	defer partition.AsyncClose()
+	matrix.Print(matrix.Line{"ready": true})
+	for count := 0; count < request.Count; {
+		select {
+		case message := <-partition.Messages():
+			count++
+			matrix.Consumed(message.Key, message.Value, message.Partition, message.Offset, message.Timestamp)
+		case problem := <-partition.Errors(): // the consumer goes on by itself
+			fmt.Fprintln(os.Stderr, problem)
+		}
+	}
+	return nil
+}
+
+// handle is a member of a group. `work` gets records of one partition.
+type handle struct {
+	topic      string
+	assignment *matrix.Assignment
+	work       func(session sarama.ConsumerGroupSession, messages []*sarama.ConsumerMessage) error
+}
+
+func (h *handle) Setup(session sarama.ConsumerGroupSession) error {
+	if h.assignment != nil {
+		h.assignment.Change(session.Claims()[h.topic], nil)
+	}
+	return nil
+}
+
+func (h *handle) Cleanup(session sarama.ConsumerGroupSession) error {
+	if h.assignment != nil {
+		h.assignment.Change(nil, session.Claims()[h.topic])
+	}
+	return nil
+}
+
+// ConsumeClaim ends when the group rebalances. An error ends the session: the next one starts at the committed offsets.
+func (h *handle) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+	for {
+		var messages []*sarama.ConsumerMessage
+		select {
+		case <-session.Context().Done():
+			return nil
+		case message, isOpen := <-claim.Messages():
+			if !isOpen {
+				return nil
+			}
+			messages = append(messages, message)
+		}
+		for isMore := true; isMore && len(messages) < recordsPerCommit; {
+			select {
+			case message, isOpen := <-claim.Messages():
+				if isMore = isOpen; isOpen {
+					messages = append(messages, message)
+				}
+			default:
+				isMore = false
+			}
+		}
+		if err := h.work(session, messages); err != nil {
+			return err
+		}
+	}
+}
+
+// run is a member until stdin closes.
+func (h *handle) run(group sarama.ConsumerGroup) error {
+	go func() {
+		for problem := range group.Errors() {
+			fmt.Fprintln(os.Stderr, problem)
+		}
+	}()
+	ctx := matrix.UntilStdinCloses()
+	for ctx.Err() == nil {
+		if err := group.Consume(ctx, []string{h.topic}, h); err != nil && ctx.Err() == nil {
+			fmt.Fprintln(os.Stderr, err)
+			time.Sleep(retryPause)
+		}
+	}
+	return group.Close() // leaves the group
+}
+
+func group(request *matrix.Request) error {
+	client, err := sarama.NewClient(brokers(request), newConfig())
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	offsets, err := sarama.NewClusterAdminFromClient(client)
+	if err != nil {
+		return err
+	}
+	consumer, err := sarama.NewConsumerGroupFromClient(request.Group, client)
+	if err != nil {
+		return err
+	}
+	member := &handle{topic: request.Topic, assignment: &matrix.Assignment{}}
+	member.work = func(session sarama.ConsumerGroupSession, messages []*sarama.ConsumerMessage) error {
+		for _, message := range messages {
+			matrix.Print(matrix.Line{
+				"value": string(message.Value), "partition": message.Partition, "offset": message.Offset,
+			})
+		}
+		last := messages[len(messages)-1]
+		session.MarkMessage(last, "")
+		session.Commit()
+		// Commit does not say whether it worked, so the group is asked.
+		answer, err := offsets.ListConsumerGroupOffsets(request.Group, map[string][]int32{request.Topic: {last.Partition}})
+		if err != nil {
+			return err
+		}
+		if block := answer.GetBlock(request.Topic, last.Partition); block == nil || block.Offset != last.Offset+1 {
+			return fmt.Errorf("partition %d: offset %d is not committed", last.Partition, last.Offset+1)
+		}
+		matrix.Print(matrix.Line{"committed": map[string]int64{strconv.Itoa(int(last.Partition)): last.Offset + 1}})
+		return nil
+	}
+	return member.run(consumer)
+}
+
+func transactional(request *matrix.Request) *sarama.Config {
+	config := newConfig()
+	makeIdempotent(config)
+	config.Producer.Transaction.ID = request.TransactionalID
+	return config
+}
+
+func transact(request *matrix.Request) error {
+	config := transactional(request)
+	if request.Partition != nil {
+		config.Producer.Partitioner = sarama.NewManualPartitioner
+	}
+	producer, err := sarama.NewAsyncProducer(brokers(request), config)
+	if err != nil {
+		return err
+	}
+	defer producer.Close()
+	if err := producer.BeginTxn(); err != nil {
+		return err
+	}
+	messages := make([]*sarama.ProducerMessage, len(request.Values))
+	for index, value := range request.Values {
+		messages[index] = &sarama.ProducerMessage{Topic: request.Topic, Value: sarama.StringEncoder(value)}
+		if request.Partition != nil {
+			messages[index].Partition = *request.Partition
+		}
+	}
+	if err := send(producer, messages, func() {}); err != nil {
+		return err
+	}
+	end := producer.AbortTxn
+	if request.End == "commit" {
+		end = producer.CommitTxn
+	}
+	if err := end(); err != nil {
+		return err
+	}
+	matrix.Print(matrix.Line{"ended": request.End})
+	return nil
+}
+
+// worker has the one producer that all partitions of a pipeline share.
+type worker struct {
+	request  *matrix.Request
+	lock     sync.Mutex
+	producer sarama.SyncProducer
+}
+
+// process writes the records and commits their offsets, in one transaction.
+func (w *worker) process(_ sarama.ConsumerGroupSession, messages []*sarama.ConsumerMessage) error {
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	if w.producer == nil {
+		producer, err := sarama.NewSyncProducer(brokers(w.request), transactional(w.request))
+		if err != nil {
+			return err
+		}
+		w.producer = producer
+	}
+	if err := w.transact(messages); err != nil {
+		return errors.Join(err, w.abort())
+	}
+	matrix.Print(matrix.Line{"committed": len(messages)})
+	return nil
+}
+
+func (w *worker) transact(messages []*sarama.ConsumerMessage) error {
+	if err := w.producer.BeginTxn(); err != nil {
+		return err
+	}
+	processed := make([]*sarama.ProducerMessage, len(messages))
+	for index, message := range messages {
+		processed[index] = &sarama.ProducerMessage{
+			Topic: w.request.Sink,
+			Key:   sarama.ByteEncoder(message.Key),
+			Value: sarama.StringEncoder("processed " + string(message.Value)),
+		}
+	}
+	if err := w.producer.SendMessages(processed); err != nil {
+		return err
+	}
+	if err := w.producer.AddMessageToTxn(messages[len(messages)-1], w.request.Group, nil); err != nil {
+		return err
+	}
+	return w.producer.CommitTxn()
+}
+
+// abort ends the transaction. A producer that can do nothing more is replaced with the next records.
+func (w *worker) abort() error {
+	for {
+		status := w.producer.TxnStatus()
+		if status&sarama.ProducerTxnFlagFatalError != 0 {
+			err := w.producer.Close()
+			w.producer = nil
+			return err
+		}
+		if status&sarama.ProducerTxnFlagReady != 0 {
+			return nil
+		}
+		if err := w.producer.AbortTxn(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			time.Sleep(retryPause)
+		}
+	}
+}
+
+func pipeline(request *matrix.Request) error {
+	config := newConfig()
+	config.Consumer.IsolationLevel = sarama.ReadCommitted
+	consumer, err := sarama.NewConsumerGroup(brokers(request), request.Group, config)
+	if err != nil {
+		return err
+	}
+	worker := &worker{request: request}
+	if err := (&handle{topic: request.Source, work: worker.process}).run(consumer); err != nil {
+		return err
+	}
+	if worker.producer != nil {
+		return worker.producer.Close()
+	}
+	return nil
+}
+
+func admin(request *matrix.Request) error {
+	client, err := sarama.NewClusterAdmin(brokers(request), newConfig())
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	topic := request.Topic
+
+	retention := "3600000"
+	if err := client.CreateTopic(topic, &sarama.TopicDetail{
+		NumPartitions:     2,
+		ReplicationFactor: 3,
+		ConfigEntries:     map[string]*string{"retention.ms": &retention},
+	}, false); err != nil {
+		return fmt.Errorf("create topic: %w", err)
+	}
+	matrix.Did("create_topics", matrix.Line{"topic": topic})
+
+	described, err := describe(client, topic, 2)
+	if err != nil {
+		return err
+	}
+	matrix.Did("describe_topics", described)
+
+	if err := client.CreatePartitions(topic, 4, nil, false); err != nil {
+		return fmt.Errorf("create partitions: %w", err)
+	}
+	if described, err = describe(client, topic, 4); err != nil {
+		return err
+	}
+	matrix.Did("create_partitions", described)
+
+	changed := "7200000"
+	if err := client.IncrementalAlterConfig(sarama.TopicResource, topic, map[string]sarama.IncrementalAlterConfigsEntry{
+		"retention.ms": {Operation: sarama.IncrementalAlterConfigsOperationSet, Value: &changed},
+	}, false); err != nil {
+		return fmt.Errorf("alter configs: %w", err)
+	}
+	matrix.Did("alter_configs", matrix.Line{"retention.ms": changed})
+
+	configs, err := client.DescribeConfig(sarama.ConfigResource{
+		Type: sarama.TopicResource, Name: topic, ConfigNames: []string{"retention.ms"},
+	})
+	if err != nil {
+		return fmt.Errorf("describe configs: %w", err)
+	}
+	seen := matrix.Line{}
+	for _, config := range configs {
+		seen[config.Name] = config.Value
+	}
+	matrix.Did("describe_configs", seen)
+
+	topics, err := client.ListTopics()
+	if err != nil {
+		return fmt.Errorf("list topics: %w", err)
+	}
+	names := []string{}
+	for name := range topics {
+		names = append(names, name)
+	}
+	matrix.Did("list_topics", names)
+
+	groups, err := client.ListConsumerGroups()
+	if err != nil {
+		return fmt.Errorf("list groups: %w", err)
+	}
+	ids := []string{}
+	for id := range groups {
+		ids = append(ids, id)
+	}
+	matrix.Did("list_groups", ids)
+
+	if err := client.DeleteTopic(topic); err != nil {
+		return fmt.Errorf("delete topic: %w", err)
+	}
+	matrix.Did("delete_topics", matrix.Line{"topic": topic})
+	return nil
+}
+
+// describe waits until the broker that is asked knows `partitions` partitions: brokers learn of them one after another.
+func describe(client sarama.ClusterAdmin, topic string, partitions int) (matrix.Line, error) {
+	for deadline := time.Now().Add(adminTimeout); ; time.Sleep(retryPause) {
+		topics, err := client.DescribeTopics([]string{topic})
+		if err != nil {
+			return nil, fmt.Errorf("describe topics: %w", err)
+		}
+		found := topics[0]
+		if errors.Is(found.Err, sarama.ErrNoError) && len(found.Partitions) == partitions {
+			return matrix.Line{"partitions": partitions, "replicas": len(found.Partitions[0].Replicas)}, nil
+		}
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("describe topics: %d partitions, %w", len(found.Partitions), found.Err)
+		}
+	}
+}

@@ -1,0 +1,259 @@
+"""kafka-python: a client in pure Python, blocking."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTopic
+from kafka.errors import (
+    CommitFailedError,
+    IllegalGenerationError,
+    KafkaError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+from kafka.structs import OffsetAndMetadata
+
+from tests.clients.programs.python_program import (
+    Request,
+    did,
+    encoded,
+    run,
+    say,
+    say_record,
+    starting_again_if_hung,
+    stdin_closed,
+)
+
+POLL_MS = 100
+MEMBER_POLL_MS = 1000
+"""kafka-python 3.0.12 may forget a rejoin that takes longer than `poll`: once the leader has assigned, `need_rejoin` is false, so the next
+`poll` does not take the result, and sends no heartbeats."""
+MOST = 50
+LONG_S = 60.0
+REBALANCED = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
+"""A commit is refused, because another member has the partitions by now."""
+
+Records = list[Any]
+
+
+def servers(request: Request) -> list[str]:
+    return str(request["bootstrap"]).split(",")
+
+
+def send_all(producer: KafkaProducer, request: Request, **place: int) -> None:
+    """Sends the values, and says the acknowledgements in the order in which they come."""
+    futures = []
+    for number, value in enumerate(request["values"]):
+        key = encoded(request["keys"][number]) if request.get("keys") else None
+        future = producer.send(request["topic"], value.encode(), key, **place)
+        future.add_callback(lambda at, value=value: say(acked=value, partition=at.partition, offset=at.offset))
+        futures.append(future)
+        time.sleep(request.get("pause_ms", 0) / 1000)
+    for future in futures:
+        future.get(LONG_S)
+
+
+def produce(request: Request) -> None:
+    producer = KafkaProducer(
+        bootstrap_servers=servers(request),
+        acks=request["acks"] if request["acks"] == "all" else int(request["acks"]),
+        compression_type=None if request["compression"] == "none" else request["compression"],
+        enable_idempotence=request["idempotent"],
+        linger_ms=5,
+    )
+    send_all(producer, request)
+    producer.close()
+
+
+def consume(request: Request) -> None:
+    consumer = KafkaConsumer(
+        bootstrap_servers=servers(request),
+        group_id=None,
+        enable_auto_commit=False,
+        isolation_level=request["isolation"],
+    )
+    place = TopicPartition(request["topic"], request["partition"])
+    consumer.assign([place])
+    match request["from"]:
+        case "earliest":
+            consumer.seek_to_beginning(place)
+        case "latest":
+            consumer.seek_to_end(place)
+        case {"offset": offset}:
+            consumer.seek(place, offset)
+        case {"timestamp_ms": timestamp_ms}:
+            consumer.seek(place, consumer.offsets_for_times({place: timestamp_ms})[place].offset)
+    consumer.position(place)
+    say(ready=True)
+    left = request["count"]
+    while left:
+        for record in consumer.poll(POLL_MS, max_records=left).get(place, []):
+            left -= 1
+            say_record(record.partition, record.offset, record.key, record.value, record.timestamp)
+    consumer.close()
+
+
+class Assignments(ConsumerRebalanceListener):  # type: ignore[misc]
+    """Says the whole assignment when it changes."""
+
+    def __init__(self) -> None:
+        self._mine: set[int] = set()
+
+    def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        self._mine -= {place.partition for place in revoked}
+        say(assigned=sorted(self._mine))
+
+    def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        self._mine |= {place.partition for place in assigned}
+        say(assigned=sorted(self._mine))
+
+
+def member(request: Request, topic: str, **settings: Any) -> KafkaConsumer:
+    consumer = KafkaConsumer(
+        bootstrap_servers=servers(request),
+        group_id=request["group"],
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        session_timeout_ms=6000,
+        heartbeat_interval_ms=1000,
+        **settings,
+    )
+    # Without metadata, the first assignment is empty, and a rejoin follows.
+    consumer.partitions_for_topic(topic)
+    consumer.subscribe([topic], listener=Assignments())
+    return consumer
+
+
+def read(consumer: KafkaConsumer) -> Records:
+    found = consumer.poll(MEMBER_POLL_MS, max_records=MOST)
+    return [record for records in found.values() for record in records]
+
+
+def behind(records: Records) -> dict[TopicPartition, OffsetAndMetadata]:
+    """The offsets to commit once these records are processed."""
+    return {TopicPartition(r.topic, r.partition): OffsetAndMetadata(r.offset + 1, "", -1) for r in records}
+
+
+def group(request: Request) -> None:
+    closed = stdin_closed()
+    consumer = member(request, request["topic"])
+    while not closed.is_set():
+        records = read(consumer)
+        for record in records:
+            say(value=record.value.decode(), partition=record.partition, offset=record.offset)
+        if records:
+            offsets = behind(records)
+            try:
+                consumer.commit(offsets)
+            except REBALANCED as problem:
+                print(repr(problem), file=sys.stderr)
+            else:
+                say(committed={str(place.partition): at.offset for place, at in offsets.items()})
+    consumer.close()
+
+
+def transactional(request: Request) -> KafkaProducer:
+    producer = KafkaProducer(
+        bootstrap_servers=servers(request),
+        transactional_id=request["transactional_id"],
+        transaction_timeout_ms=10_000,
+        linger_ms=2,
+    )
+    producer.init_transactions()
+    return producer
+
+
+def transact(request: Request) -> None:
+    producer = transactional(request)
+    producer.begin_transaction()
+    send_all(producer, request, **({"partition": request["partition"]} if "partition" in request else {}))
+    if request["end"] == "commit":
+        producer.commit_transaction()
+    else:
+        producer.abort_transaction()
+    say(ended=request["end"])
+    producer.close()
+
+
+def pipeline(request: Request) -> None:
+    """After an error, aborts, or replaces the producer if that fails, too; then continues at the committed offsets.
+
+    kafka-python 3.0.12 loses the request that it is about to send when the coordinator refuses the connection
+    (`Sender._maybe_send_pending_request`), and waits for its answer without an end.
+    """
+    closed = stdin_closed()
+    consumer = member(request, request["source"], isolation_level="read_committed")
+    producer = transactional(request)
+    while not closed.is_set():
+        records = read(consumer)
+        if not records:
+            continue
+        with starting_again_if_hung("tests.clients.programs.kafka_python.program"):
+            try:
+                process(request["sink"], records, producer, consumer)
+                say(committed=len(records))
+            except KafkaError as problem:
+                print(repr(problem), file=sys.stderr)
+                if not aborted(producer):
+                    producer.close(timeout=1)
+                    producer = transactional(request)
+                for place in consumer.assignment():
+                    consumer.seek(place, consumer.committed(place) or 0)
+    consumer.close()
+    producer.close()
+
+
+def process(sink: str, records: Records, producer: KafkaProducer, consumer: KafkaConsumer) -> None:
+    producer.begin_transaction()
+    futures = [producer.send(sink, b"processed " + record.value, partition=record.partition) for record in records]
+    producer.send_offsets_to_transaction(behind(records), consumer.group_metadata())
+    for future in futures:
+        future.get(LONG_S)
+    producer.commit_transaction()
+
+
+def aborted(producer: KafkaProducer) -> bool:
+    try:
+        producer.abort_transaction()
+    except KafkaError as problem:
+        print(f"abort: {problem!r}", file=sys.stderr)
+        return False
+    return True
+
+
+def admin(request: Request) -> None:
+    client = KafkaAdminClient(bootstrap_servers=servers(request))
+    topic = request["topic"]
+    client.create_topics([NewTopic(topic, 2, 3, topic_configs={"retention.ms": "3600000"})])
+    did("create_topics", topic)
+    did("describe_topics", partitions_of(client, topic, 2))
+    client.create_partitions({topic: NewPartitions(4)})
+    did("create_partitions", partitions_of(client, topic, 4))
+    client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "7200000"})])
+    did("alter_configs", {"retention.ms": "7200000"})
+    described = client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+    did("describe_configs", str(described))
+    did("list_topics", sorted(client.list_topics()))
+    did("list_groups", str(client.list_groups()))
+    client.delete_topics([topic])
+    did("delete_topics", topic)
+    client.close()
+
+
+def partitions_of(client: KafkaAdminClient, topic: str, expected: int) -> dict[int, Any]:
+    """Partition -> replicas. A broker may know a change a little later than the controller."""
+    while True:
+        (found,) = client.describe_topics([topic])
+        partitions = found["partitions"]
+        if len(partitions) == expected:
+            return {partition["partition_index"]: partition["replica_nodes"] for partition in partitions}
+        time.sleep(POLL_MS / 1000)
+
+
+if __name__ == "__main__":
+    sys.exit(run(globals()))

@@ -1,0 +1,89 @@
+"""What the Python programs share: verb and JSON from the command line, lines of JSON, the end of stdin."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+UNSUPPORTED = 3
+HUNG_S = 15.0
+"""A call of a library that takes longer never returns."""
+
+Request = dict[str, Any]
+VERBS = frozenset(("produce", "consume", "group", "transact", "pipeline", "admin"))
+
+
+class Unsupported(Exception):
+    """The client does not have what is asked for. The text is the reason."""
+
+
+def say(**line: Any) -> None:
+    print(json.dumps(line), flush=True)
+
+
+def did(action: str, saw: Any) -> None:
+    say(did=action, saw=saw)
+
+
+def stdin_closed() -> threading.Event:
+    """Is set when stdin is closed."""
+    closed = threading.Event()
+
+    def wait() -> None:
+        sys.stdin.buffer.read()
+        closed.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    return closed
+
+
+@contextlib.contextmanager
+def starting_again_if_hung(module: str) -> Iterator[None]:
+    """If the block takes HUNG_S, starts the program `module` again in this process, as a supervisor would.
+
+    The new program has the same transactional id, so it fences what the old one left open.
+    """
+
+    def start_again() -> None:
+        print(f"a call did not return in {HUNG_S:g} s: the program starts again", file=sys.stderr, flush=True)
+        os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
+
+    watch = threading.Timer(HUNG_S, start_again)
+    watch.daemon = True
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.cancel()
+
+
+def run(program: Mapping[str, Any]) -> int:
+    """Carries out the command line; `program` has a function for each verb. -> the exit code"""
+    _, verb, text = sys.argv
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        if verb not in VERBS or verb not in program:
+            raise Unsupported(f"it has no {verb}")
+        program[verb](json.loads(text))
+    except Unsupported as reason:
+        say(unsupported=str(reason))
+        return UNSUPPORTED
+    return 0
+
+
+def encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def decoded(data: bytes | None) -> str | None:
+    return None if data is None else data.decode()
+
+
+def say_record(partition: int, offset: int, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
+    say(value=decoded(value), key=decoded(key), partition=partition, offset=offset, timestamp_ms=timestamp_ms)

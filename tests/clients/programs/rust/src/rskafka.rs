@@ -1,0 +1,143 @@
+//! Drives the rskafka crate for the client matrix. It has no groups, no transactions, and one setting of acks: all.
+
+mod matrix;
+
+use std::error::Error;
+use std::future::Future;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use rskafka::client::partition::{Compression, OffsetAt, PartitionClient, UnknownTopicHandling};
+use rskafka::client::{Client, ClientBuilder};
+use rskafka::record::Record;
+use serde_json::json;
+
+use matrix::{acked, consumed, did, print, unsupported, Outcome, Request, Start};
+
+const MAX_WAIT_MS: i32 = 250;
+const BYTES_MAX: i32 = 1 << 20;
+const ADMIN_TIMEOUT_MS: i32 = 60_000;
+const PAUSE: Duration = Duration::from_millis(50);
+const TRIES: usize = 1200;
+
+fn main() {
+    matrix::main(|verb, request| match verb {
+        "produce" => wait_for(produce(request)),
+        "consume" => wait_for(consume(request)),
+        "admin" => wait_for(admin(request)),
+        "group" => unsupported("rskafka has no consumer groups"),
+        "transact" | "pipeline" => unsupported("rskafka has no transactions"),
+        other => Err(format!("no such verb: {other}").into()),
+    });
+}
+
+fn wait_for<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(future)
+}
+
+async fn connect(request: &Request) -> Result<Client, rskafka::client::error::Error> {
+    let brokers = request.text("bootstrap").split(',').map(String::from).collect();
+    ClientBuilder::new(brokers).build().await
+}
+
+async fn client_of(
+    client: &Client,
+    topic: &str,
+    partition: i32,
+) -> Result<PartitionClient, rskafka::client::error::Error> {
+    client.partition_client(topic, partition, UnknownTopicHandling::Retry).await
+}
+
+/// rskafka has no partitioner: all records go to partition 0.
+async fn produce(request: &Request) -> Outcome {
+    if request.text("acks") != "all" {
+        unsupported("rskafka always waits for all replicas");
+    }
+    if request.is("idempotent") {
+        unsupported("rskafka has no idempotent producer");
+    }
+    let compression = match request.text("compression") {
+        "gzip" => Compression::Gzip,
+        "snappy" => Compression::Snappy,
+        "lz4" => Compression::Lz4,
+        "zstd" => Compression::Zstd,
+        _ => Compression::NoCompression,
+    };
+    let pause = Duration::from_millis(request.number("pause_ms").unwrap_or_default() as u64);
+    let client = connect(request).await?;
+    let partition = client_of(&client, request.text("topic"), 0).await?;
+    for (index, value) in request.values().into_iter().enumerate() {
+        if index > 0 {
+            tokio::time::sleep(pause).await;
+        }
+        let record = Record {
+            key: request.key(index).map(|key| key.as_bytes().to_vec()),
+            value: Some(value.as_bytes().to_vec()),
+            headers: Default::default(),
+            timestamp: Utc::now(),
+        };
+        let offsets = partition.produce(vec![record], compression).await?;
+        acked(value, partition.partition(), offsets[0]);
+    }
+    Ok(())
+}
+
+async fn consume(request: &Request) -> Outcome {
+    let client = connect(request).await?;
+    let partition = client_of(&client, request.text("topic"), request.partition()).await?;
+    let mut next = match request.start() {
+        Start::Earliest => partition.get_offset(OffsetAt::Earliest).await?,
+        Start::Latest => partition.get_offset(OffsetAt::Latest).await?,
+        Start::Offset(offset) => offset,
+        Start::Timestamp(timestamp_ms) => {
+            let time = DateTime::from_timestamp_millis(timestamp_ms).ok_or("no such time")?;
+            partition.get_offset(OffsetAt::Timestamp(time)).await?
+        }
+    };
+    print(json!({"ready": true}));
+    let mut missing = request.number("count").unwrap_or_default();
+    while missing > 0 {
+        let fetched = partition.fetch_records(next, 1..BYTES_MAX, MAX_WAIT_MS).await;
+        // rskafka 0.6 reads the marker of a transaction as if it had no fields of a record around it.
+        if fetched.as_ref().is_err_and(|problem| problem.to_string().contains("control batch record")) {
+            unsupported("rskafka cannot read a partition that has transactions");
+        }
+        let (records, _) = fetched?;
+        for found in records {
+            next = found.offset + 1;
+            if missing > 0 {
+                missing -= 1;
+                let Record { key, value, timestamp, .. } = found.record;
+                let number = partition.partition();
+                consumed(key.as_deref(), value.as_deref(), number, found.offset, timestamp.timestamp_millis());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The client has no configs, no list of groups, and adds no partitions.
+async fn admin(request: &Request) -> Outcome {
+    let topic = request.text("topic");
+    let client = connect(request).await?;
+    let controller = client.controller_client()?;
+    controller.create_topic(topic, 2, 3, ADMIN_TIMEOUT_MS).await?;
+    did("create_topics", json!({"topic": topic}));
+    did("list_topics", json!(topics_with(&client, topic).await?));
+    controller.delete_topic(topic, ADMIN_TIMEOUT_MS).await?;
+    did("delete_topics", json!({"topic": topic}));
+    Ok(())
+}
+
+/// Waits until the broker that is asked knows the topic: brokers learn of topics one after another.
+async fn topics_with(client: &Client, topic: &str) -> Result<Vec<String>, Box<dyn Error>> {
+    for _ in 0..TRIES {
+        let names: Vec<String> = client.list_topics().await?.into_iter().map(|found| found.name).collect();
+        if names.iter().any(|name| name == topic) {
+            return Ok(names);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Err(format!("the list of topics does not have {topic}").into())
+}

@@ -1,0 +1,103 @@
+"""`ottla inspect conformance`: a cluster does not differ from itself, and from a real Kafka only as docs/CONFORMANCE.md says."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka.admin import AdminClient
+
+from tests.conftest import ClusterFactory
+from tests.support.real_kafka import running_kafka, skip_without_kafka
+from tools.cli import main
+from tools.cluster.local_cluster import LocalCluster
+from tools.inspect.conformance.page import kafkas_versions
+from tools.inspect.conformance.run import SERVED
+
+pytestmark = pytest.mark.integration
+
+EVERY_VERSION = bool(os.environ.get("OTTLA_TEST_CONFORMANCE"))
+SETTINGS = {"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0"}
+
+
+def conformance(reference: str, subject: str, *options: str) -> Result:
+    command = ["inspect", "conformance", "--reference", reference, "--subject", subject, *options]
+    return CliRunner().invoke(main, command)
+
+
+def first(bootstrap_servers: str) -> str:
+    return bootstrap_servers.split(",")[0]
+
+
+def test_a_cluster_does_not_differ_from_itself_and_is_left_as_it_was(
+    shared_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    broker = first(shared_cluster.bootstrap_servers)
+    apis = [f"--api={name}" for name in ("Metadata", "Heartbeat", "DescribeProducers", "DescribeAcls", "SaslHandshake")]
+    out = tmp_path / "out.json"
+    result = conformance(broker, broker, "--quick", "--json", str(out), *apis)
+    assert result.exit_code == 0, result.output
+    report = json.loads(out.read_text())
+    assert report["differences"] == []
+    assert report["requests"] > 100
+    topics = AdminClient({"bootstrap.servers": broker}).list_topics(timeout=10).topics
+    assert [name for name in topics if name.startswith("conform-")] == []
+
+
+def test_what_cannot_be_compared_is_said_in_one_line(shared_cluster: LocalCluster) -> None:
+    broker = first(shared_cluster.bootstrap_servers)
+    for options, said in [
+        ((broker, "nowhere"), "nowhere: expected host:port"),
+        ((broker, broker, "--api", "Nothing"), "--api Nothing: no such API"),
+        ((broker, broker, "--history", "nothing"), "--history nothing: no such history; expected one of topic, "),
+        (("127.0.0.1:1", broker), "no broker answers at 127.0.0.1:1 (reference)"),
+    ]:
+        result = conformance(*options)
+        assert result.exit_code == 2
+        assert said in result.output
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(3600 if EVERY_VERSION else 1200)
+def test_all_differences_from_a_real_kafka_are_listed(new_cluster: ClusterFactory, tmp_path: Path) -> None:
+    """FMT-1. All APIs in their newest versions, and the histories; OTTLA_TEST_CONFORMANCE=1: in all versions."""
+    skip_without_kafka()
+    home = tmp_path / "kafka"
+    home.mkdir()
+    overrides = {**SETTINGS, "zookeeper.session.timeout.ms": "30000"}
+    cluster = new_cluster(brokers=1, overrides=overrides)
+    out = tmp_path / "out.json"
+    chosen = [] if EVERY_VERSION else ["--quick"]
+    with running_kafka(home, brokers=1, overrides=overrides) as kafka:
+        result = conformance(kafka.bootstrap_servers, cluster.bootstrap_servers, "--json", str(out), *chosen)
+        served = advertised(kafka.bootstrap_servers)
+    assert served == kafkas_versions()
+    assert result.exit_code == 0, result.output
+    report = json.loads(out.read_text())
+    if EVERY_VERSION:
+        assert report["known_that_did_not_occur"] == []
+    assert any(row["cases"] == [SERVED] for row in report["known_differences"])
+
+
+def test_a_history_can_be_played_alone(shared_cluster: LocalCluster, tmp_path: Path) -> None:
+    broker, out = first(shared_cluster.bootstrap_servers), tmp_path / "out.json"
+    result = conformance(broker, broker, "--history", "fetch-session", "--json", str(out))
+    assert result.exit_code == 0, result.output
+    report = json.loads(out.read_text())
+    assert (report["apis"], report["differences"], report["left_out"]) == (0, [], [])
+    assert report["requests"] >= 9
+
+
+def advertised(bootstrap_servers: str) -> dict[int, tuple[int, int]]:
+    """API key -> oldest and newest version."""
+    from protocol.kafka.api_keys import ApiKey
+    from tests.support.wire import Wire
+
+    host, _, port = first(bootstrap_servers).rpartition(":")
+    with Wire(int(port), host) as wire:
+        body = {"client_software_name": "test", "client_software_version": "1"}
+        answer = wire.call(ApiKey.API_VERSIONS, 3, body)
+    return {int(row.api_key): (row.min_version, row.max_version) for row in answer.api_keys}

@@ -1,0 +1,355 @@
+"""Offsets within transactions: pending until their marker is replicated, also over moves, deletions and late answers (KIP-98, KIP-447)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+
+import pytest
+
+from broker.groups.group.messages import TransactionalProducer
+from broker.groups.group.offsets import GroupOffsets
+from broker.groups.offsets_topic.image import OffsetsImage
+from protocol.errors import ErrorCode
+from protocol.types import TopicPartition
+from tests.support.group_cluster import GROUP, OFFSETS, READ, Answers, GroupCluster, turns
+from tests.support.thorough import first_in_quick_run
+
+OTHER = TopicPartition("t", 1)
+A = TransactionalProducer("a", 7, 0)
+B = TransactionalProducer("b", 8, 0)
+UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+async def test_offsets_of_a_transaction_count_when_its_commit_marker_is_replicated(
+    cluster: GroupCluster, is_commit: bool
+) -> None:
+    await cluster.start_serving(1, 2)
+    cluster.commit(1, 5)
+    committed = cluster.commit(1, 9, producer=A, partitions=(READ, OTHER))
+    assert cluster.position(1, stable=True) is UNSTABLE
+    await cluster.settle()
+    assert committed == [ErrorCode.NONE]
+    assert (cluster.position(1), cluster.position(1, stable=True)) == (5, UNSTABLE)
+    assert (cluster.position(1, OTHER), cluster.position(1, OTHER, stable=True)) == (None, UNSTABLE)
+    marked = cluster.mark(1, A, is_commit=is_commit)
+    await turns()
+    assert (marked, cluster.position(1), cluster.position(1, stable=True)) == ([], 5, UNSTABLE)
+    await cluster.settle()
+    assert marked == [ErrorCode.NONE]
+    expected = (9, 9) if is_commit else (5, None)
+    assert (cluster.position(1, stable=True), cluster.position(1, OTHER, stable=True)) == expected
+
+
+async def test_an_aborted_transaction_leaves_no_group(cluster: GroupCluster) -> None:
+    await cluster.start_serving(1)
+    cluster.commit(1, 9, producer=A)
+    assert [listing.group_id for listing in cluster.listed(1)] == [GROUP]
+    cluster.mark(1, A, is_commit=False)
+    assert cluster.listed(1) == []
+
+
+async def test_each_producer_ends_its_own_transaction_and_the_later_offset_counts(cluster: GroupCluster) -> None:
+    await cluster.start_serving(1)
+    cluster.commit(1, 1, producer=A)
+    cluster.commit(1, 2, producer=B)
+    cluster.commit(1, 3, producer=A, partitions=(OTHER,), group="second")
+    cluster.mark(1, B, is_commit=True)
+    assert (cluster.position(1), cluster.position(1, stable=True)) == (2, UNSTABLE)
+    cluster.mark(1, A, is_commit=True)
+    assert cluster.position(1, stable=True) == 2, "B's offset is later in the log"
+    assert cluster.position(1, OTHER, "second", stable=True) == 3
+
+
+async def test_an_offset_that_was_committed_after_a_transactional_one_stays(cluster: GroupCluster) -> None:
+    await cluster.start_serving(1)
+    cluster.commit(1, 1, producer=A)
+    cluster.commit(1, 2)
+    assert (cluster.position(1), cluster.position(1, stable=True)) == (2, UNSTABLE)
+    cluster.mark(1, A, is_commit=True)
+    assert cluster.position(1, stable=True) == 2
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+@pytest.mark.parametrize("is_marked_before", [True, False])
+async def test_a_transaction_goes_on_at_the_next_coordinator(
+    cluster: GroupCluster, is_commit: bool, is_marked_before: bool
+) -> None:
+    """BUG-25: it finds the pending offsets in the log, and the markers that were written by its predecessor."""
+    await cluster.start_serving(1, 2)
+    cluster.commit(1, 5)
+    cluster.commit(1, 9, producer=A)
+    cluster.commit(1, 8, producer=A, group="only in the transaction")
+    await cluster.settle()
+    if is_marked_before:
+        cluster.mark(1, A, is_commit=is_commit)
+        await cluster.settle()
+    await cluster.serve(2, 1, (1, 2))
+    if not is_marked_before:
+        assert (cluster.position(2), cluster.position(2, stable=True)) == (5, UNSTABLE)
+        assert cluster.position(2, group="only in the transaction", stable=True) is UNSTABLE
+        assert cluster.position(1) is ErrorCode.NOT_COORDINATOR
+        cluster.mark(2, A, is_commit=is_commit)
+        await cluster.settle()
+    assert cluster.position(2, stable=True) == (9 if is_commit else 5)
+    assert cluster.position(2, group="only in the transaction", stable=True) == (8 if is_commit else None)
+
+
+async def test_a_marker_that_comes_during_a_load_counts(cluster: GroupCluster) -> None:
+    """The log was read before the marker was appended, and the marker is replicated before the groups are served."""
+    await cluster.start_serving(1, 2, 3)
+    cluster.commit(1, 9, producer=A)
+    await cluster.replicate(2)
+    cluster.kill(1)
+    cluster.lead_groups(2, 1, (2, 3))
+    await turns()
+    assert cluster.position(2) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # until the commit is replicated
+    marked = cluster.mark(2, A, is_commit=True)
+    cluster.pass_time(6)  # the load waits again, behind the marker
+    assert cluster.coordinators[2].check(GROUP) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await cluster.settle()
+    assert marked == [ErrorCode.NONE]
+    assert cluster.position(2, stable=True) == 9
+
+
+async def test_a_deletion_removes_pending_offsets_for_good(cluster: GroupCluster) -> None:
+    """The tombstone is later in the log: neither the marker nor a load brings the offset back."""
+    await cluster.start_serving(1, 2)
+    cluster.commit(1, 5)
+    cluster.commit(1, 9, producer=A, partitions=(READ, OTHER))
+    await cluster.settle()
+    deleted: Answers = []
+    cluster.coordinators[1].delete_offsets(GROUP, [READ], lambda *answer: deleted.append(answer))
+    await cluster.settle()
+    assert deleted == [(ErrorCode.NONE, {READ: ErrorCode.NONE})]
+    assert cluster.position(1, stable=True) is None
+    cluster.mark(1, A, is_commit=True)
+    await cluster.settle()
+    for broker, epoch in ((1, 0), (2, 1)):
+        if epoch:
+            await cluster.serve(broker, epoch, (1, 2))
+        assert cluster.position(broker, stable=True) is None
+        assert cluster.position(broker, OTHER, stable=True) == 9
+
+
+async def test_a_group_with_pending_offsets_is_not_dropped_until_it_is_deleted(cluster: GroupCluster) -> None:
+    await cluster.start_serving(1)
+    cluster.commit(1, 9, producer=A)
+    cluster.pass_time(3600)
+    assert cluster.position(1, stable=True) is UNSTABLE
+    deleted: Answers = []
+    cluster.coordinators[1].delete_groups([GROUP], deleted.append)
+    assert deleted == [{GROUP: ErrorCode.NONE}]
+    cluster.mark(1, A, is_commit=True)
+    assert cluster.position(1, stable=True) is None
+    assert cluster.listed(1) == []
+
+
+async def test_offsets_of_a_deleted_topic_do_not_return_with_the_marker(cluster: GroupCluster) -> None:
+    cluster.topics["u"] = 2
+    await cluster.start_serving(1)
+    cluster.tell_metadata()
+    gone = TopicPartition("u", 0)
+    cluster.commit(1, 9, producer=A, partitions=(gone, READ))
+    cluster.delete_topic("u")
+    assert cluster.position(1, gone, stable=True) is None
+    cluster.mark(1, A, is_commit=True)
+    assert (cluster.position(1, gone, stable=True), cluster.position(1, stable=True)) == (None, 9)
+
+
+async def test_a_commit_that_is_not_written_leaves_nothing_pending(cluster: GroupCluster) -> None:
+    await cluster.start_serving(1, 2, overrides={"min.insync.replicas": "2"})
+    cluster.commit(1, 5)
+    await cluster.settle()
+    slow = cluster.commit(1, 9, producer=A)
+    cluster.pass_time(5.1)
+    assert slow == [ErrorCode.REQUEST_TIMED_OUT]
+    assert cluster.position(1, stable=True) == 5
+    fenced = TransactionalProducer("a", 7, 2)
+    cluster.commit(1, 6, producer=fenced)
+    await cluster.settle()
+    assert cluster.commit(1, 7, producer=A) == [ErrorCode.INVALID_PRODUCER_EPOCH]
+    assert cluster.commit(1, 7, producer=A, group="new") == [ErrorCode.INVALID_PRODUCER_EPOCH]
+    assert [listing.group_id for listing in cluster.listed(1)] == [GROUP]
+
+
+async def test_members_and_outsiders_may_commit_as_in_kafka(cluster: GroupCluster) -> None:
+    """INV-24, KIP-447: a request of an old client has neither member nor generation, and is accepted in every state."""
+    await cluster.start_serving(1)
+    assert cluster.commit(1, 1, producer=A, generation=3) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert cluster.commit(1, 1, producer=A, group="") == [ErrorCode.INVALID_GROUP_ID]
+    cluster.start_group(1)
+    assert cluster.coordinators[1].describe(GROUP).state == "CompletingRebalance"
+    assert cluster.commit(1, 1, "m", 1) == [ErrorCode.REBALANCE_IN_PROGRESS]
+    assert cluster.commit(1, 1, "m", 1, producer=A) == [ErrorCode.NONE]
+    assert cluster.commit(1, 1, producer=A) == [ErrorCode.NONE]
+    assert cluster.commit(1, 1, "m", 0, producer=A) == [ErrorCode.ILLEGAL_GENERATION]
+    assert cluster.commit(1, 1, "m", -1, producer=A) == [ErrorCode.ILLEGAL_GENERATION]
+    assert cluster.commit(1, 1, "x", 1, producer=A) == [ErrorCode.UNKNOWN_MEMBER_ID]
+
+
+Offsets = dict[tuple[str, TopicPartition], int]
+Pending = dict[tuple[str, int, TopicPartition], int]
+
+
+def in_memory(cluster: GroupCluster, broker: int) -> tuple[Offsets, Pending]:
+    return found((held.group_id, held.offsets) for held in cluster.coordinators[broker].groups)
+
+
+def in_the_log(cluster: GroupCluster, broker: int) -> tuple[Offsets, Pending]:
+    """What a load of the whole log gives."""
+    partition_log = cluster.nodes[broker].log(OFFSETS)
+    image = OffsetsImage()
+    records = partition_log.read(0, 1 << 20, partition_log.log_end_offset, True).records
+    for piece in records:
+        assert list(image.steps(piece)) is not None
+    assert list(image.finishing()) is not None
+    assert image.next_offset == partition_log.log_end_offset
+    return found((group_id, offsets) for group_id, _, offsets in image.groups())
+
+
+def found(groups: Iterable[tuple[str, GroupOffsets]]) -> tuple[Offsets, Pending]:
+    """The committed and the pending offsets, as the log offsets of their batches."""
+    committed: Offsets = {}
+    pending: Pending = {}
+    for group_id, offsets in groups:
+        committed |= {(group_id, tp): offsets.log_offset(tp) or 0 for tp in offsets}
+        for producer in offsets.transactional.producers():
+            for tp in offsets.transactional.partitions_of(producer):
+                pending[(group_id, producer, tp)] = (offsets.transactional.get(producer, tp) or (-1,))[0]
+    return committed, pending
+
+
+@pytest.mark.parametrize("seed", first_in_quick_run(range(60), 2))
+async def test_memory_has_what_a_load_finds(cluster: GroupCluster, seed: int) -> None:
+    """Random commits, markers, deletions, and coordinators that move in the middle of them (INV-23, BUG-25)."""
+    random = Random(seed)
+    producers = [TransactionalProducer(f"tx-{number}", number, 0) for number in (7, 8, 9)]
+    marking: dict[int, list[ErrorCode]] = {}
+    await cluster.start_serving(1, 2)
+    leader, epoch = 1, 0
+    for _ in range(60):
+        group = random.choice(["g", "h"])
+        some = tuple(random.sample([READ, OTHER, TopicPartition("t", 2)], random.randint(1, 3)))
+        producer = random.choice(producers)
+        match random.choice(["commit", "commit", "in transaction", "in transaction", "mark", "mark", "delete", "log"]):
+            case "commit":
+                cluster.commit(leader, 1, partitions=some, group=group)
+            case "in transaction":
+                if marking.get(producer.producer_id) != []:  # else its coordinator refuses the next transaction
+                    cluster.commit(leader, 2, partitions=some, group=group, producer=producer)
+            case "mark":
+                if marking.get(producer.producer_id) != []:
+                    marking[producer.producer_id] = cluster.mark(leader, producer, is_commit=random.random() < 0.7)
+            case "delete" if random.random() < 0.3:
+                cluster.coordinators[leader].delete_groups([group], lambda errors: None)
+            case "delete":
+                cluster.coordinators[leader].delete_offsets(group, some, lambda error, errors: None)
+            case _ if random.random() < 0.4:
+                leader, epoch = 3 - leader, epoch + 1
+                await cluster.serve(leader, epoch, (1, 2))
+            case _ if random.random() < 0.5:
+                await cluster.replicate()
+            case _:
+                await cluster.settle()
+                assert in_memory(cluster, leader) == in_the_log(cluster, leader)
+    await cluster.settle()
+    assert in_memory(cluster, leader) == in_the_log(cluster, leader)
+    for producer in producers:
+        cluster.mark(leader, producer, is_commit=True)
+    await cluster.settle()
+    committed, pending = in_memory(cluster, leader)
+    assert (committed, pending) == in_the_log(cluster, leader)
+    assert pending == {}
+
+
+class Verifier:
+    """Answers what the test wrote down, when `answer` is called."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int, int]] = []
+        self._answers: list[asyncio.Future[ErrorCode]] = []
+
+    async def verify(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        assert partitions == [OFFSETS]
+        self.asked.append((transactional_id, producer_id, producer_epoch))
+        self._answers.append(asyncio.get_running_loop().create_future())
+        return {OFFSETS: await self._answers[-1]}
+
+    def answer(self, error: ErrorCode) -> None:
+        self._answers.pop(0).set_result(error)
+
+
+async def verified(cluster: GroupCluster, producer: TransactionalProducer) -> asyncio.Task[ErrorCode] | None:
+    """The verification under way; None: none is needed."""
+    verification = cluster.coordinators[1].verification(GROUP, producer)
+    if verification is None:
+        return None
+    task = asyncio.ensure_future(verification)
+    await turns(2)
+    return task
+
+
+async def test_the_first_commit_of_a_transaction_is_verified(cluster: GroupCluster) -> None:
+    """KIP-890: until the marker; another epoch is another transaction."""
+    await cluster.start_serving(1)
+    verifier = Verifier()
+    cluster.coordinators[1].transactions.find_verifier = lambda: verifier
+    assert cluster.commit(1, 9, producer=A) == [ErrorCode.INVALID_TXN_STATE]
+    task = await verified(cluster, A)
+    assert task is not None
+    verifier.answer(ErrorCode.NONE)
+    assert await task is ErrorCode.NONE
+    assert cluster.commit(1, 9, producer=A) == [ErrorCode.NONE]
+    assert await verified(cluster, A) is None
+    newer = A._replace(producer_epoch=1)
+    assert await verified(cluster, newer) is not None
+    assert cluster.commit(1, 9, producer=newer) == [ErrorCode.INVALID_TXN_STATE]
+    cluster.mark(1, A, is_commit=True)
+    assert cluster.commit(1, 10, producer=A) == [ErrorCode.INVALID_TXN_STATE]
+    assert await verified(cluster, A) is not None
+    assert verifier.asked == [A, newer, A]
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_COORDINATOR),
+    ],
+)
+async def test_a_verification_may_fail(cluster: GroupCluster, answer: ErrorCode, told: ErrorCode) -> None:
+    await cluster.start_serving(1)
+    verifier = Verifier()
+    cluster.coordinators[1].transactions.find_verifier = lambda: verifier
+    task = await verified(cluster, A)
+    assert task is not None
+    verifier.answer(answer)
+    assert await task is told
+    assert cluster.commit(1, 9, producer=A) == [ErrorCode.INVALID_TXN_STATE]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_a_verification_does_not_count_after_a_marker_or_a_move(cluster: GroupCluster, is_lost: bool) -> None:
+    """Otherwise a commit that comes late would start a transaction that nobody ends."""
+    await cluster.start_serving(1, 2)
+    verifier = Verifier()
+    cluster.coordinators[1].transactions.find_verifier = lambda: verifier
+    task = await verified(cluster, A)
+    assert task is not None
+    if is_lost:
+        cluster.lead_groups(2, 1, (1, 2))
+    else:
+        cluster.mark(1, A, is_commit=False)  # appended, not replicated
+    verifier.answer(ErrorCode.NONE)
+    assert await task is (ErrorCode.NOT_COORDINATOR if is_lost else ErrorCode.INVALID_TXN_STATE)
+    assert cluster.commit(1, 9, producer=A) == [ErrorCode.NOT_COORDINATOR if is_lost else ErrorCode.INVALID_TXN_STATE]
+    again = await verified(cluster, A)
+    assert (again is None) == is_lost, "only the commit is refused where the group is not"
+    assert len(verifier.asked) == (1 if is_lost else 2)

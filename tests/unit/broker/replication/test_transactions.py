@@ -1,0 +1,223 @@
+"""Transactions over several brokers: what readers of committed records get, and which batches may begin one (LOG-7, KIP-890)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+from broker.replication.fetching.fetch_reads import READ_COMMITTED
+from protocol.errors import ErrorCode
+from protocol.kafka.fetch_codec import FetchPartitionData
+from protocol.kafka.produce_codec import ProducePartitionResult
+from protocol.kafka.record_batch import TRANSACTIONAL_BIT, build_batch
+from protocol.types import TopicPartition
+from tests.support.replica_cluster import TP, Cluster, list_offset, values_of
+
+P, Q = 7, 8
+LATEST = -1
+
+
+def send(cluster: Cluster, broker: int, producer_id: int, sequence: int, *, epoch: int = 0) -> None:
+    cluster.produce(
+        broker,
+        f"{producer_id}-{sequence}",
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        attributes=TRANSACTIONAL_BIT,
+    )
+
+
+def committed(cluster: Cluster, broker: int, offset: int = 0, *, max_wait_ms: int = 0) -> list[FetchPartitionData]:
+    return cluster.consume(broker, offset, max_wait_ms=max_wait_ms, isolation_level=READ_COMMITTED)
+
+
+def offsets_of(data: FetchPartitionData) -> tuple[int, int]:
+    return data.high_watermark, data.last_stable_offset
+
+
+async def test_a_parked_reader_of_committed_records_waits_for_a_replicated_marker(cluster: Cluster) -> None:
+    await cluster.start_led(1, 2)
+    await cluster.replicate(2)
+    send(cluster, 1, P, 0)
+    await cluster.replicate(2, rounds=2)
+    parked = committed(cluster, 1, max_wait_ms=10_000)
+    assert parked == []
+    (seen,) = cluster.consume(1, 0)
+    assert (values_of(seen), offsets_of(seen), seen.aborted_transactions) == (["7-0"], (1, 0), None)
+    cluster.end_transaction(1, P, is_commit=True)
+    cluster.time.turn()
+    assert parked == []
+    assert list_offset(cluster.nodes[1].manager, TP, LATEST, isolation_level=READ_COMMITTED)[1] == 0
+    await cluster.replicate(2, rounds=2)
+    assert len(values_of(parked[0])) == 2  # the marker is a record, too
+    assert offsets_of(parked[0]) == (2, 2)
+    assert parked[0].aborted_transactions == ()
+    assert list_offset(cluster.nodes[1].manager, TP, LATEST, isolation_level=READ_COMMITTED)[1] == 2
+    assert cluster.nodes[2].log().producers.state.unreplicated == []
+
+
+async def test_the_next_leader_knows_the_same_transactions(cluster: Cluster) -> None:
+    """It has them from the copied batches, and after a restart from its own log."""
+    await cluster.start_led(1, 2)
+    await cluster.replicate(2)
+    send(cluster, 1, P, 0)
+    send(cluster, 1, Q, 0)
+    cluster.end_transaction(1, P, is_commit=False)
+    await cluster.replicate(2, rounds=2)
+    cluster.kill(1)
+    cluster.kill(2)
+    await cluster.start_broker(2)
+    cluster.lead(2, 1, (2,), is_new=False)
+    (seen,) = committed(cluster, 2)
+    assert offsets_of(seen) == (3, 1)
+    assert seen.aborted_transactions == [(P, 0)]
+    (refused,) = cluster.end_transaction(2, Q, is_commit=True, epoch=-1)
+    assert refused.error == ErrorCode.INVALID_PRODUCER_EPOCH
+    (written,) = cluster.end_transaction(2, Q, is_commit=True)
+    assert (written.error, written.base_offset) == (ErrorCode.NONE, 3)
+    assert offsets_of(committed(cluster, 2)[0]) == (4, 4)
+
+
+async def test_a_marker_that_is_cut_off_ends_nothing(cluster: Cluster) -> None:
+    """INV-5: the old leader's marker was not replicated; the next leader's log has another outcome."""
+    await cluster.start_led(1, 2)
+    await cluster.replicate(2)
+    send(cluster, 1, P, 0)
+    await cluster.replicate(2, rounds=2)
+    cluster.end_transaction(1, P, is_commit=False)
+    assert cluster.nodes[1].log().producers.state.ongoing == []
+    cluster.lead(2, 1, (2,))
+    await cluster.replicate(1, rounds=2)
+    assert cluster.nodes[1].log().producers.state.ongoing == [0]
+    cluster.end_transaction(2, P, is_commit=True)
+    await cluster.settle()
+    cluster.lead(1, 2, (1, 2))
+    await cluster.settle()
+    (seen,) = committed(cluster, 1)
+    assert (offsets_of(seen), seen.aborted_transactions) == ((2, 2), ())
+
+
+# -- verification -------------------------------------------------------------------------------------------------------
+
+
+class Coordinator:
+    """Answers when it is told to, with `code` for each partition; `meanwhile` happens before the answer."""
+
+    def __init__(self, code: ErrorCode = ErrorCode.NONE, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self.code = code
+        self.meanwhile = meanwhile
+        self.asked: list[tuple[str, int, int, list[TopicPartition]]] = []
+
+    async def verify(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        self.asked.append((transactional_id, producer_id, producer_epoch, list(partitions)))
+        await asyncio.sleep(0)
+        self.meanwhile()
+        return dict.fromkeys(partitions, self.code)
+
+
+async def produce(
+    cluster: Cluster,
+    sequence: int,
+    *,
+    producer_id: int = P,
+    epoch: int = 0,
+    attributes: int = TRANSACTIONAL_BIT,
+    at_once: bool = False,
+) -> ProducePartitionResult:
+    """A Produce request of a transactional producer, with acks=1. `at_once`: no coroutine is needed."""
+    batch = build_batch(
+        [(b"k", b"v", (), 1000)],
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        attributes=attributes,
+    )
+    answer: list[ProducePartitionResult] = []
+    appends = cluster.nodes[1].manager.appends
+    rest = appends.append_transactional("mine", 1, 1000, [(TP, memoryview(batch))], answer.extend)
+    assert not (at_once and rest is not None)
+    if rest is not None:
+        working = asyncio.create_task(rest)
+        while not working.done():
+            cluster.time.turn()
+            await asyncio.sleep(0)
+        await working
+    assert not cluster.nodes[1].log().producers.verifying.guards, "a guard is left"
+    return answer[0]
+
+
+async def verified_by(cluster: Cluster, coordinator: Coordinator | None) -> Cluster:
+    leader = await cluster.start_led(1)
+    leader.manager.appends.verification.verifier = coordinator
+    return cluster
+
+
+async def test_only_the_first_batch_of_a_transaction_is_verified(cluster: Cluster) -> None:
+    coordinator = Coordinator()
+    await verified_by(cluster, coordinator)
+    for sequence in range(3):
+        assert (await produce(cluster, sequence, at_once=sequence > 0)).error == ErrorCode.NONE
+    assert coordinator.asked == [("mine", P, 0, [TP])]
+    cluster.end_transaction(1, P, is_commit=True)
+    assert (await produce(cluster, 3)).error == ErrorCode.NONE
+    assert len(coordinator.asked) == 2
+    cluster.end_transaction(1, P, is_commit=True)
+    assert (await produce(cluster, 4, attributes=0)).error == ErrorCode.NONE  # not transactional
+    assert len(coordinator.asked) == 2
+    cluster.nodes[1].manager.appends.verification.is_enabled = False
+    assert (await produce(cluster, 5)).error == ErrorCode.NONE
+    assert len(coordinator.asked) == 2
+
+
+async def test_without_a_verifier_nothing_is_verified(cluster: Cluster) -> None:
+    await verified_by(cluster, None)
+    assert (await produce(cluster, 0)).error == ErrorCode.NONE
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_TXN_STATE),
+        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_ENOUGH_REPLICAS),
+    ],
+)
+async def test_what_the_coordinator_refuses_is_not_appended(
+    cluster: Cluster, code: ErrorCode, expected: ErrorCode
+) -> None:
+    coordinator = Coordinator(code)
+    await verified_by(cluster, coordinator)
+    assert (await produce(cluster, 0)).error == expected
+    assert cluster.nodes[1].log().log_end_offset == 0
+    if expected is ErrorCode.NOT_ENOUGH_REPLICAS:
+        coordinator.code = ErrorCode.NONE
+        assert (await produce(cluster, 1)).error == expected, "INV-20: the batch before it comes again first"
+        assert (await produce(cluster, 0)).error == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+async def test_a_marker_while_the_coordinator_is_asked_makes_its_answer_void(cluster: Cluster, is_commit: bool) -> None:
+    """The answer may be about the transaction that the marker has just ended."""
+    await verified_by(cluster, Coordinator(meanwhile=lambda: cluster.end_transaction(1, P, is_commit=is_commit)))
+    assert (await produce(cluster, 0)).error == ErrorCode.INVALID_TXN_STATE
+    assert cluster.nodes[1].log().producers.state.ongoing == []
+
+
+async def test_a_batch_of_the_same_transaction_while_the_coordinator_is_asked(cluster: Cluster) -> None:
+    await verified_by(cluster, Coordinator(meanwhile=lambda: send(cluster, 1, P, 0)))
+    assert (await produce(cluster, 1)).error == ErrorCode.NONE
+
+
+async def test_a_leader_that_is_deposed_while_the_coordinator_is_asked(cluster: Cluster) -> None:
+    def depose() -> None:
+        cluster.lead(2, 1, (2,), replicas=(1, 2))
+
+    await verified_by(cluster, Coordinator(meanwhile=depose))
+    assert (await produce(cluster, 0)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
