@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient
 from tests.support.compose_project import BUILD_TIMEOUT_S, find_compose, run
 from tests.support.invariants import eventually
 from tests.support.load import BackgroundProducer
-from tests.support.real_kafka import first_of_free_ports
 from tests.support.topics import assert_all_read_back
+from tools.cluster.ports import free_ports
 
 # The image is built in the time of the fixture.
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1500)]
@@ -55,6 +55,13 @@ def leader_of_orders(servers: str) -> int:
     return int(metadata.topics["orders"].partitions[0].leader)
 
 
+def three_free_ports_in_a_row() -> range:
+    """Ports that nobody else is given: most of 100 ports stand beside each other."""
+    ports = set(free_ports(100))
+    first = next(port for port in sorted(ports) if {port + 1, port + 2} <= ports)
+    return range(first, first + 3)
+
+
 @pytest.fixture(scope="module")
 def image() -> str:
     find_compose()
@@ -74,16 +81,16 @@ def containers() -> Iterator[list[Container]]:
 
 def test_a_client_of_this_machine_survives_faults_inside(image: str, containers: list[Container]) -> None:
     """A killed leader, a cut one, a stop and a SIGKILL of the container: no acknowledged record is lost."""
-    port = first_of_free_ports(3)
-    ports = f"{port}-{port + 2}"
+    brokers = three_free_ports_in_a_row()
+    ports = f"{brokers[0]}-{brokers[-1]}"
     published = ("--init", "--publish", f"127.0.0.1:{ports}:{ports}")
-    container = Container(image, *published, arguments=("--port", str(port)))
+    container = Container(image, *published, arguments=("--port", str(brokers[0])))
     containers.append(container)
     assert "Nodes down:                       []" in container.execute(*HEALTHY)
     container.execute(
         "ottla", "topic", "create", "orders", "--replication-factor", "3", "--config", "min.insync.replicas=2"
     )
-    servers = ",".join(f"localhost:{number}" for number in range(port, port + 3))
+    servers = ",".join(f"localhost:{number}" for number in brokers)
     with BackgroundProducer(servers, "orders", 1, records_per_s=RECORDS_PER_S, message_timeout_ms=120_000) as load:
         for fault in ("kill", "isolate"):
             load.wait_for_acks(FEW)

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from tests.support.cli import Cli
 from tools.cluster import ownership
 from tools.cluster.java import find_java
-from tools.cluster.ports import accepts_connections, free_ports, is_free
+from tools.cluster.ports import accepts_connections, free_ports
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FETCHED = REPOSITORY / ".kafka" / "fetched"
@@ -52,8 +52,8 @@ def running_kafka(
 
     It is killed at the end: nobody looks at its files afterwards.
     """
-    first_port = first_of_free_ports(brokers)
-    zookeeper_port = first_port - 1
+    zookeeper_port, *broker_ports = free_ports(1 + brokers)
+    addresses = [f"{HOST}:{port}" for port in broker_ports]
     with contextlib.ExitStack() as stack:
 
         def start(name: str, main_class: str, file: str, settings: Mapping[str, object]) -> None:
@@ -90,7 +90,7 @@ def running_kafka(
             start(f"broker-{broker}", "kafka.Kafka", "server.properties", {
                 "broker.id": broker,
                 "listeners": ",".join([
-                    f"PLAINTEXT://{HOST}:{first_port + broker}",
+                    f"PLAINTEXT://{addresses[broker]}",
                     *(f"{name}://{HOST}:{ports[broker]}" for name, ports in listeners.items()),
                 ]),
                 "log.dirs": directory / f"broker-{broker}" / "data",
@@ -104,9 +104,9 @@ def running_kafka(
                 **(overrides or {}),
             })  # fmt: skip
         for broker in range(brokers):
-            wait(f"broker-{broker}", first_port + broker)
-            wait_until_it_knows_the_brokers(f"{HOST}:{first_port + broker}", brokers)
-        yield Cli(f"{HOST}:{first_port}", list(range(brokers)), f"{HOST}:{zookeeper_port}")
+            wait(f"broker-{broker}", broker_ports[broker])
+            wait_until_it_knows_the_brokers(addresses[broker], brokers)
+        yield Cli(addresses[0], list(range(brokers)), f"{HOST}:{zookeeper_port}")
 
 
 def wait_until_it_knows_the_brokers(address: str, brokers: int) -> None:
@@ -123,11 +123,3 @@ def wait_until_it_knows_the_brokers(address: str, brokers: int) -> None:
             return
         assert time.monotonic() < deadline, f"{address} knows the brokers {list(known.brokers)} only"
         time.sleep(0.1)
-
-
-def first_of_free_ports(count: int) -> int:
-    """The second of `count` + 1 free ports in a row: ZooKeeper gets the one before."""
-    while True:
-        (port,) = free_ports(1)
-        if all(is_free(HOST, port + n) for n in range(count + 1)):
-            return port + 1
