@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 UNASSIGNED = Assignment(())
 PARTITIONS_IN_A_STEP = 5000
+IN_ORDER_SHARE = 8
+"""One of so many partitions must be concerned before all partitions are walked to find them in order."""
 WITHOUT_LEADER = (PartitionStatus.NEW, PartitionStatus.OFFLINE)
 COMPARED_ISRS_MAX = 16_384
 DROPPED_AT_REGISTRATION = (ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_INELIGIBLE)
@@ -145,6 +147,12 @@ class ClusterState:
 
     def partitions(self) -> Iterable[TopicPartition]:
         return chain.from_iterable(self._of_topic.values())
+
+    def by_topic(self, some: Set[TopicPartition]) -> Collection[TopicPartition]:
+        """The same partitions, topic by topic if they are many. Work on neighbours is faster for the processor's caches."""
+        if IN_ORDER_SHARE * len(some) < len(self.leadership):
+            return some
+        return [tp for tp in self.partitions() if tp in some]
 
     def size_of(self, topic: str) -> int:
         """The number of the topic's partitions."""
