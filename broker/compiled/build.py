@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import importlib.util
+import io
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -150,18 +151,24 @@ def compile_into(target: Path, work: Path) -> None:
             extension.sources = []
             super().build_extension(extension)
 
+    said = io.StringIO()  # advice for whoever tunes; of interest only if the build fails
     os.chdir(SOURCES)  # mypy finds its settings there, and tracebacks name files as they are below it
-    extensions = mypycify(
-        [
-            f"--cache-dir={work / 'mypy'}",
-            "--follow-imports=silent",
-            *(str(source_of(module).relative_to(SOURCES)) for module in MODULES),
-        ],
-        opt_level="2",
-        debug_level="0",
-        multi_file=True,
-        target_dir=str(work / "c"),
-    )
+    try:
+        with redirect_stdout(said), redirect_stderr(said):
+            extensions = mypycify(
+                [
+                    f"--cache-dir={work / 'mypy'}",
+                    "--follow-imports=silent",
+                    *(str(source_of(module).relative_to(SOURCES)) for module in MODULES),
+                ],
+                opt_level="2",
+                debug_level="0",
+                multi_file=True,
+                target_dir=str(work / "c"),
+            )
+    except SystemExit:
+        print(said.getvalue(), file=sys.stderr)
+        raise
     os.chdir(work)
     command = BuildInParallel(Distribution({"ext_modules": extensions}))
     command.build_lib, command.build_temp = str(target), str(work / "objects")
