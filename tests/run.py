@@ -8,6 +8,9 @@ end names every group. The exit code is 1 when one of them failed.
 
 A quick run leaves out the tests with the marker `thorough`; a thorough run has only these. `tests/conftest.py` gives the
 marker to all tests that need a real Kafka or Docker.
+
+Brokers of a quick run are plain Python. Those of a thorough run are compiled if the compiled form is there, and it repeats on them
+the quick tests of AGAIN. The summary says in which form they ran.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from broker import compiled
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 LOGS = REPOSITORY / ".test-logs"
 NO_TESTS_SELECTED = 5
@@ -33,6 +38,25 @@ SIDE_BY_SIDE = 2
 SILENCE_S_MAX = 60
 CLEANUP_S_MAX = 30
 SUMMARY_LINES = re.compile(r"(FAILED|ERROR|SKIPPED|LEFT RUNNING) ")
+AGAIN = (
+    "bad_input",
+    "clients",
+    "closest_replica",
+    "compiled",
+    "consumer_groups",
+    "controlled_stop",
+    "controller",
+    "failover",
+    "leader_chase",
+    "produced_batches_and_kafka",
+    "retention",
+    "single_broker",
+    "topic_deletion",
+    "transactions",
+    "zk_session_loss",
+)
+"""The files of quick integration tests that a thorough run repeats on compiled brokers: failover, replication, groups, transactions, and
+what passes through the modules that are compiled."""
 LAST_LINE = re.compile(r"=+ (.*(?:passed|failed|error|skipped|deselected|no tests ran).*) in [0-9.]+s")
 
 
@@ -73,13 +97,18 @@ def groups_of(run: str) -> list[Group]:
     ]
     if run == "quick":
         return [Group("checks", ("make", "--no-print-directory", "check")), *groups]
+    if compiled.form()[0]:
+        again = [f"tests/integration/test_{name}.py" for name in AGAIN]
+        groups.insert(1, tests("compiled", *again, "tests/hostile", only="not thorough"))
     return [*groups, tests("clients", "tests/clients", only=only), tests("compose", "tests/compose", only=only)]
 
 
 class Runner:
     """What runs now, and what came of the rest."""
 
-    def __init__(self, groups: Sequence[Group]) -> None:
+    def __init__(self, groups: Sequence[Group], form: str = "plain Python") -> None:
+        """`form` is that of the brokers, in words."""
+        self._form = form
         self._waiting = deque(groups)
         self._start = time.monotonic()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -156,6 +185,7 @@ class Runner:
             for line in lines:
                 if SUMMARY_LINES.match(line):
                     print(f"    {line}")
+        print(f"brokers: {self._form}")
         verdict = "FAILED" if has_failed else "PASSED"
         print(f"{verdict} after {time.monotonic() - self._start:.0f} s; the whole output is in {LOGS.name}/")
         print("=" * 100, flush=True)
@@ -177,7 +207,13 @@ def main(arguments: list[str]) -> int:
     # A shell starts what runs in the background with SIGINT ignored.
     signal.signal(signal.SIGINT, interrupt)
     signal.signal(signal.SIGTERM, interrupt)
-    return Runner(groups_of(arguments[0])).run()
+    if arguments[0] == "quick":
+        os.environ[compiled.SWITCH] = "0"
+    is_compiled, form = compiled.form()
+    if arguments[0] == "thorough" and not is_compiled:
+        form += "; SKIPPED the tests on compiled brokers"
+    print(f"brokers: {form}", flush=True)
+    return Runner(groups_of(arguments[0]), form).run()
 
 
 if __name__ == "__main__":
