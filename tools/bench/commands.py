@@ -1,4 +1,4 @@
-"""`ottla bench`: measurements of ottla on this machine."""
+"""`ottla bench`: loads for any Kafka address (`load`), and measurements of ottla on this machine."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from protocol.zk.session import ZkError, ZooKeeperUnavailable
 from tools.bench import scale
 from tools.bench.bench_cluster import ClusterShape
 from tools.bench.controller_bench import ControllerBench, Reaction, Takeover
+from tools.bench.load.commands import COMMANDS as LOADS
 from tools.cluster.java import JavaNotFound
 from tools.cluster.local_cluster import ClusterError
 from tools.cluster.ownership import own_servers
@@ -34,7 +35,11 @@ STOP_TIMEOUT_S = 10.0
 
 @click.group()
 def bench() -> None:
-    """Measure parts of ottla on this machine."""
+    """Measure any Kafka cluster under load, or parts of ottla on this machine."""
+
+
+for load_command in LOADS:
+    bench.add_command(load_command)
 
 
 class Sizes(click.ParamType):  # type: ignore[type-arg]
