@@ -16,7 +16,9 @@ from protocol.numbers import is_plain_number
 from protocol.zk.session import ZkError, ZooKeeperUnavailable
 from tools.bench import scale
 from tools.bench.bench_cluster import ClusterShape
+from tools.bench.compare.commands import compare_command, floor_command
 from tools.bench.controller_bench import ControllerBench, Reaction, Takeover
+from tools.bench.profile import profile_command
 from tools.cluster.java import JavaNotFound
 from tools.cluster.local_cluster import ClusterError
 from tools.cluster.ownership import own_servers
@@ -35,6 +37,10 @@ STOP_TIMEOUT_S = 10.0
 @click.group()
 def bench() -> None:
     """Measure parts of ottla on this machine."""
+
+
+for command in (compare_command, floor_command, profile_command):
+    bench.add_command(command)
 
 
 class Sizes(click.ParamType):  # type: ignore[type-arg]
