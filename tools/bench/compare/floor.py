@@ -96,7 +96,7 @@ def _answer(load: Load, batches: Path) -> bytes:
     if load.kind == "produce":
         body = produce_codec.encode_response(PRODUCE_VERSION, [(TOPIC, [ProducePartitionResult(0, 0, 0)])])
     else:
-        records = batch(load.fetch_bytes, 1, int(time.time() * 1000))
+        records = batch(load.record_bytes, 1, int(time.time() * 1000))
         data = FetchPartitionData(0, 0, 1, 1, 0, [records])
         parts = fetch_codec.encode_response(FETCH_VERSION, 0, 0, 0, [(TOPIC, [data])])
         body, rest = bytes(parts[0]), b"".join(parts[1:])

@@ -9,6 +9,8 @@ from typing import Literal
 from tools.bench.load.measure import Load
 
 KIB, MIB = 1024, 1024**2
+BATCH_OVERHEAD = 72
+"""Bytes of a batch with one large record, beside the value: an answer to a fetch has exactly one such batch."""
 Unit = Literal["requests/s", "records/s", "MB/s"]
 
 
@@ -66,7 +68,7 @@ def _produce(
 
 def _fetch(key: str, answer_bytes: int, goal: float) -> Row:
     load = Load(
-        name=key, kind="consume", client="raw", connections=1, in_flight=1, record_bytes=answer_bytes, records_per_batch=1,
+        name=key, kind="consume", client="raw", connections=1, in_flight=1, record_bytes=answer_bytes - BATCH_OVERHEAD, records_per_batch=1,
         acks=1, replication_factor=1, partitions=1, fetch_bytes=answer_bytes,
     )  # fmt: skip
     return Row(key, f"fetch, 1 x 1, {_size(answer_bytes)} answers", load, "MB/s", goal)

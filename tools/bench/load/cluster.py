@@ -1,0 +1,220 @@
+"""What a load needs of a cluster: leaders and offsets of its topic, and a topic of its own, filled if it is to be read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from protocol.errors import error_name
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.framing import MalformedRequest
+from tools.admin.bootstrap import addresses_of
+from tools.admin.connection import connect
+from tools.admin.failures import AdminError
+from tools.bench.load.in_python import produced_error
+from tools.bench.load.outcome import BenchError
+from tools.bench.load.plan import Address, batch, produce_frame
+from tools.replay.load.cluster_view import ClusterView, LoadError
+from tools.replay.load.security import PLAINTEXT, Security
+from tools.replay.run.client_properties import read_security
+from tools.replay.run.plan import ReplayError
+
+LIST_OFFSETS_VERSION = 5
+EARLIEST, LATEST = -2, -1
+READY_TIMEOUT_S = 15.0
+"""How long a topic that was just created may need until its leaders answer."""
+RETRY_S = 0.05
+ANSWER_TIMEOUT_S = 30.0
+FILL_IN_FLIGHT_BYTES = 8_000_000
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition that takes part in a load: its leader's numeric address, its log start and its high watermark."""
+
+    topic: str
+    index: int
+    leader: Address
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A cluster, and how to connect to it."""
+
+    bootstrap_server: str
+    command_config: Path | None = None
+    security: Security = field(default=PLAINTEXT)
+
+    @classmethod
+    def of(cls, bootstrap_server: str, command_config: Path | None) -> Target:
+        """Reads the properties file. Raises BenchError."""
+        if command_config is None:
+            return cls(bootstrap_server)
+        try:
+            return cls(bootstrap_server, command_config, read_security(command_config, []))
+        except ReplayError as problem:
+            raise BenchError(str(problem)) from None
+
+
+def partitions_of(target: Target, topics: Sequence[str]) -> list[Partition]:
+    """All partitions of the topics, in order, once all their leaders answer for them. Raises BenchError."""
+    try:
+        return asyncio.run(_partitions(target, topics))
+    except LoadError as problem:
+        raise BenchError(str(problem)) from None
+
+
+def check_replicas(target: Target, topic: str, acks: int) -> None:
+    """Raises BenchError if acks=all cannot be answered, because too few replicas are in sync."""
+    if acks != -1:
+        return
+    for view in connect(target.bootstrap_server, target.command_config).describe_topics([topic]):
+        wanted = view.min_insync_replicas if view.configs else 1
+        for partition in view.partitions:
+            if len(partition.isr) < wanted:
+                raise BenchError(
+                    f"acks=all needs {wanted} replicas in sync (min.insync.replicas of topic {topic!r}), "
+                    f"but partition {partition.partition} has {len(partition.isr)} of {len(partition.replicas)}"
+                )
+
+
+@contextlib.contextmanager
+def own_topics(
+    target: Target, count: int, partitions: int, replication_factor: int, configs: Mapping[str, str] | None = None
+) -> Iterator[list[str]]:
+    """New topics for one measurement, which are deleted at the end, whatever ends it. Raises AdminError."""
+    admin = connect(target.bootstrap_server, target.command_config)
+    run = uuid.uuid4().hex[:8]
+    created: list[str] = []
+    try:
+        for number in range(count):
+            name = f"ottla-bench-{run}" if count == 1 else f"ottla-bench-{run}-{number:05d}"
+            created.append(name)
+            admin.create_topic(name, partitions=partitions, replication_factor=replication_factor, configs=configs)
+        yield created
+    finally:
+        for name in created:
+            with contextlib.suppress(AdminError):
+                admin.delete_topic(name)
+
+
+def fill(target: Target, topic: str, record_bytes: int, records_per_batch: int, total_bytes: int) -> None:
+    """Appends batches to all partitions until they have `total_bytes` of values together. Raises BenchError."""
+    partitions = partitions_of(target, [topic])
+    batch_bytes = max(record_bytes * records_per_batch, 1)
+    count = -(-total_bytes // (batch_bytes * len(partitions)))
+    records = batch(record_bytes, records_per_batch, int(time.time() * 1000))
+
+    async def fill_one(view: ClusterView, partition: Partition) -> None:
+        frame = produce_frame([(topic, partition.index)], -1, records)
+        connection = await view.connect(view.leader((topic, partition.index)), lambda _: None)
+        at_once = max(1, FILL_IN_FLIGHT_BYTES // (batch_bytes * len(partitions)))
+        try:
+            for first in range(0, count, at_once):
+                asked = [connection.ask(frame, ANSWER_TIMEOUT_S) for _ in range(min(at_once, count - first))]
+                for answer in await asyncio.gather(*asked):
+                    if code := produced_error(answer):
+                        raise BenchError(f"topic {topic!r} cannot be filled: {error_name(code)}")
+        finally:
+            connection.close()
+
+    async def fill_all() -> None:
+        view = await _view(target, [topic])
+        await asyncio.gather(*(fill_one(view, partition) for partition in partitions))
+
+    try:
+        asyncio.run(fill_all())
+    except (LoadError, OSError, MalformedRequest) as problem:
+        raise BenchError(f"topic {topic!r} cannot be filled: {problem or type(problem).__name__}") from None
+
+
+async def _view(target: Target, topics: Sequence[str]) -> ClusterView:
+    """Raises LoadError, BenchError."""
+    try:
+        addresses = addresses_of(target.bootstrap_server)
+    except ValueError as problem:
+        raise BenchError(f"--bootstrap-server: {problem}") from None
+    view = ClusterView(addresses, topics, target.security)
+    await view.start()
+    return view
+
+
+async def _partitions(target: Target, topics: Sequence[str]) -> list[Partition]:
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    view = await _view(target, topics)
+    for topic in topics:
+        # A topic that was just created may not be known to each broker yet.
+        while not view.partitions(topic):
+            if time.monotonic() > deadline or not topic.startswith("ottla-bench-"):
+                raise BenchError(
+                    f"topic {topic!r} does not exist; without --topic, a topic is created for the measurement"
+                )
+            await asyncio.sleep(RETRY_S)
+            await view.start()
+    wanted = [(topic, index) for topic in topics for index in range(view.partitions(topic))]
+    found: dict[TopicPartition, Partition] = {}
+    while len(found) < len(wanted):
+        of_leaders: dict[int, list[TopicPartition]] = {}
+        for partition in wanted:
+            if partition not in found:
+                of_leaders.setdefault(view.leader(partition), []).append(partition)
+        for broker, of_leader in of_leaders.items():
+            if (address := view.address(broker)) is not None:
+                with contextlib.suppress(OSError, MalformedRequest):
+                    starts = await _offsets(view, address, of_leader, EARLIEST)
+                    ends = await _offsets(view, address, of_leader, LATEST)
+                    for topic, index in starts.keys() & ends.keys():
+                        offsets = starts[topic, index], ends[topic, index]
+                        found[topic, index] = Partition(topic, index, await _numeric(address), *offsets)
+        if len(found) < len(wanted):
+            if time.monotonic() > deadline:
+                topic, index = next(partition for partition in wanted if partition not in found)
+                raise BenchError(f"partition {index} of topic {topic!r} has no leader that answers")
+            await asyncio.sleep(RETRY_S)
+            await view.start()
+    return [found[partition] for partition in wanted]
+
+
+async def _offsets(
+    view: ClusterView, address: Address, partitions: Sequence[TopicPartition], timestamp: int
+) -> dict[TopicPartition, int]:
+    """Without the partitions for which the broker does not answer as the leader. Raises OSError, MalformedRequest."""
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    body = {
+        "replica_id": -1,
+        "isolation_level": 0,
+        "topics": [
+            {
+                "name": topic,
+                "partitions": [
+                    {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp} for index in indexes
+                ],
+            }
+            for topic, indexes in topics.items()
+        ],
+    }
+    answer = await view.ask(address, ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, body)
+    return {
+        (topic.name, int(found.partition_index)): int(found.offset)
+        for topic in answer.topics
+        for found in topic.partitions
+        if int(found.error_code) == 0
+    }
+
+
+async def _numeric(address: Address) -> Address:
+    """Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(*address, type=socket.SOCK_STREAM)
+    return str(found[0][4][0]), int(found[0][4][1])

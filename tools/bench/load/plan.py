@@ -1,0 +1,118 @@
+"""What a load generator has to send: frames that are encoded already, and the connections that send them. Pure.
+
+The C program reads a plan as `encoded` writes it; `generator.c` describes the format. Requests are Produce v9 and Fetch v12.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from protocol.kafka import messages
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.record_batch import build_batch
+from tools.replay.load import frames
+
+PRODUCE_VERSION = 9
+CLIENT_ID = "ottla-bench"
+PRODUCE_TIMEOUT_MS = 30_000
+FETCH_WAIT_MS = 500
+OFFSET_MARK = 0x7A6B5C4D3E2F1A0B
+"""An offset that no log has, to find where the offset stands in a frame."""
+
+Address = tuple[str, int]
+Kind = Literal["produce", "fetch", "idle", "paired"]
+
+
+class LoadFailed(Exception):
+    """A load that ended early: `what` is `connect`, `closed`, `code`, `malformed`, `foreign batch`, `memory` or `plan`.
+
+    `connection` is its number in the plan, or -1; `number` an errno, an error code of Kafka, or 0.
+    """
+
+    def __init__(self, what: str, connection: int, number: int) -> None:
+        super().__init__(f"{what} {number}, connection {connection}")
+        self.what, self.connection, self.number = what, connection, number
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A request with its length before it. `payload`: bytes that its answer counts for; a fetch counts what it gets."""
+
+    data: bytes = field(repr=False)
+    records: int = 0
+    payload: int = 0
+    offset_at: int = -1
+    """Position of the fetch offset; -1 for a produce."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedConnection:
+    """Sends `frames` frames of the plan in turns, from `first_frame` on, with `in_flight` unanswered.
+
+    A fetch begins at `start`, and begins there again when it has come to `end` (-1: never). `peer` is the number of the `paired`
+    producer whose batches it fetches; the first of them has the producer's `start` as its base offset.
+    """
+
+    kind: Kind
+    address: Address
+    in_flight: int = 0
+    first_frame: int = 0
+    frames: int = 1
+    start: int = 0
+    end: int = -1
+    peer: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A load: it runs for `warm_up_s` without being counted, then for `seconds`. Addresses are numeric."""
+
+    warm_up_s: float
+    seconds: float
+    frames: Sequence[Frame]
+    connections: Sequence[PlannedConnection]
+
+    def encoded(self) -> bytes:
+        """The standard input of the C program."""
+        milliseconds = f"{round(self.warm_up_s * 1000)} {round(self.seconds * 1000)}"
+        parts = [f"ottla-load {milliseconds} {len(self.frames)} {len(self.connections)}\n".encode()]
+        for frame in self.frames:
+            parts.append(f"frame {len(frame.data)} {frame.records} {frame.payload} {frame.offset_at}\n".encode())
+            parts += [frame.data, b"\n"]
+        for c in self.connections:
+            where = f"{c.address[0]} {c.address[1]}"
+            what = f"{c.in_flight} {c.first_frame} {c.frames} {c.start} {c.end} {c.peer}"
+            parts.append(f"connection {c.kind} {where} {what}\n".encode())
+        return b"".join(parts)
+
+
+def batch(record_bytes: int, records: int, timestamp_ms: int) -> bytes:
+    """A batch of equal records without keys, each with a value of `record_bytes` zero bytes."""
+    return build_batch([(None, bytes(record_bytes), [], timestamp_ms)] * records)
+
+
+def produce_frame(partitions: Sequence[tuple[str, int]], acks: int, records_of_each: bytes) -> bytes:
+    """A Produce request with the same batch for each (topic, partition), with its length before it."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    body = {
+        "transactional_id": None,
+        "acks": acks,
+        "timeout": PRODUCE_TIMEOUT_MS,
+        "topic_data": [
+            {"name": topic, "partition_data": [{"index": index, "records": records_of_each} for index in indexes]}
+            for topic, indexes in topics.items()
+        ],
+    }
+    payload = messages.encode_request(ApiKey.PRODUCE, PRODUCE_VERSION, 0, CLIENT_ID, body)
+    return struct.pack(">i", len(payload)) + payload
+
+
+def fetch_frame(topic: str, partition: int, max_bytes: int) -> Frame:
+    """A Fetch request for one partition; the generator writes the offset. It waits for records if there are none."""
+    data = frames.fetch_frame(CLIENT_ID, FETCH_WAIT_MS, 1, max_bytes, max_bytes, {topic: [(partition, OFFSET_MARK)]})
+    return Frame(data, offset_at=data.index(struct.pack(">q", OFFSET_MARK)))
