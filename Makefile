@@ -58,11 +58,11 @@ test-thorough: .venv/installed-dev
 
 kafka: .kafka/fetched
 
-.kafka/fetched: tests/kafka/pom.xml
+.kafka/fetched: tools/bench/real_kafka/pom.xml
 	@command -v mvn >/dev/null || { echo "make: mvn was not found: install Maven and a JDK, 17 or newer (on Debian: apt-get install maven default-jdk-headless)" >&2; exit 1; }
 	@java --list-modules 2>/dev/null | grep -q '^jdk.compiler' || { echo "make: java was not found, or is not a JDK (on Debian: apt-get install default-jdk-headless)" >&2; exit 1; }
 	rm -rf .kafka
-	mvn --quiet --batch-mode --file tests/kafka/pom.xml dependency:copy-dependencies -DoutputDirectory='$(CURDIR)/.kafka/libs'
+	mvn --quiet --batch-mode --file tools/bench/real_kafka/pom.xml dependency:copy-dependencies -DoutputDirectory='$(CURDIR)/.kafka/libs'
 	@touch $@
 
 compile: .venv/installed-dev

@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.real_kafka import FETCHED, QUICK_START, REPOSITORY, SETTINGS
+from tests.support.real_kafka import FETCHED, JARS, POM, QUICK_START, REPOSITORY
 from tools.cluster.java import find_java
 
 BUILDS = REPOSITORY / ".clients"
@@ -64,7 +64,7 @@ class Jars:
         return next(jar.stem.removeprefix(prefix) for jar in self.directory.glob(f"{prefix}[0-9]*.jar"))
 
 
-KAFKA = Jars(SETTINGS / "pom.xml", FETCHED.parent / "libs", FETCHED)
+KAFKA = Jars(POM, JARS.libs, FETCHED)
 """Kafka's distribution of `make kafka`: its client library and its command line tools."""
 NEWEST_CLIENT = Jars(PROGRAMS / "java" / "pom.xml", BUILDS / "java-newest", BUILDS / "java-newest.fetched")
 FRAMEWORKS = Jars(PROGRAMS / "frameworks" / "pom.xml", BUILDS / "frameworks", BUILDS / "frameworks.fetched")

@@ -112,7 +112,7 @@ class JavaReader(Reader):
                 "org.apache.kafka.tools.consumer.ConsoleConsumer",
                 *place,
                 *("--offset", "earliest", "--isolation-level", isolation, "--consumer-property", f"client.rack={rack}"),
-                log_settings="silent",
+                logs="silent",
             ),
             stdout=subprocess.PIPE,
             text=True,

@@ -23,7 +23,7 @@ from protocol.kafka.record_batch import TRANSACTIONAL_BIT, build_batch
 from tests.conftest import START_TIMEOUT_S, ClusterFactory
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
-from tests.support.real_kafka import SETTINGS, java_command
+from tests.support.real_kafka import PROGRAMS, java_command
 from tests.support.topics import new_topic
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
@@ -557,7 +557,7 @@ def test_kafkas_own_client(cluster: LocalCluster, topic: str) -> None:
     """Transactions, a pipeline with a group, a fenced zombie: `tests/kafka/Transactions.java`, whose lines this test compares."""
     source = filled(cluster, 30)
     program = subprocess.run(
-        java_command(str(SETTINGS / "Transactions.java"), cluster.bootstrap_servers, source, topic),
+        java_command(str(PROGRAMS / "Transactions.java"), cluster.bootstrap_servers, source, topic),
         capture_output=True,
         text=True,
         timeout=120,

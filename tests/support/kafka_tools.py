@@ -10,10 +10,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support.real_kafka import SETTINGS, java_command
+from tests.support.real_kafka import PROGRAMS, java_command
 
 TOOL_TIMEOUT_S = 60
-SERVER = SETTINGS / "KafkaToolServer.java"
+SERVER = PROGRAMS / "KafkaToolServer.java"
 SERVED = frozenset(
     {
         "kafka.admin.ConfigCommand",

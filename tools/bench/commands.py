@@ -16,8 +16,10 @@ from protocol.numbers import is_plain_number
 from protocol.zk.session import ZkError, ZooKeeperUnavailable
 from tools.bench import scale
 from tools.bench.bench_cluster import ClusterShape
+from tools.bench.compare.commands import compare_command, floor_command
 from tools.bench.controller_bench import ControllerBench, Reaction, Takeover
 from tools.bench.load.commands import COMMANDS as LOADS
+from tools.bench.profile import profile_command
 from tools.cluster.java import JavaNotFound
 from tools.cluster.local_cluster import ClusterError
 from tools.cluster.ownership import own_servers
@@ -38,8 +40,8 @@ def bench() -> None:
     """Measure any Kafka cluster under load, or parts of ottla on this machine."""
 
 
-for load_command in LOADS:
-    bench.add_command(load_command)
+for command in (*LOADS, compare_command, floor_command, profile_command):
+    bench.add_command(command)
 
 
 class Sizes(click.ParamType):  # type: ignore[type-arg]

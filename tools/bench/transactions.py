@@ -36,6 +36,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import TRANSACTIONAL_BIT, build_batch
 from protocol.network_client import Address, NetworkClient
 from tools.bench.commands import Sizes
+from tools.bench.real_kafka.jars import fetched_jars
 from tools.cluster import ownership
 from tools.cluster.java import find_java
 from tools.cluster.tables import aligned
@@ -45,7 +46,6 @@ TOPIC = "transactions-bench"
 PARTITIONS, REPLICAS = 10, 3
 VALUE = bytes(100)
 TIMEOUT_S = 30.0
-KAFKAS_JARS = Path(__file__).resolve().parents[2] / ".kafka" / "libs"
 CLIENT_ID = "bench"
 ACKS_ALL = -1
 BUSY_RETRY_S = 0.02
@@ -127,14 +127,15 @@ class JavaLoad:
     """
 
     def __init__(self, address: str, producers: int, run: str) -> None:
-        if not KAFKAS_JARS.exists():
+        jars = fetched_jars()
+        if jars is None:
             raise click.ClickException("the client java needs the jars of Kafka: run `make kafka`")
         self._process = ownership.start(
             lambda preexec: subprocess.Popen(
                 [
                     find_java(),
                     "-cp",
-                    f"{KAFKAS_JARS}/*",
+                    jars.class_path,
                     str(Path(__file__).with_name("TransactionLoad.java")),
                     address,
                     TOPIC,
@@ -435,7 +436,7 @@ def main(
     table = [HEAD]
     for address in addresses.values():
         make_topic(address)
-    for client in clients or [name for name in CLIENTS if name != "java" or KAFKAS_JARS.exists()]:
+    for client in clients or [name for name in CLIENTS if name != "java" or fetched_jars()]:
         for count in producers:
             loads: dict[str, Load] = {}
             try:

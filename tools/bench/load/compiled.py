@@ -23,19 +23,19 @@ class NotCompiled(Exception):
     """There is no C program; the text says why, and starts in the middle of a line."""
 
 
-def compiled_program(cache: Path | None = None) -> Path:
+def compiled_program(source: Path = SOURCE, cache: Path | None = None) -> Path:
     """The program of exactly this source, from the user's cache directory, where it is put first if it is not there.
 
     Raises NotCompiled.
     """
     directory = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ottla"
-    digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()
-    program = directory / f"load-{digest[:16]}"
+    digest = hashlib.sha256(source.read_bytes() + " ".join(FLAGS).encode()).hexdigest()
+    program = directory / f"{source.stem}-{digest[:16]}"
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_own(directory)
         if not program.exists():
-            _compile(program)
+            _compile(source, program)
     except OSError as problem:
         raise NotCompiled(f"{directory} cannot be used: {problem.strerror or problem}") from None
     return program
@@ -68,7 +68,7 @@ def _check_own(directory: Path) -> None:
         raise NotCompiled(f"others can write to {directory}")
 
 
-def _compile(program: Path) -> None:
+def _compile(source: Path, program: Path) -> None:
     """Raises NotCompiled, OSError."""
     compiler = shutil.which(os.environ.get("CC") or "cc")
     if compiler is None:
@@ -77,7 +77,7 @@ def _compile(program: Path) -> None:
     os.close(handle)
     try:
         done = subprocess.run(
-            [compiler, *FLAGS, "-o", unfinished, str(SOURCE)], capture_output=True, text=True, check=False
+            [compiler, *FLAGS, "-o", unfinished, str(source)], capture_output=True, text=True, check=False
         )
         if done.returncode:
             raise NotCompiled(f"{compiler} fails: {(done.stderr.splitlines() or ['it says nothing'])[0]}")

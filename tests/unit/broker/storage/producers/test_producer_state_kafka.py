@@ -33,7 +33,7 @@ class Oracle:
     """The Java process, one question and one answer at a time."""
 
     def __init__(self, directory: Path) -> None:
-        command = java_command(str(ORACLE), str(directory), heap="-Xmx256m", log_settings="silent")
+        command = java_command(str(ORACLE), str(directory), logs="silent")
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, *words: object) -> str:

@@ -1,0 +1,171 @@
+"""The rounds of a comparison. The clusters run one after the other, never at once; each round has the other order than the one before.
+
+A cluster is started anew in each round. It gets the same load before each row, not counted, so that caches are warm and a JVM has
+compiled what the row needs; and once, after its start, a longer one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import psutil
+
+from tools.admin.failures import AdminError
+from tools.bench.compare import perf_tools
+from tools.bench.compare.clusters import KAFKA, RunningCluster, chosen_form, running_ottla, running_peer
+from tools.bench.compare.floor import measure_floor, rate_of
+from tools.bench.compare.results import OURS, Comparison, Figure
+from tools.bench.compare.rows import MIB, PerfTool, Row, chosen
+from tools.bench.load.measure import BenchError, Load, Measurement, measure
+from tools.bench.real_kafka.jars import KafkaJars
+
+FIRST_WARM_UP, FIRST_WARM_UP_MIN_S = 4, 4.0
+"""How many times as long as that of a row the warm-up after a start is, and how long at least, in seconds."""
+FIRST_ROWS = chosen(["produce-20x1-100b", "all-20x1-100b"])
+FILL_BYTES = {"raw": 256 * MIB, "librdkafka": 512 * MIB}
+"""What is there to be read, again and again: by the raw client, and by librdkafka, which starts again more slowly."""
+FLOOR_S = 1.0
+FLOOR_WARM_UP_S = 0.3
+PERF_WARM_UP_RECORDS_PER_S = 80_000
+PERF_LONGER = 1.2
+"""A run of ProducerPerformance is planned with the rate of its warm-up, which is lower than its own."""
+PERF_CONSUMED_BYTES_PER_S = 60_000_000
+
+Say = Callable[[str], None]
+"""Takes what is measured next; each call is a step of the progress."""
+
+
+def steps(rows: Sequence[Row], rounds: int, with_floor: bool) -> int:
+    """How many times `run` calls `say`."""
+    return rounds * 2 * (len(rows) + 1) + (sum(isinstance(row.load, Load) for row in rows) if with_floor else 0)
+
+
+def run(
+    directory: Path,
+    jars: KafkaJars,
+    rows: Sequence[Row],
+    rounds: int,
+    seconds: float,
+    warm_up_s: float,
+    is_compiled: bool | None,
+    with_floor: bool,
+    say: Say,
+) -> Comparison:
+    """All figures. `seconds` is how long each row counts, in each round. Raises ClusterError and BenchError."""
+    with chosen_form(is_compiled) as form:
+        comparison = Comparison(rows, KAFKA, _machine(form, jars, rounds, seconds))
+    starts: list[Callable[[Path], AbstractContextManager[RunningCluster]]] = [
+        lambda home: running_peer(home, jars),
+        lambda home: running_ottla(home, is_compiled),
+    ]
+    for number in range(rounds):
+        for start in starts if number % 2 == 0 else starts[::-1]:
+            with _emptied(directory / "cluster") as home:
+                say(f"round {number + 1} of {rounds}: start")
+                with start(home) as cluster:
+                    one = ClusterRound(cluster, jars, seconds, warm_up_s)
+                    one.warm_up()
+                    for row in rows:
+                        say(f"round {number + 1} of {rounds}: {cluster.name}: {row.title}")
+                        try:
+                            comparison.add(cluster.name, row, one.figure(row))
+                        except AdminError as error:
+                            raise BenchError(f"{cluster.name}: {row.title}: {error}") from None
+                        cluster.look()
+                    comparison.resources.setdefault(cluster.name, []).append(cluster.resources())
+    if with_floor:
+        for row in rows:
+            if isinstance(row.load, Load):
+                say(f"floor: {row.title}")
+                floor = measure_floor(directory, row, FLOOR_S, FLOOR_WARM_UP_S)
+                if floor is not None:
+                    comparison.floors[row.key] = floor
+    return comparison
+
+
+class ClusterRound:
+    """One round of one cluster."""
+
+    def __init__(self, cluster: RunningCluster, jars: KafkaJars, seconds: float, warm_up_s: float) -> None:
+        self._cluster = cluster
+        self._jars = jars
+        self._seconds = seconds
+        self._warm_up_s = warm_up_s
+
+    def warm_up(self) -> None:
+        """Many small requests, with and without followers."""
+        seconds = max(FIRST_WARM_UP * self._warm_up_s, FIRST_WARM_UP_MIN_S) / len(FIRST_ROWS)
+        for row in FIRST_ROWS:
+            assert isinstance(row.load, Load)
+            with self._cluster.topic(row.load) as topic:
+                self._measure(row.load, topic, seconds)
+
+    def figure(self, row: Row) -> Figure:
+        """Measures the row once."""
+        if isinstance(row.load, PerfTool):
+            return self._perf_produce(row.load) if row.load.kind == "produce" else self._perf_consume(row.load)
+        with self._cluster.topic(row.load, FILL_BYTES[row.load.client]) as topic:
+            os.sync()  # what was written before does not disturb this row
+            self._measure(row.load, topic, self._warm_up_s)
+            before = self._cluster.cpu_s()
+            found = self._measure(row.load, topic, self._seconds)
+            cpu_s = self._cluster.cpu_s() - before
+        # The client of librdkafka measures its own calls when it consumes, which says nothing of the brokers.
+        p99_ms = None if row.load.client == "librdkafka" and row.load.kind == "consume" else found.p99_ms
+        return Figure(rate_of(row, found), p99_ms, cpu_s / found.bytes * 1e6 if found.bytes else None)
+
+    def _measure(self, load: Load, topic: str, seconds: float) -> Measurement:
+        return measure(load, self._cluster.bootstrap_servers, topic, seconds, 0.0)
+
+    def _perf_produce(self, tool: PerfTool) -> Figure:
+        servers = self._cluster.bootstrap_servers
+        with self._cluster.topic(tool.as_load()) as topic:
+            os.sync()
+            count = max(1000, int(PERF_WARM_UP_RECORDS_PER_S * self._warm_up_s))
+            warm = perf_tools.producer_performance(self._jars, servers, topic, count, tool.record_bytes)
+            count = max(1000, int(warm.records_per_s * self._seconds * PERF_LONGER))
+            before = self._cluster.cpu_s()
+            found = perf_tools.producer_performance(self._jars, servers, topic, count, tool.record_bytes)
+            cpu_s = self._cluster.cpu_s() - before
+        return Figure(found.records_per_s, found.p99_ms, cpu_s / (found.records * tool.record_bytes) * 1e6)
+
+    def _perf_consume(self, tool: PerfTool) -> Figure:
+        """Reads all that is there twice; the first time warms up."""
+        servers = self._cluster.bootstrap_servers
+        size = int(PERF_CONSUMED_BYTES_PER_S * self._seconds)
+        with self._cluster.topic(tool.as_load(), size) as topic:
+            os.sync()
+            count = size // tool.record_bytes
+            perf_tools.consumer_performance(self._jars, servers, topic, count)
+            before = self._cluster.cpu_s()
+            found = perf_tools.consumer_performance(self._jars, servers, topic, count)
+            cpu_s = self._cluster.cpu_s() - before
+        return Figure(found.bytes_per_s / 1e6, None, cpu_s / found.bytes * 1e6)
+
+
+@contextlib.contextmanager
+def _emptied(directory: Path) -> Iterator[Path]:
+    """A directory that is not there before and after."""
+    shutil.rmtree(directory, ignore_errors=True)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _machine(form: str, jars: KafkaJars, rounds: int, seconds: float) -> dict[str, str]:
+    load_1_min = os.getloadavg()[0]
+    return {
+        OURS: form,
+        KAFKA: f"{jars.version}, JVM options of its start scripts",
+        "machine": f"{os.cpu_count()} processors, {psutil.virtual_memory().total / MIB / 1024:.0f} GiB, Linux {platform.release()}",
+        "python": platform.python_version(),
+        "rounds": f"{rounds} of {seconds:g} s for each row",
+        "load average before": f"{load_1_min:.2f}",
+    }
