@@ -52,6 +52,7 @@ MODULES = (
     "broker.request_handler",
     "broker.storage.leader_epochs",
     "broker.storage.log",
+    "broker.storage.next_reads",
     "broker.storage.producers.log_producers",
     "broker.storage.producers.produced_batches",
     "broker.storage.producers.producer_state",

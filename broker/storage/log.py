@@ -440,7 +440,9 @@ class Log:
         if offset >= max_offset:
             return NOTHING
         try:
-            for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
+            segments = self._segments
+            for number in range(max(bisect_right(self._bases, offset) - 1, 0), len(segments)):
+                segment = segments[number]
                 if segment.base_offset >= max_offset:
                     break
                 start = segment.position_of(offset, may_block=may_block)
