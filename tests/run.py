@@ -9,8 +9,8 @@ end names every group. The exit code is 1 when one of them failed.
 A quick run leaves out the tests with the marker `thorough`; a thorough run has only these. `tests/conftest.py` gives the
 marker to all tests that need a real Kafka or Docker.
 
-Brokers of a quick run are plain Python. Those of a thorough run are compiled if the compiled form is there, and it repeats on them
-the quick tests of AGAIN. The summary says in which form they ran.
+Brokers are plain Python. If the compiled form is there, a thorough run repeats the quick tests of AGAIN on compiled brokers. The
+summary says in which form they ran.
 """
 
 from __future__ import annotations
@@ -38,25 +38,9 @@ SIDE_BY_SIDE = 2
 SILENCE_S_MAX = 60
 CLEANUP_S_MAX = 30
 SUMMARY_LINES = re.compile(r"(FAILED|ERROR|SKIPPED|LEFT RUNNING) ")
-AGAIN = (
-    "bad_input",
-    "clients",
-    "closest_replica",
-    "compiled",
-    "consumer_groups",
-    "controlled_stop",
-    "controller",
-    "failover",
-    "leader_chase",
-    "produced_batches_and_kafka",
-    "retention",
-    "single_broker",
-    "topic_deletion",
-    "transactions",
-    "zk_session_loss",
-)
-"""The files of quick integration tests that a thorough run repeats on compiled brokers: failover, replication, groups, transactions, and
-what passes through the modules that are compiled."""
+AGAIN = ("compiled", "consumer_groups", "failover", "single_broker", "transactions")
+"""The files of quick integration tests that a thorough run repeats on compiled brokers: as many as the time allows. Together they pass
+through all modules that are compiled."""
 LAST_LINE = re.compile(r"=+ (.*(?:passed|failed|error|skipped|deselected|no tests ran).*) in [0-9.]+s")
 
 
@@ -99,7 +83,8 @@ def groups_of(run: str) -> list[Group]:
         return [Group("checks", ("make", "--no-print-directory", "check")), *groups]
     if compiled.form()[0]:
         again = [f"tests/integration/test_{name}.py" for name in AGAIN]
-        groups.insert(1, tests("compiled", *again, "tests/hostile", only="not thorough"))
+        repeated = tests("compiled", *again, only="not thorough")
+        groups.insert(1, Group(repeated.name, ("env", "--unset", compiled.SWITCH, *repeated.command)))
     return [*groups, tests("clients", "tests/clients", only=only), tests("compose", "tests/compose", only=only)]
 
 
@@ -207,13 +192,16 @@ def main(arguments: list[str]) -> int:
     # A shell starts what runs in the background with SIGINT ignored.
     signal.signal(signal.SIGINT, interrupt)
     signal.signal(signal.SIGTERM, interrupt)
-    if arguments[0] == "quick":
-        os.environ[compiled.SWITCH] = "0"
-    is_compiled, form = compiled.form()
-    if arguments[0] == "thorough" and not is_compiled:
-        form += "; SKIPPED the tests on compiled brokers"
+    is_compiled, compiled_form = compiled.form()
+    groups = groups_of(arguments[0])
+    form = "plain Python"
+    if arguments[0] == "thorough":
+        form += (
+            f"; in the group `compiled`: {compiled_form}" if is_compiled else "; SKIPPED the tests on compiled brokers"
+        )
+    os.environ[compiled.SWITCH] = "0"
     print(f"brokers: {form}", flush=True)
-    return Runner(groups_of(arguments[0]), form).run()
+    return Runner(groups, form).run()
 
 
 if __name__ == "__main__":

@@ -25,6 +25,13 @@ RESOURCE_TITLES = {
 }
 
 
+def resource(name: str, value: float) -> str:
+    """A value of RESOURCE_TITLES with its unit."""
+    if name == "memory":
+        return f"{value / 1e6:.0f} MB"
+    return f"{value:.1f} s" if name == "start" else f"{value:.0f}"
+
+
 def amount(value: float, unit: Unit) -> str:
     """For example `36.1 k/s`, `267 MB/s`, `2.4 GB/s`."""
     if unit == "MB/s":
@@ -63,10 +70,18 @@ def cells(comparison: Comparison) -> list[list[str]]:
     for name, (theirs, ours, found) in resource_ratios(comparison).items():
         limit = GOALS_OF_RESOURCES.get(name)
         wanted = NONE if limit is None else f"{limit:g}x" + ("" if found.median <= limit else ", missed")
-        show = {"memory": lambda value: f"{value / 1e6:.0f} MB", "start": lambda value: f"{value:.1f} s"}.get(
-            name, lambda value: f"{value:.0f}"
+        table.append(
+            [
+                RESOURCE_TITLES[name],
+                resource(name, theirs),
+                resource(name, ours),
+                ratio(found),
+                NONE,
+                NONE,
+                wanted,
+                NONE,
+            ]
         )
-        table.append([RESOURCE_TITLES[name], show(theirs), show(ours), ratio(found), NONE, NONE, wanted, NONE])
     return table
 
 
