@@ -32,6 +32,7 @@ SHARED = "__mypyc"
 
 MODULES = (
     "broker.apis.fetch",
+    "broker.apis.gathered_produces",
     "broker.apis.produce",
     "broker.network.connection_state",
     "broker.network.processor",
