@@ -60,7 +60,7 @@ class RunningCluster:
     def cpu_s(self) -> float:
         """User and system time of all brokers until now."""
         times = [process.cpu_times() for process in self.brokers.values()]
-        return sum(one.user + one.system for one in times)
+        return float(sum(one.user + one.system for one in times))
 
     def look(self) -> None:
         """Notes how much memory (PSS) and how many files the largest broker has now, if that is more than before."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -22,6 +22,12 @@ RESOURCE_TITLES = {
     "memory": "memory of the largest broker (PSS)",
     "start": "start of three brokers and ZooKeeper",
     "files": "open files of the largest broker",
+}
+
+SHOWN: dict[str, Callable[[float], str]] = {
+    "memory": lambda value: f"{value / 1e6:.0f} MB",
+    "start": lambda value: f"{value:.1f} s",
+    "files": lambda value: f"{value:.0f}",
 }
 
 
@@ -63,9 +69,7 @@ def cells(comparison: Comparison) -> list[list[str]]:
     for name, (theirs, ours, found) in resource_ratios(comparison).items():
         limit = GOALS_OF_RESOURCES.get(name)
         wanted = NONE if limit is None else f"{limit:g}x" + ("" if found.median <= limit else ", missed")
-        show = {"memory": lambda value: f"{value / 1e6:.0f} MB", "start": lambda value: f"{value:.1f} s"}.get(
-            name, lambda value: f"{value:.0f}"
-        )
+        show = SHOWN[name]
         table.append([RESOURCE_TITLES[name], show(theirs), show(ours), ratio(found), NONE, NONE, wanted, NONE])
     return table
 
