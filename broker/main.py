@@ -371,6 +371,7 @@ class Broker:
             max_requests=config.queued_max_requests,
             max_large_bytes=config.queued_max_request_bytes,
             max_unsent_bytes=config.queued_max_response_bytes,
+            end_turn=self._handler.end_turn,
         )
         if config.metrics_listener:
             self._metrics = self._serve_metrics(config.metrics_listener, channel)

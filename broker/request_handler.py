@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from broker.apis.api_versions import refuse_version
+from broker.apis.gathered_produces import GatheredProduces
 from broker.apis.table import HANDLERS, Handler
 from broker.network.connection_state import Hold
 from broker.network.request_channel import Request
@@ -20,6 +21,8 @@ from broker.requests.context import ApiContext
 from broker.requests.steps import OWN_ERROR, REFUSALS, close_for
 from protocol.kafka.api_keys import ADVERTISED, ApiKey
 
+PRODUCE = int(ApiKey.PRODUCE)
+
 log = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX = 16 * 1024 * 1024
@@ -27,11 +30,12 @@ REQUEST_BYTES_MAX = 16 * 1024 * 1024
 
 
 class RequestHandler:
-    """The request channel calls `handle`, which never raises and never waits (BUG-26)."""
+    """The request channel calls `handle`, which never raises and never waits (BUG-26), and at the end of a turn `end_turn`."""
 
     def __init__(self, context: ApiContext, metrics: RequestMetrics | None = None) -> None:
         """`metrics` counts the requests; fetches are counted by their API, which knows whose they are."""
         self._context = context
+        self._gathered = GatheredProduces(context)
         measured = (metrics or RequestMetrics()).by_key
         self._routes: dict[int, tuple[int, int, Handler, ApiMetrics | None]] = {
             int(key): (ADVERTISED[key].min, ADVERTISED[key].max, handler, measured.get(key))
@@ -63,8 +67,13 @@ class RequestHandler:
             if left <= 0:
                 timing = metrics.time(version, request.received_at)
                 request.connection.when_answered(request.number, timing.answered)
+        gathered = self._gathered
         try:
-            waiting = handler(self._context, request)
+            if api_key == PRODUCE and gathered.gather(request):
+                waiting = None
+            else:
+                gathered.append_all()  # they came first
+                waiting = handler(self._context, request)
         except REFUSALS as error:
             close_for(request, error)
         except Exception:
@@ -75,7 +84,12 @@ class RequestHandler:
             if waiting is not None:
                 self._run(request, waiting)
             if timing is not None:
+                gathered.append_all()
                 timing.handled()
+
+    def end_turn(self) -> None:
+        """To be called when the requests of a turn have been handled. Completes those that wait for it."""
+        self._gathered.append_all()
 
     async def close(self) -> None:
         """Cancels the requests whose API is still awaiting something."""

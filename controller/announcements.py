@@ -6,7 +6,8 @@ brokers in each UpdateMetadata. When a broker returns, the states of the partiti
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
+from operator import itemgetter
 
 from controller.cluster_state import ClusterState
 from protocol.rpc.messages import (
@@ -23,6 +24,7 @@ ControllerRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaReq
 
 ROWS_AT_ONCE = 1000
 NOTHING: tuple[PackedStates, dict[str, str], dict[str, int]] = (PackedStates(()), {}, {})
+_topic_of = itemgetter(0)
 TOPIC_DELETED_EPOCH = -2
 """StopReplica's leader epoch for a partition of a deleted topic: newer than every other (KIP-570)."""
 
@@ -43,17 +45,24 @@ class Announcement:
         self._deleted: list[PartitionState] = []
 
     def leadership(self, partitions: Iterable[TopicPartition], *, is_new: bool = False) -> None:
-        """Sends the leadership of these partitions to every live replica, and their metadata to every broker."""
-        assignment = self._cluster.assignment
+        """Sends the leadership of these partitions to every live replica, and their metadata to every broker.
+
+        A broker that registers later needs `full_leadership`.
+        """
+        assignment, live = self._cluster.assignment, self._cluster.brokers
         of_replicas: dict[tuple[int, ...], list[TopicPartition]] = {}
         for tp in partitions:
             of_replicas.setdefault(assignment(tp).replicas, []).append(tp)
-        for replicas, named in of_replicas.items():
+        for replicas, some in of_replicas.items():
+            named = dict.fromkeys(some)  # hashes each partition once, for all the updates
             for replica in replicas:
-                self._leadership.setdefault(replica, {}).update(dict.fromkeys(named))
+                if replica not in live:
+                    continue
+                self._leadership.setdefault(replica, {}).update(named)
                 if is_new:
                     self._new.setdefault(replica, set()).update(named)
-            self.metadata(named)
+            self._metadata.update(named)
+        self._metadata_to_all = True
 
     def new_replicas(self, tp: TopicPartition, replicas: Iterable[int]) -> None:
         """Announces the partition to these replicas as new: their brokers may create the logs, even if a log directory has failed."""
@@ -121,8 +130,9 @@ class Announcement:
         brokers = tuple(cluster.brokers.values())
         everything, everything_ids, everything_counts = self._everything() if self._full_metadata else NOTHING
         changed = PackedStates(pack_rows(self._deleted) + self._rows(self._metadata))
-        changed_ids = self._topic_ids([*(state.topic for state in self._deleted), *(tp.topic for tp in self._metadata)])
-        changed_counts = self._partition_counts(tp.topic for tp in self._metadata)
+        topics = dict.fromkeys(map(_topic_of, self._metadata))
+        changed_ids = self._topic_ids([*(state.topic for state in self._deleted), *topics])
+        changed_counts = self._partition_counts(topics)
         for broker, info in list(cluster.brokers.items()):
             head = (self._controller_id, cluster.epoch, info.epoch)
             requests: list[ControllerRequest] = []
@@ -148,19 +158,21 @@ class Announcement:
         cluster = self._cluster
         is_full = broker in self._full_leadership
         named = self._leadership.get(broker, {})
-        wanted: Collection[TopicPartition] = cluster.replicas_on(broker) if is_full else named.keys()
-        leadership = cluster.leadership
-        partitions = [tp for tp in wanted if tp in leadership]
+        wanted: Set[TopicPartition] = cluster.replicas_on(broker) if is_full else named.keys()
+        partitions = list(wanted)
+        if not wanted <= cluster.leadership.keys():
+            partitions = [tp for tp in wanted if tp in cluster.leadership]
         if not partitions and not is_full:
             return None
         new = self._new.get(broker)
         rows = self._rows(partitions)
         if new:
             rows = [self._new_row(tp, row) if tp in new else row for tp, row in zip(partitions, rows, strict=True)]
-        leaders = {state[0] for state in map(leadership.__getitem__, partitions)}
-        live_leaders = tuple(info for leader, info in cluster.brokers.items() if leader in leaders)
+        live_leaders = tuple(
+            info for leader, info in cluster.brokers.items() if cluster.leads_one_of(leader, partitions)
+        )
         others = self._other_topics() if is_full else ()
-        ids = self._topic_ids(tp[0] for tp in partitions)
+        ids = self._topic_ids(map(_topic_of, partitions))
         return LeaderAndIsrRequest(*head, PackedStates(rows), ids, live_leaders, is_full, others)
 
     def _other_topics(self) -> tuple[str, ...]:
@@ -173,18 +185,22 @@ class Announcement:
         """The packed states of those partitions that have one."""
         wanted = list(partitions)
         packed = self._cluster.packed_rows
-        self.pack([tp for tp in wanted if tp not in packed])
-        return list(filter(None, map(packed.get, wanted)))
+        rows = list(filter(None, map(packed.get, wanted)))
+        if len(rows) < len(wanted):
+            self.pack([tp for tp in wanted if tp not in packed])
+            rows = list(filter(None, map(packed.get, wanted)))
+        return rows
 
     def pack(self, partitions: Iterable[TopicPartition]) -> None:
         """Packs these partitions' states ahead of `requests`. A state that changes meanwhile is packed again."""
         cluster = self._cluster
-        leadership, assignment, failed = cluster.leadership, cluster.assignment, cluster.failed_replicas
-        cluster.packed_rows.update(
-            (tp, pack_state(tp, leadership[tp], assignment(tp), offline_replicas=failed.get(tp, ())))
-            for tp in partitions
-            if tp in leadership
-        )
+        leadership, assignment, failed = cluster.leadership.get, cluster.assignment, cluster.failed_replicas
+        rows = cluster.packed_rows
+        for tp in partitions:
+            state = leadership(tp)
+            if state is not None:
+                offline = failed.get(tp, ()) if failed else ()
+                rows[tp] = pack_state(tp, state, assignment(tp), offline_replicas=offline)
 
     def _new_row(self, tp: TopicPartition, row: bytes) -> bytes:
         cluster = self._cluster

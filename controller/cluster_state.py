@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 
 from controller.partition_status import PartitionStatus
@@ -21,9 +22,18 @@ log = logging.getLogger(__name__)
 
 UNASSIGNED = Assignment(())
 PARTITIONS_IN_A_STEP = 5000
+IN_ORDER_SHARE = 8
+"""One of so many partitions must be concerned before all partitions are walked to find them in order."""
 WITHOUT_LEADER = (PartitionStatus.NEW, PartitionStatus.OFFLINE)
+COMPARED_ISRS_MAX = 16_384
 DROPPED_AT_REGISTRATION = (ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_INELIGIBLE)
 """Replica states that end when the broker registers again."""
+
+
+@lru_cache(maxsize=COMPARED_ISRS_MAX)
+def _is_part(isr: tuple[int, ...], of: tuple[int, ...]) -> bool:
+    """Whether `isr` has some of the members of `of`, not all, and no others."""
+    return set(isr) < set(of)
 
 
 @dataclass(slots=True)
@@ -130,11 +140,19 @@ class ClusterState:
     def assignment(self, tp: TopicPartition) -> Assignment:
         """The partition's assignment; without replicas for an unknown partition."""
         topic, partition = tp
-        partitions = self.topics.get(topic)
-        return UNASSIGNED if partitions is None else partitions.get(partition, UNASSIGNED)
+        try:
+            return self.topics[topic][partition]
+        except KeyError:
+            return UNASSIGNED
 
     def partitions(self) -> Iterable[TopicPartition]:
         return chain.from_iterable(self._of_topic.values())
+
+    def by_topic(self, some: Set[TopicPartition]) -> Collection[TopicPartition]:
+        """The same partitions, topic by topic if they are many. Work on neighbours is faster for the processor's caches."""
+        if IN_ORDER_SHARE * len(some) < len(self.leadership):
+            return some
+        return [tp for tp in self.partitions() if tp in some]
 
     def size_of(self, topic: str) -> int:
         """The number of the topic's partitions."""
@@ -272,15 +290,60 @@ class ClusterState:
                 self._led_by.get(old.leader, set()).discard(tp)
             if old.leader_epoch != state.leader_epoch:
                 self.isr_before.pop(tp, None)
-                if set(state.isr) < set(old.isr):
+                if _is_part(state.isr, old.isr):
                     self.isr_before[tp] = state.leader_epoch, old.isr
         self.leadership[tp] = state
-        for replica in self.emptied_replicas.get(tp, ()):
-            if replica not in state.isr:
-                self.forget_failure(tp, replica)
+        self._forget_emptied_outside(tp, state.isr)
         self.packed_rows.pop(tp, None)
         if state.leader != NO_LEADER:
             self._led_by.setdefault(state.leader, set()).add(tp)
+
+    def set_written(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> int:
+        """Like `set_leadership` for many partitions, whose states this controller wrote. The partitions become Online or Offline.
+
+        Returns the number of partitions that got another leader.
+        """
+        leadership, statuses, emptied = self.leadership, self._partition_statuses, self.emptied_replicas
+        isr_before = self.isr_before
+        lost: dict[int, list[TopicPartition]] = {}
+        gained: dict[int, list[TopicPartition]] = {}
+        for tp, state in states.items():
+            leader, leader_epoch, isr, _, _ = state
+            old = leadership.get(tp)
+            if old is None:
+                gained.setdefault(leader, []).append(tp)
+            else:
+                old_leader, old_epoch, old_isr, _, _ = old
+                assert leader_epoch >= old_epoch, f"{tp}: {old} -> {state}"
+                if old_leader != leader:
+                    lost.setdefault(old_leader, []).append(tp)
+                    gained.setdefault(leader, []).append(tp)
+                if old_epoch != leader_epoch:
+                    if _is_part(isr, old_isr):
+                        isr_before[tp] = leader_epoch, old_isr
+                    else:
+                        isr_before.pop(tp, None)
+            leadership[tp] = state
+            if emptied:
+                self._forget_emptied_outside(tp, isr)
+            target = PartitionStatus.OFFLINE if leader == NO_LEADER else PartitionStatus.ONLINE
+            if statuses.get(tp, PartitionStatus.NON_EXISTENT) is not target:
+                self.move_partition(tp, target)
+        gained.pop(NO_LEADER, None)
+        for leader, partitions in lost.items():
+            self._led_by.get(leader, set()).difference_update(partitions)
+        for leader, partitions in gained.items():
+            self._led_by.setdefault(leader, set()).update(partitions)
+        if self.packed_rows:
+            for tp in states:
+                self.packed_rows.pop(tp, None)
+        return sum(map(len, gained.values()))
+
+    def _forget_emptied_outside(self, tp: TopicPartition, isr: Collection[int]) -> None:
+        """A replica that lost its log and is not in the ISR is no longer known as failed: it starts empty, like a new one."""
+        for replica in self.emptied_replicas.get(tp, ()):
+            if replica not in isr:
+                self.forget_failure(tp, replica)
 
     def load_leadership(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> None:
         """Like `set_leadership` for many partitions, none of which has a known state: for the start of a term."""
@@ -292,6 +355,10 @@ class ClusterState:
         led_by.pop(NO_LEADER, None)
         for leader, partitions in led_by.items():
             self._led_by.setdefault(leader, set()).update(partitions)
+
+    def leads_one_of(self, broker: int, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether the broker leads one of the partitions."""
+        return not self._led_by.get(broker, set()).isdisjoint(partitions)
 
     def led_by(self, broker: int) -> frozenset[TopicPartition]:
         return frozenset(self._led_by.get(broker, ()))

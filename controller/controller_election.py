@@ -82,9 +82,9 @@ async def elect(zk: ZooKeeperSession, broker_id: int, wall_ms: Callable[[], int]
             if not isinstance(failure.error, NodeExists | NoNode | BadVersion):
                 raise failure.error from failure
             continue  # another broker was faster: read again
-        stat = results[-1]
-        assert isinstance(stat, Stat)
-        return Won(epoch + 1, stat.version)
+        new_version = results[-1]
+        assert isinstance(new_version, int)
+        return Won(epoch + 1, new_version)
 
 
 async def leave_office(zk: ZooKeeperSession) -> None:

@@ -123,7 +123,7 @@ class ControllerStats:
             self.times[self.state].add(now - began, now)
             self.state = ControllerState.IDLE
 
-    def elected(self, reason: str, before: int | None, after: int) -> None:
-        """A partition's leader was written; -1: nobody leads. `before` None: the partition is new."""
-        if after >= 0 and after != before:
-            self.elections[reason] += 1
+    def elected(self, reason: str, partitions: int) -> None:
+        """So many partitions got another leader, or their first."""
+        if partitions:
+            self.elections[reason] += partitions

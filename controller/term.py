@@ -14,11 +14,10 @@ from controller.broker_channels import BrokerChannels
 from controller.cluster_state import ClusterState
 from controller.cluster_store import ClusterStore, ControllerMoved, Written
 from controller.event_log import EventLog
-from controller.partition_status import PartitionStatus
 from controller.stats import ControllerStats
 from controller.zk_watches import ZkWatches
 from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest
-from protocol.types import NO_LEADER, LeaderAndIsr, TopicPartition
+from protocol.types import LeaderAndIsr, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -205,14 +204,7 @@ class Term:
 
     def apply(self, states: Mapping[TopicPartition, LeaderAndIsr], reason: str) -> None:
         """Applies our own writes to the cluster state."""
-        cluster = self.cluster
-        for tp, state in states.items():
-            before = cluster.leadership.get(tp)
-            self.stats.elected(reason, None if before is None else before.leader, state.leader)
-            cluster.set_leadership(tp, state)
-            target = PartitionStatus.OFFLINE if state.leader == NO_LEADER else PartitionStatus.ONLINE
-            if cluster.partition_status(tp) is not target:
-                cluster.move_partition(tp, target)
+        self.stats.elected(reason, self.cluster.set_written(states))
         rows = list(states.items())
         for at in range(0, len(rows), PARTITIONS_IN_AN_EVENT):
             self._unwritten_events.append((reason, rows[at : at + PARTITIONS_IN_AN_EVENT]))

@@ -8,6 +8,9 @@ end names every group. The exit code is 1 when one of them failed.
 
 A quick run leaves out the tests with the marker `thorough`; a thorough run has only these. `tests/conftest.py` gives the
 marker to all tests that need a real Kafka or Docker.
+
+Brokers are plain Python. If the compiled form is there, a thorough run repeats the quick tests of AGAIN on compiled brokers. The
+summary says in which form they ran.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from broker import compiled
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 LOGS = REPOSITORY / ".test-logs"
 NO_TESTS_SELECTED = 5
@@ -33,6 +38,9 @@ SIDE_BY_SIDE = 2
 SILENCE_S_MAX = 60
 CLEANUP_S_MAX = 30
 SUMMARY_LINES = re.compile(r"(FAILED|ERROR|SKIPPED|LEFT RUNNING) ")
+AGAIN = ("compiled", "consumer_groups", "failover", "single_broker", "transactions")
+"""The files of quick integration tests that a thorough run repeats on compiled brokers: as many as the time allows. Together they pass
+through all modules that are compiled."""
 LAST_LINE = re.compile(r"=+ (.*(?:passed|failed|error|skipped|deselected|no tests ran).*) in [0-9.]+s")
 
 
@@ -73,13 +81,19 @@ def groups_of(run: str) -> list[Group]:
     ]
     if run == "quick":
         return [Group("checks", ("make", "--no-print-directory", "check")), *groups]
+    if compiled.form()[0]:
+        again = [f"tests/integration/test_{name}.py" for name in AGAIN]
+        repeated = tests("compiled", *again, only="not thorough")
+        groups.insert(1, Group(repeated.name, ("env", "--unset", compiled.SWITCH, *repeated.command)))
     return [*groups, tests("clients", "tests/clients", only=only), tests("compose", "tests/compose", only=only)]
 
 
 class Runner:
     """What runs now, and what came of the rest."""
 
-    def __init__(self, groups: Sequence[Group]) -> None:
+    def __init__(self, groups: Sequence[Group], form: str = "plain Python") -> None:
+        """`form` is that of the brokers, in words."""
+        self._form = form
         self._waiting = deque(groups)
         self._start = time.monotonic()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -156,6 +170,7 @@ class Runner:
             for line in lines:
                 if SUMMARY_LINES.match(line):
                     print(f"    {line}")
+        print(f"brokers: {self._form}")
         verdict = "FAILED" if has_failed else "PASSED"
         print(f"{verdict} after {time.monotonic() - self._start:.0f} s; the whole output is in {LOGS.name}/")
         print("=" * 100, flush=True)
@@ -177,7 +192,16 @@ def main(arguments: list[str]) -> int:
     # A shell starts what runs in the background with SIGINT ignored.
     signal.signal(signal.SIGINT, interrupt)
     signal.signal(signal.SIGTERM, interrupt)
-    return Runner(groups_of(arguments[0])).run()
+    is_compiled, compiled_form = compiled.form()
+    groups = groups_of(arguments[0])
+    form = "plain Python"
+    if arguments[0] == "thorough":
+        form += (
+            f"; in the group `compiled`: {compiled_form}" if is_compiled else "; SKIPPED the tests on compiled brokers"
+        )
+    os.environ[compiled.SWITCH] = "0"
+    print(f"brokers: {form}", flush=True)
+    return Runner(groups, form).run()
 
 
 if __name__ == "__main__":

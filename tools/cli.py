@@ -28,7 +28,7 @@ class Subcommand(NamedTuple):
 
 SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
     {
-        "bench": Subcommand("tools.bench.commands", "Measure parts of ottla."),
+        "bench": Subcommand("tools.bench.commands", "Measure a cluster under load, and parts of ottla."),
         "broker": Subcommand("tools.cluster.commands", "Run one broker in the foreground."),
         "cluster": Subcommand("tools.cluster.commands", "Start, inspect, disturb and stop a cluster on this machine."),
         "completion": Subcommand("tools.completion", "Print the script that completes commands in bash, zsh or fish."),

@@ -70,14 +70,14 @@ async def _decode_and_append(
         return
     failed = _failed_all(body, *refusal)
     await pause()
-    _respond(context, request, body.acks, _shape(body), failed)
+    respond(context, request, body.acks, _shape(body), failed)
 
 
 def _append(context: ApiContext, request: Request, body: ProduceRequest) -> Coroutine[Any, Any, None] | None:
     refusal = _refusal(body, request.header.api_version)
     if refusal is None:
         return _append_accepted(context, request, body)
-    _respond(context, request, body.acks, _shape(body), _failed_all(body, *refusal))
+    respond(context, request, body.acks, _shape(body), _failed_all(body, *refusal))
     return None
 
 
@@ -107,8 +107,8 @@ def _append_accepted(context: ApiContext, request: Request, body: ProduceRequest
     recording = context.recorder.recording
     entry = None if recording is None else recording.produce(request, acks, entries)
 
-    def respond(results: list[ProducePartitionResult]) -> None:
-        _respond(context, request, acks, shape, results)
+    def respond_to_client(results: list[ProducePartitionResult]) -> None:
+        respond(context, request, acks, shape, results)
         if recording is not None and entry is not None:
             recording.produced(entry, results)
 
@@ -117,10 +117,12 @@ def _append_accepted(context: ApiContext, request: Request, body: ProduceRequest
         version = request.header.api_version
 
         def respond_to_producer(results: list[ProducePartitionResult]) -> None:
-            respond(results if version >= ABORTABLE_SINCE else [_without_abortable(result) for result in results])
+            respond_to_client(
+                results if version >= ABORTABLE_SINCE else [_without_abortable(result) for result in results]
+            )
 
         return appends.append_transactional(body.transactional_id, acks, body.timeout_ms, entries, respond_to_producer)
-    return appends.append_in_slices(acks, body.timeout_ms, entries, respond)
+    return appends.append_in_slices(acks, body.timeout_ms, entries, respond_to_client)
 
 
 def _without_abortable(result: ProducePartitionResult) -> ProducePartitionResult:
@@ -156,7 +158,7 @@ def _refusal(body: ProduceRequest, version: int) -> tuple[ErrorCode, str] | None
     return None
 
 
-def _respond(
+def respond(
     context: ApiContext,
     request: Request,
     acks: int,

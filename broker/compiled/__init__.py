@@ -1,29 +1,34 @@
-"""The hot modules as machine code, an option: `make compile` translates them with mypyc, and a broker process then uses that form.
+"""The hot modules as machine code: `make setup` translates them with mypyc where a C compiler is, and a broker process uses that form.
 
 The source stays the truth: tests, tools and a broker without the compiled form run it as Python. `use` is the first thing that a
-broker process does. It takes the compiled form only if it was made by this Python from exactly the present sources;
+broker process does. It takes the compiled form only if it is whole, and was made by this Python from exactly the present sources;
 `OTTLA_COMPILED=0` turns it off. docs/PERFORMANCE.md says which modules, and what they gain.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.machinery
 import importlib.util
 import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
 LIBRARY = Path(__file__).parent / "lib"
-"""The compiled modules, as paths of their names, beside the library that they share."""
+"""The compiled forms, each in a directory of its own, and the manifest, which names the present one."""
 MANIFEST = LIBRARY / "manifest.json"
-"""`{"python": the cache tag, "mypyc": version, "sources": {module: SHA-256 of its source}}`."""
 SWITCH = "OTTLA_COMPILED"
 SOURCES = Path(__file__).parent.parent.parent
+SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
+"""How the names of compiled modules end: with the Python, the machine and the C library that they are for."""
+SHARED = "__mypyc"
+"""How the name of the library ends that holds the code of all modules. The file of a module only refers to it."""
 
 MODULES = (
     "broker.apis.fetch",
@@ -47,6 +52,7 @@ MODULES = (
     "broker.request_handler",
     "broker.storage.leader_epochs",
     "broker.storage.log",
+    "broker.storage.next_reads",
     "broker.storage.producers.log_producers",
     "broker.storage.producers.produced_batches",
     "broker.storage.producers.producer_state",
@@ -69,8 +75,35 @@ def source_of(module: str) -> Path:
     return SOURCES.joinpath(*module.split(".")).with_suffix(".py")
 
 
-def digest(source: Path) -> str:
-    return hashlib.sha256(source.read_bytes()).hexdigest()
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What the compiled form was made from and by, and of what it consists."""
+
+    suffix: str
+    """SUFFIX of the Python that made it."""
+    mypyc: str
+    """Version."""
+    sources: dict[str, str]
+    """Module -> SHA-256 of its source."""
+    directory: str
+    """Where its files are, below LIBRARY."""
+    files: dict[str, str]
+    """Path below the directory -> SHA-256."""
+
+
+def read_manifest() -> Manifest:
+    """Raises OSError (FileNotFoundError: there is no compiled form) and ValueError."""
+    try:
+        manifest = Manifest(**json.loads(MANIFEST.read_bytes()))
+        if not (isinstance(manifest.sources, dict) and isinstance(manifest.files, dict)):
+            raise TypeError("sources and files are not objects")
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    return manifest
 
 
 def form(environment: Mapping[str, str] = os.environ) -> tuple[bool, str]:
@@ -78,43 +111,63 @@ def form(environment: Mapping[str, str] = os.environ) -> tuple[bool, str]:
     if environment.get(SWITCH) == "0":
         return False, f"plain Python, because {SWITCH}=0"
     try:
-        manifest = json.loads(MANIFEST.read_text())
+        manifest = read_manifest()
     except FileNotFoundError:
         return False, "plain Python"
     except (OSError, ValueError) as error:
         return False, f"plain Python, because {MANIFEST} cannot be read: {error}"
-    if manifest["python"] != sys.implementation.cache_tag:
-        return False, f"plain Python, because the compiled form is for {manifest['python']}: run `make compile` again"
-    for module, expected in manifest["sources"].items():
-        try:
-            is_same = digest(source_of(module)) == expected
-        except OSError:
-            is_same = False
-        if not is_same:
+    if manifest.suffix != SUFFIX:
+        return False, f"plain Python, because the compiled form is for {manifest.suffix}: run `make setup` again"
+    changed = sorted(module for module, known in manifest.sources.items() if not is_same(source_of(module), known))
+    changed += sorted(set(MODULES) - set(manifest.sources))
+    if changed:
+        others = f" and {len(changed) - 1} more have" if len(changed) > 1 else " has"
+        return False, f"plain Python, because {changed[0]}{others} changed since `make setup` compiled the modules"
+    for file, known in manifest.files.items():
+        if not is_same(LIBRARY / manifest.directory / file, known):
             return (
                 False,
-                f"plain Python, because {module} has changed since it was compiled: run `make compile` again",
+                f"plain Python, because {LIBRARY / manifest.directory / file} is damaged: run `make setup` again",
             )
-    return True, f"{len(manifest['sources'])} modules compiled by mypyc {manifest['mypyc']}"
+    return True, f"{len(manifest.sources)} modules compiled by mypyc {manifest.mypyc}"
+
+
+def is_same(file: Path, known: str) -> bool:
+    """Whether the file can be read and has this SHA-256."""
+    try:
+        return digest(file) == known
+    except OSError:
+        return False
 
 
 def use() -> str:
     """Makes the imports that follow take the compiled modules, if there are any. Returns the form in words."""
     is_compiled, words = form()
-    if is_compiled:
-        sys.meta_path.insert(0, CompiledModules())
+    if not is_compiled:
+        return words
+    manifest = read_manifest()
+    finder = CompiledModules(LIBRARY / manifest.directory, manifest.files)
+    sys.meta_path.insert(0, finder)
+    try:
+        for name in finder.shared:
+            importlib.import_module(name)
+    except ImportError as error:  # such as one that was made on a machine with a newer C library
+        sys.meta_path.remove(finder)
+        return f"plain Python, because the compiled form cannot be loaded: {error}"
     return words
 
 
 class CompiledModules:
-    """A finder of modules (PEP 302) that knows only those in LIBRARY."""
+    """A finder of modules (PEP 302) that knows only those of a compiled form."""
 
-    def __init__(self) -> None:
-        suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
+    def __init__(self, directory: Path, files: Sequence[str] | Mapping[str, str]) -> None:
+        """`files` are paths below the directory."""
         self._paths = {
-            str(path.relative_to(LIBRARY)).removesuffix(suffix).replace(os.sep, "."): str(path)
-            for path in LIBRARY.rglob(f"*{suffix}")
+            file.removesuffix(SUFFIX).replace("/", "."): str(directory / file)
+            for file in files
+            if file.endswith(SUFFIX)
         }
+        self.shared = [name for name in self._paths if name.endswith(SHARED)]
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

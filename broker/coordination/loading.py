@@ -199,7 +199,10 @@ class PartitionLoading(Generic[Owned, Item]):
     def _await_replicas(self, owned: Owned, found: list[Item], end_offset: int) -> None:
         tp = TopicPartition(self._topic, owned.number)
         self._replicas.appends.when_replicated(
-            tp, end_offset, REPLICATION_WAIT_MS, lambda error: self._replicated(owned, found, end_offset, error)
+            tp,
+            end_offset,
+            REPLICATION_WAIT_MS,
+            lambda result: self._replicated(owned, found, end_offset, ErrorCode(result.error)),
         )
 
     def _replicated(self, owned: Owned, found: list[Item], end_offset: int, error: ErrorCode) -> None:

@@ -115,7 +115,7 @@ class Connection(Protocol):
 
 
 class Request:
-    """One request. `frame` is everything after the length; exactly one of the five ways to end it must be used."""
+    """One request. `frame` is everything after the length; exactly one of the six ways to end it must be used."""
 
     __slots__ = ("connection", "frame", "header", "keeps_frame", "large_size", "number", "received_at")
 
@@ -149,6 +149,10 @@ class Request:
         header = self.header
         head = response_header(header.api_key, header.api_version, header.correlation_id)
         self.connection.answer(self.number, ((len(head) + len(body)).to_bytes(4, "big") + head + body,))
+
+    def respond_whole(self, frame: bytes) -> None:
+        """Sends a response that has its length and its header already."""
+        self.connection.answer(self.number, (frame,))
 
     def respond_in_turn(self, make: Callable[[], bytes]) -> None:
         """Like `respond_small`; `make` is called when all earlier requests of the connection are answered.
@@ -187,7 +191,7 @@ class Turns(Protocol):
 
 
 class RequestChannel:
-    """See the module's docstring. `handle` must not block and not raise."""
+    """See the module's docstring. `handle` and `end_turn` must not block and not raise."""
 
     def __init__(
         self,
@@ -198,13 +202,15 @@ class RequestChannel:
         max_large_bytes: int,
         max_unsent_bytes: int = -1,
         monotonic: Callable[[], float] = time.monotonic,
+        end_turn: Callable[[], None] = lambda: None,
     ) -> None:
-        """`max_large_bytes`, `max_unsent_bytes`: -1 means no limit."""
+        """`max_large_bytes`, `max_unsent_bytes`: -1 means no limit. `end_turn` completes what `handle` has left for the end of the turn."""
         self.unsent = UnsentAnswers(max_unsent_bytes)
         self._monotonic = monotonic
         self._waiting_for_unsent: dict[Connection, None] = {}
         self._turns = turns
         self._handle = handle
+        self._end_turn = end_turn
         self._max_requests = max_requests
         self._crowd = max(1, max_requests // 4)
         self._max_large_bytes = max_large_bytes
@@ -310,6 +316,7 @@ class RequestChannel:
             self._handle_some(self._queue, self._monotonic() + SLICE_S)
         if self._heavy:
             self._handle_some(self._heavy, self._monotonic() + HEAVY_SLICE_S)
+        self._end_turn()
         self._is_draining = False
         self._flush()
         if self._queue or self._heavy:

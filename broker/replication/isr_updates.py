@@ -186,9 +186,9 @@ class IsrUpdates:
             elif isinstance(result, ZkError):
                 uncertain.append(proposal)
             else:
-                stat = result[-1]
-                assert isinstance(stat, Stat)
-                committed.append((proposal, _with_version(proposal.state, stat.version)))
+                version = result[-1]
+                assert isinstance(version, int)
+                committed.append((proposal, _with_version(proposal.state, version)))
         await self._finish_committed(committed)
         await self._finish_unwritten(refused, IsrOutcome.REFUSED)
         await self._read_again(conflicting, keep_untouched=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -22,10 +22,12 @@ from broker.replication.appending.refused_batches import REMEMBERED_S, RefusedBa
 from broker.replication.following.truncation import EpochEnd, has_diverged
 from broker.replication.isr_updates import IsrOutcome, IsrProposal, IsrResult, IsrWriter
 from broker.replication.replica_state import FollowerState
+from broker.settings.config import TopicConfig
 from broker.storage.log import AppendInfo, Log
 from broker.storage.log_types import AppendOrigin
 from broker.storage.producers.produced_batches import AcceptedBefore, Allowance
 from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.record_batch import BatchHeader
 from protocol.rpc.messages import PartitionState
 from protocol.types import NO_EPOCH, NO_LEADER, LeaderAndIsr, TopicPartition
 
@@ -292,6 +294,24 @@ class Partition:
         if len(self.isr) == 1:
             self.advance_high_watermark()
         return info
+
+    def append_plain(
+        self, batches: Sequence[tuple[memoryview, BatchHeader]], *, needs_all: bool, config: TopicConfig
+    ) -> Sequence[int]:
+        """Appends batches of clients that are plain for `config` (`produced_batches.plain`), with one write.
+
+        `needs_all`: one of them has acks=all. Returns the base offsets of those that are appended, the first ones, perhaps none. The
+        next one needs `append_as_leader`, which may refuse it. Raises KafkaError and LogDirFailed: nothing is appended.
+        """
+        partition_log = self.leader_log()
+        if partition_log.config is not config or self._context.refused:
+            return ()
+        if needs_all and len(self.isr) < config.min_insync_replicas:
+            return ()
+        offsets = partition_log.append_plain(batches, self.leader_epoch)
+        if offsets and len(self.isr) == 1:
+            self.advance_high_watermark()
+        return offsets
 
     def last_stable_offset(self) -> int:
         """Up to where readers of committed records may read (LOG-7): the HW, or the start of the first transaction that may still change.

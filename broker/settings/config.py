@@ -611,6 +611,15 @@ class TopicConfig:
             or self.timestamp_before_max_ms != LONG_MAX
         )
 
+    @cached_property
+    def takes_plain_batches(self) -> bool:
+        """True if an uncompressed batch of a client is appended as it is, once its records are known to be whole."""
+        return (
+            not self.looks_at_each_record
+            and self.compression_type in ("producer", "uncompressed")
+            and self.message_timestamp_type == "CreateTime"
+        )
+
     def with_overrides(self, overrides: Mapping[str, str]) -> TopicConfig:
         """These settings with a topic's overrides (Kafka keys, text values). Raises ConfigError for an unknown key or invalid value."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}

@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from struct import Struct
 
 from broker.settings.config import TopicConfig
 from broker.storage import timestamps
@@ -46,6 +47,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.control_records import Marker, marker_in, parse_marker
 from protocol.kafka.record_batch import (
     CONTROL_BIT,
+    LOG_OVERHEAD,
     BatchHeader,
     crc_is_valid,
     iter_batches,
@@ -64,7 +66,7 @@ LISTS_READ_AT_ONCE = 64
 """Segments whose lists of aborted transactions a thread reads together: with one at a time, WARM_TRIES would not suffice."""
 BASE_OFFSET_MAX = 2**63 - 1 - 2**31
 """Largest base offset of a fetched batch. With any last offset delta, the offset after the batch fits in 64 bits."""
-ASSIGNED_BYTES = 16
+ASSIGNED = Struct(">qii")
 """Base offset, length and leader epoch: the bytes of a producer's batch that the leader replaces."""
 
 __all__ = [
@@ -203,15 +205,57 @@ class Log:
             parts: tuple[Buffer, ...] = (whole,)
         else:
             # The record bytes go from the network buffer to the file: only the first 16 bytes are new.
-            head = bytearray(records[:ASSIGNED_BYTES])
-            patch(head, 0, first_offset, leader_epoch)
-            parts = (head, memoryview(records)[ASSIGNED_BYTES:])
+            head = ASSIGNED.pack(first_offset, header.batch_length, leader_epoch)
+            parts = (head, memoryview(records)[ASSIGNED.size :])
         self._write(parts, (header,), size, markers)
         if leader_epoch > self.leader_epochs.latest_epoch():
             self.leader_epochs.assign(leader_epoch, first_offset)
         return AppendInfo(
             first_offset, header.last_offset, append_time, self.log_start_offset, header.max_timestamp, size
         )
+
+    def append_plain(self, batches: Sequence[tuple[memoryview, BatchHeader]], leader_epoch: int) -> Sequence[int]:
+        """Appends batches that `produced_batches.plain` has accepted for the current config, with one write.
+
+        Returns the base offsets of those that are appended, the first ones. The next one, if any, needs `append_as_leader`: it is a
+        duplicate or out of order, for example. Raises KafkaError and LogDirFailed for the disk, and then nothing is appended.
+        """
+        first_offset = offset = self.log_end_offset
+        size_max = self.config.segment_bytes
+        size = 0
+        offsets: list[int] = []
+        parts: list[Buffer] = []
+        headers: list[BatchHeader] = []
+        following: dict[int, tuple[int, int]] = {}
+        for records, header in batches:
+            _, length, _, _, _, _, delta, _, _, producer_id, epoch, sequence, _ = header
+            size_after = size + length + LOG_OVERHEAD
+            if size_after > size_max:
+                break
+            if producer_id >= 0:
+                expected = following.get(producer_id)
+                if not self._is_next(header) if expected is None else expected != (epoch, sequence):
+                    break
+                following[producer_id] = (epoch, sequence + delta + 1)
+            # The record bytes go from the network buffer to the file: only the first 16 bytes are new.
+            parts.append(ASSIGNED.pack(offset, length, leader_epoch))
+            parts.append(records[ASSIGNED.size :])
+            headers.append(BatchHeader._make((offset, length, leader_epoch, *header[3:])))
+            offsets.append(offset)
+            offset += delta + 1
+            size = size_after
+        if headers:
+            self._write(parts, headers, size)
+            if leader_epoch > self.leader_epochs.latest_epoch():
+                self.leader_epochs.assign(leader_epoch, first_offset)
+        return offsets
+
+    def _is_next(self, header: BatchHeader) -> bool:
+        """Whether the batch continues what its producer has in the log."""
+        try:
+            return self.producers.check(header) is None
+        except KafkaError:
+            return False
 
     def _check_coordinated(self, records: Buffer, header: BatchHeader) -> dict[int, Marker] | None:
         """The checks of a coordinator's batch. Returns its marker as the argument of `_write`. Raises KafkaError."""
@@ -396,7 +440,9 @@ class Log:
         if offset >= max_offset:
             return NOTHING
         try:
-            for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
+            segments = self._segments
+            for number in range(max(bisect_right(self._bases, offset) - 1, 0), len(segments)):
+                segment = segments[number]
                 if segment.base_offset >= max_offset:
                     break
                 start = segment.position_of(offset, may_block=may_block)

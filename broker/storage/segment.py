@@ -1,7 +1,7 @@
 """One segment: `<base offset>.log` with its indexes (LOG-1). A position is the byte in the log file where a batch starts.
 
 The positions of the newest batches are kept in memory, so that reads near the log end (followers, consumers that keep up, the
-high watermark) do not need the index.
+high watermark) do not need the index. Where recent reads ended is kept too (`next_reads.py`): the next read continues there.
 
 The log file is opened when it is first read or written, and closed when it was not used for a while (`open_files`). Each
 retention check frees the indexes of inactive segments.
@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from broker.storage import aborted_transactions
 from broker.storage.aborted_transactions import AbortedIndex, AbortedIndexCorrupt, AbortedTransaction
 from broker.storage.disk.filesystem import Buffer, FileSystem
+from broker.storage.next_reads import NextReads
 from broker.storage.sparse_index import RELATIVE_OFFSET_MAX, IndexCorrupt, OffsetIndex, TimeIndex
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import (
@@ -79,6 +80,7 @@ class Segment:
         "_indexes_are_warm",
         "_is_closing",
         "_newest_is_known",
+        "_next_reads",
         "_pins",
         "_recent_ends",
         "_recent_positions",
@@ -144,6 +146,7 @@ class Segment:
         # The newest batches, consecutive up to the end: the position of each, and the offset after its last record.
         self._recent_positions: array[int] | None = None
         self._recent_ends: array[int] | None = None
+        self._next_reads: NextReads | None = None
         path = self.path
         if is_new:
             self._fd = filesystem.open_to_keep(path)
@@ -409,7 +412,7 @@ class Segment:
             del positions[:RECENT_MAX]
 
     def _forget_recent(self) -> None:
-        self._recent_ends = self._recent_positions = None
+        self._recent_ends = self._recent_positions = self._next_reads = None
 
     def close_time_index(self) -> None:
         """Adds the largest timestamp as the last time index entry."""
@@ -479,6 +482,8 @@ class Segment:
             if not (may_block or self._indexes_are_warm):
                 raise WouldBlock(self, self._warm_indexes)
             self.load_indexes()
+        if self._next_reads is not None and (known := self._next_reads.get(offset)) is not None:
+            return known
         entry = self.index.entry_before(offset)
         start = end = entry[1] if entry else 0
         if entry is not None and start <= 0:
@@ -522,12 +527,23 @@ class Segment:
         If the first batch alone is larger than `max_bytes`, `min_one_batch` decides: the whole batch, or nothing.
         """
         size = end - start
-        if size > max_bytes:
+        if size <= max_bytes:
+            return self.read(start, size, may_block=may_block)
+        if not min_one_batch or max_bytes < HEADER_SIZE:
             first = parse_header(self.read(start, HEADER_SIZE, may_block=may_block)).size_in_bytes
-            if first > max_bytes and not min_one_batch:
-                return b""
-            size = min(size, max(first, max_bytes))
-        return self.read(start, size, may_block=may_block)
+            if first > max_bytes:
+                return self.read(start, min(size, first), may_block=may_block) if min_one_batch else b""
+        # Otherwise the first batch is most likely not larger, and its header is in the data.
+        data = self.read(start, max_bytes, may_block=may_block)
+        first = parse_header(data).size_in_bytes
+        if first > max_bytes:
+            return self.read(start, min(size, first), may_block=may_block)
+        if self.index.is_loaded:
+            # Otherwise the next read loads the index, which `offset_bound` needs.
+            if self._next_reads is None:
+                self._next_reads = NextReads()
+            self._next_reads.note(start, data)
+        return data
 
     def offset_bound(self, position: int) -> int:
         """An offset above those of all batches that end at or before `position`, and not far above them.

@@ -7,8 +7,12 @@ epoch, and the znode version of the old state, which the write must find.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 
 from protocol.types import NO_LEADER, LeaderAndIsr
+
+KEPT_MAX = 16_384
+"""Number of decisions to keep. A broker hosts thousands of partitions, with the same few replicas and ISRs."""
 
 
 def first_leader(replicas: Sequence[int], live: Collection[int], controller_epoch: int) -> LeaderAndIsr | None:
@@ -31,16 +35,24 @@ def after_failure(
     If no member of the ISR is live, the first live replica leads alone if unclean election is allowed (INV-18). Otherwise there is no
     leader, and the ISR stays (INV-4).
     """
-    for replica in replicas:
-        if replica in live and replica in state.isr:
-            return _next(state, replica, tuple(member for member in state.isr if member in live), controller_epoch)
+    leader, leader_epoch, isr, _, zk_version = state
+    elected, staying = _successor(tuple(replicas), isr, frozenset(live))
+    if elected != NO_LEADER:
+        return LeaderAndIsr(elected, leader_epoch + 1, staying, controller_epoch, zk_version)
     if unclean_allowed:
         for replica in replicas:
             if replica in live:
                 return _next(state, replica, (replica,), controller_epoch)
-    if state.leader == NO_LEADER:
+    if leader == NO_LEADER:
         return None
-    return _next(state, NO_LEADER, state.isr, controller_epoch)
+    return _next(state, NO_LEADER, isr, controller_epoch)
+
+
+@lru_cache(maxsize=KEPT_MAX)
+def _successor(replicas: tuple[int, ...], isr: tuple[int, ...], live: frozenset[int]) -> tuple[int, tuple[int, ...]]:
+    """(the first live replica in the ISR, or -1; the live part of the ISR)"""
+    staying = tuple(member for member in isr if member in live)
+    return next((replica for replica in replicas if replica in staying), NO_LEADER), staying
 
 
 def is_unclean(before: LeaderAndIsr, after: LeaderAndIsr) -> bool:
@@ -50,10 +62,18 @@ def is_unclean(before: LeaderAndIsr, after: LeaderAndIsr) -> bool:
 
 def without_replicas(state: LeaderAndIsr, gone: Collection[int], controller_epoch: int) -> LeaderAndIsr | None:
     """Removes the replicas in `gone`, except the leader, from the ISR. None if nothing changes, or if there is no leader (INV-4)."""
-    if state.leader == NO_LEADER:
+    leader, leader_epoch, isr, _, zk_version = state
+    if leader == NO_LEADER:
         return None
-    isr = tuple(member for member in state.isr if member not in gone or member == state.leader)
-    return _next(state, state.leader, isr, controller_epoch) if isr and isr != state.isr else None
+    staying = _staying(isr, leader, frozenset(gone))
+    return LeaderAndIsr(leader, leader_epoch + 1, staying, controller_epoch, zk_version) if staying else None
+
+
+@lru_cache(maxsize=KEPT_MAX)
+def _staying(isr: tuple[int, ...], leader: int, gone: frozenset[int]) -> tuple[int, ...]:
+    """The ISR without the replicas in `gone`, except the leader; empty if that is the same ISR."""
+    staying = tuple(member for member in isr if member not in gone or member == leader)
+    return staying if staying != isr else ()
 
 
 def after_unseen_bounces(

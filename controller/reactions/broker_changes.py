@@ -16,6 +16,9 @@ from protocol.types import BrokerInfo, LeaderAndIsr, TopicPartition
 
 log = logging.getLogger(__name__)
 
+LEADERS_FIRST_MIN = 1000
+"""Number of partitions without a leader from which on their new leaders are announced before the ISRs of others are written."""
+
 
 async def compare_brokers(term: Term, found: Mapping[int, BrokerInfo]) -> None:
     """Reacts to the difference between the brokers registered now and those registered before.
@@ -23,7 +26,8 @@ async def compare_brokers(term: Term, found: Mapping[int, BrokerInfo]) -> None:
     1. A broker whose znode has another czxid has bounced: it is handled as a failure, then as a startup (BUG-16).
     2. New brokers can lead the partitions of dead brokers at once. Bounced brokers can lead only after their failure is written, so that
        each of their leaderships gets a new epoch.
-    3. All announcements are sent together: new brokers first get the whole cluster (STA-1), then all brokers get the changes.
+    3. All announcements are sent together: new brokers first get the whole cluster (STA-1), then all brokers get the changes. If no
+       broker came and many partitions lost their leader, the new leaders are announced before the other ISRs are written.
     """
     cluster = term.cluster
     known = cluster.brokers
@@ -43,7 +47,7 @@ async def compare_brokers(term: Term, found: Mapping[int, BrokerInfo]) -> None:
     for broker in came - bounced:
         _add(term, found[broker])
     if gone:
-        await _fail_over(term, gone, announcement)
+        announcement = await _fail_over(term, gone, announcement, leaders_first=not came)
     for broker in bounced:
         _add(term, found[broker])
     if came:
@@ -60,15 +64,25 @@ def _add(term: Term, broker: BrokerInfo) -> None:
     term.channels.add(broker)
 
 
-async def _fail_over(term: Term, dead: Collection[int], announcement: Announcement) -> None:
-    """CTL-5: elects leaders for the partitions that the dead brokers led, and removes these brokers from the other ISRs."""
+async def _fail_over(
+    term: Term, dead: Collection[int], announcement: Announcement, *, leaders_first: bool
+) -> Announcement:
+    """CTL-5: elects leaders for the partitions that the dead brokers led, and removes these brokers from the other ISRs.
+
+    With `leaders_first`, many new leaders are announced at once, and the announcement that is returned has only the other changes. No
+    partition is in both, so each broker learns a partition's states in their order.
+    """
     cluster = term.cluster
     led = {tp for broker in dead for tp in cluster.led_by(broker)}
     followed = {tp for broker in dead for tp in cluster.replicas_on(broker)} - led
     async for tp in term.in_slices(led):
         cluster.move_partition(tp, PartitionStatus.OFFLINE)
-    await elect_after_failure(term, led, announcement, reason="broker failure")
-    await take_out_of_isr(term, followed, dead, announcement, reason="follower failure")
+    await elect_after_failure(term, cluster.by_topic(led), announcement, reason="broker failure")
+    if leaders_first and len(led) >= LEADERS_FIRST_MIN and followed:
+        await term.announce(announcement)
+        announcement = term.announcement()
+    await take_out_of_isr(term, cluster.by_topic(followed), dead, announcement, reason="follower failure")
+    return announcement
 
 
 async def on_controlled_shutdown(term: Term, broker: int) -> tuple[list[TopicPartition], Announcement]:

@@ -69,9 +69,12 @@ async def take_out_of_isr(
     Pass False if the states were just read.
     """
 
+    all_gone = frozenset(gone)
+    failed_replicas, epoch = term.cluster.failed_replicas, term.cluster.epoch
+
     def decide(tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
-        failed = term.cluster.failed_replicas.get(tp, ())
-        return leader_election.without_replicas(state, {*gone, *failed}, term.cluster.epoch)
+        failed = failed_replicas.get(tp) if failed_replicas else None
+        return leader_election.without_replicas(state, all_gone if failed is None else all_gone.union(failed), epoch)
 
     await term.change(partitions, decide, announcement, reason=reason, reads=reads)
 

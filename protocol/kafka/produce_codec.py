@@ -12,7 +12,8 @@ import struct
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
-from protocol.kafka.framing import MalformedRequest, skip_tagged_fields, unsigned_varint
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.framing import MalformedRequest, response_header, skip_tagged_fields, unsigned_varint
 from protocol.kafka.wire import (
     INT,
     array_length,
@@ -31,7 +32,10 @@ _RESULT_V5 = struct.Struct(">ihqqq")
 _NO_ERROR_V8 = INT.pack(0) + b"\xff\xff"  # no record errors, no message
 _NO_ERROR_V9 = b"\x01\x00\x00"  # the same with compact lengths, and no tagged fields
 _CURRENT_LEADER = struct.Struct(">ii")
-
+_END_V9 = _NO_ERROR_V9 + b"\x00" + INT.pack(0) + b"\x00"
+"""What follows the offsets in an answer for one partition: the end of the topic, no throttle time, no tagged fields."""
+_NUMBERS_AND_END = 24 + len(_END_V9)
+FLEXIBLE_SINCE = 9
 
 STEP = 1000
 """Topics and partitions between two pauses: about a millisecond."""
@@ -81,7 +85,15 @@ def decode_request(version: int, frame: memoryview, offset: int) -> ProduceReque
 
 def decode_at_once(version: int, frame: memoryview, offset: int) -> ProduceRequest | None:
     """Decodes the most common form of request without pauses. None means that `decoding` must read the request, or report the error."""
-    return _decode_single_partition(frame, offset) if version >= 9 else None
+    found = one_partition(frame, offset) if version >= FLEXIBLE_SINCE else None
+    if found is None:
+        return None
+    acks, timeout_ms, key, records = found
+    try:
+        topic, partition = partition_of(key)
+    except UnicodeDecodeError:
+        return None
+    return ProduceRequest(None, acks, timeout_ms, [(topic, [(partition, records)])])
 
 
 def decoding(version: int, frame: memoryview, offset: int) -> Generator[None, None, ProduceRequest]:
@@ -135,10 +147,11 @@ def _to_its_end(steps: Generator[None, None, ProduceRequest]) -> ProduceRequest:
             return request
 
 
-def _decode_single_partition(frame: memoryview, at: int) -> ProduceRequest | None:
+def one_partition(frame: memoryview, at: int) -> tuple[int, int, bytes, memoryview] | None:
     """The most common flexible request: no transaction, one topic, one partition, no tagged fields.
 
-    It is decoded inline, to be fast. Returns None for every other and every broken request, which the general decoder handles.
+    Returns (acks, timeout in ms, the bytes that name the partition, records). The bytes are the same in all requests for the partition;
+    `partition_of` decodes them. None for every other and every broken request, which the general decoder handles.
 
         00 | acks, timeout | 02 | size + 1, name | 02 | partition | varint size + 1, records | 00 00 00
     """
@@ -149,8 +162,7 @@ def _decode_single_partition(frame: memoryview, at: int) -> ProduceRequest | Non
         end = at + 8 + size
         if frame[end] != 2:
             return None
-        name = str(frame[at + 9 : end], "utf-8")
-        (partition,) = INT.unpack_from(frame, end + 1)
+        key = bytes(frame[at + 9 : end + 5])
         at = end + 5
         byte = frame[at]
         size = byte & 0x7F
@@ -167,9 +179,32 @@ def _decode_single_partition(frame: memoryview, at: int) -> ProduceRequest | Non
         end = at + size - 1
         if size < 1 or end + 3 != len(frame) or frame[end] or frame[end + 1] or frame[end + 2]:
             return None
-        return ProduceRequest(None, acks, timeout_ms, [(name, [(partition, frame[at:end])])])
-    except (IndexError, struct.error, UnicodeDecodeError):
+        return acks, timeout_ms, key, frame[at:end]
+    except (IndexError, struct.error):
         return None
+
+
+def partition_of(key: bytes) -> tuple[str, int]:
+    """(topic, partition) of the bytes that name a partition: `name | 02 | partition`. Raises UnicodeDecodeError."""
+    return str(key[:-5], "utf-8"), INT.unpack_from(key, len(key) - 4)[0]
+
+
+class AppendedAnswer:
+    """The answers, complete frames, to requests for one partition whose batch was appended. They differ in a few numbers only."""
+
+    __slots__ = ("_layout", "_size", "_start")
+
+    def __init__(self, version: int, topic: str, partition: int) -> None:
+        """`version`: at least FLEXIBLE_SINCE."""
+        body = encode_response(version, [(topic, [ProducePartitionResult(partition, 0)])])
+        whole = response_header(ApiKey.PRODUCE, version, 0) + body
+        self._size = len(whole)
+        self._start = whole[INT.size : -_NUMBERS_AND_END]
+        self._layout = struct.Struct(f">ii{len(self._start)}sqqq{len(_END_V9)}s")
+
+    def frame(self, correlation_id: int, base_offset: int, log_start_offset: int) -> bytes:
+        """With CreateTime."""
+        return self._layout.pack(self._size, correlation_id, self._start, base_offset, -1, log_start_offset, _END_V9)
 
 
 def encode_response(

@@ -32,9 +32,11 @@ _INT = struct.Struct("!i")
 _HEADER = struct.Struct("!i?i")
 _HEADER_AND_INT = struct.Struct("!i?ii")
 _STAT = struct.Struct("!qqqqiiiqiiq")
-_SET_RESULT = struct.Struct("!i?iqqqqiiiqiiq")
 _MZXID_AND_VERSION = struct.Struct("!8xq16xi")
 """Two fields of a stat."""
+_SET_RESULT_BYTES = _HEADER.size + _STAT.size
+_VERSION_AT = _HEADER.size + 32
+"""Where the result of a set has the node's new version."""
 
 _LAST_HEADER = _HEADER.pack(-1, True, -1)
 _GET_HEADER = _HEADER.pack(_GET_DATA, False, -1)
@@ -119,8 +121,8 @@ def encode_multi(operations: Sequence[Op], chroot: str) -> bytes:
         text = (chroot + operation.path).encode()
         length = pack(len(text))
         if isinstance(operation, SetOp):
-            data = operation.data
-            parts += (_SET_HEADER, length, text, pack(len(data)), data, pack(operation.version))
+            _, data, version = operation
+            parts += (_SET_HEADER, length, text, pack(len(data)), data, pack(version))
         elif isinstance(operation, CreateOp):
             data = operation.data
             flags = pack(EPHEMERAL_FLAG if operation.ephemeral else 0)
@@ -135,22 +137,23 @@ def encode_multi(operations: Sequence[Op], chroot: str) -> bytes:
 
 
 def decode_multi(message: bytes, at: int, count: int) -> list[OpResult | Refused]:
-    """The result of each operation: a path (with the chroot), a Stat, None, or Refused."""
+    """The result of each operation: a path (with the chroot), a new version, None, or Refused."""
     results: list[OpResult | Refused] = []
+    header, number_at = _HEADER.unpack_from, _INT.unpack_from
     try:
         for _ in range(count):
-            kind, done, _error = _HEADER.unpack_from(message, at)
+            kind, done, _error = header(message, at)
             if done:
                 raise ValueError(f"{len(results)} results for {count} operations")
             if kind == _SET_DATA:
-                results.append(Stat._make(_SET_RESULT.unpack_from(message, at)[3:]))
-                at += _SET_RESULT.size
+                results.append(number_at(message, at + _VERSION_AT)[0])
+                at += _SET_RESULT_BYTES
                 continue
             at += _HEADER.size
             if kind in (_CHECK, _DELETE):
                 results.append(None)
                 continue
-            (number,) = _INT.unpack_from(message, at)
+            (number,) = number_at(message, at)
             at += _INT.size
             if kind == _ERROR:
                 results.append(Refused(number))

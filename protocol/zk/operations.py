@@ -53,7 +53,7 @@ class CreateOp:
 
 
 class SetOp(NamedTuple):
-    """Part of a multi: writes `data` if the node has this version (-1: any). Its result is the new Stat."""
+    """Part of a multi: writes `data` if the node has this version (-1: any). Its result is the node's new version."""
 
     path: str
     data: bytes
@@ -77,7 +77,7 @@ class CheckOp:
 
 
 Op: TypeAlias = CreateOp | SetOp | DeleteOp | CheckOp
-OpResult: TypeAlias = Stat | str | None
+OpResult: TypeAlias = int | str | None
 
 
 class ZkError(Exception):

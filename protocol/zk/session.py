@@ -353,7 +353,10 @@ class ZooKeeperSession:
         return await self._read_many([GetChildren(self._full(path), None) for path in paths], paths)
 
     async def multi(self, operations: Sequence[Op]) -> list[OpResult]:
-        """Applies all operations or none. Results: the path of a CreateOp, the Stat of a SetOp, None otherwise. Raises MultiFailed."""
+        """Applies all operations or none. Raises MultiFailed.
+
+        Results: the path of a CreateOp, the new version of a SetOp, otherwise None.
+        """
         if not operations:
             return []
         for operation in operations:

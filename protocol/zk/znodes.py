@@ -282,8 +282,8 @@ def _numbers(text: bytes) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=SHARED_VALUES_MAX)
-def _text_of(numbers: tuple[int, ...]) -> str:
-    return ",".join(map(str, numbers))
+def _text_of(numbers: tuple[int, ...]) -> bytes:
+    return ",".join(map(str, numbers)).encode()
 
 
 class PartitionStateZNode:
@@ -291,7 +291,8 @@ class PartitionStateZNode:
 
     @staticmethod
     def path(partition: TopicPartition) -> str:
-        return f"/brokers/topics/{partition.topic}/partitions/{partition.partition}/state"
+        topic, number = partition
+        return f"/brokers/topics/{topic}/partitions/{number}/state"
 
     @staticmethod
     def parents(partition: TopicPartition) -> tuple[str, str]:
@@ -302,10 +303,12 @@ class PartitionStateZNode:
     @staticmethod
     def encode(state: LeaderAndIsr) -> bytes:
         leader, leader_epoch, isr, controller_epoch, _ = state
-        return (
-            f'{{"controller_epoch":{controller_epoch},"leader":{leader},"version":1,'
-            f'"leader_epoch":{leader_epoch},"isr":[{_text_of(isr)}]}}'
-        ).encode()
+        return b'{"controller_epoch":%d,"leader":%d,"version":1,"leader_epoch":%d,"isr":[%b]}' % (
+            controller_epoch,
+            leader,
+            leader_epoch,
+            _text_of(isr),
+        )
 
     @staticmethod
     def decode(data: bytes, version: int) -> LeaderAndIsr:

@@ -91,7 +91,7 @@ class MemoryZooKeeper:
         if isinstance(op, SetOp):
             node.data, node.version, node.mzxid = op.data, node.version + 1, self.zxid
             self._fire("data", op.path, WatchKind.CHANGED)
-            return node.stat()
+            return node.version
         if self.children(op.path):
             raise NotEmpty(op.path)
         del self.nodes[op.path]

@@ -98,7 +98,9 @@ class Broker:
         measured = RequestHandler(cast(Any, world.context), self.metrics)
         plain = Unmeasured(cast(Any, world.context), RequestMetrics())
         self._handlers: dict[bool, Callable[[Request], None]] = {True: measured.handle, False: plain.handle}
-        self._channel = RequestChannel(self._turns, measured.handle, max_requests=500, max_large_bytes=-1)
+        self._channel = RequestChannel(
+            self._turns, measured.handle, max_requests=500, max_large_bytes=-1, end_turn=measured.end_turn
+        )
         clock = cast(Any, cluster.time)
         self._processor = Processor(self._channel, LIMITS, clock, lambda connection: True, lambda connection: None)
         self._connections = []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
+from broker import compiled
 from tests import run
 from tests.run import Group, Runner
 
@@ -43,7 +45,8 @@ def test_if_one_group_fails_the_others_still_run(capfd: pytest.CaptureFixture[st
 
 def test_quick_and_thorough_together_are_everything() -> None:
     for runs, only in (("quick", "not thorough"), ("thorough", "thorough")):
-        commands = [group.command for group in run.groups_of(runs) if "pytest" in group.command]
+        groups = [group for group in run.groups_of(runs) if group.name != "compiled"]
+        commands = [group.command for group in groups if "pytest" in group.command]
         assert all(command[command.index("-m", 3) + 1] == only for command in commands)
         paths = {word for command in commands for word in command if word.startswith("tests/")}
         directories = {f"tests/{path.parent.name}" for path in Path(run.__file__).parent.glob("*/test_*.py")}
@@ -51,6 +54,30 @@ def test_quick_and_thorough_together_are_everything() -> None:
         left_out = {word.removeprefix("--ignore=") for command in commands for word in command if "--ignore=" in word}
         assert left_out
         assert left_out <= paths
+
+
+def test_a_thorough_run_repeats_quick_tests_on_compiled_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "form", lambda: (True, "2 modules"))
+    (again,) = [group.command for group in run.groups_of("thorough") if group.name == "compiled"]
+    assert again[:3] == ("env", "--unset", compiled.SWITCH)
+    assert again[again.index("-m", 6) + 1] == "not thorough"
+    assert all((run.REPOSITORY / word).exists() for word in again if word.startswith("tests/"))
+    assert "compiled" not in [group.name for group in run.groups_of("quick")]
+    monkeypatch.setattr(compiled, "form", lambda: (False, "plain Python"))
+    assert "compiled" not in [group.name for group in run.groups_of("thorough")]
+
+
+@pytest.mark.parametrize("runs", ["quick", "thorough"])
+def test_the_summary_says_in_which_form_the_brokers_ran(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], runs: str
+) -> None:
+    monkeypatch.setenv(compiled.SWITCH, "0")
+    monkeypatch.setattr(run, "groups_of", lambda _: [Group("first", PASSES)])
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    assert run.main([runs]) == 0
+    summary = capfd.readouterr().out.rpartition("brokers: ")[2]
+    assert summary.startswith("plain Python")
+    assert ("SKIPPED the tests on compiled brokers" in summary) == (runs == "thorough")
 
 
 def test_an_unknown_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

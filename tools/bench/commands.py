@@ -1,4 +1,4 @@
-"""`ottla bench`: measurements of ottla on this machine."""
+"""`ottla bench`: loads for any Kafka address (`load`), and measurements of ottla on this machine."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tools.bench import scale
 from tools.bench.bench_cluster import ClusterShape
 from tools.bench.compare.commands import compare_command, floor_command
 from tools.bench.controller_bench import ControllerBench, Reaction, Takeover
+from tools.bench.load.commands import COMMANDS as LOADS
 from tools.bench.profile import profile_command
 from tools.cluster.java import JavaNotFound
 from tools.cluster.local_cluster import ClusterError
@@ -36,10 +37,10 @@ STOP_TIMEOUT_S = 10.0
 
 @click.group()
 def bench() -> None:
-    """Measure parts of ottla on this machine."""
+    """Measure any Kafka cluster under load, or parts of ottla on this machine."""
 
 
-for command in (compare_command, floor_command, profile_command):
+for command in (*LOADS, compare_command, floor_command, profile_command):
     bench.add_command(command)
 
 

@@ -8,6 +8,7 @@ controller's time; both processes and ZooKeeper share the machine's cores. The m
   partitions, removes it from every ISR, and writes all that.
 * **one event**: an ISR changes, a topic of one partition is created, or a broker with ten partitions dies. The cost must depend on
   what changed, and not on the size of the cluster.
+* **a large death**: one of the brokers dies, while the controller stays. It has a replica of most partitions, and leads its share.
 
 "told" is the time from the election of the controller, or from the event, to the last acknowledgement of any broker.
 """
@@ -31,12 +32,14 @@ from protocol.zk.session import ZooKeeperSession
 from protocol.zk.znodes import IsrChangeZNode, PartitionStateZNode, TopicZNode
 from tools.bench import bench_cluster
 from tools.bench.bench_cluster import ClusterShape
-from tools.bench.stand_in_brokers import StandInBrokers
+from tools.bench.stand_in_brokers import QUIET_S, StandInBrokers
 
 SESSION_TIMEOUT_MS = 30_000
 TIMEOUT_S = 120.0
 CONTROLLER_ID = 1
 SMALL_BROKER_PARTITIONS = 10
+BETWEEN_ANNOUNCEMENTS_S = 5.0
+"""Longer than between the announcement of the new leaders and that of the other ISRs, on a slow machine."""
 
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
@@ -208,13 +211,15 @@ class ControllerBench:
                 (f"a broker with {SMALL_BROKER_PARTITIONS} partitions dies", partial(self._brokers.deregister, few)),
             ):
                 self._found(await self._reaction(event, cause))
+            large = partial(self._brokers.deregister, self._broker_ids[-1])
+            self._found(await self._reaction("one of the large brokers dies", large, BETWEEN_ANNOUNCEMENTS_S))
 
-    async def _reaction(self, event: str, cause: Callable[[], Awaitable[None]]) -> Reaction:
+    async def _reaction(self, event: str, cause: Callable[[], Awaitable[None]], quiet_s: float = QUIET_S) -> Reaction:
         brokers = self._brokers
         brokers.reset()
         begin = time.monotonic()
         await cause()
-        await brokers.quiet(1, TIMEOUT_S)
+        await brokers.quiet(1, TIMEOUT_S, quiet_s)
         return Reaction(
             self._shape.partitions, event, 1000 * (brokers.last_answer - begin), brokers.received_bytes / 1024
         )

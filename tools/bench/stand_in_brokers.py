@@ -58,13 +58,13 @@ class StandInBrokers:
         self.received_bytes += frame_bytes
         self.last_answer = time.monotonic()
 
-    async def quiet(self, requests: int, timeout_s: float) -> None:
-        """Returns when at least `requests` requests have arrived, and none for QUIET_S. Raises TimeoutError."""
+    async def quiet(self, requests: int, timeout_s: float, quiet_s: float = QUIET_S) -> None:
+        """Returns when at least `requests` requests have arrived, and none for `quiet_s`. Raises TimeoutError."""
         begin = time.monotonic()
         async with asyncio.timeout(timeout_s):
             while True:
                 await asyncio.sleep(POLL_S)
-                if self.requests >= requests and time.monotonic() - max(begin, self.last_answer) >= QUIET_S:
+                if self.requests >= requests and time.monotonic() - max(begin, self.last_answer) >= quiet_s:
                     return
 
     def close(self) -> None:

@@ -30,12 +30,14 @@ from broker.replication.appending.transaction_verification import (
 )
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import NO_HINT
+from broker.settings.config import TopicConfig
 from broker.storage.disk.disk_threads import UNPACKING, UNPACKING_PLACES
 from broker.storage.log_types import AppendOrigin, is_passing
 from broker.storage.producers import produced_batches
 from broker.storage.producers.produced_batches import AcceptedBefore, Allowance
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.produce_codec import ProducePartitionResult
+from protocol.kafka.record_batch import BatchHeader
 from protocol.kafka.record_checks import TakesLong
 from protocol.types import TopicPartition
 
@@ -139,6 +141,31 @@ class Appends:
         self._answer_or_await(results, awaited, timeout_ms, respond)
         return None
 
+    def append_plain(
+        self,
+        tp: TopicPartition,
+        batches: Sequence[tuple[memoryview, BatchHeader]],
+        *,
+        needs_all: bool,
+        config: TopicConfig,
+    ) -> tuple[Sequence[int], int]:
+        """Appends batches of clients that are plain for `config` (`produced_batches.plain`) to one partition, with one write.
+
+        Returns the base offsets of those that are appended, the first ones, perhaps none, and the log start offset. The next one needs
+        `append`, which finds out what is wrong. Their replication is not awaited: call `when_replicated`.
+        """
+        partition = self._hosted.get(tp)
+        if partition is None or self._is_suspect():
+            return (), -1
+        try:
+            offsets = partition.append_plain(batches, needs_all=needs_all, config=config)
+        except KafkaError:
+            return (), -1
+        if not offsets:
+            return (), -1
+        self._appended(tp)
+        return offsets, partition.log.log_start_offset if partition.log is not None else -1
+
     def append_transactional(
         self,
         transactional_id: str,
@@ -174,16 +201,16 @@ class Appends:
             verification.end()
 
     def when_replicated(
-        self, tp: TopicPartition, end_offset: int, timeout_ms: int, respond: Callable[[ErrorCode], None]
+        self, tp: TopicPartition, end_offset: int, timeout_ms: int, respond: Callable[[ProducePartitionResult], None]
     ) -> None:
-        """For records below `end_offset` that are in the log already: answers like an append of them with acks=all."""
+        """For records below `end_offset` that are in the log already: answers like an append of them with acks=all, without offsets."""
         partition = self._hosted.get(tp)
         if partition is None:
-            respond(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            respond(self._refused(tp, ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
         awaited = {tp: AwaitedAppend(0, partition, end_offset, partition.generation)}
         results = [ProducePartitionResult(tp.partition, ErrorCode.NONE)]
-        self._answer_or_await(results, awaited, timeout_ms, lambda found: respond(ErrorCode(found[0].error)))
+        self._answer_or_await(results, awaited, timeout_ms, lambda found: respond(found[0]))
 
     async def _append_rest(
         self,

@@ -32,8 +32,11 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import (
     COMPRESSION_MASK,
     HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
     BatchHeader,
     Buffer,
+    crc_is_valid,
     parse_header,
     unpacked,
     unpacked_large,
@@ -91,6 +94,31 @@ class Allowance:
     def __init__(self) -> None:
         self.bytes = UNPACKED_BYTES_MAX
         self.records = RECORDS_MAX
+
+
+def plain(records: memoryview, config: TopicConfig) -> BatchHeader | None:
+    """The header of a client's batch that is valid, not compressed and not transactional, and is appended as it is.
+
+    None: the batch is not of this most common kind, or is invalid: `validate_produced` and `accept` look at it.
+    """
+    size = len(records)
+    if size < HEADER_SIZE or size > config.max_message_bytes or not config.takes_plain_batches:
+        return None
+    header = parse_header(records)
+    base_offset, length, _, magic, _, attributes, delta, base_timestamp, newest, producer, epoch, sequence, count = (
+        header
+    )
+    if attributes or base_offset or magic != MAGIC or length + LOG_OVERHEAD != size or count != delta + 1:
+        return None
+    if not 0 < count <= RECORDS_AT_ONCE or (producer >= 0 and (epoch < 0 or sequence < 0)):
+        return None
+    if not crc_is_valid(records, 0, header):
+        return None
+    try:
+        found = check_records(records, HEADER_SIZE, count)
+    except (KafkaError, TakesLong):
+        return None
+    return header if base_timestamp + found == newest else None
 
 
 def accept(

@@ -165,6 +165,7 @@ steps = st.lists(
     st.one_of(
         st.tuples(st.just("assign"), topics, assignments),
         st.tuples(st.just("lead"), topics, st.integers(0, 3), st.sampled_from([NO_LEADER, 1, 2, 3, 4])),
+        st.tuples(st.just("write"), topics, st.integers(0, 3), st.sampled_from([NO_LEADER, 1, 2, 3, 4])),
         st.tuples(st.just("remove"), topics),
     ),
     max_size=25,
@@ -183,6 +184,18 @@ def test_the_indexes_agree_with_the_state_after_any_history(history: list[tuple[
                 tp = TopicPartition(topic, partition)
                 if cluster.assignment(tp).replicas:
                     cluster.set_leadership(tp, LeaderAndIsr(leader, epoch, (1,), 1))
+            case ("write", str(topic), int(most), int(leader)):
+                written = {
+                    tp: LeaderAndIsr(leader, epoch, (1,), 1)
+                    for tp in (TopicPartition(topic, partition) for partition in range(most + 1))
+                    if cluster.assignment(tp).replicas
+                }
+                for tp in written.keys() - cluster.leadership.keys():
+                    cluster.move_partition(tp, PartitionStatus.NEW)
+                changed = [tp for tp in written if getattr(cluster.leadership.get(tp), "leader", NO_LEADER) != leader]
+                assert cluster.set_written(written) == (0 if leader == NO_LEADER else len(changed))
+                status = PartitionStatus.OFFLINE if leader == NO_LEADER else PartitionStatus.ONLINE
+                assert {cluster.partition_status(tp) for tp in written} <= {status}
             case ("remove", str(topic)):
                 cluster.remove_topic(topic)
                 assert not any(tp.topic == topic for tp in cluster.leadership)

@@ -9,7 +9,8 @@ import pytest
 
 from controller.cluster_store import BATCH, ClusterStore, ControllerMoved
 from protocol.types import LeaderAndIsr, TopicPartition
-from protocol.zk.session import CheckOp, DeleteOp, Op, SessionState
+from protocol.zk.many_operations import encode_multi
+from protocol.zk.session import REQUEST_BYTES_MAX, CheckOp, DeleteOp, Op, SessionState
 from protocol.zk.znodes import ControllerEpochZNode, PartitionStateZNode
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.support.played import played
@@ -57,6 +58,19 @@ async def test_states_are_created_and_written_in_fenced_batches(world: World) ->
     assert written.conflicts == {}
     assert [len(ops) for _, ops in world.server.writes] == [BATCH + 1, BATCH + 1, 11]
     assert all(ops[0] == CheckOp(ControllerEpochZNode.PATH, 0) for _, ops in world.server.writes)
+
+
+@played(play)
+async def test_a_multi_is_smaller_than_zookeepers_limit_whatever_the_states_are(world: World) -> None:
+    """An ISR may have a thousand members."""
+    isr = tuple(range(1_000_000, 1_001_000))
+    wanted = {tp: state(0, isr=isr) for tp in TPS[:300]}
+    assert (await world.store.create_states(wanted)).done == {
+        tp: new._replace(zk_version=0) for tp, new in wanted.items()
+    }
+    sizes = [len(encode_multi(ops, "/chroot")) for _, ops in world.server.writes]
+    assert max(sizes) < REQUEST_BYTES_MAX
+    assert sum(sizes) > 2 * REQUEST_BYTES_MAX
 
 
 @played(play)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from controller.reactions import broker_changes
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import (
     ControlledShutdownRequest,
@@ -109,6 +110,29 @@ async def test_a_failover_is_one_leader_and_isr_for_each_broker_then_metadata_fo
     assert {state.partition for state in leadership.partitions} == set(range(10))
     assert {state.partition for state in metadata.partitions} == set(range(10))
     assert {broker.id for broker in metadata.brokers} == {1, 3, 4}
+
+
+@on_cluster()
+async def test_many_new_leaders_are_announced_before_other_isrs_are_written(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever an announcement names is in ZooKeeper before, and no partition is announced twice."""
+    monkeypatch.setattr(broker_changes, "LEADERS_FIRST_MIN", 2)
+    await cluster.create_topic("t", {p: (2, 3, 1) if p < 3 else (3, 2, 1) for p in range(10)})
+    before = len(cluster.running[3].requests)
+    writes = len(cluster.server.writes)
+    await cluster.kill(2)
+    told = cluster.running[3].requests[before:]
+    assert kinds(told) == ["LeaderAndIsr", "UpdateMetadata"] * 2
+    named = [{state.partition for state in request.partitions} for request in told]
+    assert named == [{0, 1, 2}] * 2 + [set(range(3, 10))] * 2
+    for request in told:
+        for state in request.partitions:
+            assert (state.leader, state.isr) == (3, (3, 1))
+            assert cluster.state("t", state.partition).zk_version == state.zk_version
+    multis = [ops for _, ops in cluster.server.writes[writes:] if any(op.path.endswith("/state") for op in ops)]
+    assert [len(ops) for ops in multis] == [1 + 3, 1 + 7]
+    assert {broker.id for broker in told[1].brokers} == {1, 3}
 
 
 @on_cluster()

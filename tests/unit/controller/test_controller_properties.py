@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from controller import announcements, cluster_state, cluster_store, term
 from controller.decisions import reassignment
+from controller.reactions import broker_changes
 from protocol.errors import KafkaError
 from protocol.rpc.messages import ControlRequest, ControlResponse, StopReplicaRequest
 from protocol.types import Assignment, TopicPartition
@@ -453,6 +454,7 @@ class ControllerMachineInSlices(ControllerMachine):
             patch.multiple(term, ITEMS_AT_ONCE=1, DECISIONS_AT_ONCE=1, SLICES_WRITTEN_AT_ONCE=3),
             patch.multiple(cluster_store, STATES_IN_A_SLICE=2, STATES_AT_ONCE=1),
             patch.object(announcements, "ROWS_AT_ONCE", 1),
+            patch.object(broker_changes, "LEADERS_FIRST_MIN", 1),
             patch.object(cluster_state, "PARTITIONS_IN_A_STEP", 1),
         ):
             self.slices.enter_context(patched)

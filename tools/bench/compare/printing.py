@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -24,11 +24,12 @@ RESOURCE_TITLES = {
     "files": "open files of the largest broker",
 }
 
-SHOWN: dict[str, Callable[[float], str]] = {
-    "memory": lambda value: f"{value / 1e6:.0f} MB",
-    "start": lambda value: f"{value:.1f} s",
-    "files": lambda value: f"{value:.0f}",
-}
+
+def resource(name: str, value: float) -> str:
+    """A value of RESOURCE_TITLES with its unit."""
+    if name == "memory":
+        return f"{value / 1e6:.0f} MB"
+    return f"{value:.1f} s" if name == "start" else f"{value:.0f}"
 
 
 def amount(value: float, unit: Unit) -> str:
@@ -69,8 +70,18 @@ def cells(comparison: Comparison) -> list[list[str]]:
     for name, (theirs, ours, found) in resource_ratios(comparison).items():
         limit = GOALS_OF_RESOURCES.get(name)
         wanted = NONE if limit is None else f"{limit:g}x" + ("" if found.median <= limit else ", missed")
-        show = SHOWN[name]
-        table.append([RESOURCE_TITLES[name], show(theirs), show(ours), ratio(found), NONE, NONE, wanted, NONE])
+        table.append(
+            [
+                RESOURCE_TITLES[name],
+                resource(name, theirs),
+                resource(name, ours),
+                ratio(found),
+                NONE,
+                NONE,
+                wanted,
+                NONE,
+            ]
+        )
     return table
 
 

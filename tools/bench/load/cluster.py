@@ -8,6 +8,7 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from tools.replay.load.security import PLAINTEXT, Security
 from tools.replay.run.client_properties import read_security
 from tools.replay.run.plan import ReplayError
 
+OWN_PREFIX = "ottla-bench-"
+REQUESTS_AT_ONCE = 16
 LIST_OFFSETS_VERSION = 5
 EARLIEST, LATEST = -2, -1
 READY_TIMEOUT_S = 15.0
@@ -95,17 +98,29 @@ def own_topics(
     """New topics for one measurement, which are deleted at the end, whatever ends it. Raises AdminError."""
     admin = connect(target.bootstrap_server, target.command_config)
     run = uuid.uuid4().hex[:8]
-    created: list[str] = []
-    try:
-        for number in range(count):
-            name = f"ottla-bench-{run}" if count == 1 else f"ottla-bench-{run}-{number:05d}"
-            created.append(name)
+    names = [f"{OWN_PREFIX}{run}" if count == 1 else f"{OWN_PREFIX}{run}-{number:05d}" for number in range(count)]
+    begun: set[str] = set()
+
+    def create(name: str) -> None:
+        begun.add(name)
+        try:
             admin.create_topic(name, partitions=partitions, replication_factor=replication_factor, configs=configs)
-        yield created
+        except AdminError:
+            begun.discard(name)
+            raise
+
+    def delete(name: str) -> None:
+        with contextlib.suppress(AdminError):
+            admin.delete_topic(name)
+
+    try:
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
+            for created in [threads.submit(create, name) for name in names]:
+                created.result()
+        yield names
     finally:
-        for name in created:
-            with contextlib.suppress(AdminError):
-                admin.delete_topic(name)
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
+            list(threads.map(delete, sorted(begun)))
 
 
 def fill(target: Target, topic: str, record_bytes: int, records_per_batch: int, total_bytes: int) -> None:
@@ -155,7 +170,7 @@ async def _partitions(target: Target, topics: Sequence[str]) -> list[Partition]:
     for topic in topics:
         # A topic that was just created may not be known to each broker yet.
         while not view.partitions(topic):
-            if time.monotonic() > deadline or not topic.startswith("ottla-bench-"):
+            if time.monotonic() > deadline or not topic.startswith(OWN_PREFIX):
                 raise BenchError(
                     f"topic {topic!r} does not exist; without --topic, a topic is created for the measurement"
                 )

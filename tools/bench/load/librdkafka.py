@@ -23,7 +23,7 @@ CONSUMED_AT_ONCE = 10_000
 CONSUME_TIMEOUT_S = 0.2
 
 
-class _Window:
+class Window:
     """The time that counts: after the warm-up, for so many seconds. It reports whole seconds."""
 
     def __init__(self, warm_up_s: float, seconds: float, on_progress: OnProgress) -> None:
@@ -47,6 +47,13 @@ class _Window:
             self._on_progress(Progress(self._reported, self.requests, self.records, self.bytes))
         return not self.counts or passed < self._seconds
 
+    def add(self, latency_s: float, records: int, size: int) -> None:
+        if self.counts:
+            self.requests += 1
+            self.records += records
+            self.bytes += size
+            self.latencies_s.append(latency_s)
+
     def result(self) -> Measurement:
         elapsed, cpu = time.perf_counter() - self._from, time.process_time() - self._cpu
         self.counts = False
@@ -66,9 +73,9 @@ def produce(
 
     A request is a record here. Latencies are librdkafka's: from the call of `produce` to the acknowledgement.
     """
-    settings = _settings(target) | {"acks": acks, "compression.type": "none"}
-    producers = [Producer(settings) for _ in range(clients)]
-    window = _Window(*window_s, on_progress)
+    with_acks = settings(target) | {"acks": acks, "compression.type": "none"}
+    producers = [Producer(with_acks) for _ in range(clients)]
+    window = Window(*window_s, on_progress)
     value = bytes(record_bytes)
     failures: list[str] = []
 
@@ -116,7 +123,7 @@ def consume(
     A request is a call of `consume`, and its latency is the time that the call takes.
     """
     failures: list[str] = []
-    settings = _settings(target) | {
+    for_group = settings(target) | {
         "group.id": "ottla-bench",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -125,18 +132,15 @@ def consume(
         "error_cb": lambda error: failures.append(error.str()) if error.fatal() else None,
     }
     shares = [partitions[number::clients] for number in range(min(clients, len(partitions)))]
-    readers = [_Reader(Consumer(settings), share) for share in shares]
-    window = _Window(*window_s, on_progress)
+    readers = [_Reader(Consumer(for_group), share) for share in shares]
+    window = Window(*window_s, on_progress)
     try:
         while window.is_open() and not failures:
             for reader in readers:
                 began = time.perf_counter()
                 messages = reader.read()
-                if window.counts and messages:
-                    window.requests += 1
-                    window.records += len(messages)
-                    window.bytes += sum(map(len, messages))
-                    window.latencies_s.append(time.perf_counter() - began)
+                if messages:
+                    window.add(time.perf_counter() - began, len(messages), sum(map(len, messages)))
         result = window.result()
     finally:
         for reader in readers:
@@ -172,7 +176,8 @@ class _Reader:
             self._consumer.close()
 
 
-def _settings(target: Target) -> dict[str, Any]:
+def settings(target: Target) -> dict[str, Any]:
+    """What all clients of a measurement have."""
     return {
         "client.id": "ottla-bench",
         "log_level": 2,

@@ -93,7 +93,7 @@ class FakeZooKeeper:
                 return MultiFailed(index, BadVersion("test"))
             self.states[operation.path] = PartitionStateZNode.decode(operation.data, state.zk_version + 1)
             self.writes += 1
-            results.append(_stat(state.zk_version + 1))
+            results.append(state.zk_version + 1)
         return ConnectionLoss("test") if fault == LOST_AFTER else results
 
 

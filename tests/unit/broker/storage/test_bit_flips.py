@@ -23,7 +23,7 @@ from random import Random
 import pytest
 
 from broker.storage.directories.log_directory import META, LogDirectoryError
-from broker.storage.log import ASSIGNED_BYTES, Log
+from broker.storage.log import ASSIGNED, Log
 from broker.storage.log_manager import LogManager
 from protocol.errors import KafkaError
 from protocol.kafka.record_batch import HEADER_SIZE, crc_is_valid, iter_batches
@@ -159,12 +159,12 @@ def _is_below(recovery_point: int, intact: bytes, bit: int) -> bool:
 def _is_epoch_of_the_last_batch(content: bytes, bit: int) -> bool:
     """Nothing contradicts it: it may be the first batch of an epoch that the checkpoint does not have yet."""
     at = list(iter_batches(content))[-1][0]
-    return at + EPOCH_AT <= bit // 8 < at + ASSIGNED_BYTES
+    return at + EPOCH_AT <= bit // 8 < at + ASSIGNED.size
 
 
 def _has_no_crc(content: bytes, bit: int) -> bool:
     """The bit is in the first 16 bytes of a batch: base offset, length, leader epoch."""
-    return any(at <= bit // 8 < at + ASSIGNED_BYTES for at, _ in iter_batches(content))
+    return any(at <= bit // 8 < at + ASSIGNED.size for at, _ in iter_batches(content))
 
 
 def test_a_follower_refuses_a_broken_batch_and_appends_nothing_of_it() -> None:

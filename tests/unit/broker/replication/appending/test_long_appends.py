@@ -161,7 +161,13 @@ async def test_later_requests_of_the_connection_wait_for_a_batch_in_the_thread(c
         request_metrics=RequestMetrics(),
     )
     handler = RequestHandler(context)
-    channel = RequestChannel(asyncio.get_running_loop(), handler.handle, max_requests=500, max_large_bytes=1 << 30)
+    channel = RequestChannel(
+        asyncio.get_running_loop(),
+        handler.handle,
+        max_requests=500,
+        max_large_bytes=1 << 30,
+        end_turn=handler.end_turn,
+    )
     processor = Processor(channel, Limits(1 << 24, 10, 5.0, None), Clock(), lambda _: True, lambda _: None)
     connection, transport = ClientConnection(processor, "PLAINTEXT"), Transport()
     connection.connection_made(transport)  # type: ignore[arg-type]

@@ -1,0 +1,207 @@
+"""Produce requests with one small batch each: those of a turn of the loop are appended together (REP-4).
+
+This is what most producers send, so it is the path on which a request costs least. `gather` decodes a request and checks its batch.
+`append_all` runs when the turn's requests are handled, or before the first request of another kind. It appends the batches of one
+partition with one write, and looks once at the lease, the leadership, the in-sync replicas and the high watermark. Its answers are
+filled into a template.
+
+`gather` leaves every other request to `produce`: with several partitions, large, compressed or transactional batches, acks=0, a topic
+whose settings look at each record, or anything invalid. If a gathered batch cannot be appended as it is, `append_all` hands it to
+`Appends.append`, which finds out why, and answers accordingly. So the rules stand once.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from broker.apis.produce import respond
+from broker.network.request_channel import NO_FRAME, Request
+from broker.requests.context import ApiContext
+from broker.requests.steps import OWN_ERROR
+from broker.settings.config import TopicConfig
+from broker.storage.producers import produced_batches
+from protocol.errors import ErrorCode
+from protocol.kafka.produce_codec import (
+    FLEXIBLE_SINCE,
+    AppendedAnswer,
+    ProducePartitionResult,
+    one_partition,
+    partition_of,
+)
+from protocol.kafka.record_batch import BatchHeader
+from protocol.topic_names import INTERNAL_TOPICS
+from protocol.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+FRAME_MAX = 64 * 1024
+"""Bytes of a request. Larger ones cost mostly the copying of their bytes, so gathering them would gain nothing."""
+GATHERED_BYTES_MAX = 256 * 1024
+GATHERED_MAX = 256
+"""Limits of the requests that are gathered before they are appended. One write takes at most 1,024 buffers, two for each batch."""
+DESTINATIONS_MAX = 20_000
+"""Limit of partitions whose names are kept decoded."""
+ACKS_ALL = -1
+LEADER_ONLY = 1
+
+
+class Gathered(NamedTuple):
+    """A request whose batch is plain."""
+
+    request: Request
+    acks: int
+    timeout_ms: int
+    batch: tuple[memoryview, BatchHeader]
+
+
+class Destination:
+    """A partition, and the requests for it that are gathered in this turn. `config` is the topic's in this turn."""
+
+    __slots__ = ("answers", "config", "gathered", "tp")
+
+    def __init__(self, tp: TopicPartition, config: TopicConfig) -> None:
+        self.tp = tp
+        self.config = config
+        self.gathered: list[Gathered] = []
+        self.answers: dict[int, AppendedAnswer] = {}
+
+    def answer(self, version: int) -> AppendedAnswer:
+        """The answer to requests of that version."""
+        found = self.answers.get(version)
+        if found is None:
+            found = self.answers[version] = AppendedAnswer(version, self.tp.topic, self.tp.partition)
+        return found
+
+
+class GatheredProduces:
+    """See the module's docstring."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._destinations: dict[bytes, Destination] = {}
+        self._due: list[Destination] = []
+        self._count = 0
+        self._bytes = 0
+
+    def gather(self, request: Request) -> bool:
+        """Takes the request, if it is one of these. It is answered by `append_all`, or later when it is replicated."""
+        frame = request.frame
+        header = request.header
+        if header.api_version < FLEXIBLE_SINCE or len(frame) > FRAME_MAX:
+            return False
+        found = one_partition(frame, header.body_offset)
+        if found is None:
+            return False
+        acks, timeout_ms, key, records = found
+        if acks != LEADER_ONLY and acks != ACKS_ALL:
+            return False
+        destination = self._destinations.get(key)
+        if destination is None or not destination.gathered:
+            destination = self._destination(key, destination)
+            if destination is None:
+                return False
+        batch = produced_batches.plain(records, destination.config)
+        if batch is None:
+            return False
+        if not destination.gathered:
+            self._due.append(destination)
+        destination.gathered.append(Gathered(request, acks, timeout_ms, (records, batch)))
+        self._count += 1
+        self._bytes += len(frame)
+        if self._count >= GATHERED_MAX or self._bytes >= GATHERED_BYTES_MAX:
+            self.append_all()
+        return True
+
+    def _destination(self, key: bytes, known: Destination | None) -> Destination | None:
+        """The partition with its config of this turn. None: requests for it cannot be gathered now."""
+        if self._context.recorder.recording is not None:
+            return None
+        if known is None:
+            try:
+                tp = TopicPartition(*partition_of(key))
+            except UnicodeDecodeError:
+                return None
+            if tp.topic in INTERNAL_TOPICS:
+                return None
+        else:
+            tp = known.tp
+        partition = self._context.replica_manager.partitions.get(tp)
+        if partition is None or partition.log is None:
+            return None
+        if known is None:
+            if len(self._destinations) >= DESTINATIONS_MAX:
+                self._destinations.clear()
+            known = self._destinations[key] = Destination(tp, partition.log.config)
+        known.config = partition.log.config
+        return known
+
+    def append_all(self) -> None:
+        """Appends what was gathered, and answers."""
+        if not self._due:
+            return
+        due, self._due = self._due, []
+        self._count = self._bytes = 0
+        for destination in due:
+            gathered, destination.gathered = destination.gathered, []
+            try:
+                self._append(destination, gathered)
+            except Exception:
+                # The boundary of these requests: a bug of the broker ends only their connections.
+                log.exception("%d Produce requests for %s failed", len(gathered), destination.tp)
+                for item in gathered:
+                    item.request.close(OWN_ERROR)
+
+    def _append(self, destination: Destination, gathered: list[Gathered]) -> None:
+        appends = self._context.replica_manager.appends
+        tp, config = destination.tp, destination.config
+        while gathered:
+            needs_all = False
+            batches = []
+            for _, acks, _, batch in gathered:
+                batches.append(batch)
+                if acks == ACKS_ALL:
+                    needs_all = True
+            offsets, log_start = appends.append_plain(tp, batches, needs_all=needs_all, config=config)
+            awaited: dict[int, list[tuple[Request, bytes]]] = {}
+            for (request, acks, timeout_ms, _), offset in zip(gathered, offsets, strict=False):
+                header = request.header
+                answer = destination.answer(header.api_version).frame(header.correlation_id, offset, log_start)
+                if acks == LEADER_ONLY:
+                    request.respond_whole(answer)
+                else:
+                    # A request that waits for replication must not keep the records in memory.
+                    request.frame = NO_FRAME
+                    awaited.setdefault(timeout_ms, []).append((request, answer))
+            if awaited:
+                end = offsets[-1] + batches[len(offsets) - 1][1].last_offset_delta + 1
+                for timeout_ms, answers in awaited.items():
+                    self._answer_when_replicated(tp, end, timeout_ms, answers)
+            if len(offsets) == len(gathered):
+                return
+            self._append_alone(tp, gathered[len(offsets)])
+            gathered = gathered[len(offsets) + 1 :]
+
+    def _answer_when_replicated(
+        self, tp: TopicPartition, end_offset: int, timeout_ms: int, answers: list[tuple[Request, bytes]]
+    ) -> None:
+        """Answers requests with acks=all together, when the high watermark reaches the end of the last one."""
+
+        def replicated(result: ProducePartitionResult) -> None:
+            for request, answer in answers:
+                if result.error == ErrorCode.NONE:
+                    request.respond_whole(answer)
+                else:
+                    respond(self._context, request, ACKS_ALL, [(tp.topic, 1)], [result])
+
+        self._context.replica_manager.appends.when_replicated(tp, end_offset, timeout_ms, replicated)
+
+    def _append_alone(self, tp: TopicPartition, item: Gathered) -> None:
+        request, acks, timeout_ms, (records, _) = item
+        request.frame = NO_FRAME
+        self._context.replica_manager.appends.append(
+            acks,
+            timeout_ms,
+            [(tp, records)],
+            lambda results: respond(self._context, request, acks, [(tp.topic, 1)], results),
+        )

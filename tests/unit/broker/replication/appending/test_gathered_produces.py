@@ -1,0 +1,230 @@
+"""Small produces that are appended together are answered, and stored, as if each had come alone."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.apis import gathered_produces
+from broker.network.processor import ClientConnection, Limits, Processor
+from broker.network.request_channel import RequestChannel
+from broker.network.request_metrics import RequestMetrics
+from broker.replication.partition import Role
+from broker.request_handler import RequestHandler
+from protocol.errors import ErrorCode
+from protocol.kafka import messages
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.record_batch import build_batch
+from tests.support.replica_cluster import TP, Cluster
+from tests.support.turns import Turns
+from tests.unit.broker.network.test_processor import Transport, receive
+
+CONNECTIONS = 3
+Step = tuple[str, Any]
+
+
+class Served:
+    """A leader with one follower, and clients. `is_gathering` False: every request takes the way of those that are not gathered."""
+
+    def __init__(self, cluster: Cluster, *, is_gathering: bool = True) -> None:
+        self.cluster = cluster
+        self._is_gathering = is_gathering
+        self._epoch = 0
+        self._number = 0
+        context: Any = SimpleNamespace(
+            replica_manager=cluster.nodes[1].manager,
+            node_endpoints=lambda *_: (),
+            recorder=SimpleNamespace(recording=None),
+        )
+        self.turns = Turns()
+        metrics = RequestMetrics()
+        metrics.by_key[ApiKey.PRODUCE].until_timed = 1_000_000  # a request that is timed is not gathered with others
+        handler = RequestHandler(context, metrics)
+        channel = RequestChannel(
+            self.turns, handler.handle, max_requests=500, max_large_bytes=-1, end_turn=handler.end_turn
+        )
+        clock: Any = cluster.time
+        processor = Processor(channel, Limits(1 << 20, 100, 5.0, None), clock, lambda _: True, lambda _: None)
+        self.clients = [(ClientConnection(processor, "PLAINTEXT"), Transport()) for _ in range(CONNECTIONS)]
+        for connection, transport in self.clients:
+            connection.connection_made(transport)  # type: ignore[arg-type]
+
+    def send(self, requests: Iterable[tuple[int, int, bytes]]) -> None:
+        """(connection, acks, batch) of each: they arrive in one turn."""
+        for client, acks, batch in requests:
+            self._number += 1
+            receive(*self.clients[client], produce(self._number, acks, batch))
+        with patch.object(gathered_produces, "FRAME_MAX", gathered_produces.FRAME_MAX if self._is_gathering else -1):
+            self.turns.run()
+        self.cluster.time.turn()
+
+    async def take(self, step: Step) -> None:
+        kind, value = step
+        log = self.cluster.nodes[1].log()
+        if kind == "send":
+            self.send(value)
+        elif kind == "replicate":
+            await self.replicate()
+        elif kind == "configure":
+            log.config = log.config.with_overrides(value)
+        elif kind == "lead":
+            self._epoch += 1
+            self.cluster.lead(value[0], self._epoch, value)
+        else:
+            self.cluster.pass_time(value)
+        self.cluster.time.turn()
+
+    async def replicate(self) -> None:
+        """The follower fetches twice: the second fetch tells the leader what it has."""
+        await self.cluster.replicate(2 if self.cluster.nodes[1].partition().role is Role.LEADER else 1, rounds=2)
+        self.cluster.time.turn()
+        self.turns.run()
+
+    def written(self) -> list[bytes]:
+        return [transport.written + b"closed" * transport.is_closed for _, transport in self.clients]
+
+    def stored(self) -> bytes:
+        log = self.cluster.nodes[1].log()
+        return b"".join(map(bytes, log.read(0, 1 << 20, log.log_end_offset, True).records))
+
+
+def produce(number: int, acks: int, batch: bytes, timeout_ms: int = 5000) -> bytes:
+    body = {
+        "transactional_id": None,
+        "acks": acks,
+        "timeout": timeout_ms,
+        "topic_data": [{"name": TP.topic, "partition_data": [{"index": TP.partition, "records": batch}]}],
+    }
+    frame = messages.encode_request(ApiKey.PRODUCE, 9 + number % 3, number, "p", body)
+    return len(frame).to_bytes(4, "big") + frame
+
+
+def batch_of(producer: int, epoch: int, sequence: int, count: int, flaw: str) -> bytes:
+    """Of no producer if `producer` is 0. `flaw`: what is unusual or wrong about the batch."""
+    names = {"producer_id": producer, "producer_epoch": epoch, "base_sequence": sequence} if producer else {}
+    records = [(None, b"%d" % at, (), 1000 + at) for at in range(count)]
+    batch = build_batch(records, compression=1 if flaw == "gzip" else 0, **names)
+    if flaw == "crc":
+        batch = batch[:-1] + bytes((batch[-1] ^ 1,))
+    elif flaw == "short":
+        batch = batch[:-1]
+    return batch
+
+
+BATCHES = st.builds(
+    batch_of,
+    st.sampled_from((0, 0, 7, 8)),
+    st.sampled_from((0, 0, 0, 1)),
+    st.integers(0, 6),
+    st.integers(1, 2),
+    st.sampled_from(("", "", "", "", "gzip", "crc", "short")),
+)
+REQUESTS = st.tuples(st.integers(0, CONNECTIONS - 1), st.sampled_from((1, 1, -1, -1, 0, 2)), BATCHES)
+STEPS: st.SearchStrategy[list[Step]] = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), st.lists(REQUESTS, min_size=1, max_size=8)),
+        st.tuples(st.just("send"), st.lists(REQUESTS, min_size=1, max_size=8)),
+        st.tuples(st.just("replicate"), st.none()),
+        st.tuples(st.just("lead"), st.sampled_from(((1,), (1, 2), (2, 1)))),
+        st.tuples(st.just("time"), st.sampled_from((0.1, 6.0))),
+        st.tuples(
+            st.just("configure"),
+            st.sampled_from(
+                (
+                    {"min.insync.replicas": "2"},
+                    {"message.timestamp.type": "LogAppendTime"},
+                    {"compression.type": "gzip"},
+                    {"max.message.bytes": "80"},
+                    {"segment.bytes": "1048576"},
+                )
+            ),
+        ),
+    ),
+    max_size=8,
+)
+
+
+async def outcome(steps: list[Step], *, is_gathering: bool) -> tuple[list[bytes], bytes]:
+    """What the clients got, and what is in the log, at the end."""
+    with tempfile.TemporaryDirectory() as directory:
+        cluster = Cluster(Path(directory))
+        await cluster.start_led(1, 2)
+        served = Served(cluster, is_gathering=is_gathering)
+        for step in steps:
+            await served.take(step)
+        await served.replicate()
+        cluster.pass_time(10.0)
+        found = served.written(), served.stored()
+        cluster.close()
+        return found
+
+
+@pytest.mark.usefixtures("fetchers_are_driven_by_hand")
+@given(STEPS)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_together_is_like_one_after_the_other(steps: list[Step]) -> None:
+    assert asyncio.run(outcome(steps, is_gathering=True)) == asyncio.run(outcome(steps, is_gathering=False))
+
+
+async def served_by(cluster: Cluster) -> Served:
+    await cluster.start_led(1, 2)
+    return Served(cluster)
+
+
+def plain(*numbers: int, acks: int = 1) -> list[tuple[int, int, bytes]]:
+    """A batch of one record from each of these connections."""
+    return [(number, acks, batch_of(0, 0, 0, 1, "")) for number in numbers]
+
+
+async def test_the_batches_of_a_turn_are_one_write(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = await served_by(cluster)
+    segment = served.cluster.nodes[1].log().segments[-1]
+    writes: list[int] = []
+    write = segment._filesystem.write
+    monkeypatch.setattr(
+        segment._filesystem, "write", lambda fd, parts, at: (writes.append(len(parts)), write(fd, parts, at))
+    )
+    served.send(plain(0, 1, 2, 0, 1))
+    assert writes == [10]
+    assert [len(data) for data in served.written()] == [2 * 52, 2 * 52, 52]
+
+
+async def test_acks_all_is_answered_when_the_last_of_them_is_replicated(cluster: Cluster) -> None:
+    served = await served_by(cluster)
+    served.send([*plain(0, 1, acks=-1), *plain(2)])
+    assert [bool(data) for data in served.written()] == [False, False, True]
+    await served.replicate()
+    assert all(served.written())
+
+
+async def test_a_full_disk_refuses_each_of_them(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = await served_by(cluster)
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    log = served.cluster.nodes[1].log()
+    monkeypatch.setattr(log.segments[-1]._filesystem, "write", fail)
+    served.send(plain(0, 1))
+    for data in served.written()[:2]:
+        assert int.from_bytes(data[17:19], "big") == ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.log_end_offset == 0
+
+
+async def test_a_bug_ends_only_the_connections_of_these_requests(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = await served_by(cluster)
+    appends = served.cluster.nodes[1].manager.appends
+    monkeypatch.setattr(appends, "append_plain", lambda *_, **__: 1 // 0)
+    served.send(plain(0, 1))
+    assert [data.endswith(b"closed") for data in served.written()] == [True, True, False]
