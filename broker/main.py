@@ -373,6 +373,7 @@ class Broker:
             max_unsent_bytes=config.queued_max_response_bytes,
             end_turn=self._handler.end_turn,
         )
+        self._replicas.fetches.look_with(channel.at_end_of_turn)
         if config.metrics_listener:
             self._metrics = self._serve_metrics(config.metrics_listener, channel)
         ports: dict[str, int] = {}

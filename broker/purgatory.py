@@ -118,6 +118,10 @@ class Purgatory(Generic[Key]):
         """Whether any waiting operation watches the key."""
         return key in self._watchers
 
+    def watching(self, key: Key) -> tuple[DelayedOperation[Key], ...]:
+        """The operations that watch the key, oldest first."""
+        return tuple(self._watchers.get(key, ()))
+
     def watched_key_count(self) -> int:
         return len(self._watchers)
 

@@ -22,6 +22,7 @@ Answers are bounded by `unsent` (`unsent_answers.py`).
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,6 +31,8 @@ from typing import Any, Protocol
 from broker.network.unsent_answers import UnsentAnswers
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import Buffer, RequestHeader, response_header
+
+log = logging.getLogger(__name__)
 
 SLICE = 64
 """Limit of requests of each queue that one turn of the loop handles."""
@@ -220,6 +223,7 @@ class RequestChannel:
         self._is_scheduled = False
         self._is_draining = False
         self._with_answers: list[Connection] = []
+        self._at_end: list[Callable[[], None]] = []
         self._had_their_share: list[Connection] = []
         self._waiting_for_room: dict[Connection, None] = {}
         self._large: dict[Connection, int] = {}
@@ -274,6 +278,13 @@ class RequestChannel:
         if not self._is_draining and len(self._with_answers) == 1:
             self._turns.call_soon(self._flush)
 
+    def at_end_of_turn(self, callback: Callable[[], None]) -> None:
+        """Calls back after `end_turn`, before the answers of this turn are written. Between two turns: in the next one."""
+        if self._is_draining:
+            self._at_end.append(callback)
+        else:
+            self._turns.call_soon(callback)
+
     def in_the_next_turn(self, connection: Connection) -> None:
         """Calls `connection.renew_share()` in the next turn, because the connection used up its share of this one."""
         if not self._had_their_share:
@@ -310,6 +321,18 @@ class RequestChannel:
         for connection in ready:
             connection.flush()
 
+    def _call_back(self) -> None:
+        callbacks, self._at_end = self._at_end, []
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception:
+                # The boundary, as the loop's own for a callback: the requests of the next turns must be handled.
+                log.exception("a callback at the end of a turn failed")
+        later, self._at_end = self._at_end, []
+        for callback in later:
+            self._turns.call_soon(callback)
+
     def _drain(self) -> None:
         self._is_draining = True
         if self._queue:
@@ -317,6 +340,8 @@ class RequestChannel:
         if self._heavy:
             self._handle_some(self._heavy, self._monotonic() + HEAVY_SLICE_S)
         self._end_turn()
+        if self._at_end:
+            self._call_back()
         self._is_draining = False
         self._flush()
         if self._queue or self._heavy:

@@ -2,8 +2,8 @@
 
 Callers use the parts: `appends`, `fetches`, `offsets`, `record_deletions`, `moves`, `failures`. Control requests, start
 and stop are here. No handler waits: an answer that has to wait is parked (BUG-26). A follower's fetch may move the high watermarks
-of many partitions: their producers are answered together after it. After any other move they are answered in the next turn of the
-loop, together with the parked fetches, for all events of the turn.
+of many partitions: their producers are answered together after it. After any other move they are answered at the end of the loop's
+turn, together with the parked fetches, for all events of the turn.
 """
 
 from __future__ import annotations
@@ -403,7 +403,7 @@ class ReplicaManager:
 
     def _high_watermark_moved(self, tp: TopicPartition) -> None:
         self._moved[tp] = None
-        self.fetches.touch(tp)
+        self.fetches.high_watermark_moved(tp)
 
     def _complete_produces(self) -> None:
         while self._moved:

@@ -96,7 +96,10 @@ class Broker:
         self.time = cluster.time
         self.turns = Turns()
         handler = RequestHandler(cast(Any, world.context))
-        self.channel = RequestChannel(self.turns, handler.handle, max_requests=500, max_large_bytes=-1)
+        self.channel = RequestChannel(
+            self.turns, handler.handle, max_requests=500, max_large_bytes=-1, end_turn=handler.end_turn
+        )
+        self.manager.fetches.look_with(self.channel.at_end_of_turn)
         clock = cast(Any, cluster.time)
         self.processor = Processor(self.channel, LIMITS, clock, lambda connection: True, lambda connection: None)
         self.client = ClientConnection(self.processor, "PLAINTEXT")

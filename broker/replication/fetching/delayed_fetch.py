@@ -85,6 +85,21 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         self._incomplete.add(index)
         self._purgatory.watch_also(self, tp)
 
+    def read_later(self, tp: TopicPartition) -> bool:
+        """The high watermark moved, and nothing was appended: the partition is read again for the answer, so that this has the new one.
+
+        False: its last read left something unread, so it has to be checked now.
+        """
+        index = self._index.get(tp)
+        if index is None:
+            return True
+        if index in self._incomplete:
+            return not self._reads[index].size  # it was resting, or is noted already
+        if self._reads[index].is_idle:
+            self._incomplete.add(index)
+            return True
+        return False
+
     def try_complete(self, keys: Collection[TopicPartition]) -> CheckResult:
         self._params = params = self._asked.bounded()
         is_due = False

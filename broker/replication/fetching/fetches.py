@@ -6,8 +6,9 @@ The walk of a fetch (`Fetches.fetch`):
 2. `FetchReads` reads each of them; very many are read in slices (`LargeFetch`).
 3. With enough bytes, or a result that cannot wait (an error, a divergence), the fetch is answered. Otherwise it is parked
    (`DelayedFetch`).
-4. An append, a move of the high watermark or a change of leadership *touches* a partition. The next turn of the loop handles all
-   touched partitions together: it wakes those that rest, and answers the parked fetches that watch them and have enough.
+4. An append, a move of the high watermark or a change of leadership *touches* a partition. All partitions that the requests of one
+   turn of the loop touched are handled together, at the end of that turn (`look`): it wakes those that rest, and answers the parked
+   fetches that watch them and have enough. So a follower's answer has the records of all these requests.
 5. `FetchContext.answer` picks the partitions of the answer. Partitions of the session with nothing to read rest from then on.
 
 No function here waits for records.
@@ -98,10 +99,16 @@ class Fetches:
         self._parked_consumers: Purgatory[TopicPartition] = Purgatory(timers, monotonic)
         self._parked_of_follower: dict[int, dict[DelayedFetch, None]] = {}
         self._large: dict[LargeFetch, None] = {}
+        self._soon: Callable[[Callable[[], None]], object] = timers.call_soon
         self._touched: dict[TopicPartition, None] = {}
+        self._moved: dict[TopicPartition, None] = {}
         self._appended: dict[TopicPartition, None] = {}
         self.is_turn_due = False
         """True while touched partitions wait for a later turn of the loop."""
+
+    def look_with(self, soon: Callable[[Callable[[], None]], object]) -> None:
+        """`soon` schedules `look`, after the requests that the loop handles now. Without it, the next turn of the loop looks."""
+        self._soon = soon
 
     def __len__(self) -> int:
         """Fetches that are parked now."""
@@ -263,9 +270,14 @@ class Fetches:
     # -- what happens to partitions -----------------------------------------------------------------------------------
 
     def touch(self, tp: TopicPartition) -> None:
-        """The partition's high watermark or leadership changed. Consumers and followers may have to know."""
+        """The partition's leadership changed. Consumers and followers may have to know."""
         self._touched[tp] = None
-        self._look_in_the_next_turn()
+        self._look_soon()
+
+    def high_watermark_moved(self, tp: TopicPartition) -> None:
+        """Consumers may have more to read. Followers learn of it with the next answer: nothing was appended for them."""
+        self._moved[tp] = None
+        self._look_soon()
 
     def follower_moved(self, tp: TopicPartition) -> None:
         """Like `touch`, for a partition that this broker follows. Most of these have no consumers here, so this takes a look first."""
@@ -275,19 +287,23 @@ class Fetches:
     def appended_to(self, tp: TopicPartition) -> None:
         """Records were appended. Only followers read them now, because consumers read up to the high watermark."""
         self._appended[tp] = None
-        self._look_in_the_next_turn()
+        self._look_soon()
 
     def look(self) -> None:
-        """Handles partitions that were touched, at most TOUCHED_IN_A_TURN. Runs in one turn of the loop."""
+        """Handles partitions that were touched, at most TOUCHED_IN_A_TURN of each kind. Runs in one turn of the loop."""
         self.is_turn_due = False
         self._complete_produces()
-        touched, appended = _take_first(self._touched), _take_first(self._appended)
-        if self._touched or self._appended:
-            self._look_in_the_next_turn()
-        self._note_appended(appended)
-        if only_appended := [tp for tp in appended if tp not in touched]:
-            self._look_at_appended(only_appended)
-        self._look_at_touched(touched)
+        touched, appended, moved = _take_first(self._touched), _take_first(self._appended), _take_first(self._moved)
+        if self._touched or self._appended or self._moved:
+            self._look_soon()
+        if appended:
+            self._note_appended(appended)
+            if only_appended := [tp for tp in appended if tp not in touched]:
+                self._look_at_appended(only_appended)
+        if touched:
+            self._look_at_touched(touched)
+        if only_moved := [tp for tp in moved if tp not in touched]:
+            self._look_at_moved(only_moved)
 
     def look_at_followers(self, replicas: Collection[int]) -> None:
         """These brokers came, left or restarted: wakes their partitions and answers their fetches, so that they fetch and are checked."""
@@ -308,20 +324,38 @@ class Fetches:
             fetch.try_complete(partitions)
             fetch.complete_now()
 
-    def _look_in_the_next_turn(self) -> None:
+    def _look_soon(self) -> None:
         if not self.is_turn_due:
             self.is_turn_due = True
-            self._timers.call_soon(self.look)
+            self._soon(self.look)
 
     def _wake_touched(self) -> None:
         """Wakes the partitions that were touched so far, for a request that arrives before `look` runs."""
         self._resting.wake(self._appended, only_followers=True)
         self._resting.wake(self._touched)
+        self._resting.wake(self._moved)
 
     def _look_at_touched(self, partitions: Collection[TopicPartition]) -> None:
         """Each parked fetch that watches any of these partitions checks them, once."""
         self._look_at_appended(partitions)
         self._resting.wake(partitions)
+        self._parked_consumers.check_all(partitions)
+
+    def _look_at_moved(self, partitions: Collection[TopicPartition]) -> None:
+        """Like `_look_at_touched`, but a follower's parked fetch that has read everything is not read again before its answer."""
+        if self._tells_high_watermarks:
+            self._look_at_touched(partitions)
+            return
+        for large in self._large:
+            large.note(partitions)
+        self._resting.wake(partitions)
+        unread: dict[TopicPartition, None] = {}
+        for tp in partitions:
+            for fetch in self._parked_followers.watching(tp):
+                if not (isinstance(fetch, DelayedFetch) and fetch.read_later(tp)):
+                    unread[tp] = None
+        if unread:
+            self._parked_followers.check_all(unread)
         self._parked_consumers.check_all(partitions)
 
     def _look_at_appended(self, partitions: Collection[TopicPartition]) -> None:

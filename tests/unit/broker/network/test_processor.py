@@ -165,6 +165,43 @@ def test_answers_of_one_turn_leave_in_one_write_and_in_order(world: World) -> No
     assert transport.writes == 1
 
 
+def test_the_end_of_a_turn_comes_after_its_requests_and_before_their_answers_are_written() -> None:
+    world = World()
+    connections = [world.connect() for _ in range(2)]
+    channel = world.channel
+    seen: list[tuple[list[int], int]] = []
+
+    def end() -> None:
+        seen.append((world.ids(), sum(transport.writes for _, transport in connections)))
+        if len(seen) == 1:
+            for request in world.handled:
+                request.respond_small(b"")
+            channel.at_end_of_turn(end)
+
+    def handle(request: Request) -> None:
+        world.handled.append(request)
+        if len(world.handled) == 1:
+            channel.at_end_of_turn(lambda: 1 // 0)
+            channel.at_end_of_turn(end)
+
+    channel._handle = handle
+    for number, (connection, transport) in enumerate(connections):
+        receive(connection, transport, frame(number))
+    world.turns.run()
+    assert seen == [([0, 1], 0), ([0, 1], 2)], "at the end of the turn, and then in the next one"
+    receive(*connections[0], frame(2))
+    world.turns.run()
+    assert world.ids() == [0, 1, 2], "an error of a callback ends nothing else"
+
+
+def test_between_two_turns_the_end_is_that_of_the_next_one(world: World) -> None:
+    ends: list[int] = []
+    world.channel.at_end_of_turn(lambda: ends.append(1))
+    assert ends == []
+    world.turns.run()
+    assert ends == [1]
+
+
 def test_pipelined_requests_are_bounded_and_none_is_lost(world: World) -> None:
     """BAD-5"""
     connection, transport = world.connect()

@@ -53,6 +53,26 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     return found
 
 
+async def test_a_move_of_the_high_watermark_reads_no_parked_fetch_of_a_follower(cluster: Cluster, reads: Reads) -> None:
+    """It is read for its answer, which therefore has the new high watermark."""
+    await cluster.start_broker(3)
+    cluster.lead(1, 1, (1, 2, 3), is_new=False)
+    cluster.time.turn()
+    cluster.produce(1, "a")
+    cluster.time.turn()
+    waiting = cluster.follower_fetch(1, 2, 1, epoch=1, max_wait_ms=500)
+    cluster.time.turn()
+    assert waiting == []
+    assert cluster.nodes[1].partition().high_watermark == 0
+    reads.clear()
+    cluster.follower_fetch(1, 3, 1, epoch=1, max_wait_ms=500)
+    cluster.time.turn()
+    assert cluster.nodes[1].partition().high_watermark == 1
+    assert reads == [(3, TP)]
+    cluster.time.advance(0.6)
+    assert [data.high_watermark for data in waiting] == [1]
+
+
 async def test_a_resting_partition_is_not_read(cluster: Cluster, reads: Reads) -> None:
     session = SessionOf(cluster, 2)
     session.rest()
