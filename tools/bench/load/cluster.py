@@ -97,6 +97,7 @@ def own_topics(
 ) -> Iterator[list[str]]:
     """New topics for one measurement, which are deleted at the end, whatever ends it. Raises AdminError."""
     admin = connect(target.bootstrap_server, target.command_config)
+    admin.cluster()  # says so at once when no broker answers
     run = uuid.uuid4().hex[:8]
     names = [f"{OWN_PREFIX}{run}" if count == 1 else f"{OWN_PREFIX}{run}-{number:05d}" for number in range(count)]
     begun: set[str] = set()

@@ -1,0 +1,33 @@
+"""`ottla bench produce`, `consume`, `end-to-end`, `many-topics` and `many-connections`, each for a second: that they work."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.support.cli import Cli
+
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
+
+SHORT = ("--seconds", "1", "--warm-up-seconds", "0.2", "--replication-factor", "3")
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        ("produce", "--acks", "all", "--connections", "2", "--in-flight", "2", "--partitions", "3"),
+        ("produce", "--client", "librdkafka", "--record-size", "1000"),
+        ("consume", "--batch-size", "4096"),
+        ("consume", "--client", "librdkafka"),
+        ("end-to-end",),
+        ("end-to-end", "--client", "librdkafka"),
+        ("many-topics", "--topics", "5"),
+        ("many-connections", "--idle", "20", "--rounds", "1"),
+    ],
+    ids=" ".join,
+)
+def test_a_load_is_measured(cli: Cli, load: tuple[str, ...]) -> None:
+    found = cli.json("bench", *load, *SHORT)
+    assert found["bench"] == load[0]
+    before = AdminClient({"bootstrap.servers": cli.bootstrap_servers}).list_topics(timeout=30)
+    assert not any("bench" in topic for topic in before.topics)
