@@ -190,8 +190,9 @@ def test_the_indexes_agree_with_the_state_after_any_history(history: list[tuple[
                     for tp in (TopicPartition(topic, partition) for partition in range(most + 1))
                     if cluster.assignment(tp).replicas
                 }
-                for tp in written.keys() - cluster.leadership.keys():
-                    cluster.move_partition(tp, PartitionStatus.NEW)
+                for tp in written:
+                    if cluster.partition_status(tp) is PartitionStatus.NON_EXISTENT:
+                        cluster.move_partition(tp, PartitionStatus.NEW)
                 changed = [tp for tp in written if getattr(cluster.leadership.get(tp), "leader", NO_LEADER) != leader]
                 assert cluster.set_written(written) == (0 if leader == NO_LEADER else len(changed))
                 status = PartitionStatus.OFFLINE if leader == NO_LEADER else PartitionStatus.ONLINE
