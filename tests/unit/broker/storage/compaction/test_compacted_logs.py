@@ -137,7 +137,9 @@ def test_the_last_value_of_each_key_survives(plan: list[Any], dedupe_bytes: int)
     it.clean()
     look(it, history)
     assert_each_key_once(it)
-    it.log.cleaned_up_to = 0  # a log with nothing dirty is not cleaned, though the time of its tombstones may have passed
+    it.log.cleaned_up_to = (
+        0  # a log with nothing dirty is not cleaned, though the time of its tombstones may have passed
+    )
     it.clean()
     look(it, history)
     before = everything_with_holes(it.log)
