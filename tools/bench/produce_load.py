@@ -17,13 +17,8 @@ from pathlib import Path
 import click
 import uvloop
 
-from protocol.kafka import messages
-from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.record_batch import build_batch
+from tools.bench.load import plan
 from tools.numbers import IntRange
-
-PRODUCE_VERSION = 9
-CLIENT_ID = "bench"
 
 
 @dataclass
@@ -88,15 +83,8 @@ class LoadConnection(asyncio.Protocol):
 
 def produce_frame(topic: str, partition: int, record_bytes: int, acks: int, records: int = 1) -> bytes:
     """A complete Produce request with one batch of equal records."""
-    batch = build_batch([(None, bytes(record_bytes), [], int(time.time() * 1000))] * records)
-    body = {
-        "transactional_id": None,
-        "acks": acks,
-        "timeout": 30000,
-        "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
-    }
-    payload = messages.encode_request(ApiKey.PRODUCE, PRODUCE_VERSION, 7, CLIENT_ID, body)
-    return struct.pack(">i", len(payload)) + payload
+    batch = plan.batch(record_bytes, records, int(time.time() * 1000))
+    return plan.produce_frame([(topic, partition)], acks, batch)
 
 
 def cpu_seconds(pid: int | None) -> float:
