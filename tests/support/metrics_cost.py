@@ -21,7 +21,7 @@ import click
 from broker.network.processor import ClientConnection, Limits, Processor
 from broker.network.request_channel import Request, RequestChannel
 from broker.network.request_metrics import RequestMetrics
-from broker.request_handler import RequestHandler
+from broker.request_handler import PRODUCE, RequestHandler
 from protocol.types import TopicPartition
 from tests.support.api_world import World
 from tests.support.fake_time import FakeTime
@@ -70,8 +70,13 @@ class Unmeasured(RequestHandler):
             return
         if len(request.frame) > 1 << 24 and api_key != 0:
             return
+        gathered = self._gathered
         try:
-            waiting = handler(self._context, request)
+            if api_key == PRODUCE and gathered.gather(request):
+                waiting = None
+            else:
+                gathered.append_all()
+                waiting = handler(self._context, request)
         except ValueError:
             raise
         else:
@@ -98,8 +103,13 @@ class Broker:
         measured = RequestHandler(cast(Any, world.context), self.metrics)
         plain = Unmeasured(cast(Any, world.context), RequestMetrics())
         self._handlers: dict[bool, Callable[[Request], None]] = {True: measured.handle, False: plain.handle}
+
+        def end_turn() -> None:
+            measured.end_turn()
+            plain.end_turn()
+
         self._channel = RequestChannel(
-            self._turns, measured.handle, max_requests=500, max_large_bytes=-1, end_turn=measured.end_turn
+            self._turns, measured.handle, max_requests=500, max_large_bytes=-1, end_turn=end_turn
         )
         clock = cast(Any, cluster.time)
         self._processor = Processor(self._channel, LIMITS, clock, lambda connection: True, lambda connection: None)
