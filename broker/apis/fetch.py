@@ -17,9 +17,10 @@ from broker.requests.context import ApiContext
 from broker.requests.followers import may_ask_as_replica
 from broker.requests.steps import Further, StepsTo, in_steps
 from protocol.errors import ErrorCode
-from protocol.kafka import fetch_codec
+from protocol.kafka import fetch_codec, single_fetch
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest
 from protocol.kafka.produce_codec import NodeEndpoint
+from protocol.kafka.single_fetch import Found
 
 STORAGE_ERROR_SINCE = 6
 SESSION_ERRORS_SINCE = 7
@@ -36,8 +37,13 @@ LARGE_REQUEST = 8 * 1024
 def fetch(context: ApiContext, request: Request) -> Further:
     if len(request.frame) > LARGE_REQUEST:
         return in_steps(context, request, _fetch_many(context, request))
-    version = request.header.api_version
-    _fetch(context, request, fetch_codec.decode_request(version, request.frame, request.header.body_offset))
+    header = request.header
+    version = header.api_version
+    single = single_fetch.find(version, request.frame, header.body_offset)
+    if single is not None:
+        _fetch(context, request, single.single.request, single)
+    else:
+        _fetch(context, request, fetch_codec.decode_request(version, request.frame, header.body_offset))
     return None
 
 
@@ -46,7 +52,8 @@ def _fetch_many(context: ApiContext, request: Request) -> StepsTo[None]:
     _fetch(context, request, body)
 
 
-def _fetch(context: ApiContext, request: Request, body: FetchRequest) -> None:
+def _fetch(context: ApiContext, request: Request, body: FetchRequest, single: Found | None = None) -> None:
+    """With `single`, the topics of `body` have another offset."""
     version = request.header.api_version
     if body.replica_id >= 0 and not may_ask_as_replica(context, request):
         _refuse(request)
@@ -79,6 +86,13 @@ def _fetch(context: ApiContext, request: Request, body: FetchRequest) -> None:
         connection.listener,
     )
 
+    if single is not None:
+        if recording is None and _answer_at_once(context, request, params, single):
+            if timing is not None:
+                timing.handled()
+            return
+        body = single.single.request_at(single.offset)
+
     def respond(error: ErrorCode, session_id: int, topics: FetchedTopics) -> None:
         _respond(context, request, error, session_id, topics)
 
@@ -87,6 +101,16 @@ def _fetch(context: ApiContext, request: Request, body: FetchRequest) -> None:
         timing.handled()
     if parked is not None and not parked.is_completed:
         connection.at_end(request.number, parked.complete_now)
+
+
+def _answer_at_once(context: ApiContext, request: Request, params: FetchParams, found: Found) -> bool:
+    """Answers the fetch of one partition, if there are enough records in memory. False: nothing has happened yet."""
+    single = found.single
+    read = context.fetches.read_at_once(params, single.key, single.at(found.offset))
+    if read is None:
+        return False
+    request.respond_parts(single.answer(request.header.correlation_id, read.data, read.size))
+    return True
 
 
 def _refuse(request: Request) -> None:

@@ -439,7 +439,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _pause_if_full(self) -> bool:
         """Pauses reading if no more requests are accepted from this connection now. Returns True if it did."""
-        in_flight = self._order.in_flight
+        in_flight = self._order.received - self._order.answered
         if in_flight >= self._limits.in_flight_max:
             self._pause()
             return True

@@ -118,7 +118,7 @@ class Connection(Protocol):
 
 
 class Request:
-    """One request. `frame` is everything after the length; exactly one of the six ways to end it must be used."""
+    """One request. `frame` is everything after the length; exactly one of the seven ways to end it must be used."""
 
     __slots__ = ("connection", "frame", "header", "keeps_frame", "large_size", "number", "received_at")
 
@@ -156,6 +156,10 @@ class Request:
     def respond_whole(self, frame: bytes) -> None:
         """Sends a response that has its length and its header already."""
         self.connection.answer(self.number, (frame,))
+
+    def respond_parts(self, parts: Sequence[Buffer]) -> None:
+        """Like `respond_whole`, in several buffers."""
+        self.connection.answer(self.number, parts)
 
     def respond_in_turn(self, make: Callable[[], bytes]) -> None:
         """Like `respond_small`; `make` is called when all earlier requests of the connection are answered.

@@ -382,15 +382,16 @@ class Partition:
         """Moves the HW as far as the maximal ISR allows. If it moved, returns True and calls `high_watermark_moved`."""
         if self._isr_is_stale or self.log is None or self.role is not Role.LEADER:
             return False
-        maximal = self.maximal_isr()
-        end = self.log.log_end_offset
-        reached = replica_state.high_watermark(
-            current=self.high_watermark,
-            leader_end_offset=end,
-            followers=self.followers,
-            maximal_isr=maximal,
-            joining=() if len(maximal) > len(self.followers) else self._joining(maximal, end),
-        )
+        maximal = self.isr if self._proposal is None else self.maximal_isr()
+        reached = end = self.log.log_end_offset
+        if self.followers or end < self.high_watermark:
+            reached = replica_state.high_watermark(
+                current=self.high_watermark,
+                leader_end_offset=end,
+                followers=self.followers,
+                maximal_isr=maximal,
+                joining=() if len(maximal) > len(self.followers) else self._joining(maximal, end),
+            )
         if reached == self.high_watermark:
             return False
         self.high_watermark = reached

@@ -392,7 +392,8 @@ class Segment:
             self.max_timestamp_offset = header.base_offset + header.last_offset_delta
 
     def _index(self, position: int, header: BatchHeader) -> None:
-        self._take_timestamp(header)
+        if header.max_timestamp > self.max_timestamp:
+            self._take_timestamp(header)
         if self.bytes_since_index > self.index_interval_bytes:
             self.index.append(header.last_offset, position)
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset)

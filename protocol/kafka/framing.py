@@ -64,8 +64,10 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
         client_id = str(frame[_HEADER.size : end], "utf-8", "replace")
     elif size != -1:
         raise MalformedRequest(f"a client id of {size} bytes")
-    if is_flexible(api_key, api_version):
-        end = skip_tagged_fields(frame, end)
+    first_flexible = FIRST_FLEXIBLE.get(api_key)
+    if first_flexible is not None and api_version >= first_flexible:
+        # The most common case is no tagged field.
+        end = end + 1 if end < len(frame) and frame[end] == 0 else skip_tagged_fields(frame, end)
     return RequestHeader(api_key, api_version, correlation_id, client_id, end)
 
 

@@ -17,7 +17,8 @@ from broker.replication.partition import Partition, Role
 from broker.settings.config import INT_MAX
 from broker.storage.log import Log, WouldBlock
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition, TopicKey
+from protocol.kafka.framing import Buffer
 from protocol.types import NO_EPOCH, TopicPartition
 
 ERRORS_WITH_A_HINT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
@@ -149,6 +150,10 @@ class FetchReads:
         self._hosted = hosted
         self._is_suspect = is_suspect
 
+    def find(self, key: TopicKey, partition: int) -> TopicPartition | None:
+        """The partition of that topic name or id. None: the id is unknown."""
+        return TopicPartition(key, partition) if isinstance(key, str) else self._hosted.resolve(key, partition)
+
     def read_all(self, params: FetchParams, entries: list[FetchEntry]) -> list[PartitionRead]:
         """Reads all partitions of a fetch for the first time. Also records a follower's fetch offsets (REP-1 step 4)."""
         reads: list[PartitionRead] = []
@@ -263,29 +268,34 @@ class FetchReads:
             limit = last_stable
         else:
             limit = log.log_end_offset if params.is_follower and is_trusted else high_watermark
-        data = _data(
-            wanted.partition,
-            high_watermark=high_watermark,
-            last_stable=last_stable,
-            log_start=log.log_start_offset,
-            aborted=() if is_committed else None,
-        )
         max_bytes = min(wanted.partition_max_bytes, budget)
-        if offset >= limit:
-            return PartitionRead(data, is_idle=is_trusted)
-        if max_bytes <= 0 and not min_one_batch:
-            return PartitionRead(data)
-        is_throttled = params.is_follower and self._is_throttled(partition, log, params.replica_id)
-        if is_throttled and self._throttle.is_exceeded(pending):
-            return PartitionRead(data)
-        try:
-            result = log.read(offset, max_bytes, limit, min_one_batch, is_committed)
-        except WouldBlock:
-            cold = ColdRead(partition, partition.generation, log, offset, max_bytes, limit, min_one_batch, is_committed)
-            return PartitionRead(data, max(max_bytes, 1), cold, is_throttled)
-        if result.aborted:
-            data = data._replace(aborted_transactions=result.aborted)
-        return PartitionRead(data._replace(records=result.records), result.size, None, is_throttled)
+        records: Sequence[Buffer] = ()
+        aborted: Sequence[tuple[int, int]] | None = () if is_committed else None
+        size = 0
+        cold = None
+        is_throttled = False
+        if offset < limit and (max_bytes > 0 or min_one_batch):
+            is_throttled = params.is_follower and self._is_throttled(partition, log, params.replica_id)
+            if is_throttled and self._throttle.is_exceeded(pending):
+                is_throttled = False  # nothing is read, so nothing counts
+            else:
+                try:
+                    records, size, found = log.read(offset, max_bytes, limit, min_one_batch, is_committed)
+                    aborted = found or aborted
+                except WouldBlock:
+                    generation = partition.generation
+                    cold = ColdRead(partition, generation, log, offset, max_bytes, limit, min_one_batch, is_committed)
+                    size = max(max_bytes, 1)
+        data = FetchPartitionData(
+            wanted.partition,
+            ErrorCode.NONE,
+            high_watermark,
+            last_stable,
+            log.log_start_offset,
+            records,
+            aborted_transactions=aborted,
+        )
+        return PartitionRead(data, size, cold, is_throttled, offset >= limit and is_trusted)
 
     def _is_throttled(self, partition: Partition, log: Log, replica: int) -> bool:
         """KIP-73: a replica in sync is never throttled, because producers wait for it."""

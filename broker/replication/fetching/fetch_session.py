@@ -314,6 +314,11 @@ class RestingIndex:
         """Partitions that rest in at least one session."""
         return len(self._resting)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether a touched partition concerns no session: none rests, and no session has woken partitions."""
+        return not (self._resting or self._behind)
+
     def add_session(self, session: FetchSession) -> None:
         if session.replica_id >= 0:
             self._of_followers.setdefault(session.replica_id, {})[session] = None

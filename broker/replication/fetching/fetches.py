@@ -31,7 +31,7 @@ from broker.replication.fetching.large_fetches import LargeFetch, WaitingFetch
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
 from broker.replication.fetching.session_cache import FINAL_EPOCH, FetchSessionCache
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.fetch_codec import FetchRequest
+from protocol.kafka.fetch_codec import FetchRequest, FetchRequestPartition, TopicKey
 from protocol.types import TopicPartition
 
 EXPECTED_ERRORS = frozenset(
@@ -154,6 +154,25 @@ class Fetches:
         reads = self._reads.read_all(bounded, context.entries)
         self._complete_produces()
         return self._answer_or_park(params, bounded.min_bytes, context, reads, respond)
+
+    def read_at_once(self, params: FetchParams, key: TopicKey, wanted: FetchRequestPartition) -> PartitionRead | None:
+        """The read of a consumer's fetch of one partition, without a session, that can be answered now with its records only.
+
+        None: nothing is counted, and `fetch` is to be called.
+        """
+        if params.room.answer_room() < params.max_bytes or params.max_bytes > self._consumer_bytes_max:
+            return None
+        tp = self._reads.find(key, wanted.partition)
+        if tp is None:
+            return None
+        read = self._reads.read(params, tp, wanted, params.max_bytes, min_one_batch=True)
+        data = read.data
+        if not read.size or read.size < params.min_bytes or read.cold is not None or data.aborted_transactions:
+            return None
+        stats = self._stats.get(tp.topic)
+        if stats is not None:
+            stats.bytes_out += read.size
+        return read
 
     async def _read_in_slices(
         self, large: LargeFetch, params: FetchParams, context: FetchContext, respond: FetchResponder
@@ -298,11 +317,13 @@ class Fetches:
             self._look_soon()
         if appended:
             self._note_appended(appended)
-            if only_appended := [tp for tp in appended if tp not in touched]:
-                self._look_at_appended(only_appended)
+        if self._resting.is_idle and not (self._parked_followers or self._parked_consumers or self._large):
+            return  # nobody fetches
+        if appended and (only_appended := [tp for tp in appended if tp not in touched]):
+            self._look_at_appended(only_appended)
         if touched:
             self._look_at_touched(touched)
-        if only_moved := [tp for tp in moved if tp not in touched]:
+        if moved and (only_moved := [tp for tp in moved if tp not in touched]):
             self._look_at_moved(only_moved)
 
     def look_at_followers(self, replicas: Collection[int]) -> None:
@@ -368,6 +389,10 @@ class Fetches:
 
 def _take_first(touched: dict[TopicPartition, None]) -> dict[TopicPartition, None]:
     """Takes out at most TOUCHED_IN_A_TURN partitions. Later turns of the loop handle the others."""
+    if len(touched) <= TOUCHED_IN_A_TURN:
+        some = touched.copy()
+        touched.clear()
+        return some
     some = dict.fromkeys(islice(touched, TOUCHED_IN_A_TURN))
     for tp in some:
         del touched[tp]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +18,6 @@ from broker.replication.fetching.fetch_session import (
     FetchSession,
     RestingIndex,
 )
-from broker.replication.fetching.fetches import Fetches
 from broker.replication.replica_state import FollowerState
 from protocol.errors import ErrorCode
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
@@ -130,13 +128,15 @@ async def test_very_many_touched_partitions_are_handled_in_slices(
         cluster.lead(1, 0, (1,))
     cluster.time.turn()
     looked_at: list[list[int]] = []
-    original = Fetches._look_at_touched
+    original = fetches._take_first
 
-    def noted(self: Fetches, partitions: Collection[TopicPartition]) -> None:
-        looked_at.append([tp.partition for tp in partitions])
-        original(self, partitions)
+    def noted(partitions: dict[TopicPartition, None]) -> dict[TopicPartition, None]:
+        some = original(partitions)
+        if some:
+            looked_at.append([tp.partition for tp in some])
+        return some
 
-    monkeypatch.setattr(Fetches, "_look_at_touched", noted)
+    monkeypatch.setattr(fetches, "_take_first", noted)
     waiting = cluster.consume(1, 0, max_wait_ms=60_000)
     cluster.nodes[1].manager.step_down_all("test")
     cluster.time.turn()
