@@ -1,4 +1,4 @@
-"""`ottla bench produce`, `consume`, `end-to-end`, `many-topics` and `many-connections`, each for a second: that they work."""
+"""`ottla bench produce`, `consume`, `end-to-end`, `groups`, `many-topics` and `many-connections`, each for a second: that they work."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ SHORT = ("--seconds", "1", "--warm-up-seconds", "0.2", "--replication-factor", "
         ("consume", "--client", "librdkafka"),
         ("end-to-end",),
         ("end-to-end", "--client", "librdkafka"),
+        ("groups", "--groups", "2", "--members", "5", "--rebalances", "2"),
         ("many-topics", "--topics", "5"),
         ("many-connections", "--idle", "20", "--rounds", "1"),
     ],

@@ -1,4 +1,4 @@
-"""`ottla bench produce|consume|end-to-end|many-topics|many-connections`: loads for any Kafka address."""
+"""`ottla bench produce|consume|end-to-end|groups|many-topics|many-connections`: loads for any Kafka address."""
 
 from __future__ import annotations
 
@@ -266,6 +266,42 @@ def end_to_end_command(
     _print(run, "end-to-end", shape | {"acks": acks}, measured, "batches")
 
 
+@click.command("groups")
+@click.option("--groups", type=IntRange(1, 10_000), default=1, show_default=True, help="groups")
+@click.option("--members", type=IntRange(1, 10_000), default=50, show_default=True, help="members of each group")
+@click.option(
+    "--rebalances", type=IntRange(0, 10_000), default=10, show_default=True, help="rebalances after the first one"
+)
+@replication_factor_option
+@run_options()
+def groups_command(groups: int, members: int, rebalances: int, replication_factor: int | None, **of_run: Any) -> None:
+    """Measure rebalances, in which all members join again at once, then commits: one in flight for each member.
+
+    The members commit to a topic of one partition, which is created, and deleted at the end. There is no warm-up.
+    """
+    run = _run(None, 1, replication_factor, **of_run)
+    with errors_in_one_line(), _terminable(), ProgressLine() as progress, run.topics() as (name,):
+        from tools.bench.load.cluster import partitions_of
+        from tools.bench.load.groups import GroupLoad, measure_groups
+
+        partitions_of(run.target, [name])
+        progress.say("the groups rebalance")
+        result = measure_groups(run.target, GroupLoad(groups, members, rebalances, name, run.seconds), progress)
+    times = sorted(result.rebalances_s)
+    if run.output == "json":
+        shape = {"groups": groups, "members": members}
+        seconds = {"first_s": result.first_s, "rebalances_s": result.rebalances_s}
+        print_json({"bench": "groups", **shape, **seconds, "commits": as_json(result.commits)})
+        return
+    echo(f"groups: {groups} of {members} members")
+    echo(f"  {'first join':<12} {result.first_s:>14.3f} s, with the broker's group.initial.rebalance.delay.ms")
+    if times:
+        echo(
+            f"  {'rebalance':<12} {statistics.median(times):>14.3f} s in the median of {len(times)}, max {times[-1]:.3f} s"
+        )
+    echo_lines(as_lines(result.commits, "commits"))
+
+
 @click.command("many-topics")
 @click.option("--topics", "topic_count", type=IntRange(1, 10_000), default=100, show_default=True, help="topics")
 @click.option("--partitions", type=IntRange(1, 10_000), default=1, show_default=True, help="partitions of each")
@@ -370,6 +406,7 @@ COMMANDS: Sequence[click.Command] = (
     produce_command,
     consume_command,
     end_to_end_command,
+    groups_command,
     many_topics_command,
     many_connections_command,
 )
