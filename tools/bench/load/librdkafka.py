@@ -21,6 +21,9 @@ LATENCY_EACH = 16
 PRODUCED_AT_ONCE = 500
 CONSUMED_AT_ONCE = 10_000
 CONSUME_TIMEOUT_S = 0.2
+NO_PAUSES = {"fetch.queue.backoff.ms": 5, "fetch.wait.max.ms": 50}
+"""By default librdkafka fetches nothing for a second once its queue is full, so the faster a broker fills it, the longer the client waits.
+And a fetch at the end of the topic is parked for half a second, in which the client cannot start again at the beginning."""
 
 
 class Window:
@@ -129,6 +132,7 @@ def consume(
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",
         "max.partition.fetch.bytes": fetch_bytes,
+        **NO_PAUSES,
         "error_cb": lambda error: failures.append(error.str()) if error.fatal() else None,
     }
     shares = [partitions[number::clients] for number in range(min(clients, len(partitions)))]
