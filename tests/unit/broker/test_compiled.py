@@ -43,14 +43,14 @@ def test_the_form_of_these_sources_is_taken(manifest: Manifest) -> None:
 
 def test_a_form_of_another_python_is_not_taken(manifest: Manifest) -> None:
     written(dataclasses.replace(manifest, suffix=".cpython-39.so"))
-    assert form({}) == (False, "plain Python, because the compiled form is for .cpython-39.so: run `make setup` again")
+    assert form({}) == (False, "plain Python, because the compiled form is for .cpython-39.so: run `make compile` again")
 
 
 def test_changed_sources_are_named(manifest: Manifest) -> None:
     written(dataclasses.replace(manifest, sources=manifest.sources | {"protocol.types": "0"}))
     assert form({}) == (
         False,
-        "plain Python, because protocol.types has changed since `make setup` compiled the modules",
+        "plain Python, because protocol.types has changed since `make compile` compiled the modules",
     )
     written(dataclasses.replace(manifest, sources=manifest.sources | {"protocol.gone": "0", "protocol.types": "0"}))
     assert "protocol.gone and 1 more have changed" in form({})[1]
@@ -72,7 +72,7 @@ def test_a_damaged_library_is_named(manifest: Manifest, damage: str) -> None:
         library.unlink()
         if damage == "a directory":
             library.mkdir()
-    assert form({}) == (False, f"plain Python, because {library} is damaged: run `make setup` again")
+    assert form({}) == (False, f"plain Python, because {library} is damaged: run `make compile` again")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"python": "cpython-311"}', "\xff"])
