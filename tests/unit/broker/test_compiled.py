@@ -43,7 +43,10 @@ def test_the_form_of_these_sources_is_taken(manifest: Manifest) -> None:
 
 def test_a_form_of_another_python_is_not_taken(manifest: Manifest) -> None:
     written(dataclasses.replace(manifest, suffix=".cpython-39.so"))
-    assert form({}) == (False, "plain Python, because the compiled form is for .cpython-39.so: run `make compile` again")
+    assert form({}) == (
+        False,
+        "plain Python, because the compiled form is for .cpython-39.so: run `make compile` again",
+    )
 
 
 def test_changed_sources_are_named(manifest: Manifest) -> None:
