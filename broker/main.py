@@ -327,7 +327,6 @@ class Broker:
             acceptors=self._acceptors,
             replicas=self._replicas,
             logs=self._log_manager,
-            cleaner=self._cleaner,
             groups=self._groups.groups,
             transactions=self._transactions,
             controller=self._controller,

@@ -17,7 +17,6 @@ from broker.network.request_channel import RequestChannel
 from broker.network.request_metrics import RequestMetrics
 from broker.process.exposition import Section
 from broker.replication.replica_manager import ReplicaManager
-from broker.storage.compaction.log_cleaner import LogCleaner
 from broker.storage.log_manager import LogManager
 from broker.transactions.coordinator import TransactionCoordinator
 
@@ -33,7 +32,6 @@ class Measured:
     acceptors: Mapping[str, Acceptor]
     replicas: ReplicaManager
     logs: LogManager
-    cleaner: LogCleaner
     groups: HeldGroups
     transactions: TransactionCoordinator
     controller: MeasuredController
@@ -55,5 +53,5 @@ def sections(of: Measured) -> list[Section]:
         lambda: group_section(of.groups),
         lambda: transaction_section(of.transactions),
         lambda: session_section(of.session),
-        lambda: disk_section(of.logs, of.cleaner),
+        lambda: disk_section(of.logs),
     ]

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from enum import IntEnum
 
 from broker.process.exposition import COUNTER, GAUGE, family, labels, single, times_ms
-from broker.storage.compaction.log_cleaner import LogCleaner
 from broker.storage.log_manager import LogManager
 from protocol.zk.session import SessionState
 
@@ -55,7 +54,7 @@ def session_section(stats: SessionStats) -> Iterator[str]:
     )
 
 
-def disk_section(logs: LogManager, cleaner: LogCleaner) -> Iterator[str]:
+def disk_section(logs: LogManager) -> Iterator[str]:
     offline = frozenset(logs.log_directories.offline_paths)
     name = "kafka_log_logmanager"
     text = "Log directories whose disk failed"
@@ -73,7 +72,7 @@ def disk_section(logs: LogManager, cleaner: LogCleaner) -> Iterator[str]:
         time.monotonic(),
     )
     text = "Compacted logs that cannot be read and are not cleaned"
-    uncleanable = Counter(log.log_dir for log in list(cleaner.uncleanable))
+    uncleanable = Counter(log.log_dir for log in logs.logs() if log.is_uncleanable)
     yield from family(
         "kafka_log_logcleanermanager_uncleanable_partitions_count",
         GAUGE,

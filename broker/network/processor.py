@@ -108,6 +108,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._is_consumer = False
         self._large_at = 0.0
         self._at_end: dict[int, Callable[[], object]] = {}  # by number: `at_end`; by its complement: `when_answered`
+        self._when_ended: list[Callable[[], object]] = []
         self._first_request = processor.first_request
         self._is_paused = False
         self._is_reading = True  # the last state given to the transport
@@ -159,6 +160,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         for number, callback in callbacks.items():
             if number >= 0:
                 callback()
+        ended, self._when_ended = self._when_ended, []
+        for callback in ended:
+            callback()
         self._transport = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -354,6 +358,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             callback()
         elif number >= self._order.answered:
             self._at_end[number] = callback
+
+    def when_ended(self, callback: Callable[[], object]) -> None:
+        """Calls `callback` when the connection ends. The connection must be open."""
+        self._when_ended.append(callback)
 
     def when_answered(self, number: int, callback: Callable[[], object]) -> None:
         """Calls `callback` when request `number` is answered, unless the connection ends before."""

@@ -99,6 +99,8 @@ class Connection(Protocol):
 
     def when_answered(self, number: int, callback: Callable[[], object]) -> None: ...
 
+    def when_ended(self, callback: Callable[[], object]) -> None: ...
+
     # Each of these methods ends one kind of wait. The connection may still wait for another reason.
 
     def requeue_waiting(self) -> None:

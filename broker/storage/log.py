@@ -121,6 +121,8 @@ class Log:
         self.cuts = 0
         self.cleaned_up_to = 0
         self.is_deleted = False
+        self.is_uncleanable = False
+        """It cannot be read by the log cleaner, which leaves it alone from then on."""
         self.is_point_behind = False
 
     @property

@@ -41,6 +41,10 @@ class AnswerRoom(Protocol):
         """The fetch holds `size` bytes until it is answered."""
         ...
 
+    def when_ended(self, callback: Callable[[], object]) -> None:
+        """Calls `callback` when the connection ends."""
+        ...
+
 
 class Unbounded:
     """Room for any answer."""
@@ -52,6 +56,9 @@ class Unbounded:
 
     def reserve(self, size: int) -> None:
         """Nothing to count."""
+
+    def when_ended(self, callback: Callable[[], object]) -> None:
+        """It never ends."""
 
 
 UNBOUNDED = Unbounded()

@@ -26,9 +26,9 @@ resting partitions regularly, to look at them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from weakref import ref
+from typing import Protocol
 
 from broker.replication.fetching.delayed_fetch import DelayedFetch
 from broker.replication.fetching.fetch_reads import FetchEntry, PartitionRead
@@ -85,10 +85,18 @@ class FetchedPartition:
         return is_news
 
 
+class Owner(Protocol):
+    """The connection that opens a session."""
+
+    def when_ended(self, callback: Callable[[], object]) -> None:
+        """Calls `callback` when the connection ends."""
+        ...
+
+
 class FetchSession:
     """`replica_id` < 0: the session of a consumer. `is_follower`: the client has shown that it is a live broker.
 
-    `next_epoch` is the epoch that the client's next request must have; `owner` is the connection that opened the session.
+    `next_epoch` is the epoch that the client's next request must have; the session ends with its `owner`.
     """
 
     __slots__ = (
@@ -119,7 +127,7 @@ class FetchSession:
         self.replica_id = replica_id
         self.is_follower = is_follower
         self.uses_topic_ids = uses_topic_ids
-        self.owner: ref[object] | None = None
+        self.owner: Owner | None = None
         self.unknown = 0
         """How many partitions of the session did not exist when they were added."""
         self.last_used = 0.0

@@ -20,11 +20,10 @@ A consumer's session has at most UNKNOWN_PARTITIONS_MAX partitions that do not e
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from random import Random
 from typing import NamedTuple
-from weakref import WeakKeyDictionary, ref
 
 from broker.cluster.metadata_cache import MetadataCache
 from broker.process.clock import Clock
@@ -33,6 +32,7 @@ from broker.replication.fetching.fetch_session import (
     FetchContext,
     FetchedPartition,
     FetchSession,
+    Owner,
     RestingIndex,
 )
 from broker.replication.hosted_partitions import HostedPartitions
@@ -96,9 +96,8 @@ class FetchSessionCache:
         """In order of their last use; the least recently used session is first."""
         self._partition_count = 0
         self._of_followers: Counter[int] = Counter()
-        self._of_connection: WeakKeyDictionary[object, dict[int, None]] = WeakKeyDictionary()
-        self._orphans: deque[int] = deque()
-        """Sessions whose connections have ended: added when the last reference to the connection is dropped."""
+        self._of_connection: dict[Owner, dict[int, None]] = {}
+        """Its open sessions; a connection has an entry from its first session until it ends."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -113,15 +112,13 @@ class FetchSessionCache:
         request: FetchRequest,
         *,
         uses_topic_ids: bool,
-        connection: object | None = None,
+        connection: Owner | None = None,
         looks_at_all: bool = False,
     ) -> FetchContext:
         """The partitions that the request reads. Raises KafkaError if its session id or epoch is wrong, or the session too large.
 
         A new session ends with its `connection`. `looks_at_all`: all resting partitions are woken first.
         """
-        while self._orphans:
-            self._close(self._orphans.popleft())
         if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
             return self._continue(request, uses_topic_ids, looks_at_all)
         if request.session_id != NO_SESSION_ID:
@@ -244,9 +241,8 @@ class FetchSessionCache:
             self._of_followers[replica_id] -= 1
             if not self._of_followers[replica_id]:
                 del self._of_followers[replica_id]
-        owner = session.owner() if session.owner is not None else None
-        if owner is not None:
-            self._of_connection.get(owner, {}).pop(session_id, None)
+        if session.owner is not None:
+            self._of_connection.get(session.owner, {}).pop(session_id, None)
         session.close()
 
     def _new_session(
@@ -255,11 +251,11 @@ class FetchSessionCache:
         is_follower: bool,
         uses_topic_ids: bool,
         partitions: int,
-        connection: object | None,
+        connection: Owner | None,
         now: float,
     ) -> FetchSession | None:
         """None: the cache is full."""
-        own = self._of_connection.setdefault(connection, {}) if connection is not None else {}
+        own = self._own_sessions(connection) if connection is not None else {}
         if len(own) >= SESSIONS_PER_CONNECTION:
             self._close(next(iter(own)))
         if is_follower and self._of_followers[replica_id] >= SESSIONS_PER_FOLLOWER:
@@ -284,9 +280,19 @@ class FetchSessionCache:
             self._of_followers[replica_id] += 1
         if connection is not None:
             own[session_id] = None
-            orphans = self._orphans
-            session.owner = ref(connection, lambda _: orphans.append(session_id))
+            session.owner = connection
         return session
+
+    def _own_sessions(self, connection: Owner) -> dict[int, None]:
+        own = self._of_connection.get(connection)
+        if own is None:
+            own = self._of_connection[connection] = {}
+            connection.when_ended(lambda: self._connection_ended(connection))
+        return own
+
+    def _connection_ended(self, connection: Owner) -> None:
+        for session_id in self._of_connection.pop(connection):
+            self._close(session_id)
 
     def _free_slot(self, for_follower: bool, now: float) -> bool:
         oldest = next(iter(self._sessions.values()), None)

@@ -17,7 +17,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
-from weakref import WeakSet
 
 from broker.process.clock import Clock
 from broker.process.event_log import EventWriter
@@ -88,7 +87,6 @@ class LogCleaner:
         write_event: EventWriter,
     ) -> None:
         self.settings = settings
-        self.uncleanable: WeakSet[Log] = WeakSet()
         self.manager = manager
         self.filesystem = filesystem
         self.clock = clock
@@ -119,7 +117,7 @@ class LogCleaner:
             if found.is_deleted:
                 continue
             is_moving = self.manager.futures.get(found.topic_partition) is not None
-            if "compact" in found.config.cleanup_policy and found not in self.uncleanable and not is_moving:
+            if "compact" in found.config.cleanup_policy and not found.is_uncleanable and not is_moving:
                 work = self._look_at(found)
                 if work.is_due(found.config.min_cleanable_dirty_ratio):
                     due.append((found, work))
@@ -171,7 +169,7 @@ class LogCleaner:
         return True
 
     def _leave_alone(self, found: Log, error: Exception) -> None:
-        self.uncleanable.add(found)
+        found.is_uncleanable = True
         self._write_event("log_uncleanable", topic_partition=str(found.topic_partition), error=str(error))
 
 

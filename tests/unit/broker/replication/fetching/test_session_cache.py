@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from broker.cluster.metadata_cache import MetadataCache
 from broker.replication.fetching.fetch_reads import PartitionRead
-from broker.replication.fetching.fetch_session import FetchContext
+from broker.replication.fetching.fetch_session import FetchContext, Owner
 from broker.replication.fetching.session_cache import (
     EPOCH_MAX,
     SESSIONS_PER_CONNECTION,
@@ -67,7 +68,7 @@ class World:
         replica_epoch: int = -1,
         offset: int = 0,
         uses_topic_ids: bool = False,
-        connection: object | None = None,
+        connection: Owner | None = None,
     ) -> FetchContext:
         topics = [
             (key, [FetchRequestPartition(p, -1, offset, -1, -1, 1000) for p in partitions])
@@ -246,16 +247,27 @@ def test_a_session_has_the_partitions_that_the_client_listed(steps: list[tuple[s
 class Socket:
     """A connection: a session can belong to it."""
 
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[], object]] = []
+
+    def when_ended(self, callback: Callable[[], object]) -> None:
+        self._callbacks.append(callback)
+
+    def end(self) -> None:
+        for callback in self._callbacks:
+            callback()
+
 
 def test_a_session_ends_with_its_connection_and_sessions_of_a_connection_are_limited() -> None:
     world = World(slots=100)
-    connection: Socket | None = Socket()
+    connection = Socket()
     ids = [world.open(0, 0, {"a": [0]}, connection=connection).session_id for _ in range(SESSIONS_PER_CONNECTION + 2)]
     assert [world.is_open(session_id) for session_id in ids[:3]] == [False, False, True]
     assert len(world.cache) == world.cache.partitions == SESSIONS_PER_CONNECTION
-    del connection
-    world.open(0, -1, {"a": [0]})
-    assert len(world.cache) == world.cache.partitions == 0
+    other = world.open(0, 0, {"a": [0]}, connection=Socket()).session_id
+    connection.end()
+    assert world.is_open(other)
+    assert len(world.cache) == world.cache.partitions == 1
 
 
 def test_partitions_that_do_not_exist_are_limited() -> None:
