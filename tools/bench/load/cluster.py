@@ -21,7 +21,7 @@ from tools.admin.failures import AdminError
 from tools.bench.load.in_python import produced_error
 from tools.bench.load.outcome import BenchError
 from tools.bench.load.plan import Address, batch, produce_frame
-from tools.replay.load.cluster_view import ClusterView, LoadError
+from tools.replay.load.cluster_view import METADATA_VERSION, ClusterView, LoadError
 from tools.replay.load.security import PLAINTEXT, Security
 from tools.replay.run.client_properties import read_security
 from tools.replay.run.plan import ReplayError
@@ -95,7 +95,10 @@ def check_replicas(target: Target, topic: str, acks: int) -> None:
 def own_topics(
     target: Target, count: int, partitions: int, replication_factor: int, configs: Mapping[str, str] | None = None
 ) -> Iterator[list[str]]:
-    """New topics for one measurement, which are deleted at the end, whatever ends it. Raises AdminError."""
+    """New topics for one measurement, which all brokers know. They are deleted at the end, whatever ends it.
+
+    Raises AdminError, BenchError.
+    """
     admin = connect(target.bootstrap_server, target.command_config)
     admin.cluster()  # says so at once when no broker answers
     run = uuid.uuid4().hex[:8]
@@ -118,6 +121,10 @@ def own_topics(
         with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
             for created in [threads.submit(create, name) for name in names]:
                 created.result()
+        try:
+            asyncio.run(_wait_until_known(target, names, partitions))
+        except LoadError as problem:
+            raise BenchError(str(problem)) from None
         yield names
     finally:
         with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
@@ -152,6 +159,33 @@ def fill(target: Target, topic: str, record_bytes: int, records_per_batch: int, 
         asyncio.run(fill_all())
     except (LoadError, OSError, MalformedRequest) as problem:
         raise BenchError(f"topic {topic!r} cannot be filled: {problem or type(problem).__name__}") from None
+
+
+async def _wait_until_known(target: Target, topics: Sequence[str], partitions: int) -> None:
+    """Waits until each broker that answers knows the leaders of all partitions of the new topics. Raises LoadError, BenchError.
+
+    The controller tells one broker after the other. Until it has told the leader, a real Kafka refuses a Produce request there with
+    UNKNOWN_TOPIC_OR_PARTITION, although the leader answers ListOffsets already.
+    """
+    view = await _view(target, topics)
+    body = {"topics": [{"name": topic} for topic in topics], "allow_auto_topic_creation": False}
+    wanted = partitions * len(topics)
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    for broker in (await view.ask_any(ApiKey.METADATA, METADATA_VERSION, body)).brokers:
+        address = str(broker.host), int(broker.port)
+        while True:
+            try:
+                answer = await view.ask(address, ApiKey.METADATA, METADATA_VERSION, body)
+            except (OSError, MalformedRequest):
+                break  # a broker that has just ended leads nothing
+            known = sum(1 for topic in answer.topics for partition in topic.partitions if int(partition.leader_id) >= 0)
+            if known == wanted:
+                break
+            if time.monotonic() > deadline:
+                raise BenchError(
+                    f"broker {broker.node_id} knows the leaders of {known} of {wanted} new partitions after {READY_TIMEOUT_S:g} s"
+                )
+            await asyncio.sleep(RETRY_S)
 
 
 async def _view(target: Target, topics: Sequence[str]) -> ClusterView:
