@@ -1,4 +1,4 @@
-"""The hot modules as machine code: `make compile` translates them with mypyc, and a broker process uses that form.
+"""The hot modules as machine code: `make setup` translates them with mypyc where a C compiler is, and a broker process uses that form.
 
 The source stays the truth: tests, tools and a broker without the compiled form run it as Python. `use` is the first thing that a
 broker process does. It takes the compiled form only if it is whole, and was made by this Python from exactly the present sources;
@@ -118,17 +118,17 @@ def form(environment: Mapping[str, str] = os.environ) -> tuple[bool, str]:
     except (OSError, ValueError) as error:
         return False, f"plain Python, because {MANIFEST} cannot be read: {error}"
     if manifest.suffix != SUFFIX:
-        return False, f"plain Python, because the compiled form is for {manifest.suffix}: run `make compile` again"
+        return False, f"plain Python, because the compiled form is for {manifest.suffix}: run `make setup` again"
     changed = sorted(module for module, known in manifest.sources.items() if not is_same(source_of(module), known))
     changed += sorted(set(MODULES) - set(manifest.sources))
     if changed:
         others = f" and {len(changed) - 1} more have" if len(changed) > 1 else " has"
-        return False, f"plain Python, because {changed[0]}{others} changed since `make compile` compiled the modules"
+        return False, f"plain Python, because {changed[0]}{others} changed since `make setup` compiled the modules"
     for file, known in manifest.files.items():
         if not is_same(LIBRARY / manifest.directory / file, known):
             return (
                 False,
-                f"plain Python, because {LIBRARY / manifest.directory / file} is damaged: run `make compile` again",
+                f"plain Python, because {LIBRARY / manifest.directory / file} is damaged: run `make setup` again",
             )
     return True, f"{len(manifest.sources)} modules compiled by mypyc {manifest.mypyc}"
 

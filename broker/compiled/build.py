@@ -1,7 +1,7 @@
 """`python -m broker.compiled.build [--if-available]`: compiles MODULES with mypyc, unless the compiled form is that of the present sources.
 
 It needs mypy, setuptools, a C compiler and Python's headers. Without one of them it fails, or, with `--if-available`, says in one line
-that brokers run as plain Python. `make compile` calls it. Two at once wait for each other; one that is killed
+that brokers run as plain Python. `make setup` and `make compile` call it. Two at once wait for each other; one that is killed
 leaves the form that was there, and its rest goes with the next build.
 """
 

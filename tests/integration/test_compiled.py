@@ -76,7 +76,7 @@ def test_a_source_that_changed_leaves_plain_python(installed: Path) -> None:
         source.write("# changed\n")
     assert (
         form_of(installed)
-        == "plain Python, because broker.purgatory has changed since `make compile` compiled the modules"
+        == "plain Python, because broker.purgatory has changed since `make setup` compiled the modules"
     )
 
 

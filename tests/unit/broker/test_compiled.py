@@ -45,7 +45,7 @@ def test_a_form_of_another_python_is_not_taken(manifest: Manifest) -> None:
     written(dataclasses.replace(manifest, suffix=".cpython-39.so"))
     assert form({}) == (
         False,
-        "plain Python, because the compiled form is for .cpython-39.so: run `make compile` again",
+        "plain Python, because the compiled form is for .cpython-39.so: run `make setup` again",
     )
 
 
@@ -53,7 +53,7 @@ def test_changed_sources_are_named(manifest: Manifest) -> None:
     written(dataclasses.replace(manifest, sources=manifest.sources | {"protocol.types": "0"}))
     assert form({}) == (
         False,
-        "plain Python, because protocol.types has changed since `make compile` compiled the modules",
+        "plain Python, because protocol.types has changed since `make setup` compiled the modules",
     )
     written(dataclasses.replace(manifest, sources=manifest.sources | {"protocol.gone": "0", "protocol.types": "0"}))
     assert "protocol.gone and 1 more have changed" in form({})[1]
@@ -75,7 +75,7 @@ def test_a_damaged_library_is_named(manifest: Manifest, damage: str) -> None:
         library.unlink()
         if damage == "a directory":
             library.mkdir()
-    assert form({}) == (False, f"plain Python, because {library} is damaged: run `make compile` again")
+    assert form({}) == (False, f"plain Python, because {library} is damaged: run `make setup` again")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"python": "cpython-311"}', "\xff"])
