@@ -1,5 +1,5 @@
 # Needs Python 3.11 or newer and make; everything else is installed into .venv.
-#   make setup    the virtual environment .venv, with the command .venv/bin/ottla
+#   make setup    the virtual environment .venv, with the command .venv/bin/ottla, and the compiled form of the brokers
 #   make demo     a cluster, a replayed event stream, a killed leader, a report
 #   make demo-year  the same with the whole year of flights, in two minutes, and two killed leaders
 #   make compose-demo  a failover in containers, judged: needs a Docker engine and Compose
@@ -8,8 +8,8 @@
 #   make test-thorough  all other tests: long runs, many examples, a real Kafka, Docker
 #   make kafka    the jars of a real Kafka in .kafka, which `make test-thorough` compares with; needs Maven and a JDK
 #   make fuzz     hostile bytes for every decoder; MINUTES=10, DECODER=all
-#   make compile  the brokers' hot modules as machine code: an experiment, see docs/PERFORMANCE.md. OTTLA_COMPILED=0 turns it off
-#   make wheel    a wheel in dist/, with ZooKeeper's jars: needs Maven and a JDK
+#   make compile  the brokers' hot modules as machine code, as in setup; fails without a C compiler. OTTLA_COMPILED=0 turns it off
+#   make wheel    a wheel in dist/, with ZooKeeper's jars: needs Maven and a JDK; with compiled brokers where a C compiler is
 #   make clean    as freshly cloned; keeps ./ottla-cluster
 #   make lock     resolves requirements/*.txt again: exact versions with hashes, for the images and for CI (UPGRADE=--upgrade: the newest)
 # LOCKED=1 (with setup, demo, demo-year, compose-demo, check, test, test-thorough) installs exactly those versions instead of what pyproject.toml allows.
@@ -27,7 +27,9 @@ UPGRADE ?=
 help:
 	@sed -n '2,15s/^# *//p' Makefile
 
+# Without the compiled form, brokers run the same source as plain Python. `demo` and `test` do not wait for it.
 setup: .venv/installed-dev
+	@$(BIN)/python -m broker.compiled.build --if-available || echo "make: the modules could not be compiled (above); brokers run as plain Python" >&2
 	@echo "Ready: $(BIN)/ottla --help"
 
 demo: .venv/installed-replay
@@ -51,6 +53,7 @@ test: .venv/installed-dev
 
 test-thorough: .venv/installed-dev
 	@$(MAKE) --no-print-directory kafka || echo "make: the tests against a real Kafka WILL BE SKIPPED: see above" >&2
+	@$(BIN)/python -m broker.compiled.build --if-available
 	@$(BIN)/python -m tests.run thorough
 
 kafka: .kafka/fetched
@@ -67,6 +70,7 @@ compile: .venv/installed-dev
 
 # With the jars, `pip install` of the wheel is enough for a cluster. Where they are, a local cluster uses them instead of pyspark's.
 wheel: tools/cluster/jars/fetched .venv/installed-dev
+	$(BIN)/python -m broker.compiled.build --if-available
 	rm -rf build dist *.egg-info
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 	@ls -l dist

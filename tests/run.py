@@ -9,8 +9,8 @@ end names every group. The exit code is 1 when one of them failed.
 A quick run leaves out the tests with the marker `thorough`; a thorough run has only these. `tests/conftest.py` gives the
 marker to all tests that need a real Kafka or Docker.
 
-Brokers are plain Python. If the compiled form is there, a thorough run repeats the quick tests of AGAIN on compiled brokers. The
-summary says in which form they ran.
+Brokers are plain Python. If the compiled form is there, a thorough run repeats the tests of AGAIN on compiled brokers: the
+quick ones, and those with Kafka's own clients. The summary says in which form they ran.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SILENCE_S_MAX = 60
 CLEANUP_S_MAX = 30
 SUMMARY_LINES = re.compile(r"(FAILED|ERROR|SKIPPED|LEFT RUNNING) ")
 AGAIN = ("compiled", "consumer_groups", "failover", "single_broker", "transactions")
-"""The files of quick integration tests that a thorough run repeats on compiled brokers: as many as the time allows. Together they pass
+"""The files of integration tests that a thorough run repeats on compiled brokers: as many as the time allows. Together they pass
 through all modules that are compiled."""
 LAST_LINE = re.compile(r"=+ (.*(?:passed|failed|error|skipped|deselected|no tests ran).*) in [0-9.]+s")
 
@@ -83,7 +83,7 @@ def groups_of(run: str) -> list[Group]:
         return [Group("checks", ("make", "--no-print-directory", "check")), *groups]
     if compiled.form()[0]:
         again = [f"tests/integration/test_{name}.py" for name in AGAIN]
-        repeated = tests("compiled", *again, only="not thorough")
+        repeated = tests("compiled", *again, only="not thorough or kafka")
         groups.insert(1, Group(repeated.name, ("env", "--unset", compiled.SWITCH, *repeated.command)))
     return [*groups, tests("clients", "tests/clients", only=only), tests("compose", "tests/compose", only=only)]
 

@@ -20,7 +20,7 @@ def installed(tmp_path: Path) -> Path:
     """An installation of its own, with the compiled form that is here."""
     is_compiled, words = compiled.form()
     if not is_compiled:
-        pytest.skip(f"brokers are {words}: make compile")
+        pytest.skip(f"brokers are {words}: make setup")
     directory = compiled.read_manifest().directory
 
     def is_left_out(folder: str, names: list[str]) -> list[str]:
