@@ -28,6 +28,10 @@ KILL_TIMEOUT_S = 10.0
 KILL_AGAIN_S = 1.0
 PROC = Path("/proc")
 PID_MAX = 2**22
+PAUSE_TIMEOUT_S = 5.0
+"""A process is paused in its next turn on a processor, or after a read from a disk that does not answer."""
+PAUSE_POLL_S = 0.001
+PAUSED = ("T", "t")
 OVER = ("Z", "X", "?")
 """States of a process that has ended: as in ps, and `?` if it is gone."""
 
@@ -114,12 +118,17 @@ class ServerProcess:
     def is_paused(self) -> bool:
         """Whether it is stopped by SIGSTOP."""
         pid = self.pid()
-        return pid is not None and _state(pid) in ("T", "t")
+        return pid is not None and _state(pid) in PAUSED
 
     def send(self, number: signal.Signals) -> bool:
-        """Sends a signal; returns False if it is not running."""
+        """Sends a signal; returns False if it is not running. SIGSTOP: returns when it is paused, so that an undo finds it so."""
         handle = self._find()
-        return handle is not None and handle.send(number)
+        if handle is None or not handle.send(number):
+            return False
+        deadline = time.monotonic() + PAUSE_TIMEOUT_S
+        while number == signal.SIGSTOP and _state(handle.pid) not in (*PAUSED, *OVER) and time.monotonic() < deadline:
+            time.sleep(PAUSE_POLL_S)
+        return True
 
     def wait_gone(self, timeout_s: float) -> bool:
         """Waits until it has ended. Returns False if it still runs after `timeout_s`."""

@@ -16,6 +16,7 @@ from tools.cluster.process_handle import ProcessHandle
 from tools.cluster.processes import ServerProcess, stop_all
 
 WAIT = "import signal, sys; print('ready', flush=True); signal.pause()"
+BUSY = "print('ready', flush=True)\nwhile True: pass"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True)\nwhile True: signal.pause()"
 TIMEOUT_S = 20
 
@@ -85,11 +86,20 @@ def test_a_program_that_only_names_the_config_file_is_not_the_server(server: Ser
 def test_pause_and_stop(server: ServerProcess) -> None:
     start(server, WAIT)
     server.send(signal.SIGSTOP)
-    eventually(server.is_paused, "the server is paused", TIMEOUT_S)
+    assert server.is_paused()
     assert server.pid() is not None
     assert stop_all([server], TIMEOUT_S) == [], "a paused one is woken to end"
     assert server.pid() is None
     assert not server.is_paused()
+
+
+def test_an_undo_right_after_a_pause_finds_a_paused_process(server: ServerProcess) -> None:
+    """SIGSTOP takes effect a moment after it is sent, while the process runs on another processor."""
+    start(server, BUSY)
+    for _ in range(50):
+        server.send(signal.SIGSTOP)
+        assert server.is_paused()
+        server.send(signal.SIGCONT)
 
 
 def test_a_server_that_does_not_stop_is_killed_and_named(server: ServerProcess) -> None:
