@@ -34,6 +34,7 @@ MODULES = (
     "broker.apis.fetch",
     "broker.apis.gathered_produces",
     "broker.apis.produce",
+    "broker.network.brief_polling",
     "broker.network.connection_state",
     "broker.network.processor",
     "broker.network.request_channel",

@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from broker.network.brief_polling import BriefPolling
 from broker.network.unsent_answers import UnsentAnswers
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import Buffer, RequestHeader, response_header
@@ -228,6 +229,7 @@ class RequestChannel:
         self._heavy_for_room: dict[Connection, None] = {}
         self._is_scheduled = False
         self._is_draining = False
+        self._polling = BriefPolling()
         self._with_answers: list[Connection] = []
         self._at_end: list[Callable[[], None]] = []
         self._had_their_share: list[Connection] = []
@@ -263,6 +265,7 @@ class RequestChannel:
         (self._heavy if request.connection.is_heavy else self._queue).append(request)
         if not self._is_scheduled:
             self._is_scheduled = True
+            self._polling.arrived(request.received_at)
             self._turns.call_soon(self._drain)
 
     def put_back(self, requests: deque[Request]) -> None:
@@ -354,6 +357,10 @@ class RequestChannel:
             self._turns.call_soon(self._drain)
         else:
             self._is_scheduled = False
+            polling = self._polling
+            polling.turn_ended(self._monotonic())
+            if polling.is_on:
+                self._turns.call_soon(self._poll)
         if self._waiting_for_room and len(self._queue) <= self._max_requests // 2:
             waiting, self._waiting_for_room = self._waiting_for_room, {}
             left = self._read_again(waiting, self._queue)
@@ -362,6 +369,11 @@ class RequestChannel:
             waiting, self._heavy_for_room = self._heavy_for_room, {}
             left = self._read_again(waiting, self._heavy)
             self._heavy_for_room = left | self._heavy_for_room
+
+    def _poll(self) -> None:
+        """The loop looks at its sockets after each callback. Does nothing else, until a request has come or it takes too long."""
+        if not self._is_scheduled and self._polling.goes_on(self._monotonic()):
+            self._turns.call_soon(self._poll)
 
     def _read_again(self, waiting: dict[Connection, None], queue: deque[Request]) -> dict[Connection, None]:
         """Reads the longest-waiting connections until the queue is full. Returns the rest, which stay ahead of new waiters."""
