@@ -1,4 +1,4 @@
-"""Produce requests with one small batch each: those of a turn of the loop are appended together (REP-4).
+"""Produce requests with one batch of moderate size each: those of a turn of the loop are appended together (REP-4).
 
 This is what most producers send, so it is the path on which a request costs least. `gather` decodes a request and checks its batch.
 `append_all` runs when the turn's requests are handled, or before the first request of another kind. It appends the batches of one
@@ -35,9 +35,9 @@ from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-FRAME_MAX = 64 * 1024
+FRAME_MAX = 256 * 1024
 """Bytes of a request. Larger ones cost mostly the copying of their bytes, so gathering them would gain nothing."""
-GATHERED_BYTES_MAX = 256 * 1024
+GATHERED_BYTES_MAX = 512 * 1024
 GATHERED_MAX = 256
 """Limits of the requests that are gathered before they are appended. One write takes at most 1,024 buffers, two for each batch."""
 DESTINATIONS_MAX = 20_000
@@ -107,6 +107,8 @@ class GatheredProduces:
         if not destination.gathered:
             self._due.append(destination)
         destination.gathered.append(Gathered(request, acks, timeout_ms, (records, batch)))
+        if request.large_size:
+            request.keeps_frame = True
         self._count += 1
         self._bytes += len(frame)
         if self._count >= GATHERED_MAX or self._bytes >= GATHERED_BYTES_MAX:
@@ -151,6 +153,11 @@ class GatheredProduces:
                 log.exception("%d Produce requests for %s failed", len(gathered), destination.tp)
                 for item in gathered:
                     item.request.close(OWN_ERROR)
+            for item in gathered:
+                request = item.request
+                if request.large_size:
+                    request.keeps_frame = False
+                    request.connection.frame_handled(request)
 
     def _append(self, destination: Destination, gathered: list[Gathered]) -> None:
         appends = self._context.replica_manager.appends

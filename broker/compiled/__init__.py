@@ -36,6 +36,7 @@ MODULES = (
     "broker.apis.produce",
     "broker.network.brief_polling",
     "broker.network.connection_state",
+    "broker.network.kept_buffers",
     "broker.network.processor",
     "broker.network.request_channel",
     "broker.network.request_metrics",

@@ -1,8 +1,8 @@
 """Connections of clients: turns bytes into requests, and answers into bytes (NET-1, NET-2, BAD-1..5).
 
-All connections of a processor receive into one buffer. Frames that fit into it are copied out, many per read. The rest of a read
-waits in a small buffer of the connection; a larger frame gets its own buffer, into which the rest is received. That buffer grows as
-bytes arrive, never by the announced size (BAD-4).
+All connections of a processor receive into one buffer. Frames that are whole in it are copied out, many per read. The rest of a read
+waits in a small buffer of the connection; an incomplete large frame gets its own buffer, into which the rest is received. That is one of
+an earlier frame (`kept_buffers.py`), or a new one, which grows as bytes arrive, never by the announced size (BAD-4).
 """
 
 from __future__ import annotations
@@ -21,8 +21,17 @@ from protocol.kafka.framing import Buffer, MalformedRequest, RequestHeader, pars
 
 log = logging.getLogger(__name__)
 
-RECEIVE_BUFFER_SIZE = 64 * 1024
-"""Bytes."""
+RECEIVE_BUFFER_SIZE = 256 * 1024
+"""Bytes that one read may have."""
+
+SMALL_FRAME_MAX = 64 * 1024
+"""A frame with more bytes, its length included, is *large*. A read has at most so many bytes while there is no room for large frames."""
+
+LONG_READ = 16 * 1024
+"""A connection that sends so many bytes at once gets all of the receive buffer for its next read, unless it is paused."""
+
+SHORT_READ = 4 * 1024
+"""Bytes of the read after a frame that is larger than the receive buffer: the next frame probably is, and needs a buffer of its own."""
 
 REST_SIZE_MIN = 8 * 1024
 """Minimum size of a connection's own buffer, in which an incomplete frame waits for its rest."""
@@ -113,10 +122,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._is_paused = False
         self._is_reading = True  # the last state given to the transport
         self._waits_for_room = False  # for room in the queue; the channel then calls `read_again`
-        self._shared = processor.receive_view
+        self._views = processor.receive_views
+        self._shared = self._views.usual
         self._rest = NOTHING  # the connection's own buffer
         self._held = 0  # bytes at its start that were not submitted yet
-        self._frame: bytearray | None = None  # the large frame that is being received
+        self._ahead = 0  # bytes of that buffer that count as those of large frames
+        self._frame: bytearray | memoryview | None = (
+            None  # the large frame that is being received: a memoryview if kept
+        )
         self._frame_size = 0
         self._filled = 0
         self.frame_began: float | None = None
@@ -156,6 +169,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._channel.gone(self)
         self._channel.unsent_changed(-self._unsent - self._early - self._reserved)
         self._unsent = self._early = self._reserved = 0
+        self._frame = None
+        self._replace_rest(NOTHING)
         callbacks, self._at_end = self._at_end, {}
         for number, callback in callbacks.items():
             if number >= 0:
@@ -168,12 +183,13 @@ class ClientConnection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         frame = self._frame
         if frame is None:
-            return self._rest[self._held :] if self._held else self._shared
-        if self._filled == len(frame):
+            if self._held:
+                return self._rest[self._held :]
+            views = self._views
+            return views.usual if self._shared is views.long and self._channel.is_short_of_room else self._shared
+        if isinstance(frame, bytearray) and self._filled == len(frame):
             # The buffer grows here and not in `buffer_updated`, where the loop still holds a view of it.
-            room = min(
-                self._frame_size - self._filled, max(self._filled, RECEIVE_BUFFER_SIZE), self._channel.large_step()
-            )
+            room = min(self._frame_size - self._filled, max(self._filled, SMALL_FRAME_MAX), self._channel.large_step())
             frame += _ZEROS[:room]
         return memoryview(frame)[self._filled :]
 
@@ -186,13 +202,18 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self._cut_frames(self._rest, self._held + nbytes)
             else:
                 self._cut_frames(self._shared, nbytes)
+                self._shared = self._views.long if nbytes >= LONG_READ and not self._is_paused else self._views.usual
             return
         self._filled += nbytes
         self._channel.large_grew(self, nbytes)
         if self._filled == self._frame_size:
-            whole = memoryview(self._frame)
+            frame = self._frame
+            if isinstance(frame, bytearray):
+                self._channel.kept.keep(frame)
+            if self._frame_size > RECEIVE_BUFFER_SIZE:
+                self._shared = self._views.short
             self._frame = self.frame_began = None
-            self._submit(whole, self._channel.finish_large(self))
+            self._submit(memoryview(frame), self._channel.finish_large(self))
         elif not self._channel.may_read_large(self):
             self._pause()
         elif self._channel.wait_for_next_large_turn(self):
@@ -469,7 +490,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 return
             begin, stop = at + 4, at + 4 + size
             if stop > end:
-                if size + 4 > RECEIVE_BUFFER_SIZE and not self._begin_large(buffer, begin, end, size):
+                if size + 4 > SMALL_FRAME_MAX and not self._begin_large(buffer, begin, end, size):
                     break
                 if self._frame is not None:
                     at = end
@@ -478,8 +499,17 @@ class ClientConnection(asyncio.BufferedProtocol):
                 break
             if self._pause_if_full():
                 break
+            large_size = 0
+            if size + 4 > SMALL_FRAME_MAX:
+                if self.hold:
+                    self._pause()
+                    break
+                large_size = size
+                self._channel.large_arrived(size)
+                if self._channel.wait_for_next_large_turn(self):
+                    self._stop_reading()
             at = stop
-            if not self._submit(memoryview(bytes(buffer[begin:stop])), 0):
+            if not self._submit(memoryview(bytes(buffer[begin:stop])), large_size):
                 return
         held = end - at
         if held and (at or buffer is not self._rest):
@@ -487,6 +517,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         elif needed > len(buffer):
             self._hold_rest(buffer[:end], needed)
         self._held = held
+        if self._ahead and not held:
+            self._replace_rest(NOTHING)
         if held == 0 and self._frame is None:
             self.frame_began = None
         elif self.frame_began is None or at:
@@ -497,9 +529,16 @@ class ClientConnection(asyncio.BufferedProtocol):
         if len(self._rest) < size:
             rest = memoryview(bytearray(size))
             rest[: len(data)] = data
-            self._rest = rest
+            self._replace_rest(rest)
         else:
             self._rest[: len(data)] = data
+
+    def _replace_rest(self, rest: memoryview) -> None:
+        """Sets the connection's own buffer. What it has above the size of a small frame counts as bytes of large frames."""
+        self._rest = rest
+        before, self._ahead = self._ahead, max(len(rest) - SMALL_FRAME_MAX, 0)
+        if self._ahead != before:
+            self._channel.read_ahead(self._ahead - before)
 
     def _begin_large(self, buffer: memoryview, begin: int, end: int, size: int) -> bool:
         """Moves a large frame's first bytes to its own buffer. Returns False, with reading paused, if the frame must wait."""
@@ -509,9 +548,13 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._pause()
             return False
         self._channel.large_began(self, size)
-        self._frame = bytearray(buffer[begin:end])
         self._frame_size = size
         self._filled = end - begin
+        self._frame = kept = self._channel.kept.take(size)
+        if kept is None:
+            self._frame = bytearray(buffer[begin:end])
+        else:
+            kept[: self._filled] = buffer[begin:end]
         self._large_began = self.last_heard
         self._channel.large_grew(self, self._filled)
         if not self._channel.may_read_large(self):
@@ -577,6 +620,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         return ""
 
 
+class ReceiveViews(NamedTuple):
+    """The starts of the buffer into which connections receive: for a read of the usual length, a long one, a short one."""
+
+    usual: memoryview
+    long: memoryview
+    short: memoryview
+
+
 FirstRequest = Callable[[ClientConnection, RequestHeader, memoryview], str]
 
 
@@ -604,7 +655,8 @@ class Processor:
         self.connections_ended = 0
         self._closing: set[ClientConnection] = set()
         self._closings = 0
-        self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_SIZE))
+        whole = memoryview(bytearray(RECEIVE_BUFFER_SIZE))
+        self.receive_views = ReceiveViews(whole[:SMALL_FRAME_MAX], whole, whole[:SHORT_READ])
 
     def log_closing(self, text: str, *values: object) -> None:
         """Logs a line about a connection, at most CLOSINGS_LOGGED_MAX lines between two sweeps."""
@@ -633,6 +685,7 @@ class Processor:
         if self._closings > CLOSINGS_LOGGED_MAX:
             log.info("closed %d more connections", self._closings - CLOSINGS_LOGGED_MAX)
         self._closings = 0
+        self.channel.kept.sweep(now)
         self.channel.wake_fetches()
         for connection in [c for c in self._closing if c in self.connections]:
             connection.abort()

@@ -13,7 +13,8 @@ The memory of requests is bounded in two ways:
 - Large frames: their bytes count from arrival until the request is handled, and are limited by `queued.max.request.bytes`. Above the
   limit, only the oldest incomplete large frame is read on, and frames up to MODEST_FRAME_MAX have a quarter more room. Small frames
   are read as usual: waiting producers depend on some of them. Meanwhile, a large frame must arrive within LARGE_FRAME_S of its
-  start or of the last time that reading it resumed, unless it is paused and has at most MODEST_FRAME_MAX bytes.
+  start or of the last time that reading it resumed, unless it is paused and has at most MODEST_FRAME_MAX bytes. What a paused
+  connection has read ahead, beyond the size of a small frame, counts as bytes of large frames, too.
 
 When a request must wait with its connection, reading from this connection pauses.
 
@@ -29,6 +30,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from broker.network.brief_polling import BriefPolling
+from broker.network.kept_buffers import KeptBuffers
 from broker.network.unsent_answers import UnsentAnswers
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import Buffer, RequestHeader, response_header
@@ -239,6 +241,7 @@ class RequestChannel:
         self._after_large_turn: dict[Connection, None] = {}
         self._modest: set[Connection] = set()
         self.large_bytes = 0
+        self.kept = KeptBuffers()
 
     @property
     def queued(self) -> int:
@@ -460,6 +463,20 @@ class RequestChannel:
         self._large_of_turn += size
         self._large[connection] += size
         self.large_bytes += size
+
+    def large_arrived(self, size: int) -> None:
+        """A large frame of `size` bytes came with one read. Its request carries them as `large_size`."""
+        if not self._large_of_turn:
+            self._turns.call_soon(self._resume_all_large)
+        self._large_of_turn += size
+        self.large_bytes += size
+
+    def read_ahead(self, by: int) -> None:
+        """The bytes that wait unhandled with a connection, beyond those of a small frame, changed by `by`."""
+        if by < 0:
+            self.large_handled(-by)
+        else:
+            self.large_bytes += by
 
     def wait_for_next_large_turn(self, connection: Connection) -> bool:
         """Returns True if large frames had their share of this turn; the connection then waits until `resume_large` is called."""

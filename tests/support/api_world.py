@@ -97,6 +97,9 @@ class FakeConnection:
     def when_answered(self, number: int, callback: Callable[[], object]) -> None:
         """Nobody measures."""
 
+    def when_ended(self, callback: Callable[[], object]) -> None:
+        """It does not end."""
+
     def answer(self, number: int, parts: Sequence[bytes]) -> None:
         assert not self.sent, "answered twice"
         self.sent = b"".join(bytes(part) for part in parts)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, cast
 
-from broker.network.processor import RECEIVE_BUFFER_SIZE, ClientConnection, Limits, Processor
+from broker.network.processor import SMALL_FRAME_MAX, ClientConnection, Limits, Processor
 from broker.network.request_channel import Request, RequestChannel
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import (
@@ -190,7 +190,7 @@ def _streams() -> Iterator[bytes]:
             frames.append(_LENGTH.pack(len(body)) + body)
         yield bytes((count,)) + b"".join(frames)
     head = request_header(ApiKey.METADATA, 1, 0, "c", flexible=False)
-    for zeros in (RECEIVE_BUFFER_SIZE, 120_000):
+    for zeros in (SMALL_FRAME_MAX, 120_000):
         body = _LENGTH.pack(len(head) + zeros) + head + b"*!" + (zeros // 2).to_bytes(2, "big")
         yield b"\x0f" + body + _LENGTH.pack(len(head)) + head
     # What a client reads has a correlation id first.

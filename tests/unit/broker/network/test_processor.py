@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.network.connection_state import ConnectionState, Hold
-from broker.network.processor import RECEIVE_BUFFER_SIZE, WRITE_BUFFER_HIGH, ClientConnection, Limits, Processor
+from broker.network.kept_buffers import KEPT_BYTES_MAX
+from broker.network.processor import (
+    RECEIVE_BUFFER_SIZE,
+    SMALL_FRAME_MAX,
+    WRITE_BUFFER_HIGH,
+    ClientConnection,
+    Limits,
+    Processor,
+)
 from broker.network.request_channel import LARGE_STEP_MAX, LARGE_TURN_MAX, Request, RequestChannel
 from tests.support.fake_time import FakeTime as Clock
 from tests.support.turns import Turns
@@ -146,8 +154,93 @@ def test_after_a_broken_header_earlier_requests_are_not_answered(world: World) -
 def test_a_large_buffer_grows_with_what_arrived(world: World) -> None:
     """BAD-4: the announced size is not allocated."""
     connection, transport = world.connect()
-    receive(connection, transport, struct.pack(">i", 900_000) + bytes(RECEIVE_BUFFER_SIZE - 4))
-    assert len(connection.get_buffer(-1)) <= 2 * RECEIVE_BUFFER_SIZE
+    receive(connection, transport, struct.pack(">i", 900_000) + bytes(SMALL_FRAME_MAX - 4))
+    assert len(connection.get_buffer(-1)) <= 2 * SMALL_FRAME_MAX
+
+
+def test_a_large_frame_arrives_in_the_buffer_of_one_that_was_dropped(world: World) -> None:
+    connection, transport = world.connect()
+    receive(connection, transport, frame(1, b"a" * 900_000) + frame(2, b"b" * 900_000))
+    world.turns.run()
+    first, second = world.handled
+    assert first.frame.obj is not second.frame.obj
+    assert bytes(first.frame[10:]) == b"a" * 900_000, "the second frame leaves the first one alone"
+    buffer = first.frame.obj
+    world.handled.clear()
+    del first
+    receive(connection, transport, frame(3, b"c" * 800_000))
+    world.turns.run()
+    assert world.handled[0].frame.obj is buffer
+    assert bytes(world.handled[0].frame[10:]) == b"c" * 800_000
+    assert bytes(second.frame[10:]) == b"b" * 900_000
+
+
+def test_clients_that_only_announce_large_frames_get_at_most_the_kept_buffers() -> None:
+    """BAD-4: what such clients make the broker hold beyond the bytes that arrived has one limit for all of them."""
+    world = World()
+    announced = struct.pack(">i", 900_000) + bytes(SMALL_FRAME_MAX - 4)
+    waiting = []
+    for number in range(40):
+        sender, sender_transport = world.connect()
+        receive(sender, sender_transport, frame(number, bytes(900_000)))
+        world.turns.run()
+        world.handled.clear()
+        sender.connection_lost(None)
+        connection, transport = world.connect()
+        receive(connection, transport, announced)
+        waiting.append(connection)
+    rooms = [len(connection.get_buffer(-1)) for connection in waiting]
+    assert sum(room for room in rooms if room > 2 * SMALL_FRAME_MAX) <= KEPT_BYTES_MAX
+    assert world.channel.kept.bytes <= KEPT_BYTES_MAX
+
+
+def test_what_is_read_ahead_of_a_paused_connection_counts_as_large() -> None:
+    """NET-2: beyond the size of a small frame. While there is no room, a read has at most that size."""
+    world = World(max_large_bytes=200_000)
+    connection, transport = world.connect()
+    data = b"".join(frame(n, bytes(5_000)) for n in range(100))
+    taken = receive(connection, transport, data[: 4 * len(frame(0, bytes(5_000)))])  # the next read may be long
+    taken += receive(connection, transport, data[taken:])
+    assert not transport.is_reading
+    ahead = world.channel.large_bytes
+    assert SMALL_FRAME_MAX < ahead <= RECEIVE_BUFFER_SIZE
+    other, other_transport = world.connect()
+    receive(other, other_transport, frame(0, bytes(20_000)))
+    assert len(other.get_buffer(-1)) > SMALL_FRAME_MAX
+    third, third_transport = world.connect()
+    receive(third, third_transport, frame(0, bytes(400_000))[:200_000])
+    assert len(other.get_buffer(-1)) == SMALL_FRAME_MAX
+    third.connection_lost(None)
+    while taken < len(data):
+        world.turns.run()
+        for request in world.handled:
+            request.respond_nothing()
+        world.handled.clear()
+        world.turns.run()
+        taken += receive(connection, transport, data[taken:])
+    connection.connection_lost(None)
+    assert world.channel.large_bytes == 0
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_whole_large_frames_of_one_read_count_until_they_are_handled(world: World, is_held: bool) -> None:
+    connection, transport = world.connect()
+    receive(connection, transport, frame(0, bytes(20_000)))
+    world.turns.run()
+    body = bytes(SMALL_FRAME_MAX)
+    if is_held:
+        connection.hold |= Hold.ASYNC_API
+    receive(connection, transport, frame(1, body) + frame(2, body))
+    assert world.channel.large_bytes > SMALL_FRAME_MAX
+    assert transport.is_reading is not is_held
+    world.turns.run()
+    if is_held:
+        assert world.ids() == [0]
+        connection.hold = 0
+        connection.requeue_waiting()
+        world.turns.run()
+    assert world.ids() == [0, 1, 2]
+    assert (world.channel.large_bytes, transport.is_reading) == (0, True)
 
 
 def test_answers_of_one_turn_leave_in_one_write_and_in_order(world: World) -> None:

@@ -198,6 +198,25 @@ async def test_the_batches_of_a_turn_are_one_write(cluster: Cluster, monkeypatch
     assert [len(data) for data in served.written()] == [2 * 52, 2 * 52, 52]
 
 
+async def test_large_batches_count_until_they_are_appended(cluster: Cluster) -> None:
+    served = await served_by(cluster)
+    channel = served.clients[0][0]._channel
+    batch = build_batch([(None, bytes(100_000), (), 1000)])
+    append, at_append = gathered_produces.GatheredProduces._append, []
+
+    def appending(gathered: Any, *arguments: Any) -> None:
+        at_append.append((len(arguments[1]), channel.large_bytes > 200_000))
+        append(gathered, *arguments)
+
+    with patch.object(gathered_produces.GatheredProduces, "_append", appending):
+        served.send([(0, 1, batch), (1, -1, batch)])
+    assert at_append == [(2, True)]
+    assert channel.large_bytes == 0
+    await served.replicate()
+    assert [len(written) > 0 for written in served.written()] == [True, True, False]
+    assert served.stored().count(bytes(100_000)) == 2
+
+
 async def test_acks_all_is_answered_when_the_last_of_them_is_replicated(cluster: Cluster) -> None:
     served = await served_by(cluster)
     served.send([*plain(0, 1, acks=-1), *plain(2)])
