@@ -456,6 +456,28 @@ class Partition:
 
     # -- ISR changes (REP-3) --------------------------------------------------------------------------------------
 
+    def is_settled(self) -> bool:
+        """Whether `shrink_if_lagging` and `look_again` have nothing to do here, however much time has passed.
+
+        The ISR has every replica, each is at the log end, and so is the HW. It is asked of each partition every few seconds.
+        """
+        if self.role is not Role.LEADER:
+            return True
+        partition_log, followers, isr = self.log, self.followers, self.isr
+        if partition_log is None or len(isr) != len(followers) + 1:
+            return False
+        end = partition_log.log_end_offset
+        if self.high_watermark != end:
+            return False
+        if followers:
+            own_id = self._context.own_id
+            for member in isr:
+                if member != own_id:
+                    follower = followers.get(member)
+                    if follower is None or follower.log_end_offset != end:
+                        return False
+        return True
+
     def shrink_if_lagging(self) -> bool:
         """Proposes the ISR without the members that have lagged for too long. Returns whether there was such a proposal."""
         if self.role is not Role.LEADER or self.log is None or not self._may_propose():

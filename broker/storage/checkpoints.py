@@ -52,11 +52,11 @@ def _number(text: str) -> int:
 
 
 def _text(rows: Sequence[str]) -> bytes:
-    return "".join(f"{line}\n" for line in ("0", str(len(rows)), *rows)).encode()
+    return "\n".join(("0", str(len(rows)), *rows, "")).encode()
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    return _text([f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()])
+    return _text([f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()])
 
 
 def decode_offsets(data: bytes) -> dict[TopicPartition, int]:

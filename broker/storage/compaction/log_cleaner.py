@@ -114,10 +114,10 @@ class LogCleaner:
         for at, found in enumerate(list(self.manager.logs()), 1):
             if at % LOGS_IN_A_SLICE == 0:
                 await asyncio.sleep(0)
-            if found.is_deleted:
+            if found.is_deleted or "compact" not in found.config.cleanup_policy:
                 continue
             is_moving = self.manager.futures.get(found.topic_partition) is not None
-            if "compact" in found.config.cleanup_policy and not found.is_uncleanable and not is_moving:
+            if not found.is_uncleanable and not is_moving:
                 work = self._look_at(found)
                 if work.is_due(found.config.min_cleanable_dirty_ratio):
                     due.append((found, work))

@@ -72,9 +72,12 @@ class OffsetCheckpoints:
     async def write_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:
         """Writes `marks`, each into the file of its log's directory. Raises LogDirFailed."""
 
+        mark_of, is_served = marks.get, self._is_served
+
         def marks_of(found: Iterable[Log]) -> dict[TopicPartition, int]:
-            served = (log.topic_partition for log in found if self._is_served(log))
-            return {tp: marks[tp] for tp in served if tp in marks}
+            return {
+                tp: mark for log in found if (mark := mark_of(tp := log.topic_partition)) is not None and is_served(log)
+            }
 
         await self._write_all(checkpoints.HIGH_WATERMARKS, marks_of)
 

@@ -76,8 +76,10 @@ class SnapshotWrites(NamedTuple):
 
 def to_shrink(logs: Sequence[LogProducers]) -> Iterator[tuple[LogProducers, int]]:
     """The logs to shrink, largest first, and how many producers each keeps, so that all together have at most ALL_PRODUCERS_MAX."""
+    total = sum([found.size for found in logs])
+    if total <= ALL_PRODUCERS_MAX:
+        return
     sizes = sorted(((found.size, at) for at, found in enumerate(logs)), reverse=True)
-    total = sum(size for size, _ in sizes)
     for size, at in sizes:
         if total <= ALL_PRODUCERS_MAX:
             return
@@ -200,7 +202,10 @@ class LogProducers:
     @property
     def size(self) -> int:
         """Producers in memory, in the state and its copies."""
-        return len(self.state.producers) + sum(len(copy.producers) for copy in self._copies)
+        count = len(self.state.producers)
+        if self._copies:  # most logs have none, and all logs are asked every few seconds
+            count += sum(len(copy.producers) for copy in self._copies)
+        return count
 
     def shrink(self, count: int) -> None:
         """Keeps the `count` producers that wrote last, as all logs together have too many."""

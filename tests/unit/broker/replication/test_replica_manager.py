@@ -159,6 +159,58 @@ async def test_the_lag_check_of_many_partitions_pauses(cluster: Cluster, monkeyp
     assert len(cluster.isr.proposals) == 1
 
 
+async def test_the_lag_check_skips_a_partition_only_while_nothing_is_to_be_done(cluster: Cluster) -> None:
+    """REP-3: that is when every replica is in the ISR and at the log end, and the high watermark is there, too."""
+    partition = (await cluster.start_led(1, 2)).partition()
+    assert not partition.is_settled(), "the follower has not fetched yet"
+    await cluster.replicate(2)
+    assert partition.is_settled()
+    assert cluster.nodes[2].partition().is_settled(), "a follower checks nobody"
+    cluster.produce(1, "a", acks=1)
+    cluster.time.turn()
+    assert not partition.is_settled(), "the follower has not got the record"
+    await cluster.replicate(2, rounds=2)
+    assert partition.is_settled()
+    partition.followers[2].log_end_offset = 0
+    assert not partition.is_settled(), "the follower has lost records below the high watermark"
+    partition.followers[2].log_end_offset = 1
+    partition.high_watermark = 0
+    assert not partition.is_settled(), "the high watermark may move"
+    partition.high_watermark = 1
+    for isr in ((1,), (1, 3), (1, 2, 3)):
+        partition.isr = isr
+        assert not partition.is_settled(), "a replica may join, or a broker without a replica must leave"
+
+
+@pytest.mark.parametrize("brokers", [(1,), (1, 2), (1, 2, 3)])
+async def test_the_lag_check_changes_no_partition_that_it_skips(cluster: Cluster, brokers: tuple[int, ...]) -> None:
+    """However much time passes, also without any fetch."""
+    partition = (await cluster.start_led(*brokers)).partition()
+    cluster.produce(1, "a", acks=1)
+    await cluster.replicate(rounds=2)
+    cluster.pass_time(5 * LAG_S)
+    assert partition.is_settled()
+    assert not partition.shrink_if_lagging()
+    partition.look_again()
+    assert (partition.isr, partition.high_watermark, cluster.isr.proposals) == (brokers, 1, [])
+
+
+@pytest.mark.usefixtures("a_pause_after_each_piece")
+async def test_the_lag_check_of_many_partitions_that_it_skips_pauses(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_manager, "LOOKS_IN_A_SLICE", 2)
+    monkeypatch.setattr(replica_manager, "SKIP_IN_LOOKS", 1)
+    await cluster.start(1)
+    for number in range(5):
+        cluster.tp = TopicPartition(TP.topic, number)
+        cluster.lead(1, 0, (1,))
+    check = asyncio.create_task(cluster.nodes[1].manager.check_lag())
+    await asyncio.sleep(0)
+    assert not check.done()
+    await check
+
+
 async def test_an_answered_isr_proposal_leaves_no_garbage(cluster: Cluster) -> None:
     """NET-4: the garbage collector would go through very many of them in one turn of the loop."""
     await cluster.start_led(1, 2)
