@@ -2,7 +2,8 @@
 
 A client that waits for each answer sends its next request a few dozen microseconds later. To sleep until then and to wake up takes the
 kernel about as long, and longer on a virtual machine, whose processor halts meanwhile. So the loop polls its sockets for at most
-POLL_S after a turn, while requests keep coming that fast. It wastes little where they do not:
+POLL_S after a turn, while requests keep coming that fast. It wastes little where they do not. After a turn that took longer than
+SHORT_TURN_S, such as one with a large answer, it sleeps: to wake up is a small part of the time then.
 
     asleep  --a row of requests, each within SOON_S--> polling
     polling --no request within POLL_S---------------> asleep; the row must be twice as long the next time, ROW_MAX at most
@@ -16,6 +17,7 @@ from typing import Final
 POLL_S: Final = 0.0001
 SOON_S: Final = 0.0002
 """POLL_S, and about as long for a loop that sleeps to wake up."""
+SHORT_TURN_S: Final = 0.0002
 POLLS_MAX: Final = 200
 """Limit of polls after one turn, should the clock stand still."""
 ROW_MIN: Final = 8
@@ -49,10 +51,13 @@ class BriefPolling:
         elif self._needed > ROW_MIN:
             self._needed >>= 1
 
-    def turn_ended(self, now: float) -> None:
+    def turn_ended(self, began: float, now: float) -> None:
         """All requests are handled. If `is_on`, the loop polls while `goes_on` says so."""
         self._turn_ended_at = now
         self._polls = 0
+        if now - began > SHORT_TURN_S:
+            self._row = 0
+            self.is_on = False
 
     def goes_on(self, now: float) -> bool:
         """Whether to poll once more."""

@@ -347,8 +347,9 @@ class RequestChannel:
 
     def _drain(self) -> None:
         self._is_draining = True
+        began = self._monotonic()
         if self._queue:
-            self._handle_some(self._queue, self._monotonic() + SLICE_S)
+            self._handle_some(self._queue, began + SLICE_S)
         if self._heavy:
             self._handle_some(self._heavy, self._monotonic() + HEAVY_SLICE_S)
         self._end_turn()
@@ -361,7 +362,7 @@ class RequestChannel:
         else:
             self._is_scheduled = False
             polling = self._polling
-            polling.turn_ended(self._monotonic())
+            polling.turn_ended(began, self._monotonic())
             if polling.is_on:
                 self._turns.call_soon(self._poll)
         if self._waiting_for_room and len(self._queue) <= self._max_requests // 2:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.network.brief_polling import POLL_S, POLLS_MAX, ROW_MAX, ROW_MIN, SOON_S, BriefPolling
+from broker.network.brief_polling import POLL_S, POLLS_MAX, ROW_MAX, ROW_MIN, SHORT_TURN_S, SOON_S, BriefPolling
 from broker.network.request_channel import RequestChannel
 from tests.support.turns import Turns
 
@@ -15,11 +15,13 @@ class Client:
     def __init__(self) -> None:
         self.polling = BriefPolling()
         self.now = 0.0
+        self.turn_s = 10 * US
         self.polled_s = 0.0
 
     def send(self, after: float, requests: int = 1) -> None:
         for _ in range(requests):
-            self.polling.turn_ended(self.now)
+            self.now += self.turn_s
+            self.polling.turn_ended(self.now - self.turn_s, self.now)
             came_at = self.now + after
             goes_on = self.polling.is_on
             while goes_on and self.now < came_at:
@@ -71,11 +73,20 @@ def test_after_a_bad_time_polling_begins_as_early_as_before() -> None:
     assert client.polling.is_on
 
 
+def test_the_loop_does_not_poll_after_a_long_turn() -> None:
+    client = Client()
+    client.send(30 * US, ROW_MIN)
+    assert client.polling.is_on
+    client.turn_s = SHORT_TURN_S + 1 * US
+    client.send(30 * US, 1000)
+    assert client.polled_s == 0
+
+
 def test_polls_are_limited_if_the_clock_stands_still() -> None:
     client = Client()
     client.send(0.0, ROW_MIN)
     assert client.polling.is_on
-    client.polling.turn_ended(client.now)
+    client.polling.turn_ended(client.now, client.now)
     polls = 1
     while client.polling.goes_on(client.now):
         polls += 1
