@@ -620,12 +620,15 @@ class ClientConnection(asyncio.BufferedProtocol):
         return ""
 
 
-class ReceiveViews(NamedTuple):
+class ReceiveViews:
     """The starts of the buffer into which connections receive: for a read of the usual length, a long one, a short one."""
 
-    usual: memoryview
-    long: memoryview
-    short: memoryview
+    __slots__ = ("long", "short", "usual")
+
+    def __init__(self, whole: memoryview) -> None:
+        self.usual = whole[:SMALL_FRAME_MAX]
+        self.long = whole
+        self.short = whole[:SHORT_READ]
 
 
 FirstRequest = Callable[[ClientConnection, RequestHeader, memoryview], str]
@@ -655,8 +658,7 @@ class Processor:
         self.connections_ended = 0
         self._closing: set[ClientConnection] = set()
         self._closings = 0
-        whole = memoryview(bytearray(RECEIVE_BUFFER_SIZE))
-        self.receive_views = ReceiveViews(whole[:SMALL_FRAME_MAX], whole, whole[:SHORT_READ])
+        self.receive_views = ReceiveViews(memoryview(bytearray(RECEIVE_BUFFER_SIZE)))
 
     def log_closing(self, text: str, *values: object) -> None:
         """Logs a line about a connection, at most CLOSINGS_LOGGED_MAX lines between two sweeps."""
