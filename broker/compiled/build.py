@@ -14,6 +14,7 @@ import io
 import json
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -113,6 +114,7 @@ def build() -> None:
         with tempfile.TemporaryDirectory(prefix="ottla-compile-") as directory:
             compile_into(target, Path(directory))
         files = {str(path.relative_to(target)): digest(path) for path in sorted(target.rglob(f"*{SUFFIX}"))}
+        import_all(target, list(files))
         manifest = Manifest(SUFFIX, mypy_version, sources, target.name, files)
         with tempfile.NamedTemporaryFile("w", dir=target, suffix=".json", delete=False) as file:
             file.write(json.dumps(asdict(manifest), indent=1) + "\n")
@@ -121,6 +123,16 @@ def build() -> None:
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
+
+
+def import_all(target: Path, files: list[str]) -> None:
+    """Raises CalledProcessError if a broker cannot import the compiled modules: mypyc compiles some code that only then fails."""
+    program = (
+        "import importlib, sys; from pathlib import Path; from broker.compiled import MODULES, CompiledModules; "
+        "finder = CompiledModules(Path(sys.argv[1]), sys.argv[2:]); sys.meta_path.insert(0, finder); "
+        "[importlib.import_module(name) for name in (*finder.shared, *MODULES, 'broker.main')]"
+    )
+    subprocess.run([sys.executable, "-c", program, str(target), *files], cwd=SOURCES, check=True)
 
 
 def compile_into(target: Path, work: Path) -> None:

@@ -106,6 +106,7 @@ def compiler(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "MANIFEST", compiled.MANIFEST)
     monkeypatch.setattr(build, "LOCK", compiled.LIBRARY / "lock")
     monkeypatch.setattr(build, "compile_into", compile_into)
+    monkeypatch.setattr(build, "import_all", lambda target, files: None)
     monkeypatch.setattr(build, "what_is_missing", lambda: None)
     monkeypatch.setattr(sys, "argv", ["build"])
 
@@ -136,17 +137,19 @@ def test_the_form_before_stays_for_brokers_that_start_just_now(manifest: Manifes
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+@pytest.mark.parametrize(
+    ("step", "error"), [("compile_into", KeyboardInterrupt), ("compile_into", OSError), ("import_all", OSError)]
+)
 def test_a_build_that_fails_leaves_the_form_that_was_there(
-    manifest: Manifest, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch, step: str, error: type[BaseException]
 ) -> None:
-    def fails(target: Path, work: Path) -> None:
+    def fails(target: Path, other: object) -> None:
         (target / SHARED_FILE).write_bytes(b"half")
         raise error
 
     changed = dataclasses.replace(manifest, sources=manifest.sources | {"protocol.types": "0"})
     written(changed)
-    monkeypatch.setattr(build, "compile_into", fails)
+    monkeypatch.setattr(build, step, fails)
     with pytest.raises((SystemExit, OSError)):
         build.main()
     assert compiled.read_manifest() == changed
