@@ -127,9 +127,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._rest = NOTHING  # the connection's own buffer
         self._held = 0  # bytes at its start that were not submitted yet
         self._ahead = 0  # bytes of that buffer that count as those of large frames
-        self._frame: bytearray | memoryview | None = (
-            None  # the large frame that is being received: a memoryview if kept
-        )
+        self._frame: bytearray | memoryview | None = None  # the large frame that arrives; a memoryview: a kept buffer
         self._frame_size = 0
         self._filled = 0
         self.frame_began: float | None = None
