@@ -93,7 +93,7 @@ def test_polls_are_limited_if_the_clock_stands_still() -> None:
     assert polls == POLLS_MAX
 
 
-def test_a_channel_without_requests_schedules_nothing() -> None:
+def test_a_channel_stops_polling_when_no_request_comes() -> None:
     turns = Turns()
     channel = RequestChannel(turns, lambda request: None, max_requests=1, max_large_bytes=-1)
     channel._polling.is_on = True
