@@ -129,19 +129,23 @@ class SparseIndex:
         self.is_unsynced = True
 
     def write_out(self) -> None:
-        """Writes the entries that the file lacks. Creates a missing file even without entries, as Kafka does. Raises OSError."""
+        """Writes the entries that the file lacks. Makes a missing file even without entries, as Kafka does. Raises OSError.
+
+        A rebuilt index replaces the old file by a rename: whoever reads the directory always finds a whole index.
+        """
         data = self._data
         if data is None or (self._has_file and self._written == len(data)):
             return
-        fd = self._filesystem.open(self.path) if self._has_file else self._filesystem.create(self.path)
-        try:
-            if self._written < len(data):
+        if self._has_file:
+            fd = self._filesystem.open(self.path)
+            try:
                 self._filesystem.write(fd, (data[self._written :],), self._written)
-        finally:
-            self._filesystem.close(fd)
-        self._written = len(data)
-        if not self._has_file:
+            finally:
+                self._filesystem.close(fd)
+        else:
+            self._filesystem.write_atomically(self.path, data, sync=False)
             self._has_file = self.is_unsynced = True
+        self._written = len(data)
 
     def entries(self) -> list[Entry]:
         """All loaded entries, with relative offsets as in the file. For tests and tools."""

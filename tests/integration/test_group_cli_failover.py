@@ -17,6 +17,7 @@ from tests.support.cli import Cli
 from tests.support.group_members import commit_from_outside
 from tests.support.invariants import eventually
 from tests.support.thorough import thorough
+from tools.admin.kafka_admin import KafkaAdmin
 from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -147,3 +148,17 @@ def test_a_client_that_knew_another_coordinator(cluster: LocalCluster) -> None:
         check()
         client.stdin.close()
         assert client.wait(30) == 0
+
+
+@pytest.mark.thorough
+def test_a_client_whose_broker_hangs(cluster: LocalCluster) -> None:
+    """librdkafka asks any broker it is connected to for the metadata, and never another one."""
+    client = KafkaAdmin(cluster.bootstrap_servers, connect_timeout_s=2)
+    for broker in cluster.broker_ids:
+        for _ in range(5):  # connects to several brokers
+            client.cluster()
+        cluster.pause(broker)
+        for _ in range(3):
+            assert TOPIC in client.cluster().topics
+        assert len(client.nodes()) == len(cluster.broker_ids)
+        cluster.resume(broker)

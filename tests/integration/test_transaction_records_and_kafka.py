@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,14 @@ def test_kafkas_tool_decodes_what_we_write(kafka_tools: KafkaTools, tmp_path: Pa
     assert RECORD.findall(output) == [*expected, ("aborted", shown(None))]
 
 
+def described(bootstrap_servers: str, names: Collection[str]) -> dict[str, Any] | None:
+    """Transactional id -> its state of DescribeTransactions; None while the coordinator loads."""
+    host, port = bootstrap_servers.split(":")
+    with Wire(int(port), host) as wire:
+        rows = wire.call(ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": list(names)}).transaction_states
+    return {row.transactional_id: row for row in rows} if all(row.error_code == 0 for row in rows) else None
+
+
 def test_we_continue_what_kafka_wrote(kafka_tools: KafkaTools, tmp_path: Path) -> None:
     """One transaction was committed, one aborted, one is open."""
     with SwappableBroker(tmp_path, kafka_tools, SETTINGS) as broker:
@@ -96,6 +105,13 @@ def test_we_continue_what_kafka_wrote(kafka_tools: KafkaTools, tmp_path: Path) -
             producer.flush(30)
         producers["committed"].commit_transaction(30)
         producers["aborted"].abort_transaction(30)
+
+        def are_complete() -> bool:
+            """Kafka answers the end of a transaction before its markers are written."""
+            rows = described(broker.bootstrap_servers, ("committed", "aborted"))
+            return rows is not None and all(row.transaction_state.startswith("Complete") for row in rows.values())
+
+        eventually(are_complete, "Kafka completes both transactions")
         broker.stop(signal.SIGTERM)
         image = TransactionsImage()
         for segment in sorted((broker.data / f"{TRANSACTION_STATE_TOPIC}-0").glob("*.log")):
@@ -109,23 +125,16 @@ def test_we_continue_what_kafka_wrote(kafka_tools: KafkaTools, tmp_path: Path) -
             "open": (S.ONGOING, partitions),
         }
         broker.start("ottla", {TRANSACTION_STATE_TOPIC: 1})
-        host, port = broker.bootstrap_servers.split(":")
-
-        def described() -> dict[str, Any] | None:
-            """None while the coordinator loads."""
-            with Wire(int(port), host) as wire:
-                body = {"transactional_ids": list(image.metadata)}
-                rows = wire.call(ApiKey.DESCRIBE_TRANSACTIONS, 0, body).transaction_states
-            found = {row.transactional_id: row for row in rows}
-            return found if all(row.error_code == 0 for row in rows) else None
-
-        rows = eventually(described, "the transactional ids are served")
+        rows = eventually(
+            lambda: described(broker.bootstrap_servers, image.metadata), "the transactional ids are served"
+        )
         for name, metadata in image.metadata.items():
             assert rows[name].transaction_state == metadata.state.value
             assert (rows[name].producer_id, rows[name].producer_epoch) == metadata.producer
             assert {str(topic.topic): tuple(topic.partitions) for topic in rows[name].topics} == (
                 {"t": (1,)} if metadata.partitions else {}
             )
+        host, port = broker.bootstrap_servers.split(":")
         with Wire(int(port), host) as wire:
             ask = {
                 "transactional_id": "committed",

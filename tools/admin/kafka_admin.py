@@ -27,6 +27,8 @@ from tools.admin.failures import AdminError, NotServed, TopicExists
 from tools.admin.topic_views import ConfigView, PartitionView, TopicView
 
 CONNECT_TIMEOUT_S = 5.0
+CONNECT_ATTEMPTS = 3
+"""Of `CONNECT_TIMEOUT_S` each, for a question that any broker can answer."""
 REQUEST_TIMEOUT_S = 30.0
 RETRY_PAUSE_S = 0.2
 
@@ -67,11 +69,8 @@ class KafkaAdmin:
     # reading
 
     def cluster(self) -> ClusterView:
-        """One broker's Metadata. Raises AdminError if no broker answers within a few seconds."""
-        try:
-            metadata = self._client.list_topics(timeout=self._connect_timeout_s)
-        except KafkaException as problem:
-            raise self._unreachable(problem) from None
+        """One broker's Metadata. Raises AdminError if no broker answers in time."""
+        metadata = self._of_any_broker(lambda timeout_s: self._client.list_topics(timeout=timeout_s))
         return ClusterView(
             controller=metadata.controller_id if metadata.controller_id >= 0 else None,
             nodes=tuple(NodeView(b.id, b.host, b.port) for _, b in sorted(metadata.brokers.items())),
@@ -80,18 +79,31 @@ class KafkaAdmin:
 
     def nodes(self) -> tuple[NodeView, ...]:
         """The live brokers with their racks, sorted by id. Raises AdminError."""
-        try:
-            described = self._result(self._client.describe_cluster(request_timeout=self._connect_timeout_s))
-        except KafkaException as problem:
-            raise self._unreachable(problem) from None
+        described = self._of_any_broker(
+            lambda timeout_s: self._result(self._client.describe_cluster(request_timeout=timeout_s))
+        )
         nodes = sorted(described.nodes, key=lambda node: node.id)
         return tuple(NodeView(node.id, node.host, node.port, node.rack or None) for node in nodes)
 
-    def _unreachable(self, problem: KafkaException) -> AdminError:
-        if error_code(problem) not in NOBODY_ANSWERS:
-            return AdminError(error_text(problem))
-        return AdminError(
-            f"no broker answers at {self._bootstrap_servers} within {self._connect_timeout_s:g} s; "
+    def _of_any_broker(self, ask: Callable[[float], Answer]) -> Answer:
+        """The answer to `ask(timeout in seconds)`, which any broker can give. Raises AdminError.
+
+        A client asks one of the brokers it is connected to, and waits for that one even when it hangs, or is killed meanwhile. A new
+        client may ask another. Where no broker takes a connection, nothing is tried again.
+        """
+        begun = time.monotonic()
+        for attempt in range(1, CONNECT_ATTEMPTS + 1):
+            try:
+                return ask(self._connect_timeout_s)
+            except KafkaException as problem:
+                code = error_code(problem)
+                if code not in NOBODY_ANSWERS:
+                    raise AdminError(error_text(problem)) from None
+                if code != KafkaError._TIMED_OUT or attempt == CONNECT_ATTEMPTS:
+                    break
+            self._connect_anew()
+        raise AdminError(
+            f"no broker answers at {self._bootstrap_servers} within {time.monotonic() - begun:.0f} s; "
             "check the address and that the cluster runs (`ottla cluster status`)"
         )
 

@@ -288,7 +288,7 @@ class FileSystem:
         finally:
             self.close(fd)
 
-    def write_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
+    def write_atomically(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
         """Replaces the file: after a crash it has the old content or the new one (LOG-3). Temporary file, fsync, rename, fsync."""
         temporary = path + ".tmp"
         fd = self.create(temporary)
