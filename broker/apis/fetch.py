@@ -84,6 +84,7 @@ def _fetch(context: ApiContext, request: Request, body: FetchRequest, single: Fo
         None if recording is None else recording.fetch(request, body.min_bytes, body.max_wait_ms, body.max_bytes),
         body.rack_id if version >= FOLLOWER_READS_SINCE else None,
         connection.listener,
+        recording is None and body.replica_id < 0,
     )
 
     if single is not None:
@@ -109,7 +110,8 @@ def _answer_at_once(context: ApiContext, request: Request, params: FetchParams, 
     read = context.fetches.read_at_once(params, single.key, single.at(found.offset))
     if read is None:
         return False
-    request.respond_parts(single.answer(request.header.correlation_id, read.data, read.size))
+    parts = single.answer(request.header.correlation_id, read.data, read.size)
+    request.connection.answer_records(request.number, parts)
     return True
 
 
@@ -133,7 +135,7 @@ def _respond(context: ApiContext, request: Request, error: ErrorCode, session_id
         leaders = {hint[0] for hint in hints if hint is not None and hint[0] != -1}
         if leaders:
             endpoints = context.node_endpoints(leaders, request.connection.listener)
-    request.respond(fetch_codec.encode_response(version, 0, error, session_id, topics, endpoints))
+    request.respond_records(fetch_codec.encode_parts(version, 0, error, session_id, topics, endpoints))
 
 
 def _as_old_clients_know_it(data: FetchPartitionData) -> FetchPartitionData:

@@ -36,6 +36,7 @@ MODULES = (
     "broker.apis.produce",
     "broker.network.brief_polling",
     "broker.network.connection_state",
+    "broker.network.file_sender",
     "broker.network.kept_buffers",
     "broker.network.processor",
     "broker.network.request_channel",
@@ -62,6 +63,7 @@ MODULES = (
     "broker.storage.retention",
     "broker.storage.segment",
     "broker.storage.sparse_index",
+    "broker.storage.stored_records",
     "broker.storage.timestamps",
     "protocol.kafka.fetch_codec",
     "protocol.kafka.framing",
@@ -149,15 +151,23 @@ def use() -> str:
     if not is_compiled:
         return words
     manifest = read_manifest()
-    finder = CompiledModules(LIBRARY / manifest.directory, manifest.files)
+    try:
+        take(LIBRARY / manifest.directory, manifest.files)
+    except ImportError as error:  # such as one that was made on a machine with a newer C library
+        return f"plain Python, because the compiled form cannot be loaded: {error}"
+    return words
+
+
+def take(directory: Path, files: Sequence[str] | Mapping[str, str]) -> None:
+    """Makes the imports that follow take the compiled modules in these files. Raises ImportError, and then changes nothing."""
+    finder = CompiledModules(directory, files)
     sys.meta_path.insert(0, finder)
     try:
         for name in finder.shared:
             importlib.import_module(name)
-    except ImportError as error:  # such as one that was made on a machine with a newer C library
+    except ImportError:
         sys.meta_path.remove(finder)
-        return f"plain Python, because the compiled form cannot be loaded: {error}"
-    return words
+        raise
 
 
 class CompiledModules:

@@ -128,9 +128,8 @@ def build() -> None:
 def import_all(target: Path, files: list[str]) -> None:
     """Ends this process with an error if a broker cannot import the compiled modules: mypyc compiles some code that only then fails."""
     program = (
-        "import importlib, sys; from pathlib import Path; from broker.compiled import MODULES, CompiledModules; "
-        "finder = CompiledModules(Path(sys.argv[1]), sys.argv[2:]); sys.meta_path.insert(0, finder); "
-        "[importlib.import_module(name) for name in (*finder.shared, *MODULES, 'broker.main')]"
+        "import importlib, sys; from pathlib import Path; from broker.compiled import MODULES, take; "
+        "take(Path(sys.argv[1]), sys.argv[2:]); [importlib.import_module(name) for name in (*MODULES, 'broker.main')]"
     )
     if subprocess.run([sys.executable, "-c", program, str(target), *files], cwd=SOURCES, check=False).returncode:
         sys.exit("compile: the compiled modules cannot be imported (above); brokers run in the form that was there")

@@ -15,9 +15,19 @@ from struct import Struct
 from typing import NamedTuple
 
 from broker.network.connection_state import HELD_BYTES_MAX, AnswerOrder, ConnectionState, Hold
+from broker.network.file_sender import FileSender
 from broker.network.request_channel import LARGE_STEP_MAX, MODEST_FRAME_MAX, Request, RequestChannel
 from broker.process.clock import Clock
-from protocol.kafka.framing import Buffer, MalformedRequest, RequestHeader, parse_request_header
+from protocol.errors import KafkaError
+from protocol.kafka.framing import (
+    Buffer,
+    MalformedRequest,
+    Part,
+    RequestHeader,
+    StoredBytes,
+    in_memory,
+    parse_request_header,
+)
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +112,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._limits = processor.limits
         self._monotonic = processor.clock.monotonic
         self._transport: asyncio.Transport | None = None
+        self._sender: FileSender | None = None
         self._order = AnswerOrder()
         self._outgoing: list[Buffer] = []
         self._outgoing_size = 0
@@ -177,6 +188,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         for callback in ended:
             callback()
         self._transport = None
+        if self._sender is not None:
+            self._sender.end()
+            self._sender = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         frame = self._frame
@@ -235,6 +249,33 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.state is ConnectionState.OPEN:
             self._answered(number, self._order.answer(number, parts))
 
+    def answer_records(self, number: int, parts: Sequence[Part]) -> None:
+        """Like `answer`. StoredBytes are sent at once, as far as the socket takes them; the rest is read before this returns."""
+        plain = [part for part in parts if not isinstance(part, StoredBytes)]
+        if len(plain) == len(parts):
+            self.answer(number, plain)
+            return
+        transport = self._transport
+        if transport is None or self.state is not ConnectionState.OPEN:
+            return
+        sent = 0
+        if number == self._order.answered and not (
+            self._outgoing or transport.get_write_buffer_size() or transport.is_closing()
+        ):
+            if self._sender is None:
+                self._sender = FileSender.of(transport)
+            if self._sender is not None:
+                sent = self._sender.send(parts)
+                self._written += sent
+        try:
+            rest = in_memory(parts, sent)
+        except KafkaError as error:
+            self.close(f"the records of an answer could not be read: {error}")
+            return
+        if sent > WRITTEN_AT_ONCE:
+            self._had_large_answer()
+        self._answered(number, self._order.answer(number, rest))
+
     def answer_in_turn(self, number: int, make: Callable[[], Sequence[Buffer]]) -> None:
         """Like `answer`; `make` creates the answer when it can be sent at once."""
         if self.state is ConnectionState.OPEN:
@@ -254,10 +295,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._outgoing_size += len(ready[0]) if len(ready) == 1 else sum(map(len, ready))
             if self._outgoing_size > WRITTEN_AT_ONCE:
                 self.flush()
-                self._large_at = self.last_heard
-                self._had_its_share()
-                if self._is_consumer and not self.is_heavy:
-                    self._becomes_heavy()
+                self._had_large_answer()
         if number == self.fetch_under_way:
             self._fetch_ended()
         if order.held_bytes != self._early:
@@ -275,6 +313,13 @@ class ClientConnection(asyncio.BufferedProtocol):
             and order.in_flight <= self._limits.in_flight_max // 2
         ):
             self.read_again()
+
+    def _had_large_answer(self) -> None:
+        """Others come first for the rest of this turn."""
+        self._large_at = self.last_heard
+        self._had_its_share()
+        if self._is_consumer and not self.is_heavy:
+            self._becomes_heavy()
 
     def wait_with(self, request: Request) -> None:
         """Keeps the request until no reason to hold is left. Meanwhile reading stops, so that waiting requests are bounded."""

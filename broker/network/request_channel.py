@@ -33,7 +33,7 @@ from broker.network.brief_polling import BriefPolling
 from broker.network.kept_buffers import KeptBuffers
 from broker.network.unsent_answers import UnsentAnswers
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.framing import Buffer, RequestHeader, response_header
+from protocol.kafka.framing import Buffer, Part, RequestHeader, response_header
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +91,8 @@ class Connection(Protocol):
     def peer(self) -> str: ...
 
     def answer(self, number: int, parts: Sequence[Buffer]) -> None: ...
+
+    def answer_records(self, number: int, parts: Sequence[Part]) -> None: ...
 
     def answer_in_turn(self, number: int, make: Callable[[], Sequence[Buffer]]) -> None: ...
 
@@ -162,9 +164,12 @@ class Request:
         """Sends a response that has its length and its header already."""
         self.connection.answer(self.number, (frame,))
 
-    def respond_parts(self, parts: Sequence[Buffer]) -> None:
-        """Like `respond_whole`, in several buffers."""
-        self.connection.answer(self.number, parts)
+    def respond_records(self, body: Sequence[Part]) -> None:
+        """Like `respond`, for a body that may have StoredBytes."""
+        header = self.header
+        head = response_header(header.api_key, header.api_version, header.correlation_id)
+        size = len(head) + sum(map(len, body))
+        self.connection.answer_records(self.number, (size.to_bytes(4, "big") + head, *body))
 
     def respond_in_turn(self, make: Callable[[], bytes]) -> None:
         """Like `respond_small`; `make` is called when all earlier requests of the connection are answered.

@@ -42,6 +42,7 @@ from broker.storage.producers.produced_batches import AcceptedBefore, Allowance
 from broker.storage.retention import deletable_segments, must_roll
 from broker.storage.segment import NO_TIMESTAMP, Segment, WouldBlock
 from broker.storage.sparse_index import RELATIVE_OFFSET_MAX
+from broker.storage.stored_records import StoredRecords
 from broker.storage.unsynced import EpochsWrite, Unsynced, in_thread
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.control_records import Marker, marker_in, parse_marker
@@ -403,15 +404,24 @@ class Log:
         return high_watermark if first is None else min(high_watermark, max(first, self.log_start_offset))
 
     def read(
-        self, offset: int, max_bytes: int, max_offset: int, min_one_batch: bool, with_aborted: bool = False
+        self,
+        offset: int,
+        max_bytes: int,
+        max_offset: int,
+        min_one_batch: bool,
+        with_aborted: bool = False,
+        *,
+        may_be_stored: bool = False,
     ) -> ReadResult:
         """Batches from the one that holds `offset`, all below `max_offset`, at most `max_bytes`.
 
         With `min_one_batch` the first batch is returned whole even if it is larger. `with_aborted`: also the aborted transactions that
-        have records in them. Raises KafkaError(OFFSET_OUT_OF_RANGE or CORRUPT_MESSAGE), LogDirFailed, and WouldBlock when the data is
-        not in the page cache (then call `read_cold`).
+        have records in them. `may_be_stored`: the caller sends the records at once, so they may be `stored`. Raises
+        KafkaError(OFFSET_OUT_OF_RANGE or CORRUPT_MESSAGE), LogDirFailed, and WouldBlock when the data is not in the page cache (then
+        call `read_cold`).
         """
-        return self._read(offset, max_bytes, max_offset, min_one_batch, with_aborted, may_block=False)
+        may_be_stored = may_be_stored and min_one_batch
+        return self._read(offset, max_bytes, max_offset, min_one_batch, with_aborted, may_be_stored, may_block=False)
 
     async def read_cold(
         self, offset: int, max_bytes: int, max_offset: int, min_one_batch: bool, with_aborted: bool = False
@@ -422,16 +432,24 @@ class Log:
         """
         for _ in range(WARM_TRIES):
             try:
-                return self._read(offset, max_bytes, max_offset, min_one_batch, with_aborted, may_block=False)
+                return self._read(offset, max_bytes, max_offset, min_one_batch, with_aborted, False, may_block=False)
             except WouldBlock as cold:
                 try:
                     await in_thread((cold.segment,), cold.warm, READS)
                 except OSError as error:
                     raise self.failed(error) from error
-        return self._read(offset, max_bytes, max_offset, min_one_batch, with_aborted, may_block=True)
+        return self._read(offset, max_bytes, max_offset, min_one_batch, with_aborted, False, may_block=True)
 
     def _read(
-        self, offset: int, max_bytes: int, max_offset: int, min_one_batch: bool, with_aborted: bool, *, may_block: bool
+        self,
+        offset: int,
+        max_bytes: int,
+        max_offset: int,
+        min_one_batch: bool,
+        with_aborted: bool,
+        may_be_stored: bool,
+        *,
+        may_block: bool,
     ) -> ReadResult:
         self._check_usable()
         if not self.log_start_offset <= offset <= self.log_end_offset:
@@ -450,13 +468,20 @@ class Log:
                 start = segment.position_of(offset, may_block=may_block)
                 end = segment.position_of(max_offset, may_block=may_block)
                 if start < end:
-                    data = segment.read_batches(start, end, max_bytes, min_one_batch, may_block=may_block)
-                    if not data:
-                        return NOTHING
+                    records: tuple[Buffer, ...] = ()
+                    stored = None
+                    size = segment.bytes_to_send(start, end, max_bytes) if may_be_stored else 0
+                    if size:
+                        stored = StoredRecords(segment, start, size, self.failed)
+                    else:
+                        data = segment.read_batches(start, end, max_bytes, min_one_batch, may_block=may_block)
+                        if not data:
+                            return NOTHING
+                        records, size = (data,), len(data)
                     if with_aborted and self._has_aborted:
-                        upper = min(max_offset, segment.offset_bound(start + len(data)))
-                        return ReadResult((data,), len(data), self._aborted(segment, offset, upper, may_block))
-                    return ReadResult((data,), len(data))
+                        upper = min(max_offset, segment.offset_bound(start + size))
+                        return ReadResult(records, size, self._aborted(segment, offset, upper, may_block), stored)
+                    return ReadResult(records, size, (), stored)
         except OSError as error:
             raise self.failed(error) from error
         return NOTHING

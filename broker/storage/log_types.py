@@ -14,6 +14,7 @@ from broker.storage.leader_epochs import LeaderEpochCache
 from broker.storage.producers.log_producers import LogProducers
 from broker.storage.segment import Segment
 from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.framing import StoredBytes
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ class AppendInfo(NamedTuple):
 
 
 class ReadResult(NamedTuple):
-    """Batches in order. The size limit may cut the last one.
+    """Batches in order. The size limit may cut the last one. `stored` has them in place of `records` if the caller may send them.
 
     `aborted`: (producer id, first offset) of aborted transactions that may have records in the batches, if they were asked for.
     """
@@ -125,6 +126,7 @@ class ReadResult(NamedTuple):
     records: Sequence[Buffer]
     size: int
     aborted: Sequence[tuple[int, int]] = ()
+    stored: StoredBytes | None = None
 
 
 NOTHING = ReadResult((), 0)

@@ -62,9 +62,12 @@ class NextReads:
         if not at:
             return
         delta: int = _LAST_DELTA.unpack_from(data, last + _LAST_DELTA_AT)[0]
-        if delta < 0:
-            return
+        if delta >= 0:
+            self.remember(before + delta + 1, position + at)
+
+    def remember(self, offset: int, position: int) -> None:
+        """A reader will probably continue at `offset`, whose batch, or the first one after it, starts at `position`."""
         positions = self._positions
         if len(positions) >= REMEMBERED_MAX:
             del positions[next(iter(positions))]
-        positions[before + delta + 1] = position + at
+        positions[offset] = position

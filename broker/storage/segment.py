@@ -12,6 +12,7 @@ warm or sync files.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -41,6 +42,9 @@ from protocol.kafka.record_batch import (
 log = logging.getLogger(__name__)
 
 RECENT_MAX = 256
+SENT_FROM_FILE = 256 * 1024
+"""Bytes from which on the kernel sends records from their file. A copy of fewer costs no more than these system calls, and reaches the
+client in one piece."""
 SCAN_BYTES = 16 * 1024
 VERIFY_BYTES = 4 * 1024 * 1024
 NO_TIMESTAMP = -1
@@ -200,6 +204,10 @@ class Segment:
             fd = self._fd = self._filesystem.reopen_to_keep(self.path)
             self._filesystem.in_use.add(self)
         return fd
+
+    def descriptor(self) -> int:
+        """The log file's descriptor, for a use at once. Raises OSError."""
+        return self._file()
 
     def rest(self) -> bool:
         """Closes an unused file, and forgets the newest batches' positions. False when the file stays open (`can_rest`).
@@ -545,6 +553,44 @@ class Segment:
                 self._next_reads = NextReads()
             self._next_reads.note(start, data)
         return data
+
+    def bytes_to_send(self, start: int, end: int, max_bytes: int) -> int:
+        """How many bytes from `start` on the kernel may send from the file, in place of `read_batches` with `min_one_batch`.
+
+        0: few, or perhaps not in the page cache; they are to be read.
+        """
+        size = end - start
+        if size < SENT_FROM_FILE or max_bytes < SENT_FROM_FILE:
+            return 0
+        is_cut = size > max_bytes
+        if is_cut:
+            header = self._filesystem.read_cached(self._file(), HEADER_SIZE, start)
+            if header is None:
+                return 0
+            first = parse_header(header).size_in_bytes
+            is_cut = first <= max_bytes
+            size = max_bytes if is_cut else min(size, first)
+        if not self._filesystem.is_cached(self._file(), size, start):
+            return 0
+        if is_cut and self.index.is_loaded:
+            self._note_next_read(start, start + size)
+        return size
+
+    def _note_next_read(self, start: int, end: int) -> None:
+        """Notes where the reader of the whole batches in [start, end) continues."""
+        if self._next_reads is None:
+            self._next_reads = NextReads()
+        at = max(self.index.position_before(end), start)
+        with contextlib.suppress(WouldBlock):
+            for position, header in self.headers(at, may_block=False):
+                following = position + header.size_in_bytes
+                if following > end:
+                    if position > start:
+                        self._next_reads.remember(header.base_offset, position)
+                    return
+                if following == end:
+                    self._next_reads.remember(header.next_offset, end)
+                    return
 
     def offset_bound(self, position: int) -> int:
         """An offset above those of all batches that end at or before `position`, and not far above them.

@@ -237,6 +237,11 @@ class OffsetIndex(SparseIndex):
         at = bisect_left(range(self.count), position, key=self._value)
         return self._at(at)[0] if at < self.count else None
 
+    def position_before(self, position: int) -> int:
+        """The last indexed position below `position`; 0 when there is none."""
+        at = bisect_left(range(self.count), position, key=self._value)
+        return self._value(at - 1) if at else 0
+
     def truncate_to(self, offset: int, position: int) -> None:
         """Drops entries for `offset` and beyond, and those that point to `position` and beyond."""
         up_to_position = bisect_right(range(self.count), position - 1, key=self._value)

@@ -17,6 +17,9 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import (
     Buffer,
     MalformedRequest,
+    Part,
+    StoredBytes,
+    in_memory,
     read_unsigned_varint,
     request_header,
     skip_tagged_fields,
@@ -89,7 +92,8 @@ class FetchRequest(NamedTuple):
 
 class FetchPartitionData(NamedTuple):
     """The answer for one partition. `records` are consecutive buffers; `diverging_epoch` is (epoch, end offset),
-    `current_leader` (id, epoch), `aborted_transactions` [(producer id, first offset)]."""
+    `current_leader` (id, epoch), `aborted_transactions` [(producer id, first offset)]. An answer that is sent may have `stored`
+    records instead."""
 
     partition: int
     error: int
@@ -101,6 +105,11 @@ class FetchPartitionData(NamedTuple):
     current_leader: tuple[int, int] | None = None
     preferred_read_replica: int = -1
     aborted_transactions: Sequence[tuple[int, int]] | None = None
+    stored: StoredBytes | None = None
+
+    @property
+    def has_records(self) -> bool:
+        return bool(self.records) or self.stored is not None
 
 
 class FetchResponse(NamedTuple):
@@ -374,17 +383,29 @@ def encode_response(
     topics: Sequence[tuple[TopicKey, Sequence[FetchPartitionData]]],
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Buffer]:
-    """The response body as buffers: the bytes between records are joined, the records themselves are not copied."""
+    """`encode_parts`, all of it in memory."""
+    return in_memory(encode_parts(version, throttle_ms, error, session_id, topics, node_endpoints))
+
+
+def encode_parts(
+    version: int,
+    throttle_ms: int,
+    error: int,
+    session_id: int,
+    topics: Sequence[tuple[TopicKey, Sequence[FetchPartitionData]]],
+    node_endpoints: Sequence[NodeEndpoint] = (),
+) -> list[Part]:
+    """The response body in parts: the bytes between records are joined, the records themselves are not copied."""
     flexible = version >= 12
     head = _TOP_V7.pack(throttle_ms, error, session_id) if version >= 7 else INT.pack(throttle_ms)
     pending = bytearray(head)
     pending += array_length(len(topics), flexible)
-    out: list[Buffer] = []
+    out: list[Part] = []
     for key, partitions in topics:
         pending += key.bytes if isinstance(key, uuid.UUID) else string(key, flexible)
         pending += array_length(len(partitions), flexible)
         for data in partitions:
-            records = data.records
+            records: Sequence[Part] = data.records if data.stored is None else (data.stored,)
             size = len(records[0]) if len(records) == 1 else sum(map(len, records))
             pending += _partition_head(version, data)
             pending += unsigned_varint(size + 1) if flexible else INT.pack(size)

@@ -17,6 +17,48 @@ from protocol.kafka.api_keys import FIRST_FLEXIBLE, ApiKey
 
 Buffer = bytes | bytearray | memoryview
 
+
+class StoredBytes:
+    """Bytes of an answer that are in a file, all of them in memory. The kernel can send them from there (sendfile).
+
+    `descriptor` and `position` say where. They are right only until the file may change: whoever gets them sends or reads them at once.
+    """
+
+    __slots__ = ("descriptor", "position", "size")
+
+    def __init__(self, descriptor: int, position: int, size: int) -> None:
+        self.descriptor = descriptor
+        self.position = position
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def read(self, start: int = 0) -> Buffer:
+        """The bytes from number `start` on. Raises KafkaError if the disk fails."""
+        raise NotImplementedError
+
+
+Part = Buffer | StoredBytes
+"""A part of an answer."""
+
+
+def in_memory(parts: Sequence[Part], start: int = 0) -> list[Buffer]:
+    """The bytes of the parts from number `start` on, StoredBytes read. Raises KafkaError if the disk fails."""
+    found: list[Buffer] = []
+    for part in parts:
+        size = len(part)
+        if start and start >= size:
+            start -= size
+            continue
+        if isinstance(part, StoredBytes):
+            found.append(part.read(start))
+        else:
+            found.append(memoryview(part)[start:] if start else part)
+        start = 0
+    return found
+
+
 TAGGED_FIELDS_MAX = 16
 """Limit of tagged fields in one place. No message of Kafka has more than four; skipping a field takes a third of a microsecond."""
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from protocol.kafka import fetch_codec
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition, TopicKey
-from protocol.kafka.framing import Buffer, MalformedRequest, unsigned_varint
+from protocol.kafka.framing import Buffer, MalformedRequest, Part, unsigned_varint
 
 FLEXIBLE_SINCE, TOPIC_IDS_SINCE, REPLICA_STATE_SINCE = 12, 13, 15
 KEPT_MAX = 4096
@@ -62,7 +62,7 @@ class SingleFetch:
         """The whole request that fetches from `offset`."""
         return self.request._replace(topics=[(self.key, [self.at(offset)])])
 
-    def answer(self, correlation_id: int, data: FetchPartitionData, size: int) -> Sequence[Buffer]:
+    def answer(self, correlation_id: int, data: FetchPartitionData, size: int) -> Sequence[Part]:
         """A complete frame with `size` > 0 bytes of records, without an error, hint or aborted transaction."""
         start = self._start
         length = unsigned_varint(size + 1)
@@ -78,6 +78,8 @@ class SingleFetch:
             aborted,
             data.preferred_read_replica,
         )
+        if data.stored is not None:
+            return (head + length, data.stored, _END)
         return (head + length, *data.records, _END)
 
 

@@ -20,7 +20,7 @@ from broker.settings.config import BrokerConfig
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.framing import parse_request_header
+from protocol.kafka.framing import Part, in_memory, parse_request_header
 from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
 from protocol.topic_ids import topic_id_text
 from protocol.types import LEADER_DURING_DELETE, Assignment, BrokerInfo, TopicPartition
@@ -103,6 +103,9 @@ class FakeConnection:
     def answer(self, number: int, parts: Sequence[bytes]) -> None:
         assert not self.sent, "answered twice"
         self.sent = b"".join(bytes(part) for part in parts)
+
+    def answer_records(self, number: int, parts: Sequence[Part]) -> None:
+        self.answer(number, [bytes(part) for part in in_memory(parts)])
 
     def answer_in_turn(self, number: int, make: Callable[[], Sequence[bytes]]) -> None:
         self.answer(number, make())

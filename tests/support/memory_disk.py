@@ -257,6 +257,9 @@ class MemoryDisk(FileSystem):
     def read_cached(self, fd: int, size: int, position: int) -> Buffer | None:
         return None if self.is_cold else self.read(fd, size, position)
 
+    def is_cached(self, fd: int, size: int, position: int) -> bool:
+        return not self.is_cold
+
     def truncate(self, fd: int, size: int) -> None:
         self._call("truncate", self._opened_as[fd])
         inode = self._open[fd]

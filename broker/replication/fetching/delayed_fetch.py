@@ -155,6 +155,8 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         for index in indexes:
             read = self._reads[index]
             self._reads[index] = PartitionRead(
-                read.data._replace(records=(), aborted_transactions=None), read.size, is_throttled=read.is_throttled
+                read.data._replace(records=(), aborted_transactions=None, stored=None),
+                read.size,
+                is_throttled=read.is_throttled,
             )
             self._incomplete.add(index)

@@ -73,6 +73,7 @@ class FetchParams(NamedTuple):
 
     `observer` records the fetch when it is answered; None if nothing is recorded. `rack_id` is the consumer's rack, "" for none;
     None: the request's version is too old to read from a follower (KIP-392). `listener` is the one that the request came to.
+    `may_be_stored`: if the fetch is answered in this turn of the loop, its records may be StoredBytes.
     """
 
     replica_id: int
@@ -85,6 +86,7 @@ class FetchParams(NamedTuple):
     observer: FetchObserver | None = None
     rack_id: str | None = None
     listener: str = ""
+    may_be_stored: bool = False
 
     @property
     def is_follower(self) -> bool:
@@ -123,6 +125,11 @@ class PartitionRead(NamedTuple):
     cold: ColdRead | None = None
     is_throttled: bool = False
     is_idle: bool = False
+
+    def in_memory(self) -> PartitionRead:
+        """The same with the records read. Raises KafkaError."""
+        stored = self.data.stored
+        return self if stored is None else self._replace(data=self.data._replace(records=(stored.read(),), stored=None))
 
     @property
     def throttled_size(self) -> int:
@@ -217,6 +224,13 @@ class FetchReads:
             data = data._replace(aborted_transactions=result.aborted)
         return PartitionRead(data, result.size, is_throttled=read.is_throttled)
 
+    def in_memory(self, entry: FetchEntry, read: PartitionRead) -> PartitionRead:
+        """The read without StoredBytes, for an answer in a later turn of the loop."""
+        try:
+            return read.in_memory()
+        except KafkaError as error:
+            return self.failure(*entry, error.code)
+
     def failure(self, tp: TopicPartition, wanted: FetchRequestPartition, error: ErrorCode) -> PartitionRead:
         hint = self._hosted.leader_hint(tp) if error in ERRORS_WITH_A_HINT else None
         current_leader = (hint.leader, hint.leader_epoch) if hint is not None else None
@@ -277,6 +291,7 @@ class FetchReads:
             limit = log.log_end_offset if params.is_follower and is_trusted else high_watermark
         max_bytes = min(wanted.partition_max_bytes, budget)
         records: Sequence[Buffer] = ()
+        stored = None
         aborted: Sequence[tuple[int, int]] | None = () if is_committed else None
         size = 0
         cold = None
@@ -287,8 +302,11 @@ class FetchReads:
                 is_throttled = False  # nothing is read, so nothing counts
             else:
                 try:
-                    records, size, found = log.read(offset, max_bytes, limit, min_one_batch, is_committed)
-                    aborted = found or aborted
+                    found = log.read(
+                        offset, max_bytes, limit, min_one_batch, is_committed, may_be_stored=params.may_be_stored
+                    )
+                    records, size, stored = found.records, found.size, found.stored
+                    aborted = found.aborted or aborted
                 except WouldBlock:
                     generation = partition.generation
                     cold = ColdRead(partition, generation, log, offset, max_bytes, limit, min_one_batch, is_committed)
@@ -301,6 +319,7 @@ class FetchReads:
             log.log_start_offset,
             records,
             aborted_transactions=aborted,
+            stored=stored,
         )
         return PartitionRead(data, size, cold, is_throttled, offset >= limit and is_trusted)
 

@@ -71,7 +71,7 @@ class FetchedPartition:
 
     def take_news(self, data: FetchPartitionData) -> bool:
         """Whether an incremental answer must contain `data`. Notes its offsets as those of the last answer."""
-        is_news = bool(data.records) or data.diverging_epoch is not None or data.preferred_read_replica != -1
+        is_news = data.has_records or data.diverging_epoch is not None or data.preferred_read_replica != -1
         if data.high_watermark != self.high_watermark:
             self.high_watermark = data.high_watermark
             is_news = True
@@ -184,7 +184,7 @@ class FetchSession:
         """
         data = read.data
         is_news = partition.take_news(data)
-        if data.records:
+        if data.has_records:
             if partition in self.awake:
                 # The next request reads it last, so that a busy partition does not take all bytes of each answer.
                 del self.awake[partition]

@@ -148,7 +148,7 @@ class Fetches:
         bounded = params.bounded()
         if len(context.entries) > large_fetches.LARGE:
             params.room.reserve(max(bounded.max_bytes, 0))
-            large = LargeFetch(self._reads, bounded, context.entries)
+            large = LargeFetch(self._reads, bounded._replace(may_be_stored=False), context.entries)
             self._spawn(self._read_in_slices(large, params, context, respond))
             return large
         reads = self._reads.read_all(bounded, context.entries)
@@ -217,6 +217,7 @@ class Fetches:
             self._finish(params, context, reads, respond)
             return None
         params.room.reserve(0)  # a parked fetch holds no records
+        params = params._replace(may_be_stored=False)
         fetch = DelayedFetch(
             params,
             context.entries,
@@ -246,6 +247,8 @@ class Fetches:
             self._answer(params, context, reads, respond, may_rest=True)
             return
         params.room.reserve(sum(read.size for read in reads))
+        if params.may_be_stored:
+            reads = [self._reads.in_memory(entry, read) for entry, read in zip(context.entries, reads, strict=True)]
         self._spawn(self._finish_cold(params, context, reads, respond))
 
     async def _finish_cold(

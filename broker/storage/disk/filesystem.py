@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from broker.storage.disk.disk_errors import is_passing, lacks_descriptor
 from broker.storage.disk.open_files import OpenFiles
+from broker.storage.disk.page_cache import PageCache
 from broker.storage.disk.spare_descriptors import SpareDescriptors
 
 Buffer = bytes | bytearray | memoryview
@@ -35,6 +36,7 @@ class FileSystem:
         self.in_use = OpenFiles()
         self.spare = SpareDescriptors()
         self._knows_nowait = hasattr(os, "RWF_NOWAIT")
+        self._page_cache = PageCache()
 
     def open(self, path: str) -> int:
         """Opens a file for reading and writing, and creates it if it does not exist. Raises OSError (ELOOP) for a symbolic link."""
@@ -162,6 +164,20 @@ class FileSystem:
         if position + count < self.size(fd):
             return None
         return memoryview(buffer)[:count]
+
+    @property
+    def knows_the_page_cache(self) -> bool:
+        """Whether `is_cached` can be True."""
+        return self._knows_nowait and self._page_cache.is_known
+
+    def is_cached(self, fd: int, size: int, position: int) -> bool:
+        """Whether the page cache surely has these bytes. False where the kernel cannot say it without a copy."""
+        # What is just read ahead counts as cached, but then the last byte cannot be read yet.
+        return (
+            self.knows_the_page_cache
+            and self._page_cache.has(fd, size, position)
+            and bool(self.read_cached(fd, 1, position + size - 1))
+        )
 
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)

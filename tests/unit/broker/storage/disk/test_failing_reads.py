@@ -12,6 +12,7 @@ from broker.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_manager import LogManager
 from broker.storage.upkeep import LogSchedule
+from protocol.errors import KafkaError
 from protocol.types import TopicPartition
 from tests.support import logs
 from tests.support.fake_time import FakeTime
@@ -79,6 +80,27 @@ def test_every_method_that_reads_reports_a_failed_disk(use: Callable[[Log], obje
     with pytest.raises(LogDirFailed):
         log.append_as_leader(batch(), 1)
     assert everything(log_of(manager, IN_B)) == data[IN_B]
+
+
+def test_records_that_were_to_be_sent_from_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client does not take all of them, and the rest is read."""
+    monkeypatch.setattr("broker.storage.segment.SENT_FROM_FILE", 1)
+    disk, _ = filled(is_clean=True)
+    manager = started(disk)
+    log = log_of(manager, IN_A)
+    everything(log)
+    stored = log.read(0, 1000, log.log_end_offset, True, may_be_stored=True).stored
+    assert stored is not None
+    rest = stored.read(10)
+    assert len(rest) == stored.size - 10
+    disk.truncate_path(log.segments[0].path, stored.size - 1)
+    with pytest.raises(KafkaError, match="ends before"):
+        stored.read(10)  # an answer with fewer bytes than it says would confuse the client
+    assert manager.offline_dirs == ()
+    disk.fail("read", below=A)
+    with pytest.raises(LogDirFailed):
+        stored.read(10)
+    assert manager.offline_dirs == (A,)
 
 
 def test_retention_reports_a_failed_directory_and_continues_with_the_other() -> None:

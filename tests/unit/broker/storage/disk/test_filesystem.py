@@ -81,6 +81,32 @@ def test_cached_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files.close(fd)
 
 
+def test_what_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what a read without waiting finds out, before and after the pages were dropped, if the system does drop them."""
+    files = FileSystem()
+    if not files.knows_the_page_cache:
+        pytest.skip("NOT TESTED: this kernel has no cachestat")
+    size = 3 * 1024 * 1024 + 5
+    fd = files.open(str(tmp_path / "f"))
+    files.write(fd, (bytes(size),), 0)
+    assert files.is_cached(fd, size, 0)
+    assert files.is_cached(fd, 1, size - 1)
+    assert not files.is_cached(fd, size, 1), "the file ends before"
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    for at in range(0, size - 100, 500_000):
+        assert files.is_cached(fd, 100, at) is (files.read_cached(fd, 100, at) is not None)
+    assert files.is_cached(fd, size, 0) is (files.read_cached(fd, size, 0) is not None)
+    files.read(fd, size, 0)
+    monkeypatch.setattr(os, "preadv", _raising(errno.EAGAIN))
+    assert not files.is_cached(fd, size, 0), "the pages are there, but are just being read"
+    monkeypatch.undo()
+    assert files.is_cached(fd, size, 0)
+    files.close(fd)
+    assert not files.is_cached(fd, size, 0), "any error: it cannot say it"
+    assert not files.knows_the_page_cache
+
+
 def test_a_missing_file_is_not_an_error(tmp_path: Path) -> None:
     files = FileSystem()
     path = str(tmp_path / "gone")

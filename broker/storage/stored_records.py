@@ -1,0 +1,32 @@
+"""Records of an answer that stay in their log file: the kernel sends them from there (`StoredBytes`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.storage.disk.filesystem import Buffer
+from broker.storage.segment import Segment
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.framing import StoredBytes
+
+
+class StoredRecords(StoredBytes):
+    """Bytes of a segment's log file. `failed` reports an error of the disk, and returns what is to be raised."""
+
+    __slots__ = ("_failed", "_segment")
+
+    def __init__(self, segment: Segment, position: int, size: int, failed: Callable[[OSError], KafkaError]) -> None:
+        super().__init__(segment.descriptor(), position, size)
+        self._segment = segment
+        self._failed = failed
+
+    def read(self, start: int = 0) -> Buffer:
+        try:
+            data = self._segment.read(self.position + start, self.size - start, may_block=True)
+        except OSError as error:
+            raise self._failed(error) from error
+        if len(data) < self.size - start:
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE, f"{self._segment.path} ends before byte {self.position + self.size}"
+            )
+        return data
