@@ -420,7 +420,6 @@ class Log:
         KafkaError(OFFSET_OUT_OF_RANGE or CORRUPT_MESSAGE), LogDirFailed, and WouldBlock when the data is not in the page cache (then
         call `read_cold`).
         """
-        may_be_stored = may_be_stored and min_one_batch
         return self._read(offset, max_bytes, max_offset, min_one_batch, with_aborted, may_be_stored, may_block=False)
 
     async def read_cold(
@@ -470,7 +469,7 @@ class Log:
                 if start < end:
                     records: tuple[Buffer, ...] = ()
                     stored = None
-                    size = segment.bytes_to_send(start, end, max_bytes) if may_be_stored else 0
+                    size = segment.bytes_to_send(start, end, max_bytes, min_one_batch) if may_be_stored else 0
                     if size:
                         stored = StoredRecords(segment, start, size, self.failed)
                     else:

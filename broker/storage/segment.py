@@ -554,10 +554,10 @@ class Segment:
             self._next_reads.note(start, data)
         return data
 
-    def bytes_to_send(self, start: int, end: int, max_bytes: int) -> int:
-        """How many bytes from `start` on the kernel may send from the file, in place of `read_batches` with `min_one_batch`.
+    def bytes_to_send(self, start: int, end: int, max_bytes: int, min_one_batch: bool) -> int:
+        """How many bytes from `start` on the kernel may send from the file, in place of `read_batches` with the same arguments.
 
-        0: few, or perhaps not in the page cache; they are to be read.
+        0: none, few, or perhaps not in the page cache; they are to be read.
         """
         size = end - start
         if size < SENT_FROM_FILE or max_bytes < SENT_FROM_FILE:
@@ -569,6 +569,8 @@ class Segment:
                 return 0
             first = parse_header(header).size_in_bytes
             is_cut = first <= max_bytes
+            if not (is_cut or min_one_batch):
+                return 0
             size = max_bytes if is_cut else min(size, first)
         if not self._filesystem.is_cached(self._file(), size, start):
             return 0
