@@ -96,7 +96,14 @@ class ModelLog:
         return high_watermark
 
     def read(
-        self, offset: int, max_bytes: int, max_offset: int, min_one_batch: bool, with_aborted: bool = False
+        self,
+        offset: int,
+        max_bytes: int,
+        max_offset: int,
+        min_one_batch: bool,
+        with_aborted: bool = False,
+        *,
+        may_be_stored: bool = False,
     ) -> ReadResult:
         nodes = self.nodes[offset : min(max_offset, offset + max_bytes)]
         if not nodes:
