@@ -1,6 +1,7 @@
 """Asks the kernel whether bytes of a file are in memory: cachestat(2), which Linux has since 6.5.
 
-`sendfile` waits for the disk where they are not. `preadv` with RWF_NOWAIT says the same only of bytes that it copies.
+`sendfile` waits for the disk where they are not. `preadv` with RWF_NOWAIT says the same only of bytes that it copies. Of files on an
+overlay file system, as containers have it outside of volumes, the kernel says that nothing is in memory.
 """
 
 from __future__ import annotations
