@@ -50,7 +50,7 @@ class Roles:
         return self._find_coordinator(group, GROUP_KEY)
 
     def transaction_coordinator(self, transactional_id: str) -> int | None:
-        """None also if the brokers have no transactions."""
+        """None also while the brokers make `__transaction_state`: the first question begins that."""
         return self._find_coordinator(transactional_id, TRANSACTION_KEY)
 
     def _find_coordinator(self, key: str, key_type: int) -> int | None:
