@@ -134,8 +134,10 @@ class Workload:
         if random.random() < 0.25:
             value = None
         headers: list[tuple[str, bytes | None]] = [("h", b"1"), ("none", None)] if random.random() < 0.2 else []
-        # Clients' clocks differ, and a time of -1 is "none".
-        own_time = -1 if random.random() < 0.03 else time_ms + random.randrange(-MINUTE_MS, MINUTE_MS)
+        # Clients' clocks differ, and a time of -1 is "none". A segment without any time is as young as its file, and with a minimum
+        # age neither cleaner would begin.
+        has_time = random.random() >= 0.03 or "min.compaction.lag.ms" in self.scenario.overrides
+        own_time = time_ms + random.randrange(-MINUTE_MS, MINUTE_MS) if has_time else -1
         return key, value, headers, own_time
 
     def _end(self, producer: _Producer, time_ms: int) -> None:
