@@ -549,9 +549,7 @@ class Segment:
             return self.read(start, min(size, first), may_block=may_block)
         if self.index.is_loaded:
             # Otherwise the next read loads the index, which `offset_bound` needs.
-            if self._next_reads is None:
-                self._next_reads = NextReads()
-            self._next_reads.note(start, data)
+            self._noted_reads().note(start, data)
         return data
 
     def bytes_to_send(self, start: int, end: int, max_bytes: int, min_one_batch: bool) -> int:
@@ -580,19 +578,25 @@ class Segment:
 
     def _note_next_read(self, start: int, end: int) -> None:
         """Notes where the reader of the whole batches in [start, end) continues."""
-        if self._next_reads is None:
-            self._next_reads = NextReads()
+        noted = self._noted_reads()
         at = max(self.index.position_before(end), start)
         with contextlib.suppress(WouldBlock):
             for position, header in self.headers(at, may_block=False):
                 following = position + header.size_in_bytes
                 if following > end:
                     if position > start:
-                        self._next_reads.remember(header.base_offset, position)
+                        noted.remember(header.base_offset, position)
                     return
                 if following == end:
-                    self._next_reads.remember(header.next_offset, end)
+                    noted.remember(header.next_offset, end)
                     return
+
+    def _noted_reads(self) -> NextReads:
+        """Made for the first reader. Most segments have none."""
+        noted = self._next_reads
+        if noted is None:
+            noted = self._next_reads = NextReads()
+        return noted
 
     def offset_bound(self, position: int) -> int:
         """An offset above those of all batches that end at or before `position`, and not far above them.
