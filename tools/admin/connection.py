@@ -13,7 +13,7 @@ import click
 
 from protocol.plain_text import escaped
 from tools.admin.bootstrap import NoBootstrapServer, find_bootstrap_servers
-from tools.admin.failures import AdminError
+from tools.admin.failures import AdminError, NoClusterNamed
 from tools.terminal import echo, echo_lines
 
 if TYPE_CHECKING:
@@ -77,11 +77,11 @@ def connect_python(bootstrap_server: str | None, command_config: Path | None) ->
 
 
 def servers(bootstrap_server: str | None) -> str:
-    """`host:port[,host:port...]` of the cluster. Raises AdminError if no cluster is named anywhere."""
+    """`host:port[,host:port...]` of the cluster. Raises NoClusterNamed."""
     try:
         return find_bootstrap_servers(bootstrap_server)
     except NoBootstrapServer as problem:
-        raise AdminError(str(problem)) from None
+        raise NoClusterNamed(str(problem)) from None
 
 
 @contextlib.contextmanager

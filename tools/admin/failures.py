@@ -7,6 +7,10 @@ class AdminError(Exception):
     """A failed request: one line that says what went wrong and what to do."""
 
 
+class NoClusterNamed(AdminError):
+    """No option, no variable and no run directory names a cluster."""
+
+
 class TopicExists(AdminError):
     """The topic to create exists."""
 

@@ -12,7 +12,7 @@ import click
 from protocol.types import Assignment, TopicPartition
 from tools.admin.bootstrap import run_directory_brokers
 from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
-from tools.admin.failures import AdminError
+from tools.admin.failures import AdminError, NoClusterNamed
 from tools.admin.leaderless import causes
 from tools.cluster.health import Health, assess, health_json, health_lines, status_json, status_lines, unreachable
 from tools.numbers import FloatRange
@@ -40,7 +40,11 @@ def health(
         raise click.UsageError("--timeout is for --watch and --exit-when-healthy.")
     deadline = None if timeout is None else time.monotonic() + timeout
     with errors_in_one_line():
-        connect(bootstrap_server, command_config)  # raises for bad options, which no waiting corrects
+        try:
+            connect(bootstrap_server, command_config)  # raises for bad options, which no waiting corrects
+        except NoClusterNamed:
+            if not stays:
+                raise  # else it is waited for: `ottla cluster start` may be about to create its run directory
         shown: Health | None = None
         while True:
             now = look(bootstrap_server, command_config)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from protocol.errors import ErrorCode, error_name
 from tools.bench.load import compiled, in_python
 from tools.bench.load.cluster import Target
-from tools.bench.load.outcome import BenchError, Measurement, OnProgress, silent
+from tools.bench.load.outcome import BenchError, Measurement, OnProgress, answered, silent
 from tools.bench.load.plan import LoadFailed, Plan
 
 ADVICE = {
@@ -45,9 +45,7 @@ def generate(plan: Plan, target: Target, on_progress: OnProgress = silent, on_no
                 found = compiled.run(plan, program, on_progress)
     except LoadFailed as problem:
         raise BenchError(failure(problem, plan)) from None
-    if not found.requests:
-        raise BenchError(f"nothing was answered within {plan.seconds:g} s")
-    return found
+    return answered(found)
 
 
 def failure(problem: LoadFailed, plan: Plan) -> str:

@@ -10,6 +10,7 @@
  * A connection keeps IN_FLIGHT requests unanswered. It sends its frames in turns.
  * Each fetch in flight reads the partition on its own, from START; it continues at START when it comes to END (-1: never).
  * The offset to fetch is written into the frame at OFFSET_AT. Requests are Produce v9 and Fetch v12.
+ * If nothing is answered in MEASURED_MS, the run lasts until something is, at most FIRST_ANSWER_S longer.
  *
  * Standard output has one line of JSON per second after the warm-up, and a last one: the result, or what failed.
  */
@@ -36,7 +37,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { READ_BYTES = 128 * 1024, EVENTS = 256, PIECES = 64, CONNECT_TIMEOUT_S = 5, ANSWER_BYTES_MAX = 512 << 20 };
+enum { READ_BYTES = 128 * 1024, EVENTS = 256, PIECES = 64, CONNECT_TIMEOUT_S = 5, FIRST_ANSWER_S = 30, ANSWER_BYTES_MAX = 512 << 20 };
 enum kind { PRODUCE, FETCH, IDLE, PAIRED };
 
 struct frame {
@@ -462,10 +463,10 @@ int main(void) {
             until = now + measured_ns;
             cpu_before = cpu_s();
         }
-        if (now >= until) break;
+        if (now >= until && (answers || now >= until + FIRST_ANSWER_S * 1000000000ull)) break;
         while (counts && now - from >= (second + 1) * 1000000000u) print_progress(++second);
         uint64_t next = counts ? from + (second + 1) * 1000000000u : from;
-        if (until < next) next = until;
+        if (now < until && until < next) next = until;
         int ready = epoll_wait(poller, events, EVENTS, (int)((next - now) / 1000000) + 1);
         for (int i = 0; i < ready; i++) {
             struct connection *c = &all[events[i].data.u32];

@@ -16,7 +16,7 @@ import uvloop
 from protocol.errors import KafkaError
 from protocol.kafka.framing import MalformedRequest, read_unsigned_varint, skip_tagged_fields
 from protocol.kafka.record_batch import iter_batches
-from tools.bench.load.outcome import Measurement, OnProgress, Progress, measurement, silent
+from tools.bench.load.outcome import FIRST_ANSWER_S, Measurement, OnProgress, Progress, measurement, silent
 from tools.bench.load.plan import LoadFailed, Plan, PlannedConnection
 from tools.replay.load import frames
 from tools.replay.load.cluster_view import TIMEOUT_S, open_connection
@@ -38,12 +38,14 @@ class _Run:
         self._security = security
         self._on_progress = on_progress
         self._counts = False
+        self._answered: asyncio.Future[None]
         self._latencies: list[float] = []
         self._records = self._bytes = 0
         self.sources: list[_Source] = []
 
     async def run(self) -> Measurement:
         self.failed = asyncio.get_running_loop().create_future()
+        self._answered = asyncio.get_running_loop().create_future()
         opened: list[BrokerConnection] = []
         tls = self._security.tls_context()
         try:
@@ -73,6 +75,8 @@ class _Run:
             self._latencies.append(time.perf_counter() - sent_at)
             self._records += records
             self._bytes += size
+            if not self._answered.done():
+                self._answered.set_result(None)
 
     async def _measured(self) -> Measurement:
         await self._passes(self.plan.warm_up_s)
@@ -82,13 +86,16 @@ class _Run:
             await self._passes(began + second - time.perf_counter())
             self._on_progress(Progress(second, len(self._latencies), self._records, self._bytes))
         await self._passes(began + self.plan.seconds - time.perf_counter())
+        await self._passes(FIRST_ANSWER_S, self._answered)
         elapsed = time.perf_counter() - began
         count = len(self._latencies)
         return measurement(count, self._records, self._bytes, elapsed, self._latencies, time.process_time() - cpu)
 
-    async def _passes(self, seconds: float) -> None:
-        """Returns after the time. Raises LoadFailed at once if the load fails."""
-        done, _ = await asyncio.wait([self.failed], timeout=max(seconds, 0))
+    async def _passes(self, seconds: float, *unless: asyncio.Future[None]) -> None:
+        """Returns after the time, or when one of `unless` is done. Raises LoadFailed at once if the load fails."""
+        done, _ = await asyncio.wait(
+            [self.failed, *unless], timeout=max(seconds, 0), return_when=asyncio.FIRST_COMPLETED
+        )
         for future in done:
             future.result()
 

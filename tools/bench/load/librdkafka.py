@@ -14,7 +14,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from tools.admin.client_settings import read_command_config
 from tools.bench.load.cluster import Partition, Target
-from tools.bench.load.outcome import BenchError, Measurement, OnProgress, Progress, measurement
+from tools.bench.load.outcome import (
+    FIRST_ANSWER_S,
+    BenchError,
+    Measurement,
+    OnProgress,
+    Progress,
+    answered,
+    measurement,
+)
 
 LATENCY_EACH = 16
 """Of so many records, the latency of one is kept."""
@@ -27,7 +35,7 @@ And a fetch at the end of the topic is parked for half a second, in which the cl
 
 
 class Window:
-    """The time that counts: after the warm-up, for so many seconds. It reports whole seconds."""
+    """The time that counts: after the warm-up, for so many seconds, and longer if nothing is answered. It reports whole seconds."""
 
     def __init__(self, warm_up_s: float, seconds: float, on_progress: OnProgress) -> None:
         self.counts = False
@@ -48,7 +56,7 @@ class Window:
         if self.counts and int(passed) > self._reported and self._reported < int(self._seconds):
             self._reported = int(passed)
             self._on_progress(Progress(self._reported, self.requests, self.records, self.bytes))
-        return not self.counts or passed < self._seconds
+        return not self.counts or passed < self._seconds + (0 if self.requests else FIRST_ANSWER_S)
 
     def add(self, latency_s: float, records: int, size: int) -> None:
         if self.counts:
@@ -58,9 +66,10 @@ class Window:
             self.latencies_s.append(latency_s)
 
     def result(self) -> Measurement:
+        """Raises BenchError if nothing was answered."""
         elapsed, cpu = time.perf_counter() - self._from, time.process_time() - self._cpu
         self.counts = False
-        return measurement(self.requests, self.records, self.bytes, elapsed, self.latencies_s, cpu)
+        return answered(measurement(self.requests, self.records, self.bytes, elapsed, self.latencies_s, cpu))
 
 
 def produce(
@@ -89,7 +98,7 @@ def produce(
             window.records += 1
             window.requests += 1
             window.bytes += record_bytes
-            if window.records % LATENCY_EACH == 0:
+            if window.records % LATENCY_EACH == 1:
                 window.latencies_s.append(message.latency())
 
     try:
@@ -103,10 +112,9 @@ def produce(
                     producer.poll(0.01)
                 except KafkaException as problem:
                     raise BenchError(f"topic {topic!r}: {problem.args[0].str()}") from None
-        result = window.result()
         if failures:
             raise BenchError(f"topic {topic!r}: a record was not acknowledged: {failures[0]}")
-        return result
+        return window.result()
     finally:
         for producer in producers:
             producer.purge()  # what is still on its way is not counted
@@ -145,13 +153,12 @@ def consume(
                 messages = reader.read()
                 if messages:
                     window.add(time.perf_counter() - began, len(messages), sum(map(len, messages)))
-        result = window.result()
+        if failures:
+            raise BenchError(f"librdkafka fails: {failures[0]}")
+        return window.result()
     finally:
         for reader in readers:
             reader.close()
-    if failures:
-        raise BenchError(f"librdkafka fails: {failures[0]}")
-    return result
 
 
 class _Reader:

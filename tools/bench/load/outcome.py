@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from tools.admin.failures import AdminError
 
+FIRST_ANSWER_S = 30.0
+"""If nothing is answered in the time of a measurement, it lasts until something is, at most this much longer. `generator.c` has it too."""
+
 
 class BenchError(AdminError):
     """A measurement that is not possible: one line that says why and what to do."""
@@ -40,6 +43,13 @@ class Progress:
     requests: int
     records: int
     bytes: int
+
+
+def answered(found: Measurement) -> Measurement:
+    """The same. Raises BenchError if nothing was answered."""
+    if not found.requests:
+        raise BenchError(f"nothing was answered within {found.seconds:.1f} s")
+    return found
 
 
 OnProgress = Callable[[Progress], None]

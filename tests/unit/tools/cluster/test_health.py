@@ -123,6 +123,19 @@ def test_exit_when_healthy_prints_changes_only(fake: FakeCluster) -> None:
     assert result.stderr == "no broker answers\n"
 
 
+def test_a_cluster_that_is_created_meanwhile_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`docker run --detach` returns before `ottla cluster start` in the container has a run directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(BOOTSTRAP_VARIABLE, raising=False)
+    assert ottla("cluster health").exit_code == FAILURE
+    looks = [health_commands.look, lambda *_: assess(three_brokers().cluster(), {})]
+    monkeypatch.setattr(health_commands, "look", lambda *options: looks.pop(0)(*options))
+    result = ottla("cluster health --exit-when-healthy")
+    assert result.exit_code == 0
+    assert "no cluster given" in result.stderr
+    assert not looks
+
+
 def test_timeout(fake: FakeCluster) -> None:
     del fake.live[3]
     assert ottla("cluster health --exit-when-healthy --timeout 0").exit_code == FAILURE
