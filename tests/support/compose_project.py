@@ -62,8 +62,10 @@ def port_variable(service: str) -> str:
 def run(command: Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S) -> str:
     """Standard output; a command that fails fails the test with what it printed."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=REPOSITORY)
+    # The summary of a run shows one line of each failure.
+    last = (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]
     assert done.returncode == 0, (
-        f"{' '.join(command)} -> {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        f"{' '.join(command)} -> {done.returncode}: {last}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     )
     return done.stdout
 
