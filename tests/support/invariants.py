@@ -91,7 +91,11 @@ def replica_directory(cluster: LocalCluster, broker: int, topic: str, partition:
 
 
 def assert_healed(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
-    """Full ISR and a leader everywhere, equal replica logs, and the same metadata on every broker as in ZooKeeper."""
+    """Full ISR and a leader everywhere, equal replica logs, and the same metadata on every broker as in ZooKeeper.
+
+    Every broker must answer first: right after a broker was killed and started again, ZooKeeper still has the ISR of before.
+    """
+    assert_known_alike(cluster, zk, topic)
     assignment = zk.assignment(topic)
 
     def isr_is_full() -> bool:
@@ -131,11 +135,17 @@ def assert_healed(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
 
 
 def assert_known_alike(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
-    """The same metadata on every broker as in ZooKeeper."""
+    """The same metadata on every broker as in ZooKeeper. A broker that is starting does not answer yet."""
+
+    def compared(broker: int) -> Compared:
+        try:
+            answered = metadata_of(cluster, topic, broker)
+        except OSError:
+            answered = None
+        return Compared(answered, zk.metadata(topic))
+
     for broker in cluster.broker_ids:
-        eventually(
-            lambda b=broker: Compared(metadata_of(cluster, topic, b), zk.metadata(topic)), f"metadata of {broker}"
-        )
+        eventually(lambda b=broker: compared(b), f"metadata of {broker}")
 
 
 @dataclass(frozen=True, slots=True)
