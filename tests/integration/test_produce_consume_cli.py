@@ -143,7 +143,7 @@ def test_starts(cli: Cli) -> None:
     ):
         assert consumed(cli, topic, "--offset", start, "--exit-at-end", "--format", "%s") == values, start
     assert consumed(cli, topic, "--from-beginning", "--max-messages", "3", "--format", "%s") == "012"
-    assert consumed(cli, topic, "--partition", "0", "--from-beginning", "--timeout-ms", "500", "--format", "%s") == (
+    assert consumed(cli, topic, "--partition", "0", "--from-beginning", "--timeout-ms", "2000", "--format", "%s") == (
         "0123456789"
     )
 
