@@ -70,6 +70,10 @@ def running_clusters(directory: Path) -> Iterator[ClusterFactory]:
         yield start
 
 
+CALM = {"zookeeper.session.timeout.ms": "30000"}
+"""For clusters whose brokers nobody harms: a machine that stands still for seconds ends no session, and moves no leader."""
+
+
 @pytest.fixture
 def new_cluster(tmp_path: Path) -> Iterator[ClusterFactory]:
     """`new_cluster(brokers=3, overrides={...})` starts a cluster of this test's own."""
@@ -88,7 +92,7 @@ def new_module_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clu
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers for all tests that harm none of them; each test makes topics of its own."""
     with running_clusters(tmp_path_factory.mktemp("shared-cluster")) as start:
-        yield start(brokers=3)
+        yield start(brokers=3, overrides=CALM)
 
 
 @pytest.fixture

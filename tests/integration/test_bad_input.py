@@ -17,7 +17,7 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.compression import compress
 from protocol.kafka.record_batch import build_batch, crc32c
-from tests.conftest import ClusterFactory
+from tests.conftest import CALM, ClusterFactory
 from tests.support import old_messages
 from tests.support.invariants import eventually
 from tests.support.topics import produce_batch, produce_body
@@ -34,7 +34,7 @@ BATCH = build_batch([(b"k", b"value", [], 1)])
 
 @pytest.fixture(scope="module")
 def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
-    overrides = {
+    overrides = CALM | {
         "socket.request.max.bytes": str(FRAME_BYTES_MAX),
         "socket.frame.timeout.ms": "1500",
         "message.max.bytes": str(MESSAGE_BYTES_MAX),

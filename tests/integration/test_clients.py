@@ -25,7 +25,7 @@ from kafka import TopicPartition as PythonTopicPartition
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import iter_batches
-from tests.support.invariants import eventually, metadata_of, replica_directory
+from tests.support.invariants import eventually, replica_directory, wait_known_everywhere
 from tests.support.load import read_everything
 from tests.support.topics import new_topic
 from tests.support.wire import Wire
@@ -184,10 +184,8 @@ class Aiokafka:
 
 
 def new_topic_known_everywhere(cluster: LocalCluster) -> str:
-    """Creates a topic and waits until every broker lists it. CreateTopics is answered when the controller alone knows it."""
     topic = new_topic(cluster.bootstrap_servers, PARTITIONS, 3, min_insync_replicas="2")
-    for broker in cluster.broker_ids:
-        eventually(lambda asked=broker: len(metadata_of(cluster, topic, asked)[2]) == PARTITIONS, f"{broker} knows it")
+    wait_known_everywhere(cluster, topic, PARTITIONS)
     return topic
 
 

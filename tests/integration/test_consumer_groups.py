@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.conftest import ClusterFactory
+from tests.conftest import CALM, ClusterFactory
 from tests.support.group_members import CLIENTS, HEARTBEAT_MS, Client, Member, new_consumer
-from tests.support.invariants import eventually
+from tests.support.invariants import eventually, wait_known_everywhere
 from tests.support.kafka_tools import KafkaTools
 from tools.clients.leave_group import leave_group
 from tools.cluster.local_cluster import LocalCluster
@@ -35,14 +35,15 @@ CAN_BE_STATIC: tuple[Client, ...] = ("confluent", "confluent cooperative", "kafk
 
 @pytest.fixture(scope="module")
 def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
-    return new_module_cluster(brokers=3, overrides=SETTINGS)
+    return new_module_cluster(brokers=3, overrides=SETTINGS | CALM)
 
 
 @pytest.fixture
-def topic(admin: AdminClient) -> str:
+def topic(cluster: LocalCluster, admin: AdminClient) -> str:
     name = f"read-{uuid.uuid4().hex[:8]}"
     for future in admin.create_topics([NewTopic(name, PARTITIONS, 3)]).values():
         future.result(30)
+    wait_known_everywhere(cluster, name, PARTITIONS)
     return name
 
 
@@ -134,7 +135,9 @@ def test_a_static_member_rejoins(cluster: LocalCluster, topic: str, group: str, 
 
     with join("a") as first:
         with join("b") as second:
-            eventually(lambda: are_split([first, second]), "two have their shares")
+            eventually(
+                lambda: are_split([first, second]) and first.generation == second.generation, "two have their shares"
+            )
             owned, told = second.owned, first.assignments
         with join("b") as second:
             eventually(lambda: second.owned == owned, "the second has what it had")

@@ -31,7 +31,6 @@ from tools.faults.processes import Broker
 pytestmark = pytest.mark.integration
 
 PARTITIONS = 4
-PAUSE_S = 1.0
 """Well below the session time-out of the local profile, 3 s."""
 
 
@@ -194,19 +193,6 @@ def test_a_leader_paused_past_its_session_acknowledges_nothing_and_rejoins(
     assert zk.state(topic, partition).leader_epoch > old_epoch
     records = read_everything(cluster.bootstrap_servers, topic, PARTITIONS)
     assert b"while paused" not in {m.value() for m in records}
-
-
-def test_a_leader_paused_for_less_than_its_session_only_delays(
-    cluster: LocalCluster, zk: ZooKeeperView, topic: str
-) -> None:
-    """FLT-5: no election, no ISR change, nothing lost."""
-    victim = victim_of("leader", cluster, zk, topic)
-    before = zk.states(topic)
-    with under_load(cluster, zk, topic, PARTITIONS) as producer:
-        inject("pause", [Broker(cluster, victim)], PAUSE_S)
-        producer.wait_for_acks(200)
-        after = zk.states(topic)
-    assert {p: s.leader_epoch for p, s in after.items()} == {p: s.leader_epoch for p, s in before.items()}
 
 
 def test_the_event_logs_tell_the_story(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
-from tests.conftest import SHARED_KAFKA_SETTINGS, ClusterFactory
+from tests.conftest import CALM, SHARED_KAFKA_SETTINGS, ClusterFactory
 from tests.support.cli import Cli
 from tests.support.group_wire import GroupWire, Row, errors_of
 
@@ -39,7 +39,7 @@ Make = Callable[[GroupWire], Row]
 @pytest.fixture(scope="module")
 def ottla(new_module_cluster: ClusterFactory) -> str:
     """The address of a cluster of our own."""
-    return new_module_cluster(brokers=BROKERS, overrides=SETTINGS).bootstrap_servers
+    return new_module_cluster(brokers=BROKERS, overrides=SETTINGS | CALM).bootstrap_servers
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ OVERRIDES = {
 }
 CONFIG = {"segment.bytes": "4000", "index.interval.bytes": "500"}
 TURNS = 40
+LONG = {"transaction.timeout.ms": 600_000}
 LEVELS = {"read_committed": IsolationLevel.READ_COMMITTED, "read_uncommitted": IsolationLevel.READ_UNCOMMITTED}
 
 
@@ -37,7 +38,7 @@ class Seen(NamedTuple):
 
 
 def producer(broker: SwappableBroker, name: str) -> Producer:
-    settings = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name, "log_level": 2}
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name, "log_level": 2, **LONG}
     found = Producer(settings | {"batch.num.messages": 3, "linger.ms": 1})
     found.init_transactions(30)
     return found
@@ -64,6 +65,7 @@ def write(broker: SwappableBroker) -> Producer:
     quick.begin_transaction()
     quick.produce(TOPIC, b"decided behind it", partition=0)
     quick.commit_transaction(30)
+    producer(broker, "quick")  # begins when the commit is complete: its answer comes before its marker
     return slow
 
 

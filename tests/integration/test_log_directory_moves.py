@@ -49,7 +49,10 @@ def cli(cluster: LocalCluster) -> Cli:
 
 @pytest.fixture
 def topic(cluster: LocalCluster) -> str:
-    return new_topic(cluster.bootstrap_servers, PARTITIONS, 3)
+    topic = new_topic(cluster.bootstrap_servers, PARTITIONS, 3)
+    for broker in cluster.broker_ids:
+        eventually(lambda b=broker: len(places(cluster, b, topic)) == PARTITIONS, f"broker {broker} has its logs")
+    return topic
 
 
 def disks(cluster: LocalCluster, broker: int) -> list[str]:

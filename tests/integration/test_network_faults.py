@@ -29,7 +29,7 @@ TOPIC = "cut"
 PARTITIONS = 3
 SETTINGS = {
     "zookeeper.session.timeout.ms": "2000",
-    "replica.lag.time.max.ms": "1500",
+    "replica.lag.time.max.ms": "3000",
     "replica.socket.timeout.ms": "1500",
     "controller.socket.timeout.ms": "1500",
     "auto.leader.rebalance.enable": "false",

@@ -143,9 +143,9 @@ def test_starts(cli: Cli) -> None:
     ):
         assert consumed(cli, topic, "--offset", start, "--exit-at-end", "--format", "%s") == values, start
     assert consumed(cli, topic, "--from-beginning", "--max-messages", "3", "--format", "%s") == "012"
-    assert consumed(cli, topic, "--partition", "0", "--from-beginning", "--timeout-ms", "2000", "--format", "%s") == (
-        "0123456789"
-    )
+    of_one = ("--partition", "0", "--from-beginning", "--max-messages", "10", "--timeout-ms", "30000")
+    assert consumed(cli, topic, *of_one, "--format", "%s") == "0123456789"
+    assert consumed(cli, topic, "--offset", "latest", "--timeout-ms", "300", "--format", "%s") == ""
 
 
 @pytest.mark.thorough

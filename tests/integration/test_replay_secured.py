@@ -40,7 +40,7 @@ from tools.replay.run.spark_process import job_environment, write_java_home
 pytestmark = [pytest.mark.integration, pytest.mark.kafka, pytest.mark.timeout(600)]
 
 USER, PASSWORD = "alice", "not-for-the-disk"
-SESSION_S = 5
+SESSION_S = 10
 """After this time, the SASL_SSL listener ends a connection that has not logged in again."""
 TOPIC = "secured"
 

@@ -243,7 +243,7 @@ def test_a_zombie_is_fenced(cluster: LocalCluster, topic: str) -> None:
 
 
 def test_a_transaction_that_takes_too_long_is_aborted(cluster: LocalCluster, topic: str) -> None:
-    producer = transactional(cluster, topic, transaction_timeout_ms=1_500)
+    producer = transactional(cluster, topic, transaction_timeout_ms=6_000)
     producer.begin_transaction()
     write(producer, topic, *names("forgotten", 3))
     plain = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 0})

@@ -163,10 +163,10 @@ def test_waiting_calls_fail_when_the_connection_breaks(
         try:
             waiting = [asyncio.ensure_future(zk.create(f"/{i}")) for i in range(500)]
             await states.wait_for(SessionState.SUSPENDED)
+            states.seen.clear()
         finally:
             server.resume()
         assert all(isinstance(r, ConnectionLoss) for r in await asyncio.gather(*waiting, return_exceptions=True))
-        states.seen.clear()
         await states.wait_for(SessionState.CONNECTED)
         await zk.heartbeat()
 
@@ -193,7 +193,7 @@ import asyncio, sys
 from protocol.zk.session import ZkError, ZooKeeperSession
 
 async def main():
-    zk = ZooKeeperSession(sys.argv[1], session_timeout_ms=1000)
+    zk = ZooKeeperSession(sys.argv[1], session_timeout_ms=4000)
     zk.add_listener(lambda state: print(state.name, zk.session_id, flush=True))
     await zk.start(10)
     await asyncio.to_thread(sys.stdin.readline)

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.messages import decode_response
 from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.load import BackgroundProducer
 from tests.support.topics import assert_all_read_back, new_topic
+from tests.support.wire import Wire
 from tests.support.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import events_of
@@ -57,14 +59,14 @@ def test_an_admin_request_waits_for_zookeeper(new_cluster: ClusterFactory) -> No
     """A topic that is requested while no broker is connected to ZooKeeper is created as soon as one is."""
     with ZooKeeperServer() as server:
         cluster = new_cluster(brokers=1, zookeeper=server.connect)
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        admin.list_topics(timeout=30)
-        server.stop()
-        asked = admin.create_topics([NewTopic("patient", 1, 1)], operation_timeout=30)["patient"]
-        eventually(lambda: "suspended" in session_states(cluster, 1), "the broker has noticed")
-        assert not asked.done()
-        server.start()
-        asked.result(30)
+        with Wire(cluster.port(1)) as wire:
+            server.stop()
+            eventually(lambda: "suspended" in session_states(cluster, 1), "the broker has noticed")
+            topic = {"name": "patient", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+            wire.send(ApiKey.CREATE_TOPICS, 5, {"topics": [topic], "timeout": 30_000, "validate_only": False})
+            server.start()
+            _, answer = decode_response(ApiKey.CREATE_TOPICS, 5, wire.receive_frame())
+            assert answer.topics[0].error_code == 0
 
 
 def session_states(cluster: LocalCluster, broker: int) -> list[str]:

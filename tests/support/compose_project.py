@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from tools.cluster.processes import ClusterError
 from tools.compose import project
@@ -19,6 +21,8 @@ SERVICES = ("zookeeper", "kafka1", "kafka2", "kafka3")
 SERVICES_OF_FIVE = (*SERVICES, "zookeeper2", "zookeeper3", "kafka4", "kafka5")
 BUILD_TIMEOUT_S = 900.0
 COMMAND_TIMEOUT_S = 120.0
+BUSY = ("--allow", "unrecovered")
+"""A machine that stands still at the end of a short run leaves a partition without a last acknowledgement."""
 
 
 class ComposeProject(project.Project):
@@ -53,6 +57,15 @@ class ComposeProject(project.Project):
 
     def is_healthy(self) -> bool:
         return all(self.health(service) == "healthy" for service in self.services)
+
+
+def leaders_and_isrs(admin: AdminClient, topic: str) -> dict[int, tuple[int, list[int]]]:
+    """Partition -> (leader, sorted ISR) as the brokers' metadata has it; empty while nothing answers."""
+    try:
+        partitions = admin.list_topics(topic, timeout=5).topics[topic].partitions
+    except KafkaException:
+        return {}
+    return {number: (partition.leader, sorted(partition.isrs)) for number, partition in partitions.items()}
 
 
 def port_variable(service: str) -> str:

@@ -20,7 +20,8 @@ from tests.support.memory_cluster import Events
 from tests.support.stand_in_broker import StandInBroker
 from tests.support.zookeeper import ZooKeeperServer
 
-SESSION_TIMEOUT_MS = 2000
+SESSION_TIMEOUT_MS = 20_000
+"""Long: `expire_session` ends a session, and no test waits for it."""
 TIMEOUT_S = 20.0
 POLL_S = 0.005
 HOST = "127.0.0.1"

@@ -20,6 +20,7 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 
 from tests.support.invariants import eventually
+from tests.support.journalled_member import generation_of
 from tools.clients.leave_group import leave_group
 
 Client = Literal["confluent", "confluent cooperative", "kafka-python", "kafka-python cooperative", "aiokafka"]
@@ -49,7 +50,12 @@ def joined_consumer(bootstrap_servers: str, group: str, topic: str, **settings: 
     consumer = new_consumer(bootstrap_servers, group, **settings)
     try:
         consumer.subscribe([topic])
-        eventually(lambda: consumer.poll(0.1) is not None, "a record for the member")
+
+        def has_read() -> bool:
+            message = consumer.poll(0.1)
+            return message is not None and message.error() is None
+
+        eventually(has_read, "a record for the member")
         yield consumer
     finally:
         consumer.close()
@@ -59,7 +65,7 @@ class Member:
     """Joins at once, and reads until it is closed. All attributes may be read at any time.
 
     `owned`: its partitions. `seen`: (partition, offset) of what it has read, in order. `assignments` counts how often it got
-    its partitions. `commit` has it commit all that it has read.
+    its partitions; `generation` is that of the last time (librdkafka; else 0). `commit` has it commit all that it has read.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class Member:
         self.owned: frozenset[int] = frozenset()
         self.seen: list[tuple[int, int]] = []
         self.assignments = 0
+        self.generation = 0
         self._servers, self._group, self._topic, self._instance_id = bootstrap_servers, group, topic, instance_id
         self._is_cooperative = client.endswith("cooperative")
         self._stop = threading.Event()
@@ -124,6 +131,7 @@ class Member:
         consumer = new_consumer(self._servers, self._group, **settings)
 
         def assigned(_: Any, partitions: list[Any]) -> None:
+            self.generation, _ = generation_of(consumer.consumer_group_metadata())
             new = {p.partition for p in partitions}
             self._assigned(set(self.owned) | new if self._is_cooperative else new)
 

@@ -148,6 +148,12 @@ def assert_known_alike(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> 
         eventually(lambda b=broker: compared(b), f"metadata of {broker}")
 
 
+def wait_known_everywhere(cluster: LocalCluster, topic: str, partitions: int) -> None:
+    """Returns when every broker lists the new topic. CreateTopics is answered when the controller alone knows it."""
+    for broker in cluster.broker_ids:
+        eventually(lambda b=broker: len(metadata_of(cluster, topic, b)[2]) == partitions, f"{broker} knows {topic}")
+
+
 @dataclass(frozen=True, slots=True)
 class Compared:
     """True when both are equal."""

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from tools.numbers import FloatRange, IntRange
 PROFILED = tuple(row for row in ROWS if isinstance(row.load, Load))
 WARM_UP_S = 1.0
 AROUND_S = 1.0
-"""The load begins so long before py-spy samples, and goes on so long afterwards: py-spy needs a moment to find the process."""
+"""The load begins so long before py-spy samples, and goes on so long afterwards and until py-spy has ended: it needs a moment to begin."""
 LATE_S = 60.0
 
 
@@ -108,6 +109,9 @@ def _profile(
         )
         try:
             measure(load, cluster.bootstrap_servers, topic, seconds + AROUND_S, 0.0)
+            deadline = time.monotonic() + LATE_S
+            while sampler.poll() is None and time.monotonic() < deadline:  # it began late
+                measure(load, cluster.bootstrap_servers, topic, AROUND_S, 0.0)
             said = sampler.communicate(timeout=LATE_S)[0].decode(errors="replace")
         except subprocess.TimeoutExpired:
             raise ClusterError(f"py-spy has not ended {LATE_S:g} s after the load") from None
