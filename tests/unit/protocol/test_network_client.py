@@ -32,7 +32,12 @@ class World:
 
     def new_client(self, **settings: Any) -> NetworkClient:
         """A clock that stands still, so that a back-off lasts until the test moves the time."""
-        defaults = {"request_timeout_ms": 10_000, "random": lambda: 0.5, "max_in_flight": 2}
+        defaults = {
+            "request_timeout_ms": 10_000,
+            "random": lambda: 0.5,
+            "max_in_flight": 2,
+            "connect_timeout_ms": 60_000,
+        }
         self.client = NetworkClient(settings.pop("clock", self.time), **(defaults | settings))
         return self.client
 
@@ -318,7 +323,6 @@ async def test_a_connection_opened_at_the_moment_of_the_timeout_is_not_used(
         protocol_factory().connection_made(ClosedTransport())  # type: ignore[arg-type]
         await asyncio.Event().wait()
 
-    world.new_client(connect_timeout_ms=60_000)
     a_moment = asyncio.timeout(0.001)
     with monkeypatch.context() as patch:
         patch.setattr(asyncio.get_running_loop(), "create_connection", made_too_late)

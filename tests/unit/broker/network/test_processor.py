@@ -278,6 +278,7 @@ def test_the_end_of_a_turn_comes_after_its_requests_and_before_their_answers_are
             channel.at_end_of_turn(end)
 
     channel._handle = handle
+    channel._monotonic = lambda: 0.0  # both requests are handled in one slice
     for number, (connection, transport) in enumerate(connections):
         receive(connection, transport, frame(number))
     world.turns.run()

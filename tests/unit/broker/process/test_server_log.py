@@ -66,6 +66,7 @@ def test_lines_of_one_kind_are_limited_and_counted() -> None:
 
 def test_a_flood_writes_few_lines_and_says_how_many_it_omitted(capfd: pytest.CaptureFixture[str]) -> None:
     handler = ServerLogHandler()
+    handler.limit = LineLimit(FakeTime().monotonic)
     for number in range(5000):
         handler.handle(record("closing the connection of %s", number))
     handler.report_omitted()

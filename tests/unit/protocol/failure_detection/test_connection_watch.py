@@ -123,6 +123,7 @@ async def test_the_end_of_a_connection_with_itself_does_not_count_for_the_next_a
     assert world.watch is not None
     monkeypatch.setattr(world.watch, "_resolved", partial(asyncio.sleep, 0, [world.address, world.address]))
     await world.until(lambda: len(world.accepted) == 2 and world.suspicions)
+    monkeypatch.setattr(connection_watch, "TRUST_S", 30.0)  # the next one ends before it is trusted
     world.accepted[1].transport.abort()
     await world.until(lambda: len(world.accepted) == 3)
     assert world.suspicions == [False, True]
@@ -143,6 +144,7 @@ async def test_a_process_that_accepts_while_it_is_killed_stays_suspected(
     """The backlog of a listener outlives the process's other connections by some milliseconds."""
     monkeypatch.setattr(connection_watch, "STABLE_S", 0.005)
     await world.until_trusted()
+    monkeypatch.setattr(connection_watch, "TRUST_S", 30.0)  # the next one ends before it is trusted
     world.reset()
     await world.until(lambda: world.accepted)
     await world.until_dead()
