@@ -23,8 +23,13 @@ class Unsupported(Exception):
     """The client does not have what is asked for. The text is the reason."""
 
 
+_saying = threading.Lock()
+
+
 def say(**line: Any) -> None:
-    print(json.dumps(line), flush=True)
+    """From any thread: `print` writes the end of a line on its own."""
+    with _saying:
+        print(json.dumps(line), flush=True)
 
 
 def did(action: str, saw: Any) -> None:
