@@ -38,8 +38,8 @@ from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.integration
 
-LONGEST_WAIT_S = 2.5
-"""Of a client, while the attacks go on; 0.5 s, and the noise of a machine that runs other tests."""
+LONGEST_WAIT_S = 1.0
+"""Of a client, while the attacks go on; 0.5 s and the noise of a machine that runs other tests."""
 TOPIC_ID = new_topic_id(bytes(16))
 
 

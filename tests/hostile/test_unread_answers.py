@@ -31,7 +31,7 @@ PIPELINED = 64
 BUDGET = 64 * MIB
 ALLOWED_MIB = 2 * 64 + 150
 """Twice the budget, one batch of each attacker, and what the allocator keeps."""
-WORST_S = 2.5
+WORST_S = 2.0
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,6 @@ SERVICES = ("zookeeper", "kafka1", "kafka2", "kafka3")
 SERVICES_OF_FIVE = (*SERVICES, "zookeeper2", "zookeeper3", "kafka4", "kafka5")
 BUILD_TIMEOUT_S = 900.0
 COMMAND_TIMEOUT_S = 120.0
-BUSY = ("--allow", "unrecovered")
-"""A machine that stands still at the end of a short run leaves a partition without a last acknowledgement."""
 
 
 class ComposeProject(project.Project):
