@@ -62,6 +62,8 @@ class Tab:
     async def open(self, url: str) -> None:
         for domain in ("Page", "Runtime", "Log"):
             await self.call(f"{domain}.enable")
+        # A headless browser has no window that could be the active one: since Chromium 156, no page of it has the focus.
+        await self.call("Emulation.setFocusEmulationEnabled", enabled=True)
         self._loaded.clear()
         await self.call("Page.navigate", url=url)
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
