@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from protocol.topic_names import INTERNAL_TOPICS
+from protocol.types import NO_LEADER
 from tools.timeline.merging import Event, RequestKey
 from tools.timeline.story import Line
 from tools.timeline.words import topic_of
@@ -18,7 +19,9 @@ PARTITIONS_MAX = 60
 """Partitions that the page can show; those whose leader changed come first."""
 
 State = tuple[float, int, int, tuple[int, ...]]
-"""(time, leader, leader epoch, ISR), in ZooKeeper from then on."""
+"""(time, leader, leader epoch, ISR), in ZooKeeper from then on. The ISR is empty only in `GONE`."""
+GONE = (NO_LEADER, 0, ())
+"""The topic is deleted."""
 
 
 @dataclass(slots=True)
@@ -126,6 +129,11 @@ class Drawing:
                         found.note((at, leader, epoch, tuple(isr)))
                     if leader == event.broker and len(offsets) == 2:
                         found.offsets.append((at, offsets[1], offsets[0]))
+            case "topics_deleted" | "topics_gone" if isinstance(topics := row.get("topics"), list):
+                for name, found in self._partitions.items():
+                    if topic_of(name) in topics:
+                        self._moved.append(found)
+                        found.note((at, *GONE))
             case "isr_change" if row.get("outcome") == "COMMITTED" and event.broker is not None:
                 isr_now = tuple(row.get("isr") or ())
                 self._of(str(row.get("partition"))).note((at, event.broker, row.get("leader_epoch", 0), isr_now))
@@ -225,6 +233,8 @@ class Drawing:
             found = self._partitions[name]
             before = [state for state in found.states if state[0] <= begin][-1:]
             states = before + [state for state in found.states if begin < state[0] <= end]
+            if states and all(state[1:] == GONE for state in states):
+                continue
             offsets = [each for each in found.offsets if each[0] <= begin][-1:]
             offsets += [each for each in found.offsets if begin < each[0] <= end]
             shown[name] = {"states": [[max(t, begin), *rest] for t, *rest in states], "offsets": offsets}

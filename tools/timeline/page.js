@@ -112,7 +112,7 @@
 
   function roleAt(partition, broker, t) {
     const state = partition.states.filter((one) => one[0] <= t).at(-1);
-    if (!state) return "";
+    if (!state || state[3].length === 0) return "";  // no ISR: the topic is deleted
     if (state[1] === broker) return `leader, e${state[2]}`;
     return state[3].includes(broker) ? "in sync" : "not in sync";
   }
@@ -121,7 +121,7 @@
     partition.states.forEach((state, at) => {
       const [t, leader, epoch, isr] = state;
       const until = at + 1 < partition.states.length ? partition.states[at + 1][0] : data.end;
-      if (!isIn(t, until)) return;
+      if (!isIn(t, until) || isr.length === 0) return;
       for (const broker of brokers) {
         const kind = broker === leader ? "leader" : isr.includes(broker) ? "insync" : "outside";
         const from = clampX(t), wide = Math.max(1, clampX(until) - from);

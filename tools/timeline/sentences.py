@@ -6,7 +6,7 @@ several, or nothing. Things that one broker does to many partitions are said onc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -41,22 +41,41 @@ class Said:
 
 
 @dataclass(slots=True)
+class KnownPartition:
+    """What the events told of one partition so far."""
+
+    leader: int | None = None
+    """None: no event named one; NO_LEADER: nobody leads."""
+    isr: tuple[int, ...] = ()
+    leader_at: dict[int, int] = field(default_factory=dict)
+    """Broker -> whom that broker takes for the leader."""
+    began: tuple[int, int] | None = None
+    """(leader epoch, high watermark with which its leader began), until the high watermark has moved."""
+
+    def is_led(self, leader: int, isr: tuple[int, ...]) -> None:
+        self.leader, self.isr = leader, isr
+
+
+@dataclass(slots=True)
 class Known:
-    """What the events told so far: the controller, and (leader, leader epoch, ISR) of each partition."""
+    """What the events told so far: the controller, and the partitions of the topics that exist."""
 
     controller: int | None = None
     elected_ms: float | None = None
     """When the controller was elected."""
-    led: dict[str, tuple[int, int, tuple[int, ...]]] = field(default_factory=dict)
-    leader_at: dict[tuple[int, str], int] = field(default_factory=dict)
-    """(broker, partition) -> whom that broker takes for the leader."""
-    started_at: dict[tuple[str, int], int] = field(default_factory=dict)
-    """(partition, leader epoch) -> the high watermark with which the leader began."""
-    moved: set[tuple[str, int]] = field(default_factory=set)
-    """(partition, leader epoch) whose high watermark has moved."""
+    partitions: dict[str, KnownPartition] = field(default_factory=dict)
+
+    def of(self, partition: str) -> KnownPartition:
+        return self.partitions.setdefault(partition, KnownPartition())
 
     def led_by(self, broker: int | None) -> list[str]:
-        return sorted(partition for partition, state in self.led.items() if state[0] == broker)
+        return sorted(name for name, found in self.partitions.items() if broker is not None and found.leader == broker)
+
+    def forget_topics(self, topics: Collection[str]) -> None:
+        """A topic of the same name that is made later is another topic."""
+        gone = [name for name in self.partitions if words.topic_of(name) in topics]
+        for name in gone:
+            del self.partitions[name]
 
 
 Sentence = Callable[[Event, Known], Iterable[Said]]
@@ -282,9 +301,10 @@ def _brokers_changed(event: Event, known: Known) -> list[Said]:
     return said
 
 
+NEW_PARTITION = "new partition"
 RULE_OF_REASON: Mapping[str, str] = MappingProxyType(
     {
-        "new partition": "CTL-6",
+        NEW_PARTITION: "CTL-6",
         "controlled shutdown": "STA-2",
         "preferred election": "CTL-12",
         "rebalance": "CTL-12",
@@ -305,15 +325,18 @@ def _leader_elected(event: Event, known: Known) -> Iterator[Said]:
     reason = str(event.row.get("reason"))
     rule = RULE_OF_REASON.get(reason, "CTL-5")
     for row in event.row.get("partitions") or ():
-        partition, leader, epoch, isr = str(row[0]), row[1], row[2], tuple(row[3])
-        before = known.led.get(partition)
-        known.led[partition] = (leader, epoch, isr)
+        partition, leader, isr = str(row[0]), row[1], tuple(row[3])
+        if reason == NEW_PARTITION:
+            known.partitions.pop(partition, None)  # the end of an earlier topic of that name may not have been written
+        found = known.of(partition)
+        before, isr_before = found.leader, found.isr
+        found.is_led(leader, isr)
         options: dict[str, Any] = {"as_controller": True}
         if leader == NO_LEADER:
             after = f": no live replica is in the ISR {words.isr(isr)}. Nobody leads, the ISR stays ({reason})"
             yield of_partitions("finds no leader for", rule, [partition], after, **options)
-        elif before is not None and before[0] == leader:
-            left = [member for member in before[2] if member not in isr]
+        elif before == leader:
+            left = [member for member in isr_before if member not in isr]
             if left:
                 start = f"removes {words.brokers(left)} from the ISR of"
                 yield of_partitions(
@@ -448,12 +471,12 @@ def _leader_and_isr(event: Event, known: Known) -> Iterator[Said]:
     """Rows: [partition, leader, leader epoch, ISR, log end offset, high watermark]; the last two are missing without a log."""
     for row in event.row.get("taken") or ():
         partition, leader, epoch, isr = str(row[0]), row[1], row[2], tuple(row[3])
-        known.led[partition] = (leader, epoch, isr)
-        here = (event.broker or NO_LEADER, partition)
-        before, known.leader_at[here] = known.leader_at.get(here), leader
+        found, here = known.of(partition), event.broker or NO_LEADER
+        found.is_led(leader, isr)
+        before, found.leader_at[here] = found.leader_at.get(here), leader
         if leader == event.broker:
             if len(row) > 5:
-                known.started_at[partition, epoch] = row[5]
+                found.began = (epoch, row[5])
             if before == leader:
                 yield of_partitions("continues to lead", "LAI-4", [partition], ", in the new leader epoch")
             else:
@@ -472,6 +495,7 @@ def _leader_and_isr(event: Event, known: Known) -> Iterator[Said]:
 
 def _stop_replica(event: Event, known: Known) -> Iterator[Said]:
     for row in event.row.get("partitions") or ():
+        known.of(str(row[0])).leader_at.pop(event.broker or NO_LEADER, None)
         verb = "stops and deletes its replica of" if row[2] else "stops its replica of"
         yield of_partitions(verb, "LAI-6", [str(row[0])])
     yield from _refusals(event)
@@ -484,8 +508,8 @@ def _isr_change(event: Event, known: Known) -> list[Said]:
     came, left = [m for m in isr if m not in before], [m for m in before if m not in isr]
     change = f"adds {words.brokers(came)} to" if came else f"removes {words.brokers(left)} from"
     if outcome == "COMMITTED":
-        leader, epoch, _ = known.led.get(partition, (event.broker or NO_LEADER, 0, ()))
-        known.led[partition] = (leader, epoch, isr)
+        found = known.of(partition)
+        found.is_led((event.broker or NO_LEADER) if found.leader is None else found.leader, isr)
         why = "has caught up with its log" if came else "has not caught up for too long"
         after = f", which {why}: the ISR is {words.isr(isr)}"
         return [of_partitions(f"{change} the ISR of", "REP-3", [partition], after)]
@@ -526,11 +550,11 @@ def _high_watermarks(event: Event, known: Known) -> list[Said]:
     """Rows: [partition, leader epoch, high watermark, log end offset]. Only the first move in a leader epoch is told."""
     moved = []
     for row in event.row.get("partitions") or ():
-        key = (str(row[0]), row[1])
-        start = known.started_at.get(key)
-        if start is not None and row[2] > start and key not in known.moved:
-            known.moved.add(key)
-            moved.append(key[0])
+        name, epoch, high_watermark = str(row[0]), row[1], row[2]
+        found = known.of(name)
+        if found.began is not None and found.began[0] == epoch and high_watermark > found.began[1]:
+            found.began = None
+            moved.append(name)
     if not moved:
         return []
     after = ": the whole ISR has the new records, so acks=all is answered again"
@@ -617,9 +641,20 @@ class _Fields(dict[str, Any]):
         return "?"
 
 
+def _topics_end(template: str, rule: str) -> Sentence:
+    sentence = _sentence(template, rule, as_controller=True)
+
+    def say(event: Event, known: Known) -> Iterable[Said]:
+        known.forget_topics(_texts(event.row.get("topics")))
+        return sentence(event, known)
+
+    return say
+
+
 def _registered(event: Event, known: Known) -> list[Said]:
     # A life of a broker begins without leaders.
-    known.leader_at = {here: leader for here, leader in known.leader_at.items() if here[0] != event.broker}
+    for found in known.partitions.values():
+        found.leader_at.pop(event.broker or NO_LEADER, None)
     return one(
         f"registers in ZooKeeper: this life of it has broker epoch {event.row.get('broker_epoch')}", "STA-1, STA-3"
     )
@@ -708,8 +743,8 @@ SENTENCES: Mapping[str, Sentence] = MappingProxyType(
         "topic_deletions_queued": _sentence("queues the deletion of topic {topics}", "CTL-9", as_controller=True),
         "topic_deletions_begun": _sentence("starts to delete topic {topics}", "CTL-9", as_controller=True),
         "topic_deletions_refused": _sentence("refuses to delete topic {topics}: {reason}", "CTL-9", as_controller=True),
-        "topics_deleted": _sentence("has deleted topic {topics}", "CTL-9, INV-26", as_controller=True),
-        "topics_gone": _sentence("sees that the node of topic {topics} was removed", "CTL-9", as_controller=True),
+        "topics_deleted": _topics_end("has deleted topic {topics}", "CTL-9, INV-26"),
+        "topics_gone": _topics_end("sees that the node of topic {topics} was removed", "CTL-9"),
         "replicas_deleted": _sentence(
             "hears that broker {broker} has deleted {deleted} replicas", "CTL-9", as_controller=True
         ),

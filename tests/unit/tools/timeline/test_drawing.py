@@ -60,3 +60,20 @@ def test_faults_are_bands(events: list[Event], bands: list[tuple[int | None, flo
         drawing.add(event)
     harms = drawing.to_json(0.0, END_S * 1000, [], None)["harms"]
     assert [(band["broker"], band["t"], band["until"], band["what"]) for band in harms] == bands
+
+
+def test_a_deleted_topic_has_no_roles() -> None:
+    def elected(at_s: float, *rows: list[Any]) -> Event:
+        return Event(at_s * 1000, 1, "leader_elected", {"partitions": list(rows)})
+
+    drawing = Drawing(0.0)
+    for event in (
+        elected(0, ["a-0", 1, 0, [1], 0], ["b-0", 1, 0, [1], 0]),
+        Event(1000, 1, "topics_deleted", {"topics": ["a", "b"]}),
+        elected(2, ["a-0", 1, 0, [1], 0]),
+    ):
+        drawing.add_earlier(event) if event.at_ms < 2000 else drawing.add(event)
+    partitions = drawing.to_json(1500, END_S * 1000, [], None)["partitions"]
+    assert {name: found["states"] for name, found in partitions.items()} == {
+        "a-0": [[1.5, -1, 0, ()], [2.0, 1, 0, (1,)]]
+    }

@@ -274,6 +274,44 @@ def test_only_the_first_move_of_a_high_watermark_is_told() -> None:
     assert [line.at_ms for line in lines if line.kind == "high_watermarks"] == [100]
 
 
+@pytest.mark.parametrize("end", ["topics_deleted", "topics_gone", None])
+def test_a_topic_made_again_is_another_topic(end: str | None) -> None:
+    """Its leader, ISR and high watermark are its own, also if no log has the end of the first one (None)."""
+
+    def life(at: float, leader: int, isr: list[int], high_watermark: int) -> list[Event]:
+        return [
+            event(at, 1, "leader_elected", reason="new partition", partitions=[["t-0", leader, 0, isr, 0]]),
+            event(at + 1, leader, "leader_and_isr", **taken(["t-0", leader, 0, isr, 0, 0])),
+            event(at + 2, leader, "high_watermarks", partitions=[["t-0", 0, high_watermark, high_watermark]], more=0),
+            event(at + 3, leader, "stop_replica", controller=1, partitions=[["t-0", 0, True]], refused=[]),
+        ]
+
+    first = [*life(0, 2, [2, 3], 50), *([event(10, 1, end, topics=["t"])] if end else [])]
+    second = life(5000, 2, [2], 7)
+    told_of_first = [text for _, text, _ in text_of(*first)][:4]
+    assert [text for _, text, _ in text_of(*first, *second)][-4:] == [
+        "elects broker 2 as leader of t-0: the ISR is 2 (new partition)",
+        *told_of_first[1:],
+    ]
+
+
+def test_a_broker_leads_nothing_of_a_deleted_topic_nor_what_it_stopped() -> None:
+    story = text_of(
+        event(
+            0, 1, "leader_elected", reason="new partition", partitions=[["a-b-0", 3, 0, [3], 0], ["a-0", 3, 0, [3], 0]]
+        ),
+        event(1, 3, "leader_and_isr", **taken(["a-b-0", 3, 0, [3], 0, 0])),
+        event(2, 3, "stop_replica", controller=1, partitions=[["a-b-0", 0, False]], refused=[]),
+        event(3, 1, "topics_deleted", topics=["a"]),
+        event(4, None, "broker_killed", broker=3),
+        event(5000, 3, "leader_and_isr", **taken(["a-b-0", 3, 1, [3], 0, 0])),
+    )
+    assert [text.split(":")[0] for _, text, _ in story[-2:]] == [
+        "kill the process of broker 3, which leads a-b-0",
+        "becomes the leader of a-b-0",
+    ]
+
+
 def test_filters() -> None:
     events = [
         event(0, None, "broker_killed", broker=3),
