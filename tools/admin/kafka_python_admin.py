@@ -8,9 +8,9 @@ for all brokers (`--entity-default`), and deletions of group offsets. It also fe
 from __future__ import annotations
 
 import logging
-import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,10 +23,14 @@ from kafka.errors import (
     KafkaConfigurationError,
     KafkaError,
     KafkaTimeoutError,
+    NoError,
+    NotControllerError,
     RetriableError,
+    UnknownTopicOrPartitionError,
     UnsupportedVersionError,
     for_code,
 )
+from kafka.protocol.admin import AlterPartitionReassignmentsRequest
 
 from protocol.errors import error_name
 from protocol.types import Assignment, TopicPartition
@@ -42,13 +46,51 @@ RETRY_PAUSE_S = 0.3
 PREFERRED_ELECTION = 0
 UNCLEAN_ELECTION = 1
 
-ERROR_PREFIX = re.compile(r"^\[Error \d+\] (\w+): ?")
+ACCEPTED = "OK"
+"""What kafka-python says of configs that were changed."""
 
 Answer = TypeVar("Answer")
 
 
 class _Client(KafkaAdminClient):  # type: ignore[misc]
-    """Accepts the resource `""`, Kafka's name for the configs of all brokers, which any broker serves."""
+    """KafkaAdminClient, with the brokers' reasons for refusals, which it leaves out: the error codes say much less.
+
+    It also accepts the resource `""`, Kafka's name for the configs of all brokers, which any broker serves.
+    """
+
+    async def _send_request_to_controller(
+        self,
+        request: Any,
+        get_errors_fn: Callable[[Any], Iterable[Any]] = lambda answer: (),
+        raise_errors: bool = True,
+        ignore_errors: Collection[Any] = (),
+    ) -> Any:
+        def errors(answer: Any) -> list[Any]:
+            reason = getattr(answer, "error_message", None)
+            return [_with_reason(error, reason) for error in get_errors_fn(answer)]
+
+        return await super()._send_request_to_controller(request, errors, raise_errors, ignore_errors)
+
+    def alter_partition_reassignments(
+        self, reassignments: Mapping[Any, Sequence[int] | None], timeout_ms: int | None = None
+    ) -> dict[Any, Any]:
+        """Partition -> the error class, whose `description` is the controller's reason, or None."""
+        request = AlterPartitionReassignmentsRequest(
+            timeout_ms=self._validate_timeout(timeout_ms),
+            topics=self._process_alter_partition_reassignments_input(reassignments),
+        )
+        answer = self._manager.run(
+            self._send_request_to_controller, request, lambda answer: [for_code(answer.error_code)]
+        )
+        return {
+            ClientTopicPartition(topic.name, row.partition_index): _with_reason(
+                for_code(row.error_code), row.error_message
+            )
+            if row.error_code
+            else None
+            for topic in answer.responses
+            for row in topic.partitions
+        }
 
     @staticmethod
     def _group_config_resources(config_resources: Sequence[Any]) -> tuple[dict[int, list[Any]], list[Any]]:
@@ -60,6 +102,25 @@ class _Client(KafkaAdminClient):  # type: ignore[misc]
             else:
                 others.append(resource)
         return by_broker, others
+
+    @classmethod
+    def _describe_configs_process_responses(cls, responses: Any, config_filter: Any = "modified") -> Any:
+        """A topic that does not exist has no configs; every other refusal is raised."""
+        for response in responses:
+            for row in response.results:
+                error = for_code(row.error_code)
+                if error not in (NoError, UnknownTopicOrPartitionError):
+                    raise _with_reason(error, row.error_message)
+        return super()._describe_configs_process_responses(responses, config_filter)
+
+    @staticmethod
+    def _alter_configs_process_responses(responses: Any) -> dict[str, dict[str, str]]:
+        """Kind of resource -> its name -> ACCEPTED, or the reason for the refusal."""
+        found: dict[str, dict[str, str]] = defaultdict(dict)
+        for row in responses:
+            said = _error_name(row.error_code, row.error_message)[1] if row.error_code else ACCEPTED
+            found[ConfigResourceType(row.resource_type).name.lower()][row.resource_name] = said
+        return dict(found)
 
 
 class KafkaPythonAdmin:
@@ -287,8 +348,8 @@ class KafkaPythonAdmin:
             lambda: self._client.alter_configs([resource], raise_on_unknown=False, incremental=True),
         )
         said = answer[_resource_type(entity).name.lower()][entity.name]
-        if said != "OK":
-            raise AdminError(f"configs of {entity} were not changed: {ERROR_PREFIX.sub('', said).rstrip('.')}")
+        if said != ACCEPTED:
+            raise AdminError(f"configs of {entity} were not changed: {said.rstrip('.')}")
 
     def _ask_controller(
         self, what: str, request: Callable[[], Answer], patience_s: float = REQUEST_TIMEOUT_S
@@ -350,6 +411,14 @@ def _error_name(code: int, message: str | None = None) -> tuple[str, str]:
     return name, " ".join((message or for_code(code).description or name).split())
 
 
+def _with_reason(error: Any, reason: str | None) -> Any:
+    """kafka-python's error class, with a broker's reason in the place of the text for its code."""
+    # kafka-python compares these two by identity.
+    if not reason or error in (NoError, NotControllerError):
+        return error
+    return type(error.__name__, (error,), {"description": reason})
+
+
 def _resource_type(entity: Entity) -> Any:
     return ConfigResourceType.TOPIC if entity.kind == "topics" else ConfigResourceType.BROKER
 
@@ -367,15 +436,15 @@ def _config_value(value: Mapping[str, Any]) -> ConfigValue:
 
 
 def _refusal(error: Any, partition: TopicPartition) -> str | None:
-    """The reason from kafka-python's error class for one partition."""
+    """The reason from an error class for one partition."""
     if error is None:
         return None
-    reason = getattr(error, "description", "") or error.__name__
+    reason = " ".join((getattr(error, "description", "") or error.__name__).split())
     return f"{partition}: {reason.rstrip('.')}"
 
 
 def _text(problem: Exception) -> str:
     """The error in one line, without the request and response that kafka-python quotes."""
     if isinstance(problem, BrokerResponseError) and problem.description:
-        return str(problem.description).rstrip(".")
+        return " ".join(str(problem.description).split()).rstrip(".")
     return " ".join(str(problem).split()) or type(problem).__name__
