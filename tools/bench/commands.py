@@ -37,7 +37,11 @@ STOP_TIMEOUT_S = 10.0
 
 @click.group()
 def bench() -> None:
-    """Measure any Kafka cluster under load, or parts of ottla on this machine."""
+    """Measure any Kafka cluster under load, or parts of ottla on this machine.
+
+    The loads are closed loops: a connection sends the next request when an earlier one is answered. While the cluster stands still,
+    they send nothing, so percentiles hide it, and only the maximum shows it. `ottla replay run` sends at given times.
+    """
 
 
 for command in (*LOADS, compare_command, floor_command, profile_command):

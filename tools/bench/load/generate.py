@@ -15,7 +15,8 @@ ADVICE = {
     ErrorCode.NOT_ENOUGH_REPLICAS: "acks=all needs more replicas in sync: see min.insync.replicas and `ottla topic describe`",
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "too few replicas stay in sync: see `ottla topic describe`",
     ErrorCode.MESSAGE_TOO_LARGE: "the batch is larger than max.message.bytes of the topic",
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: "the leader changed during the measurement",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "another broker was elected, or this one stood still and "
+    "acknowledges nothing until ZooKeeper confirms its session; `ottla timeline` tells which",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "the topic was deleted during the measurement",
     ErrorCode.OFFSET_OUT_OF_RANGE: "records were deleted during the measurement",
     ErrorCode.INVALID_RECORD: "the topic does not take these records; is it compacted?",

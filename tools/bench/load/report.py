@@ -10,11 +10,17 @@ import click
 
 from tools.bench.load.outcome import Measurement, Progress
 
+CLOSED_LOOP = (
+    "closed loop: requests that a standstill holds back are not sent, so only `max` shows it; "
+    "`ottla replay run` sends at given times"
+)
+
 
 def as_json(measured: Measurement) -> dict[str, Any]:
-    """The measurement with its rates; one MB is 1,000,000 bytes."""
+    """The measurement with its rates; one MB is 1,000,000 bytes. `loop`: see CLOSED_LOOP."""
     return {
         **asdict(measured),
+        "loop": "closed",
         "requests_per_s": measured.requests / measured.seconds,
         "records_per_s": measured.records / measured.seconds,
         "mb_per_s": measured.bytes / measured.seconds / 1e6,
@@ -37,6 +43,7 @@ def as_lines(measured: Measurement, what: str = "requests") -> list[str]:
         f"  {'records/s':<12} {measured.records / seconds:>14,.0f}",
         f"  {'MB/s':<12} {measured.bytes / seconds / 1e6:>14,.1f}",
         f"  {'latency':<12} " + "   ".join(f"{name} {ms:.2f} ms" for name, ms in latencies),
+        f"  {'':<12} {CLOSED_LOOP}",
         f"  {'client':<12} {measured.client_cpu_s / seconds:>14.0%} of a core",
     ]
 
