@@ -46,7 +46,7 @@ class FileSender:
             for number, part in enumerate(parts):
                 size = len(part)
                 if isinstance(part, StoredBytes):
-                    sent = os.sendfile(descriptor, part.descriptor, part.position, size)
+                    sent = os.sendfile(descriptor, part.descriptor(), part.position, size)
                 else:
                     sent = target.send(part, 0 if number == last else socket.MSG_MORE)
                 total += sent

@@ -153,9 +153,12 @@ class Segment:
         self._next_reads: NextReads | None = None
         path = self.path
         if is_new:
-            self._fd = filesystem.open_to_keep(path)
-            filesystem.in_use.add(self)
-            self.size = filesystem.size(self._fd)
+            fd = filesystem.open_to_keep(path)
+            self.size = filesystem.size(fd)
+            self._fd = fd
+            filesystem.in_use.add(
+                self
+            )  # last: this may be the cleaner's thread, and the loop may close the file from here on
             self._newest_is_known = True
             self.index.begin()
             self.time_index.begin()
@@ -195,7 +198,10 @@ class Segment:
     # -- the open file --------------------------------------------------------------------------------------------
 
     def _file(self) -> int:
-        """The log file's descriptor, which stays open as long as it is used. Raises OSError."""
+        """The log file's descriptor, for one call at once. It may be closed when another file is opened, unless the segment is pinned.
+
+        Raises OSError.
+        """
         self.is_used = True
         fd = self._fd
         if fd is None:
@@ -206,7 +212,7 @@ class Segment:
         return fd
 
     def descriptor(self) -> int:
-        """The log file's descriptor, for a use at once. Raises OSError."""
+        """As `_file`, for others."""
         return self._file()
 
     def rest(self) -> bool:
@@ -223,7 +229,7 @@ class Segment:
 
     @property
     def can_rest(self) -> bool:
-        """No thread uses the file, all of it is synced, and closing it frees a descriptor below the limit of open files."""
+        """The file is not pinned, all of it is synced, and closing it frees a descriptor below the limit of open files."""
         return not (
             self._pins or self.is_unsynced or (self._fd is not None and self._filesystem.is_beyond_limit(self._fd))
         )
@@ -728,7 +734,9 @@ class Segment:
         return was_unsynced, paths
 
     def pin(self) -> None:
-        """Delays a close until `unpin`: a thread uses the descriptor, which must not become another file's meanwhile."""
+        """Opens the file, and delays a close until `unpin`: a thread or an answer uses the descriptor, which must not become another
+        file's meanwhile. Raises OSError.
+        """
         self._file()
         self._pins += 1
 
@@ -738,7 +746,7 @@ class Segment:
             self._close_file()
 
     def close(self) -> None:
-        """Closes the file as soon as no thread uses it."""
+        """Closes the file as soon as it is not pinned."""
         if not self._is_closing:
             self._is_closing = True
             if not self._pins:

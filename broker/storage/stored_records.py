@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from broker.storage.disk.filesystem import Buffer
@@ -11,14 +12,24 @@ from protocol.kafka.framing import StoredBytes
 
 
 class StoredRecords(StoredBytes):
-    """Bytes of a segment's log file. `failed` reports an error of the disk, and returns what is to be raised."""
+    """Bytes of a segment's log file. `failed` reports an error of the disk, and returns what is to be raised.
+
+    The file stays open in this turn of the loop, in which the answer is sent: reading another partition may close files, if no
+    descriptor is left or if the directory fails, and a file that is opened next gets the number.
+    """
 
     __slots__ = ("_failed", "_segment")
 
     def __init__(self, segment: Segment, position: int, size: int, failed: Callable[[OSError], KafkaError]) -> None:
-        super().__init__(segment.descriptor(), position, size)
+        """Raises OSError."""
+        super().__init__(position, size)
         self._segment = segment
         self._failed = failed
+        segment.pin()
+        asyncio.get_running_loop().call_soon(segment.unpin)
+
+    def descriptor(self) -> int:
+        return self._segment.descriptor()
 
     def read(self, start: int = 0) -> Buffer:
         try:

@@ -21,18 +21,21 @@ Buffer = bytes | bytearray | memoryview
 class StoredBytes:
     """Bytes of an answer that are in a file, all of them in memory. The kernel can send them from there (sendfile).
 
-    `descriptor` and `position` say where. They are right only until the file may change: whoever gets them sends or reads them at once.
+    `position` is right only until the file may change: whoever gets them sends or reads them in the same turn of the loop.
     """
 
-    __slots__ = ("descriptor", "position", "size")
+    __slots__ = ("position", "size")
 
-    def __init__(self, descriptor: int, position: int, size: int) -> None:
-        self.descriptor = descriptor
+    def __init__(self, position: int, size: int) -> None:
         self.position = position
         self.size = size
 
     def __len__(self) -> int:
         return self.size
+
+    def descriptor(self) -> int:
+        """The open file. Not to be kept: the number may become that of another file. Raises OSError."""
+        raise NotImplementedError
 
     def read(self, start: int = 0) -> Buffer:
         """The bytes from number `start` on. Raises KafkaError if the disk fails."""

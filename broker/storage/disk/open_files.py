@@ -23,7 +23,7 @@ class OpenFile(Protocol):
 
     @property
     def can_rest(self) -> bool:
-        """No thread uses the file, it is synced, and closing it frees a usable descriptor."""
+        """The file is not pinned, it is synced, and closing it frees a usable descriptor."""
         ...
 
     def rest(self) -> bool:

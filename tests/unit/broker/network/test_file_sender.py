@@ -29,9 +29,16 @@ class Slice(StoredBytes):
 
     was_read = False
 
+    def __init__(self, descriptor: int, position: int, size: int) -> None:
+        super().__init__(position, size)
+        self.file = descriptor
+
+    def descriptor(self) -> int:
+        return self.file
+
     def read(self, start: int = 0) -> Buffer:
         self.was_read = True
-        return os.pread(self.descriptor, self.size - start, self.position + start)
+        return os.pread(self.file, self.size - start, self.position + start)
 
 
 class Lost(Slice):
@@ -132,7 +139,7 @@ def test_a_disk_that_fails_within_an_answer_ends_the_connection(runner: asyncio.
 def test_the_rest_of_an_answer(parts: list[tuple[bytes, bool]], start: int) -> None:
     class Kept(StoredBytes):
         def __init__(self, data: bytes) -> None:
-            super().__init__(-1, 0, len(data))
+            super().__init__(0, len(data))
             self.data = data
 
         def read(self, start: int = 0) -> Buffer:

@@ -18,7 +18,7 @@ from broker.storage.next_reads import BATCHES_WALKED_MAX, REMEMBERED_MAX, NextRe
 from broker.storage.segment import Segment
 from protocol.kafka.record_batch import BatchHeader, iter_batches, patch
 from tests.support.logs import SMALL, batch, fill, open_at
-from tests.support.memory_disk import MemoryDisk
+from tests.support.memory_disk import MemoryDisk, run
 
 CONFIG = replace(SMALL, segment_bytes=1500, index_interval_bytes=400)
 
@@ -102,7 +102,7 @@ def test_the_oldest_read_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("is_sent", [False, True], ids=["read", "sent from the file"])
-def test_a_sequential_reader_searches_once(monkeypatch: pytest.MonkeyPatch, is_sent: bool) -> None:
+async def test_a_sequential_reader_searches_once(monkeypatch: pytest.MonkeyPatch, is_sent: bool) -> None:
     monkeypatch.setattr("broker.storage.segment.SENT_FROM_FILE", 1)
     log = open_at(MemoryDisk(), CONFIG)
     fill(log, 40)
@@ -138,6 +138,10 @@ steps = st.one_of(
 @given(st.lists(steps, max_size=60))
 @settings(max_examples=300, deadline=None)
 def test_reads_find_the_same_as_a_search_after_appends_cuts_and_deletions(script: list[Step]) -> None:
+    run(play(script))
+
+
+async def play(script: list[Step]) -> None:
     log = open_at(MemoryDisk(), CONFIG)
     offsets = [0, 0, 0]
     marks = itertools.count()

@@ -13,6 +13,7 @@ from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_manager import LogManager
 from broker.storage.upkeep import LogSchedule
 from protocol.errors import KafkaError
+from protocol.kafka.framing import StoredBytes
 from protocol.types import TopicPartition
 from tests.support import logs
 from tests.support.fake_time import FakeTime
@@ -89,7 +90,11 @@ def test_records_that_were_to_be_sent_from_the_file(monkeypatch: pytest.MonkeyPa
     manager = started(disk)
     log = log_of(manager, IN_A)
     everything(log)
-    stored = log.read(0, 1000, log.log_end_offset, True, may_be_stored=True).stored
+
+    async def read() -> StoredBytes | None:
+        return log.read(0, 1000, log.log_end_offset, True, may_be_stored=True).stored
+
+    stored = run(read())
     assert stored is not None
     rest = stored.read(10)
     assert len(rest) == stored.size - 10
