@@ -30,6 +30,7 @@ import uvloop
 from broker.admin.config_admin import ConfigAdmin
 from broker.admin.topic_admin import TopicAdmin
 from broker.cluster import registration
+from broker.cluster.assigned_partitions import AssignedPartitions
 from broker.cluster.controlled_shutdown_client import ControlledShutdownClient
 from broker.cluster.lease import LeadershipLease
 from broker.cluster.metadata_cache import MetadataCache
@@ -87,7 +88,7 @@ from protocol.rpc.client import RESPONSE_BYTES_MAX, ControlClient
 from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import BrokerInfo, Endpoint, TopicPartition
 from protocol.zk.session import SessionState, ZkError, ZooKeeperSession, ZooKeeperUnavailable
-from protocol.zk.znodes import BrokerIdZNode, PartitionStateZNode, TopicZNode
+from protocol.zk.znodes import BrokerIdZNode, PartitionStateZNode
 
 Result = TypeVar("Result")
 
@@ -183,7 +184,7 @@ class Broker:
             self._events,
             self._producer_ids,
             self._open_peers(),
-            self._topic_is_deleted,
+            AssignedPartitions(self._zk, may_delete=config.delete_topic_enable).of,
         )
         self._verifier = CoordinatorVerifier(config.broker_id, self._metadata, self._transactions, self._open_peers())
         self._replicas.appends.verification.verifier = self._verifier
@@ -583,13 +584,6 @@ class Broker:
     async def _close_transactions(self) -> None:
         await self._transactions.close()
         await self._verifier.close()
-
-    async def _topic_is_deleted(self, topic: str) -> bool:
-        """False also if ZooKeeper does not answer."""
-        try:
-            return await self._zk.exists(TopicZNode.path(topic)) is None
-        except ZkError:
-            return False
 
     async def _creation_zxids(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The zxid that created each partition's state znode; YOUNGEST without a znode: such a partition has no records to lose."""

@@ -38,7 +38,7 @@ from broker.transactions.held_transactions import (
     NextTransaction,
     TransactionsPartition,
 )
-from broker.transactions.markers import MarkerSender, TopicIsDeleted
+from broker.transactions.markers import AssignedPartitions, MarkerSender
 from broker.transactions.peers import PeerRequests
 from broker.transactions.records import TRANSACTIONAL_ID_BYTES_MAX, TransactionsImage, encode_key, encode_value
 from broker.transactions.states import PREPARED, Cause, TransactionState
@@ -142,7 +142,7 @@ class TransactionCoordinator:
         events: EventLog,
         producer_ids: ProducerIdSource,
         peers: PeerRequests,
-        topic_is_deleted: TopicIsDeleted,
+        assigned_partitions: AssignedPartitions,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -174,7 +174,7 @@ class TransactionCoordinator:
             self._loading.start,
             self._partition_lost,
         )
-        self._markers = MarkerSender(metadata, peers, timers, topic_is_deleted, self._all_marked)
+        self._markers = MarkerSender(metadata, peers, timers, assigned_partitions, self._all_marked)
         self._timeout_timer: TimerHandle | None = None
         self._expiry_timer: TimerHandle | None = None
         self._memory = MemoryLimit(

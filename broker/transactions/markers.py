@@ -6,15 +6,17 @@
                  +---- waiting <------------+ any other outcome
 
 A marker waits while its partition has no live leader, and after a failure. Each change of the metadata, and a timer, looks for the
-leaders again. A marker may so be written twice; the second one ends nothing.
+leaders again (`_leader_of`). A marker may so be written twice; the second one ends nothing.
 
 Whoever dies: the decision is in the log, so the next coordinator sends all markers again, in its higher epoch. A partition that has seen
 that epoch answers TRANSACTION_COORDINATOR_FENCED to the earlier coordinator, which then stops: it would end a later transaction.
 INVALID_PRODUCER_EPOCH means that the partition has a later epoch of the producer. That is given out only after the transaction has ended,
 so the marker is there.
 
-A partition is skipped if ZooKeeper says that its topic is deleted. The metadata alone is no proof: that of a broker that has just
-started may not be complete.
+A partition that is gone gets no marker: its topic does not exist, is to be deleted, or was made again with fewer partitions. ZooKeeper
+says so (`assigned_partitions`). The metadata alone is no proof: that of a broker that has just started may not be complete.
+If the topic was made again with such a partition, the marker is written to the new log, as in Kafka, whose transactions know topics
+by name: batches of the transaction may be there, too. In a log without such batches the marker takes one offset and ends nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from broker.cluster.metadata_cache import MetadataCache
 from broker.purgatory import TimerHandle, Timers
@@ -33,7 +35,7 @@ from broker.transactions.states import PREPARED, TransactionState
 from broker.transactions.transaction import ProducerIdAndEpoch
 from protocol.errors import ErrorCode, error_name
 from protocol.kafka.api_keys import ApiKey
-from protocol.types import TopicPartition
+from protocol.types import NO_LEADER, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +45,16 @@ PARTITIONS_AT_ONCE = 1_000
 RETRY_S = 0.2
 """How often markers that wait look for their leaders."""
 
-TopicIsDeleted = Callable[[str], Awaitable[bool]]
-"""True: the topic does not exist. False: it exists, or it is unknown whether it does."""
+TOPICS_AT_ONCE = 20
+"""Topics that are looked up in ZooKeeper together. Their nodes are decoded in one turn of the loop."""
+GONE = -2
+"""In the place of a leader: the partition does not exist."""
+
+AssignedPartitions = Callable[[Collection[str]], Awaitable[Mapping[str, Collection[int]]]]
+"""Topic -> its partitions, none if it is deleted or to be deleted. A topic is missing if that is unknown."""
+NOTHING_KNOWN: Mapping[str, Collection[int]] = {}
+
+Item = TypeVar("Item")
 
 
 class Markers(NamedTuple):
@@ -78,19 +88,19 @@ class MarkerSender:
         metadata: MetadataCache,
         peers: PeerRequests,
         timers: Timers,
-        topic_is_deleted: TopicIsDeleted,
+        assigned_partitions: AssignedPartitions,
         all_marked: Callable[[HeldTransaction], None],
     ) -> None:
         self._metadata = metadata
         self._peers = peers
         self._timers = timers
-        self._topic_is_deleted = topic_is_deleted
+        self._assigned_partitions = assigned_partitions
         self._all_marked = all_marked
         self._queues = BrokerQueues[Markers](self._send)
         self._waiting: list[Markers] = []
         self._timer: TimerHandle | None = None
         self._is_looking = False
-        self._deletion_checks: asyncio.Task[None] | None = None
+        self._looking_up: asyncio.Task[None] | None = None
         self._is_closed = False
         self._forget_listener = metadata.on_change(self._metadata_changed)
 
@@ -116,29 +126,36 @@ class MarkerSender:
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()
-        if self._deletion_checks is not None:
-            self._deletion_checks.cancel()
-            await asyncio.gather(self._deletion_checks, return_exceptions=True)
+        if self._looking_up is not None:
+            self._looking_up.cancel()
+            await asyncio.gather(self._looking_up, return_exceptions=True)
         await self._queues.close()
         self._peers.close()
 
     # -- where to -----------------------------------------------------------------------------------------------------
 
-    def _route(self, markers: Markers) -> None:
-        """Puts the markers into the queues of the leaders, as the metadata knows them."""
+    def _leader_of(self, tp: TopicPartition, assigned: Mapping[str, Collection[int]]) -> int:
+        """The broker that leads the partition; NO_LEADER: none yet; GONE, by what `assigned` says of its topic."""
+        state = self._metadata.partition(tp)
+        if state is not None:
+            return state.leader if self._metadata.broker(state.leader) is not None else NO_LEADER
+        return GONE if tp.partition not in assigned.get(tp.topic, (tp.partition,)) else NO_LEADER
+
+    def _route(self, markers: Markers, assigned: Mapping[str, Collection[int]] = NOTHING_KNOWN) -> None:
+        """Puts the markers into the queues of the leaders. Those without a leader wait; those of partitions that are gone are done."""
         by_leader: dict[int, list[TopicPartition]] = {}
-        homeless = []
         for tp in markers.partitions:
-            state = self._metadata.partition(tp)
-            if state is None or self._metadata.broker(state.leader) is None:
-                homeless.append(tp)
-            else:
-                by_leader.setdefault(state.leader, []).append(tp)
-        for leader, partitions in by_leader.items():
-            for part in _parts(partitions):
-                self._queues.add(leader, markers.of(part))
-        if homeless:
+            by_leader.setdefault(self._leader_of(tp, assigned), []).append(tp)
+        gone = by_leader.pop(GONE, ())
+        if homeless := by_leader.pop(NO_LEADER, ()):
             self._wait(markers.of(homeless))
+        for leader, partitions in by_leader.items():
+            for part in _parts(partitions, PARTITIONS_AT_ONCE):
+                self._queues.add(leader, markers.of(part))
+        if gone:
+            transactional_id = markers.held.transactional_id
+            log.info("transactional id %.200s: %s and %d more are gone", transactional_id, gone[0], len(gone) - 1)
+            self._marked(markers, gone)
 
     def _wait(self, markers: Markers) -> None:
         if self._is_closed:
@@ -150,41 +167,31 @@ class MarkerSender:
     def _timer_fired(self) -> None:
         self._timer = None
         self._look_again()
-        if self._waiting and (self._deletion_checks is None or self._deletion_checks.done()):
-            self._deletion_checks = asyncio.get_running_loop().create_task(self._check_deletions())
+        if self._waiting and (self._looking_up is None or self._looking_up.done()):
+            self._looking_up = asyncio.get_running_loop().create_task(self._look_up())
 
     def _metadata_changed(self, changed: list[TopicPartition]) -> None:
         if self._waiting and not self._is_looking:
             self._is_looking = True
             self._timers.call_soon(self._look_again)
 
-    def _look_again(self) -> None:
+    def _look_again(self, assigned: Mapping[str, Collection[int]] = NOTHING_KNOWN) -> None:
         self._is_looking = False
         waiting, self._waiting = self._waiting, []
         for markers in waiting:
             if markers.is_current:
-                self._route(markers)
+                self._route(markers, assigned)
 
-    async def _check_deletions(self) -> None:
-        """Skips partitions of deleted topics."""
+    async def _look_up(self) -> None:
+        """Looks in ZooKeeper for the partitions that the metadata does not have. The metadata may have them when it answers."""
         unknown = {
-            tp.topic
-            for markers in self._waiting
-            for tp in markers.partitions
-            if not self._metadata.partitions_of(tp.topic)
+            tp.topic for markers in self._waiting for tp in markers.partitions if self._metadata.partition(tp) is None
         }
-        for topic in unknown:
-            if not await self._topic_is_deleted(topic) or self._metadata.partitions_of(topic):
-                continue
-            for markers in list(self._waiting):
-                gone = [tp for tp in markers.partitions if tp.topic == topic]
-                if gone and markers.is_current:
-                    log.info(
-                        "transactional id %.200s: no markers for the deleted topic %s",
-                        markers.held.transactional_id,
-                        topic,
-                    )
-                    self._marked(markers, gone)
+        assigned: dict[str, Collection[int]] = {}
+        for topics in _parts(sorted(unknown), TOPICS_AT_ONCE):
+            assigned.update(await self._assigned_partitions(topics))
+        if assigned:
+            self._look_again(assigned)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -240,7 +247,7 @@ class MarkerSender:
             self._wait(markers.of(again))
         self._marked(markers, done)
 
-    def _marked(self, markers: Markers, partitions: list[TopicPartition]) -> None:
+    def _marked(self, markers: Markers, partitions: Sequence[TopicPartition]) -> None:
         transaction = markers.held.transaction
         if partitions and transaction.unmarked:
             transaction.marked(partitions)
@@ -248,9 +255,9 @@ class MarkerSender:
                 self._all_marked(markers.held)
 
 
-def _parts(partitions: list[TopicPartition]) -> Iterator[list[TopicPartition]]:
-    for at in range(0, len(partitions), PARTITIONS_AT_ONCE):
-        yield partitions[at : at + PARTITIONS_AT_ONCE]
+def _parts(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    for at in range(0, len(items), size):
+        yield items[at : at + size]
 
 
 def _row(markers: Markers) -> dict[str, Any]:

@@ -196,7 +196,7 @@ class Transaction:
     # -- markers ------------------------------------------------------------------------------------------------------
 
     def marked(self, partitions: Collection[TopicPartition]) -> None:
-        """The markers of these partitions are written, or their topics are deleted."""
+        """The markers of these partitions are written, or the partitions are gone."""
         self.unmarked.difference_update(partitions)
 
     def complete(self, now_ms: int) -> Change:

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.record_batch import TRANSACTIONAL_BIT, build_batch
 from tests.conftest import START_TIMEOUT_S, ClusterFactory
-from tests.support.invariants import eventually
+from tests.support.invariants import ZooKeeperView, eventually
 from tests.support.kafka_tools import KafkaTools
 from tests.support.real_kafka import PROGRAMS, java_command
-from tests.support.topics import new_topic
+from tests.support.topics import create_topics, new_topic
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -483,14 +483,14 @@ def test_an_open_transaction_outlives_all_brokers(cluster: LocalCluster, topic: 
 class RawTransaction:
     """A transaction by single requests, so that a test knows what was sent when. The transactional id is the topic's name."""
 
-    def __init__(self, cluster: LocalCluster, topic: str) -> None:
+    def __init__(self, cluster: LocalCluster, topic: str, partitions: int = 1) -> None:
         self._cluster = cluster
         self._id = topic
         self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
         self._producer: tuple[int, int] = eventually(self._begin, "a producer id")
-        topics = [{"name": topic, "partitions": [0]}]
+        topics = [{"name": topic, "partitions": list(range(partitions))}]
         body = {**self._named(), "topics": topics}
-        eventually(lambda: self._added(body), "the partition is in the transaction")
+        eventually(lambda: self._added(body), "the partitions are in the transaction")
 
     def _begin(self) -> tuple[int, int] | None:
         body = {"transactional_id": self._id, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
@@ -518,7 +518,7 @@ class RawTransaction:
     def ending(self) -> dict[str, Any]:
         return {**self._named(), "committed": True}
 
-    def write(self, topic: str, value: bytes) -> None:
+    def write(self, topic: str, value: bytes, partition: int = 0) -> None:
         producer_id, producer_epoch = self._producer
         batch = build_batch(
             [(b"k", value, (), int(time.time() * 1000))],
@@ -527,11 +527,11 @@ class RawTransaction:
             base_sequence=0,
             attributes=TRANSACTIONAL_BIT,
         )
-        rows = [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}]
+        rows = [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}]
         body = {"transactional_id": self._id, "acks": -1, "timeout": 10_000, "topic_data": rows}
 
         def written() -> bool:
-            with Wire(self._cluster.port(leaders(self._admin, topic)[0])) as wire:
+            with Wire(self._cluster.port(leaders(self._admin, topic)[partition])) as wire:
                 return bool(wire.call(ApiKey.PRODUCE, 9, body).responses[0].partition_responses[0].error_code == 0)
 
         eventually(written, "the record is written")
@@ -547,6 +547,63 @@ class RawTransaction:
                 return wire.call(api_key, version, body)
         except (OSError, messages.MalformedRequest):
             return None
+
+
+# -- topics are deleted in a transaction ----------------------------------------------------------------------------------
+
+
+def delete(cluster: LocalCluster, topic: str) -> None:
+    """Returns when no broker's metadata has the topic."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(CLIENT_TIMEOUT_S)
+    for broker in cluster.broker_ids:
+        if cluster.pid(broker) is not None:
+            asked = AdminClient({"bootstrap.servers": cluster.address(broker)})
+            eventually(lambda asked=asked: topic not in asked.list_topics(timeout=10).topics, f"{topic} is gone")
+
+
+def test_a_topic_is_made_again_with_fewer_partitions_in_a_transaction(cluster: LocalCluster, topic: str) -> None:
+    """TXN-3: the transaction ends without the partitions that are gone. The marker in the new log ends nothing there."""
+    session = RawTransaction(cluster, topic, PARTITIONS)
+    for number in range(PARTITIONS):
+        session.write(topic, b"gone", number)
+    delete(cluster, topic)
+
+    def is_made_again() -> bool:
+        try:
+            create_topics(cluster.bootstrap_servers, NewTopic(topic, 1, 3))
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return False
+            raise
+        return True
+
+    eventually(is_made_again, f"{topic} is made again")
+    assert session.ask_coordinator(ApiKey.END_TXN, 3, session.ending()) == 0
+    successor = transactional(cluster, topic)
+    successor.begin_transaction()
+    write(successor, topic, "next", partitions=1)
+    retried(successor.commit_transaction)
+    eventually(lambda: read(cluster, topic, partitions=1) == ["next"], "the id can be used again")
+
+
+def test_a_topic_is_deleted_in_a_transaction_while_a_replica_is_down(cluster: LocalCluster, topic: str) -> None:
+    """TXN-3: ZooKeeper keeps the topic until the dead broker is back, but the transaction ends at once."""
+    other = made(cluster)
+    session = RawTransaction(cluster, topic, PARTITIONS)
+    session.write(topic, b"gone")
+    with all_back(cluster), closing(ZooKeeperView(cluster.zookeeper_connect)) as zk:
+        coordinator = coordinator_of(cluster, topic, 1)
+        victim = next(broker for broker in cluster.broker_ids if broker != coordinator)
+        kill(cluster, victim)
+        eventually(lambda: victim not in zk.live_brokers(), "the dead broker's node is gone")
+        delete(cluster, topic)
+        assert session.ask_coordinator(ApiKey.END_TXN, 3, session.ending()) == 0
+        successor = transactional(cluster, topic)
+        assert topic in zk.topics()
+        successor.begin_transaction()
+        write(successor, other, "next")
+        retried(successor.commit_transaction)
 
 
 # -- Kafka's own client and tool ------------------------------------------------------------------------------------------

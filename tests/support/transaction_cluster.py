@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,9 +99,9 @@ class NoPeers:
         """Nothing is open."""
 
 
-async def exists(topic: str) -> bool:
-    """No topic is deleted."""
-    return False
+async def nothing_assigned(topics: Collection[str]) -> Mapping[str, Collection[int]]:
+    """ZooKeeper does not answer."""
+    return {}
 
 
 def coordinator_of(node: Node, time: FakeTime) -> TransactionCoordinator:
@@ -110,13 +110,16 @@ def coordinator_of(node: Node, time: FakeTime) -> TransactionCoordinator:
     events = EventLog(None, time)
     ids = FakeProducerIds(0)
     return TransactionCoordinator(
-        config, time, time, node.metadata, node.manager, node.lease, events, ids, NoPeers(), exists
+        config, time, time, node.metadata, node.manager, node.lease, events, ids, NoPeers(), nothing_assigned
     )
 
 
 @dataclass
 class TransactionCluster(Cluster):
-    """`markers` are those that were written; `marker_error` answers for a broker and a partition."""
+    """`markers` are those that were written; `marker_error` answers for a broker and a partition.
+
+    `assigned`: the partitions of each topic in ZooKeeper; other topics cannot be read.
+    """
 
     tp: TopicPartition = STATE
     coordinators: dict[int, TransactionCoordinator] = field(default_factory=dict)
@@ -124,7 +127,7 @@ class TransactionCluster(Cluster):
     markers: list[Marker] = field(default_factory=list)
     marker_error: Callable[[int, TopicPartition], ErrorCode] = lambda broker, tp: ErrorCode.NONE
     unreachable: set[int] = field(default_factory=set)
-    deleted_topics: set[str] = field(default_factory=set)
+    assigned: dict[str, Collection[int]] = field(default_factory=dict)
 
     async def start_broker(self, broker: int, *, wipe: bool = False) -> Node:
         node = await super().start_broker(broker, wipe=wipe)
@@ -138,13 +141,13 @@ class TransactionCluster(Cluster):
             EventLog(None, self.time),
             FakeProducerIds(1000 * broker),
             FakePeers(self, broker),
-            self._is_deleted,
+            self._assigned_partitions,
         )
         coordinator.start()
         return node
 
-    async def _is_deleted(self, topic: str) -> bool:
-        return topic in self.deleted_topics
+    async def _assigned_partitions(self, topics: Collection[str]) -> Mapping[str, Collection[int]]:
+        return {topic: self.assigned[topic] for topic in topics if topic in self.assigned}
 
     def leadership_changed(self, broker: int, tp: TopicPartition) -> None:
         if broker in self.coordinators:
@@ -167,8 +170,11 @@ class TransactionCluster(Cluster):
         states.append(PartitionState(*STATE, 1, 1, 0, (1,), 0, (1,)))
         self._tell(states)
 
-    def delete_topic(self, topic: str) -> None:
-        self._tell([PartitionState(topic, n, 1, LEADER_DURING_DELETE, 0, (), 0, ()) for n in range(3)])
+    def delete(self, *partitions: TopicPartition) -> None:
+        """Removes the partitions from the metadata."""
+        for tp in partitions:
+            del self.leaders[tp]
+        self._tell([PartitionState(*tp, 1, LEADER_DURING_DELETE, 0, (), 0, ()) for tp in partitions])
 
     def _tell(self, states: list[PartitionState]) -> None:
         for node in self.nodes.values():

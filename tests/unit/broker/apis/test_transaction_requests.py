@@ -11,6 +11,9 @@ import pytest
 from broker.transactions.transaction import ProducerIdAndEpoch
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
+from protocol.topic_names import OFFSETS_TOPIC
+from protocol.types import TopicPartition
+from protocol.zk.znodes import TopicZNode
 from tests.support.api_world import World
 from tests.support.fake_groups import FakeGroups
 from tests.support.transaction_cluster import ID, T0, TransactionCluster
@@ -187,13 +190,23 @@ async def test_the_end(cluster: TransactionCluster, version: int, committed: boo
 
 @pytest.mark.parametrize("version", versions(ApiKey.ADD_OFFSETS_TO_TXN))
 async def test_offsets_of_a_group(cluster: TransactionCluster, version: int) -> None:
-    """The fake coordinator's groups are in the partition with as many as their ids have characters."""
+    """The fake coordinator's groups are in the partition with as many as their ids have characters.
+
+    The first request creates the topic; a partition that does not exist is not added.
+    """
     world = await serving(cluster)
     producer = await cluster.new_producer(1)
+    world.zk.ensure("/config/topics")
+    assert await world.add_offsets(version, producer, "333") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert TopicZNode.path(OFFSETS_TOPIC) in world.zk.nodes
+    cluster.leaders[TopicPartition(OFFSETS_TOPIC, 3)] = 1
+    cluster.tell_metadata()
+    assert await world.add_offsets(version, producer, "4444") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert cluster.state(1) == "Empty"
     assert await world.add_offsets(version, producer, "333") is ErrorCode.NONE
     assert (await world.described())[-1] == {"__consumer_offsets": [3]}
     fenced = FENCED if version >= 2 else ErrorCode.INVALID_PRODUCER_EPOCH
-    assert await world.add_offsets(version, ProducerIdAndEpoch(1000, 9), "g") is fenced
+    assert await world.add_offsets(version, ProducerIdAndEpoch(1000, 9), "333") is fenced
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.LIST_TRANSACTIONS))

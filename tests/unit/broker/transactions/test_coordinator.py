@@ -246,17 +246,44 @@ async def test_markers_are_sent_again_until_they_are_written(cluster: Transactio
     assert [marker[:2] for marker in cluster.markers] == [(1, "t-0"), (3, "t-1")]
 
 
-async def test_markers_wait_for_a_leader_and_skip_deleted_topics_only(cluster: TransactionCluster) -> None:
+@pytest.mark.parametrize("assigned", [[], [0]])
+@pytest.mark.parametrize("coordinator", [1, 2])
+async def test_a_decided_transaction_ends_without_the_partitions_that_are_gone(
+    cluster: TransactionCluster, assigned: list[int], coordinator: int
+) -> None:
+    """The topic is deleted, or made again with one partition, which gets its marker. The next coordinator ends it as well."""
+    await serving(cluster, 1, 2)
+    producer = await ongoing(cluster, T0, T1, T2)
+    cluster.marker_error = lambda broker, tp: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await cluster.end(1, producer) is ErrorCode.NONE
+    cluster.delete(*({T0, T1, T2} - {TopicPartition("t", number) for number in assigned}))
+    if coordinator == 2:
+        await cluster.serve(2, 1, (1, 2))
+    await cluster.go_on()
+    cluster.marker_error = lambda broker, tp: ErrorCode.NONE
+    await cluster.go_on()
+    assert cluster.state(coordinator) == "PrepareCommit", "the metadata alone is no proof"
+    cluster.assigned["t"] = [0, 1, 2]
+    await cluster.go_on()
+    assert cluster.coordinators[coordinator].describe(ID).partitions == {T0, T1, T2} - {T0 if assigned else None}
+    cluster.assigned["t"] = assigned
+    await cluster.until(lambda: cluster.state(coordinator) == "CompleteCommit")
+    assert [marker[:2] for marker in cluster.markers] == [(1, f"t-{number}") for number in assigned]
+    assert await cluster.new_producer(coordinator) == (1000, 1)
+
+
+async def test_markers_wait_for_a_leader(cluster: TransactionCluster) -> None:
+    """Whatever ZooKeeper says: the metadata has the partition, and a broker may have its log."""
     await serving(cluster, 1, 2)
     producer = await ongoing(cluster, T0, T2)
+    cluster.assigned["t"] = []
     assert await cluster.end(1, producer) is ErrorCode.NONE
     await cluster.go_on()
     assert cluster.coordinators[1].describe(ID).partitions == {T2}, "broker 3 does not live"
-    cluster.delete_topic("t")
-    await cluster.go_on()
-    assert cluster.state(1) == "PrepareCommit", "the metadata alone is no proof"
-    cluster.deleted_topics.add("t")
+    cluster.leaders[T2] = 2
+    cluster.tell_metadata()
     await cluster.until(lambda: cluster.state(1) == "CompleteCommit")
+    assert [marker[:2] for marker in cluster.markers] == [(1, "t-0"), (2, "t-2")]
 
 
 async def test_a_successor_fences_markers(cluster: TransactionCluster) -> None:
