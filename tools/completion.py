@@ -45,7 +45,7 @@ SHELLS: dict[str, type[ShellComplete]] = {"bash": Bash, "zsh": ZshComplete, "fis
 def completion(shell: str) -> None:
     """Print the completion script of a shell.
 
-    Completion of topics, groups and broker ids asks the cluster in --bootstrap-server, if it comes earlier on the line, else in
+    Completion of topics, groups and broker ids asks the cluster in --bootstrap-server or --dir, if it comes earlier on the line, else in
     $OTTLA_BOOTSTRAP_SERVER, else the one in ./ottla-cluster.
     """
     script = SHELLS[shell](click.Command(PROGRAM), {}, PROGRAM, VARIABLE)

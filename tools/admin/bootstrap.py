@@ -1,4 +1,4 @@
-"""Finds the cluster: by `--bootstrap-server`, else by the environment variable, else by the local run directory."""
+"""Finds the brokers' addresses: by `--bootstrap-server` or `--dir`, else by the environment variable, else in `./ottla-cluster`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,34 @@ class NoBootstrapServer(ValueError):
 
 def find_bootstrap_servers(
     given: str | None,
+    directory: Path | None = None,
     environment: Mapping[str, str] | None = None,
-    run_directory: Path = DEFAULT_RUN_DIRECTORY,
+    default_directory: Path = DEFAULT_RUN_DIRECTORY,
 ) -> str:
-    """`host:port[,host:port...]` from the first source that has it. Raises NoBootstrapServer."""
+    """`host:port[,host:port...]` from the first source that is given: the address, the run directory, the environment variable.
+
+    Without any, the default directory. Raises NoBootstrapServer.
+    """
+    if given:
+        return given
+    if directory is not None:
+        endpoints = run_directory_endpoints(directory)
+        if not endpoints:
+            raise NoBootstrapServer(f"there is no cluster in {directory}: `ottla cluster start --dir {directory}`")
+        return ",".join(endpoints)
     variables = os.environ if environment is None else environment
-    servers = given or variables.get(BOOTSTRAP_VARIABLE) or ",".join(run_directory_endpoints(run_directory))
+    servers = variables.get(BOOTSTRAP_VARIABLE) or ",".join(run_directory_endpoints(default_directory))
     if not servers:
         raise NoBootstrapServer(
-            f"no cluster given: use --bootstrap-server host:port, set {BOOTSTRAP_VARIABLE}, "
-            f"or start one here with `ottla cluster start` (there is none in ./{run_directory})"
+            f"no cluster given: use --bootstrap-server host:port or --dir, set {BOOTSTRAP_VARIABLE}, "
+            f"or start one here with `ottla cluster start` (there is none in ./{default_directory})"
         )
     return servers
+
+
+def is_named_by_variable() -> bool:
+    """Whether the environment variable names the cluster of commands without an option that does."""
+    return bool(os.environ.get(BOOTSTRAP_VARIABLE))
 
 
 def addresses_of(bootstrap_servers: str) -> tuple[tuple[str, int], ...]:
@@ -51,10 +67,8 @@ def run_directory_endpoints(run_directory: Path) -> list[str]:
     return [endpoint for path in files for endpoint in client_endpoints(parse_properties(path.read_text()))]
 
 
-def run_directory_brokers(given: str | None, run_directory: Path = DEFAULT_RUN_DIRECTORY) -> frozenset[int]:
-    """The ids of the brokers of the run directory, if `find_bootstrap_servers` finds the cluster there; else none."""
-    if given or os.environ.get(BOOTSTRAP_VARIABLE):
-        return frozenset()
+def run_directory_brokers(run_directory: Path) -> frozenset[int]:
+    """The ids of the brokers of a run directory."""
     files = run_directory.glob("broker-*/server.properties")
     ids = [parse_properties(path.read_text()).get("broker.id", "") for path in files]
     return frozenset(int(broker) for broker in ids if broker.isdecimal())

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tools.admin.bootstrap import NoBootstrapServer, find_bootstrap_servers
 from tools.admin.failures import AdminError
+from tools.admin.naming import Where
 
 if TYPE_CHECKING:
     from tools.admin.cluster_view import ClusterView
@@ -32,11 +32,11 @@ def complete_groups(context: click.Context, _parameter: click.Parameter, incompl
     """Consumer groups that start with `incomplete`."""
     from tools.groups.kafka_groups import KafkaGroups
 
+    where = _where(context)
     try:
-        servers = find_bootstrap_servers(context.params.get("bootstrap_server"))
-        client = KafkaGroups(servers, context.params.get("command_config"), connect_timeout_s=TIMEOUT_S)
+        client = KafkaGroups(where.servers(), where.command_config, connect_timeout_s=TIMEOUT_S)
         groups, _ = client.list_groups(timeout_s=TIMEOUT_S)
-    except (NoBootstrapServer, AdminError):
+    except AdminError:
         return []
     return [group.group for group in groups if group.group.startswith(incomplete)]
 
@@ -49,8 +49,13 @@ def _extended(incomplete: str, names: Iterable[str]) -> list[str]:
 def _cluster(context: click.Context) -> ClusterView | None:
     from tools.admin.kafka_admin import KafkaAdmin
 
+    where = _where(context)
     try:
-        servers = find_bootstrap_servers(context.params.get("bootstrap_server"))
-        return KafkaAdmin(servers, context.params.get("command_config"), connect_timeout_s=TIMEOUT_S).cluster()
-    except (NoBootstrapServer, AdminError):
+        return KafkaAdmin(where.servers(), where.command_config, connect_timeout_s=TIMEOUT_S).cluster()
+    except AdminError:
         return None
+
+
+def _where(context: click.Context) -> Where:
+    given = context.params
+    return Where(given.get("bootstrap_server"), given.get("directory"), given.get("command_config"))

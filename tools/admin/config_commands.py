@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -27,6 +26,7 @@ from tools.admin.config_values import (
 )
 from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
 from tools.admin.failures import AdminError
+from tools.admin.naming import Where
 from tools.admin.topic_views import ids_text
 from tools.terminal import echo
 
@@ -71,13 +71,12 @@ def describe(
     entity_name: str | None,
     entity_default: bool,
     everything: bool,
-    bootstrap_server: str | None,
-    command_config: Path | None,
+    where: Where,
     output: str,
 ) -> None:
     """Show configs and the source of each value. Without a name: those of all topics or all brokers."""
     check_entity(entity_type, entity_name, entity_default)
-    with connected(bootstrap_server, command_config) as (cluster, admin):
+    with connected(where) as (cluster, admin):
         entities = _entities(entity_type, entity_name, entity_default, cluster)
         described = {
             entity: configs if everything else own_configs(entity, configs)
@@ -106,8 +105,7 @@ def alter(
     entity_default: bool,
     additions: Sequence[str],
     removals: Sequence[str],
-    bootstrap_server: str | None,
-    command_config: Path | None,
+    where: Where,
     output: str,
 ) -> None:
     """Change configs. Changes take effect at once, without a restart."""
@@ -120,7 +118,7 @@ def alter(
         raise click.UsageError(f"{problem}.") from None
     if not changes:
         raise click.UsageError("nothing to change: use --add-config or --delete-config.")
-    with connected(bootstrap_server, command_config) as (cluster, admin):
+    with connected(where) as (cluster, admin):
         (entity,) = _entities(entity_type, entity_name, entity_default, cluster)
         present = admin.describe_configs([entity])[entity]
         own = own_configs(entity, present)
@@ -151,12 +149,10 @@ def check_entity(entity_type: str, entity_name: str | None, entity_default: bool
 
 
 @contextmanager
-def connected(
-    bootstrap_server: str | None, command_config: Path | None
-) -> Iterator[tuple[ClusterView, KafkaPythonAdmin]]:
+def connected(where: Where) -> Iterator[tuple[ClusterView, KafkaPythonAdmin]]:
     with errors_in_one_line():
-        cluster = connect(bootstrap_server, command_config).cluster()
-        with connect_python(bootstrap_server, command_config) as admin:
+        cluster = connect(where).cluster()
+        with connect_python(where) as admin:
             yield cluster, admin
 
 

@@ -6,14 +6,13 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from protocol.plain_text import escaped
-from tools.admin.bootstrap import NoBootstrapServer, find_bootstrap_servers
-from tools.admin.failures import AdminError, NoClusterNamed
+from tools.admin.failures import AdminError
+from tools.admin.naming import Where, server_options
 from tools.terminal import echo, echo_lines
 
 if TYPE_CHECKING:
@@ -36,52 +35,25 @@ def format_option(command: Command) -> Command:
     )(command)
 
 
-def server_options(command: Command) -> Command:
-    """`--bootstrap-server` and `--command-config`."""
-    for option in (
-        click.option(
-            "--command-config",
-            type=click.Path(path_type=Path, dir_okay=False),
-            metavar="FILE",
-            help="properties file with client settings",
-        ),
-        click.option(
-            "--bootstrap-server",
-            metavar="HOST:PORT[,HOST:PORT...]",
-            help="default: $OTTLA_BOOTSTRAP_SERVER, else the cluster in ./ottla-cluster",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
 def connection_options(command: Command) -> Command:
-    """`--bootstrap-server`, `--command-config` and `--format`, the same on every command."""
+    """`--bootstrap-server`, `--dir`, `--command-config` and `--format`, the same on every command."""
     return server_options(format_option(command))
 
 
-def connect(bootstrap_server: str | None, command_config: Path | None) -> KafkaAdmin:
+def connect(where: Where) -> KafkaAdmin:
     """The adapter to confluent-kafka. Raises AdminError."""
     from tools.admin.kafka_admin import KafkaAdmin  # imported when needed, so that `--help` is fast
 
-    return KafkaAdmin(servers(bootstrap_server), command_config)
+    return KafkaAdmin(where.servers(), where.command_config)
 
 
 @contextlib.contextmanager
-def connect_python(bootstrap_server: str | None, command_config: Path | None) -> Iterator[KafkaPythonAdmin]:
+def connect_python(where: Where) -> Iterator[KafkaPythonAdmin]:
     """The adapter to kafka-python, for what confluent-kafka cannot do; closes it at the end. Raises AdminError."""
     from tools.admin.kafka_python_admin import KafkaPythonAdmin
 
-    with contextlib.closing(KafkaPythonAdmin(servers(bootstrap_server), command_config)) as admin:
+    with contextlib.closing(KafkaPythonAdmin(where.servers(), where.command_config)) as admin:
         yield admin
-
-
-def servers(bootstrap_server: str | None) -> str:
-    """`host:port[,host:port...]` of the cluster. Raises NoClusterNamed."""
-    try:
-        return find_bootstrap_servers(bootstrap_server)
-    except NoBootstrapServer as problem:
-        raise NoClusterNamed(str(problem)) from None
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import click
 
@@ -12,6 +11,7 @@ from tools.admin.completion import complete_topics
 from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
 from tools.admin.failures import AdminError
 from tools.admin.input_files import read_file, source_name
+from tools.admin.naming import Where
 from tools.admin.reassign_plan import PlanError, parse_partitions
 from tools.numbers import IntRange
 from tools.terminal import echo
@@ -43,8 +43,7 @@ def elect(
     topic: str | None,
     partition: int | None,
     file: str | None,
-    bootstrap_server: str | None,
-    command_config: Path | None,
+    where: Where,
     output: str,
 ) -> None:
     """Elect leaders: of one partition, of the partitions in a file, or of every partition that needs it."""
@@ -54,13 +53,13 @@ def elect(
         raise click.UsageError("use one of --all-topic-partitions, --topic with --partition, --path-to-json-file.")
     with errors_in_one_line():
         partitions = _partitions(topic, partition, file)
-        known = connect(bootstrap_server, command_config).cluster().partitions()
+        known = connect(where).cluster().partitions()
         unknown = [str(asked) for asked in partitions or () if asked not in known]
         if unknown:
             raise AdminError(
                 f"partition {', '.join(unknown)} does not exist; `ottla topic describe` shows the partitions"
             )
-        with connect_python(bootstrap_server, command_config) as admin:
+        with connect_python(where) as admin:
             found = admin.elect_leaders(unclean=election_type == "unclean", partitions=partitions)
         answers = dict(sorted(found.items()))
         elected = [asked for asked, error in answers.items() if error is None]

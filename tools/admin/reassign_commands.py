@@ -6,7 +6,6 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TypeVar
 
 import click
@@ -25,6 +24,7 @@ from tools.admin.connection import (
 )
 from tools.admin.failures import AdminError
 from tools.admin.input_files import STDIN, read_file, source_name
+from tools.admin.naming import Where
 from tools.admin.reassign_directories import DirectoryMoves
 from tools.admin.reassign_plan import (
     Directories,
@@ -91,15 +91,14 @@ def generate(
     file: str,
     broker_list: str,
     disable_rack_aware: bool,
-    bootstrap_server: str | None,
-    command_config: Path | None,
+    where: Where,
     output: str,
 ) -> None:
     """Propose a placement of topics on brokers. Changes nothing."""
     brokers = parse_broker_list(broker_list)
     with plan_errors():
         topics = parse_topics(read_file(file), source_name(file))
-        admin = connect(bootstrap_server, command_config)
+        admin = connect(where)
         cluster = admin.cluster()
         for topic in topics:
             if topic not in cluster.topics:
@@ -151,12 +150,11 @@ def execute(
     batch: int | None,
     watch: bool,
     preserve_throttles: bool,
-    bootstrap_server: str | None,
-    command_config: Path | None,
+    where: Where,
     output: str,
 ) -> None:
     """Start the moves in a file. With --watch or --batch, wait until they are done."""
-    with plan_errors(), connected(bootstrap_server, command_config) as reassignments:
+    with plan_errors(), connected(where) as reassignments:
         text = read_file(file)
         plan = parse_plan(text, source_name(file))
         directories = parse_directories(text, source_name(file))
@@ -308,11 +306,9 @@ def _execute_and_watch(
 @plan_option
 @preserve_option
 @connection_options
-def verify(
-    file: str, preserve_throttles: bool, bootstrap_server: str | None, command_config: Path | None, output: str
-) -> None:
+def verify(file: str, preserve_throttles: bool, where: Where, output: str) -> None:
     """Show the state of the moves in a file. When nothing moves any more, remove the throttles."""
-    with plan_errors(), connected(bootstrap_server, command_config) as reassignments:
+    with plan_errors(), connected(where) as reassignments:
         text = read_file(file)
         plan = parse_plan(text, source_name(file))
         outcomes, under_way = reassignments.outcomes(plan)
@@ -343,11 +339,9 @@ def verify(
 @plan_option
 @preserve_option
 @connection_options
-def cancel(
-    file: str, preserve_throttles: bool, bootstrap_server: str | None, command_config: Path | None, output: str
-) -> None:
+def cancel(file: str, preserve_throttles: bool, where: Where, output: str) -> None:
     """Cancel the moves in a file that are not done; those partitions get their original replicas back."""
-    with plan_errors(), connected(bootstrap_server, command_config) as reassignments:
+    with plan_errors(), connected(where) as reassignments:
         plan = parse_plan(read_file(file), source_name(file))
         before = reassignments.python_admin.reassignments()
         active = [partition for partition in plan if partition in before]
@@ -370,9 +364,9 @@ def cancel(
 
 @reassign.command("list")
 @connection_options
-def list_moves(bootstrap_server: str | None, command_config: Path | None, output: str) -> None:
+def list_moves(where: Where, output: str) -> None:
     """List the reassignments in progress and how far they are."""
-    with plan_errors(), connected(bootstrap_server, command_config) as reassignments:
+    with plan_errors(), connected(where) as reassignments:
         under_way = reassignments.python_admin.reassignments()
         cluster: ClusterView = reassignments.admin.cluster()
         progress = reassignments.progress(under_way, cluster)
@@ -414,9 +408,9 @@ def parse_broker_list(text: str) -> list[int]:
 
 
 @contextmanager
-def connected(bootstrap_server: str | None, command_config: Path | None) -> Iterator[Reassignments]:
-    admin = connect(bootstrap_server, command_config)
-    with connect_python(bootstrap_server, command_config) as python_admin:
+def connected(where: Where) -> Iterator[Reassignments]:
+    admin = connect(where)
+    with connect_python(where) as python_admin:
         yield Reassignments(admin, python_admin)
 
 

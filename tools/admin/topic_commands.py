@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -16,6 +15,7 @@ from tools.admin.config_values import ChangeError, merge_changes
 from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
 from tools.admin.failures import AdminError, TopicExists
 from tools.admin.leaderless import causes
+from tools.admin.naming import Where
 from tools.admin.topic_names import topic_argument, topic_if_any
 from tools.admin.topic_views import (
     PartitionFilter,
@@ -63,8 +63,7 @@ def create(
     replica_assignment: str | None,
     configs: Sequence[str],
     if_not_exists: bool,
-    bootstrap_server: str | None,
-    command_config: Path | None,
+    where: Where,
     output: str,
 ) -> None:
     """Create a topic."""
@@ -77,7 +76,7 @@ def create(
     overrides = parse_configs(configs)
     created = True
     with errors_in_one_line():
-        admin = connect(bootstrap_server, command_config)
+        admin = connect(where)
         admin.cluster()
         try:
             admin.create_topic(
@@ -105,14 +104,13 @@ def list_topics(
     topic_name: str | None,
     topic_option: str | None,
     exclude_internal: bool,
-    bootstrap_server: str | None,
-    command_config: Path | None,
+    where: Where,
     output: str,
 ) -> None:
     """List topics: all, or those that a regular expression matches."""
     patterns = _patterns(topic_if_any(topic_name, topic_option))
     with errors_in_one_line():
-        counts = connect(bootstrap_server, command_config).cluster().partition_counts
+        counts = connect(where).cluster().partition_counts
     names = _select(counts, patterns, exclude_internal)
     if output == "json":
         print_json([{"topic": name, "partition_count": counts[name]} for name in names])
@@ -143,8 +141,7 @@ def describe(
     topics_with_overrides: bool,
     exclude_internal: bool,
     if_exists: bool,
-    bootstrap_server: str | None,
-    command_config: Path | None,
+    where: Where,
     output: str,
 ) -> None:
     """Describe topics: all, or those that a regular expression matches."""
@@ -152,15 +149,15 @@ def describe(
         raise click.UsageError(f"use only one of {', '.join(FILTER_NAMES)}.")
     patterns = _patterns(topic_if_any(topic_name, topic_option))
     with errors_in_one_line():
-        admin = connect(bootstrap_server, command_config)
+        admin = connect(where)
         cluster = admin.cluster()
         names = _select(cluster.partition_counts, patterns, exclude_internal)
         if patterns and not names and not if_exists:
             raise AdminError(f"topic {','.join(patterns)!r} does not exist; `ottla topic list` shows the topics")
-        moves = _moves(bootstrap_server, command_config)
+        moves = _moves(where)
         views = [with_moves(view, moves) for view in admin.describe_topics(names)]
         shown = {TopicPartition(view.topic, row.partition): row for view in views for row in view.partitions}
-        why = causes(shown, cluster.live_brokers, lambda: connect_python(bootstrap_server, command_config))
+        why = causes(shown, cluster.live_brokers, lambda: connect_python(where))
     if topics_with_overrides:
         _print_overridden(views, output)
     elif filters:
@@ -193,8 +190,7 @@ def alter(
     configs: Sequence[str],
     removals: Sequence[str],
     if_exists: bool,
-    bootstrap_server: str | None,
-    command_config: Path | None,
+    where: Where,
     output: str,
 ) -> None:
     """Add partitions to a topic, or change its configs."""
@@ -214,7 +210,7 @@ def alter(
             "nothing to change: use --partitions, --replica-assignment, --config or --delete-config."
         )
     with errors_in_one_line():
-        admin = connect(bootstrap_server, command_config)
+        admin = connect(where)
         present = admin.cluster().partition_counts.get(name)
         if present is None and not if_exists:
             raise AdminError(f"topic {name!r} does not exist; `ottla topic list` shows the topics")
@@ -248,8 +244,7 @@ def delete(
     topic_names: Sequence[str],
     topic_options: Sequence[str],
     if_exists: bool,
-    bootstrap_server: str | None,
-    command_config: Path | None,
+    where: Where,
     output: str,
 ) -> None:
     """Delete topics with all their records. If one cannot be deleted, the others still are."""
@@ -261,7 +256,7 @@ def delete(
     missing: list[str] = []
     failures: list[str] = []
     with errors_in_one_line():
-        admin = connect(bootstrap_server, command_config)
+        admin = connect(where)
         admin.cluster()
         for name in names:
             try:
@@ -334,10 +329,10 @@ def _select(names: Any, patterns: Sequence[str], exclude_internal: bool) -> list
     return select_topics(names, patterns, exclude_internal=exclude_internal)
 
 
-def _moves(bootstrap_server: str | None, command_config: Path | None) -> Mapping[TopicPartition, Assignment]:
+def _moves(where: Where) -> Mapping[TopicPartition, Assignment]:
     """The reassignments in progress; empty if the cluster does not answer, for example without a controller."""
     try:
-        with connect_python(bootstrap_server, command_config) as admin:
+        with connect_python(where) as admin:
             return admin.reassignments(patience_s=0)
     except AdminError:
         return {}

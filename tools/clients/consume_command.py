@@ -8,14 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tools.admin.completion import complete_groups
-from tools.admin.connection import errors_in_one_line, server_options, servers
+from tools.admin.connection import errors_in_one_line
 from tools.admin.failures import AdminError
+from tools.admin.naming import Where, server_options
 from tools.admin.topic_names import one_topic, topic_argument
 from tools.clients.record_format import DEFAULT, TOKENS, BadFormat, record_formatter
 from tools.clients.records import ReadRecord
@@ -89,8 +89,7 @@ def consume(
     exit_at_end: bool,
     template: str,
     isolation_level: str,
-    bootstrap_server: str | None,
-    command_config: Path | None,
+    where: Where,
 ) -> None:
     """Print the records of a topic: new ones, or from --from-beginning or --offset on. Ctrl-C ends."""
     topic = one_topic(topic_name, topic_option)
@@ -111,8 +110,8 @@ def consume(
         from tools.clients.kafka_consumer import KafkaConsumer  # imported when needed, so that `--help` is fast
 
         consumer = KafkaConsumer(
-            servers(bootstrap_server),
-            command_config,
+            where.servers(),
+            where.command_config,
             topic,
             group=group,
             from_beginning=from_beginning,

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from tools.admin.connection import connection_options, errors_in_one_line, print_json, servers
+from tools.admin.connection import connection_options, errors_in_one_line, print_json
 from tools.admin.failures import AdminError
 from tools.admin.input_files import STDIN, source_name
+from tools.admin.naming import Where
 from tools.admin.topic_names import one_topic, topic_argument
 from tools.clients.deliveries import Deliveries, Delivery
 from tools.clients.line_source import LineTooLong, lines_of
@@ -78,8 +79,7 @@ def produce(
     compression: str,
     timeout_ms: int,
     verbose: bool,
-    bootstrap_server: str | None,
-    command_config: Path | None,
+    where: Where,
     output: str,
 ) -> None:
     """Write lines to a topic, one record per line. A line that fails is reported on stderr; the others are written.
@@ -102,9 +102,7 @@ def produce(
     parse = json_parser(rules) if json_lines else line_parser(rules)
     with errors_in_one_line(), _opened(file) as stream, StopSignals() as signals:
         deliveries = Deliveries(topic, lambda text: echo(text, err=True))
-        producer = _producer(
-            servers(bootstrap_server), command_config, acks, compression, timeout_ms, deliveries, verbose
-        )
+        producer = _producer(where.servers(), where.command_config, acks, compression, timeout_ms, deliveries, verbose)
         _check_partition(topic, partition, producer.partition_count(topic))
         if stream.isatty():
             echo("One record per line; Ctrl-D ends.", err=True)

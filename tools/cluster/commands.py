@@ -8,18 +8,18 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import click
-from click.core import ParameterSource
 
 from protocol.numbers import is_plain_number
 from protocol.plain_text import escaped
-from tools.admin.bootstrap import BOOTSTRAP_VARIABLE
-from tools.admin.connection import server_options
+from tools.admin import naming
+from tools.admin.connection import format_option
+from tools.admin.naming import Where, server_options
 from tools.cluster.health_commands import health, remote_status
 from tools.cluster.local_cluster import DEFAULT_DIRECTORY, ClusterError, LocalCluster, NotServing
 from tools.cluster.ports import LOCAL_HOST
@@ -28,32 +28,12 @@ from tools.cluster.views import cluster_json, node_table
 from tools.numbers import IntRange
 from tools.terminal import echo, echo_lines
 
-Command = TypeVar("Command", bound=Callable[..., None])
-
 BROKERS_DEFAULT = 3
 WATCH_S = 0.5
 SIGNALS = sorted(number.name.removeprefix("SIG") for number in signal.Signals)
 
 
-def directory_option(command: Command) -> Command:
-    return click.option(
-        "--dir",
-        "directory",
-        type=click.Path(path_type=Path, file_okay=False),
-        default=DEFAULT_DIRECTORY,
-        show_default=True,
-        help="the cluster's run directory",
-    )(command)
-
-
-def format_option(command: Command) -> Command:
-    return click.option(
-        "--format",
-        "output",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        help="text for people, json for scripts",
-    )(command)
+directory_option = naming.directory_option("the cluster's run directory", DEFAULT_DIRECTORY)
 
 
 @click.group()
@@ -132,26 +112,18 @@ def start(
 
 
 @cluster.command()
-@directory_option
 @server_options
 @format_option
-@click.pass_context
-def status(
-    context: click.Context, directory: Path, bootstrap_server: str | None, command_config: Path | None, output: str
-) -> None:
+def status(where: Where, output: str) -> None:
     """Show the nodes of the cluster. The exit code is 1 unless all of them serve.
 
-    With --bootstrap-server, show any Kafka cluster: its brokers and its under-replicated, offline and moving partitions.
+    Of a cluster that is named by an address, show the brokers and the under-replicated, offline and moving partitions.
     """
-    local = LocalCluster(directory)
-    is_elsewhere = (
-        context.get_parameter_source("directory") is ParameterSource.DEFAULT
-        and not local.exists()
-        and BOOTSTRAP_VARIABLE in os.environ
-    )
-    if bootstrap_server is not None or is_elsewhere:
-        remote_status(bootstrap_server, command_config, output)
+    directory = where.run_directory()
+    if directory is None:
+        remote_status(where, output)
         return
+    local = LocalCluster(directory)
     with errors_in_one_line():
         view = cluster_json(local)
         if output == "json":

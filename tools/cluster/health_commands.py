@@ -5,15 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 import click
 
 from protocol.types import Assignment, TopicPartition
-from tools.admin.bootstrap import run_directory_brokers
 from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
 from tools.admin.failures import AdminError, NoClusterNamed
 from tools.admin.leaderless import causes
+from tools.admin.naming import Where
 from tools.cluster.health import Health, assess, health_json, health_lines, status_json, status_lines, unreachable
 from tools.numbers import FloatRange
 from tools.terminal import echo, echo_lines
@@ -30,8 +29,7 @@ def health(
     watch: bool,
     exit_when_healthy: bool,
     timeout: float | None,
-    bootstrap_server: str | None,
-    command_config: Path | None,
+    where: Where,
     output: str,
 ) -> None:
     """Report whether the cluster is healthy. The exit code is 0 if it is, 1 if not."""
@@ -41,13 +39,13 @@ def health(
     deadline = None if timeout is None else time.monotonic() + timeout
     with errors_in_one_line():
         try:
-            connect(bootstrap_server, command_config)  # raises for bad options, which no waiting corrects
+            connect(where)  # raises for bad options, which no waiting corrects
         except NoClusterNamed:
             if not stays:
                 raise  # else it is waited for: `ottla cluster start` may be about to create its run directory
         shown: Health | None = None
         while True:
-            now = look(bootstrap_server, command_config)
+            now = look(where)
             if now != shown:
                 _show(now, output)
                 shown = now
@@ -59,29 +57,27 @@ def health(
         sys.exit(1)
 
 
-def look(bootstrap_server: str | None, command_config: Path | None) -> Health:
+def look(where: Where) -> Health:
     """The cluster's health now; `unreachable` if no broker answers.
 
-    All brokers of a cluster in `./ottla-cluster` are expected to be live. Otherwise a cluster that starts would be healthy
+    All brokers of a local cluster are expected to be live. Otherwise a cluster that starts would be healthy
     as soon as its first broker serves.
     """
     try:
-        cluster = connect(bootstrap_server, command_config).cluster()
-        why = causes(
-            cluster.partitions(), cluster.live_brokers, lambda: connect_python(bootstrap_server, command_config)
-        )
-        under_way = reassignments(bootstrap_server, command_config) or {}
-        return assess(cluster, under_way, why, run_directory_brokers(bootstrap_server))
+        cluster = connect(where).cluster()
+        why = causes(cluster.partitions(), cluster.live_brokers, lambda: connect_python(where))
+        under_way = reassignments(where) or {}
+        return assess(cluster, under_way, why, where.expected_brokers())
     except AdminError as problem:
         return unreachable(str(problem))
 
 
-def remote_status(bootstrap_server: str | None, command_config: Path | None, output: str) -> None:
+def remote_status(where: Where, output: str) -> None:
     """Prints the nodes and counts of a cluster, from its public API. The exit code is 1 unless it is healthy."""
     with errors_in_one_line():
-        admin = connect(bootstrap_server, command_config)
+        admin = connect(where)
         cluster = admin.cluster()
-        under_way = reassignments(bootstrap_server, command_config)
+        under_way = reassignments(where)
         found = assess(cluster, under_way or {})
         status = status_json(cluster, under_way, found, {node.id: node.rack for node in admin.nodes()})
     if output == "json":
@@ -92,12 +88,10 @@ def remote_status(bootstrap_server: str | None, command_config: Path | None, out
         sys.exit(1)
 
 
-def reassignments(
-    bootstrap_server: str | None, command_config: Path | None
-) -> Mapping[TopicPartition, Assignment] | None:
+def reassignments(where: Where) -> Mapping[TopicPartition, Assignment] | None:
     """The reassignments in progress; None if the cluster does not answer, for example without a controller."""
     try:
-        with connect_python(bootstrap_server, command_config) as admin:
+        with connect_python(where) as admin:
             return admin.reassignments(patience_s=0)
     except AdminError:
         return None

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.numbers import is_plain_number
-from tools.admin.bootstrap import client_endpoints, parse_properties
+from tools.admin.bootstrap import DEFAULT_RUN_DIRECTORY, client_endpoints, parse_properties
 from tools.cluster.fault_log import FAULT_LOG_NAME, FaultLog
 from tools.cluster.links.wiring import MARKER, BrokerPorts, LinksDirectory
 from tools.cluster.ports import LOCAL_HOST
@@ -27,7 +27,7 @@ from tools.cluster.processes import ClusterError, ServerProcess
 from tools.cluster.zookeeper import EmbeddedZooKeeper
 from tools.private_files import write_anew
 
-DEFAULT_DIRECTORY = Path("ottla-cluster")
+DEFAULT_DIRECTORY = DEFAULT_RUN_DIRECTORY
 BROKER_DIRECTORY = re.compile(r"broker-([0-9]{1,10})")
 BROKER_MARKER = "broker"
 FAULT_FILES = ("unhealed.json", "unhealed.json.lock", FAULT_LOG_NAME)

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 import click
 
 from protocol.plain_text import escaped
-from tools.admin.bootstrap import NoBootstrapServer, addresses_of, find_bootstrap_servers
+from tools.admin.bootstrap import BOOTSTRAP_VARIABLE, NoBootstrapServer, addresses_of, find_bootstrap_servers
+from tools.admin.naming import (
+    Where,
+    bootstrap_option,
+    command_config_option,
+    compose_option,
+    directory_option,
+    fault_command_option,
+)
 from tools.cluster.processes import ClusterError
 from tools.cluster.run_directory import DEFAULT_DIRECTORY, RunDirectory
 from tools.console.access import TOKEN_LENGTH_MIN, Access, is_loopback
@@ -34,24 +42,10 @@ LISTEN = "127.0.0.1:8080"
 
 
 @click.command()
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path, file_okay=False),
-    help=f"a local cluster's run directory  [default: {DEFAULT_DIRECTORY}]",
-)
-@click.option(
-    "--compose", "project", metavar="PROJECT", help="a Compose project: its name, or the directory of its file"
-)
-@click.option(
-    "--bootstrap-server", metavar="HOST:PORT[,HOST:PORT...]", help="any Kafka cluster, without its event logs"
-)
-@click.option(
-    "--command-config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="properties file with client settings (TLS, SASL)",
-)
+@directory_option()
+@compose_option()
+@bootstrap_option(f"any Kafka cluster, without its event logs  [default: ${BOOTSTRAP_VARIABLE}]")
+@command_config_option()
 @click.option(
     "--listen",
     default=LISTEN,
@@ -61,11 +55,7 @@ LISTEN = "127.0.0.1:8080"
 )
 @click.option("--name", "names", multiple=True, metavar="HOST", help="another name under which browsers may ask for it")
 @click.option("--allow-faults", is_flag=True, help="show buttons that kill, pause and heal")
-@click.option(
-    "--fault-command",
-    metavar="PROGRAM",
-    help="with --bootstrap-server: your program carries the faults out, see `ottla fault --help`",
-)
+@fault_command_option("with --bootstrap-server: your program carries the faults out, see `ottla fault --help`")
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -184,8 +174,8 @@ def find(
     from tools.replay.run.client_properties import read_security
 
     security = read_security(command_config, ())
-    if directory is None and project is None and bootstrap_server is None and RunDirectory(DEFAULT_DIRECTORY).brokers():
-        directory = DEFAULT_DIRECTORY
+    if project is None and Where(bootstrap_server).run_directory() and RunDirectory(DEFAULT_DIRECTORY).brokers():
+        directory = directory or DEFAULT_DIRECTORY
     if directory is not None:
         from tools.console.metrics import Metrics
         from tools.timeline import sources

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 import click
 
 from protocol.plain_text import escaped
-from tools.admin.bootstrap import NoBootstrapServer
+from tools.admin.bootstrap import BOOTSTRAP_VARIABLE, NoBootstrapServer
+from tools.admin.naming import bootstrap_option, compose_option, directory_option, fault_command_option
 from tools.cluster.commands import termination_as_interrupt
 from tools.cluster.local_cluster import DEFAULT_DIRECTORY
 from tools.cluster.processes import ClusterError
@@ -58,23 +59,10 @@ HELP = {
 def cluster_options(command: Command) -> Command:
     """`--dir`, `--compose`, `--fault-command`, `--bootstrap-server`."""
     for option in (
-        click.option(
-            "--bootstrap-server", metavar="HOST:PORT[,HOST:PORT...]", help="with --fault-command: where the brokers are"
-        ),
-        click.option(
-            "--fault-command",
-            metavar="PROGRAM",
-            help="your program carries the faults out: PROGRAM ACTION ID HOST PORT",
-        ),
-        click.option(
-            "--compose", "project", metavar="PROJECT", help="a Compose project: its name, or the directory of its file"
-        ),
-        click.option(
-            "--dir",
-            "directory",
-            type=click.Path(path_type=Path, file_okay=False),
-            help=f"a local cluster's run directory  [default: {DEFAULT_DIRECTORY}]",
-        ),
+        bootstrap_option(f"with --fault-command: where the brokers are  [default: ${BOOTSTRAP_VARIABLE}]"),
+        fault_command_option(),
+        compose_option(),
+        directory_option(),
     ):
         command = option(command)
     return command

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +11,7 @@ from protocol.types import TopicPartition
 from tools.admin.completion import complete_topics
 from tools.admin.connection import connect_python, connection_options, errors_in_one_line, print_json
 from tools.admin.failures import AdminError
+from tools.admin.naming import Where
 from tools.groups.group_selection import all_groups_option, connect_groups, every_group, group_options, named_groups
 from tools.groups.group_views import (
     DEAD,
@@ -68,13 +68,11 @@ group.add_command(reset_offsets)
     help="show types; with values, list only groups of these types",
 )
 @connection_options
-def list_groups(
-    states: str | None, types: str | None, bootstrap_server: str | None, command_config: Path | None, output: str
-) -> None:
+def list_groups(states: str | None, types: str | None, where: Where, output: str) -> None:
     """List the consumer groups: all, or those of some states or types."""
     wanted_states, wanted_types = _words(states, STATES, "--state"), _words(types, TYPES, "--type")
     with errors_in_one_line():
-        client = connect_groups(bootstrap_server, command_config)
+        client = connect_groups(where)
         groups, problems = client.list_groups(wanted_states, wanted_types)
         if output == "json":
             print_json([listed_json(found) for found in groups])
@@ -102,8 +100,7 @@ def describe(
     all_groups: bool,
     parts: Sequence[str],
     verbose: bool,
-    bootstrap_server: str | None,
-    command_config: Path | None,
+    where: Where,
     output: str,
 ) -> None:
     """Describe groups: their offsets and lag, their members, or their state."""
@@ -112,7 +109,7 @@ def describe(
         raise click.UsageError(f"use only one of {OFFSETS}, {MEMBERS} and {STATE}.")
     part = parts[0] if parts else OFFSETS
     with errors_in_one_line():
-        client = connect_groups(bootstrap_server, command_config)
+        client = connect_groups(where)
         described = client.describe_groups(every_group(client) if all_groups else names)
         present = [view for view in described if view.state != DEAD]
         rows = _offset_rows(client, present) if part == OFFSETS else {}
@@ -133,14 +130,13 @@ def delete(
     group_names: Sequence[str],
     group_options: Sequence[str],
     all_groups: bool,
-    bootstrap_server: str | None,
-    command_config: Path | None,
+    where: Where,
     output: str,
 ) -> None:
     """Delete groups without members, with their offsets. If one cannot be deleted, the others still are."""
     names = named_groups(group_names, group_options, all_groups=all_groups)
     with errors_in_one_line():
-        client = connect_groups(bootstrap_server, command_config)
+        client = connect_groups(where)
         outcomes = client.delete_groups(every_group(client) if all_groups else names)
         deleted = [name for name, problem in outcomes.items() if problem is None]
         failures = [problem for problem in outcomes.values() if problem is not None]
@@ -169,8 +165,7 @@ def delete_offsets(
     group_names: Sequence[str],
     group_options: Sequence[str],
     topics: Sequence[str],
-    bootstrap_server: str | None,
-    command_config: Path | None,
+    where: Where,
     output: str,
 ) -> None:
     """Delete a group's committed offsets of topics to which no member is subscribed."""
@@ -179,13 +174,13 @@ def delete_offsets(
     (name,) = named_groups(group_names, group_options)
     with errors_in_one_line():
         selections = [parse_selection(topic) for topic in topics]
-        client = connect_groups(bootstrap_server, command_config)
+        client = connect_groups(where)
         counts = client.cluster().partition_counts
         # The topic may have been deleted: its offsets can be deleted all the same.
         for partition in client.committed_offsets([name])[name]:
             counts[partition.topic] = max(counts.get(partition.topic, 0), partition.partition + 1)
         partitions = sorted(select_partitions(selections, counts))
-        with connect_python(bootstrap_server, command_config) as admin:
+        with connect_python(where) as admin:
             outcomes = admin.delete_group_offsets(name, partitions)
         _print_deletions(name, outcomes, output)
         failed: dict[str, list[str]] = {}
@@ -193,7 +188,7 @@ def delete_offsets(
             if outcome is not None:
                 failed.setdefault(outcome[1].rstrip("."), []).append(str(partition))
         if failed:
-            reasons = "; ".join(f"{', '.join(where)}: {reason}" for reason, where in failed.items())
+            reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in failed.items())
             raise AdminError(f"some offsets of group {name!r} were not deleted: {reasons}")
 
 

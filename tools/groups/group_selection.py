@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from tools.admin.completion import complete_groups
-from tools.admin.connection import servers
 from tools.admin.failures import AdminError
+from tools.admin.naming import Where
 
 if TYPE_CHECKING:
     from tools.groups.kafka_groups import KafkaGroups
@@ -47,11 +46,11 @@ def named_groups(arguments: Sequence[str], options: Sequence[str], *, all_groups
     return names
 
 
-def connect_groups(bootstrap_server: str | None, command_config: Path | None) -> KafkaGroups:
+def connect_groups(where: Where) -> KafkaGroups:
     """The client for groups. Raises AdminError, also if no broker answers."""
     from tools.groups.kafka_groups import KafkaGroups  # imported when needed, so that `--help` is fast
 
-    client = KafkaGroups(servers(bootstrap_server), command_config)
+    client = KafkaGroups(where.servers(), where.command_config)
     client.cluster()
     return client
 

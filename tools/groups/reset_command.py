@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +14,7 @@ from tools.admin.completion import complete_topics
 from tools.admin.connection import connection_options, errors_in_one_line, print_json
 from tools.admin.failures import AdminError
 from tools.admin.input_files import read_file, source_name
+from tools.admin.naming import Where
 from tools.groups.group_selection import all_groups_option, connect_groups, every_group, group_options, named_groups
 from tools.groups.group_views import DEAD, EMPTY
 from tools.groups.reset_plan import (
@@ -103,8 +103,7 @@ def reset_offsets(
     dry_run: bool,
     execute: bool,
     export: bool,
-    bootstrap_server: str | None,
-    command_config: Path | None,
+    where: Where,
     output: str,
 ) -> None:
     """Set the committed offsets of groups without members. Shows them first; --execute sets them.
@@ -133,7 +132,7 @@ def reset_offsets(
         raise click.UsageError("use exactly one of --topic, --all-topics and --from-file.")
     with errors_in_one_line():
         request = Request(target, wanted, tuple(parse_selection(topic) for topic in topics))
-        client = connect_groups(bootstrap_server, command_config)
+        client = connect_groups(where)
         chosen = every_group(client) if all_groups else names
         plans, failures = _plans(client, chosen, request)
         for plan in plans:

@@ -6,14 +6,16 @@ import asyncio
 import logging
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 import click
 
 from protocol.numbers import is_plain_number
-from tools.admin.bootstrap import DEFAULT_CONTROL_PLANE_LISTENER, run_directory_zookeeper
+from tools.admin.bootstrap import DEFAULT_CONTROL_PLANE_LISTENER, DEFAULT_RUN_DIRECTORY, run_directory_zookeeper
 from tools.admin.completion import complete_topics
 from tools.admin.connection import errors_in_one_line, format_option, print_json
 from tools.admin.failures import AdminError
+from tools.admin.naming import bootstrap_option, directory_option
 from tools.inspect.broker_view import Address, BrokerView, live_brokers, read_broker
 from tools.inspect.comparison import Row, compare, comparison_json, comparison_lines
 from tools.inspect.conformance.command import conformance
@@ -40,13 +42,10 @@ inspect.add_command(conformance)
 @click.option(
     "--zookeeper",
     metavar="HOST:PORT[,HOST:PORT...][/CHROOT]",
-    help="the cluster's ZooKeeper; default: that of the cluster in ./ottla-cluster",
+    help="the cluster's ZooKeeper; default: that of the cluster in --dir",
 )
-@click.option(
-    "--bootstrap-server",
-    metavar="HOST:PORT[,HOST:PORT...]",
-    help="ask the brokers at these addresses; default: the addresses in ZooKeeper",
-)
+@directory_option()
+@bootstrap_option("ask the brokers at these addresses; default: the addresses in ZooKeeper")
 @click.option(
     "--topic",
     "topics",
@@ -58,14 +57,21 @@ inspect.add_command(conformance)
 @click.option("--differences-only", is_flag=True, help="show only differences")
 @format_option
 def znodes(
-    zookeeper: str | None, bootstrap_server: str | None, topics: Sequence[str], differences_only: bool, output: str
+    zookeeper: str | None,
+    directory: Path | None,
+    bootstrap_server: str | None,
+    topics: Sequence[str],
+    differences_only: bool,
+    output: str,
 ) -> None:
     """Compare ZooKeeper with each broker's answers. The exit code is 1 if they differ (marked !=)."""
     logging.getLogger("protocol.zk").setLevel(logging.CRITICAL)
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-    zookeeper = zookeeper or run_directory_zookeeper()
+    if zookeeper is not None and directory is not None:
+        raise click.UsageError("--zookeeper and --dir name a cluster each; give one of them")
+    zookeeper = zookeeper or run_directory_zookeeper(directory or DEFAULT_RUN_DIRECTORY)
     if zookeeper is None:
-        raise click.UsageError("missing --zookeeper: there is no cluster in ./ottla-cluster.")
+        raise click.UsageError(f"missing --zookeeper: there is no cluster in {directory or DEFAULT_RUN_DIRECTORY}.")
     with errors_in_one_line():
         view, rows = asyncio.run(look(zookeeper, bootstrap_server, topics or None))
     if output == "json":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from tools.admin.naming import bootstrap_option, command_config_option, directory_option
 from tools.numbers import IntRange
 from tools.replay.failures import guarded
 from tools.replay.parameters import POSITIVE, WHOLE_YEAR_DAYS, flight_options
@@ -33,19 +34,11 @@ WEEK_A_MINUTE = 7.0 * 24 * 60
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default="demo-out", show_default=True, help="Results."
 )
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The cluster's run directory; an existing cluster is used unchanged. [default: OUT/cluster, created again]",
+@directory_option(
+    "The cluster's run directory; an existing cluster is used unchanged. [default: OUT/cluster, created again]"
 )
-@click.option("--bootstrap-server", help="Use this cluster instead of starting one; no broker is killed.")
-@click.option(
-    "--command-config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Properties file for --bootstrap-server: how to connect by TLS and SASL.",
-)
+@bootstrap_option("Use this cluster instead of starting one; no broker is killed.")
+@command_config_option("Properties file for --bootstrap-server: how to connect by TLS and SASL.")
 @click.option("--zookeeper", help="Use this ZooKeeper (host:port[/chroot]) instead of starting one.")
 def demo(
     year: bool,

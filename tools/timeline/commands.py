@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 from protocol.plain_text import escaped
+from tools.admin.naming import compose_option, directory_option
 from tools.cluster.local_cluster import DEFAULT_DIRECTORY
 from tools.cluster.processes import ClusterError
 from tools.numbers import IntRange
@@ -39,15 +40,8 @@ AROUND_MS = 2000.0
 
 @click.command()
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILES]...")
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path, file_okay=False),
-    help=f"the run directory of a local cluster  [default: {DEFAULT_DIRECTORY}]",
-)
-@click.option(
-    "--compose", "project", metavar="PROJECT", help="a Compose project: its name, or the directory of its file"
-)
+@directory_option()
+@compose_option()
 @click.option("--follow", is_flag=True, help="print what happened lately, and then what happens, until Ctrl-C")
 @click.option("--topic", metavar="TOPIC", help="only this topic's partitions, and what is about no topic")
 @click.option(

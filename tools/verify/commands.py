@@ -15,6 +15,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from protocol.plain_text import escaped
+from tools.admin.naming import (
+    bootstrap_option,
+    command_config_option,
+    compose_option,
+    directory_option,
+    fault_command_option,
+)
 from tools.numbers import FloatRange, IntRange
 from tools.terminal import echo
 from tools.verify.judgement import HARMLESS, KINDS
@@ -72,25 +79,13 @@ def verify() -> None:
 
 @verify.command("run", context_settings={"ignore_unknown_options": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The run directory of the local cluster that is used. [default: a cluster of its own, removed at the end]",
+@directory_option(
+    "The run directory of the local cluster that is used. [default: a cluster of its own, removed at the end]"
 )
-@click.option("--compose", "project", metavar="PROJECT", help="The Compose project of the cluster, or its directory.")
-@click.option("--bootstrap-server", metavar="HOST:PORT[,HOST:PORT...]", help="Any other cluster.")
-@click.option(
-    "--fault-command",
-    metavar="PROGRAM",
-    help="Carries faults out in any other cluster: called as PROGRAM ACTION BROKER-ID HOST PORT.",
-)
-@click.option(
-    "--command-config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Properties file with client settings (TLS, SASL), for reading back and for ottla's load.",
-)
+@compose_option("The Compose project of the cluster, or its directory.")
+@bootstrap_option("Any other cluster.")
+@fault_command_option("Carries faults out in any other cluster: called as PROGRAM ACTION BROKER-ID HOST PORT.")
+@command_config_option("Properties file with client settings (TLS, SASL), for reading back and for ottla's load.")
 @click.option("--brokers", type=IntRange(1, 100), default=3, show_default=True, help="Of a cluster of its own.")
 @click.option("--override", "overrides", type=Setting(), multiple=True, help="KEY=VALUE: of a cluster of its own.")
 @click.option(

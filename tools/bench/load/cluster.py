@@ -18,6 +18,7 @@ from protocol.kafka.framing import MalformedRequest
 from tools.admin.bootstrap import addresses_of
 from tools.admin.connection import connect
 from tools.admin.failures import AdminError
+from tools.admin.naming import Where
 from tools.bench.load.in_python import produced_error
 from tools.bench.load.outcome import BenchError
 from tools.bench.load.plan import Address, batch, produce_frame
@@ -81,7 +82,7 @@ def check_replicas(target: Target, topic: str, acks: int) -> None:
     """Raises BenchError if acks=all cannot be answered, because too few replicas are in sync."""
     if acks != -1:
         return
-    for view in connect(target.bootstrap_server, target.command_config).describe_topics([topic]):
+    for view in connect(Where(target.bootstrap_server, command_config=target.command_config)).describe_topics([topic]):
         wanted = view.min_insync_replicas if view.configs else 1
         for partition in view.partitions:
             if len(partition.isr) < wanted:
@@ -99,7 +100,7 @@ def own_topics(
 
     Raises AdminError, BenchError.
     """
-    admin = connect(target.bootstrap_server, target.command_config)
+    admin = connect(Where(target.bootstrap_server, command_config=target.command_config))
     admin.cluster()  # says so at once when no broker answers
     run = uuid.uuid4().hex[:8]
     names = [f"{OWN_PREFIX}{run}" if count == 1 else f"{OWN_PREFIX}{run}-{number:05d}" for number in range(count)]

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 
-from tools.admin.connection import connection_options, errors_in_one_line, print_json, servers
+from tools.admin.connection import connection_options, errors_in_one_line, print_json
+from tools.admin.naming import Where
 from tools.bench.load.outcome import Measurement
 from tools.bench.load.report import ProgressLine, as_json, as_lines
 from tools.numbers import FloatRange, IntRange
@@ -417,8 +418,7 @@ def _run(
     partitions: int | None,
     replication_factor: int | None,
     *,
-    bootstrap_server: str | None,
-    command_config: Path | None,
+    where: Where,
     output: str,
     seconds: float,
     warm_up_s: float,
@@ -426,9 +426,9 @@ def _run(
     if topic is not None and (partitions is not None or replication_factor is not None):
         raise click.UsageError("--partitions and --replication-factor are for a created topic: leave out --topic.")
     with errors_in_one_line():
-        address = servers(bootstrap_server)
+        address = where.servers()
     shape = topic, partitions or 1, replication_factor or 1
-    return Run(address, command_config, output, seconds, warm_up_s, *shape)
+    return Run(address, where.command_config, output, seconds, warm_up_s, *shape)
 
 
 def _check_client(client: str, **options: tuple[int | None, int | None]) -> None:

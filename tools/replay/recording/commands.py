@@ -17,8 +17,8 @@ from tools.admin.connection import (
     connection_options,
     errors_in_one_line,
     print_json,
-    server_options,
 )
+from tools.admin.naming import Where, server_options
 from tools.numbers import IntRange
 from tools.terminal import echo
 
@@ -63,11 +63,10 @@ def start(
     hash_clients: bool,
     max_bytes: int,
     pages: tuple[str, ...],
-    bootstrap_server: str | None,
-    command_config: Path | None,
+    where: Where,
 ) -> None:
     """Start a recording on all brokers. It runs until `stop`."""
-    with recorded_cluster(pages, bootstrap_server, command_config) as cluster:
+    with recorded_cluster(pages, where) as cluster:
         recording = cluster.start(max_bytes, topics, hashes_clients=hash_clients)
         echo(f"Brokers {', '.join(map(str, cluster.brokers))} record the load of their clients ({recording}).")
         echo("End it with: ottla replay record stop --out TRACE")
@@ -76,11 +75,11 @@ def start(
 @record.command()
 @page_option
 @connection_options
-def status(pages: tuple[str, ...], bootstrap_server: str | None, command_config: Path | None, output: str) -> None:
+def status(pages: tuple[str, ...], where: Where, output: str) -> None:
     """Show what each broker has recorded."""
     from tools.replay.recording.broker_pages import RecordingStatus
 
-    with recorded_cluster(pages, bootstrap_server, command_config) as cluster:
+    with recorded_cluster(pages, where) as cluster:
         recording = cluster.recording()
         found = cluster.statuses()
         if output == "json":
@@ -111,15 +110,14 @@ def stop(
     allow_missing: bool,
     discard: bool,
     pages: tuple[str, ...],
-    bootstrap_server: str | None,
-    command_config: Path | None,
+    where: Where,
 ) -> None:
     """Stop the recording, and merge what all brokers have recorded into one trace."""
     if (out is None) is not discard:
         raise click.UsageError("use either --out TRACE or --discard.")
     if out is not None and out.exists():
         raise click.ClickException(escaped(f"{out} exists already; remove it, or choose another --out"))
-    with recorded_cluster(pages, bootstrap_server, command_config) as cluster:
+    with recorded_cluster(pages, where) as cluster:
         if out is None:
             echo(f"Recording {cluster.discard()} was discarded.")
             return
@@ -129,9 +127,7 @@ def stop(
 
 
 @contextmanager
-def recorded_cluster(
-    pages: Sequence[str], bootstrap_server: str | None, command_config: Path | None
-) -> Iterator[RecordedCluster]:
+def recorded_cluster(pages: Sequence[str], where: Where) -> Iterator[RecordedCluster]:
     """The cluster that the options name. Expected errors become one line and exit code 1."""
     try:
         from tools.replay.recording.broker_pages import parse_pages
@@ -143,8 +139,8 @@ def recorded_cluster(
         ) from None
     with errors_in_one_line():
         given = parse_pages(pages)
-        cluster = connect(bootstrap_server, command_config).cluster()
-        with connect_python(bootstrap_server, command_config) as admin:
+        cluster = connect(where).cluster()
+        with connect_python(where) as admin:
             try:
                 yield RecordedCluster(cluster, admin, given)
             except TraceError as problem:

@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tools.admin.bootstrap import BOOTSTRAP_VARIABLE, DEFAULT_RUN_DIRECTORY
+from tools.admin.naming import (
+    bootstrap_option,
+    command_config_option,
+    compose_option,
+    directory_option,
+    fault_command_option,
+)
 from tools.numbers import FloatRange, IntRange
 from tools.points_in_time import NoTime, parse_duration_ms
 from tools.replay.failures import guarded
@@ -128,15 +136,9 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say what is sent where; `options_of` takes their values."""
     for option in reversed(
         (
-            click.option(
-                "--bootstrap-server", help="The cluster. [default: $OTTLA_BOOTSTRAP_SERVER, else ./ottla-cluster]"
-            ),
-            click.option(
-                "--command-config",
-                type=click.Path(path_type=Path, dir_okay=False),
-                metavar="FILE",
-                help="Properties file: how to connect by TLS and SASL, as for Kafka's tools.",
-            ),
+            bootstrap_option(f"The cluster. [default: ${BOOTSTRAP_VARIABLE}, else --dir ./{DEFAULT_RUN_DIRECTORY}]"),
+            directory_option("The local cluster in this run directory."),
+            command_config_option("Properties file: how to connect by TLS and SASL, as for Kafka's tools."),
             click.option(
                 "--client-property",
                 "client_properties",
@@ -207,6 +209,7 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def options_of(
     trace: Path,
     bootstrap_server: str | None,
+    directory: Path | None,
     command_config: Path | None,
     client_properties: Sequence[tuple[str, str]],
     out: Path,
@@ -229,7 +232,7 @@ def options_of(
 
     return Options(
         trace=trace,
-        bootstrap_servers=find_bootstrap_servers(bootstrap_server),
+        bootstrap_servers=find_bootstrap_servers(bootstrap_server, directory),
         output=out,
         speeds=ramp[0] if ramp else [] if speed is None else [speed],
         step_s=ramp[1] if ramp else 0.0,
@@ -265,23 +268,10 @@ def options_of(
     multiple=True,
     help="Such as 'kill leader of departures-0 at 20s', 'restart it at 35s'. Needs --dir, --compose or --fault-command.",
 )
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The run directory of the local cluster that the faults hit.",
+@compose_option(
+    "The Compose project whose containers the faults hit: its name, or the directory of its docker-compose.yml."
 )
-@click.option(
-    "--compose",
-    "project",
-    metavar="PROJECT",
-    help="The Compose project whose containers the faults hit: its name, or the directory of its docker-compose.yml.",
-)
-@click.option(
-    "--fault-command",
-    metavar="PROGRAM",
-    help="Carries the faults out in any other cluster: called as PROGRAM ACTION BROKER-ID HOST PORT.",
-)
+@fault_command_option("Carries the faults out in any other cluster: called as PROGRAM ACTION BROKER-ID HOST PORT.")
 def run(
     master: str | None,
     control_host: str | None,
@@ -321,7 +311,7 @@ def run(
         except FaultError as problem:
             raise click.BadParameter(str(problem), param_hint="--fault") from None
         servers = cluster.bootstrap_servers if cluster is not None and not bootstrap_server else bootstrap_server
-        options = options_of(bootstrap_server=servers, **load)
+        options = options_of(bootstrap_server=servers, directory=directory, **load)
         replay = Replay(replace(options, master=master, control_host=control_host, event_log=event_log))
         run_of_faults: FaultRun | None = None
         if cluster is not None and scripted:

@@ -21,17 +21,20 @@ def write_broker(directory: Path, broker_id: int, text: str) -> None:
     path.write_text(text)
 
 
-def test_the_option_comes_before_the_variable_and_the_run_directory(tmp_path: Path) -> None:
+def test_options_come_before_the_variable_and_the_variable_before_the_default_directory(tmp_path: Path) -> None:
     for broker_id in (10, 9):
         write_broker(
-            tmp_path,
+            tmp_path / "here",
             broker_id,
             f"listeners=PLAINTEXT://127.0.0.1:90{broker_id:02},CONTROLLER://127.0.0.1:80{broker_id:02}\n",
         )
+    write_broker(tmp_path / "there", 1, "listeners=PLAINTEXT://there:1\n")
     environment = {"OTTLA_BOOTSTRAP_SERVER": "from-environment:1"}
-    assert find_bootstrap_servers("given:1", environment, tmp_path) == "given:1"
-    assert find_bootstrap_servers(None, environment, tmp_path) == "from-environment:1"
-    assert find_bootstrap_servers(None, {}, tmp_path) == "127.0.0.1:9009,127.0.0.1:9010"
+    here, there = tmp_path / "here", tmp_path / "there"
+    assert find_bootstrap_servers("given:1", None, environment, here) == "given:1"
+    assert find_bootstrap_servers(None, there, environment, here) == "there:1"
+    assert find_bootstrap_servers(None, None, environment, here) == "from-environment:1"
+    assert find_bootstrap_servers(None, None, {}, here) == "127.0.0.1:9009,127.0.0.1:9010"
 
 
 def test_zookeeper_of_a_run_directory(tmp_path: Path) -> None:
@@ -42,7 +45,9 @@ def test_zookeeper_of_a_run_directory(tmp_path: Path) -> None:
 
 def test_without_a_source_the_error_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(NoBootstrapServer, match="ottla cluster start"):
-        find_bootstrap_servers(None, {}, tmp_path)
+        find_bootstrap_servers(None, None, {}, tmp_path)
+    with pytest.raises(NoBootstrapServer, match=f"there is no cluster in {tmp_path}: `ottla cluster start"):
+        find_bootstrap_servers(None, tmp_path, {"OTTLA_BOOTSTRAP_SERVER": "from-environment:1"}, tmp_path)
 
 
 @pytest.mark.parametrize(

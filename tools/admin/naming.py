@@ -1,0 +1,125 @@
+"""How a command names its cluster: the same options for all commands, each defined here once.
+
+`--bootstrap-server` or `--dir`, of which a command takes one; else $OTTLA_BOOTSTRAP_SERVER; else the cluster in `./ottla-cluster`.
+Commands that need more than addresses (processes, event logs, containers) take no address from the variable, and may have
+`--compose` and `--fault-command` as well.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from tools.admin.bootstrap import (
+    BOOTSTRAP_VARIABLE,
+    DEFAULT_RUN_DIRECTORY,
+    NoBootstrapServer,
+    find_bootstrap_servers,
+    is_named_by_variable,
+    run_directory_brokers,
+)
+from tools.admin.failures import NoClusterNamed
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Decorator = Callable[[Command], Command]
+
+LOCAL_DEFAULT = f"[default: {DEFAULT_RUN_DIRECTORY}]"
+
+
+def directory_option(
+    says: str = f"the run directory of a local cluster  {LOCAL_DEFAULT}", default: Path | None = None
+) -> Decorator[Any]:
+    """`--dir`; the command gets it as `directory`, `default` if it is not given."""
+    return click.option(
+        "--dir",
+        "directory",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        default=default,
+        show_default=default is not None,
+        help=says,
+    )
+
+
+def bootstrap_option(says: str = f"brokers of the cluster  [default: ${BOOTSTRAP_VARIABLE}]") -> Decorator[Any]:
+    """`--bootstrap-server`."""
+    return click.option("--bootstrap-server", metavar="HOST:PORT[,HOST:PORT...]", help=says)
+
+
+def compose_option(says: str = "a Compose project: its name, or the directory of its file") -> Decorator[Any]:
+    """`--compose`; the command gets it as `project`."""
+    return click.option("--compose", "project", metavar="PROJECT", help=says)
+
+
+def fault_command_option(
+    says: str = "your program carries the faults out: PROGRAM ACTION ID HOST PORT",
+) -> Decorator[Any]:
+    """`--fault-command`."""
+    return click.option("--fault-command", metavar="PROGRAM", help=says)
+
+
+def command_config_option(says: str = "properties file with client settings (TLS, SASL)") -> Decorator[Any]:
+    """`--command-config`."""
+    return click.option("--command-config", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help=says)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The cluster that a command is for, as its options name it, and the properties file that says how to connect."""
+
+    bootstrap_server: str | None = None
+    directory: Path | None = None
+    command_config: Path | None = None
+
+    def servers(self) -> str:
+        """`host:port[,host:port...]`. Raises NoClusterNamed."""
+        try:
+            return find_bootstrap_servers(self.bootstrap_server, self.directory)
+        except NoBootstrapServer as problem:
+            raise NoClusterNamed(str(problem)) from None
+
+    def run_directory(self) -> Path | None:
+        """The run directory that names the cluster; None if an address does."""
+        if self.bootstrap_server:
+            return None
+        if self.directory is not None:
+            return self.directory
+        return None if is_named_by_variable() else DEFAULT_RUN_DIRECTORY
+
+    def expected_brokers(self) -> frozenset[int]:
+        """The ids of the brokers that belong to the cluster, as far as a run directory says so."""
+        directory = self.run_directory()
+        return frozenset() if directory is None else run_directory_brokers(directory)
+
+
+def server_options(command: Command) -> Command:
+    """`--bootstrap-server`, `--dir` and `--command-config`; the command gets them as `where`."""
+
+    @functools.wraps(command)
+    def with_where(
+        *arguments: Any,
+        bootstrap_server: str | None,
+        directory: Path | None,
+        command_config: Path | None,
+        **options: Any,
+    ) -> Any:
+        if bootstrap_server is not None and directory is not None:
+            raise click.UsageError("--bootstrap-server and --dir name a cluster each; give one of them")
+        return command(*arguments, where=Where(bootstrap_server, directory, command_config), **options)
+
+    options = (
+        bootstrap_option(),
+        directory_option(
+            f"the local cluster in this run directory  [default: {DEFAULT_RUN_DIRECTORY}, without ${BOOTSTRAP_VARIABLE}]"
+        ),
+        command_config_option(),
+    )
+    decorated: Any = with_where
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
