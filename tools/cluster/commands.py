@@ -58,7 +58,11 @@ cluster.add_command(health)
 )
 @click.option("--port", type=IntRange(1, 64_000), metavar="PORT", help="the first broker's port; the next ones follow")
 @click.option("--listen", metavar="ADDRESS", help="where brokers listen, such as 0.0.0.0: there is no authentication")
-@click.option("--advertise", metavar="HOST", help="the host that clients are told  [default: localhost with --listen]")
+@click.option(
+    "--advertise",
+    metavar="HOST",
+    help="the host that clients are told  [default: localhost with --listen, for clients on this machine]",
+)
 @click.option("--foreground", is_flag=True, help="wait for Ctrl-C, then stop the cluster")
 @format_option
 def start(
@@ -100,7 +104,7 @@ def start(
             local.undo_create()  # it never served: remove it, so that the next attempt may use other options
             raise
         try:
-            for warning in local.unknown_settings():
+            for warning in [*local.unknown_settings(), *local.misleading_addresses()]:
                 echo(f"Warning: {warning}", err=True)
             echo_lines([json.dumps(cluster_json(local))] if output == "json" else started_lines(local))
             if foreground:

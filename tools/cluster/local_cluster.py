@@ -296,6 +296,16 @@ class LocalCluster:
         found = [match.group() for line in lines if (match := UNKNOWN_SETTING.search(line))]
         return list(dict.fromkeys(found))
 
+    def misleading_addresses(self) -> list[str]:
+        """One line if brokers listen for other machines, but tell clients an address that leads to the client's own machine."""
+        found = [endpoints for broker in self._existing() if (endpoints := broker.misleading_endpoint()) is not None]
+        if not found:
+            return []
+        bound, told = found[0]
+        advice = "`--advertise HOST` makes a new cluster tell them HOST; for this one, edit advertised.listeners"
+        problem = f"brokers listen at {bound}, but tell clients {told}, which leads a client on another machine to itself, not to a broker"
+        return [f"{problem}. {advice} in {self.directory}/broker-*/server.properties"]
+
     def wait_ready(self, timeout: float = READY_TIMEOUT_S, brokers: Sequence[int] | None = None) -> None:
         """Waits until each of `brokers` (default: all) answers Metadata, lists all of them and knows a controller.
 

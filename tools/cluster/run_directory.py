@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.numbers import is_plain_number
+from tools.addresses import is_loopback
 from tools.admin.bootstrap import DEFAULT_RUN_DIRECTORY, client_endpoints, parse_properties
 from tools.cluster.fault_log import FAULT_LOG_NAME, FaultLog
 from tools.cluster.links.wiring import MARKER, BrokerPorts, LinksDirectory
@@ -142,6 +143,16 @@ class BrokerDirectory:
             )
         return endpoints[0]
 
+    def misleading_endpoint(self) -> tuple[str, str] | None:
+        """(listen address, what clients are told) of a listener that others reach although clients are told a loopback address."""
+        properties = self.properties()
+        bound, told = (_hosts(properties.get(key, "")) for key in ("listeners", "advertised.listeners"))
+        for_clients = client_endpoints(properties)
+        for name, address in told.items():
+            if address in for_clients and _is_loopback(address) and name in bound and not _is_loopback(bound[name]):
+                return bound[name], address
+        return None
+
     def metrics_address(self) -> str:
         """`host:port` of the metrics page; "" if there is none. Raises ClusterError."""
         return self.properties().get("metrics.listener", "").strip()
@@ -154,6 +165,16 @@ class BrokerDirectory:
             if is_plain_number(port) and int(port):
                 found.append((host.strip("[]"), int(port)))
         return found
+
+
+def _hosts(listeners: str) -> dict[str, str]:
+    """Listener -> `host:port`, from `NAME://host:port,...`."""
+    entries = (entry.strip().partition("://") for entry in listeners.split(","))
+    return {name: address for name, separator, address in entries if separator}
+
+
+def _is_loopback(endpoint: str) -> bool:
+    return is_loopback(endpoint.rpartition(":")[0].strip("[]"))
 
 
 def _linked(client_port: int, ports: BrokerPorts, zookeeper_connect: str, clients: ClientListener) -> dict[str, str]:

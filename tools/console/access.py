@@ -98,13 +98,3 @@ def host_of(host: str) -> str | None:
 
 def _is_port(text: str) -> bool:
     return text.startswith(":") and text[1:].isascii() and text[1:].isdecimal()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

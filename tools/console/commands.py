@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from protocol.plain_text import escaped
+from tools.addresses import is_loopback
 from tools.admin.bootstrap import BOOTSTRAP_VARIABLE, NoBootstrapServer, addresses_of, find_bootstrap_servers
 from tools.admin.naming import (
     Where,
@@ -25,7 +26,7 @@ from tools.admin.naming import (
 )
 from tools.cluster.processes import ClusterError
 from tools.cluster.run_directory import DEFAULT_DIRECTORY, RunDirectory
-from tools.console.access import TOKEN_LENGTH_MIN, Access, is_loopback
+from tools.console.access import TOKEN_LENGTH_MIN, Access
 from tools.faults.cluster import Cluster
 from tools.faults.clusters import find_target
 from tools.terminal import echo

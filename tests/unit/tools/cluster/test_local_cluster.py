@@ -133,6 +133,28 @@ def test_clients_may_find_the_brokers_elsewhere(cluster: LocalCluster, zookeeper
     assert all("127.0.0.1" in listener for listener in (*listeners[1:], *advertised[1:]))
 
 
+@pytest.mark.parametrize("links", [False, True])
+@pytest.mark.parametrize(
+    ("clients", "is_misleading"),
+    [
+        (ClientListener("0.0.0.0", "localhost", 19092), True),
+        (ClientListener("192.0.2.7", "127.0.0.1", 19092), True),
+        (ClientListener("0.0.0.0", "kafka.test", 19092), False),
+        (ClientListener("127.0.0.1", "localhost", 19092), False),
+        (ClientListener(), False),
+    ],
+)
+def test_an_advertised_address_that_leads_others_to_themselves_is_said(
+    cluster: LocalCluster, zookeeper: str, clients: ClientListener, is_misleading: bool, links: bool
+) -> None:
+    cluster.create(brokers=2, zookeeper=zookeeper, links=links, clients=clients)
+    said = cluster.misleading_addresses()
+    assert len(said) == is_misleading
+    for line in said:
+        assert f"listen at {clients.host}:19092, but tell clients {clients.advertised}:19092" in line
+        assert "--advertise" in line
+
+
 def test_undo_removes_only_what_create_made(cluster: LocalCluster, zookeeper: str) -> None:
     (cluster.directory / "broker-2" / "data").mkdir(parents=True)
     with pytest.raises(ClusterError, match="broker-2"):
