@@ -6,6 +6,7 @@ reach the tests of the others.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 import warnings
@@ -99,7 +100,14 @@ def worker_of(config: pytest.Config) -> str:
 def ottla_cluster(request: pytest.FixtureRequest) -> Iterator[OttlaCluster]:
     """The cluster of the run: an OttlaCluster, which is healed and emptied after each test."""
     config = request.config
-    with cluster_of(config) as cluster:
+    with contextlib.ExitStack() as stack:
+        failure = ""
+        try:
+            cluster = stack.enter_context(cluster_of(config))
+        except OttlaError as problem:
+            failure = f"the cluster does not start: {problem}"
+        if failure:  # out of the block above, so that the line is printed once
+            pytest.fail(failure, pytrace=False)
         config.stash[RUNNING] = cluster
         try:
             yield cluster

@@ -162,8 +162,9 @@ def class_path() -> str:
     package = util.find_spec("pyspark")
     if package is None or package.origin is None:
         raise ZooKeeperError(
-            "the embedded ZooKeeper has no jars: this ottla was installed without them (`make wheel` packs them). "
-            "Run `pip install 'ottla[replay]'`, for those of pyspark, or use another ZooKeeper with --zookeeper host:port"
+            "the embedded ZooKeeper has no jars: `pip install` of a source tree brings none. Run `pip install 'pyspark>=4.0'`, "
+            "whose jars have a ZooKeeper, or install the wheel of `make wheel` (`pip install dist/ottla-*.whl`), which has its own; "
+            "`ottla cluster start --zookeeper HOST:PORT` needs none"
         )
     jars = Path(package.origin).parent / "jars"
     found = [jar for pattern in JARS for jar in sorted(glob.glob(f"{glob.escape(str(jars))}/{pattern}.jar"))]
