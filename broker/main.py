@@ -44,7 +44,7 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.metrics import page
 from broker.metrics.server import BrokerState, SessionStats
 from broker.network.acceptor import Acceptor, AcceptorSettings, ConnectionCounts
-from broker.network.processor import Limits
+from broker.network.connection import Limits
 from broker.network.request_channel import RequestChannel
 from broker.network.request_metrics import RequestMetrics
 from broker.process import descriptors, server_log

@@ -98,7 +98,7 @@ class RequestHandler:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _run(self, request: Request, waiting: Coroutine[Any, Any, None]) -> None:
-        request.connection.hold |= Hold.ASYNC_API
+        request.connection.hold(Hold.ASYNC_API)
         request.keeps_frame = True
         task = asyncio.get_running_loop().create_task(self._finish(request, waiting))
         self._tasks.add(task)
@@ -114,8 +114,7 @@ class RequestHandler:
             log.exception("%s failed", request)
             request.close(OWN_ERROR)
         finally:
-            request.keeps_frame = False
-            if request.large_size:
+            request.keeps_frame = request.waits_again
+            if request.large_size and not request.keeps_frame:
                 request.connection.frame_handled(request)
-            request.connection.hold &= ~Hold.ASYNC_API
-            request.connection.requeue_waiting()
+            request.connection.release(Hold.ASYNC_API)

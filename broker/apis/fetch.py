@@ -59,8 +59,6 @@ def _fetch(context: ApiContext, request: Request, body: FetchRequest, single: Fo
         _refuse(request)
         return
     connection = request.connection
-    if not connection.is_open:
-        return
     # A follower's fetch needs no room: clients that do not read their answers never delay it.
     if not connection.begin_fetch(request, needs_room=body.replica_id < 0):
         return

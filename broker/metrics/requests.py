@@ -69,7 +69,7 @@ def network_section(channel: RequestChannel, acceptors: Mapping[str, Acceptor]) 
         "kafka_network_socketserver_memorypoolused",
         GAUGE,
         "Bytes of requests above 64 KiB that are being received or wait (queued.max.request.bytes)",
-        channel.large_bytes,
+        channel.large.bytes,
     )
     yield from single(
         "ottla_network_unsent_answer_bytes",

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from broker.network.processor import SWEEP_S, ClientConnection, Limits, Processor
+from broker.network.connection import ClientConnection, Limits
+from broker.network.processor import SWEEP_S, Processor
 from broker.network.request_channel import RequestChannel
 from broker.process.clock import Clock
 from broker.process.descriptors import DescriptorShares

@@ -4,8 +4,7 @@
   OPEN --the client closed it--------> CLOSED
 
 Answers are sent in the order of the requests (NET-1): each request has the next number of its connection, and an answer before its
-turn is held. Requests are handled while earlier ones are parked, but not while one of the `Hold` reasons is set; then they wait with
-the connection.
+turn is held. Requests are handled while earlier ones are parked, but not while one of the `Hold` reasons is set.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ class Hold:
     """Bits: the reasons why requests of a connection wait. Plain ints, because every request reads them."""
 
     ASYNC_API: Final = 1
-    """An API is awaiting something; later requests on the connection wait for it."""
+    """An API is awaiting something: later requests of the connection wait for it."""
     SLOW_CLIENT: Final = 2
     """The client does not read its answers."""
     EARLY_ANSWERS: Final = 4
     """Too many bytes of answers are held behind an earlier request that is parked."""
     ANOTHER_FETCH: Final = 8
-    """A fetch arrived while another is unanswered: a connection has one at a time."""
+    """The next request is a fetch, and another is unanswered: a connection has one at a time."""
     NO_ROOM: Final = 16
-    """The unread answers of all clients leave no room for another fetch."""
+    """The next request is a fetch, and the unread answers of all clients leave no room for its answer."""
     HAD_ITS_SHARE: Final = 32
-    """The connection got a large answer or sent a long fetch in this turn of the loop; others come first."""
+    """The connection got a large answer in this turn of the loop: others come first."""
 
 
 HELD_BYTES_MAX = 1024**2

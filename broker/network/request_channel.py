@@ -1,24 +1,14 @@
-"""The bounded queues between the processors and the request handler (NET-1, NET-2).
+"""Requests take turns: one queue for each connection, and a round robin over the connections that may run (NET-1, NET-2).
 
-Requests that one turn of the loop reads are handled together right after it, in the order of arrival, without a task or a wake-up
-per request. To let reading and writing continue in between, a turn handles at most `SLICE` requests of each queue, and
-stops after a time. There are two queues. Requests of consumers that recently got a large answer or sent a long fetch are *heavy*: they have
-their own queue, which comes second in each turn.
+Requests that one turn of the loop reads are handled right after it, without a task or a wake-up per request. Each connection has its
+requests in the order in which they came, and only the first of them can be handled. A connection is in a *ring* while it has requests
+and nothing holds them; in its turn one of them is handled, and it goes to the end of its ring. There are two rings. Consumers that
+recently got a large answer or sent a long fetch are *heavy*: theirs comes second in each turn of the loop.
 
-The memory of requests is bounded in two ways:
+To let reading and writing continue in between, a turn of the loop handles at most `SLICE` requests of each ring, and stops after a time.
 
-- Small frames: the connections of a processor share one receive buffer. Each connection keeps only the bytes of a read that are not
-  requests yet, and has a limited number of requests in flight. Each of the two queues takes new requests only while it has fewer than
-  `queued.max.requests`.
-- Large frames: their bytes count from arrival until the request is handled, and are limited by `queued.max.request.bytes`. Above the
-  limit, only the oldest incomplete large frame is read on, and frames up to MODEST_FRAME_MAX have a quarter more room. Small frames
-  are read as usual: waiting producers depend on some of them. Meanwhile, a large frame must arrive within LARGE_FRAME_S of its
-  start or of the last time that reading it resumed, unless it is paused and has at most MODEST_FRAME_MAX bytes. What a paused
-  connection has read ahead, beyond the size of a small frame, counts as bytes of large frames, too.
-
-When a request must wait with its connection, reading from this connection pauses.
-
-Answers are bounded by `unsent` (`unsent_answers.py`).
+Memory is bounded: a ring takes new requests only while it has fewer than `queued.max.requests`, and a connection has a limited number in
+flight; for large frames see `large_frames.py`, for answers `unsent_answers.py`.
 """
 
 from __future__ import annotations
@@ -27,10 +17,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
+from broker.network.answer_writer import AnswerWriter
 from broker.network.brief_polling import BriefPolling
-from broker.network.kept_buffers import KeptBuffers
+from broker.network.connection_state import Hold
+from broker.network.large_frames import LargeFrames, Turns
 from broker.network.unsent_answers import UnsentAnswers
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import Buffer, Part, RequestHeader, response_header
@@ -38,22 +30,11 @@ from protocol.kafka.framing import Buffer, Part, RequestHeader, response_header
 log = logging.getLogger(__name__)
 
 SLICE = 64
-"""Limit of requests of each queue that one turn of the loop handles."""
+"""Limit of requests of each ring that one turn of the loop handles."""
 SLICE_S = 0.005
 """Time limit for all ordinary requests of a turn; at least one is handled."""
 HEAVY_SLICE_S = 0.001
 """Time limit for all heavy requests of a turn: one large answer, or some small ones."""
-MODEST_FRAME_MAX = 2 * 1024 * 1024
-"""Largest usual frame of a producer, in bytes. Such frames are *modest*: they have more room than larger ones."""
-MODEST_EXTRA_DIVISOR = 4
-"""The additional room of modest frames is `queued.max.request.bytes` divided by this number."""
-LARGE_STEP_MAX = 1024 * 1024
-LARGE_STEP_MIN = 64 * 1024
-MANY_LARGE = 8
-"""The buffer of a large frame grows at once by at most LARGE_STEP_MAX bytes. While MANY_LARGE or more arrive, the steps are smaller, down
-to LARGE_STEP_MIN."""
-LARGE_TURN_MAX = 8 * 1024 * 1024
-"""Bytes of all large frames that are read in one turn of the loop. Connections with more bytes continue in the next turn."""
 LONG_QUEUE = 8
 """While this many requests are queued, an answer to a fetch has at most ANSWER_IN_A_QUEUE bytes, so that their turn comes soon."""
 ANSWER_IN_A_QUEUE = 1024 * 1024
@@ -65,16 +46,29 @@ NO_FRAME = memoryview(b"")
 
 
 class Connection(Protocol):
-    """The part of a connection that its requests and their handlers use."""
+    """The part of a connection that the channel, its requests and their handlers use. `ClientConnection` describes it."""
 
     listener: str
     remote_address: str
-    hold: int
-    waiting: deque[Request]
-    fetch_under_way: int
+    queue: deque[Request]
+    """The requests that wait, in the order in which they came."""
+    held: int
+    """Why they may not be handled now (`Hold`); 0: they may."""
+    ring: Ring | None
+    """Where the connection takes turns. The channel sets it."""
     is_heavy: bool
 
-    def wait_with(self, request: Request) -> None: ...
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def peer(self) -> str: ...
+
+    def hold(self, reason: int) -> None: ...
+
+    def release(self, reason: int) -> None: ...
+
+    def read_again(self) -> None: ...
 
     def begin_fetch(self, request: Request, *, needs_room: bool) -> bool: ...
 
@@ -84,12 +78,6 @@ class Connection(Protocol):
 
     def frame_handled(self, request: Request) -> None: ...
 
-    @property
-    def is_open(self) -> bool: ...
-
-    @property
-    def peer(self) -> str: ...
-
     def answer(self, number: int, parts: Sequence[Buffer]) -> None: ...
 
     def answer_records(self, number: int, parts: Sequence[Part]) -> None: ...
@@ -98,36 +86,17 @@ class Connection(Protocol):
 
     def close(self, reason: str) -> None: ...
 
-    def flush(self) -> None: ...
-
     def at_end(self, number: int, callback: Callable[[], object]) -> None: ...
 
     def when_answered(self, number: int, callback: Callable[[], object]) -> None: ...
 
     def when_ended(self, callback: Callable[[], object]) -> None: ...
 
-    # Each of these methods ends one kind of wait. The connection may still wait for another reason.
-
-    def requeue_waiting(self) -> None:
-        """Ends the wait of the requests in `waiting`. The caller has removed a reason from `hold`."""
-
-    def retry_fetch(self) -> None:
-        """Ends the wait of a fetch for room for its answer (`when_answers_are_taken`)."""
-
-    def renew_share(self) -> None:
-        """Ends the wait for the next turn, after a large answer or a long fetch used up the share of this one (`in_the_next_turn`)."""
-
-    def read_again(self) -> None:
-        """Ends the wait for room: in a queue (`when_there_is_room`), or for more bytes of a large frame (`may_read_large`)."""
-
-    def resume_large(self) -> None:
-        """Ends the wait of a large frame for the next turn (`wait_for_next_large_turn`)."""
-
 
 class Request:
     """One request. `frame` is everything after the length; exactly one of the seven ways to end it must be used."""
 
-    __slots__ = ("connection", "frame", "header", "keeps_frame", "large_size", "number", "received_at")
+    __slots__ = ("connection", "frame", "header", "keeps_frame", "large_size", "number", "received_at", "waits_again")
 
     def __init__(
         self,
@@ -138,7 +107,8 @@ class Request:
         received_at: float,
         large_size: int = 0,
     ) -> None:
-        """`large_size`: bytes to return to the channel after handling; `keeps_frame`: the handler still needs the frame."""
+        """`large_size`: bytes whose room is released after handling; `keeps_frame`: the frame is still needed; `waits_again`: the
+        request went back to its connection, to be handled later (`begin_fetch`)."""
         self.connection = connection
         self.number = number
         self.header = header
@@ -146,6 +116,7 @@ class Request:
         self.received_at = received_at
         self.large_size = large_size
         self.keeps_frame = False
+        self.waits_again = False
 
     def respond(self, body: Sequence[Buffer]) -> None:
         """Sends the response with this body."""
@@ -201,10 +172,16 @@ class Request:
         return f"{name} v{self.header.api_version} of {self.connection.peer}"
 
 
-class Turns(Protocol):
-    """The part of an event loop that the channel needs."""
+class Ring:
+    """Connections that take turns, and those that wait until fewer of its requests are queued."""
 
-    def call_soon(self, callback: Callable[..., Any], *args: Any) -> object: ...
+    __slots__ = ("connections", "for_room", "queued")
+
+    def __init__(self) -> None:
+        self.connections: deque[Connection] = deque()
+        self.queued = 0
+        """The requests of all these connections."""
+        self.for_room: dict[Connection, None] = {}
 
 
 class RequestChannel:
@@ -222,78 +199,67 @@ class RequestChannel:
         end_turn: Callable[[], None] = lambda: None,
     ) -> None:
         """`max_large_bytes`, `max_unsent_bytes`: -1 means no limit. `end_turn` completes what `handle` has left for the end of the turn."""
+        self.large = LargeFrames(turns, max_large_bytes)
         self.unsent = UnsentAnswers(max_unsent_bytes)
         self._monotonic = monotonic
-        self._waiting_for_unsent: dict[Connection, None] = {}
         self._turns = turns
         self._handle = handle
         self._end_turn = end_turn
         self._max_requests = max_requests
         self._crowd = max(1, max_requests // 4)
-        self._max_large_bytes = max_large_bytes
-        self._queue: deque[Request] = deque()
-        self._heavy: deque[Request] = deque()
-        self._heavy_for_room: dict[Connection, None] = {}
+        self._usual = Ring()
+        self._heavy = Ring()
+        self._for_answers: dict[Connection, None] = {}
         self._is_scheduled = False
         self._is_draining = False
         self._polling = BriefPolling()
-        self._with_answers: list[Connection] = []
+        self._with_answers: list[AnswerWriter] = []
         self._at_end: list[Callable[[], None]] = []
         self._had_their_share: list[Connection] = []
-        self._waiting_for_room: dict[Connection, None] = {}
-        self._large: dict[Connection, int] = {}
-        self._large_of_turn = 0
-        self._after_large_turn: dict[Connection, None] = {}
-        self._modest: set[Connection] = set()
-        self.large_bytes = 0
-        self.kept = KeptBuffers()
 
     @property
     def queued(self) -> int:
         """Requests that wait to be handled."""
-        return len(self._queue) + len(self._heavy)
+        return self._usual.queued + self._heavy.queued
 
     # -- requests ------------------------------------------------------------------------------------------------
 
     def has_room(self, connection: Connection, in_flight: int) -> bool:
-        """Whether a connection with `in_flight` requests may have another. When the queue is crowded, each connection has one, so
+        """Whether a connection with `in_flight` requests may have another. When its ring is crowded, each connection has one, so
         that a client that pipelines on hundreds of connections does not get ahead of others (BAD-5)."""
-        queued = len(self._heavy if connection.is_heavy else self._queue)
+        queued = (self._heavy if connection.is_heavy else self._usual).queued
         return queued < self._crowd or (not in_flight and queued < self._max_requests)
 
-    def answer_room(self, connection: Connection) -> int:
-        """Bytes that the answer to a fetch of this connection may have, given the unsent answers and the waiting requests."""
-        room = self.unsent.room()
-        if room > ANSWER_IN_A_QUEUE and len(self._heavy if connection.is_heavy else self._queue) >= LONG_QUEUE:
-            return ANSWER_IN_A_QUEUE
-        return room
+    def when_there_is_room(self, connection: Connection) -> None:
+        """Calls `connection.read_again()` when its ring has room again."""
+        (self._heavy if connection.is_heavy else self._usual).for_room[connection] = None
 
     def put(self, request: Request) -> None:
-        """Queues a new request. The next turn of the loop handles it, or a later one."""
-        (self._heavy if request.connection.is_heavy else self._queue).append(request)
+        """Adds a new request. The next turn of the loop handles it, or a later one."""
         if not self._is_scheduled:
-            self._is_scheduled = True
             self._polling.arrived(request.received_at)
-            self._turns.call_soon(self._drain)
+        connection = request.connection
+        connection.queue.append(request)
+        ring = connection.ring
+        if ring is not None:
+            ring.queued += 1
+        elif not connection.held:
+            self.may_run(connection)
 
-    def put_back(self, requests: deque[Request]) -> None:
-        """Requeues requests that waited with their connection, ahead of all others: they came earlier."""
-        if not requests:
-            return
-        (self._heavy if requests[0].connection.is_heavy else self._queue).extendleft(reversed(requests))
+    def may_run(self, connection: Connection) -> None:
+        """Nothing holds the connection's requests any more, and it is in no ring."""
+        connection.ring = ring = self._heavy if connection.is_heavy else self._usual
+        ring.connections.append(connection)
+        ring.queued += len(connection.queue)
         if not self._is_scheduled:
             self._is_scheduled = True
             self._turns.call_soon(self._drain)
 
-    def when_there_is_room(self, connection: Connection) -> None:
-        """Calls `connection.read_again()` when the queue has room again."""
-        (self._heavy_for_room if connection.is_heavy else self._waiting_for_room)[connection] = None
-
-    def flush_soon(self, connection: Connection) -> None:
-        """`connection` has answers to write: they are sent together when this turn's requests are handled."""
-        self._with_answers.append(connection)
-        if not self._is_draining and len(self._with_answers) == 1:
-            self._turns.call_soon(self._flush)
+    def in_the_next_turn(self, connection: Connection) -> None:
+        """Releases the connection in the next turn, because it used up its share of this one."""
+        if not self._had_their_share:
+            self._turns.call_soon(self._next_shares)
+        self._had_their_share.append(connection)
 
     def at_end_of_turn(self, callback: Callable[[], None]) -> None:
         """Calls back after `end_turn`, before the answers of this turn are written. Between two turns: in the next one."""
@@ -302,41 +268,16 @@ class RequestChannel:
         else:
             self._turns.call_soon(callback)
 
-    def in_the_next_turn(self, connection: Connection) -> None:
-        """Calls `connection.renew_share()` in the next turn, because the connection used up its share of this one."""
-        if not self._had_their_share:
-            self._turns.call_soon(self._next_shares)
-        self._had_their_share.append(connection)
-
-    def becomes_heavy(self, connection: Connection) -> None:
-        """Moves the connection's requests from the ordinary queue back to the connection, so that they stay in order."""
-        queue = self._queue
-        others = [request for request in queue if request.connection is not connection]
-        if len(others) < len(queue):
-            mine = [request for request in queue if request.connection is connection]
-            queue.clear()
-            queue.extend(others)
-            for request in mine:
-                connection.wait_with(request)
+    def gone(self, connection: Connection) -> None:
+        """The connection ended: it waits for no room."""
+        self._for_answers.pop(connection, None)
+        self._usual.for_room.pop(connection, None)
+        self._heavy.for_room.pop(connection, None)
 
     def _next_shares(self) -> None:
         connections, self._had_their_share = self._had_their_share, []
         for connection in connections:
-            connection.renew_share()
-
-    def put_last(self, requests: deque[Request]) -> None:
-        """Requeues requests of a connection that had its share, behind those of others."""
-        if not requests:
-            return
-        (self._heavy if requests[0].connection.is_heavy else self._queue).extend(requests)
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._turns.call_soon(self._drain)
-
-    def _flush(self) -> None:
-        ready, self._with_answers = self._with_answers, []
-        for connection in ready:
-            connection.flush()
+            connection.release(Hold.HAD_ITS_SHARE)
 
     def _call_back(self) -> None:
         callbacks, self._at_end = self._at_end, []
@@ -352,17 +293,18 @@ class RequestChannel:
 
     def _drain(self) -> None:
         self._is_draining = True
+        usual, heavy = self._usual, self._heavy
         began = self._monotonic()
-        if self._queue:
-            self._handle_some(self._queue, began + SLICE_S)
-        if self._heavy:
-            self._handle_some(self._heavy, self._monotonic() + HEAVY_SLICE_S)
+        if usual.connections:
+            self._run(usual, began + SLICE_S)
+        if heavy.connections:
+            self._run(heavy, self._monotonic() + HEAVY_SLICE_S)
         self._end_turn()
         if self._at_end:
             self._call_back()
         self._is_draining = False
         self._flush()
-        if self._queue or self._heavy:
+        if usual.connections or heavy.connections:
             self._turns.call_soon(self._drain)
         else:
             self._is_scheduled = False
@@ -370,147 +312,94 @@ class RequestChannel:
             polling.turn_ended(began, self._monotonic())
             if polling.is_on:
                 self._turns.call_soon(self._poll)
-        if self._waiting_for_room and len(self._queue) <= self._max_requests // 2:
-            waiting, self._waiting_for_room = self._waiting_for_room, {}
-            left = self._read_again(waiting, self._queue)
-            self._waiting_for_room = left | self._waiting_for_room
-        if self._heavy_for_room and len(self._heavy) <= self._max_requests // 2:
-            waiting, self._heavy_for_room = self._heavy_for_room, {}
-            left = self._read_again(waiting, self._heavy)
-            self._heavy_for_room = left | self._heavy_for_room
+        if usual.for_room:
+            self._read_again(usual)
+        if heavy.for_room:
+            self._read_again(heavy)
+
+    def _run(self, ring: Ring, ends_at: float) -> None:
+        """Handles requests of a ring, at least one if there is one."""
+        monotonic = self._monotonic
+        handle = self._handle
+        connections = ring.connections
+        left = SLICE
+        while connections:
+            connection = connections.popleft()
+            queue = connection.queue
+            if connection.held or not queue:
+                self._leave(connection, ring)
+                continue
+            request = queue.popleft()
+            ring.queued -= 1
+            handle(request)
+            if request.large_size and not request.keeps_frame:
+                connection.frame_handled(request)
+            if not queue:
+                connection.ring = None
+            elif connection.is_heavy is (ring is self._heavy):
+                connections.append(connection)
+            else:
+                self._leave(connection, ring)
+                self.may_run(connection)
+            left -= 1
+            if not left or monotonic() > ends_at:
+                break
+
+    def _leave(self, connection: Connection, ring: Ring) -> None:
+        ring.queued -= len(connection.queue)
+        connection.ring = None
+
+    def _read_again(self, ring: Ring) -> None:
+        """Reads the longest-waiting connections until the ring is full. The rest stay ahead of new waiters."""
+        if ring.queued > self._max_requests // 2:
+            return
+        waiting, ring.for_room = ring.for_room, {}
+        connections = iter(waiting)
+        for connection in connections:
+            connection.read_again()
+            if ring.queued >= self._max_requests:
+                break
+        ring.for_room = dict.fromkeys(connections) | ring.for_room
 
     def _poll(self) -> None:
         """The loop looks at its sockets after each callback. Does nothing else, until a request has come or it takes too long."""
         if not self._is_scheduled and self._polling.goes_on(self._monotonic()):
             self._turns.call_soon(self._poll)
 
-    def _read_again(self, waiting: dict[Connection, None], queue: deque[Request]) -> dict[Connection, None]:
-        """Reads the longest-waiting connections until the queue is full. Returns the rest, which stay ahead of new waiters."""
-        connections = iter(waiting)
-        for connection in connections:
-            connection.read_again()
-            if len(queue) >= self._max_requests:
-                break
-        return dict.fromkeys(connections)
+    # -- answers ------------------------------------------------------------------------------------------------------------
 
-    def _handle_some(self, queue: deque[Request], ends_at: float) -> None:
-        """Handles at least one request."""
-        monotonic = self._monotonic
-        left = SLICE
-        while queue:
-            request = queue.popleft()
-            connection = request.connection
-            if connection.hold or connection.waiting:
-                connection.wait_with(request)
-                continue
-            self._handle(request)
-            if request.large_size and not request.keeps_frame:
-                connection.frame_handled(request)
-            left -= 1
-            if not left or monotonic() > ends_at:
-                break
+    def flush_soon(self, answers: AnswerWriter) -> None:
+        """`answers` are ready: they are written together when this turn's requests are handled."""
+        self._with_answers.append(answers)
+        if not self._is_draining and len(self._with_answers) == 1:
+            self._turns.call_soon(self._flush)
 
-    # -- unread answers -----------------------------------------------------------------------------------------------------
+    def _flush(self) -> None:
+        ready, self._with_answers = self._with_answers, []
+        for answers in ready:
+            answers.flush()
+
+    def answer_room(self, connection: Connection) -> int:
+        """Bytes that the answer to a fetch of this connection may have, given the unsent answers and the waiting requests."""
+        room = self.unsent.room()
+        if room > ANSWER_IN_A_QUEUE and (self._heavy if connection.is_heavy else self._usual).queued >= LONG_QUEUE:
+            return ANSWER_IN_A_QUEUE
+        return room
 
     def when_answers_are_taken(self, connection: Connection) -> None:
-        """Calls `connection.retry_fetch()` when there is room for another fetch."""
-        self._waiting_for_unsent[connection] = None
+        """Releases the connection when there is room for the answer to another fetch."""
+        self._for_answers[connection] = None
 
     def unsent_changed(self, by: int) -> None:
         """A connection's unsent answers changed by `by` bytes."""
         self.unsent.total += by
-        if self._waiting_for_unsent and by < 0 and not self.unsent.is_exhausted:
+        if self._for_answers and by < 0 and not self.unsent.is_exhausted:
             self._turns.call_soon(self.wake_fetches)
 
     def wake_fetches(self) -> None:
         """Wakes the longest-waiting fetches. They may have to wait again."""
-        for connection in list(self._waiting_for_unsent)[:WOKEN_AT_ONCE]:
+        for connection in list(self._for_answers)[:WOKEN_AT_ONCE]:
             if self.unsent.is_exhausted:
                 return
-            del self._waiting_for_unsent[connection]
-            connection.retry_fetch()
-
-    def gone(self, connection: Connection) -> None:
-        """The connection ended: it no longer waits for room. Its queued requests stay; `large_ended` releases its incomplete frame."""
-        self._waiting_for_unsent.pop(connection, None)
-        self._waiting_for_room.pop(connection, None)
-        self._heavy_for_room.pop(connection, None)
-
-    # -- large frames --------------------------------------------------------------------------------------------
-
-    def large_step(self) -> int:
-        """Maximum bytes by which a large frame's buffer grows at once: less while many arrive, since all may be read in one turn."""
-        return max(LARGE_STEP_MAX // (1 + len(self._large) // MANY_LARGE), LARGE_STEP_MIN)
-
-    def may_read_large(self, connection: Connection) -> bool:
-        """False: the connection must wait for `read_again`, because there is no room for more bytes of its frame."""
-        most = self._max_large_bytes
-        if most < 0 or self.large_bytes < most:
-            return True
-        if connection in self._modest and self.large_bytes < most + most // MODEST_EXTRA_DIVISOR:
-            return True
-        return next(iter(self._large), connection) is connection
-
-    @property
-    def is_short_of_room(self) -> bool:
-        """Whether large frames have reached `queued.max.request.bytes`."""
-        return 0 <= self._max_large_bytes <= self.large_bytes
-
-    def large_began(self, connection: Connection, size: int) -> None:
-        """A large frame started; `size` is that of the whole frame."""
-        self._large[connection] = 0
-        if size <= MODEST_FRAME_MAX:
-            self._modest.add(connection)
-
-    def large_grew(self, connection: Connection, size: int) -> None:
-        """`size` more bytes have arrived."""
-        if not self._large_of_turn:
-            self._turns.call_soon(self._resume_all_large)
-        self._large_of_turn += size
-        self._large[connection] += size
-        self.large_bytes += size
-
-    def large_arrived(self, size: int) -> None:
-        """A large frame of `size` bytes came with one read. Its request carries them as `large_size`."""
-        if not self._large_of_turn:
-            self._turns.call_soon(self._resume_all_large)
-        self._large_of_turn += size
-        self.large_bytes += size
-
-    def read_ahead(self, by: int) -> None:
-        """The bytes that wait unhandled with a connection, beyond those of a small frame, changed by `by`."""
-        if by < 0:
-            self.large_handled(-by)
-        else:
-            self.large_bytes += by
-
-    def wait_for_next_large_turn(self, connection: Connection) -> bool:
-        """Returns True if large frames had their share of this turn; the connection then waits until `resume_large` is called."""
-        if self._large_of_turn < LARGE_TURN_MAX:
-            return False
-        self._after_large_turn[connection] = None
-        return True
-
-    def _resume_all_large(self) -> None:
-        self._large_of_turn = 0
-        waiting, self._after_large_turn = self._after_large_turn, {}
-        for connection in waiting:
-            connection.resume_large()
-
-    def finish_large(self, connection: Connection) -> int:
-        """The frame is complete. Returns its bytes: they still count, and its request carries them as `large_size`."""
-        self._modest.discard(connection)
-        return self._large.pop(connection)
-
-    def large_ended(self, connection: Connection) -> None:
-        """The connection ended: releases the room of its incomplete large frame, if there is one."""
-        self._modest.discard(connection)
-        self.large_handled(self._large.pop(connection, 0))
-
-    def large_handled(self, size: int) -> None:
-        """Releases the room of `size` bytes."""
-        self.large_bytes -= size
-        if self._max_large_bytes >= 0:
-            for connection in list(self._large):
-                if self.may_read_large(connection):
-                    connection.read_again()
+            del self._for_answers[connection]
+            connection.release(Hold.NO_ROOM)

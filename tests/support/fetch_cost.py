@@ -30,7 +30,8 @@ from typing import Any, cast
 
 import click
 
-from broker.network.processor import ClientConnection, Processor
+from broker.network.connection import ClientConnection
+from broker.network.processor import Processor
 from broker.network.request_channel import RequestChannel
 from broker.request_handler import RequestHandler
 from protocol.kafka.fetch_codec import (

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, cast
 
 import click
 
-from broker.network.processor import ClientConnection, Limits, Processor
+from broker.network.connection import ClientConnection, Limits
+from broker.network.processor import Processor
 from broker.network.request_channel import Request, RequestChannel
 from broker.network.request_metrics import RequestMetrics
 from broker.request_handler import PRODUCE, RequestHandler

@@ -32,8 +32,13 @@ class Turns:
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
         self._ready.append((callback, args))
 
+    def run_once(self) -> None:
+        """One turn."""
+        ready, self._ready = self._ready, []
+        for callback, args in ready:
+            callback(*args)
+
     def run(self) -> None:
+        """Turns, until nothing is left to do."""
         while self._ready:
-            ready, self._ready = self._ready, []
-            for callback, args in ready:
-                callback(*args)
+            self.run_once()

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, cast
 
-from broker.network.processor import SMALL_FRAME_MAX, ClientConnection, Limits, Processor
+from broker.network.connection import ClientConnection, Limits
+from broker.network.frame_reader import SMALL_FRAME_MAX
+from broker.network.processor import Processor
 from broker.network.request_channel import Request, RequestChannel
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import (
@@ -134,7 +136,7 @@ def _connection(data: bytes) -> object:
     expected = _frames_of(stream, LIMITS.frame_bytes_max, 1)
     assert [bytes(request.frame) for request in handled] == expected, "other frames than were sent"
     connection.connection_lost(None)
-    assert channel.large_bytes == 0
+    assert channel.large.bytes == 0
     return expected
 
 

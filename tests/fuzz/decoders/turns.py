@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
@@ -87,11 +86,6 @@ def decoders() -> list[Decoder]:
 class _Connection(FakeConnection):
     """Takes the answers of several requests."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.hold = 0
-        self.waiting: deque[Request] = deque()
-
     def answer(self, number: int, parts: Sequence[bytes]) -> None:
         if self.is_open:
             sum(map(len, parts))
@@ -99,9 +93,9 @@ class _Connection(FakeConnection):
     def close(self, reason: str) -> None:
         self.is_open = False
 
-    def requeue_waiting(self) -> None: ...
+    def hold(self, reason: int) -> None: ...
 
-    def read_again(self) -> None: ...
+    def release(self, reason: int) -> None: ...
 
     def flush(self) -> None: ...
 

@@ -24,7 +24,6 @@ class Connection:
     def __init__(self) -> None:
         self.reasons: list[str] = []
         self.freed: list[Request] = []
-        self.hold = 0
         self.listener = "PLAINTEXT"
         self.peer = "test"
         self.is_open = True
@@ -32,7 +31,10 @@ class Connection:
     def close(self, reason: str) -> None:
         self.reasons.append(reason)
 
-    def requeue_waiting(self) -> None:
+    def hold(self, reason: int) -> None:
+        """Nothing waits."""
+
+    def release(self, reason: int) -> None:
         """Nothing waits."""
 
     def when_answered(self, number: int, callback: object) -> None:

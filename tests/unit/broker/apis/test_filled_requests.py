@@ -60,13 +60,15 @@ class Connection(FakeConnection):
     def __init__(self) -> None:
         super().__init__()
         self.reason = ""
-        self.hold = 0
 
     def close(self, reason: str) -> None:
         self.reason = reason
         self.is_open = False
 
-    def requeue_waiting(self) -> None:
+    def hold(self, reason: int) -> None:
+        """Nothing waits."""
+
+    def release(self, reason: int) -> None:
         """Nothing waits."""
 
     def at_end(self, number: int, callback: Any) -> None:

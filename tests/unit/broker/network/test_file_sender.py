@@ -13,7 +13,8 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.network.processor import ClientConnection, Limits, Processor
+from broker.network.connection import ClientConnection, Limits
+from broker.network.processor import Processor
 from broker.network.request_channel import Request, RequestChannel
 from broker.process.clock import SystemClock
 from protocol.errors import ErrorCode, KafkaError

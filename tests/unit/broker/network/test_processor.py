@@ -8,17 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.network.answer_writer import WRITE_BUFFER_HIGH
+from broker.network.connection import ClientConnection, Limits
 from broker.network.connection_state import ConnectionState, Hold
+from broker.network.frame_reader import RECEIVE_BUFFER_SIZE, SMALL_FRAME_MAX
 from broker.network.kept_buffers import KEPT_BYTES_MAX
-from broker.network.processor import (
-    RECEIVE_BUFFER_SIZE,
-    SMALL_FRAME_MAX,
-    WRITE_BUFFER_HIGH,
-    ClientConnection,
-    Limits,
-    Processor,
-)
-from broker.network.request_channel import LARGE_STEP_MAX, LARGE_TURN_MAX, Request, RequestChannel
+from broker.network.large_frames import LARGE_STEP_MAX, LARGE_TURN_MAX
+from broker.network.processor import Processor
+from broker.network.request_channel import Request, RequestChannel
 from tests.support.fake_time import FakeTime as Clock
 from tests.support.turns import Turns
 
@@ -126,7 +123,7 @@ def test_frames_are_complete_however_their_bytes_arrive(sizes: list[int], piece:
     world.turns.run()
     assert [bytes(r.frame[10:]) for r in world.handled] == bodies[: len(world.handled)]
     if piece != 7:
-        assert (len(world.handled), world.channel.large_bytes) == (len(bodies), 0)
+        assert (len(world.handled), world.channel.large.bytes) == (len(bodies), 0)
 
 
 @pytest.mark.parametrize("size", [-1, 0, -(2**31), LIMITS.frame_bytes_max + 1, 2**31 - 1])
@@ -191,7 +188,7 @@ def test_clients_that_only_announce_large_frames_get_at_most_the_kept_buffers() 
         waiting.append(connection)
     rooms = [len(connection.get_buffer(-1)) for connection in waiting]
     assert sum(room for room in rooms if room > 2 * SMALL_FRAME_MAX) <= KEPT_BYTES_MAX
-    assert world.channel.kept.bytes <= KEPT_BYTES_MAX
+    assert world.channel.large.kept.bytes <= KEPT_BYTES_MAX
 
 
 def test_what_is_read_ahead_of_a_paused_connection_counts_as_large() -> None:
@@ -202,7 +199,7 @@ def test_what_is_read_ahead_of_a_paused_connection_counts_as_large() -> None:
     taken = receive(connection, transport, data[: 4 * len(frame(0, bytes(5_000)))])  # the next read may be long
     taken += receive(connection, transport, data[taken:])
     assert not transport.is_reading
-    ahead = world.channel.large_bytes
+    ahead = world.channel.large.bytes
     assert SMALL_FRAME_MAX < ahead <= RECEIVE_BUFFER_SIZE
     other, other_transport = world.connect()
     receive(other, other_transport, frame(0, bytes(20_000)))
@@ -219,7 +216,7 @@ def test_what_is_read_ahead_of_a_paused_connection_counts_as_large() -> None:
         world.turns.run()
         taken += receive(connection, transport, data[taken:])
     connection.connection_lost(None)
-    assert world.channel.large_bytes == 0
+    assert world.channel.large.bytes == 0
 
 
 @pytest.mark.parametrize("is_held", [False, True])
@@ -229,18 +226,17 @@ def test_whole_large_frames_of_one_read_count_until_they_are_handled(world: Worl
     world.turns.run()
     body = bytes(SMALL_FRAME_MAX)
     if is_held:
-        connection.hold |= Hold.ASYNC_API
+        connection.hold(Hold.ASYNC_API)
     receive(connection, transport, frame(1, body) + frame(2, body))
-    assert world.channel.large_bytes > SMALL_FRAME_MAX
+    assert world.channel.large.bytes > SMALL_FRAME_MAX
     assert transport.is_reading is not is_held
     world.turns.run()
     if is_held:
         assert world.ids() == [0]
-        connection.hold = 0
-        connection.requeue_waiting()
+        connection.release(Hold.ASYNC_API)
         world.turns.run()
     assert world.ids() == [0, 1, 2]
-    assert (world.channel.large_bytes, transport.is_reading) == (0, True)
+    assert (world.channel.large.bytes, transport.is_reading) == (0, True)
 
 
 def test_answers_of_one_turn_leave_in_one_write_and_in_order(world: World) -> None:
@@ -316,13 +312,12 @@ def test_pipelined_requests_are_bounded_and_none_is_lost(world: World) -> None:
 def test_requests_wait_while_an_async_api_is_running(world: World) -> None:
     connection, transport = world.connect()
     other, other_transport = world.connect()
-    connection.hold |= Hold.ASYNC_API
+    connection.hold(Hold.ASYNC_API)
     receive(connection, transport, frame(1) + frame(2))
     receive(other, other_transport, frame(3))
     world.turns.run()
     assert world.ids() == [3]
-    connection.hold &= ~Hold.ASYNC_API
-    connection.requeue_waiting()
+    connection.release(Hold.ASYNC_API)
     receive(connection, transport, frame(4))
     world.turns.run()
     assert world.ids() == [3, 1, 2, 4]
@@ -398,7 +393,7 @@ def test_large_frames_share_a_limit_and_the_oldest_is_always_read() -> None:
     receive(second, second_transport, large[taken:])
     world.turns.run()
     assert len(world.handled) == 3
-    assert world.channel.large_bytes == 0
+    assert world.channel.large.bytes == 0
 
 
 def test_large_frames_have_a_share_of_each_turn() -> None:
@@ -423,9 +418,9 @@ def test_a_large_frame_releases_its_room_when_its_connection_ends() -> None:
     world = World(max_large_bytes=300_000)
     connection, transport = world.connect()
     receive(connection, transport, frame(1, bytes(400_000))[:290_000])
-    assert world.channel.large_bytes > 200_000
+    assert world.channel.large.bytes > 200_000
     connection.connection_lost(None)
-    assert world.channel.large_bytes == 0
+    assert world.channel.large.bytes == 0
 
 
 def test_frames_and_connections_that_take_too_long_are_closed(world: World) -> None:

@@ -9,7 +9,7 @@ import pytest
 from broker.cluster.metadata_cache import MetadataCache
 from broker.network import acceptor
 from broker.network.acceptor import UNPROVEN_MAX, Acceptor, AcceptorSettings, ConnectionCounts
-from broker.network.processor import ClientConnection
+from broker.network.connection import ClientConnection
 from broker.network.request_channel import Request, RequestChannel
 from broker.requests.followers import is_of_follower
 from protocol.kafka import fetch_codec, messages

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
+from broker.network.answer_writer import SLOW_SWEEPS, WRITE_BUFFER_HIGH
+from broker.network.connection import HEAVY_S, LARGE_FRAME_S, LONG_FETCH, ClientConnection
 from broker.network.connection_state import HELD_BYTES_MAX
-from broker.network.processor import (
-    HEAVY_S,
-    LARGE_FRAME_S,
-    LONG_FETCH,
-    SLOW_SWEEPS,
-    WRITE_BUFFER_HIGH,
-    ClientConnection,
-)
 from broker.network.request_channel import ANSWER_IN_A_QUEUE, LONG_QUEUE, Request
 from broker.network.unsent_answers import ANSWER_MAX, ANSWER_MIN, UnsentAnswers
 from tests.unit.broker.network.test_processor import LIMITS, Transport, World, frame, receive

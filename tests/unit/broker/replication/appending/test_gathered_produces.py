@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.apis import gathered_produces
-from broker.network.processor import ClientConnection, Limits, Processor
+from broker.network.connection import ClientConnection, Limits
+from broker.network.processor import Processor
 from broker.network.request_channel import RequestChannel
 from broker.network.request_metrics import RequestMetrics
 from broker.replication.partition import Role
@@ -210,13 +211,13 @@ async def test_large_batches_count_until_they_are_appended(cluster: Cluster) -> 
     append, at_append = gathered_produces.GatheredProduces._append, []
 
     def appending(gathered: Any, *arguments: Any) -> None:
-        at_append.append((len(arguments[1]), channel.large_bytes > 200_000))
+        at_append.append((len(arguments[1]), channel.large.bytes > 200_000))
         append(gathered, *arguments)
 
     with patch.object(gathered_produces.GatheredProduces, "_append", appending):
         served.send([(0, 1, batch), (1, -1, batch)])
     assert at_append == [(2, True)]
-    assert channel.large_bytes == 0
+    assert channel.large.bytes == 0
     await served.replicate()
     assert [len(written) > 0 for written in served.written()] == [True, True, False]
     assert served.stored().count(bytes(100_000)) == 2

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from broker.network.processor import ClientConnection, Limits, Processor
+from broker.network.connection import ClientConnection, Limits
+from broker.network.processor import Processor
 from broker.network.request_channel import RequestChannel
 from broker.network.request_metrics import RequestMetrics
 from broker.replication.appending import appends
@@ -183,7 +184,7 @@ async def test_later_requests_of_the_connection_wait_for_a_batch_in_the_thread(c
         cluster.time.turn()
         await asyncio.sleep(0.001)
     assert cluster.nodes[1].records() == [LARGE.decode(), "2"]
-    assert channel.large_bytes == 0
+    assert channel.large.bytes == 0
 
 
 def request(number: int, batch: bytes) -> bytes:
