@@ -204,6 +204,17 @@ class Cleaning:
         self._bytes = 0
 
     async def run(self) -> None:
+        try:
+            await self._run()
+        except LogDirFailed:
+            raise
+        except (OSError, KafkaError):
+            # The thread works with paths and sizes of before its slice. Those of a log that has changed meanwhile say nothing about the
+            # disk, and nothing about the log.
+            self._look_again(self._sources)
+            raise
+
+    async def _run(self) -> None:
         began = self._clock.monotonic()
         await self._make_safe()
         before = sum(source.size for source in self._sources)
@@ -395,15 +406,23 @@ class Cleaning:
             is_in_place = True
             self._log.replace_segments(target, group)
         finally:
-            if target is not None and not is_in_place:
-                target.close()
-                self._log.discard(target.paths)
+            if not is_in_place:
+                # By the thread that makes them: the next attempt gives its files the same names.
+                await in_thread((), lambda: self._remove_cleaned(directory, base), CLEANING)
+                if target is not None:
+                    target.close()
         replaced = set(group)
         at = self._sources.index(group[0])
         self._sources = [*self._sources[:at], target, *(s for s in self._sources[at:] if s not in replaced)]
         await in_thread((), lambda: self._filesystem.sync_directory(directory), CLEANING)
         self._look_again(self._sources)
         return target.size
+
+    def _remove_cleaned(self, directory: str, base_offset: int) -> None:
+        try:
+            remove_cleaned(self._filesystem, directory, base_offset)
+        except OSError as error:
+            log.warning("files of a cleaning stay until the next one, or the next start: %s", error)
 
     async def _copy_segment(self, source: Segment, target: Segment, batches: BatchCleaner) -> None:
         parts: list[Buffer] = []

@@ -53,12 +53,28 @@ def finish_swaps(filesystem: FileSystem, directory: str, index_interval_bytes: i
         if match:
             key = match[3] if match[3] == CLEANED_SUFFIX else match[2] + (match[3] or "")
             found.setdefault(key, set()).add(int(match[1]))
-    # Kafka renames the log file first: while any .cleaned file is left, its old segments all exist.
+    # Kafka renames the log file first, and of several new segments the last: while one of their files is still .cleaned, the old
+    # segments all exist, and count. But a .cleaned file may also be of another attempt, which gave up.
     first_cleaned = min(found.get(CLEANED_SUFFIX, ()), default=None)
     for base in sorted(found.get(".log" + SWAP_SUFFIX, ())):
-        if first_cleaned is None or base < first_cleaned:
-            _finish(filesystem, directory, base, found.get(".log", set()), index_interval_bytes)
+        bases = found.get(".log", set())
+        if first_cleaned is None or base < first_cleaned or not _is_covered(filesystem, directory, base, bases):
+            _finish(filesystem, directory, base, bases, index_interval_bytes)
     return filesystem.list(directory)
+
+
+def _is_covered(filesystem: FileSystem, directory: str, base: int, bases: set[int]) -> bool:
+    """Whether an old segment still has the records that the swap at `base` starts with. The first old segment is the first to go."""
+    if base in bases:
+        return True
+    before = max((old_base for old_base in bases if old_base < base), default=None)
+    if before is None:
+        return False
+    segment = Segment(filesystem, directory, before, index_interval_bytes=0, created_ms=0)
+    try:
+        return any(header.next_offset > base for _, header in segment.headers())
+    finally:
+        segment.close()
 
 
 def _finish(filesystem: FileSystem, directory: str, base: int, bases: set[int], index_interval_bytes: int) -> None:

@@ -33,6 +33,20 @@ def kafka_renamed_the_log_file_first(disk: MemoryDisk) -> None:
     disk.rename(f"{NEW}.index.swap", f"{NEW}.index.cleaned")
 
 
+def another_attempt_left_a_file(disk: MemoryDisk) -> None:
+    """It says nothing about this swap, whose first old segment is gone already."""
+    segment(disk, 5, suffix=".cleaned")
+    for kind in (".log", ".index", ".timeindex"):
+        disk.rename(f"{NEW}{kind}", f"{NEW}{kind}.deleted")
+
+
+def kafka_was_splitting(disk: MemoryDisk) -> None:
+    """Its first part is still .cleaned, so the old segment is there, and has the records of the parts that are .swap."""
+    for kind in (".log", ".index", ".timeindex"):
+        disk.rename(f"{NEW}{kind}.swap", f"{DIRECTORY}/{15:020d}{kind}.swap")
+    segment(disk, 10, *range(10, 15), suffix=".cleaned")
+
+
 @pytest.mark.parametrize(
     ("suffix", "offsets", "accident", "logs", "is_swapped"),
     [
@@ -42,6 +56,9 @@ def kafka_renamed_the_log_file_first(disk: MemoryDisk) -> None:
         (".swap", (15, 29), index_is_lost, ["10.log", "30.log"], True),
         (".swap", (), index_is_lost, OLD, True),
         (".swap", (15, 29), kafka_renamed_the_log_file_first, OLD, False),
+        (".swap", (15, 29), another_attempt_left_a_file, ["10.log", "30.log"], True),
+        (".swap", (), another_attempt_left_a_file, OLD, True),
+        (".swap", (15, 16), kafka_was_splitting, OLD, False),
     ],
     ids=[
         "does not count yet",
@@ -50,6 +67,9 @@ def kafka_renamed_the_log_file_first(disk: MemoryDisk) -> None:
         "without its index",
         "empty and without",
         "Kafka's order",
+        "beside a file of another attempt",
+        "empty and beside one",
+        "part of Kafka's split",
     ],
 )
 def test_the_next_start_finishes_or_drops_an_interrupted_swap(
