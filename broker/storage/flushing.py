@@ -12,7 +12,8 @@ from contextlib import AsyncExitStack
 from itertools import islice
 
 from broker.settings.config import LONG_MAX
-from broker.storage.disk.filesystem import FileSystem
+from broker.storage.checkpoints import LEADER_EPOCHS
+from broker.storage.disk.filesystem import HeldDirectory
 from broker.storage.log import Log
 from broker.storage.log_types import LogDirFailed, is_passing
 
@@ -83,8 +84,7 @@ class EpochFiles:
     contain their epochs.
     """
 
-    def __init__(self, filesystem: FileSystem) -> None:
-        self._filesystem = filesystem
+    def __init__(self) -> None:
         self._behind: dict[Log, None] = {}
         self._writing: asyncio.Future[None] | None = None
 
@@ -112,15 +112,25 @@ class EpochFiles:
     async def _write_together(self, logs: list[Log]) -> None:
         failures: list[tuple[Log, OSError]] = []
         async with AsyncExitStack() as locks:
-            writes = [(log, await locks.enter_async_context(log.epochs_write())) for log in logs]
+            contents = [(log, await locks.enter_async_context(log.epochs_write())) for log in logs]
+            writes: list[tuple[Log, HeldDirectory, bytes]] = []
+            for log, content in contents:
+                try:
+                    directory = None if content is None else log.held_directory()
+                except OSError as error:
+                    failures.append((log, error))
+                    continue
+                if content is not None and directory is not None:
+                    writes.append((log, directory, content))
 
             def work() -> None:
-                for log, write in writes:
+                for log, directory, content in writes:
                     try:
-                        if write is not None:
-                            write.write(self._filesystem)
+                        directory.write(LEADER_EPOCHS, content)
                     except OSError as error:
                         failures.append((log, error))
+                    finally:
+                        directory.release()
 
             self._writing = asyncio.get_running_loop().run_in_executor(None, work)
             await asyncio.shield(self._writing)

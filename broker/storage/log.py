@@ -13,7 +13,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from struct import Struct
 
@@ -23,7 +23,7 @@ from broker.storage.aborted_transactions import AbortedIndex, AbortedTransaction
 from broker.storage.checkpoints import LEADER_EPOCHS, encode_epochs
 from broker.storage.compaction import segment_swap
 from broker.storage.disk.disk_threads import READS
-from broker.storage.disk.filesystem import Buffer, FileSystem
+from broker.storage.disk.filesystem import Buffer, FileSystem, HeldDirectory
 from broker.storage.listeners import LogListener
 from broker.storage.log_types import (
     NOTHING,
@@ -43,7 +43,7 @@ from broker.storage.retention import deletable_segments, must_roll
 from broker.storage.segment import NO_TIMESTAMP, Segment, WouldBlock
 from broker.storage.sparse_index import RELATIVE_OFFSET_MAX
 from broker.storage.stored_records import StoredRecords
-from broker.storage.unsynced import EpochsWrite, Unsynced, in_thread
+from broker.storage.unsynced import Unsynced, in_thread
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.control_records import Marker, marker_in, parse_marker
 from protocol.kafka.record_batch import (
@@ -714,7 +714,9 @@ class Log:
             try:
                 if unsynced:
                     with self._listener.timed_flush():
-                        await in_thread(unsynced.segments, lambda: unsynced.sync(self._filesystem))
+                        directory = self.held_directory() if unsynced.is_in_directory else None
+                        work = partial(unsynced.sync, self._filesystem, directory)
+                        await in_thread(unsynced.segments, work, directory=directory)
             except OSError as error:
                 self._is_unsynced_again(unsynced)
                 raise self.failed(error) from error
@@ -731,33 +733,37 @@ class Log:
 
     def _take_unsynced(self) -> Unsynced:
         segments: list[Segment] = []
-        paths: list[str] = []
-        directories: list[str] = []
+        names: list[str] = []
+        log_dir = ""
         for segment in self._segments:
             segment.write_out_unsynced()  # may fail, so it runs before anything is taken
         for segment in self._segments:
             is_unsynced, index_paths = segment.take_unsynced()
-            paths += index_paths
+            names += [path.rpartition("/")[2] for path in index_paths]
             if is_unsynced:
                 segments.append(segment)
-        names_changed, snapshots, writes = self.producers.take_unsynced()
-        paths += snapshots
+        names_changed, snapshots, unwritten = self.producers.take_unsynced()
+        names += snapshots
         epochs = self._take_epochs()
         if names_changed or not self._names_are_synced:
             self._names_are_synced = True
-            paths += [f"{self.directory}/{name}" for name in (LEADER_EPOCHS, PARTITION_METADATA)]
-            directories += [self.directory, self.log_dir]
-        return Unsynced(segments, paths, directories, writes, epochs)
+            names += (LEADER_EPOCHS, PARTITION_METADATA)
+            log_dir = self.log_dir
+        return Unsynced(segments, names, unwritten, epochs, log_dir)
 
-    def _take_epochs(self) -> EpochsWrite | None:
-        """The write of the leader epochs, None when their file is up to date."""
+    def _take_epochs(self) -> bytes | None:
+        """The content of the file of the leader epochs, None when it is up to date."""
         if not self.leader_epochs.is_changed:
             return None
         self.leader_epochs.is_changed = self._names_are_synced = False
-        return EpochsWrite(self.directory, encode_epochs(self.leader_epochs.entries))
+        return encode_epochs(self.leader_epochs.entries)
+
+    def held_directory(self) -> HeldDirectory | None:
+        """The log's directory, for a thread; the caller releases it. None: the log is closed, its path may be another's. Raises OSError."""
+        return None if self._is_closed else self._filesystem.hold(self.directory)
 
     def epochs_write(self) -> EpochsWriting:
-        """Gives the pending write of the leader epochs, or None. No flush runs until the caller leaves the context.
+        """Gives the content to write to the file of the leader epochs, or None. No flush runs until the caller leaves the context.
 
         After an exception in the context, the epochs count as unwritten again.
         """
@@ -771,11 +777,11 @@ class Log:
         self._names_are_synced = False
         self.leader_epochs.changed()
         self.producers.all_is_unsynced()
-        segments, paths = set(unsynced.segments), set(unsynced.paths)
+        segments, names = set(unsynced.segments), set(unsynced.names)
         for segment in self._segments:
             segment.is_unsynced |= segment in segments
             for index in segment.indexes:
-                index.is_unsynced |= index.path in paths
+                index.is_unsynced |= index.path.rpartition("/")[2] in names
 
     def sync_to_close(self) -> None:
         """The last flush, when nothing else uses the log. Also writes the indexes and a producer snapshot, for a quick start.
@@ -790,13 +796,14 @@ class Log:
         self._segments[-1].write_indexes()
         self.producers.snapshot()
         unsynced = self._take_unsynced()
-        for segment in unsynced.segments:
-            segment.pin()
-        try:
-            unsynced.sync(self._filesystem, skipped_directory=self.log_dir)
-        finally:
+        with ExitStack() as stack:
             for segment in unsynced.segments:
-                segment.unpin()
+                segment.pin()
+                stack.callback(segment.unpin)
+            directory = self.held_directory() if unsynced.is_in_directory else None
+            if directory is not None:
+                stack.callback(directory.release)
+            unsynced.sync(self._filesystem, directory, with_log_dir=False)
         self.producers.written(unsynced.snapshots)
         self.recovery_point = self.log_end_offset
 
@@ -869,16 +876,16 @@ class EpochsWriting:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._write: EpochsWrite | None = None
+        self._content: bytes | None = None
 
-    async def __aenter__(self) -> EpochsWrite | None:
+    async def __aenter__(self) -> bytes | None:
         log = self._log
         await log._flush_lock.acquire()
         if not log._is_closed and log._failure is None:
-            self._write = log._take_epochs()
-        return self._write
+            self._content = log._take_epochs()
+        return self._content
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None and self._write is not None:
+        if error is not None and self._content is not None:
             self._log.leader_epochs.changed()
         self._log._flush_lock.release()

@@ -3,68 +3,73 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from broker.storage.checkpoints import LEADER_EPOCHS
-from broker.storage.disk.filesystem import FileSystem
-from broker.storage.producers.log_producers import SnapshotWrites
+from broker.storage.disk.filesystem import FileSystem, HeldDirectory
+from broker.storage.producers.log_producers import write_snapshots
+from broker.storage.producers.producer_state import ProducerState
 from broker.storage.segment import Segment
-
-
-class EpochsWrite(NamedTuple):
-    """The content of a log's leader epoch checkpoint, and where it belongs."""
-
-    directory: str
-    data: bytes
-
-    def write(self, filesystem: FileSystem) -> None:
-        """For a thread. If the directory was renamed meanwhile, the next flush writes the file. Raises OSError."""
-        with contextlib.suppress(FileNotFoundError):
-            filesystem.write_atomically(f"{self.directory}/{LEADER_EPOCHS}", self.data, sync=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Unsynced:
-    """What one flush writes and syncs. The loop collects it; a thread syncs files first, then the directories that name them."""
+    """What one flush writes and syncs. The loop collects it; a thread syncs files first, then the directories that name them.
+
+    `names` and `epochs` are files in the log's directory: their names, and the content of the leader epoch checkpoint. `log_dir`: the
+    directory that names the log's, if names in either have changed.
+    """
 
     segments: Sequence[Segment]
-    paths: Sequence[str]
-    directories: Sequence[str]
-    snapshots: SnapshotWrites
-    epochs: EpochsWrite | None
+    names: Sequence[str]
+    snapshots: Mapping[int, ProducerState]
+    epochs: bytes | None
+    log_dir: str
 
     def __bool__(self) -> bool:
-        return bool(self.segments or self.paths or self.directories or self.epochs)
+        return bool(self.segments or self.is_in_directory)
 
-    def sync(self, filesystem: FileSystem, *, skipped_directory: str = "") -> None:
+    @property
+    def is_in_directory(self) -> bool:
+        """Whether `sync` needs the log's directory."""
+        return bool(self.names or self.snapshots or self.epochs is not None or self.log_dir)
+
+    def sync(self, filesystem: FileSystem, directory: HeldDirectory | None, *, with_log_dir: bool = True) -> None:
         """Waits for the disk. Raises OSError."""
-        self.snapshots.write(filesystem)
-        if self.epochs is not None:
-            self.epochs.write(filesystem)
+        if directory is not None:
+            write_snapshots(directory, self.snapshots)
+            if self.epochs is not None:
+                directory.write(LEADER_EPOCHS, self.epochs)
         for segment in self.segments:
             segment.sync()
-        for path in self.paths:
-            filesystem.sync_path(path)
-        for directory in self.directories:
-            if directory != skipped_directory:
-                filesystem.sync_directory(directory)
+        if directory is not None:
+            for name in self.names:
+                directory.sync_file(name)
+            if self.log_dir:
+                directory.sync()
+        if self.log_dir and with_log_dir:
+            filesystem.sync_directory(self.log_dir)
 
 
 async def in_thread(
-    segments: Sequence[Segment], work: Callable[[], object], threads: ThreadPoolExecutor | None = None
+    segments: Sequence[Segment],
+    work: Callable[[], object],
+    threads: ThreadPoolExecutor | None = None,
+    *,
+    directory: HeldDirectory | None = None,
 ) -> None:
     """Runs `work` in one of `threads`, by default the loop's executor.
 
-    The segments' files stay open until `work` ends, even if the caller is cancelled before. Raises OSError.
+    The segments' files stay open, and the directory is held, until `work` ends, even if the caller is cancelled before. Raises OSError.
     """
 
     def unpin(done: asyncio.Future[object]) -> None:
         for segment in segments:
             segment.unpin()
+        if directory is not None:
+            directory.release()
 
     pinned: list[Segment] = []
     try:
@@ -74,6 +79,8 @@ async def in_thread(
     except OSError:
         for segment in pinned:
             segment.unpin()
+        if directory is not None:
+            directory.release()
         raise
     running: asyncio.Future[object] = asyncio.get_running_loop().run_in_executor(threads, work)
     running.add_done_callback(unpin)

@@ -86,7 +86,7 @@ class LogUpkeep(LogListener):
         self._flushes = DueFlushes()
         self.flush_times = TimeHistogram()
         """Flushes of logs, with the time until a thread is free."""
-        self._epoch_files = EpochFiles(filesystem)
+        self._epoch_files = EpochFiles()
         now = clock.monotonic()
         self._next_recovery_points = now + schedule.recovery_points_s
         self._next_log_starts = now + schedule.log_starts_s

@@ -6,15 +6,17 @@ Files and directories are nodes of a tree. Each knows what of it is on the disk,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import posixpath
 from collections.abc import Callable, Coroutine, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
-from broker.storage.disk.filesystem import Buffer, FileSystem
+from broker.storage.disk.filesystem import Buffer, FileSystem, HeldDirectory
 
 T = TypeVar("T")
 
@@ -102,6 +104,7 @@ class MemoryDisk(FileSystem):
         self._open: dict[int, Inode] = {}
         self._opened_as: dict[int, str] = {}
         self._next_fd = 100
+        self._held: dict[str, tuple[Directory, str]] = {}
 
     def is_beyond_limit(self, fd: int) -> bool:
         return False
@@ -113,6 +116,7 @@ class MemoryDisk(FileSystem):
         self.failures[operation] = OSError(number, os.strerror(number), below)
 
     def _call(self, operation: str, path: str) -> None:
+        path = self._shown(path)
         self.calls += 1
         if self.calls_left is not None:
             if self.calls_left == 0:
@@ -169,7 +173,7 @@ class MemoryDisk(FileSystem):
         return bytes(self._file(path).content)
 
     def open_files(self) -> int:
-        return len(self._open)
+        return len(self._open) + len(self._held)
 
     @property
     def names(self) -> dict[str, Inode | None]:
@@ -364,10 +368,28 @@ class MemoryDisk(FileSystem):
         data = self.read_file(path)
         return None if data is None else (data[max(len(data) - size, 0) :], len(data))
 
+    def hold(self, path: str) -> HeldDirectory:
+        self._call("open_to_keep", path)
+        directory = self._find(path)
+        if not isinstance(directory, Directory):
+            raise FileNotFoundError(errno.ENOENT, path)
+        self._next_fd += 1
+        held = f"/#{self._next_fd}"
+        self._held[held] = directory, path
+        return MemoryHeldDirectory(self, held)
+
+    def _shown(self, path: str) -> str:
+        """With the name that a held directory had."""
+        held, slash, name = path.partition("/")[2].partition("/")
+        _, shown = self._held.get(f"/{held}", (None, f"/{held}"))
+        return f"{shown}{slash}{name}"
+
     def _find(self, path: str) -> Node | None:
         node: Node | None = self.root
         for name in path.split("/"):
-            if name:
+            if name.startswith("#"):
+                node = self._held[f"/{name}"][0]
+            elif name:
                 node = node.entries.get(name) if isinstance(node, Directory) else None
         return node
 
@@ -385,7 +407,7 @@ class MemoryDisk(FileSystem):
         return directory, posixpath.basename(path)
 
     def _has_synced(self, path: str) -> None:
-        self._journaled = self._journaled_in[path.split("/")[1]] = self._changes
+        self._journaled = self._journaled_in[self._shown(path).split("/")[1]] = self._changes
 
     def _change(self, directory: Directory, names: dict[str, Node | None]) -> None:
         directory.pending.append((self._changes, names))
@@ -442,16 +464,71 @@ def _survived(inode: Inode, how: str, end: int, random: Random) -> Inode:
     return Inode(content, bytes(content))
 
 
+class MemoryHeldDirectory(HeldDirectory):
+    """Its path begins with a name that is no other's."""
+
+    def __init__(self, disk: MemoryDisk, held: str) -> None:
+        self._disk = disk
+        self._held = held
+
+    def write(self, name: str, data: bytes) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.write_atomically(f"{self._held}/{name}", data, sync=False)
+
+    def sync_file(self, name: str) -> None:
+        self._disk.sync_path(f"{self._held}/{name}")
+
+    def sync(self) -> None:
+        self._disk.sync_directory(self._held)
+
+    def release(self) -> None:
+        del self._disk._held[self._held]
+
+
+IS_IN_THREAD: ContextVar[bool] = ContextVar("is in thread", default=False)
+"""`run` does a thread's work now."""
+
+
+class BusyDisk(MemoryDisk):
+    """Something changes on the loop while a thread works."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._act: Callable[[], object] = lambda: None
+        self._calls_left = 0
+        self._below = ""
+
+    def will_change(self, change: Callable[[], object], call: int, *, below: str) -> None:
+        """Calls `change` before the call with that number, from 1, that a thread makes from now on for what lies below that path."""
+        self._act, self._calls_left, self._below = change, call, below
+
+    @property
+    def has_changed(self) -> bool:
+        return self._calls_left == 0
+
+    def _call(self, operation: str, path: str) -> None:
+        if IS_IN_THREAD.get() and self._calls_left and self._shown(path).startswith(self._below):
+            self._calls_left -= 1
+            if self._calls_left == 0:
+                on_loop = IS_IN_THREAD.set(False)
+                self._act()
+                IS_IN_THREAD.reset(on_loop)
+        super()._call(operation, path)
+
+
 def run(work: Coroutine[Any, Any, T]) -> T:
     """`asyncio.run` with threads' work done in place: nothing happens by chance."""
     loop = asyncio.new_event_loop()
 
     def run_in_place(executor: object, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         done: asyncio.Future[T] = loop.create_future()
+        in_thread = IS_IN_THREAD.set(True)
         try:
             done.set_result(function(*args))
         except Exception as error:  # noqa: BLE001 - handed over, as an executor does
             done.set_exception(error)
+        finally:
+            IS_IN_THREAD.reset(in_thread)
         return done
 
     loop.run_in_executor = run_in_place  # type: ignore[assignment, method-assign]

@@ -44,12 +44,15 @@ class FileSystem:
 
     def create(self, path: str) -> int:
         """Like `open`, but the file is always new and empty: an existing file, or a symbolic link itself, is removed first."""
+        return self._create(path, None)
+
+    def _create(self, path: str, directory: int | None) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         try:
-            return self._open(path, flags)
+            return self._open(path, flags, directory=directory)
         except FileExistsError:
-            os.unlink(path)
-            return self._open(path, flags)
+            os.unlink(path, dir_fd=directory)
+            return self._open(path, flags, directory=directory)
 
     def reopen(self, path: str) -> int:
         """Opens an existing file for reading and writing. Raises FileNotFoundError."""
@@ -67,14 +70,19 @@ class FileSystem:
         """Call it before work that must not stop half-way. Raises OSError if descriptors are too scarce to finish it."""
         self.close(self._open(os.devnull, os.O_RDONLY, is_kept=True))
 
-    def _open(self, path: str, flags: int, *, is_kept: bool = False) -> int:
+    def hold(self, path: str) -> HeldDirectory:
+        """The directory that has this path now. It takes a descriptor, with the limit of `open_to_keep`, until it is released."""
+        return HeldDirectory(self, self._open(path, os.O_RDONLY | os.O_DIRECTORY, is_kept=True))
+
+    def _open(self, path: str, flags: int, *, is_kept: bool = False, directory: int | None = None) -> int:
+        """`directory`: the descriptor of the directory that the path is in."""
         flags |= os.O_CLOEXEC
         try:
-            return os.open(path, flags, 0o644)
+            return os.open(path, flags, 0o644, dir_fd=directory)
         except OSError as error:
             if not lacks_descriptor(error):
                 raise
-        return self._with_spare(lambda: os.open(path, flags, 0o644), is_kept=is_kept)
+        return self._with_spare(lambda: os.open(path, flags, 0o644, dir_fd=directory), is_kept=is_kept)
 
     def _with_spare(self, work: Callable[[], Result], *, is_kept: bool = False) -> Result:
         """Repeats `work`, which found no free descriptor, each time after closing an idle log file or a spare descriptor."""
@@ -193,8 +201,11 @@ class FileSystem:
 
     def sync_path(self, path: str) -> None:
         """Like `sync`, for a path. Does nothing if the file was removed meanwhile."""
+        self._sync_named(path, None)
+
+    def _sync_named(self, path: str, directory: int | None) -> None:
         with contextlib.suppress(FileNotFoundError):
-            fd = self._open(path, os.O_RDWR)
+            fd = self._open(path, os.O_RDWR, directory=directory)
             try:
                 self.sync(fd)
             finally:
@@ -205,10 +216,13 @@ class FileSystem:
         with contextlib.suppress(FileNotFoundError):
             fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                with _of_the_disk():
-                    os.fsync(fd)
+                self._sync_opened(fd)
             finally:
                 self.close(fd)
+
+    def _sync_opened(self, directory: int) -> None:
+        with _of_the_disk():
+            os.fsync(directory)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)
@@ -317,6 +331,39 @@ class FileSystem:
         self.rename(temporary, path)
         if sync:
             self.sync_directory(os.path.dirname(path))
+
+
+class HeldDirectory:
+    """A log's directory for a thread (`FileSystem.hold`), by its identity and not by its path.
+
+    The log may be renamed, or deleted and made again under the same name, while the thread works. All methods raise OSError.
+    """
+
+    def __init__(self, filesystem: FileSystem, fd: int) -> None:
+        self._filesystem = filesystem
+        self._fd = fd
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replaces the file, or makes it, without a sync. Does nothing if the directory was removed."""
+        filesystem, temporary = self._filesystem, name + ".tmp"
+        with contextlib.suppress(FileNotFoundError):
+            fd = filesystem._create(temporary, self._fd)
+            try:
+                filesystem.write(fd, (data,), 0)
+            finally:
+                filesystem.close(fd)
+            os.replace(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def sync_file(self, name: str) -> None:
+        """Like `FileSystem.sync_path`."""
+        self._filesystem._sync_named(name, self._fd)
+
+    def sync(self) -> None:
+        """Like `FileSystem.sync_directory`."""
+        self._filesystem._sync_opened(self._fd)
+
+    def release(self) -> None:
+        self._filesystem.close(self._fd)
 
 
 @contextlib.contextmanager

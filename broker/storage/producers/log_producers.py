@@ -22,13 +22,12 @@ batch could be written twice after its records were deleted.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from broker.storage.aborted_transactions import AbortedTransaction
-from broker.storage.disk.filesystem import FileSystem
+from broker.storage.disk.filesystem import FileSystem, HeldDirectory
 from broker.storage.producers import producer_snapshots
 from broker.storage.producers.producer_state import LAST_OFFSET_MAX, Duplicate, EndedTransaction, ProducerState
 from broker.storage.producers.verified_transactions import Verifying
@@ -60,18 +59,10 @@ ALL_PRODUCERS_MAX = 500_000
 DEFAULT_EXPIRATION = ProducerExpiration(86_400_000, 600.0)
 
 
-class SnapshotWrites(NamedTuple):
-    """Snapshots to write: frozen states by offset, and the log's directory."""
-
-    directory: str
-    states: Mapping[int, ProducerState]
-
-    def write(self, filesystem: FileSystem) -> None:
-        """For a thread. Writes nothing if the directory was renamed meanwhile. Raises OSError."""
-        for offset, state in self.states.items():
-            path = f"{self.directory}/{producer_snapshots.file_name(offset)}"
-            with contextlib.suppress(FileNotFoundError):
-                filesystem.write_atomically(path, producer_snapshots.encode(state), sync=False)
+def write_snapshots(directory: HeldDirectory, states: Mapping[int, ProducerState]) -> None:
+    """Writes these frozen states, by offset, to the log's directory. For a thread. Raises OSError."""
+    for offset, state in states.items():
+        directory.write(producer_snapshots.file_name(offset), producer_snapshots.encode(state))
 
 
 def to_shrink(logs: Sequence[LogProducers]) -> Iterator[tuple[LogProducers, int]]:
@@ -219,23 +210,23 @@ class LogProducers:
                 ALL_PRODUCERS_MAX,
             )
 
-    def take_unsynced(self) -> tuple[bool, list[str], SnapshotWrites]:
-        """(whether the directory must be synced, paths of snapshots to sync, the writes that a thread does before the syncs).
+    def take_unsynced(self) -> tuple[bool, list[str], Mapping[int, ProducerState]]:
+        """(whether the directory must be synced, names of snapshots to sync, those that a thread writes before the syncs).
 
-        These count as synced from now on. Pass the writes to `written` when they are done.
+        These count as synced from now on. Pass the last to `written` when they are written.
         """
         changed, self._names_changed = self._names_changed, False
-        paths = [self._path(offset) for offset in sorted(self._unsynced)]
+        names = [producer_snapshots.file_name(offset) for offset in sorted(self._unsynced)]
         self._unsynced.clear()
-        return changed, paths, SnapshotWrites(self.directory, dict(self._unwritten))
+        return changed, names, dict(self._unwritten)
 
-    def written(self, writes: SnapshotWrites) -> None:
-        """The writes are done. A snapshot dropped meanwhile is removed. After a rename of the directory, the next flush repeats them."""
-        for offset, state in writes.states.items():
+    def written(self, states: Mapping[int, ProducerState]) -> None:
+        """The snapshots are written. One that was dropped meanwhile is removed."""
+        for offset, state in states.items():
             if offset not in self._snapshots:
-                self._filesystem.remove(f"{writes.directory}/{producer_snapshots.file_name(offset)}")
+                self._filesystem.remove(self._path(offset))
                 self._names_changed = True
-            elif self._unwritten.get(offset) is state and writes.directory == self.directory:
+            elif self._unwritten.get(offset) is state:
                 del self._unwritten[offset]
             else:
                 self._unsynced.add(offset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import itertools
 import os
 import random
 import threading
@@ -22,11 +23,12 @@ from broker.storage.flushing import EpochFiles
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_manager import LogManager
 from broker.storage.log_types import LogParts
+from broker.storage.producers import log_producers
 from broker.storage.upkeep import LogSchedule
 from protocol.types import TopicPartition
 from tests.support.fake_time import FakeTime
-from tests.support.logs import SMALL, batch, check, everything, failures_of, fill, log_of, started
-from tests.support.memory_disk import MemoryDisk, run
+from tests.support.logs import SMALL, batch, check, everything, failures_of, fill, log_of, produced, started
+from tests.support.memory_disk import BusyDisk, MemoryDisk, run
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"
 OTHER_ID = "BBBBBBBBBBBBBBBBBBBBBA"
@@ -258,6 +260,37 @@ def test_a_log_created_again_does_not_use_the_deleted_logs_checkpoints(disk: Mem
     assert manager.checkpoints.read_high_watermarks() == {}
 
 
+@pytest.mark.parametrize("writes_epochs_only", [False, True], ids=["a flush", "the leader epochs"])
+def test_late_work_for_a_deleted_log_changes_nothing_of_the_log_made_again(
+    writes_epochs_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FLT-36: a thread still writes for the deleted log, wherever it is. Later the process is killed: what was written is there."""
+    monkeypatch.setattr(log_producers, "WRITTEN_AT_ONCE", 0)
+    for call in itertools.count(1):
+        disk = BusyDisk()
+        manager = started(disk)
+        failed = failures_of(manager)
+        old = manager.get_or_create(ORDERS, TOPIC_ID, {})
+        for sequence in range(0, 20, 2):
+            old.append_as_leader(produced(7, sequence), leader_epoch=sequence)
+        epoch_files = EpochFiles()
+        epoch_files.changed(old)
+
+        def make_again(manager: LogManager = manager) -> None:
+            manager.delete(ORDERS)
+            manager.get_or_create(ORDERS, OTHER_ID, {}).append_as_leader(batch(), leader_epoch=0)
+
+        disk.will_change(make_again, call, below="/data/orders-0")
+        run(epoch_files.write_some() if writes_epochs_only else old.flush())
+        if not disk.has_changed:
+            break
+        names = [name for name in disk.list("/data/orders-0") if not name.startswith(f"{0:020d}.")]
+        assert (names, failed, disk.open_files()) == (["partition.metadata"], [], 2)
+        again = log_of(started(disk.after_kill()))
+        assert (again.topic_id, again.log_end_offset, again.producers.state.producers) == (OTHER_ID, 2, {})
+    assert call > 3
+
+
 def test_a_failed_directory_takes_only_its_own_logs_offline(disk: MemoryDisk) -> None:
     manager = started(disk, "/one", "/two")
     logs = [manager.get_or_create(TopicPartition("t", number), None, {}) for number in range(2)]
@@ -346,7 +379,7 @@ def test_a_cancelled_write_of_epochs_is_done_at_the_stop(disk: MemoryDisk) -> No
     """It is cancelled while it waits for another log's flush."""
 
     async def cancelled_write(first: Log, second: Log) -> None:
-        epoch_files = EpochFiles(disk)
+        epoch_files = EpochFiles()
         epoch_files.changed(first)
         epoch_files.changed(second)
         async with second.epochs_write():

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from broker.storage.compaction import log_cleaner
 from broker.storage.compaction.log_cleaner import CleanerSettings
 from broker.storage.disk.disk_threads import REMOVALS
 from broker.storage.log import Log
-from broker.storage.segment import Segment
-from broker.storage.unsynced import in_thread
 from protocol.errors import ErrorCode
 from protocol.kafka.record_batch import DELETE_HORIZON_BIT, Record
 from protocol.types import TopicPartition
 from tests.support.compaction import COMPACTED, CompactedLog, everything_with_holes, headers_of, records_of, table_of
 from tests.support.logs import DIRECTORY, LOG_DIR, check, failures_of, once_before, refused
-from tests.support.memory_disk import MemoryDisk, run
+from tests.support.memory_disk import BusyDisk, run
 
 Change = Callable[[CompactedLog], None]
 
@@ -166,7 +164,7 @@ def test_a_broken_log_is_left_alone_and_reported_once() -> None:
 
 
 def cut(it: CompactedLog) -> None:
-    it.log.truncate_to(21)
+    it.log.truncate_to(it.log.log_end_offset // 2 + 1)
     for number in range(60):
         it.append((b"k%d" % (number % 2), b"again"))
 
@@ -249,71 +247,25 @@ def test_a_cleaning_that_gave_up_has_removed_its_files_before_the_next_makes_its
     assert not [name for name in it.disk.list(DIRECTORY) if name.endswith((".cleaned", ".swap"))]
 
 
-class BusyDisk(MemoryDisk):
-    """Calls `before_call` before each of its operations in the cleaner's thread."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before_call: Callable[[], None] | None = None
-
-    def _call(self, operation: str, path: str) -> None:
-        before, self.before_call = self.before_call, None
-        if before is not None:
-            before()
-            self.before_call = before
-        super()._call(operation, path)
-
-
 def make_again(it: CompactedLog) -> None:
     delete(it)
     it.manager.get_or_create(it.log.topic_partition, "BBBBBBBBBBBBBBBBBBBBBA", {})
 
 
 @pytest.mark.parametrize("change", [cut, delete, make_again])
-def test_a_log_that_changes_while_the_thread_works_has_not_failed(
-    change: Change, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_changes_while_the_thread_works_has_not_failed(change: Change) -> None:
     """Whatever its cleaning meets then: it is not the disk that failed, nor is the log uncleanable."""
-    calls_until_the_change = 0
-    has_changed = True
-    while has_changed:
-        calls_until_the_change += 1
-        it = filled(keys=2, disk=BusyDisk())
-        assert isinstance(it.disk, BusyDisk)
+    for call in itertools.count(1):
+        it = filled(12, keys=2, disk=(disk := BusyDisk()))
         failed = failures_of(it.manager)
-        has_changed = _cleaned_with(it, change, calls_until_the_change, monkeypatch)
+        disk.will_change(partial(change, it), call, below=DIRECTORY)
+        run(it.cleaner.clean_next())
         assert (failed, it.events) == ([], [])
         if change is not delete:
-            assert not [name for name in it.disk.list(DIRECTORY) if name.endswith(".cleaned")]
-    assert calls_until_the_change > 20
-
-
-def _cleaned_with(it: CompactedLog, change: Change, calls_left: int, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Cleans, with the change before that call of the disk in the cleaner's thread. False if there are fewer calls."""
-    disk = it.disk
-    assert isinstance(disk, BusyDisk)
-
-    def count() -> None:
-        nonlocal calls_left
-        calls_left -= 1
-        if calls_left == 0:
-            change(it)
-
-    async def counted(
-        segments: Sequence[Segment], work: Callable[[], object], threads: ThreadPoolExecutor | None = None
-    ) -> None:
-        def whole() -> None:
-            disk.before_call = count
-            try:
-                work()
-            finally:
-                disk.before_call = None
-
-        await in_thread(segments, whole, threads)
-
-    monkeypatch.setattr(log_cleaner, "in_thread", counted)
-    run(it.cleaner.clean_next())
-    return calls_left <= 0
+            assert not [name for name in disk.list(DIRECTORY) if name.endswith(".cleaned")]
+        if not disk.has_changed:
+            break
+    assert call > 20
 
 
 @pytest.mark.parametrize("waits", [False, True])

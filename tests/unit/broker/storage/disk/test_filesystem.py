@@ -192,6 +192,30 @@ def test_a_planted_link_is_replaced_and_its_target_left_alone(tmp_path: Path) ->
     assert not path.is_symlink()
 
 
+def test_a_held_directory_is_itself_whatever_its_path_says(tmp_path: Path) -> None:
+    log, moved, target = tmp_path / "t-0", tmp_path / "t-0.1-delete", tmp_path / "target"
+    log.mkdir()
+    files = FileSystem()
+    held = files.hold(str(log))
+    held.write("a", b"old")
+    target.write_text("mine")
+    (log / "a.tmp").symlink_to(target)
+    log.rename(moved)
+    log.mkdir()
+    held.write("a", b"new")
+    held.sync_file("a")
+    held.sync_file("missing")
+    held.sync()
+    assert [path.name for path in moved.iterdir()] == ["a"]
+    assert ((moved / "a").read_bytes(), list(log.iterdir()), target.read_text()) == (b"new", [], "mine")
+    files.remove_tree(str(moved))
+    held.write("a", b"newer")
+    assert not moved.exists()
+    held.release()
+    with pytest.raises(FileNotFoundError):
+        files.hold(str(moved))
+
+
 def test_a_link_in_place_of_a_log_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to(tmp_path / "target")
     with pytest.raises(OSError):

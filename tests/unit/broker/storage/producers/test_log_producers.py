@@ -11,10 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.producers import log_producers, producer_snapshots
-from broker.storage.producers.log_producers import LogProducers, SnapshotWrites
+from broker.storage.producers.log_producers import LogProducers
 from broker.storage.producers.producer_snapshots import file_name
 from broker.storage.producers.producer_state import SEQUENCE_MAX, ProducerState
 from protocol.errors import ErrorCode
@@ -141,19 +140,15 @@ def test_a_cut_uses_a_snapshot_that_is_not_written_yet(log: Log) -> None:
 
 @pytest.mark.usefixtures("many")
 def test_a_log_that_is_renamed_while_its_snapshots_are_written(disk: MemoryDisk, log: Log) -> None:
-    """The disk works, only the name changed. The next flush writes the snapshots to the new directory."""
+    """The thread writes to the directory, whatever its name is."""
     send_batches(log, 30)
-    write = SnapshotWrites.write
 
-    def renamed_before(writes: SnapshotWrites, filesystem: FileSystem) -> None:
-        if log.directory == DIRECTORY:
-            disk.rename(DIRECTORY, "/data/orders-1")
-            log.moved_to("/data/orders-1")
-        write(writes, filesystem)
+    def rename() -> None:
+        disk.rename(DIRECTORY, "/data/orders-1")
+        log.moved_to("/data/orders-1")
 
-    with mock.patch.object(SnapshotWrites, "write", renamed_before):
-        run(log.flush())
-        run(log.flush())
+    once_before(disk, "write_atomically", rename)
+    run(log.flush())
     names = [name for name in disk.list("/data/orders-1") if name.endswith(".snapshot")]
     assert names == names_of(log.producers.snapshots)
 
