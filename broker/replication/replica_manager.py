@@ -359,11 +359,14 @@ class ReplicaManager:
 
     async def checkpoint_high_watermarks(self) -> None:
         """LAI-5, LOG-3. If the file of a directory cannot be written, the directory has failed."""
-        marks = {p.tp: p.high_watermark for p in self.partitions if p.log is not None}
         try:
-            await self._log_manager.checkpoints.write_high_watermarks(marks)
+            await self._log_manager.checkpoints.write_high_watermarks(self._known_high_watermark_of)
         except KafkaError as error:
             log.error("the high watermarks could not be checkpointed: %s", error)
+
+    def _known_high_watermark_of(self, tp: TopicPartition) -> int | None:
+        partition = self.partitions.get(tp)
+        return partition.high_watermark if partition is not None and partition.log is not None else None
 
     def update_fetchers(self, per_leader: int) -> None:
         """Sets `num.replica.fetchers`. It takes effect for partitions that this broker begins to follow later."""

@@ -117,8 +117,8 @@ class EpochFiles:
             for log, content in contents:
                 try:
                     directory = None if content is None else log.held_directory()
-                except OSError as error:
-                    failures.append((log, error))
+                except OSError as failure:
+                    failures.append((log, failure))
                     continue
                 if content is not None and directory is not None:
                     writes.append((log, directory, content))
@@ -127,8 +127,8 @@ class EpochFiles:
                 for log, directory, content in writes:
                     try:
                         directory.write(LEADER_EPOCHS, content)
-                    except OSError as error:
-                        failures.append((log, error))
+                    except OSError as failure:
+                        failures.append((log, failure))
                     finally:
                         directory.release()
 

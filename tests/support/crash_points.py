@@ -226,7 +226,7 @@ class Workload:
         marks = {found.topic_partition: found.log_end_offset for found in self.manager.logs()}
         for tp, mark in marks.items():
             self.life(tp).high_watermark_max = max(self.life(tp).high_watermark_max, mark)
-        await self.manager.checkpoints.write_high_watermarks(marks)
+        await self.manager.checkpoints.write_high_watermarks(marks.get)
 
     def delete(self, tp: TopicPartition) -> None:
         self.life(tp).may_be_gone = True

@@ -74,7 +74,7 @@ def refused(code: ErrorCode) -> Iterator[None]:
     assert caught.value.code is code
 
 
-def once_before(disk: FileSystem, name: str, action: Callable[[], object]) -> None:
+def once_before(disk: object, name: str, action: Callable[[], object]) -> None:
     """The next call of that method does `action` first."""
     original = getattr(disk, name)
 

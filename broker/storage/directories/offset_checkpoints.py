@@ -19,6 +19,7 @@ from broker.storage.log import Log, LogDirFailed, LogUnavailable, failure_of
 from protocol.types import TopicPartition
 
 Report = Callable[[LogDirFailed], None]
+OffsetsOf = Callable[[Iterable[Log]], dict[TopicPartition, int]]
 
 ALL = (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS)
 PAUSE_S = 0.02
@@ -69,10 +70,10 @@ class OffsetCheckpoints:
             marks |= {tp: offsets[tp] for tp in served if tp in offsets}
         return marks
 
-    async def write_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:
-        """Writes `marks`, each into the file of its log's directory. Raises LogDirFailed."""
+    async def write_high_watermarks(self, mark_of: Callable[[TopicPartition], int | None]) -> None:
+        """Writes the high watermark of each log into the file of its directory. `mark_of`: None if it is unknown. Raises LogDirFailed."""
 
-        mark_of, is_served = marks.get, self._is_served
+        is_served = self._is_served
 
         def marks_of(found: Iterable[Log]) -> dict[TopicPartition, int]:
             return {
@@ -93,19 +94,17 @@ class OffsetCheckpoints:
 
     async def write_at_stop(self, directory: LogDirectory) -> None:
         """Raises OSError."""
-        logs = self._logs_in(directory)
-        await self._write(directory, checkpoints.RECOVERY_POINTS, _recovery_points(logs))
-        await self._write(directory, checkpoints.LOG_STARTS, _log_starts(logs))
+        await self._write(directory, checkpoints.RECOVERY_POINTS, _recovery_points)
+        await self._write(directory, checkpoints.LOG_STARTS, _log_starts)
 
-    async def _write_all(self, name: str, offsets_of: Callable[[Iterable[Log]], dict[TopicPartition, int]]) -> None:
+    async def _write_all(self, name: str, offsets_of: OffsetsOf) -> None:
         failure: LogDirFailed | None = None
         for directory in self._directories.online():
-            offsets = offsets_of(self._logs_in(directory))
             try:
                 if name == checkpoints.RECOVERY_POINTS:
-                    await self._write_points_of(directory, offsets)
+                    await self._write_points_of(directory)
                 else:
-                    await self._write(directory, name, offsets)
+                    await self._write(directory, name, offsets_of)
             except OSError as error:
                 failure = failure_of(directory.path, error)
                 self._report(failure)
@@ -113,26 +112,30 @@ class OffsetCheckpoints:
         if failure is not None:
             raise failure
 
-    async def _write(self, directory: LogDirectory, name: str, offsets: Mapping[TopicPartition, int]) -> bool:
-        """Writes in a thread. False, without a write, if a later write was faster. Raises OSError."""
-        turn = next(self._turns)
-        return await asyncio.get_running_loop().run_in_executor(None, directory.write_offsets, name, offsets, turn)
+    async def _write(self, directory: LogDirectory, name: str, offsets_of: OffsetsOf) -> None:
+        """Writes the offsets of the directory's logs, in a thread. Raises OSError.
 
-    async def _write_points_of(self, directory: LogDirectory, points: dict[TopicPartition, int]) -> None:
+        A write that was started later, and was faster, may have been one that only removes entries (`forget`): it does not have these
+        offsets, and a compaction needs them. Logs may have been deleted and made again meanwhile, so the offsets are collected again.
+        """
+        is_written = False
+        while directory.is_online and not is_written:
+            offsets, turn = offsets_of(self._logs_in(directory)), next(self._turns)
+            write = asyncio.get_running_loop().run_in_executor(None, directory.write_offsets, name, offsets, turn)
+            is_written = await write
+
+    async def _write_points_of(self, directory: LogDirectory) -> None:
         behind = self.lowered.behind(directory.path)
         if behind:
             await self._cleaned.lower(directory.path)
-        # If a later write was faster, that one calls `written`.
-        if await self._write(directory, checkpoints.RECOVERY_POINTS, points):
-            self.lowered.written(behind)
+        await self._write(directory, checkpoints.RECOVERY_POINTS, _recovery_points)
+        self.lowered.written(behind)
 
     async def _write_points(self, path: str) -> None:
         """Writes the recovery points of a directory in which logs were cut. Raises OSError."""
         for directory in self._directories:
-            if directory.path == path and directory.is_online:
-                await self._write_points_of(directory, _recovery_points(self._logs_in(directory)))
-            elif directory.path == path:
-                self.lowered.written(self.lowered.behind(path))
+            if directory.path == path:
+                await self._write_points_of(directory)
 
     def _write_points_now(self, path: str) -> None:
         """As `_write_points`, but on the loop, and with the log starts. Raises OSError."""

@@ -50,7 +50,7 @@ def test_everything_comes_back_after_a_clean_stop_and_after_a_kill(disk: MemoryD
     fill(log, 20, epoch=3)
     log.increment_log_start(5)
     data = everything(log)
-    run(manager.checkpoints.write_high_watermarks({ORDERS: 17, TopicPartition("not-here", 1): 4}))
+    run(manager.checkpoints.write_high_watermarks({ORDERS: 17, TopicPartition("not-here", 1): 4}.get))
     killed = disk.after_kill()
     run(manager.shutdown())
     assert disk.open_files() == 0
@@ -246,7 +246,7 @@ def test_a_log_created_again_does_not_use_the_deleted_logs_checkpoints(disk: Mem
     run(old.flush())
     run(manager.checkpoints.write_recovery_points())
     run(manager.checkpoints.write_log_starts())
-    run(manager.checkpoints.write_high_watermarks({ORDERS: 40}))
+    run(manager.checkpoints.write_high_watermarks({ORDERS: 40}.get))
     manager.delete(ORDERS)
     assert manager.get(ORDERS) is None
     assert [name for name in disk.list("/data") if name.startswith("orders")] == []

@@ -36,7 +36,7 @@ async def write(path: Path, *, batches: int = 20, is_clean: bool = True, later: 
         )
     await log.flush()
     await manager.checkpoints.write_recovery_points()
-    await manager.checkpoints.write_high_watermarks({TP: log.log_end_offset})
+    await manager.checkpoints.write_high_watermarks({TP: log.log_end_offset}.get)
     if is_clean:
         await manager.shutdown()
     else:

@@ -27,7 +27,7 @@ def live(paths: Sequence[Path], epoch: int, *, makes_log: bool = False, is_refus
         manager.log_directories.ensure_meta(1, "c")
     if makes_log:
         fill(manager.get_or_create(TP, None, {}), 1)
-        run(manager.checkpoints.write_high_watermarks({TP: 1}))
+        run(manager.checkpoints.write_high_watermarks({TP: 1}.get))
     since = manager.disks_since
     run(manager.shutdown())
     return since

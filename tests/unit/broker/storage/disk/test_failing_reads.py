@@ -44,7 +44,7 @@ def filled(*, is_clean: bool = False) -> tuple[MemoryDisk, dict[TopicPartition, 
         fill(log, 20)
         run(log.flush())
         data[tp] = everything(log)
-    run(manager.checkpoints.write_high_watermarks({IN_A: 40, IN_B: 40}))
+    run(manager.checkpoints.write_high_watermarks({IN_A: 40, IN_B: 40}.get))
     if is_clean:
         run(manager.shutdown())
     return disk.after_kill(), data
