@@ -1,4 +1,4 @@
-"""Clients with deep pipelines against a real broker: answers of all sizes come in order, and no connection is left behind (NET-1, NET-2)."""
+"""Clients with deep pipelines against a real broker: all answers come, in order, and no connection is left behind (NET-1, NET-2)."""
 
 from __future__ import annotations
 
