@@ -7,7 +7,6 @@ no other code sees a half-changed state.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -26,6 +25,7 @@ from broker.settings.config import TopicConfig
 from broker.storage.log import AppendInfo, Log
 from broker.storage.log_types import AppendOrigin
 from broker.storage.producers.produced_batches import AcceptedBefore, Allowance
+from broker.storage.producers.producer_state import ProducerState
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import BatchHeader
 from protocol.rpc.messages import PartitionState
@@ -131,8 +131,8 @@ class Partition:
         self._counted_bytes = 0
         self._role_since = 0
         """The `generation` in which `role` began."""
-        self._took_over_at_s = -math.inf
-        """When this broker became leader after another one, or after an earlier life of its own."""
+        self._took_over_at_s: float | None = None
+        """When this broker became leader after another one, or after an earlier life of its own. None: more than a minute ago."""
         self._proposal: IsrProposal | None = None
         self._proposals = 0
         self._isr_is_stale = False
@@ -174,6 +174,7 @@ class Partition:
 
     def removed(self) -> None:
         """This broker has no replica of the partition any more."""
+        self._context.refused.forget(self.tp)
         self._context.topic_stats.replica_removed(self.tp.topic)
 
     # -- changes of role (LAI-4) ----------------------------------------------------------------------------------
@@ -280,17 +281,12 @@ class Partition:
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{len(self.isr)} in-sync replicas, {partition_log.config.min_insync_replicas} needed",
             )
-        if self._context.refused and origin is AppendOrigin.CLIENT:
-            producers = partition_log.producers.state
-            self._context.refused.check(self.tp, records, producers, self._context.clock.monotonic())
-        try:
-            info = partition_log.append_as_leader(records, self.leader_epoch, allowance, accepted, origin)
-        except KafkaError as error:
-            now = self._context.clock.monotonic()
-            is_new_leader = now - self._took_over_at_s <= REMEMBERED_S
-            if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and is_new_leader and origin is AppendOrigin.CLIENT:
-                self._context.refused.check_early(self.tp, records, partition_log.producers.state, now)
-            raise
+        if (self._context.refused or self._took_over_at_s is not None) and origin is AppendOrigin.CLIENT:
+            producers, now = partition_log.producers.state, self._context.clock.monotonic()
+            self._context.refused.check(self.tp, records, producers, now)
+            if self._has_just_taken_over(now):
+                self._context.refused.check_early(self.tp, records, producers, now)
+        info = partition_log.append_as_leader(records, self.leader_epoch, allowance, accepted, origin)
         if len(self.isr) == 1:
             self.advance_high_watermark()
         return info
@@ -304,14 +300,34 @@ class Partition:
         next one needs `append_as_leader`, which may refuse it. Raises KafkaError and LogDirFailed: nothing is appended.
         """
         partition_log = self.leader_log()
-        if partition_log.config is not config or self._context.refused:
+        if partition_log.config is not config:
             return ()
         if needs_all and len(self.isr) < config.min_insync_replicas:
             return ()
+        if self._context.refused or self._took_over_at_s is not None:
+            batches = self._undoubted(batches, partition_log.producers.state)
         offsets = partition_log.append_plain(batches, self.leader_epoch)
         if offsets and len(self.isr) == 1:
             self.advance_high_watermark()
         return offsets
+
+    def _has_just_taken_over(self, now: float) -> bool:
+        if self._took_over_at_s is not None and now - self._took_over_at_s > REMEMBERED_S:
+            self._took_over_at_s = None
+        return self._took_over_at_s is not None
+
+    def _undoubted(
+        self, batches: Sequence[tuple[memoryview, BatchHeader]], producers: ProducerState
+    ) -> Sequence[tuple[memoryview, BatchHeader]]:
+        """The first batches, up to one that may have to wait for an earlier one. `append_as_leader` decides about that one."""
+        noted = self._context.refused.producers(self.tp)
+        has_taken_over = self._has_just_taken_over(self._context.clock.monotonic())
+        for at, (_, header) in enumerate(batches):
+            producer_id = header.producer_id
+            is_unknown = has_taken_over and header.base_sequence > 0 and producer_id not in producers.producers
+            if producer_id >= 0 and (is_unknown or producer_id in noted):
+                return batches[:at]
+        return batches
 
     def last_stable_offset(self) -> int:
         """Up to where readers of committed records may read (LOG-7): the HW, or the start of the first transaction that may still change.

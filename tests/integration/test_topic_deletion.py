@@ -5,6 +5,7 @@ CTL-9, INV-26, LAI-6, FLT-36, BUG-20 with real processes, a real ZooKeeper and c
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +16,15 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.errors import ErrorCode
+from protocol.kafka.record_batch import build_batch
 from protocol.topic_ids import topic_id_text
 from protocol.types import TopicPartition
 from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, PartitionStateZNode, TopicZNode
 from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.load import BackgroundProducer, read_everything
+from tests.support.topics import produce_batch
+from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.integration
@@ -161,6 +165,29 @@ def test_a_topic_is_deleted_and_created_again_many_times(
         fill(cluster, topic, f"life-{life}", 20)
         assert values(cluster, topic) == {f"life-{life}-{n}" for n in range(20)}
     assert_healed(cluster, zk, topic)
+
+
+def test_an_idempotent_producer_goes_on_in_a_topic_that_is_made_again(
+    cluster: LocalCluster, zk: ZooKeeperView, admin: AdminClient, topic: str
+) -> None:
+    """INV-20: it gave up the batches that were refused meanwhile. The new log accepts its next one as it comes, as in Kafka."""
+
+    def send(broker: int, sequence: int) -> int:
+        now_ms = int(time.time() * 1000)
+        batch = build_batch([(None, b"v", (), now_ms)], producer_id=987_654, producer_epoch=0, base_sequence=sequence)
+        with Wire(cluster.port(broker)) as wire:
+            return int(produce_batch(wire, topic, batch).error_code)
+
+    leader = zk.state(topic, 0).leader
+    assert send(leader, 0) == ErrorCode.NONE
+    delete(admin, topic)
+    for broker in cluster.broker_ids:
+        eventually(lambda at=broker: send(at, 1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{broker} knows no {topic}")
+    make(cluster, topic)
+    assert_healed(cluster, zk, topic)
+    leader = zk.state(topic, 0).leader
+    eventually(lambda: send(leader, 2) == ErrorCode.NONE, "the next batch is accepted", timeout_s=20)
+    assert send(leader, 3) == ErrorCode.NONE
 
 
 def test_a_deletion_waits_for_a_dead_broker(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from broker.process.event_log import EventLog
 from broker.process.loop_budget import LoopBudget
+from broker.replication.appending.refused_batches import RefusedBatches
 from broker.replication.fetching.fetch_reads import FetchParams, FetchReads
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
 from broker.replication.following.followed_partitions import FollowedPartition, Phase
@@ -72,6 +73,13 @@ class ModelClock:
 
     def wall_ms(self) -> int:
         return int(self.now * 1000)
+
+
+class NoIdempotence(RefusedBatches):
+    """Records are numbers here, without sequences."""
+
+    def check_early(self, *_: object) -> None:
+        """No record is too early."""
 
 
 class ListQuestion(NamedTuple):
@@ -239,6 +247,7 @@ class ModelBroker:
             is_suspect=lambda: False,
             high_watermark_moved=self._high_watermark_moved,
             log_start_moved=lambda tp: None,
+            refused=NoIdempotence(),
         )
         hosted = HostedPartitions(self.metadata, lambda tp: Partition(tp, context))  # type: ignore[arg-type]
         self.partition = hosted.find_or_make(TP)

@@ -294,7 +294,7 @@ class Appends:
             partition_log = self._hosted.find(tp).leader_log()
             accepted = produced_batches.at_once(partition_log.accepting(records, Allowance(), origin))
         except KafkaError as error:
-            return self._failed(tp, records, error)
+            return self._failed(tp, records, error, origin)
         return self._append_one(
             index,
             tp,
@@ -333,16 +333,15 @@ class Appends:
         """Appends one batch, or makes the result of its refusal. Raises TakesLong if the batch must be checked in steps."""
         if tp in awaited:
             return self._refused(tp, ErrorCode.INVALID_REQUEST, f"{tp} is named twice in the request")
-        if self._is_suspect():
-            self._refused_batches.note(tp, records, self._clock.monotonic())
-            return self._refused(tp, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         try:
+            if self._is_suspect():
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             partition = self._hosted.find(tp)
             if verification is not None and (header := transactional_header(records)) is not None:
                 verification.check(partition, header)
             info = partition.append_as_leader(records, acks=acks, allowance=allowance, accepted=accepted, origin=origin)
         except KafkaError as error:
-            return self._failed(tp, records, error)
+            return self._failed(tp, records, error, origin)
         self._appended(tp)
         if acks == ACKS_ALL:
             # A duplicate waits like the batch that it repeats: both are acknowledged only when replicated (BUG-11).
@@ -351,10 +350,12 @@ class Appends:
             tp.partition, ErrorCode.NONE, info.first_offset, info.log_append_time_ms, info.log_start_offset
         )
 
-    def _failed(self, tp: TopicPartition, records: memoryview, error: KafkaError) -> ProducePartitionResult:
-        if error.code in TRANSIENT_ERRORS or is_passing(error):
-            self._refused_batches.note(tp, records, self._clock.monotonic())
+    def _failed(
+        self, tp: TopicPartition, records: memoryview, error: KafkaError, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> ProducePartitionResult:
         hosted = self._hosted.get(tp)
+        if origin is AppendOrigin.CLIENT and (error.code in TRANSIENT_ERRORS or is_passing(error)):
+            self._refused_batches.note(tp, records, self._clock.monotonic(), is_here=hosted is not None)
         if hosted is not None:
             hosted.stats.failed_produce_requests += error.code not in EXPECTED_ERRORS
         return self._refused(tp, error.code, error.message, error.record_errors)

@@ -21,6 +21,7 @@ from broker.network.request_channel import RequestChannel
 from broker.network.request_metrics import RequestMetrics
 from broker.replication.partition import Role
 from broker.request_handler import RequestHandler
+from broker.storage.log_types import AppendOrigin
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
@@ -202,6 +203,32 @@ async def test_the_batches_of_a_turn_are_one_write(cluster: Cluster, monkeypatch
     served.send(plain(0, 1, 2, 0, 1))
     assert writes == [10]
     assert [len(data) for data in served.written()] == [2 * 52, 2 * 52, 52]
+
+
+async def test_a_refused_batch_concerns_its_producer_and_partition_only(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are gathered as before. A coordinator does not send its refused batches again, so they are not waited for."""
+    served = await served_by(cluster)
+    appends, segment = cluster.nodes[1].manager.appends, cluster.nodes[1].log().segments[-1]
+    batch = memoryview(batch_of(7, 0, 0, 1, ""))
+    other = TP._replace(partition=1)
+    appends.append(1, 5000, [(other, batch)], lambda _: None)
+    with monkeypatch.context() as suspect:
+        suspect.setattr(appends, "_is_suspect", lambda: True)
+        appends.append(1, 5000, [(TP, batch)], lambda _: None)
+        coordinators = memoryview(batch_of(8, 0, 0, 1, ""))
+        appends.append(1, 5000, [(TP, coordinators)], lambda _: None, origin=AppendOrigin.COORDINATOR)
+    writes: list[int] = []
+    write = segment._filesystem.write
+    monkeypatch.setattr(
+        segment._filesystem, "write", lambda fd, parts, at: (writes.append(len(parts)), write(fd, parts, at))
+    )
+    behind = (2, 1, batch_of(7, 0, 1, 1, ""))
+    served.send([*plain(0, 1), behind, *plain(0, 1), (1, 1, batch_of(8, 0, 1, 1, ""))])
+    assert writes == [4, 6]
+    served.send([*plain(0), (2, 1, bytes(batch)), behind])
+    assert writes == [4, 6, 2, 2, 2]
 
 
 async def test_large_batches_count_until_they_are_appended(cluster: Cluster) -> None:

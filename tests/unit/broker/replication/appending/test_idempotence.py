@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
 from broker.replication.appending.refused_batches import GAP_S
 from protocol.errors import ErrorCode
 from protocol.kafka.produce_codec import ProducePartitionResult
+from protocol.rpc.messages import StopReplicaPartition, StopReplicaRequest
+from protocol.topic_ids import topic_id_text
 from tests.support.logs import produced
-from tests.support.replica_cluster import TP, Cluster
+from tests.support.replica_cluster import TOPIC_ID, TP, Cluster
 
 PRODUCER = 7
 
 
-def send(cluster: Cluster, broker: int, sequence: int, *, acks: int = -1) -> list[ProducePartitionResult]:
+def send(
+    cluster: Cluster, broker: int, sequence: int, *, acks: int = -1, epoch: int = 0
+) -> list[ProducePartitionResult]:
     """One record; the list gets the result when there is one."""
     answer: list[ProducePartitionResult] = []
-    batch = memoryview(produced(PRODUCER, sequence, 1))
+    batch = memoryview(produced(PRODUCER, sequence, 1, epoch=epoch))
     cluster.nodes[broker].manager.appends.append(acks, 5000, [(TP, batch)], answer.extend)
     return answer
 
@@ -100,3 +106,46 @@ async def test_bug_24_the_next_leader_knows_replicated_batches_and_forgets_those
     await cluster.replicate(2, rounds=2)
     assert offsets(*(send(cluster, 1, number) for number in range(4))) == [[0], [1], [2], [3]]
     assert len(cluster.nodes[1].records()) == 4
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+async def test_the_first_batches_of_a_producer_or_an_epoch_wait_for_the_one_that_the_previous_leader_refused(
+    cluster: Cluster, epoch: int
+) -> None:
+    """INV-20: the second batch comes to the new leader first. Accepted alone, it would make the first one a batch out of order."""
+    await cluster.start_led(1, 2)
+    await cluster.replicate(2)
+    if epoch:
+        send(cluster, 1, 0)
+        await cluster.replicate(2, rounds=2)
+    before = cluster.nodes[2].log().log_end_offset
+    cluster.lead(2, 1, (1, 2))
+    assert send(cluster, 2, 1, acks=1, epoch=epoch)[0].error == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert offsets(*(send(cluster, 2, number, acks=1, epoch=epoch) for number in (0, 1))) == [[before], [before + 1]]
+
+
+async def test_a_producer_that_the_new_leader_does_not_know_waits_for_a_few_seconds(cluster: Cluster) -> None:
+    """Perhaps it was only forgotten. Then the answer is Kafka's, which accepts it."""
+    await cluster.start_led(1, 2)
+    cluster.lead(2, 1, (1, 2))
+    assert send(cluster, 2, 4, acks=1)[0].error == ErrorCode.NOT_ENOUGH_REPLICAS
+    cluster.pass_time(GAP_S + 1)
+    assert offsets(send(cluster, 2, 4, acks=1)) == [[0]]
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+async def test_a_topic_that_is_made_again_does_not_wait_for_batches_of_the_earlier_one(
+    cluster: Cluster, is_here: bool
+) -> None:
+    """The producer gave up what was refused, and goes on with the next sequence. A log that does not know it accepts any."""
+    await cluster.start_led(1, 2)
+    node = cluster.nodes[2]
+    deleted = StopReplicaRequest(9, 1, node.epoch, (StopReplicaPartition(*TP, -2, True),), {TP.topic: TOPIC_ID})
+    if is_here:
+        assert send(cluster, 2, 5, acks=1)[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    node.carry_out(deleted)
+    if not is_here:
+        assert send(cluster, 2, 5, acks=1)[0].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        cluster.pass_time(GAP_S + 1)
+    cluster.lead(2, 0, (2,), to=(2,), topic_id=topic_id_text(uuid.uuid4()))
+    assert offsets(send(cluster, 2, 6, acks=1)) == [[0]]

@@ -45,7 +45,7 @@ def after(*sequences: int) -> RefusedBatches:
     """These were refused at second 0."""
     refused = RefusedBatches()
     for sequence in sequences:
-        refused.note(TP, batch(sequence), 0.0)
+        refused.note(TP, batch(sequence), 0.0, is_here=True)
     return refused
 
 
@@ -98,7 +98,7 @@ def test_a_new_producer_epoch_ends_the_note(epoch: int, waits: bool) -> None:
 
 def test_a_refused_batch_of_a_new_producer_epoch_is_waited_for() -> None:
     refused = RefusedBatches()
-    refused.note(TP, batch(0, epoch=1), 0.0)
+    refused.note(TP, batch(0, epoch=1), 0.0, is_here=True)
     assert is_refused(refused, batch(1, epoch=1), log_with(4, epoch=0))
     assert not is_refused(refused, batch(1, epoch=1), log_with(0, epoch=2))
 
@@ -110,9 +110,31 @@ def test_a_note_ends_after_a_minute(now_s: float, waits: bool) -> None:
     assert bool(refused) is waits
 
 
+def test_a_note_without_a_replica_is_for_a_few_seconds() -> None:
+    refused = RefusedBatches()
+    refused.note(TP, batch(5), 0.0, is_here=False)
+    assert is_refused(refused, batch(6), ProducerState(), GAP_S)
+    assert not is_refused(refused, batch(6), ProducerState(), GAP_S + 0.1)
+    refused.note(TP, batch(5), 10.0, is_here=False)
+    refused.note(TP, batch(7), 11.0 + GAP_S, is_here=False)
+    assert not is_refused(refused, batch(6), ProducerState(), 11.0 + GAP_S), "the first is not waited for any more"
+
+
+def test_notes_go_with_the_replica() -> None:
+    refused = after(5)
+    assert is_early_batch(refused, batch(6, producer=8), log_with(4), 0.0)
+    other = TopicPartition("orders", 1)
+    refused.note(other, batch(5), 0.0, is_here=True)
+    refused.forget(TP)
+    assert not is_refused(refused, batch(6), ProducerState())
+    assert PRODUCER in refused.producers(other)
+    refused.forget(other)
+    assert not refused
+
+
 def test_batches_that_wait_do_not_prolong_the_note() -> None:
     refused = after(5)
-    refused.note(TP, batch(6), REMEMBERED_S)
+    refused.note(TP, batch(6), REMEMBERED_S, is_here=True)
     assert not is_refused(refused, batch(6), log_with(4), REMEMBERED_S + 1)
 
 
@@ -122,8 +144,11 @@ def test_batches_that_wait_do_not_prolong_the_note() -> None:
         ([4], 0, 6, True),
         ([4], 0, 5, False),  # nothing is missing
         ([3, 4], 0, 2, False),  # too late, not too early
-        ([], 0, 6, False),  # the log does not know the producer
-        ([4], 1, 6, False),  # an epoch starts at sequence 0
+        ([], 0, 6, True),  # the log does not know the producer: 0 may still come
+        ([], 0, 0, False),
+        ([4], 1, 6, True),  # an epoch starts at sequence 0
+        ([4], 1, 0, False),
+        ([4], -1, 6, False),  # of an older epoch
         ([SEQUENCE_MAX], 0, 1, True),
     ],
 )
@@ -151,9 +176,15 @@ def test_other_producers_and_partitions_do_not_wait() -> None:
 def test_batches_without_a_sequence_are_not_noted_and_notes_are_limited() -> None:
     refused = RefusedBatches()
     for records in (b"", batch(-1), batch(-1, producer=-1)):
-        refused.note(TP, records, 0.0)
+        refused.note(TP, records, 0.0, is_here=True)
     assert not refused
     for producer in range(PRODUCERS_MAX + 1):
-        refused.note(TP, batch(0, producer=producer), 0.0)
+        refused.note(TP, batch(0, producer=producer), 0.0, is_here=True)
     assert is_refused(refused, batch(1, producer=PRODUCERS_MAX - 1), ProducerState())
     assert not is_refused(refused, batch(1, producer=PRODUCERS_MAX), ProducerState())
+    other = TopicPartition("orders", 1)
+    refused.note(other, batch(0), 1.0, is_here=True)
+    assert PRODUCER not in refused.producers(other)
+    refused.note(other, batch(0), REMEMBERED_S + 1, is_here=True)
+    assert PRODUCER in refused.producers(other), "there is room when the others are old"
+    assert not is_refused(refused, batch(1), ProducerState(), REMEMBERED_S + 1)

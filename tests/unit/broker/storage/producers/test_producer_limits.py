@@ -79,7 +79,7 @@ def test_the_logs_with_most_producers_shrink_first(monkeypatch: pytest.MonkeyPat
 def test_a_refused_batch_of_a_name_that_no_topic_has_is_not_remembered() -> None:
     refused = RefusedBatches()
     records = bytes(100)
-    refused.note(TopicPartition("t" * 250, 0), records, 0.0)
+    refused.note(TopicPartition("t" * 250, 0), records, 0.0, is_here=False)
     assert not refused
-    refused.note(TopicPartition("t" * 249, 0), records, 0.0)
+    refused.note(TopicPartition("t" * 249, 0), records, 0.0, is_here=False)
     assert refused
