@@ -1,6 +1,7 @@
-"""DescribeProducers (API 61), v0: the idempotent producers that the leader of a partition knows (KIP-664).
+"""DescribeProducers (API 61), v0: the idempotent producers that a replica's log knows (KIP-664).
 
-A partition that is named twice is answered once.
+Every replica answers, not only the leader: `kafka-transactions find-hanging --broker-id` asks a broker about all of its partitions. A
+partition that is named twice is answered once.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _describe(context: ApiContext, tp: TopicPartition) -> dict[str, Any]:
     try:
         if not is_valid_topic_name(tp.topic):
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "illegal topic name")
-        log = context.replica_manager.partitions.find(tp).leader_log()
+        log = context.replica_manager.partitions.find(tp).any_log()
     except KafkaError as error:
         return {
             "partition_index": tp.partition,

@@ -6,9 +6,8 @@ TRANSACTION_COORDINATOR_FENCED for an older epoch of the coordinator; a coordina
 or epoch below 0 gets INVALID_REQUEST. Markers in
 `__consumer_offsets` also end the transactional commits of groups, when they are replicated.
 
-Only brokers send this request, and Kafka's tool that aborts a hanging transaction. If brokers have their own listener, every other
-listener refuses it with CLUSTER_AUTHORIZATION_FAILED. On a listener that brokers share with clients, anyone can send it, as in a Kafka
-without an authorizer (BAD-28).
+Brokers send this request, and Kafka's tool that aborts a hanging transaction (`kafka-transactions abort`), to the listener for clients.
+Every listener takes it, as in a Kafka without an authorizer: a client that may write to a partition can harm its transactions anyway.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from typing import Any, NamedTuple
 
 from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
-from broker.requests.followers import may_ask_as_replica
 from broker.requests.steps import Further, Steps, StepsTo, by_topic, in_steps, parts_of, respond_later
 from broker.storage.log_types import AppendOrigin
 from protocol.errors import ErrorCode
@@ -56,7 +54,7 @@ def _write(context: ApiContext, request: Request) -> StepsTo[None]:
     for row in body.markers:
         endings.append((yield from _ending(row)))
         yield
-    yield from _Writing(context, request, may_write=may_ask_as_replica(context, request)).write(endings)
+    yield from _Writing(context, request).write(endings)
 
 
 def _ending(row: Any) -> StepsTo[_Ending]:
@@ -66,6 +64,11 @@ def _ending(row: Any) -> StepsTo[_Ending]:
         yield
     marker = Marker(row.transaction_result, row.coordinator_epoch)
     return _Ending(row.producer_id, row.producer_epoch, marker, tuple(partitions))
+
+
+def _refusal(ending: _Ending) -> ErrorCode:
+    is_valid = ending.producer_id >= 0 and ending.producer_epoch >= 0
+    return ErrorCode.NONE if is_valid else ErrorCode.INVALID_REQUEST
 
 
 _Errors = dict[int, dict[TopicPartition, ErrorCode]]
@@ -79,16 +82,15 @@ def _note(errors: _Errors, ending: _Ending, found: dict[TopicPartition, ErrorCod
 class _Writing:
     """Appends the markers of a request. It is answered when all of them are replicated or have failed."""
 
-    def __init__(self, context: ApiContext, request: Request, *, may_write: bool) -> None:
+    def __init__(self, context: ApiContext, request: Request) -> None:
         self._context = context
         self._request = request
-        self._may_write = may_write
         self._errors: _Errors = {}
         self._left = 1  # the steps, until they have come to the last marker
 
     def write(self, endings: Sequence[_Ending]) -> StepsTo[None]:
         for ending in endings:
-            error = self._refusal(ending)
+            error = _refusal(ending)
             for some in parts_of(ending.partitions, MARKERS_AT_ONCE):
                 if error is ErrorCode.NONE:
                     self._append(ending, some)
@@ -96,12 +98,6 @@ class _Writing:
                     _note(self._errors, ending, dict.fromkeys(some, error))
                 yield
         self._one_is_done()
-
-    def _refusal(self, ending: _Ending) -> ErrorCode:
-        if not self._may_write:
-            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        is_valid = ending.producer_id >= 0 and ending.producer_epoch >= 0
-        return ErrorCode.NONE if is_valid else ErrorCode.INVALID_REQUEST
 
     def _append(self, ending: _Ending, partitions: Sequence[TopicPartition]) -> None:
         context = self._context

@@ -172,6 +172,14 @@ class Partition:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return self.log
 
+    def any_log(self) -> Log:
+        """The log, whatever this broker is for the partition: for those who look at logs. Raises KafkaError."""
+        if self.role is Role.OFFLINE:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+        if self.log is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return self.log
+
     def removed(self) -> None:
         """This broker has no replica of the partition any more."""
         self._context.refused.forget(self.tp)

@@ -262,6 +262,10 @@ def test_the_java_producer_is_idempotent_by_default(
     heading, row = (line.split() for line in printed.splitlines())
     assert heading[:3] == ["ProducerId", "ProducerEpoch", "LatestCoordinatorEpoch"]
     assert row[1:4] == ["0", "-1", "2999"]
+    # Broker 2 follows: it is asked about all of its partitions, and has no transaction that hangs.
+    hanging = ("find-hanging", "--broker-id", "2", "--max-transaction-timeout", "1")
+    printed = kafka_tools.run("org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", servers, *hanging)
+    assert [line.split()[:2] for line in printed.splitlines()] == [["Topic", "Partition"]]
 
 
 def test_the_java_producer_writes_each_record_once_through_a_leaders_death(
