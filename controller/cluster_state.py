@@ -45,6 +45,7 @@ class ClusterState:
     The topics in `deletions_begun`, a part of `topics_to_delete`, no longer have leadership: their partitions are not elected, moved or
     announced.
     `unreadable_topics` are topics whose node cannot be read.
+    `without_id` has every topic that has lost its id, with the answers of brokers so far: broker -> id, or NO_TOPIC_ID.
     `failed_replicas` maps a partition to the sorted ids of live brokers on which its log directory failed or its log is missing (LOG-6).
     `emptied_replicas` has those of them that lost their log while in the ISR (FLT-33). A replica that leaves the ISR is removed from
     both, because it then starts empty, like a new replica.
@@ -64,6 +65,7 @@ class ClusterState:
     topics_to_delete: set[str] = field(default_factory=set)
     deletions_begun: set[str] = field(default_factory=set)
     unreadable_topics: set[str] = field(default_factory=set)
+    without_id: dict[str, dict[int, str]] = field(default_factory=dict)
     failed_replicas: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     emptied_replicas: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     isr_before: dict[TopicPartition, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
@@ -166,7 +168,9 @@ class ClusterState:
         self.topics[topic] = dict(assignment)
         self._of_topic[topic] = tuple(TopicPartition(topic, partition) for partition in assignment)
         if topic_id is not None:
-            self.topic_ids[topic] = topic_id
+            self.set_topic_id(topic, topic_id)
+        elif topic not in self.topic_ids:
+            self.without_id.setdefault(topic, {})
         of_replicas: dict[tuple[int, ...], list[TopicPartition]] = {}
         for tp, new in zip(self._of_topic[topic], assignment.values(), strict=True):
             of_replicas.setdefault(new.replicas, []).append(tp)
@@ -177,11 +181,17 @@ class ClusterState:
             for replica in replicas:
                 self._replicas_on.setdefault(replica, set()).update(partitions)
 
+    def set_topic_id(self, topic: str, topic_id: str) -> None:
+        """Sets the id that `/brokers/topics/<topic>` has."""
+        self.topic_ids[topic] = topic_id
+        self.without_id.pop(topic, None)
+
     def remove_topic(self, topic: str) -> dict[TopicPartition, Assignment]:
         """Removes the topic. Returns its assignments."""
         gone = {TopicPartition(topic, p): assignment for p, assignment in self.topics.pop(topic, {}).items()}
         self._of_topic.pop(topic, None)
         self.topic_ids.pop(topic, None)
+        self.without_id.pop(topic, None)
         self.topics_to_delete.discard(topic)
         self.deletions_begun.discard(topic)
         for tp, assignment in gone.items():
@@ -262,6 +272,7 @@ class ClusterState:
     def begin_deletion(self, topic: str) -> list[TopicPartition]:
         """CTL-9: removes the leadership of the topic's partitions; the replicas remain until they are deleted. Returns the partitions."""
         self.deletions_begun.add(topic)
+        self.without_id.pop(topic, None)
         partitions = [TopicPartition(topic, partition) for partition in self.topics.get(topic, {})]
         for tp in partitions:
             self._remove_leadership(tp)
@@ -275,6 +286,16 @@ class ClusterState:
         self.packed_rows.pop(tp, None)
         if state is not None:
             self._led_by.get(state.leader, set()).discard(tp)
+
+    def in_sync_brokers(self, topic: str) -> set[int]:
+        """The brokers that have an in-sync replica of the topic, and whose disk for it works."""
+        return {
+            member
+            for tp in self._of_topic.get(topic, ())
+            if tp in self.leadership
+            for member in self.leadership[tp].isr
+            if self.is_online(tp, member)
+        }
 
     def replicas_on(self, broker: int) -> frozenset[TopicPartition]:
         return frozenset(self._replicas_on.get(broker, ()))

@@ -29,6 +29,7 @@ from protocol.zk.session import (
     NotEmpty,
     Op,
     OpResult,
+    RequestTooLarge,
     SessionExpired,
     SessionState,
     SetOp,
@@ -226,7 +227,7 @@ class ClusterStore:
         topics = {}
         decoded = 0
         for name, path, node in zip(names, paths, nodes, strict=True):
-            topic = _decoded(path, _topic, node[0]) if node is not None else None
+            topic = _decoded(path, decode_topic, node[0]) if node is not None else None
             if topic is not None:
                 topics[name] = topic
                 decoded += len(topic[1])
@@ -415,12 +416,18 @@ class ClusterStore:
         return found[::-1]
 
     async def _gone_or_another(self, topics: Sequence[str], topic_ids: Mapping[str, str]) -> list[str]:
-        """After a lost answer: the topics that were removed, including those that were created again since then."""
+        """After a lost answer: the topics that were removed, including those that were created again since then.
+
+        A node without an id is another topic's if the request to delete is gone, which is removed in the same multi. Otherwise the topic
+        has lost its id.
+        """
         nodes = await self.get_many([TopicZNode.path(topic) for topic in topics])
+        requests = await self.get_many([DeleteTopicZNode.path(topic) for topic in topics])
         gone = []
-        for topic, node in zip(topics, nodes, strict=True):
+        for topic, node, request in zip(topics, nodes, requests, strict=True):
             found = None if node is None else _decoded(TopicZNode.path(topic), TopicZNode.decode, node[0])
-            if node is None or (found is not None and found[0] != topic_ids.get(topic)):
+            is_another = found is not None and found[0] not in (None, topic_ids.get(topic))
+            if node is None or is_another or (found is not None and found[0] is None and request is None):
                 gone.append(topic)
         return gone
 
@@ -453,6 +460,8 @@ class ClusterStore:
                     raise ControllerMoved(str(answer))
                 case MultiFailed() | ConnectionLoss():
                     results.append(answer)
+                case RequestTooLarge():
+                    results.append(MultiFailed(1, answer))
                 case ZkError():
                     raise answer
                 case _:
@@ -573,7 +582,8 @@ def _decoded(path: str, decode: Callable[..., Value], *arguments: Any) -> Value 
         return None
 
 
-def _topic(data: bytes) -> tuple[str | None, dict[int, Assignment]]:
+def decode_topic(data: bytes) -> tuple[str | None, dict[int, Assignment]]:
+    """(id, assignment) from a topic's node. Raises ValueError, also if no controller could work with the assignment."""
     topic_id, assignment = TopicZNode.decode(data)
     for replicas in {assigned.replicas for assigned in assignment.values()}:
         if not replicas or len(set(replicas)) != len(replicas):

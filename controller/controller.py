@@ -43,6 +43,7 @@ from controller.events import (
     ReplicasDeleted,
     ReplicasFailed,
     TopicDeletionsRequested,
+    TopicIdsReported,
     TopicsChanged,
     UncleanElectionsAllowed,
 )
@@ -57,6 +58,7 @@ from controller.reactions import (
     reassignments,
     topic_changes,
     topic_deletions,
+    topic_ids,
 )
 from controller.stats import ControllerStats
 from controller.term import PARTITIONS_IN_AN_EVENT, ControllerSettings, Term
@@ -314,6 +316,7 @@ class Controller:
                 await dead_processes.on_broker_found_dead(term, broker_id, broker_epoch, self._judgements)
             case BrokersChanged():
                 await broker_changes.compare_brokers(term, await term.store.brokers(watches.brokers))
+                await topic_ids.resume(term)
             case TopicsChanged():
                 moving = frozenset(term.cluster.reassigning)
                 await topic_changes.compare_topics(term, await term.store.topic_names(watches.topics))
@@ -343,6 +346,8 @@ class Controller:
                 await disk_failures.on_replicas_failed(term, broker_id, broker_epoch, failed)
             case LogsMissing(broker_id, broker_epoch, missing):
                 await disk_failures.on_logs_missing(term, broker_id, broker_epoch, missing)
+            case TopicIdsReported(broker_id, broker_epoch, known):
+                await topic_ids.on_reported(term, broker_id, broker_epoch, known)
             case PreferredElectionRequested():
                 requested = await term.store.preferred_election(watches.preferred_election)
                 await leader_elections.on_preferred_election(term, requested)
@@ -466,6 +471,8 @@ class Controller:
         not_logged: Collection[ErrorCode] = ()
         if isinstance(request, LeaderAndIsrRequest):
             self._post_failed_replicas(broker, request, response)
+            if response.topic_ids:
+                self._queue.post(TopicIdsReported(broker, request.broker_epoch, tuple(response.topic_ids.items())))
             stale = (ErrorCode.STALE_CONTROLLER_EPOCH,) if request.is_full else ()
             not_logged = (ErrorCode.KAFKA_STORAGE_ERROR, REPLICA_NOT_AVAILABLE, *stale)
         refused = [

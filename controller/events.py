@@ -105,6 +105,18 @@ class LogsMissing:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicIdsReported:
+    """A broker, in the life of `broker_epoch`, answered a LeaderAndIsr by what it knows of topics without an id.
+
+    `topic_ids` has (topic, id or NO_TOPIC_ID).
+    """
+
+    broker: int
+    broker_epoch: int
+    topic_ids: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PreferredElectionRequested:
     """`/admin/preferred_replica_election` was written (CTL-12)."""
 
@@ -149,6 +161,7 @@ Event = (
     | LogDirsFailed
     | ReplicasFailed
     | LogsMissing
+    | TopicIdsReported
     | PreferredElectionRequested
     | ReassignmentsRequested
     | ReassignmentsAltered

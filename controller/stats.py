@@ -29,6 +29,7 @@ from controller.events import (
     ReplicasDeleted,
     ReplicasFailed,
     TopicDeletionsRequested,
+    TopicIdsReported,
     TopicsChanged,
     UncleanElectionsAllowed,
 )
@@ -70,6 +71,7 @@ STATE_OF: Mapping[type, ControllerState] = MappingProxyType(
         ControlledShutdownRequested: ControllerState.CONTROLLED_SHUTDOWN,
         IsrsChanged: ControllerState.ISR_CHANGE,
         ReplicasFailed: ControllerState.LEADER_AND_ISR_RESPONSE_RECEIVED,
+        TopicIdsReported: ControllerState.LEADER_AND_ISR_RESPONSE_RECEIVED,
         LogsMissing: ControllerState.LEADER_AND_ISR_RESPONSE_RECEIVED,
         LogDirsFailed: ControllerState.LOG_DIR_CHANGE,
         UncleanElectionsAllowed: ControllerState.TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE,

@@ -44,6 +44,8 @@ Result = TypeVar("Result")
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 BROKER_DEFAULT = -1
 WRITE_ATTEMPTS = 20
+ID_RETRY_S = 0.05
+"""How long to wait for the controller to give an id back that a tool before Kafka 2.8 has removed."""
 PARTITIONS_ON_THE_LOOP = 1_000
 """Up to this many partitions of a topic are checked, placed and encoded on the loop, at 2 us each; more in a thread."""
 PARTITION_BYTES = 8
@@ -234,7 +236,11 @@ class TopicAdmin:
                     data, stat = await self._zk.get(path)
                 except NoNode:
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}") from None
-                if _decoded(name, data)[0] != topic_id_text(topic_id):
+                found_id = _decoded(name, data)[0]
+                if found_id is None:
+                    await asyncio.sleep(ID_RETRY_S)
+                    continue
+                if found_id != topic_id_text(topic_id):
                     raise KafkaError(
                         ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}: {name} was created again"
                     )
@@ -252,7 +258,7 @@ class TopicAdmin:
                     case NoNode():
                         raise _unknown(name) from None
                 raise
-        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the assignment of {name} keeps changing")
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the node of {name} keeps changing, or has no topic id")
 
     async def create_automatically(self, names: Sequence[str]) -> dict[str, ErrorCode]:
         """Creates each topic with the broker's defaults, `__consumer_offsets` with `offsets.topic.*`, `__transaction_state`

@@ -85,7 +85,8 @@ async def _delete(context: ApiContext, request: Request, rows: Sequence[Asked], 
         errors.append(error)
 
     def is_gone(name: str) -> bool:
-        return not cache.partitions_of(name) or cache.topic_id(name) != deleting[name]
+        id_before = deleting[name]
+        return not cache.partitions_of(name) or (id_before is not None and cache.topic_id(name) != id_before)
 
     late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "marked for deletion, but not deleted yet")
     not_deleted = set(await waiting.for_all(context, deleting, is_gone, deadline))

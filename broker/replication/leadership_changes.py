@@ -23,6 +23,7 @@ from broker.storage.log import Log, LogUnavailable, is_passing
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError
 from protocol.rpc.messages import (
+    NO_TOPIC_ID,
     ControlResponse,
     LeaderAndIsrRequest,
     PartitionError,
@@ -143,6 +144,7 @@ class LeadershipChanges:
         checked the controller (`refuse_controller`).
         """
         results = _PartitionResults(self._events, "leader_and_isr", "taken", request)
+        known_ids: dict[str, str] = {}
         # The partitions that this broker leads come first: their followers wait for it.
         states = sorted(request.partitions, key=lambda s: s.leader != self._own_id)
         if len(states) > WORK_IN_A_SLICE:
@@ -152,6 +154,8 @@ class LeadershipChanges:
         try:
             for state in states:
                 topic_id = request.topic_ids.get(state.topic)
+                if topic_id is None and self._own_id in state.isr:
+                    known_ids[state.topic] = known_ids.get(state.topic) or self._topic_id_here(state.topic_partition)
                 if held is not None and lookup.lacks(state) and self.opens_log(state, topic_id):
                     held.append(state)
                     room -= 1
@@ -168,7 +172,15 @@ class LeadershipChanges:
         finally:
             self._fetchers.close_idle()
             results.end()
-        return ControlResponse(ErrorCode.NONE, tuple(results.errors))
+        return ControlResponse(ErrorCode.NONE, tuple(results.errors), known_ids)
+
+    def _topic_id_here(self, tp: TopicPartition) -> str:
+        """What this broker knows of the id of a topic that the controller does not know: see `controller.reactions.topic_ids`."""
+        found = self._log_manager.get(tp)
+        if found is not None and found.topic_id is not None:
+            return found.topic_id
+        cached = self._metadata.topic_id(tp.topic)
+        return NO_TOPIC_ID if cached is None else topic_id_text(cached)
 
     async def _stop_copying(self, states: Sequence[PartitionState], pause: Pause) -> None:
         """Before the first state of a long request is carried out: stops fetching partitions whose leader epoch has ended (LAI-4).
@@ -190,7 +202,7 @@ class LeadershipChanges:
             return True
         if partition.log is None:
             return partition.role is not Role.OFFLINE
-        return topic_id not in (None, partition.topic_id)
+        return partition.topic_id is not None and topic_id not in (None, partition.topic_id)
 
     def _is_known(self, state: PartitionState, topic_id: str | None) -> bool:
         """Whether the replica here is in this leader epoch already, and of the same topic."""
@@ -238,7 +250,11 @@ class LeadershipChanges:
             partition = self._hosted.get(tp)
             if partition is not None and partition.role is Role.OFFLINE:
                 return ErrorCode.KAFKA_STORAGE_ERROR
+            has_got_id = partition is not None and self._name_topic(partition, topic_id)
             if partition is not None and not _is_newer(partition, state.leader_epoch):
+                if has_got_id and state.leader_epoch == partition.leader_epoch:
+                    self._follow(partition, is_in_sync=self._own_id in state.isr)
+                    return ErrorCode.NONE
                 log.info(
                     "%s: leader epoch %d refused: it is not newer than %d",
                     tp,
@@ -250,8 +266,8 @@ class LeadershipChanges:
                 return self._refuse_missing(state)
             partition = self._hosted.find_or_make(tp)
             if partition.log is None:
-                self._hosted.learn_topic(state.topic, topic_id)
                 self._open_log(partition, topic_id, lookup.overrides.get(state.topic, {}), is_new=state.is_new)
+                self._hosted.learn_topic(state.topic, partition.topic_id)
             self._apply(partition, state)
         except KafkaError as error:
             if is_passing(error):
@@ -291,15 +307,28 @@ class LeadershipChanges:
         else:
             partition.make_follower(state)
         self._leadership_changed(partition.tp)
-        if partition.role is Role.FOLLOWER and state.leader != NO_LEADER and partition.topic_id is not None:
+        self._follow(partition, is_in_sync=self._own_id in state.isr)
+
+    def _follow(self, partition: Partition, *, is_in_sync: bool) -> None:
+        """Starts to copy, if this broker follows a leader. A topic without an id cannot be fetched: it waits for its id."""
+        if partition.role is Role.FOLLOWER and partition.leader != NO_LEADER and partition.topic_id is not None:
             followed = FollowedPartition(
                 partition,
                 topic_id_uuid(partition.topic_id),
                 partition.leader_epoch,
                 partition.generation,
-                is_in_sync=self._own_id in state.isr,
+                is_in_sync=is_in_sync,
             )
-            self._fetchers.add(state.leader, followed)
+            self._fetchers.add(partition.leader, followed)
+
+    def _name_topic(self, partition: Partition, topic_id: str | None) -> bool:
+        """Gives a replica without a topic id the controller's, also in its current leader epoch. False: it has one, or there is none."""
+        if partition.log is None or partition.topic_id is not None or topic_id is None:
+            return False
+        self._log_manager.adopt(partition.tp, topic_id)
+        partition.topic_id = topic_id
+        self._hosted.learn_topic(partition.tp.topic, topic_id)
+        return True
 
     def _set_other_topic_aside(self, state: PartitionState, topic_id: str | None) -> None:
         """Sets aside the log of another topic of this name, which was deleted while this broker was down (FLT-36).

@@ -33,7 +33,7 @@ from broker.storage.directories.offset_checkpoints import OffsetCheckpoints
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.listeners import DirectoryListener
 from broker.storage.log import Log, LogDirFailed, LogUnavailable, failure_of
-from broker.storage.log_types import LogParts, UnavailableLogs
+from broker.storage.log_types import LogParts, UnavailableLogs, is_passing
 from broker.storage.producers.log_producers import DEFAULT_EXPIRATION, ProducerExpiration
 from broker.storage.upkeep import DEFAULT_SCHEDULE, LogSchedule, LogUpkeep
 from protocol.types import TopicPartition
@@ -362,13 +362,23 @@ class LogManager:
         if found is None:
             found = self._create(tp, topic_id, config)
         elif topic_id is not None:
-            try:
-                topic_ids.adopt(self._filesystem, found, topic_id)
-            except OSError as error:
-                raise self.reported(found.log_dir, error, tp) from error
+            self.adopt(tp, topic_id)
         found.config, found.overrides = config, usable
         self.upkeep.configured((found,))
         return found
+
+    def adopt(self, tp: TopicPartition, topic_id: str) -> None:
+        """Writes the topic id of a log that has none, or a damaged one, and of its future copy. Raises LogDirFailed."""
+        future, served = self.futures.get(tp), self._logs.get(tp)
+        for found in (future, served):
+            try:
+                if found is not None:
+                    topic_ids.adopt(self._filesystem, found, topic_id)
+            except OSError as error:
+                assert found is not None
+                failure = self.reported(found.log_dir, error, tp if found is served else None)
+                if found is served or is_passing(failure):
+                    raise failure from error  # else the disk of the copy failed, and the move ends
 
     def _create(self, tp: TopicPartition, topic_id: str | None, config: TopicConfig) -> Log:
         if tp in self._offline:

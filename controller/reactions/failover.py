@@ -8,7 +8,7 @@ import logging
 from controller.announcements import Announcement
 from controller.decisions import leader_election
 from controller.decisions.bounces import Bounces
-from controller.reactions import reassignments, topic_deletions
+from controller.reactions import reassignments, topic_deletions, topic_ids
 from controller.reactions.leader_elections import bring_online, on_preferred_election, take_out_of_isr
 from controller.reactions.topic_changes import load_topics
 from controller.term import Term
@@ -42,6 +42,7 @@ async def take_office(term: Term) -> None:
     topics = await load_topics(term, names)
     cluster.unreadable_topics.update(set(names) - topics.keys())
     to_delete = await topic_deletions.requested(term)
+    topics, _ = await topic_ids.complete(term, topics)
     brokers = await store.brokers(watches.brokers)
     _step(
         term, 2, "watches set", topics=len(topics), brokers=sorted(brokers), deletions=term.settings.delete_topic_enable

@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
+from controller.assignment_store import FoundTopic
 from controller.partition_status import PartitionStatus
+from controller.reactions import topic_ids
 from controller.reactions.leader_elections import bring_online
 from controller.term import Term
-from protocol.types import Assignment, TopicPartition
+from protocol.types import TopicPartition
 from protocol.zk.znodes import DeleteTopicZNode, TopicZNode
 
 log = logging.getLogger(__name__)
 
-Topics = Mapping[str, tuple[str | None, Mapping[int, Assignment]]]
-"""topic -> (id, partition -> assignment)"""
+Topics = Mapping[str, FoundTopic]
 
 
 async def compare_topics(term: Term, names: Collection[str]) -> None:
@@ -49,7 +50,12 @@ async def reload_topic(term: Term, topic: str) -> None:
 async def take_assignments(term: Term, topics: Topics) -> None:
     """Adopts new topics and new partitions of known topics, and brings them online. Known partitions keep their assignment."""
     cluster = term.cluster
-    await forget_topics(term, [topic for topic, (topic_id, _) in topics.items() if _is_another(term, topic, topic_id)])
+    topics, created = await topic_ids.complete(term, topics)
+    another = [topic for topic, (topic_id, _) in topics.items() if _is_another(term, topic, topic_id)]
+    await forget_topics(term, {*another, *(topic for topic in created if topic in cluster.topics)})
+    await topic_ids.adopt(
+        term, {topic: found[0] for topic, found in topics.items() if topic in cluster.without_id and found[0]}
+    )
     cluster.unreadable_topics -= topics.keys()
     new: list[TopicPartition] = []
     for topic, (topic_id, assignment) in topics.items():

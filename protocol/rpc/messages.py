@@ -20,6 +20,9 @@ from typing import Any, NamedTuple
 from protocol.errors import ErrorCode
 from protocol.types import BrokerInfo, TopicPartition
 
+NO_TOPIC_ID = ""
+"""A broker's answer for a topic whose id neither its logs nor its metadata have."""
+
 
 class RequestKind(IntEnum):
     """The first element of every request body."""
@@ -146,10 +149,13 @@ class ControlResponse:
     """The answer to every control request: an error for the whole request, and one for each partition that failed.
 
     For ControlledShutdown, `partitions` are the partitions that the broker still leads (error NONE), like Kafka's partitionsRemaining.
+    For a LeaderAndIsr that names topics without an id, `topic_ids` has what this broker knows of those of which it has an in-sync
+    replica: topic -> its id, or NO_TOPIC_ID.
     """
 
     error: ErrorCode = ErrorCode.NONE
     partitions: tuple[PartitionError, ...] = ()
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 ControlRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest | ControlledShutdownRequest
@@ -204,5 +210,5 @@ def request_body(request: ControlRequest) -> list[Any]:
 
 
 def response_body(response: ControlResponse) -> list[Any]:
-    """[error, [[topic, partition, error], ...]]"""
-    return [response.error.value, response.partitions]
+    """[error, [[topic, partition, error], ...], {topic: id, ...}]"""
+    return [response.error.value, response.partitions, response.topic_ids]

@@ -25,6 +25,7 @@ import msgpack
 
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import (
+    NO_TOPIC_ID,
     ControlledShutdownRequest,
     ControlRequest,
     ControlResponse,
@@ -268,6 +269,10 @@ def _check_topic_ids(column: Sequence[Any]) -> None:
             raise ValueError(f"{_described(text)} is not a topic id")
 
 
+def _check_known_topic_ids(column: Sequence[Any]) -> None:
+    _check_topic_ids([text for text in column if text != NO_TOPIC_ID])
+
+
 _check_counts = partial(_check_numbers, what="the number of partitions", low=0)
 _new_state = partial(tuple.__new__, PartitionState)
 _new_stop = partial(tuple.__new__, StopReplicaPartition)
@@ -421,12 +426,13 @@ def parsing_response(frame: bytes | bytearray | memoryview) -> Steps[tuple[int, 
     """(correlation id, response) of a frame without its length, with pauses. Raises ValueError for anything else."""
     try:
         values = _Values(frame)
-        if values.array_length() != 2:
-            raise ValueError("expected two fields")
+        if values.array_length() != 3:
+            raise ValueError("expected three fields")
         error = values.number("the error", min(_ERRORS), max(_ERRORS))
         rows = yield from values.rows(_errors)
+        topic_ids = yield from values.by_topic("topic_ids", _check_known_topic_ids)
         values.end()
-        return _ID.unpack_from(frame)[0], ControlResponse(ErrorCode(error), rows)
+        return _ID.unpack_from(frame)[0], ControlResponse(ErrorCode(error), rows, topic_ids)
     except RecursionError:
         raise ValueError("malformed control response: lists are nested too deeply") from None
     except ValueError as error_:

@@ -8,6 +8,7 @@ from typing import Any
 from broker.control.listener import ControlListener
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import (
+    NO_TOPIC_ID,
     ControlledShutdownRequest,
     ControlRequest,
     ControlResponse,
@@ -40,7 +41,9 @@ SAMPLES: dict[str, ControlRequest] = {
     "shutdown": ControlledShutdownRequest(1, 2**33),
 }
 """Every field has a value that differs from its default."""
-SAMPLE_RESPONSE = ControlResponse(ErrorCode.NONE, tuple(PartitionError("orders", number, 6) for number in range(3)))
+SAMPLE_RESPONSE = ControlResponse(
+    ErrorCode.NONE, tuple(PartitionError("orders", number, 6) for number in range(3)), {**_IDS, "other": NO_TOPIC_ID}
+)
 
 CONTROLLER = 9
 STATE = PartitionState(TP.topic, TP.partition, 1, 1, 0, (1,), 0, (1,), is_new=True)

@@ -239,6 +239,9 @@ class MemoryCluster:
         node = self.server.nodes[PartitionStateZNode.path(TopicPartition(topic, partition))]
         return PartitionStateZNode.decode(node.data, node.version)
 
+    def topic_id(self, topic: str) -> str | None:
+        return TopicZNode.decode(self.server.nodes[TopicZNode.path(topic)].data)[0]
+
     def states(self) -> dict[TopicPartition, LeaderAndIsr]:
         found = {}
         for path, node in self.server.nodes.items():
@@ -290,6 +293,9 @@ class MemoryCluster:
                 if tp in states and tp not in broker.offline:
                     assert replica.leader_epoch == states[tp].leader_epoch, (broker_id, tp, replica, states[tp])
                     assert replica.leader == states[tp].leader
+                    assert broker.topic_ids.get(tp) == self.topic_id(tp.topic), (broker_id, tp)
+            for topic in {tp.topic for tp in states}:
+                assert broker.known_topic_ids.get(topic) == self.topic_id(topic) is not None, (broker_id, topic)
 
     def set_connected(self, broker_id: int, is_connected: bool) -> None:
         """The connection to ZooKeeper breaks; the session lives (CTL-14)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.replication.stray_replicas import StrayAction, action_for_stray
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import (
+    NO_TOPIC_ID,
     ControlledShutdownRequest,
     ControlRequest,
     ControlResponse,
@@ -137,8 +138,12 @@ class StandInBroker:
 
     def _leader_and_isr(self, request: LeaderAndIsrRequest) -> ControlResponse:
         errors = []
+        known_ids: dict[str, str] = {}
         for state in request.partitions:
             tp = state.topic_partition
+            if tp.topic not in request.topic_ids and self.id in state.isr:
+                own_id = self.topic_ids.get(tp) or self.known_topic_ids.get(tp.topic, NO_TOPIC_ID)
+                known_ids[tp.topic] = known_ids.get(tp.topic) or own_id
             assert self.id in state.replicas, f"{state} was told to broker {self.id}"
             topic_id = request.topic_ids.get(tp.topic)
             known = None if self._is_another(tp, topic_id) else self.replicas.get(tp)
@@ -153,15 +158,19 @@ class StandInBroker:
                 state.leader_epoch < known.leader_epoch
                 or (state.leader_epoch == known.leader_epoch and not self.steps_down)
             )
-            if is_stale:
+            gets_id = is_stale and topic_id is not None and tp not in self.topic_ids
+            if is_stale and known is not None and gets_id and state.leader_epoch == known.leader_epoch:
+                self.topic_ids[tp] = topic_id
+            elif is_stale:
                 errors.append(PartitionError(tp.topic, tp.partition, ErrorCode.STALE_CONTROLLER_EPOCH))
             else:
                 self.replicas[tp] = state
                 self.stopped.discard(tp)
-                self.topic_ids.pop(tp, None)
+                if known is None:
+                    self.topic_ids.pop(tp, None)
                 if topic_id is not None:
                     self.topic_ids[tp] = topic_id
         if request.is_full:
             self.steps_down = False
             self._remove_strays(request)
-        return ControlResponse(ErrorCode.NONE, tuple(errors))
+        return ControlResponse(ErrorCode.NONE, tuple(errors), known_ids)

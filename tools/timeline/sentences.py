@@ -745,6 +745,9 @@ SENTENCES: Mapping[str, Sentence] = MappingProxyType(
         "topic_deletions_refused": _sentence("refuses to delete topic {topics}: {reason}", "CTL-9", as_controller=True),
         "topics_deleted": _topics_end("has deleted topic {topics}", "CTL-9, INV-26"),
         "topics_gone": _topics_end("sees that the node of topic {topics} was removed", "CTL-9"),
+        "topic_id_written": _sentence(
+            "gives topic {topic}, whose node had no id, the id {topic_id}: {source}", "CTL-6", as_controller=True
+        ),
         "replicas_deleted": _sentence(
             "hears that broker {broker} has deleted {deleted} replicas", "CTL-9", as_controller=True
         ),

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from controller.assignment_store import remove_requested_moves, requested_moves, write_assignments
+from controller.assignment_store import remove_requested_moves, requested_moves, write_assignments, write_topic_ids
 from controller.cluster_store import ClusterStore, ControllerMoved
 from protocol.types import Assignment, TopicPartition
-from protocol.zk.session import CheckOp, Op, SessionState
+from protocol.zk.session import CheckOp, MultiFailed, Op, RequestTooLarge, SessionState, ZkError
 from protocol.zk.znodes import ControllerEpochZNode, ReassignPartitionsZNode, TopicZNode
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.support.played import played
@@ -142,6 +142,25 @@ async def test_an_unreadable_node_is_not_written(world: World) -> None:
     failed = await world.write({T0: MOVING})
     assert "not readable" in failed["t"]
     assert world.server.nodes[TopicZNode.path("t")].data == b"rubbish"
+
+
+@pytest.mark.parametrize("error", [ZkError("NoAuth"), RequestTooLarge("1100000 bytes")])
+@played(play)
+async def test_a_write_that_zookeeper_refuses_does_not_end_the_term(world: World, error: ZkError) -> None:
+    """The node's access rights forbid it, or a node of a megabyte would become larger. Other topics are written."""
+    world.server.ensure(TopicZNode.path("t"), TopicZNode.encode(None, {0: STAYING}))
+    world.server.ensure(TopicZNode.path("u"), TopicZNode.encode(None, {0: STAYING}))
+
+    def refuse(ops: Sequence[Op]) -> None:
+        if any(op.path == TopicZNode.path("t") for op in ops):
+            raise error if isinstance(error, RequestTooLarge) else MultiFailed(1, error)
+
+    world.zk.before_multi = refuse
+    found = await write_topic_ids(world.store, ["t", "u"], lambda topic, has_states: ID_2, lambda topic: {})
+    assert found == {"t": (None, {0: STAYING}), "u": (ID_2, {0: STAYING})}
+    failed = await write_assignments(world.store, {T0: MOVING, U0: MOVING}, {"t": ID_1, "u": ID_2})
+    assert failed == {"t": f"ZooKeeper refuses the write: {error}"}
+    assert world.found("u") == {0: MOVING}
 
 
 @played(play)

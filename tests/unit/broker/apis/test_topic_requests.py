@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from broker.admin import topic_admin
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.api_keys import ApiKey
 from protocol.topic_ids import topic_id_text
@@ -58,6 +59,22 @@ async def test_a_topic_id_that_zookeeper_no_longer_has_deletes_nothing(world: Wo
     world.write_topic("t", OTHER_ID, {0: Assignment((1,))})
     assert rows_of(await world.call(ApiKey.DELETE_TOPICS, 6, by_id(T_ID))) == [("t", ErrorCode.UNKNOWN_TOPIC_ID)]
     assert DeleteTopicZNode.path("t") not in world.zk.nodes
+
+
+async def test_a_deletion_by_an_id_that_the_node_has_lost_waits_for_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tool before Kafka 2.8 wrote the node. The controller is about to give the id back."""
+    monkeypatch.setattr(topic_admin, "ID_RETRY_S", 0)
+    world.zk.ensure(TopicZNode.path("t"), TopicZNode.encode(None, {0: Assignment((1,))}))
+    task = asyncio.create_task(world.call(ApiKey.DELETE_TOPICS, 6, by_id(T_ID)))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert DeleteTopicZNode.path("t") not in world.zk.nodes
+    world.write_topic("t", T_ID, {0: Assignment((1,))})
+    await turns_until(lambda: DeleteTopicZNode.path("t") in world.zk.nodes)
+    world.forget()
+    assert rows_of(await task) == [("t", 0)]
 
 
 @pytest.mark.parametrize("marked_before", [False, True])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from protocol.errors import ErrorCode
 from protocol.rpc import framing, parsing
 from protocol.rpc.messages import (
+    NO_TOPIC_ID,
     ControlledShutdownRequest,
     ControlRequest,
     ControlResponse,
@@ -63,6 +64,7 @@ responses = st.builds(
     ControlResponse,
     st.sampled_from(ErrorCode),
     st.lists(st.builds(PartitionError, topics, ids, st.integers(-1, 100)), max_size=3).map(tuple),
+    st.one_of(topic_ids, st.dictionaries(topics, st.just(NO_TOPIC_ID), max_size=3)),
 )
 
 
