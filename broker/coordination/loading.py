@@ -192,6 +192,7 @@ class PartitionLoading(Generic[Owned, Item]):
             log.error("%s-%d cannot be loaded, trying again: %s", self._topic, owned.number, error)
             self._timers.call_later(RETRY_S, self.start, owned)
             return
+        await asyncio.sleep(0)  # The last slice of the load and the first one of step 3 are not in the same turn.
         if is_whole and owned.is_owned:
             partition = self._replicas.partitions.find(TopicPartition(self._topic, owned.number))
             self._await_replicas(owned, found, partition.leader_log().log_end_offset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -23,24 +24,75 @@ def nothing() -> None:
 
 
 class SlicedWork:
-    """Work on many items, without a coroutine. `monotonic` is the machine's clock, `timers` the loop."""
+    """Long work without a coroutine: one slice in each turn of the loop, which all works share. They take turns, a slice each.
+
+    A work starts at once if this turn's slice is not used up. `monotonic` is the machine's clock, `timers` the loop.
+    """
 
     def __init__(self, timers: Timers, monotonic: Callable[[], float]) -> None:
         self._timers = timers
         self._monotonic = monotonic
+        self._works: deque[tuple[Iterator[object], Callable[[], None]]] = deque()
+        """The steps of each work, and what follows."""
+        self._left_s = SLICE_S
+        """What is left of this turn's slice; below 0 if the last step took longer."""
+        self._is_running = False
+        self._is_renewal_due = False
 
-    def for_each(self, items: Iterable[Item], act: Callable[[Item], None], then: Callable[[], None] = nothing) -> None:
+    def for_each(
+        self, items: Iterable[Item], act: Callable[[Item], object], then: Callable[[], None] = nothing
+    ) -> None:
         """Calls `act(item)` for each item, then `then()`. `act` must check what has changed since this call."""
-        self._go_on(iter(items), act, then)
+        self.run(map(act, items), then)
 
-    def _go_on(self, items: Iterator[Item], act: Callable[[Item], None], then: Callable[[], None]) -> None:
+    def run(self, steps: Iterator[object], then: Callable[[], None] = nothing) -> None:
+        """Runs the steps, each of at most a fraction of a millisecond, then `then()`. After each step anything may have changed.
+
+        If this call runs the step that raises an exception, it raises it.
+        """
+        may_start = not self._works and not self._is_running and self._left_s > 0
+        self._works.append((steps, then))
+        if may_start:
+            self._go_on()
+        else:
+            self._renew_slice()
+
+    async def finish(self) -> None:
+        """Returns when no work is left."""
+        while self._works:
+            self._next_turn()
+            await asyncio.sleep(0)
+
+    def _next_turn(self) -> None:
+        self._is_renewal_due = False
+        self._left_s = SLICE_S
+        if self._works and not self._is_running:
+            self._go_on()
+
+    def _go_on(self) -> None:
         began = self._monotonic()
-        for item in items:
-            act(item)
-            if self._monotonic() - began > SLICE_S:
-                self._timers.call_soon(self._go_on, items, act, then)
-                return
-        then()
+        is_over = False
+        self._is_running = True
+        try:
+            while self._works and not is_over:
+                steps, then = self._works.popleft()
+                for _ in steps:
+                    is_over = self._monotonic() - began > self._left_s
+                    if is_over:
+                        self._works.append((steps, then))
+                        break
+                else:
+                    then()
+                    is_over = self._monotonic() - began > self._left_s
+        finally:
+            self._is_running = False
+            self._left_s -= self._monotonic() - began
+            self._renew_slice()
+
+    def _renew_slice(self) -> None:
+        if not self._is_renewal_due:
+            self._is_renewal_due = True
+            self._timers.call_soon(self._next_turn)
 
 
 class TimeSlice:

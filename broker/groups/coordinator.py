@@ -13,7 +13,7 @@ member sessions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -102,7 +102,7 @@ class GroupCoordinator:
         )
         self._stood_still_s = 0.0
         self._timers = GroupTimers[HeldGroup](timers, self._now, lease.is_suspect, self._due)
-        sliced = SlicedWork(timers, clock.monotonic)
+        self._sliced = sliced = SlicedWork(timers, clock.monotonic)
         reader = OffsetsReader(replicas, clock, config.offsets_load_buffer_size)
         self._loading = PartitionLoading[GroupsPartition, StoredGroup](
             OFFSETS_TOPIC, reader.load, replicas, timers, sliced, self.group_loaded, self.partition_loaded
@@ -134,6 +134,7 @@ class GroupCoordinator:
         """Gives up all groups. Waiting requests get NOT_COORDINATOR, and this broker gains no more partitions."""
         self._deletions.close()
         self._owned.close()
+        await self._sliced.finish()
         await self._loading.close()
 
     @property
@@ -285,6 +286,9 @@ class GroupCoordinator:
         length_max = self._config.offset_metadata_max_bytes
         fitting = {tp: at for tp, at in offsets.items() if len(at.metadata) <= length_max}
         errors = {tp: ErrorCode.OFFSET_METADATA_TOO_LARGE for tp in offsets if tp not in fitting}
+        if deleted := self._deletions.topics:
+            errors |= {tp: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS for tp in fitting if tp.topic in deleted}
+            fitting = {tp: at for tp, at in fitting.items() if tp not in errors}
         if not fitting:
             respond(errors)
             return
@@ -484,16 +488,23 @@ class GroupCoordinator:
         self._owned.leadership_changed(tp)
 
     def _partition_lost(self, owned: GroupsPartition) -> None:
-        """Answers all waiting members with NOT_COORDINATOR. The groups do nothing afterwards."""
+        """Nothing acts for its groups from now on (`HeldGroup.is_held`). They are removed in slices, perhaps while the partition,
+        gained again, is loaded."""
         groups = list(owned.groups.values())
-        for held in groups:
-            self._groups.remove(held)
         log.info("%s-%d, epoch %d: %d groups given up", OFFSETS_TOPIC, owned.number, owned.leader_epoch, len(groups))
-        self._timers.forget(groups)
         if groups:
             self._events.lost(owned, len(groups))
-        for held in groups:
+        self._sliced.run(self._giving_up(groups))
+
+    def _giving_up(self, groups: list[HeldGroup]) -> Iterator[None]:
+        """Answers all waiting members with NOT_COORDINATOR."""
+        while groups:
+            held = groups.pop()
+            self._groups.remove(held)
+            self._timers.drop(held)
             self._act(held, held.group.unload(ErrorCode.NOT_COORDINATOR))
+            yield
+            yield from held.offsets.clearing()
 
     def group_loaded(self, owned: GroupsPartition, stored: StoredGroup) -> None:
         """Called by PartitionLoading for each group of a partition, before `partition_loaded`."""

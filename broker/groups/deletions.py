@@ -1,19 +1,23 @@
 """Deletes whole groups, and offsets: by request, with their topic, or when they expire (CLI-2).
 
-The tombstones are written first. When they are below the high watermark, the offsets and groups that they name are removed from
-memory. If they cannot be written, nothing is removed. While a group is being deleted, nobody can join it or commit to it.
+The tombstones are written first, some at a time, with other requests in between. When they are below the high watermark, the offsets
+and groups that they name are removed from memory. If they cannot be written, nothing is removed. While a group is being deleted, nobody
+can join it or commit to it.
 
-A group without members is deleted with its last offset, as in Kafka.
+A group without members is deleted with its last offset, as in Kafka. Its own tombstone follows those of its offsets when these are
+replicated: until then a client may still commit, and keep it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from broker.cluster.lease import LeadershipLease
 from broker.coordination.time_slices import SlicedWork
 from broker.groups.group.consumer_protocol import CONSUMER_PROTOCOL_TYPE
+from broker.groups.group.offsets import ExpiryRule, expiry_rule
 from broker.groups.group.states import GroupState
 from broker.groups.held_groups import HeldGroup, HeldGroups
 from broker.groups.offsets_topic.writer import COMMIT_ERRORS, OffsetsWriter
@@ -25,7 +29,12 @@ from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
+OFFSETS_AT_ONCE = 200
+"""Offsets whose tombstones are appended together. Their removal from memory is one step, too."""
+
 Done = Callable[[ErrorCode], None]
+Choose = Callable[[list[TopicPartition]], list[TopicPartition]]
+"""Which of these partitions are to be deleted. Called just before their tombstones are appended."""
 
 
 class GroupDeletions:
@@ -51,6 +60,10 @@ class GroupDeletions:
         self._sliced = sliced
         self._deleted = deleted
         self._timer: TimerHandle | None = None
+        self._is_closed = False
+        self.topics: Counter[str] = Counter()
+        """Deleted topics whose offsets are being deleted. A commit of such a topic must wait: it was made again, and the offsets of the
+        new topic stay."""
 
     # -- by request ---------------------------------------------------------------------------------------------------
 
@@ -60,6 +73,7 @@ class GroupDeletions:
         partitions: Sequence[TopicPartition],
         respond: Callable[[ErrorCode, dict[TopicPartition, ErrorCode]], None],
     ) -> None:
+        """All at once, so only some hundred."""
         group = held.group
         errors: dict[TopicPartition, ErrorCode] = {}
         if group.state is not GroupState.EMPTY:
@@ -68,30 +82,42 @@ class GroupDeletions:
                 return
             errors = {tp: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for tp in partitions if group.is_subscribed(tp.topic)}
         removable = [tp for tp in partitions if tp not in errors]
-        self._delete(
-            held,
-            removable,
-            lambda error: respond(ErrorCode.NONE, {**errors, **dict.fromkeys(removable, error)}),
+        deletion = self._deletion(
+            held, lambda error: respond(ErrorCode.NONE, {**errors, **dict.fromkeys(removable, error)})
         )
+        deletion.remove([tp for tp in removable if held.offsets.is_stored(tp)])
+        deletion.all_are_asked()
 
     def delete_group(self, held: HeldGroup, respond: Done) -> None:
         """The caller has checked that the group has no members. Pending commits are deleted too: the tombstones follow them."""
-        self._delete(held, held.offsets.with_pending(), respond, is_whole=True)
+        held.is_being_deleted = True
+        deletion = self._deletion(held, respond, is_whole=True)
+        self._sliced.run(deletion.steps(held.offsets.parts(OFFSETS_AT_ONCE), _all))
 
-    def topics_deleted(self, topics: frozenset[str]) -> None:
-        def act(held: HeldGroup) -> None:
-            if held.is_held and held.owner.is_loaded and not held.is_being_deleted:
-                self._delete(held, held.offsets.of_topics(topics), _quiet)
+    def topics_deleted(self, topics: Collection[str]) -> None:
+        """Pending commits are deleted too."""
+        self.topics.update(topics)
+        self._sliced.run(self._delete_topics(frozenset(topics)))
 
-        self._sliced.for_each(self._groups, act)
+    def _delete_topics(self, topics: frozenset[str]) -> Iterator[None]:
+        try:
+            for held in self._groups:
+                if held.is_held and held.owner.is_loaded and not held.is_being_deleted:
+                    parts = held.offsets.parts(OFFSETS_AT_ONCE, topics)
+                    yield from self._deletion(held, _quiet).steps(parts, _all)
+                yield
+        finally:
+            self.topics -= Counter(topics)
 
     # -- by age -------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        interval_s = self._config.offsets_retention_check_interval_ms / 1000
-        self._timer = self._timers.call_later(interval_s, self._expire)
+        if not self._is_closed:
+            interval_s = self._config.offsets_retention_check_interval_ms / 1000
+            self._timer = self._timers.call_later(interval_s, self._expire)
 
     def close(self) -> None:
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
 
@@ -99,62 +125,141 @@ class GroupDeletions:
         if self._lease.is_suspect():
             self.start()
         else:
-            self._sliced.for_each(self._groups, self._expire_in, self.start)
+            self._sliced.run(self._expire_all(), self.start)
 
-    def _expire_in(self, held: HeldGroup) -> None:
-        if not held.is_held or held.is_being_deleted or not held.owner.is_loaded:
-            return
-        group = held.group
-        is_empty = group.state is GroupState.EMPTY
-        expired = held.offsets.expired(
-            self._clock.wall_ms(),
-            self._config.offsets_retention_minutes * 60_000,
-            protocol_type=group.protocol_type,
-            is_empty=is_empty,
-            is_stable=group.state is GroupState.STABLE,
-            state_since_ms=group.state_since_ms,
-            subscribed_topics=group.subscribed_topics(),
-        )
-        if expired:
-            log.info("group %.200s: %d offsets expire", held.group_id, len(expired))
-        if expired or is_empty:
-            self._delete(held, expired, _quiet)
+    def _expire_all(self) -> Iterator[None]:
+        for held in self._groups:
+            may_look = held.is_held and held.owner.is_loaded and not held.is_being_deleted
+            if may_look and _rule_of(held) is not None:
+                yield from self._expire_in(held)
+            yield
 
-    # -- both ---------------------------------------------------------------------------------------------------------
+    def _expire_in(self, held: HeldGroup) -> Iterator[None]:
+        count = 0
 
-    def _delete(
-        self, held: HeldGroup, partitions: Sequence[TopicPartition], respond: Done, *, is_whole: bool = False
+        def choose(some: list[TopicPartition]) -> list[TopicPartition]:
+            nonlocal count
+            rule = _rule_of(held)
+            if rule is None or self._lease.is_suspect():
+                return []
+            retention_ms = self._config.offsets_retention_minutes * 60_000
+            expired = held.offsets.expired(some, rule, self._clock.wall_ms(), retention_ms)
+            count += len(expired)
+            return expired
+
+        yield from self._deletion(held, _quiet).steps(held.offsets.parts(OFFSETS_AT_ONCE), choose)
+        if count:
+            log.info("group %.200s: %d offsets expire", held.group_id, count)
+
+    def _deletion(self, held: HeldGroup, respond: Done, *, is_whole: bool = False) -> _Deletion:
+        return _Deletion(self._writer, self._groups, self._deleted, held, respond, is_whole=is_whole)
+
+
+class _Deletion:
+    """Deletes offsets of one group, and the group too if `is_whole`, or if it then has no members, no pending ids and no offsets.
+
+    `respond` is called once, when everything is replicated or something has failed. What was replicated stays deleted.
+    """
+
+    def __init__(
+        self,
+        writer: OffsetsWriter,
+        groups: HeldGroups,
+        deleted: Callable[[HeldGroup], None],
+        held: HeldGroup,
+        respond: Done,
+        *,
+        is_whole: bool,
     ) -> None:
-        """Deletes the group too if `is_whole`, or if it has no members, no pending ids and no other offsets."""
-        committed = [tp for tp in partitions if is_whole or held.offsets.is_stored(tp)]
-        deletes_group = is_whole or self._is_nothing_without(held, committed)
-        if not committed and not deletes_group:
-            respond(ErrorCode.NONE)
+        self._writer = writer
+        self._groups = groups
+        self._deleted = deleted
+        self._held = held
+        self._respond = respond
+        self._is_whole = is_whole
+        self._error = ErrorCode.NONE
+        self._left = 1
+        """Appends that are not replicated yet, and one more until all are made."""
+
+    def steps(self, parts: Iterator[list[TopicPartition]], choose: Choose) -> Iterator[None]:
+        """Deletes what `choose` finds in the parts, one part in each step."""
+        held = self._held
+        for some in parts:
+            self.remove(choose(some))
+            yield
+            if not held.is_held or self._error is not ErrorCode.NONE or held.is_being_deleted is not self._is_whole:
+                break
+        self.all_are_asked()
+
+    def remove(self, partitions: Sequence[TopicPartition]) -> None:
+        if not partitions:
             return
-        held.is_being_deleted = deletes_group
 
         def written(error: ErrorCode, log_offset: int) -> None:
-            if held.is_held:
-                if error is not ErrorCode.NONE:
-                    if deletes_group:
-                        held.is_being_deleted = False
-                    log.warning("group %.200s: nothing is deleted: %s", held.group_id, error.name)
-                else:
-                    held.offsets.removed(committed, log_offset)
-                    self._groups.count(held)
-                    if deletes_group:
-                        self._deleted(held)
-            respond(COMMIT_ERRORS.get(error, error))
+            if error is ErrorCode.NONE and held.is_held:
+                held.offsets.removed(partitions, log_offset)
+                self._groups.count(held)
+            self._one_is_done(error)
 
-        # The log has a record of the group itself only after its first generation.
-        with_group = deletes_group and held.group.generation > 0
-        self._writer.remove(held.owner.number, held.group_id, committed, written, with_group=with_group)
+        held = self._held
+        self._left += 1
+        self._writer.remove(held.owner.number, held.group_id, partitions, written)
 
-    def _is_nothing_without(self, held: HeldGroup, partitions: Sequence[TopicPartition]) -> bool:
-        group, offsets = held.group, held.offsets
-        if group.state is not GroupState.EMPTY or group.next_deadline() is not None:
-            return False
-        return len(offsets.with_pending()) == len(set(partitions))
+    def all_are_asked(self) -> None:
+        """No `remove` follows."""
+        self._one_is_done(ErrorCode.NONE)
+
+    def _one_is_done(self, error: ErrorCode) -> None:
+        self._error = self._error or error
+        self._left -= 1
+        if self._left:
+            return
+        held = self._held
+        if self._error is ErrorCode.NONE and not held.owner.is_owned:
+            self._error = ErrorCode.NOT_COORDINATOR
+        if self._error is not ErrorCode.NONE or not held.is_held or not (self._is_whole or self._is_nothing_left()):
+            self._end(self._error)
+            return
+        held.is_being_deleted = self._is_whole = True
+        if held.group.generation > 0:
+            self._writer.remove(
+                held.owner.number, held.group_id, (), lambda error, _: self._end(error), with_group=True
+            )
+        else:
+            # The log has a record of the group itself only after its first generation.
+            self._end(ErrorCode.NONE)
+
+    def _is_nothing_left(self) -> bool:
+        held, group = self._held, self._held.group
+        has_deadline = group.next_deadline() is not None
+        is_unused = group.state is GroupState.EMPTY and not has_deadline and held.offsets.is_empty
+        return is_unused and not held.is_being_deleted
+
+    def _end(self, error: ErrorCode) -> None:
+        held = self._held
+        if error is not ErrorCode.NONE:
+            log.warning("group %.200s: not everything is deleted: %s", held.group_id, error.name)
+        if self._is_whole and held.is_held:
+            if error is ErrorCode.NONE:
+                self._deleted(held)
+            else:
+                held.is_being_deleted = False
+        self._respond(COMMIT_ERRORS.get(error, error))
+
+
+def _all(partitions: list[TopicPartition]) -> list[TopicPartition]:
+    return partitions
+
+
+def _rule_of(held: HeldGroup) -> ExpiryRule | None:
+    group = held.group
+    return expiry_rule(
+        protocol_type=group.protocol_type,
+        is_empty=group.state is GroupState.EMPTY,
+        is_stable=group.state is GroupState.STABLE,
+        state_since_ms=group.state_since_ms,
+        subscribed_topics=group.subscribed_topics(),
+    )
 
 
 def _quiet(error: ErrorCode) -> None:

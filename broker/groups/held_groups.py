@@ -32,24 +32,30 @@ class HeldGroup:
     `is_being_deleted`: the group's tombstones are being written.
     """
 
-    __slots__ = ("armed_at", "counted_bytes", "group", "group_id", "is_being_deleted", "is_held", "offsets", "owner")
+    __slots__ = ("armed_at", "counted_bytes", "group", "group_id", "is_being_deleted", "is_removed", "offsets", "owner")
 
     def __init__(self, group_id: str, owner: GroupsPartition, group: Group, offsets: GroupOffsets) -> None:
         self.group_id = group_id
         self.owner = owner
         self.group = group
         self.offsets = offsets
-        self.is_held = True
+        self.is_removed = False
         self.is_being_deleted = False
         self.armed_at = NEVER
         self.counted_bytes = 0
+
+    @property
+    def is_held(self) -> bool:
+        """False from the moment on at which the partition is lost: the groups of a large partition are removed later, in steps."""
+        return not self.is_removed and self.owner.is_owned
 
     def next_deadline(self) -> float | None:
         return self.group.next_deadline()
 
 
 class HeldGroups:
-    """The loaded groups of all partitions that this broker leads, by group id."""
+    """The loaded groups of all partitions that this broker leads, by group id. Those of a lost partition are in it until they are
+    removed, and are not found any more."""
 
     def __init__(self) -> None:
         self._groups: dict[str, HeldGroup] = {}
@@ -60,14 +66,15 @@ class HeldGroups:
         return len(self._groups)
 
     def __iter__(self) -> Iterator[HeldGroup]:
-        """Iterates over a snapshot."""
-        return iter(list(self._groups.values()))
+        """Iterates over those of a snapshot that are still held."""
+        return (held for held in list(self._groups.values()) if held.is_held)
 
     def get(self, group_id: str) -> HeldGroup | None:
-        return self._groups.get(group_id)
+        held = self._groups.get(group_id)
+        return held if held is not None and held.owner.is_owned else None
 
     def owner_of(self, group_id: str) -> GroupsPartition | None:
-        held = self._groups.get(group_id)
+        held = self.get(group_id)
         return None if held is None else held.owner
 
     def add(self, held: HeldGroup) -> None:
@@ -83,7 +90,7 @@ class HeldGroups:
         held.counted_bytes = size
 
     def remove(self, held: HeldGroup) -> None:
-        held.is_held = False
+        held.is_removed = True
         if self._groups.get(held.group_id) is held:
             del self._groups[held.group_id]
         held.owner.groups.pop(held.group_id, None)

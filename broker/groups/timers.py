@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from broker.coordination.time_slices import SLICE_S
@@ -64,23 +64,20 @@ class GroupTimers(Generic[Item]):
         self._drop_stale()
         self._arm()
 
-    def forget(self, items: Iterable[Item]) -> None:
-        """Removes the items from the heap."""
-        for item in items:
-            self.drop(item)
-        self._drop_stale(all_of_them=True)
-        self._arm()
-
     def drop(self, item: Item) -> None:
         """Removes one item. The heap may keep its entries for a while, but they do not count."""
         self._armed -= item.armed_at != NEVER
         item.armed_at = NEVER
         self._drop_stale()
+        self._arm()
 
-    def _drop_stale(self, *, all_of_them: bool = False) -> None:
+    def _drop_stale(self) -> None:
         """Limits the number of entries that do not count, because they keep deleted groups in memory."""
-        if len(self._heap) > self._armed + (0 if all_of_them else self._armed + STALE_MAX):
-            counting = {id(item): (at, order, item) for at, order, item in self._heap if at == item.armed_at}
+        heap = self._heap
+        while heap and heap[0][0] != heap[0][2].armed_at:
+            heapq.heappop(heap)
+        if len(heap) > 2 * self._armed + STALE_MAX:
+            counting = {id(item): (at, order, item) for at, order, item in heap if at == item.armed_at}
             self._heap = list(counting.values())
             heapq.heapify(self._heap)
 

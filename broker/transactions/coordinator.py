@@ -198,6 +198,7 @@ class TransactionCoordinator:
             if timer is not None:
                 timer.cancel()
         self._owned.close()
+        await self._sliced.finish()
         await self._loading.close()
         await self._markers.close()
 
@@ -555,12 +556,10 @@ class TransactionCoordinator:
         self._sliced.for_each(list(owned.transactions.values()), go_on)
 
     def _partition_lost(self, owned: TransactionsPartition) -> None:
-        """The replica manager has answered the pending appends before. What is answered later finds the ids no longer held."""
+        """Nothing acts for its ids from now on (`HeldTransaction.is_held`). They are removed in slices, perhaps while the partition,
+        gained again, is loaded. The replica manager has answered the pending appends before."""
         self._events.lost(owned)
         held_there = list(owned.transactions.values())
-        for held in held_there:
-            self._held.remove(held)
-            _refuse_next(held, ErrorCode.NOT_COORDINATOR)
         log.info(
             "%s-%d, epoch %d: %d transactional ids given up",
             TRANSACTION_STATE_TOPIC,
@@ -568,6 +567,11 @@ class TransactionCoordinator:
             owned.leader_epoch,
             len(held_there),
         )
+        self._sliced.for_each(held_there, self._give_up)
+
+    def _give_up(self, held: HeldTransaction) -> None:
+        self._held.remove(held)
+        _refuse_next(held, ErrorCode.NOT_COORDINATOR)
 
 
 def _is_dying(held: HeldTransaction) -> bool:

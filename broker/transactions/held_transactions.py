@@ -40,17 +40,22 @@ class NextTransaction(NamedTuple):
 class HeldTransaction:
     """A transactional id. When the partition is lost or the id removed, `is_held` becomes false: nothing may act for it then."""
 
-    __slots__ = ("counted_bytes", "ended_at", "is_held", "next", "owner", "transaction", "transactional_id")
+    __slots__ = ("counted_bytes", "ended_at", "is_removed", "next", "owner", "transaction", "transactional_id")
 
     def __init__(self, transactional_id: str, owner: TransactionsPartition, transaction: Transaction) -> None:
         self.transactional_id = transactional_id
         self.owner = owner
         self.transaction = transaction
-        self.is_held = True
+        self.is_removed = False
         self.counted_bytes = 0
         self.ended_at = 0.0
         """When the markers were first sent, in seconds of the monotonic clock."""
         self.next: NextTransaction | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """False from the moment on at which the partition is lost: the ids of a large partition are removed later, in steps."""
+        return not self.is_removed and self.owner.is_owned
 
     def take_next(self) -> NextTransaction | None:
         """The waiting request, whose wait ends."""
@@ -61,7 +66,8 @@ class HeldTransaction:
 
 
 class HeldTransactions:
-    """The loaded transactional ids of all partitions that this broker leads."""
+    """The loaded transactional ids of all partitions that this broker leads. Those of a lost partition are in it until they are
+    removed, and are not found any more."""
 
     def __init__(self) -> None:
         self._held: dict[str, HeldTransaction] = {}
@@ -72,14 +78,15 @@ class HeldTransactions:
         return len(self._held)
 
     def __iter__(self) -> Iterator[HeldTransaction]:
-        """Iterates over a snapshot."""
-        return iter(list(self._held.values()))
+        """Iterates over those of a snapshot that are still held."""
+        return (held for held in list(self._held.values()) if held.is_held)
 
     def get(self, transactional_id: str) -> HeldTransaction | None:
-        return self._held.get(transactional_id)
+        held = self._held.get(transactional_id)
+        return held if held is not None and held.owner.is_owned else None
 
     def owner_of(self, transactional_id: str) -> TransactionsPartition | None:
-        held = self._held.get(transactional_id)
+        held = self.get(transactional_id)
         return None if held is None else held.owner
 
     def add(self, held: HeldTransaction) -> None:
@@ -96,7 +103,7 @@ class HeldTransactions:
         held.counted_bytes = size
 
     def remove(self, held: HeldTransaction) -> None:
-        held.is_held = False
+        held.is_removed = True
         if self._held.get(held.transactional_id) is held:
             del self._held[held.transactional_id]
         held.owner.transactions.pop(held.transactional_id, None)

@@ -62,6 +62,11 @@ class FakeTime:
         while self._soon:
             self._soon.popleft().run()
 
+    def single_turn(self) -> None:
+        """One turn of the loop."""
+        for _ in range(len(self._soon)):
+            self._soon.popleft().run()
+
     def advance(self, seconds: float) -> None:
         """Time passes; timers run when they are due, in order."""
         end = self.now + seconds

@@ -14,8 +14,10 @@ tracked objects it would stop the loop for a tenth of a second.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from broker.groups.group.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from broker.groups.group.messages import CommittedOffset
@@ -24,6 +26,8 @@ from protocol.types import TopicPartition
 
 ROWS_IN_A_STEP = 200
 """Offsets of a transaction that end in one step."""
+FREED_IN_A_STEP = 2_000
+COUNTED_IN_A_STEP = 1_000
 
 
 class PendingCommit:
@@ -178,63 +182,43 @@ class GroupOffsets:
         """True if the log has an offset of the partition, committed or in a transaction: a deletion needs a tombstone."""
         return tp.partition in self._by_topic.get(tp.topic, ()) or tp in self.transactional
 
-    def with_pending(self) -> list[TopicPartition]:
-        """The committed or pending partitions: a deletion of the group removes them."""
-        pending = (tp for commit in self._pending for tp in commit.offsets)
-        return list(dict.fromkeys([*self, *self.transactional, *pending]))
+    def parts(self, size: int, topics: Collection[str] | None = None) -> Iterator[list[TopicPartition]]:
+        """The partitions, of these topics, with a committed or pending offset, in lists of at most `size`.
 
-    def of_topics(self, topics: Iterable[str]) -> list[TopicPartition]:
-        """The committed or pending partitions of these topics: a deletion of the topics removes them."""
-        wanted = frozenset(topics)
-        found = [TopicPartition(topic, n) for topic in wanted for n in self._by_topic.get(topic, ())]
-        found += [tp for tp in self.transactional if tp.topic in wanted]
-        found += [tp for commit in self._pending for tp in commit.offsets if tp.topic in wanted]
-        return list(dict.fromkeys(found))
+        The group may change between two lists. What is committed or pending at the first list is in one of them, perhaps twice; what
+        comes later perhaps is not.
+        """
+        partitions = self._partitions(topics)
+        while some := list(itertools.islice(partitions, size)):
+            yield some
+
+    def _partitions(self, topics: Collection[str] | None) -> Iterator[TopicPartition]:
+        # The pending ones first, all at once: they may be committed before the last list.
+        for tp in [*self.transactional, *(tp for commit in self._pending for tp in commit.offsets)]:
+            if topics is None or tp.topic in topics:
+                yield tp
+        for topic in list(self._by_topic) if topics is None else topics:
+            for number in list(self._by_topic.get(topic, ())):
+                yield TopicPartition(topic, number)
 
     # -- expiry ---------------------------------------------------------------------------------------------------
 
     def expired(
-        self,
-        now_ms: int,
-        retention_ms: int,
-        *,
-        protocol_type: str | None,
-        is_empty: bool,
-        is_stable: bool,
-        state_since_ms: int,
-        subscribed_topics: frozenset[str] | None,
+        self, partitions: Iterable[TopicPartition], rule: ExpiryRule, now_ms: int, retention_ms: int
     ) -> list[TopicPartition]:
-        """The partitions whose offsets have expired by wall clock, without pending ones (KIP-211, KIP-496).
-
-        The other parameters describe the group: whether its state is EMPTY or STABLE, since when (-1: not known), and the topics
-        its members subscribe to (None: not known).
-
-            no protocol type        offsets of consumers without membership: `retention_ms` after the commit
-            EMPTY                   `retention_ms` after the group became empty, or after the commit if that time is not known
-            STABLE consumers        offsets of topics to which no member subscribes: `retention_ms` after the commit
-            any other group         none
+        """Those of the partitions whose offsets have expired by wall clock, without pending ones (KIP-211, KIP-496).
 
         An offset with its own expiry time expires at that time, if the group's state allows its offsets to expire at all.
         """
-        subscribed: frozenset[str] = frozenset()
-        since: Callable[[StoredOffset], int] = _commit_timestamp
-        if not protocol_type:
-            pass
-        elif is_empty:
-            if state_since_ms >= 0:
-                since = lambda stored: state_since_ms  # noqa: E731
-        elif is_stable and protocol_type == CONSUMER_PROTOCOL_TYPE and subscribed_topics is not None:
-            subscribed = subscribed_topics
-        else:
-            return []
-        return [
-            tp
-            for topic, offsets in self._by_topic.items()
-            if topic not in subscribed
-            for partition, stored in offsets.items()
-            if _is_over(stored, now_ms, since(stored), retention_ms)
-            and not self.is_pending(tp := TopicPartition(topic, partition))
-        ]
+        found = []
+        for tp in partitions:
+            stored = self._by_topic.get(tp.topic, {}).get(tp.partition)
+            if stored is None or tp.topic in rule.subscribed or self.is_pending(tp):
+                continue
+            since_ms = _commit_timestamp(stored) if rule.since_ms is None else rule.since_ms
+            if _is_over(stored, now_ms, since_ms, retention_ms):
+                found.append(tp)
+        return found
 
     # -- loading --------------------------------------------------------------------------------------------------
 
@@ -243,10 +227,59 @@ class GroupOffsets:
         return self._by_topic.setdefault(topic, {})
 
     def loaded(self) -> None:
-        """Removes topics without offsets, and counts the bytes of the others."""
+        """Removes topics without offsets. `counting` follows."""
         for topic in [topic for topic, offsets in self._by_topic.items() if not offsets]:
             del self._by_topic[topic]
-        self._bytes = sum(size_of(stored) for offsets in self._by_topic.values() for stored in offsets.values())
+
+    def counting(self) -> Iterator[None]:
+        """Counts the bytes after a load, in steps. Nothing changes meanwhile."""
+        stored = (at for offsets in self._by_topic.values() for at in offsets.values())
+        while sizes := [size_of(at) for at in itertools.islice(stored, COUNTED_IN_A_STEP)]:
+            self._bytes += sum(sizes)
+            yield
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def clearing(self) -> Iterator[None]:
+        """Frees the memory of many committed offsets, in steps. Nobody uses them any more."""
+        for offsets in list(self._by_topic.values()):
+            while len(offsets) > FREED_IN_A_STEP:
+                for _ in range(FREED_IN_A_STEP):
+                    offsets.popitem()
+                yield
+
+
+class ExpiryRule(NamedTuple):
+    """Since when the retention time of a group's offsets counts, in ms of the wall clock (None: since each commit), and the topics
+    whose offsets do not expire."""
+
+    since_ms: int | None = None
+    subscribed: frozenset[str] = frozenset()
+
+
+def expiry_rule(
+    *,
+    protocol_type: str | None,
+    is_empty: bool,
+    is_stable: bool,
+    state_since_ms: int,
+    subscribed_topics: frozenset[str] | None,
+) -> ExpiryRule | None:
+    """The rule for a group whose state is EMPTY, or STABLE, or neither, since that time (-1: not known), and whose members subscribe
+    to these topics (None: not known). None: no offset expires.
+
+        no protocol type        offsets of consumers without membership: the retention time after the commit
+        EMPTY                   that time after the group became empty, or after the commit if that is not known
+        STABLE consumers        offsets of topics to which no member subscribes: that time after the commit
+        any other group         none
+    """
+    if not protocol_type:
+        return ExpiryRule()
+    if is_empty:
+        return ExpiryRule(state_since_ms if state_since_ms >= 0 else None)
+    if is_stable and protocol_type == CONSUMER_PROTOCOL_TYPE and subscribed_topics is not None:
+        return ExpiryRule(subscribed=subscribed_topics)
+    return None
 
 
 def _commit_timestamp(stored: StoredOffset) -> int:

@@ -5,6 +5,7 @@ Member sessions restart when the groups are served, so a coordinator move expels
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 
@@ -48,13 +49,14 @@ class OffsetsReader:
                     return False
         count = offsets_count = 0
         for group in image.groups():
+            for _ in itertools.chain(group[2].counting(), (None,)):
+                if time_slice.is_over():
+                    await time_slice.pause()
+                    if not is_current():
+                        return False
             sink(group)
             count += 1
             offsets_count += len(group[2])
-            if time_slice.is_over():
-                await time_slice.pause()
-                if not is_current():
-                    return False
         _log_skipped(tp, image)
         seconds = self._clock.monotonic() - began
         log.info("%s: %d groups and %d offsets loaded in %.3f s", tp, count, offsets_count, seconds)

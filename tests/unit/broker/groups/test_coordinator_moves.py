@@ -158,6 +158,58 @@ async def test_a_load_that_started_before_the_partition_was_lost_is_discarded(cl
     assert len(cluster.listed(2)) == 1
 
 
+async def test_all_groups_of_a_lost_partition_are_given_up_at_once(
+    cluster: GroupCluster, one_step_in_a_turn: None
+) -> None:
+    """NET-4, LAI-5: their removal takes many turns of the loop, but nothing acts for them from the first one on."""
+    await cluster.start_serving(1)
+    groups = [f"g{number}" for number in range(5)]
+    joining = [answers for group in groups for answers in [cluster.join(1, group=group)]]
+    for group in groups:
+        cluster.commit(1, 5, group=f"{group}-simple")
+    coordinator = cluster.coordinators[1]
+    cluster.nodes[1].manager.step_down_all("the test")
+    assert [coordinator.check(group) for group in groups] == [ErrorCode.NOT_COORDINATOR] * 5
+    assert cluster.commit(1, 6, group="g0-simple") == [ErrorCode.NOT_COORDINATOR]
+    assert (cluster.listed(1), joining) == ([], [[]] * 5)
+    for _ in range(3):
+        cluster.time.single_turn()
+    assert 0 < len(coordinator.groups) < 10
+    cluster.time.turn()
+    assert [[answer.error for answer in answers] for answers in joining] == [[ErrorCode.NOT_COORDINATOR]] * 5
+    assert (len(coordinator.groups), coordinator.groups.bytes, len(coordinator._timers)) == (0, 0, 0)
+
+
+async def test_a_partition_is_gained_again_while_its_groups_are_removed(
+    cluster: GroupCluster, one_step_in_a_turn: None
+) -> None:
+    """BUG-12: the removal of the old groups does not touch the new ones, which have the same ids."""
+    await cluster.start_serving(1)
+    await cluster.start_stable_group(1)
+    cluster.commit(1, 5, "m", 1)
+    for number in range(4):
+        cluster.commit(1, number, group=f"g{number}")
+    for number in range(20):
+        cluster.join(1, group=f"not in the log {number}")
+    coordinator = cluster.coordinators[1]
+    old = list(coordinator.groups)
+    coordinator._owned._lost(OFFSETS.partition)
+    coordinator.leadership_changed(OFFSETS)
+    while coordinator.check(GROUP) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        await turns()
+        cluster.time.single_turn()
+    assert any(not held.is_removed for held in old)
+    assert (cluster.heartbeat(1, "m", 1), cluster.position(1)) == (ErrorCode.NONE, 5)
+    cluster.time.turn()
+    assert all(held.is_removed for held in old)
+    assert (cluster.heartbeat(1, "m", 1), cluster.position(1)) == (ErrorCode.NONE, 5)
+    assert [cluster.position(1, group=f"g{number}") for number in range(4)] == [0, 1, 2, 3]
+    assert sorted(listing.group_id for listing in cluster.listed(1)) == [GROUP, "g0", "g1", "g2", "g3"]
+    assert coordinator.groups.bytes == sum(held.counted_bytes for held in coordinator.groups) > 0
+    cluster.pass_time(SESSION_MS / 1000 + 0.5)
+    assert coordinator.describe(GROUP).state == "Empty", "its timer is armed"
+
+
 async def test_offsets_of_a_group_without_a_generation_move_too(cluster: GroupCluster) -> None:
     """Consumers that assign partitions to themselves commit them."""
     await cluster.start_serving(1, 2)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from broker.groups import deletions
 from protocol.errors import ErrorCode
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
-from tests.support.group_cluster import GROUP, READ, Answers, GroupCluster
+from tests.support.group_cluster import GROUP, OFFSETS, READ, Answers, GroupCluster
 
 SECOND = TopicPartition("t", 1)
 ELSEWHERE = TopicPartition("u", 0)
@@ -211,3 +215,154 @@ async def test_nothing_expires_while_the_lease_is_suspect(cluster: GroupCluster)
     cluster.nodes[1].lease.reset()
     cluster.pass_time(700)
     assert cluster.position(1) is None
+
+
+MANY = tuple(TopicPartition("t", number) for number in range(5))
+
+
+def log_end(cluster: GroupCluster) -> int:
+    return cluster.nodes[1].log(OFFSETS).log_end_offset
+
+
+@pytest.fixture
+def one_offset_at_once(one_step_in_a_turn: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deletion pauses after each offset."""
+    monkeypatch.setattr(deletions, "OFFSETS_AT_ONCE", 1)
+
+
+async def test_other_requests_are_served_while_a_large_group_is_deleted(
+    cluster: GroupCluster, one_offset_at_once: None
+) -> None:
+    """NET-4. Nobody can join the group or commit to it."""
+    await cluster.start_serving(1)
+    cluster.commit(1, 5, partitions=MANY)
+    before = log_end(cluster)
+    answers = delete_groups(cluster, GROUP)
+    for number in range(len(MANY)):
+        cluster.time.single_turn()
+        assert (log_end(cluster), cluster.position(1, MANY[number])) == (before + number + 1, None)
+        assert cluster.commit(1, 6) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+        assert cluster.join(1)[0].error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert delete_groups(cluster, GROUP) == [{GROUP: ErrorCode.GROUP_ID_NOT_FOUND}]
+        assert answers == []
+    cluster.time.turn()
+    assert (answers, listed(cluster)) == ([{GROUP: ErrorCode.NONE}], [])
+    assert cluster.commit(1, 6) == [ErrorCode.NONE]
+    await reloaded(cluster)
+    assert (cluster.position(1), len(cluster.coordinators[1].groups.get(GROUP).offsets)) == (6, 1)  # type: ignore[union-attr]
+
+
+async def test_a_partition_that_is_lost_ends_the_deletion_of_a_large_group(
+    cluster: GroupCluster, one_offset_at_once: None
+) -> None:
+    """LAI-5: also if it is gained again before the next step."""
+    await cluster.start_serving(1)
+    cluster.commit(1, 5, partitions=MANY)
+    answers = delete_groups(cluster, GROUP)
+    cluster.time.single_turn()
+    cluster.time.single_turn()
+    await reloaded(cluster)
+    assert answers == [{GROUP: ErrorCode.NOT_COORDINATOR}]
+    assert [cluster.position(1, tp) for tp in MANY] == [None, None, 5, 5, 5]
+    assert cluster.commit(1, 6) == [ErrorCode.NONE]
+    assert delete_groups(cluster, GROUP) == []
+    cluster.time.turn()
+    assert listed(cluster) == []
+
+
+async def test_a_large_deletion_that_fails_keeps_the_rest(cluster: GroupCluster, one_offset_at_once: None) -> None:
+    """INV-23: memory has what a load would find, and the group is used again."""
+    await cluster.start_serving(1)
+    cluster.commit(1, 5, partitions=MANY)
+    answers = delete_groups(cluster, GROUP)
+    cluster.time.single_turn()
+    cluster.time.single_turn()
+    logs = cluster.nodes[1].logs
+    logs.update_topic_configs({OFFSETS_TOPIC: {"min.insync.replicas": "2"}})
+    cluster.time.turn()
+    assert answers == [{GROUP: ErrorCode.COORDINATOR_NOT_AVAILABLE}]
+    assert [cluster.position(1, tp) for tp in MANY] == [None, None, 5, 5, 5]
+    logs.update_topic_configs({OFFSETS_TOPIC: {}})
+    assert cluster.commit(1, 6) == [ErrorCode.NONE]
+    await reloaded(cluster)
+    assert [cluster.position(1, tp) for tp in MANY] == [6, None, 5, 5, 5]
+
+
+async def test_expiry_looks_again_after_each_pause(cluster: GroupCluster, one_offset_at_once: None) -> None:
+    """A commit, or a member that joins, keeps the offsets that no tombstone was written for yet."""
+    cluster.settings |= {"offsets_retention_check_interval_ms": 10**12}
+    await cluster.start_serving(1)
+    cluster.commit(1, 5, partitions=MANY)
+    days_pass(cluster, 8)
+    cluster.time.single_turn()
+    cluster.time.single_turn()
+    assert [cluster.position(1, tp) for tp in MANY] == [None, None, 5, 5, 5]
+    cluster.commit(1, 6, partitions=(MANY[0], MANY[3]))
+    cluster.time.single_turn()
+    cluster.time.single_turn()
+    assert [cluster.position(1, tp) for tp in MANY] == [6, None, None, 6, 5]
+    cluster.join(1)
+    cluster.time.turn()
+    assert [cluster.position(1, tp) for tp in MANY] == [6, None, None, 6, 5]
+
+
+async def test_a_group_that_is_used_again_outlives_its_last_offset(cluster: GroupCluster) -> None:
+    """The group's own tombstone is written when those of its offsets are replicated: until then it may get another offset."""
+    await cluster.start_serving(1, 2)
+    joined = cluster.join(1)
+    cluster.pass_time(3.1)
+    assert joined[0].error is ErrorCode.NONE
+    cluster.pass_time(11)
+    await cluster.settle()
+    cluster.commit(1, 5)
+    await cluster.settle()
+    answers = delete_offsets(cluster, READ)
+    committed = cluster.commit(1, 6, partitions=(SECOND,))
+    await cluster.settle()
+    assert answers == [(ErrorCode.NONE, {READ: ErrorCode.NONE})]
+    assert (committed, cluster.position(1), cluster.position(1, SECOND)) == ([ErrorCode.NONE], None, 6)
+    answers = delete_offsets(cluster, SECOND)
+    await cluster.settle()
+    assert (answers, listed(cluster)) == ([(ErrorCode.NONE, {SECOND: ErrorCode.NONE})], [])
+
+
+async def test_offsets_of_a_topic_that_was_made_again_stay(cluster: GroupCluster, one_offset_at_once: None) -> None:
+    """While the old topic's offsets are being deleted, group by group, a commit for the new one must wait: a tombstone could follow."""
+    await cluster.start_serving(1)
+    cluster.commit(1, 5, partitions=(*MANY, ELSEWHERE))
+    cluster.commit(1, 5, partitions=MANY, group="other")
+    cluster.delete_topic("t")
+    cluster.time.single_turn()
+    cluster.topics["t"] = 99
+    cluster.tell_metadata()
+    assert [cluster.position(1, tp) for tp in MANY] == [None, 5, 5, 5, 5]
+    assert cluster.commit(1, 1) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    assert cluster.commit(1, 6, partitions=(ELSEWHERE, READ)) == [ErrorCode.NONE]
+    assert (cluster.position(1, ELSEWHERE), cluster.position(1, READ)) == (6, None)
+    cluster.time.turn()
+    assert cluster.commit(1, 2) == [ErrorCode.NONE]
+    assert [cluster.position(1, tp) for tp in MANY] == [2, None, None, None, None]
+    assert listed(cluster) == [GROUP]
+    await reloaded(cluster)
+    assert cluster.position(1) == 2
+
+
+async def test_a_pending_commit_is_deleted_with_its_topic(cluster: GroupCluster) -> None:
+    await cluster.start_serving(1, 2)
+    cluster.commit(1, 5, partitions=(ELSEWHERE,))
+    await cluster.settle()
+    committed = cluster.commit(1, 5)
+    cluster.delete_topic("t")
+    await cluster.settle()
+    assert (committed, cluster.position(1), cluster.position(1, ELSEWHERE)) == ([ErrorCode.NONE], None, 5)
+
+
+async def test_no_round_of_expiry_follows_a_stop(cluster: GroupCluster, one_offset_at_once: None) -> None:
+    cluster.settings |= {"offsets_retention_check_interval_ms": 10**12}
+    await cluster.start_serving(1)
+    cluster.commit(1, 5, partitions=MANY)
+    days_pass(cluster, 8)
+    before = cluster.time.armed()
+    await cluster.coordinators[1].close()
+    cluster.time.turn()
+    assert cluster.time.armed() == before - 1, "its timer was cancelled, and the round under way arms no other"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.coordination.time_slices import SLICE_S, SlicedWork
+from broker.coordination.time_slices import SLICE_S
 from broker.groups import timers
 from broker.groups.timers import NEVER, GroupTimers
 from tests.support.fake_time import FakeTime
@@ -82,12 +82,14 @@ def test_an_item_with_a_further_deadline_is_scheduled_again(world: World) -> Non
     assert thing.asked == [1.0, 4.0]
 
 
-def test_a_forgotten_item_is_not_called(world: World) -> None:
+def test_a_dropped_item_is_not_called(world: World) -> None:
     gone, other = world.add(1.0), world.add(2.0)
-    world.timers.forget([gone])
+    world.timers.drop(gone)
     assert len(world.timers) == 1
     world.time.advance(5)
     assert (gone.asked, other.asked) == ([], [2.0])
+    world.timers.drop(world.add(9.0))
+    assert (len(world.timers), world.time.armed()) == (0, 0)
 
 
 def test_the_heap_does_not_keep_dropped_items(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,25 +122,3 @@ def test_many_items_that_are_due_at_once_do_not_block_the_loop(world: World) -> 
     world.time.advance(1.5)
     assert all(len(thing.asked) == 1 for thing in things)
     assert 0 < asked_before[0] < 10
-
-
-def test_other_work_runs_between_slices() -> None:
-    time = FakeTime(start=0.0)
-    done: list[int] = []
-
-    def act(number: int) -> None:
-        done.append(number)
-        time.now += SLICE_S
-
-    SlicedWork(time, time.monotonic).for_each(range(5), act, lambda: done.append(-1))
-    assert done == [0, 1]
-    time.call_soon(lambda: done.append(100))
-    time.turn()
-    assert done == [0, 1, 2, 3, 100, 4, -1]
-
-
-def test_sliced_work_without_items_ends_at_once() -> None:
-    time = FakeTime()
-    done: list[int] = []
-    SlicedWork(time, time.monotonic).for_each([], done.append, lambda: done.append(-1))
-    assert done == [-1]

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from broker.groups import deletions
 from broker.groups.group.messages import TransactionalProducer
 from broker.groups.group.offsets import GroupOffsets
 from broker.groups.offsets_topic.image import OffsetsImage
@@ -223,8 +224,14 @@ def found(groups: Iterable[tuple[str, GroupOffsets]]) -> tuple[Offsets, Pending]
 
 
 @pytest.mark.parametrize("seed", first_in_quick_run(range(60), 2))
-async def test_memory_has_what_a_load_finds(cluster: GroupCluster, seed: int) -> None:
-    """Random commits, markers, deletions, and coordinators that move in the middle of them (INV-23, BUG-25)."""
+async def test_memory_has_what_a_load_finds(
+    cluster: GroupCluster, one_step_in_a_turn: None, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Random commits, markers, deletions, and coordinators that move in the middle of them (INV-23, BUG-25).
+
+    Deletions, and the removal of groups after a loss, pause after each offset and each group.
+    """
+    monkeypatch.setattr(deletions, "OFFSETS_AT_ONCE", 1)
     random = Random(seed)
     producers = [TransactionalProducer(f"tx-{number}", number, 0) for number in (7, 8, 9)]
     marking: dict[int, list[ErrorCode]] = {}
@@ -234,7 +241,9 @@ async def test_memory_has_what_a_load_finds(cluster: GroupCluster, seed: int) ->
         group = random.choice(["g", "h"])
         some = tuple(random.sample([READ, OTHER, TopicPartition("t", 2)], random.randint(1, 3)))
         producer = random.choice(producers)
-        match random.choice(["commit", "commit", "in transaction", "in transaction", "mark", "mark", "delete", "log"]):
+        match random.choice(
+            ["commit", "commit", "in transaction", "in transaction", "mark", "mark", "delete", "log", "turn", "turn"]
+        ):
             case "commit":
                 cluster.commit(leader, 1, partitions=some, group=group)
             case "in transaction":
@@ -245,8 +254,12 @@ async def test_memory_has_what_a_load_finds(cluster: GroupCluster, seed: int) ->
                     marking[producer.producer_id] = cluster.mark(leader, producer, is_commit=random.random() < 0.7)
             case "delete" if random.random() < 0.3:
                 cluster.coordinators[leader].delete_groups([group], lambda errors: None)
+            case "delete" if random.random() < 0.3:
+                cluster.coordinators[leader].topics_deleted(["t"])
             case "delete":
                 cluster.coordinators[leader].delete_offsets(group, some, lambda error, errors: None)
+            case "turn":
+                cluster.time.single_turn()
             case _ if random.random() < 0.4:
                 leader, epoch = 3 - leader, epoch + 1
                 await cluster.serve(leader, epoch, (1, 2))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from broker.transactions import coordinator as coordinator_module
-from broker.transactions.coordinator import NEXT_PARTITIONS_MAX, TransactionFilter
+from broker.transactions.coordinator import NEXT_PARTITIONS_MAX, InitializedProducer, TransactionFilter
 from broker.transactions.states import TransactionState
 from broker.transactions.transaction import ProducerIdAndEpoch
 from protocol.errors import ErrorCode
@@ -106,6 +107,33 @@ async def test_a_coordinator_that_is_deposed_refuses_who_waits(cluster: Transact
     assert waiting == []
     cluster.lead(2, 1, (1, 2), replicas=(1, 2), is_new=False)
     assert waiting == [ErrorCode.NOT_COORDINATOR]
+
+
+async def test_all_ids_of_a_lost_partition_are_given_up_at_once(
+    cluster: TransactionCluster, one_step_in_a_turn: None
+) -> None:
+    """NET-4, LAI-5: their removal takes many turns of the loop. It does not touch those of the partition that is gained again."""
+    await serving(cluster, 1)
+    coordinator = cluster.coordinators[1]
+    producer = await ongoing(cluster, T0)
+    answers: list[InitializedProducer] = []
+    for number in range(20):
+        await coordinator.init_producer_id(f"{number}", TIMEOUT_MS, None, answers.append)
+    assert {answer.error for answer in answers} == {ErrorCode.NONE}
+    coordinator._owned._lost(STATE.partition)
+    assert cluster.begin_add(1, producer, T1) == [ErrorCode.NOT_COORDINATOR]
+    assert (list(coordinator.transactions), len(coordinator.transactions)) == ([], 21)
+    cluster.time.single_turn()
+    assert len(coordinator.transactions) == 20
+    coordinator.leadership_changed(STATE)
+    while coordinator.check(ID) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        await asyncio.sleep(0)
+        cluster.time.single_turn()
+    cluster.time.turn()
+    assert (len(coordinator.transactions), cluster.state(1)) == (21, "Ongoing")
+    assert coordinator.transactions.bytes == sum(held.counted_bytes for held in coordinator.transactions) > 0
+    assert await cluster.end(1, producer) is ErrorCode.NONE
+    await cluster.until(lambda: cluster.state(1) == "CompleteCommit")
 
 
 async def test_a_new_producer_aborts_the_transaction_of_a_zombie(cluster: TransactionCluster) -> None:

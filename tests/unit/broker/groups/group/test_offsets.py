@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.groups.group.messages import CommittedOffset
-from broker.groups.group.offsets import ROWS_IN_A_STEP, GroupOffsets, PendingCommit
+from broker.groups.group.offsets import (
+    COUNTED_IN_A_STEP,
+    FREED_IN_A_STEP,
+    ROWS_IN_A_STEP,
+    GroupOffsets,
+    PendingCommit,
+    expiry_rule,
+)
 from protocol.types import TopicPartition
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -89,27 +99,70 @@ def test_a_tombstone_removes_what_was_committed_before_it() -> None:
     assert offsets.get(T0) == at(3)
 
 
+def every(offsets: GroupOffsets, topics: Collection[str] | None = None) -> list[TopicPartition]:
+    """The partitions of all parts."""
+    return sorted({tp for part in offsets.parts(2, topics) for tp in part})
+
+
 def test_a_deletion_of_a_group_or_topic_includes_pending_commits() -> None:
     offsets = with_offsets(t=0, u=0)
     commit = offsets.begin({T1: at(9), U0: at(9)})
-    assert offsets.of_topics(["t", "nobody's"]) == [T0, T1]
-    assert offsets.with_pending() == [T0, U0, T1]
+    assert every(offsets, ["t", "nobody's"]) == [T0, T1]
+    assert every(offsets) == [T0, T1, U0]
     offsets.fail(commit)
-    assert offsets.with_pending() == [T0, U0]
-    offsets.removed(offsets.of_topics(["t"]), 70)
-    assert offsets.with_pending() == [U0]
+    assert every(offsets) == [T0, U0]
+    offsets.removed(every(offsets, ["t"]), 70)
+    assert every(offsets) == [U0]
+
+
+def test_the_parts_of_a_group_that_changes_meanwhile() -> None:
+    """What is there at the first part is in one of them, also if it is committed, or removed, between two parts."""
+    offsets = with_offsets(t=0, u=0, v=0, w=0)
+    pending, in_transaction = offsets.begin({T1: at(9)}), offsets.begin({TopicPartition("t", 2): at(9)}, 7)
+    parts = offsets.parts(1)
+    found = next(parts)
+    offsets.complete(pending, 10)
+    offsets.complete(in_transaction, 11)
+    ended(offsets, 7, 12)
+    found += next(parts) + next(parts)
+    offsets.removed([U0], 13)
+    offsets.complete(offsets.begin({TopicPartition("x", 0): at(9)}), 14)
+    for part in parts:
+        found += part
+    there = {T0, T1, TopicPartition("t", 2), *(TopicPartition(topic, 0) for topic in "vw")}
+    assert there <= set(found) <= there | {U0, TopicPartition("x", 0)}
+
+
+def test_bytes_after_a_load_are_counted_in_steps() -> None:
+    """NET-4."""
+    offsets, loaded = GroupOffsets(), GroupOffsets()
+    many = {TopicPartition("t", number): at(number) for number in range(3 * COUNTED_IN_A_STEP)}
+    offsets.complete(offsets.begin(many), 1)
+    loaded.of_topic("t").update({tp.partition: (1, *committed) for tp, committed in many.items()})
+    loaded.loaded()
+    assert len(list(loaded.counting())) == 3
+    assert loaded.bytes == offsets.bytes > 0
+
+
+def test_a_large_group_is_freed_in_steps() -> None:
+    """NET-4."""
+    offsets = GroupOffsets()
+    many = {TopicPartition("t", number): at(number) for number in range(3 * FREED_IN_A_STEP)}
+    offsets.complete(offsets.begin(many), 1)
+    assert [len(offsets) for _ in offsets.clearing()] == [2 * FREED_IN_A_STEP, FREED_IN_A_STEP]
 
 
 def expired(offsets: GroupOffsets, now_ms: int, **group: object) -> list[TopicPartition]:
     """Retention one hour; a STABLE group of consumers that subscribe to u, unless told."""
-    told: dict[str, object] = {
+    told: dict[str, Any] = {
         "protocol_type": "consumer",
         "is_empty": False,
         "is_stable": True,
         "state_since_ms": 0,
         "subscribed_topics": frozenset("u"),
     }
-    return offsets.expired(now_ms, HOUR_MS, **(told | group))
+    rule = expiry_rule(**(told | group))
+    return [] if rule is None else offsets.expired(offsets, rule, now_ms, HOUR_MS)
 
 
 SIMPLE = {"protocol_type": None, "is_empty": True, "is_stable": False, "subscribed_topics": None}
@@ -177,7 +230,7 @@ def test_a_transactional_commit_counts_from_its_marker_on() -> None:
     assert (offsets.get(T0), offsets.get(T1)) == (at(1), None)
     assert [offsets.is_pending(tp) for tp in (T0, T1, U0)] == [True, True, False]
     assert expired(offsets, 9 * HOUR_MS, **EMPTY) == [U0]
-    assert (offsets.with_pending(), offsets.of_topics(["t"])) == ([T0, U0, T1], [T0, T1])
+    assert (every(offsets), every(offsets, ["t"])) == ([T0, T1, U0], [T0, T1])
     assert [offsets.is_stored(tp) for tp in (T0, T1, U0, TopicPartition("v", 0))] == [True, True, True, False]
     ended(offsets, 8, 60)
     assert offsets.has_transaction(7)
