@@ -188,7 +188,6 @@ class Broker:
         )
         self._verifier = CoordinatorVerifier(config.broker_id, self._metadata, self._transactions, self._open_peers())
         self._replicas.appends.verification.verifier = self._verifier
-        self._groups.transactions.find_verifier = self._enabled_verifier
         self._controller = Controller(
             ControllerSettings(
                 broker_id=config.broker_id,
@@ -576,10 +575,6 @@ class Broker:
     def _leadership_changed(self, tp: TopicPartition) -> None:
         self._groups.leadership_changed(tp)
         self._transactions.leadership_changed(tp)
-
-    def _enabled_verifier(self) -> CoordinatorVerifier | None:
-        """None: `transaction.partition.verification.enable` is off."""
-        return self._verifier if self._replicas.appends.verification.is_enabled else None
 
     async def _close_transactions(self) -> None:
         await self._transactions.close()

@@ -107,7 +107,6 @@ class _Writing:
         if not here:
             return
         batch = marker_batch(ending.producer_id, ending.producer_epoch, ending.marker, context.clock.wall_ms())
-        context.groups.marker_comes(ending.producer_id, (tp.partition for tp in here if tp.topic == OFFSETS_TOPIC))
         self._left += 1
         context.replica_manager.appends.append(
             ACKS_ALL,

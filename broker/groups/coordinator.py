@@ -122,7 +122,7 @@ class GroupCoordinator:
         self._deletions = GroupDeletions(
             config, clock, timers, lease, self._writer, self._groups, sliced, self._deleted
         )
-        self.transactions = GroupTransactions(sliced, self._transaction_ended)
+        self.transactions = GroupTransactions(sliced, replicas.appends.verification, self._transaction_ended)
         self._effects = GroupEffects(self._writer, self._stored, timers)
         lease.on_stall(self._stood_still)
         lease.on_trusted(self._timers.arm_again)
@@ -357,14 +357,6 @@ class GroupCoordinator:
         if owned is None or self.check(group_id) is not ErrorCode.NONE:
             return None  # the commit gets that error
         return self.transactions.verification(owned, producer)
-
-    def marker_comes(self, producer_id: int, partitions: Iterable[int]) -> None:
-        """Called just before a transaction's marker is appended to these partitions of `__consumer_offsets`: offsets that are
-        committed from then on need another verification."""
-        for number in partitions:
-            owned = self._owned.get(number)
-            if owned is not None:
-                owned.transactions.marker_comes(producer_id)
 
     def transaction_completed(self, producer_id: int, markers: Mapping[int, int], is_commit: bool) -> None:
         """A transaction's markers are replicated: its offsets are committed, or dropped. `markers` has the log offset of the marker

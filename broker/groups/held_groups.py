@@ -11,6 +11,8 @@ from broker.groups.group.limits import GROUP_BYTES, PENDING_BYTES, PENDING_BYTES
 from broker.groups.group.offsets import GroupOffsets
 from broker.groups.open_transactions import OpenTransactions
 from broker.groups.timers import NEVER
+from protocol.topic_names import OFFSETS_TOPIC
+from protocol.types import TopicPartition
 
 
 class GroupsPartition(OwnedPartition):
@@ -24,6 +26,10 @@ class GroupsPartition(OwnedPartition):
         self.deleted_topics: set[str] = set()
         """Topics that were deleted while the groups were being loaded."""
         self.transactions = OpenTransactions()
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(OFFSETS_TOPIC, self.number)
 
 
 class HeldGroup:

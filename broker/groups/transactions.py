@@ -16,10 +16,8 @@ from broker.groups.group.messages import TransactionalProducer
 from broker.groups.held_groups import GroupsPartition, HeldGroup
 from broker.groups.offsets_topic.writer import COMMIT_ERRORS
 from broker.groups.open_transactions import EndedTransaction
-from broker.replication.appending.transaction_verification import TransactionVerifier
+from broker.replication.appending.transaction_verification import TransactionVerification, Verification
 from protocol.errors import ErrorCode
-from protocol.topic_names import OFFSETS_TOPIC
-from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -27,46 +25,34 @@ log = logging.getLogger(__name__)
 class GroupTransactions:
     """Calls `ended(held)` after offsets of a transaction have become the group's, or were dropped."""
 
-    def __init__(self, sliced: SlicedWork, ended: Callable[[HeldGroup], None]) -> None:
+    def __init__(
+        self, sliced: SlicedWork, verification: TransactionVerification, ended: Callable[[HeldGroup], None]
+    ) -> None:
         self._sliced = sliced
+        self._verification = verification
         self._ended = ended
-        self.find_verifier: Callable[[], TransactionVerifier | None] = lambda: None
-        """Whom to ask now. None: commits are not verified (`transaction.partition.verification.enable`)."""
 
     # -- verification -------------------------------------------------------------------------------------------------
 
     def is_verified(self, owned: GroupsPartition, producer: TransactionalProducer) -> bool:
-        return self.find_verifier() is None or owned.transactions.is_verified(
-            producer.producer_id, producer.producer_epoch
-        )
+        return self._verification.is_in_transaction(owned.tp, producer.producer_id, producer.producer_epoch)
 
     def verification(
         self, owned: GroupsPartition, producer: TransactionalProducer
     ) -> Coroutine[Any, Any, ErrorCode] | None:
         """The steps of a verification, to be awaited; None: nothing is to be verified. NONE means that commits are accepted from then
         on; other errors are for the committer (COMMIT_ERRORS)."""
-        verifier = self.find_verifier()
-        if verifier is None or self.is_verified(owned, producer):
+        verification = self._verification.of_commit(owned.tp, producer.producer_id, producer.producer_epoch)
+        if verification is None or not verification.is_needed:
             return None
-        return self._verify(verifier, owned, producer)
+        return self._verify(verification, owned, producer.transactional_id)
 
-    async def _verify(
-        self, verifier: TransactionVerifier, owned: GroupsPartition, producer: TransactionalProducer
-    ) -> ErrorCode:
-        tp = TopicPartition(OFFSETS_TOPIC, owned.number)
-        transactional_id, producer_id, producer_epoch = producer
-        verification = owned.transactions.begin_verification(producer_id, producer_epoch)
-        error = ErrorCode.UNKNOWN_SERVER_ERROR
-        try:
-            answers = await verifier.verify(transactional_id, producer_id, producer_epoch, [tp])
-            error = answers.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR)
-        finally:
-            owned.transactions.end_verification(verification, is_confirmed=error is ErrorCode.NONE)
+    @staticmethod
+    async def _verify(verification: Verification, owned: GroupsPartition, transactional_id: str) -> ErrorCode:
+        await verification.ask(transactional_id)
         if not owned.is_owned:
             return ErrorCode.NOT_COORDINATOR
-        if error is ErrorCode.NONE and not verification.is_valid:
-            # The transaction has ended meanwhile. A commit would start another one, which nobody ends.
-            return ErrorCode.INVALID_TXN_STATE
+        error = verification.outcome(owned.tp)
         return COMMIT_ERRORS.get(error, error)
 
     # -- the end of a transaction -------------------------------------------------------------------------------------

@@ -113,10 +113,6 @@ class GroupRequests(Protocol):
         """To be awaited before a transactional commit, which is refused unless the result is NONE. None: nothing to await."""
         ...
 
-    def marker_comes(self, producer_id: int, partitions: Iterable[int]) -> None:
-        """Called just before a transaction's marker is appended to these partitions of `__consumer_offsets`."""
-        ...
-
     def transaction_completed(self, producer_id: int, markers: Mapping[int, int], is_commit: bool) -> None:
         """Called when markers are replicated. `markers`: partition of `__consumer_offsets` -> log offset of the marker."""
         ...

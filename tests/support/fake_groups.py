@@ -9,7 +9,7 @@ from broker.groups.group.messages import TransactionalProducer
 from protocol.errors import ErrorCode
 
 WITH_CALLBACK = ("join", "sync", "leave", "commit", "delete_offsets", "delete_groups")
-AT_ONCE = ("heartbeat", "fetch_offsets", "list_groups", "describe", "marker_comes", "transaction_completed")
+AT_ONCE = ("heartbeat", "fetch_offsets", "list_groups", "describe", "transaction_completed")
 
 
 class FakeGroups:

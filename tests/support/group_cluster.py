@@ -190,7 +190,6 @@ class GroupCluster(Cluster):
                 coordinator.transaction_completed(producer.producer_id, markers, is_commit)
             answers.append(error)
 
-        coordinator.marker_comes(producer.producer_id, [OFFSETS.partition])
         batch = marker_batch(producer.producer_id, producer.producer_epoch, Marker(is_commit, 0), self.time.wall_ms())
         appends.append(-1, 30_000, [(OFFSETS, memoryview(batch))], written, origin=AppendOrigin.COORDINATOR)
         return answers

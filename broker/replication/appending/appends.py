@@ -94,7 +94,7 @@ class Appends:
         """Appends to each partition; `respond` gets the results in the order of `entries`.
 
         `origin` is COORDINATOR for markers, and for offsets in a transaction. These are not verified here: the group coordinator has
-        done so (`broker/groups/open_transactions.py`).
+        done so (`broker/groups/transactions.py`).
 
         `respond` is called before this returns, unless acks is -1 and an append must wait for its replication.
         """
@@ -193,12 +193,8 @@ class Appends:
         respond: ProduceResponder,
         verification: Verification,
     ) -> None:
-        try:
-            if self.verification.verifier is not None:
-                await verification.ask(self.verification.verifier, transactional_id)
-            await self._append_rest(acks, timeout_ms, entries, [], {}, respond, None, verification)
-        finally:
-            verification.end()
+        await verification.ask(transactional_id)
+        await self._append_rest(acks, timeout_ms, entries, [], {}, respond, None, verification)
 
     def when_replicated(
         self, tp: TopicPartition, end_offset: int, timeout_ms: int, respond: Callable[[ProducePartitionResult], None]
@@ -337,8 +333,8 @@ class Appends:
             if self._is_suspect():
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             partition = self._hosted.find(tp)
-            if verification is not None and (header := transactional_header(records)) is not None:
-                verification.check(partition, header)
+            if verification is not None and transactional_header(records) is not None:
+                verification.check(tp)
             info = partition.append_as_leader(records, acks=acks, allowance=allowance, accepted=accepted, origin=origin)
         except KafkaError as error:
             return self._failed(tp, records, error, origin)

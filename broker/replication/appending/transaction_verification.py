@@ -4,13 +4,13 @@ Otherwise a batch that arrives late, after its transaction was ended, would begi
 committed records would stop there for good. Only the first batch of a transaction in a partition is verified: from then on, the log
 itself says that the transaction is ongoing.
 
-1. `begin` finds the partitions whose log does not know the transaction, and makes a guard in each log (`verified_transactions` ●).
-2. `ask` asks the coordinator for all of them together.
-3. `check` is called right before each append: the transaction must be ongoing in the log, or its guard must still be valid.
-4. `end` removes the guards.
+1. `of_batches`, `of_commit` find the partitions whose log does not know the transaction, and make a guard in each log
+   (`verified_transactions` ●).
+2. `ask` asks the coordinator for all of them together. If it says yes, and the guard is still valid, the log knows the transaction.
+3. `check` is called right before each append: the log must know the transaction.
 
-As in Kafka's ReplicaManager, an error of the coordinator that may pass becomes NOT_ENOUGH_REPLICAS, which all clients retry without
-asking for metadata.
+As in Kafka's ReplicaManager, an error of the coordinator that may pass becomes NOT_ENOUGH_REPLICAS for Produce, which all clients retry
+without asking for metadata. Commits of offsets have errors of their own (`broker/groups/transactions.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from broker.replication.hosted_partitions import HostedPartitions
-from broker.replication.partition import Partition
 from broker.storage.log import Log
 from broker.storage.producers.verified_transactions import VerificationGuard
 from protocol.errors import ErrorCode, KafkaError
@@ -53,70 +52,79 @@ class TransactionVerifier(Protocol):
 
 
 class Verification:
-    """The transactional batches of one request, which are all of one producer. See the module for the order of the calls."""
+    """Of one producer in some partitions. See the module for the order of the calls."""
 
-    __slots__ = ("_errors", "_guards", "_hosted", "_producer_epoch", "_producer_id")
+    __slots__ = ("_errors", "_guards", "_hosted", "_logs", "_producer_epoch", "_producer_id", "_verifier")
 
-    def __init__(self, hosted: HostedPartitions, producer_id: int, producer_epoch: int) -> None:
+    def __init__(
+        self,
+        hosted: HostedPartitions,
+        verifier: TransactionVerifier,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Iterable[TopicPartition],
+    ) -> None:
+        """A partition that this broker does not lead gets its error for good: if this broker leads it later, nothing was verified."""
         self._hosted = hosted
+        self._verifier = verifier
         self._producer_id = producer_id
         self._producer_epoch = producer_epoch
-        self._guards: dict[TopicPartition, tuple[Log, VerificationGuard]] = {}
-        self._errors: dict[TopicPartition, KafkaError] = {}
-
-    def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Makes guards for the partitions that the coordinator must be asked about.
-
-        A partition that this broker does not lead gets its error for good: if this broker leads it later, nothing was verified.
-        """
+        self._errors: dict[TopicPartition, ErrorCode] = {}
+        self._logs: dict[TopicPartition, Log] = {}
+        self._guards: dict[TopicPartition, VerificationGuard] = {}
         for tp in partitions:
             try:
-                found = self._hosted.find(tp).leader_log()
+                found = hosted.find(tp).leader_log()
             except KafkaError as error:
-                self._errors[tp] = error
+                self._errors[tp] = error.code
                 continue
-            if not found.producers.state.is_ongoing(self._producer_id, self._producer_epoch):
-                self._guards[tp] = found, found.producers.verifying.begin(self._producer_id)
+            self._logs[tp] = found
+            if not found.producers.is_in_transaction(producer_id, producer_epoch):
+                self._guards[tp] = found.producers.verified.begin(producer_id)
 
     @property
     def is_needed(self) -> bool:
-        """Whether the coordinator must be asked, and `end` be called."""
+        """Whether `ask` must be awaited."""
         return bool(self._guards)
 
-    async def ask(self, verifier: TransactionVerifier, transactional_id: str) -> None:
+    async def ask(self, transactional_id: str) -> None:
         """Asks the coordinator. What cannot be verified is refused by `check`."""
-        if not self._guards:
-            return
         asked = list(self._guards)
+        answers: Mapping[TopicPartition, ErrorCode] = {}
         try:
-            answers = await verifier.verify(transactional_id, self._producer_id, self._producer_epoch, asked)
+            answers = await self._verifier.verify(transactional_id, self._producer_id, self._producer_epoch, asked)
         except KafkaError as error:
             answers = dict.fromkeys(asked, error.code)
+        finally:
+            for tp, guard in self._guards.items():
+                epoch = self._producer_epoch if answers.get(tp) is ErrorCode.NONE else None
+                self._logs[tp].producers.verified.end(self._producer_id, guard, epoch)
         for tp in asked:
             code = answers.get(tp, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             if code is not ErrorCode.NONE:
-                log.info("transaction of %s, %s is not verified: %s", transactional_id, tp, code.name)
-                self._errors[tp] = _for_producers(code)
+                log.info("transaction of %.200s, %s is not verified: %s", transactional_id, tp, code.name)
+                self._errors[tp] = code
 
-    def check(self, partition: Partition, header: BatchHeader) -> None:
-        """To be called in the same turn of the loop as the append. Raises KafkaError if the batch must not be appended."""
-        tp = partition.tp
+    def outcome(self, tp: TopicPartition) -> ErrorCode:
+        """NONE: a batch that is appended in the same turn of the loop is in the transaction. INVALID_TXN_STATE: it would begin another one.
+
+        NOT_ENOUGH_REPLICAS: the log was replaced meanwhile. Otherwise the coordinator's error, or that of a replica that does not lead.
+        """
         if tp in self._errors:
-            raise self._errors[tp]
-        found = partition.leader_log()
-        if found.producers.state.is_ongoing(header.producer_id, header.producer_epoch):
-            return
-        guarded, guard = self._guards.get(tp, (found, None))
-        if guarded is not found:
-            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "the log was replaced while the transaction was verified")
-        if guard is None or not found.producers.verifying.is_valid(self._producer_id, guard):
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the batch is not part of an ongoing transaction")
+            return self._errors[tp]
+        try:
+            found = self._hosted.find(tp).leader_log()
+        except KafkaError as error:
+            return error.code
+        if found.producers.is_in_transaction(self._producer_id, self._producer_epoch):
+            return ErrorCode.NONE
+        return ErrorCode.INVALID_TXN_STATE if self._logs.get(tp) is found else ErrorCode.NOT_ENOUGH_REPLICAS
 
-    def end(self) -> None:
-        """The batches are appended or refused."""
-        for guarded, guard in self._guards.values():
-            guarded.producers.verifying.end(self._producer_id, guard)
-        self._guards = {}
+    def check(self, tp: TopicPartition) -> None:
+        """`outcome` for Produce. Raises KafkaError if the batch must not be appended."""
+        code = self.outcome(tp)
+        if code is not ErrorCode.NONE:
+            raise _for_producers(code)
 
 
 def _for_producers(code: ErrorCode) -> KafkaError:
@@ -129,7 +137,7 @@ def _for_producers(code: ErrorCode) -> KafkaError:
     if code is ErrorCode.PRODUCER_FENCED:
         return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, "a newer instance of the producer has taken over")
     if code is ErrorCode.INVALID_TXN_STATE:
-        return KafkaError(code, "the partition was not added to the transaction")
+        return KafkaError(code, "the batch is not part of an ongoing transaction")
     return KafkaError(code)
 
 
@@ -159,9 +167,22 @@ class TransactionVerification:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the transactional batches of a request are of several producers"
             )
-        verification = Verification(self._hosted, *producers.pop())
-        verification.begin(headers)
-        return verification
+        return Verification(self._hosted, self.verifier, *producers.pop(), headers)
+
+    def of_commit(self, tp: TopicPartition, producer_id: int, producer_epoch: int) -> Verification | None:
+        """Begins the verification of a commit in this partition of `__consumer_offsets`. None: nothing is verified."""
+        if self.verifier is None or not self.is_enabled:
+            return None
+        return Verification(self._hosted, self.verifier, producer_id, producer_epoch, (tp,))
+
+    def is_in_transaction(self, tp: TopicPartition, producer_id: int, producer_epoch: int) -> bool:
+        """Whether a commit of the producer may be appended now: its log knows the transaction, or nothing is verified."""
+        if self.verifier is None or not self.is_enabled:
+            return True
+        try:
+            return self._hosted.find(tp).leader_log().producers.is_in_transaction(producer_id, producer_epoch)
+        except KafkaError:
+            return True  # the append fails
 
 
 def transactional_header(records: Buffer) -> BatchHeader | None:

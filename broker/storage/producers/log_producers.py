@@ -30,7 +30,7 @@ from broker.storage.aborted_transactions import AbortedTransaction
 from broker.storage.disk.filesystem import FileSystem, HeldDirectory
 from broker.storage.producers import producer_snapshots
 from broker.storage.producers.producer_state import LAST_OFFSET_MAX, Duplicate, EndedTransaction, ProducerState
-from broker.storage.producers.verified_transactions import Verifying
+from broker.storage.producers.verified_transactions import VerifiedTransactions
 from broker.storage.segment import Segment
 from protocol.kafka.control_records import Marker, marker_in
 from protocol.kafka.record_batch import CONTROL_BIT, BatchHeader
@@ -92,7 +92,7 @@ class LogProducers:
         "_unwritten",
         "directory",
         "state",
-        "verifying",
+        "verified",
     )
 
     def __init__(
@@ -100,7 +100,7 @@ class LogProducers:
     ) -> None:
         self.directory = directory
         self.state = state
-        self.verifying = Verifying()
+        self.verified = VerifiedTransactions()
         self._filesystem = filesystem
         self._snapshots = set(snapshots)
         self._unsynced: set[int] = set()
@@ -118,6 +118,10 @@ class LogProducers:
         """`ProducerState.check`: None when a client's batch may be appended, else its duplicate. Raises KafkaError."""
         return self.state.check(header)
 
+    def is_in_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer's next transactional batch belongs to a transaction that its coordinator will end."""
+        return self.state.is_ongoing(producer_id, epoch) or self.verified.epochs.get(producer_id) == epoch
+
     def note(
         self, headers: Sequence[BatchHeader], markers: Mapping[int, Marker] | None = None
     ) -> Sequence[EndedTransaction]:
@@ -133,8 +137,8 @@ class LogProducers:
         else:
             ends = (append(header, header[0], markers.get(at)) for at, header in enumerate(headers))
             ended = [end for end in ends if end is not None]
-        if self.verifying.guards:
-            self.verifying.note(headers)
+        if self.verified.guards or self.verified.epochs:
+            self.verified.note(headers)
         self._since_copy += len(headers)
         if self._since_copy >= COPY_BATCHES:
             self._copy()

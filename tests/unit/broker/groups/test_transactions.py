@@ -311,7 +311,7 @@ async def test_the_first_commit_of_a_transaction_is_verified(cluster: GroupClust
     """KIP-890: until the marker; another epoch is another transaction."""
     await cluster.start_serving(1)
     verifier = Verifier()
-    cluster.coordinators[1].transactions.find_verifier = lambda: verifier
+    cluster.nodes[1].manager.appends.verification.verifier = verifier
     assert cluster.commit(1, 9, producer=A) == [ErrorCode.INVALID_TXN_STATE]
     task = await verified(cluster, A)
     assert task is not None
@@ -340,7 +340,7 @@ async def test_the_first_commit_of_a_transaction_is_verified(cluster: GroupClust
 async def test_a_verification_may_fail(cluster: GroupCluster, answer: ErrorCode, told: ErrorCode) -> None:
     await cluster.start_serving(1)
     verifier = Verifier()
-    cluster.coordinators[1].transactions.find_verifier = lambda: verifier
+    cluster.nodes[1].manager.appends.verification.verifier = verifier
     task = await verified(cluster, A)
     assert task is not None
     verifier.answer(answer)
@@ -353,7 +353,7 @@ async def test_a_verification_does_not_count_after_a_marker_or_a_move(cluster: G
     """Otherwise a commit that comes late would start a transaction that nobody ends."""
     await cluster.start_serving(1, 2)
     verifier = Verifier()
-    cluster.coordinators[1].transactions.find_verifier = lambda: verifier
+    cluster.nodes[1].manager.appends.verification.verifier = verifier
     task = await verified(cluster, A)
     assert task is not None
     if is_lost:

@@ -147,7 +147,7 @@ async def produce(
             cluster.time.turn()
             await asyncio.sleep(0)
         await working
-    assert not cluster.nodes[1].log().producers.verifying.guards, "a guard is left"
+    assert not cluster.nodes[1].log().producers.verified.guards, "a guard is left"
     return answer[0]
 
 
