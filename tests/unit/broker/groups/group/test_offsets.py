@@ -308,6 +308,9 @@ class NewsInAnyOrder(RuleBasedStateMachine):
         producer=st.sampled_from([None, None, 7, 8]),
     )
     def commit(self, offsets: dict[TopicPartition, CommittedOffset], producer: int | None) -> None:
+        """Not of a producer whose marker is on its way: see `mark`."""
+        if any(marked == producer for marked, _, _ in self.markers):
+            return
         self.commits.append((self.offsets.begin(offsets, producer), self.log_end, offsets))
         self.log_end += len(offsets)
 
