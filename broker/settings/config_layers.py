@@ -83,18 +83,22 @@ DEFAULT_OF_OLDER: Mapping[str, str] = MappingProxyType(
     }
 )
 
-WITHOUT_OWN_DEFAULT = frozenset(
+ABSENT_UNLESS_SET = frozenset(
     {
         "follower.replication.throttled.rate",
         "leader.replication.throttled.rate",
-        "log.flush.interval.ms",
-        "log.retention.ms",
-        "log.roll.jitter.ms",
-        "log.roll.ms",
         "replica.alter.log.dirs.io.max.bytes.per.second",
     }
 )
-"""Kafka lists no default for these: an older key (`log.retention.hours`) has the default, or the setting is only dynamic."""
+"""Throttles, which Kafka describes only while they are set. Tools such as Cruise Control wait until one that they removed is gone."""
+
+WITHOUT_OWN_DEFAULT = ABSENT_UNLESS_SET | {
+    "log.flush.interval.ms",
+    "log.retention.ms",
+    "log.roll.jitter.ms",
+    "log.roll.ms",
+}
+"""Kafka lists no default for these: an older key (`log.retention.hours`) has the default, or the setting has none."""
 
 TOPIC_KEY_OF: Mapping[str, str] = MappingProxyType({broker_key: key for key, broker_key in BROKER_KEY_OF.items()})
 
@@ -161,9 +165,11 @@ class ConfigLayers:
         object.__setattr__(self, "effective", replace(self.static, **values))
 
     def describe_broker(self) -> Iterator[DescribedSetting]:
-        """Every setting of this broker, and older keys for some of them."""
+        """Every setting of this broker, and older keys for some of them; throttles only if they are set."""
         for key, spec in settings_of(BrokerConfig).items():
             synonyms = self._broker_synonyms(key)
+            if not synonyms and key in ABSENT_UNLESS_SET:
+                continue
             source = synonyms[0].source if synonyms else Source.DEFAULT_CONFIG
             value = config_text(getattr(self.effective, spec.name))
             if key in OLDER_KEYS:

@@ -41,9 +41,7 @@ OTHERWISE = READ_AT_THE_START | {
 OWN = {
     "broker.fast.failure.detection",
     "broker.stop.timeout.ms",
-    "follower.replication.throttled.rate",
     "group.memory.max.bytes",
-    "leader.replication.throttled.rate",
     "max.broker.partitions",
     "max.in.flight.requests.per.connection",
     "max.incremental.fetch.session.cache.partitions",
@@ -54,13 +52,12 @@ OWN = {
     "recorder.id",
     "recorder.max.bytes",
     "recorder.topics",
-    "replica.alter.log.dirs.io.max.bytes.per.second",
     "queued.max.response.bytes",
     "socket.frame.timeout.ms",
     "socket.response.timeout.ms",
     "transaction.memory.max.bytes",
 }
-"""Keys of ottla alone, and keys that Kafka does not describe because they are internal or only dynamic."""
+"""Keys of ottla alone, and keys that Kafka does not describe because they are internal."""
 CHANGES = [  # One that is taken is the last of its key: Kafka applies it a moment later.
     ("log.cleaner.threads", "5"),
     ("log.cleaner.threads", "0"),

@@ -6,8 +6,9 @@ from dataclasses import fields
 
 import pytest
 
-from broker.settings.config import BROKER_KEY_OF, BrokerConfig, TopicConfig, settings_of
+from broker.settings.config import BROKER_KEY_OF, LONG_MAX, BrokerConfig, TopicConfig, settings_of
 from broker.settings.config_layers import (
+    ABSENT_UNLESS_SET,
     DYNAMIC_BROKER_KEYS,
     OLDER_KEYS,
     ConfigLayers,
@@ -115,7 +116,7 @@ def test_older_keys_are_described_as_kafka_describes_them() -> None:
 def test_every_dynamic_key_is_a_broker_setting_and_can_be_described() -> None:
     assert settings_of(BrokerConfig).keys() >= DYNAMIC_BROKER_KEYS
     assert settings_of(TopicConfig).keys() >= BROKER_KEY_OF.keys()
-    rows = list(ConfigLayers(STATIC).describe_broker())
+    rows = list(ConfigLayers(STATIC, dict.fromkeys(ABSENT_UNLESS_SET, "5")).describe_broker())
     older = {key for keys in OLDER_KEYS.values() for key in keys}
     assert {row.name for row in rows} == settings_of(BrokerConfig).keys() | older
     assert len(rows) == len(fields(BrokerConfig)) + len(older)
@@ -138,6 +139,20 @@ def test_every_dynamic_key_is_a_broker_setting_and_can_be_described() -> None:
 def test_types_and_texts(key: str, config_type: ConfigType, value: str | None) -> None:
     row = broker_row(ConfigLayers(STATIC), key)
     assert (row.config_type, row.value) == (config_type, value)
+
+
+@pytest.mark.parametrize("key", sorted(ABSENT_UNLESS_SET))
+def test_a_throttle_is_described_only_while_it_is_set(key: str) -> None:
+    """As in Kafka: whoever removes a throttle waits until it is gone."""
+
+    def described(layers: ConfigLayers) -> list[tuple[str | None, Source]]:
+        return [(row.value, row.source) for row in layers.describe_broker() if row.name == key]
+
+    assert described(ConfigLayers(STATIC)) == []
+    assert described(ConfigLayers(STATIC, {key: "500"})) == [("500", Source.DYNAMIC_DEFAULT_BROKER_CONFIG)]
+    assert described(ConfigLayers(STATIC, {key: "500"}, {key: "9"})) == [("9", Source.DYNAMIC_BROKER_CONFIG)]
+    given = {key: str(LONG_MAX)}
+    assert described(ConfigLayers(STATIC, given=given)) == [(given[key], Source.STATIC_BROKER_CONFIG)]
 
 
 def test_an_empty_list_is_described_as_empty_and_not_as_unset() -> None:
