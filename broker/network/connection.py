@@ -224,7 +224,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         else:
             self.fetch_under_way = request.number
             self._is_consumer = needs_room
-            request.keeps_frame = request.waits_again = False
             return True
         request.keeps_frame = request.waits_again = True
         self.queue.appendleft(request)

@@ -331,6 +331,8 @@ class RequestChannel:
                 continue
             request = queue.popleft()
             ring.queued -= 1
+            if request.large_size:
+                request.keeps_frame = request.waits_again = False  # it may have gone back to its connection before
             handle(request)
             if request.large_size and not request.keeps_frame:
                 connection.frame_handled(request)

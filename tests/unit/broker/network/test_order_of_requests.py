@@ -193,3 +193,17 @@ def test_what_a_client_sent_before_it_closed_the_connection_is_handled() -> None
     world.turns.run()
     assert (leaves.handled, is_closed.handled) == ([0, 1, 2], [0])
     assert world.channel.queued == 0
+
+
+def test_a_large_fetch_that_went_back_releases_its_room_when_its_client_has_gone() -> None:
+    """NET-2: it is handled once more, for nobody."""
+    world = Requests(500)
+    client, _, _ = world.clients
+    client.send(FETCH, 0)
+    client.send(FETCH, SMALL_FRAME_MAX)
+    client.deliver()
+    world.turns.run()
+    assert (client.handled, world.channel.large.bytes > SMALL_FRAME_MAX) == ([0], True)
+    client.connection.connection_lost(None)
+    world.turns.run()
+    assert (world.channel.queued, world.channel.large.bytes) == (0, 0)
