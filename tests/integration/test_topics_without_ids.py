@@ -23,6 +23,7 @@ from protocol.topic_ids import topic_id_text
 from protocol.types import TopicPartition
 from protocol.zk.znodes import ConfigZNode, PartitionStateZNode, TopicZNode
 from tests.conftest import ClusterFactory
+from tests.support.cli import Cli
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
 from tests.support.load import read_everything
 from tests.support.wire import Wire
@@ -151,6 +152,32 @@ def test_a_topic_of_an_old_tool_is_replicated(cluster: LocalCluster, zk: ZooKeep
     move(cluster, topic, (3, 2, 1))
     rewrite(zk, topic)
     delete(cluster, zk, topic)
+
+
+def test_health_and_znodes_name_what_only_zookeeper_shows(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
+    """The next controller leaves a partition out of the metadata if its state cannot be read."""
+    cli = Cli(cluster.bootstrap_servers, list(cluster.broker_ids), cluster.zookeeper_connect)
+    assert_has_id(cluster, zk, topic)
+    path = PartitionStateZNode.path(TopicPartition(topic, 0))
+    state = zk.client.get(path)[0]
+    zk.client.set(path, b"rubbish")
+    cluster.restart_broker(cluster.controller_id())
+    eventually(lambda: leaderless(cli) == [f"{topic}-0"], "the partition is left out of the metadata")
+    assert leaderless(cli, "--zookeeper", cli.zookeeper) == [f"{topic}-0"]
+    said = cli.run("cluster", "health", "--zookeeper", cli.zookeeper).stdout
+    assert f"{topic}-0: {path} is not readable: " in said
+    assert path in cli.run("inspect", "znodes", "--zookeeper", cli.zookeeper).stdout
+    zk.client.set(path, state)
+    cluster.restart_broker(cluster.controller_id())
+    assert_healed(cluster, zk, topic)
+    delete(cluster, zk, topic)
+    assert cli.run("cluster", "health", "--zookeeper", cli.zookeeper).returncode == 0
+
+
+def leaderless(cli: Cli, *options: str) -> list[str]:
+    said = cli.run("cluster", "health", "--format", "json", *options).stdout
+    found: list[str] = json.loads(said)["leaderless_partitions"]
+    return found
 
 
 @pytest.mark.parametrize("logs_have_ids", [True, False])

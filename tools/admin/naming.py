@@ -22,6 +22,7 @@ from tools.admin.bootstrap import (
     find_bootstrap_servers,
     is_named_by_variable,
     run_directory_brokers,
+    run_directory_zookeeper,
 )
 from tools.admin.failures import NoClusterNamed
 
@@ -49,6 +50,11 @@ def directory_option(
 def bootstrap_option(says: str = f"brokers of the cluster  [default: ${BOOTSTRAP_VARIABLE}]") -> Decorator[Any]:
     """`--bootstrap-server`."""
     return click.option("--bootstrap-server", metavar="HOST:PORT[,HOST:PORT...]", help=says)
+
+
+def zookeeper_option(says: str) -> Decorator[Any]:
+    """`--zookeeper`."""
+    return click.option("--zookeeper", metavar="HOST:PORT[,HOST:PORT...][/CHROOT]", help=says)
 
 
 def compose_option(says: str = "a Compose project: its name, or the directory of its file") -> Decorator[Any]:
@@ -95,6 +101,11 @@ class Where:
         """The ids of the brokers that belong to the cluster, as far as a run directory says so."""
         directory = self.run_directory()
         return frozenset() if directory is None else run_directory_brokers(directory)
+
+    def zookeeper(self) -> str | None:
+        """`host:port[/chroot]` of the cluster's ZooKeeper, as far as a run directory says so."""
+        directory = self.run_directory()
+        return None if directory is None else run_directory_zookeeper(directory)
 
 
 def server_options(command: Command) -> Command:

@@ -1,4 +1,8 @@
-"""Judges the health of a cluster by one broker's Metadata, as `rpk cluster health` does. For any Kafka. Pure."""
+"""Judges the health of a cluster by one broker's Metadata, as `rpk cluster health` does. For any Kafka. Pure.
+
+Metadata leaves out partitions without a state: their state node is missing or unreadable. ZooKeeper's nodes say which they are; without
+ZooKeeper, a gap in the numbers of a topic's partitions does.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,24 @@ from types import MappingProxyType
 from typing import Any
 
 from protocol.types import Assignment, TopicPartition
+from protocol.zk.znodes import PartitionStateZNode
 from tools.admin.cluster_view import ClusterView
 from tools.cluster.tables import aligned
 
 PARTITIONS_SHOWN_MAX = 20
 NOTHING_KNOWN: Mapping[TopicPartition, str] = MappingProxyType({})
+
+
+NO_PROBLEMS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class ZnodeProblems:
+    """What is wrong with ZooKeeper's nodes. `unreadable`: path -> the reason. `without_state`: partition -> why it has no state."""
+
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    without_id: tuple[str, ...] = ()
+    without_state: Mapping[TopicPartition, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +43,8 @@ class Health:
     under_replicated: tuple[TopicPartition, ...]
     unreachable: str | None = None
     why_leaderless: Mapping[TopicPartition, str] = field(default_factory=dict)
+    unreadable_nodes: Mapping[str, str] = field(default_factory=dict)
+    topics_without_id: tuple[str, ...] = ()
 
     @property
     def reasons(self) -> list[str]:
@@ -37,6 +56,8 @@ class Health:
             "nodes_down": bool(self.nodes_down),
             "leaderless_partitions": bool(self.leaderless),
             "under_replicated_partitions": bool(self.under_replicated),
+            "unreadable_nodes": bool(self.unreadable_nodes),
+            "topics_without_id": bool(self.topics_without_id),
         }
         return [reason for reason, is_so in found.items() if is_so]
 
@@ -50,10 +71,12 @@ def assess(
     under_way: Mapping[TopicPartition, Assignment],
     why_leaderless: Mapping[TopicPartition, str] = NOTHING_KNOWN,
     expected: frozenset[int] = frozenset(),
+    znodes: ZnodeProblems | None = None,
 ) -> Health:
     """A replica that a reassignment is adding does not count as missing.
 
-    A broker that is not live is known by its assigned replicas, or is one of those that are `expected`.
+    A broker that is not live is known by its assigned replicas, or is one of those that are `expected`. `znodes` is None if
+    ZooKeeper is not known.
     """
     live = cluster.live_brokers
     known = cluster.assigned_brokers | expected
@@ -65,14 +88,30 @@ def assess(
             leaderless.append(partition)
         if not set(view.replicas) - set(adding) <= set(view.isr):
             under_replicated.append(partition)
+    left_out = _gaps(cluster) if znodes is None else znodes.without_state
+    left_out = {partition: reason for partition, reason in left_out.items() if partition not in cluster.partitions()}
     return Health(
         controller=cluster.controller if cluster.controller in live else None,
         nodes=tuple(sorted(live | known)),
         nodes_down=tuple(sorted(known - live)),
-        leaderless=tuple(leaderless),
+        leaderless=tuple(sorted([*leaderless, *left_out])),
         under_replicated=tuple(under_replicated),
-        why_leaderless=why_leaderless,
+        why_leaderless={**why_leaderless, **left_out},
+        unreadable_nodes=znodes.unreadable if znodes is not None else NO_PROBLEMS,
+        topics_without_id=znodes.without_id if znodes is not None else (),
     )
+
+
+def _gaps(cluster: ClusterView) -> dict[TopicPartition, str]:
+    """The partitions between others of their topic that Metadata leaves out."""
+    found = {}
+    for topic, views in cluster.topics.items():
+        numbers = {view.partition for view in views}
+        for number in set(range(max(numbers, default=-1))) - numbers:
+            partition = TopicPartition(topic, number)
+            path = PartitionStateZNode.path(partition)
+            found[partition] = f"it is not in the metadata: {path} in ZooKeeper is missing or not readable"
+    return found
 
 
 def unreachable(reason: str) -> Health:
@@ -91,8 +130,13 @@ def health_lines(health: Health) -> list[str]:
         (f"Leaderless partitions ({len(health.leaderless)}):", _listed(health.leaderless)),
         (f"Under-replicated partitions ({len(health.under_replicated)}):", _listed(health.under_replicated)),
     ]
-    shown = list(health.why_leaderless.items())[:PARTITIONS_SHOWN_MAX]
-    causes = ["", *(f"{partition}: {why}" for partition, why in shown)] if shown else []
+    if health.unreadable_nodes:
+        rows.append((f"Unreadable nodes ({len(health.unreadable_nodes)}):", _listed(health.unreadable_nodes)))
+    if health.topics_without_id:
+        rows.append((f"Topics without an id ({len(health.topics_without_id)}):", _listed(health.topics_without_id)))
+    reasons = {**{str(partition): why for partition, why in health.why_leaderless.items()}, **health.unreadable_nodes}
+    shown = list(reasons.items())[:PARTITIONS_SHOWN_MAX]
+    causes = ["", *(f"{what}: {why}" for what, why in shown)] if shown else []
     return ["CLUSTER HEALTH OVERVIEW", "=======================", *aligned(rows), *causes]
 
 
@@ -106,6 +150,8 @@ def health_json(health: Health) -> dict[str, Any]:
         "leaderless_partitions": [str(partition) for partition in health.leaderless],
         "under_replicated_partitions": [str(partition) for partition in health.under_replicated],
         "why_leaderless": {str(partition): why for partition, why in health.why_leaderless.items()},
+        "unreadable_nodes": dict(health.unreadable_nodes),
+        "topics_without_id": list(health.topics_without_id),
         "error": health.unreachable,
     }
 

@@ -12,8 +12,9 @@ from protocol.types import Assignment, TopicPartition
 from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
 from tools.admin.failures import AdminError, NoClusterNamed
 from tools.admin.leaderless import causes
-from tools.admin.naming import Where
+from tools.admin.naming import Where, zookeeper_option
 from tools.cluster.health import Health, assess, health_json, health_lines, status_json, status_lines, unreachable
+from tools.cluster.znode_problems import find
 from tools.numbers import FloatRange
 from tools.terminal import echo, echo_lines
 
@@ -24,11 +25,13 @@ WATCH_S = 1.0
 @click.option("--watch", is_flag=True, help="keep running, and print every change")
 @click.option("--exit-when-healthy", is_flag=True, help="wait until the cluster is healthy")
 @click.option("--timeout", type=FloatRange(min=0), metavar="S", help="wait at most this many seconds")
+@zookeeper_option("also look at the nodes in this ZooKeeper; default: that of a local cluster")
 @connection_options
 def health(
     watch: bool,
     exit_when_healthy: bool,
     timeout: float | None,
+    zookeeper: str | None,
     where: Where,
     output: str,
 ) -> None:
@@ -45,7 +48,7 @@ def health(
                 raise  # else it is waited for: `ottla cluster start` may be about to create its run directory
         shown: Health | None = None
         while True:
-            now = look(where)
+            now = look(where, zookeeper)
             if now != shown:
                 _show(now, output)
                 shown = now
@@ -57,17 +60,22 @@ def health(
         sys.exit(1)
 
 
-def look(where: Where) -> Health:
+def look(where: Where, zookeeper: str | None = None) -> Health:
     """The cluster's health now; `unreachable` if no broker answers.
+
+    ZooKeeper is read first: a partition that had no state there, and is not in the metadata afterwards, was left out of it.
 
     All brokers of a local cluster are expected to be live. Otherwise a cluster that starts would be healthy
     as soon as its first broker serves.
     """
     try:
-        cluster = connect(where).cluster()
+        admin = connect(where)
+        zookeeper = zookeeper or where.zookeeper()
+        znodes = None if zookeeper is None else find(zookeeper)
+        cluster = admin.cluster()
         why = causes(cluster.partitions(), cluster.live_brokers, lambda: connect_python(where))
         under_way = reassignments(where) or {}
-        return assess(cluster, under_way, why, where.expected_brokers())
+        return assess(cluster, under_way, why, where.expected_brokers(), znodes)
     except AdminError as problem:
         return unreachable(str(problem))
 

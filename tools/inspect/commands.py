@@ -15,7 +15,7 @@ from tools.admin.bootstrap import DEFAULT_CONTROL_PLANE_LISTENER, DEFAULT_RUN_DI
 from tools.admin.completion import complete_topics
 from tools.admin.connection import errors_in_one_line, format_option, print_json
 from tools.admin.failures import AdminError
-from tools.admin.naming import bootstrap_option, directory_option
+from tools.admin.naming import bootstrap_option, directory_option, zookeeper_option
 from tools.inspect.broker_view import Address, BrokerView, live_brokers, read_broker
 from tools.inspect.comparison import Row, compare, comparison_json, comparison_lines
 from tools.inspect.conformance.command import conformance
@@ -39,11 +39,7 @@ inspect.add_command(conformance)
 
 
 @inspect.command()
-@click.option(
-    "--zookeeper",
-    metavar="HOST:PORT[,HOST:PORT...][/CHROOT]",
-    help="the cluster's ZooKeeper; default: that of the cluster in --dir",
-)
+@zookeeper_option("the cluster's ZooKeeper; default: that of the cluster in --dir")
 @directory_option()
 @bootstrap_option("ask the brokers at these addresses; default: the addresses in ZooKeeper")
 @click.option(
@@ -64,7 +60,7 @@ def znodes(
     differences_only: bool,
     output: str,
 ) -> None:
-    """Compare ZooKeeper with each broker's answers. The exit code is 1 if they differ (marked !=)."""
+    """Compare ZooKeeper with each broker's answers. The exit code is 1 if they differ (marked !=), or if a znode is faulty."""
     logging.getLogger("protocol.zk").setLevel(logging.CRITICAL)
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     if zookeeper is not None and directory is not None:
@@ -78,7 +74,7 @@ def znodes(
         print_json(comparison_json(rows, view, differences_only=differences_only))
     else:
         echo_lines(comparison_lines(rows, view, differences_only=differences_only))
-    if view.unreadable or any(row.is_different for row in rows):
+    if view.unreadable or view.topics_without_id or any(row.is_different for row in rows):
         sys.exit(1)
 
 
@@ -102,7 +98,7 @@ async def look(
             )
             brokers: Mapping[int, BrokerView | None] = dict(zip(addresses, answers, strict=True))
             rows = compare(view, brokers)
-            if not any(row.is_different for row in rows):
+            if not view.topics_without_id and not any(row.is_different for row in rows):
                 break
         return view, rows
     finally:

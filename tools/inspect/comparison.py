@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.types import Assignment, TopicPartition
-from protocol.zk.znodes import DeleteTopicZNode
+from protocol.zk.znodes import TopicZNode
 from tools.admin.config_values import Entity
 from tools.admin.topic_views import ids_text
 from tools.cluster.tables import aligned
@@ -79,7 +79,7 @@ def _cluster_rows(zookeeper: ZooKeeperView, brokers: Mapping[int, BrokerView | N
 
 def _topic_rows(zookeeper: ZooKeeperView, brokers: Mapping[int, BrokerView | None]) -> Iterator[Row]:
     topics = set(zookeeper.topic_ids).union(*(view.topic_ids for view in brokers.values() if view is not None))
-    for topic in sorted(topics - _to_be_deleted(zookeeper)):
+    for topic in sorted(topics - zookeeper.to_be_deleted):
         known = zookeeper.topic_ids.get(topic, MISSING)
         yield Row(
             topic,
@@ -94,7 +94,7 @@ def _topic_rows(zookeeper: ZooKeeperView, brokers: Mapping[int, BrokerView | Non
 
 def _partition_rows(zookeeper: ZooKeeperView, brokers: Mapping[int, BrokerView | None]) -> Iterator[Row]:
     partitions = set(zookeeper.assignment).union(*(view.partitions for view in brokers.values() if view is not None))
-    to_be_deleted = _to_be_deleted(zookeeper)
+    to_be_deleted = zookeeper.to_be_deleted
     for partition in sorted(partition for partition in partitions if partition.topic not in to_be_deleted):
         known = _zookeeper_facts(zookeeper, partition)
         told = {
@@ -113,12 +113,6 @@ def _partition_rows(zookeeper: ZooKeeperView, brokers: Mapping[int, BrokerView |
         move = _move_text(zookeeper.assignment.get(partition))
         if move != NONE or any(cell not in (None, NONE) for cell in moves.values()):
             yield Row(str(partition), "reassignment", move, moves)
-
-
-def _to_be_deleted(zookeeper: ZooKeeperView) -> set[str]:
-    """Topics under deletion: brokers no longer show them to clients, which is not a difference."""
-    parent = DeleteTopicZNode.path("")
-    return {path.removeprefix(parent) for path in zookeeper.pending if path.startswith(parent)}
 
 
 def _zookeeper_facts(zookeeper: ZooKeeperView, partition: TopicPartition) -> dict[str, str]:
@@ -179,7 +173,7 @@ def _id_text(broker: int | None) -> str:
 
 
 def comparison_lines(rows: list[Row], zookeeper: ZooKeeperView, *, differences_only: bool = False) -> Iterator[str]:
-    """A table with a column for each side and marked differences; then pending work, unreadable znodes and the count."""
+    """A table with a column for each side and marked differences; then pending work, faulty znodes and the count."""
     shown = [row for row in rows if row.is_different or not differences_only]
     if shown:
         brokers = list(shown[0].brokers)
@@ -197,12 +191,14 @@ def comparison_lines(rows: list[Row], zookeeper: ZooKeeperView, *, differences_o
         yield f"pending: {path} {content}"
     for path, reason in zookeeper.unreadable.items():
         yield f"unreadable: {path}: {reason}"
+    for topic in zookeeper.topics_without_id:
+        yield f"without an id: {TopicZNode.path(topic)}: a tool before Kafka 2.8 wrote it, and the controller gave it none yet"
     count = sum(1 for row in rows if row.is_different)
     yield f"{count} differences" if count != 1 else "1 difference"
 
 
 def comparison_json(rows: list[Row], zookeeper: ZooKeeperView, *, differences_only: bool = False) -> dict[str, Any]:
-    """`{rows: [{subject, fact, zookeeper, brokers: {id: cell}, differs: [id]}], pending, unreadable, differences}`."""
+    """`{rows: [{subject, fact, zookeeper, brokers: {id: cell}, differs: [id]}], pending, unreadable, without_id, differences}`."""
     return {
         "rows": [
             {
@@ -217,5 +213,6 @@ def comparison_json(rows: list[Row], zookeeper: ZooKeeperView, *, differences_on
         ],
         "pending": zookeeper.pending,
         "unreadable": zookeeper.unreadable,
+        "without_id": list(zookeeper.topics_without_id),
         "differences": sum(1 for row in rows if row.is_different),
     }

@@ -44,12 +44,27 @@ class ZooKeeperView:
     pending: dict[str, str] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def to_be_deleted(self) -> set[str]:
+        """Topics under deletion: brokers no longer show them to clients."""
+        parent = DeleteTopicZNode.path("")
+        return {path.removeprefix(parent) for path in self.pending if path.startswith(parent)}
+
+    @property
+    def topics_without_id(self) -> tuple[str, ...]:
+        """The topics whose node has no id. None if no topic has one: the brokers are older than Kafka 2.8, and do not need ids."""
+        if not any(self.topic_ids.values()):
+            return ()
+        missing = (topic for topic, topic_id in self.topic_ids.items() if topic_id is None)
+        return tuple(sorted(topic for topic in missing if topic not in self.to_be_deleted))
+
 
 class ZooKeeperReader:
     """Reads below a chroot. Call `open` first and `close` at the end."""
 
-    def __init__(self, hosts: str) -> None:
+    def __init__(self, hosts: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
         """`host:port[,host:port...][/chroot]`."""
+        self._connect_timeout_s = connect_timeout_s
         addresses, slash, chroot = hosts.partition("/")
         self._hosts = hosts
         self._root = (slash + chroot).rstrip("/")
@@ -59,7 +74,7 @@ class ZooKeeperReader:
     async def open(self) -> None:
         """Raises AdminError if no ZooKeeper answers, or if it has no Kafka cluster there."""
         try:
-            await self._session.start(CONNECT_TIMEOUT_S)
+            await self._session.start(self._connect_timeout_s)
             found = await self._session.exists(self._root + BrokerIdZNode.PARENT)
         except ZkError as problem:
             raise AdminError(f"--zookeeper {self._hosts}: {problem}") from None

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from protocol.types import Assignment, TopicPartition
+from protocol.types import Assignment, LeaderAndIsr, TopicPartition
 from tests.support.cli import ottla
 from tests.support.fake_admin import FakeCluster, three_brokers
 from tools.admin.bootstrap import BOOTSTRAP_VARIABLE
+from tools.admin.cluster_view import ClusterView
 from tools.admin.failures import AdminError
-from tools.cluster import health_commands
+from tools.cluster import health_commands, znode_problems
 from tools.cluster.health import Health, assess, health_lines, status_json, status_lines, unreachable
+from tools.cluster.znode_problems import problems
+from tools.inspect.zookeeper_view import ZooKeeperView
 
 FAILURE = 1
 ORDERS_0 = TopicPartition("orders", 0)
@@ -58,6 +61,84 @@ def test_the_text_is_that_of_rpk() -> None:
     ]
 
 
+ORDERS_PATHS = [f"/brokers/topics/orders/partitions/{number}/state" for number in range(3)]
+
+
+def test_a_partition_between_others_that_the_metadata_leaves_out_has_no_leader() -> None:
+    """All that is known without ZooKeeper. A Metadata answer has no partition without a state."""
+    view = three_brokers().cluster()
+    found = assess(ClusterView(view.controller, view.nodes, {"orders": view.topics["orders"][1:]}), {})
+    assert found.reasons == ["leaderless_partitions"]
+    assert found.leaderless == (ORDERS_0,)
+    assert found.why_leaderless[ORDERS_0] == (
+        f"it is not in the metadata: {ORDERS_PATHS[0]} in ZooKeeper is missing or not readable"
+    )
+
+
+def test_what_only_zookeeper_shows() -> None:
+    """orders-0 is led: its controller read the state before it became unreadable. orders-2 and orders-3 are in no metadata."""
+    told = three_brokers().cluster()
+    nodes = ZooKeeperView(
+        topic_ids={"orders": "id", "unnamed": None, "old": None},
+        assignment={TopicPartition("orders", number): Assignment((4, 5)) for number in range(4)}
+        | {TopicPartition("old", 0): Assignment((1,))},
+        states={TopicPartition("orders", 1): LeaderAndIsr(1, 7, (1, 2), 4)},
+        unreadable={ORDERS_PATHS[0]: "no JSON", ORDERS_PATHS[2]: "isr is missing"},
+        pending={"/admin/delete_topics/old": "to be deleted"},
+    )
+    found = assess(told, {}, {}, frozenset(), problems(nodes))
+    assert found.reasons == ["leaderless_partitions", "unreadable_nodes", "topics_without_id"]
+    assert health_lines(found)[7:] == [
+        "Leaderless partitions (2):        [orders-2 orders-3]",
+        "Under-replicated partitions (0):  []",
+        f"Unreadable nodes (2):             [{ORDERS_PATHS[0]} {ORDERS_PATHS[2]}]",
+        "Topics without an id (1):         [unnamed]",
+        "",
+        f"orders-2: {ORDERS_PATHS[2]} is not readable: isr is missing",
+        "orders-3: it has never had a leader: none of its replicas 4,5 was live when it was created",
+        f"{ORDERS_PATHS[0]}: no JSON",
+        f"{ORDERS_PATHS[2]}: isr is missing",
+    ]
+
+
+def test_only_what_two_reads_find_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that was just created has neither an id nor states for a moment."""
+    lasting, new = TopicPartition("lasting", 0), TopicPartition("new", 0)
+    views = [
+        ZooKeeperView(
+            topic_ids={"named": "id"} | {tp.topic: None for tp in (lasting, *others)},
+            assignment=dict.fromkeys((lasting, *others), Assignment((1,))),
+            unreadable=dict.fromkeys(("/lasting", *(f"/{tp.topic}" for tp in others)), "no JSON"),
+        )
+        for others in ((new,), ())
+    ]
+    monkeypatch.setattr(znode_problems, "PAUSE_S", 0)
+    monkeypatch.setattr(znode_problems, "ZooKeeperReader", lambda *_, **settings: Reader(views))
+    found = znode_problems.find("fake")
+    assert found is not None
+    assert (list(found.unreadable), found.without_id, list(found.without_state)) == (
+        ["/lasting"],
+        ("lasting",),
+        [lasting],
+    )
+
+
+class Reader:
+    """Reads these views, one after the other."""
+
+    def __init__(self, views: list[ZooKeeperView]) -> None:
+        self._views = views
+
+    async def open(self) -> None:
+        """Nothing to open."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    async def read(self) -> ZooKeeperView:
+        return self._views.pop(0)
+
+
 def test_a_long_list_of_partitions_is_shortened() -> None:
     many = tuple(TopicPartition("t", number) for number in range(25))
     line = health_lines(Health(1, (1,), (), many, ()))[-2]
@@ -97,6 +178,8 @@ def test_health_exit_codes(fake: FakeCluster) -> None:
         "leaderless_partitions": [],
         "under_replicated_partitions": ["orders-1"],
         "why_leaderless": {},
+        "unreadable_nodes": {},
+        "topics_without_id": [],
         "error": None,
     }
 

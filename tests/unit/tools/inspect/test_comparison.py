@@ -118,22 +118,30 @@ def test_lines() -> None:
     zookeeper = znodes()
     zookeeper.pending["/admin/delete_topics/old"] = "to be deleted"
     zookeeper.unreadable["/brokers/topics/bad"] = "no JSON"
+    zookeeper.topic_ids |= {"unnamed": None, "old": None}
     rows = compare(zookeeper, {1: broker(), 2: broker(controller=2)})
     lines = list(comparison_lines(rows, zookeeper))
     assert lines[0].split() == ["ZOOKEEPER", "BROKER", "1", "BROKER", "2"]
     assert any(line.split() == ["controller", "1", "1", "!=", "2"] for line in lines)
-    assert lines[-3:] == [
+    assert lines[-4:] == [
         "pending: /admin/delete_topics/old to be deleted",
         "unreadable: /brokers/topics/bad: no JSON",
+        "without an id: /brokers/topics/unnamed: a tool before Kafka 2.8 wrote it, and the controller gave it none yet",
         "1 difference",
     ]
-    assert len(list(comparison_lines(rows, zookeeper, differences_only=True))) == 6
+    assert len(list(comparison_lines(rows, zookeeper, differences_only=True))) == 7
     said = comparison_json(rows, zookeeper, differences_only=True)
     brokers = {"1": "1", "2": "2"}
     assert said["rows"] == [
         {"subject": "cluster", "fact": "controller", "zookeeper": "1", "brokers": brokers, "differs": [2]}
     ]
     assert said["differences"] == 1
+    assert said["without_id"] == ["unnamed"]
+
+
+def test_no_id_is_missing_where_no_topic_has_one() -> None:
+    """A Kafka before 2.8."""
+    assert dataclasses.replace(znodes(), topic_ids={"orders": None, "old": None}).topics_without_id == ()
 
 
 def test_client_address_is_not_the_control_planes() -> None:
