@@ -38,7 +38,8 @@ HEAVY_S = 2.0
 """How long a connection counts as heavy after a large answer or a long fetch."""
 
 LARGE_FRAME_S = 5.0
-"""Time limit for a large frame while others wait for room. The time in which it is not read does not count."""
+"""Time limit for a large frame while others wait for room: to arrive, not counting the time in which it is not read, and then to wait
+while its connection is held."""
 
 NO_FETCH = -1
 
@@ -194,6 +195,9 @@ class ClientConnection(asyncio.BufferedProtocol):
     def hold(self, reason: int) -> None:
         """No further request is handled until `release` (`Hold`)."""
         self.held |= reason
+        if self._large_size and not self._room.may_read(self):
+            self._pause()
+            self._room.oldest_changed()
 
     def release(self, reason: int) -> None:
         """Ends one reason to hold requests. If it was the last one, the requests are handled, and reading continues."""
@@ -225,6 +229,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.fetch_under_way = request.number
             self._is_consumer = needs_room
             return True
+        if request.large_size and self.held and self._room.is_short:
+            request.close(f"{request} has to wait, and others need its room (queued.max.request.bytes)")
+            return False
         request.keeps_frame = request.waits_again = True
         self.queue.appendleft(request)
         if self.ring is not None:
@@ -466,9 +473,17 @@ class ClientConnection(asyncio.BufferedProtocol):
         if now - self.last_heard > REST_KEPT_S:
             self._reader.release()
         is_late = self._large_size > 0 and now - self._large_began > LARGE_FRAME_S
-        # A frame of the size of a producer's may be late because the broker has no room for it.
-        if is_late and self._room.is_short and not (self._is_paused and self._large_size <= MODEST_FRAME_MAX):
-            return f"a frame did not arrive within {LARGE_FRAME_S:g} s while others waited (queued.max.request.bytes)"
+        if (is_late or self.held) and self._room.is_short:
+            # A frame of the size of a producer's may be late because the broker has no room for it.
+            if is_late and (self.held or not (self._is_paused and self._large_size <= MODEST_FRAME_MAX)):
+                return (
+                    f"a frame did not arrive within {LARGE_FRAME_S:g} s while others waited (queued.max.request.bytes)"
+                )
+            if any(request.large_size and now - request.received_at > LARGE_FRAME_S for request in self.queue):
+                return (
+                    f"a request waited {LARGE_FRAME_S:g} s for an earlier one, and others for its room"
+                    " (queued.max.request.bytes)"
+                )
         if self._is_paused or self.held & Hold.ASYNC_API:
             return ""
         if self._frame_began is not None and now - self._frame_began > limits.frame_timeout_s:

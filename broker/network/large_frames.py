@@ -4,6 +4,10 @@ The bytes of large frames count from arrival until their request is handled, and
 only the oldest incomplete large frame is read on, and frames up to MODEST_FRAME_MAX have a quarter more room. Small frames are read as
 usual: waiting producers depend on some of them. What a paused connection has read ahead, beyond the size of a small frame, counts, too.
 
+A frame that arrived whole may wait long for its turn, because its connection is held. So above the limit the frame of a held connection
+is not read on, and once whole frames have twice the limit, none is. `ClientConnection.overdue` closes held connections that take the room
+of others.
+
 One turn of the loop reads at most about LARGE_TURN_MAX bytes of large frames.
 
 A connection that must wait is woken by its `read_again`.
@@ -38,6 +42,9 @@ class Turns(Protocol):
 class Reading(Protocol):
     """A connection whose reading waits for room."""
 
+    held: int
+    """Not 0: its next request cannot be handled now."""
+
     def read_again(self) -> None: ...
 
 
@@ -52,7 +59,8 @@ class LargeFrames:
         self._bytes_max = bytes_max
         self._arriving: dict[Reading, int] = {}
         """The connections with an incomplete large frame, the oldest first, and the bytes that have arrived."""
-        self._modest: set[Reading] = set()
+        self._arriving_bytes = 0
+        self._modest: dict[Reading, None] = {}
         self._of_turn = 0
         self._next_turn: dict[Reading, None] = {}
 
@@ -72,17 +80,27 @@ class LargeFrames:
             return True
         if connection in self._modest and self.bytes < most + most // MODEST_EXTRA_DIVISOR:
             return True
-        return next(iter(self._arriving), connection) is connection
+        return self._oldest() is connection
+
+    def _oldest(self) -> Reading | None:
+        """The connection that may read on above the limit. Whole frames can wait for minutes, so they have a limit, too."""
+        if self.bytes - self._arriving_bytes >= 2 * self._bytes_max:
+            return None
+        for connection in self._arriving:
+            if not connection.held:
+                return connection
+        return None
 
     def began(self, connection: Reading, size: int) -> None:
         """A large frame started; `size` is that of the whole frame."""
         self._arriving[connection] = 0
         if size <= MODEST_FRAME_MAX:
-            self._modest.add(connection)
+            self._modest[connection] = None
 
     def grew(self, connection: Reading, size: int) -> None:
         """`size` more bytes of the connection's frame have arrived."""
         self._arriving[connection] += size
+        self._arriving_bytes += size
         self.arrived(size)
 
     def arrived(self, size: int) -> None:
@@ -108,22 +126,38 @@ class LargeFrames:
 
     def finish(self, connection: Reading) -> int:
         """The frame is complete. Returns its bytes: they still count, and its request carries them as `large_size`."""
-        self._modest.discard(connection)
-        return self._arriving.pop(connection)
+        self._modest.pop(connection, None)
+        size = self._arriving.pop(connection)
+        self._arriving_bytes -= size
+        self.oldest_changed()
+        return size
+
+    def oldest_changed(self) -> None:
+        """Another connection may be the oldest one now: it reads on."""
+        if self.is_short and (oldest := self._oldest()) is not None:
+            oldest.read_again()
 
     def gone(self, connection: Reading) -> None:
         """The connection ended: releases the room of its incomplete frame, if there is one."""
-        self._modest.discard(connection)
+        self._modest.pop(connection, None)
         self._next_turn.pop(connection, None)
-        self.release(self._arriving.pop(connection, 0))
+        size = self._arriving.pop(connection, 0)
+        self._arriving_bytes -= size
+        self.release(size)
 
     def release(self, size: int) -> None:
         """Releases the room of `size` bytes."""
         self.bytes -= size
-        if self._bytes_max >= 0:
-            for connection in list(self._arriving):
-                if self.may_read(connection):
+        most = self._bytes_max
+        if most >= 0 and self._arriving:
+            if self.bytes < most:
+                for connection in list(self._arriving):
                     connection.read_again()
+                return
+            if self.bytes < most + most // MODEST_EXTRA_DIVISOR:
+                for connection in list(self._modest):
+                    connection.read_again()
+            self.oldest_changed()
 
     def _turn_ended(self) -> None:
         self._of_turn = 0

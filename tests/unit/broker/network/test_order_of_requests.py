@@ -39,8 +39,9 @@ class Client:
         self.unread += frame(self.sent, bytes([kind]) + bytes(size))
         self.sent += 1
 
-    def deliver(self) -> None:
-        self.unread = self.unread[receive(self.connection, self.transport, self.unread, 100_000) :]
+    def deliver(self, most: int | None = None) -> None:
+        """The broker receives what was sent, until it reads no more; at most `most` bytes."""
+        self.unread = self.unread[receive(self.connection, self.transport, self.unread[:most], 100_000) :]
 
 
 class SlowTransport(Transport):
