@@ -39,7 +39,7 @@ GONE = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCo
 READ_AGAIN_S = 1.0
 """Wait after a disk error that may pass."""
 RETRY_S = 1.0
-"""Wait before a log that could not be read is loaded again."""
+"""Wait before a log that could not be read is loaded again, and before replicas that were too slow are waited for again."""
 REPLICATION_WAIT_MS = 5_000
 """How often a load that waits for the in-sync replicas is logged."""
 
@@ -211,7 +211,8 @@ class PartitionLoading(Generic[Owned, Item]):
             return
         if error is ErrorCode.REQUEST_TIMED_OUT:
             log.warning("%s-%d was read, but the in-sync replicas do not have all of it yet", self._topic, owned.number)
-            self._await_replicas(owned, found, end_offset)
+            # Not at once: if too many requests wait for replicas, the answer comes from within the call.
+            self._timers.call_later(RETRY_S, self._await_replicas, owned, found, end_offset)
         elif error in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
             # All in-sync replicas have the log. They may be too few for new records, but the old records count.
             self._sliced.for_each(found, lambda item: self._take_if_current(owned, item), lambda: self._end(owned))

@@ -6,6 +6,7 @@ import pytest
 
 from broker.coordination.ownership import partition_for
 from broker.groups.group.messages import SyncAnswer
+from broker.purgatory import KEYS_MAX
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import PartitionState, StopReplicaPartition, StopReplicaRequest, UpdateMetadataRequest
 from protocol.topic_names import OFFSETS_TOPIC
@@ -82,6 +83,23 @@ async def test_offsets_are_not_shown_before_they_are_replicated(cluster: GroupCl
     assert cluster.sync(2, "m", 1)[0].error is ErrorCode.REBALANCE_IN_PROGRESS
     cluster.pass_time(12)  # however long it takes
     assert cluster.position(2) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await cluster.until_loaded(2)
+    assert cluster.position(2) == 43
+
+
+async def test_a_load_survives_that_too_many_requests_wait_for_replicas(cluster: GroupCluster) -> None:
+    """BUG-25, NET-2: the purgatory answers at once what it has no room for. The load asks again later."""
+    await a_group_with_an_offset(cluster)
+    cluster.commit(1, 43, "m", 1)
+    await cluster.replicate(2)
+    cluster.kill(1)
+    produces = cluster.nodes[2].manager.produces
+    produces._keys_max = 0
+    cluster.lead_groups(2, 1, (2, 3))
+    await turns()
+    cluster.pass_time(3)
+    assert cluster.position(2) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    produces._keys_max = KEYS_MAX
     await cluster.until_loaded(2)
     assert cluster.position(2) == 43
 
