@@ -340,12 +340,15 @@ class Controller:
                 await leader_elections.on_unclean_elections_allowed(term, topic)
             case IsrsChanged():
                 await isr_changes.on_isr_changes(term)
+                await topic_ids.resume(term)
             case LogDirsFailed():
                 await disk_failures.on_log_dirs_failed(term)
             case ReplicasFailed(broker_id, broker_epoch, failed):
                 await disk_failures.on_replicas_failed(term, broker_id, broker_epoch, failed)
+                await topic_ids.resume(term)
             case LogsMissing(broker_id, broker_epoch, missing):
                 await disk_failures.on_logs_missing(term, broker_id, broker_epoch, missing)
+                await topic_ids.resume(term)
             case TopicIdsReported(broker_id, broker_epoch, known):
                 await topic_ids.on_reported(term, broker_id, broker_epoch, known)
             case PreferredElectionRequested():
@@ -355,6 +358,7 @@ class Controller:
                 await leader_elections.rebalance(term)
             case ControlledShutdownRequested(request, ticket):
                 await self._controlled_shutdown(term, request, ticket)
+                await topic_ids.resume(term)
 
     # -- terms ----------------------------------------------------------------------------------------------------
 

@@ -298,6 +298,18 @@ async def test_a_broker_that_dies_instead_of_answering_is_not_waited_for(cluster
 
 
 @on_cluster(4, 1, 2, 3)
+async def test_a_broker_that_leaves_the_isr_instead_of_answering_is_not_waited_for(cluster: MemoryCluster) -> None:
+    """FLT-11: nothing is copied without an id, so a leader takes such a broker out of the ISR before long."""
+    await cluster.create_topic("t", {0: (1, 2)})
+    forget_ids(cluster)
+    await lost_and_answered_by_1(cluster)
+    cluster.leader_writes_isr("t", 0, (1,))
+    await cluster.until(lambda: cluster.topic_id("t"))
+    await reached_again(cluster)
+    assert written(cluster)[1:] == ["no log has one"]
+
+
+@on_cluster(4, 1, 2, 3)
 async def test_the_log_of_an_earlier_topic_does_not_count(cluster: MemoryCluster) -> None:
     """FLT-36: broker 2 was down when the topic was deleted and created again, and is not in the ISR."""
     cluster.put_topic("t", {0: (1, 2)}, ID_2)
