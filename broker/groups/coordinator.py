@@ -314,6 +314,8 @@ class GroupCoordinator:
     ) -> None:
         def written(error: ErrorCode, log_offset: int) -> None:
             if error is ErrorCode.NONE:
+                if producer is not None:
+                    self.transactions.before_later_offsets(held, producer.producer_id, offsets)
                 held.offsets.complete(pending, log_offset)
                 self._groups.count(held)
             else:

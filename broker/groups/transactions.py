@@ -8,7 +8,7 @@ The order in the log decides, as for every commit (`group/offsets.py`): a coordi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
 from broker.coordination.time_slices import SlicedWork
@@ -18,6 +18,7 @@ from broker.groups.offsets_topic.writer import COMMIT_ERRORS
 from broker.groups.open_transactions import EndedTransaction
 from broker.replication.appending.transaction_verification import TransactionVerification, Verification
 from protocol.errors import ErrorCode
+from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -60,18 +61,41 @@ class GroupTransactions:
     def completed(self, owned: GroupsPartition, ended: EndedTransaction) -> None:
         """The marker is below the high watermark of the partition. While the partition is being loaded, the marker is noted: the log
         may have been read before it was appended."""
-        if owned.is_loaded:
-            self._sliced.for_each(self._steps(owned, ended), _nothing)
-        else:
+        if not owned.is_loaded:
             owned.transactions.ended_early(ended)
+        elif owned.transactions.begin_to_end(ended):
+            self._sliced.run(self._steps(owned, ended))
+
+    def before_later_offsets(self, held: HeldGroup, producer_id: int, partitions: Iterable[TopicPartition]) -> None:
+        """A commit of the producer in these partitions is in effect next. Its earlier transactions may still be ending, in steps: they
+        end in these partitions now, since only the producer's latest offset of each is kept."""
+        for ended in held.owner.transactions.ending(producer_id):
+            for tp in partitions:
+                held.offsets.end(producer_id, tp, ended.marker_offset, is_commit=ended.is_commit)
 
     def loaded(self, owned: GroupsPartition) -> None:
         """The partition was loaded: ends the transactions whose markers were replicated meanwhile."""
         for ended in owned.transactions.take_ended_early():
             self.completed(owned, ended)
 
-    def _steps(self, owned: GroupsPartition, ended: EndedTransaction) -> Iterator[None]:
-        """Other requests may be served after each step. Each offset has its own place in the log, so they cannot change the outcome."""
+    def _steps(self, owned: GroupsPartition, first: EndedTransaction) -> Iterator[None]:
+        """Ends this transaction, and those of the same producer that end meanwhile, in the order of their markers: a later marker
+        would decide about the offsets of an earlier transaction.
+
+        Other requests may be served after each step. Each offset has its own place in the log, so they cannot change the outcome, if
+        they call `before_later_offsets`.
+        """
+        producer_id = first.producer_id
+        try:
+            ended: EndedTransaction | None = first
+            while ended is not None:
+                yield from self._ending(owned, ended)
+                ended = owned.transactions.ended(producer_id)
+        except Exception:
+            owned.transactions.end_no_more(producer_id)
+            raise
+
+    def _ending(self, owned: GroupsPartition, ended: EndedTransaction) -> Iterator[None]:
         producer_id = ended.producer_id
         for group_id in owned.transactions.groups_of(producer_id):
             held = owned.groups.get(group_id)
@@ -85,7 +109,3 @@ class GroupTransactions:
             if held.is_held:
                 self._ended(held)
             yield
-
-
-def _nothing(_: None) -> None:
-    """The steps do the work."""

@@ -156,11 +156,15 @@ class GroupOffsets:
         Offsets that the producer wrote after the marker stay: they are of its next transaction.
         """
         for number, tp in enumerate(self.transactional.partitions_of(producer_id), 1):
-            stored = self.transactional.take(producer_id, tp, marker_offset)
-            if stored is not None and is_commit:
-                self._put(tp, stored)
+            self.end(producer_id, tp, marker_offset, is_commit=is_commit)
             if number % ROWS_IN_A_STEP == 0:
                 yield
+
+    def end(self, producer_id: int, tp: TopicPartition, marker_offset: int, *, is_commit: bool) -> None:
+        """As `ending`, for one partition."""
+        stored = self.transactional.take(producer_id, tp, marker_offset)
+        if stored is not None and is_commit:
+            self._put(tp, stored)
 
     # -- removal --------------------------------------------------------------------------------------------------
 

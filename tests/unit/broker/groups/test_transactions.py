@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from broker.groups import deletions
+from broker.groups.group import offsets as group_offsets
 from broker.groups.group.messages import TransactionalProducer
 from broker.groups.group.offsets import GroupOffsets
 from broker.groups.offsets_topic.image import OffsetsImage
@@ -71,6 +72,42 @@ async def test_an_offset_that_was_committed_after_a_transactional_one_stays(clus
     assert (cluster.position(1), cluster.position(1, stable=True)) == (2, UNSTABLE)
     cluster.mark(1, A, is_commit=True)
     assert cluster.position(1, stable=True) == 2
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+async def test_an_offset_that_is_being_committed_outlives_the_next_transaction(
+    cluster: GroupCluster, one_step_in_a_turn: None, is_commit: bool
+) -> None:
+    """INV-23: other work of the coordinator may delay the end of a transaction until its producer's next commit."""
+    await cluster.start_serving(1)
+    cluster.coordinators[1]._sliced.run(iter(range(5)))
+    assert cluster.commit(1, 5, producer=A) == [ErrorCode.NONE]
+    assert cluster.mark(1, A, is_commit=True) == [ErrorCode.NONE]
+    assert cluster.commit(1, 9, producer=A) == [ErrorCode.NONE]
+    assert (cluster.position(1), cluster.position(1, stable=True)) == (5, UNSTABLE)
+    assert cluster.mark(1, A, is_commit=is_commit) == [ErrorCode.NONE]
+    cluster.time.turn()
+    assert cluster.position(1, stable=True) == (9 if is_commit else 5)
+
+
+async def test_a_transaction_that_ends_while_the_one_before_does_decides_only_about_its_own_offsets(
+    cluster: GroupCluster, one_step_in_a_turn: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-23: the ends take turns with each other, and those of one producer follow each other."""
+    monkeypatch.setattr(group_offsets, "ROWS_IN_A_STEP", 1)
+    await cluster.start_serving(1)
+    cluster.coordinators[1]._sliced.run(iter(range(5)))
+    cluster.commit(1, 5, producer=A, partitions=(READ, OTHER))
+    cluster.mark(1, A, is_commit=True)
+    cluster.commit(1, 9, producer=A, partitions=(TopicPartition("t", 2),), group="second")
+    cluster.mark(1, A, is_commit=False)
+    cluster.commit(1, 7, producer=A, partitions=(OTHER,))
+    cluster.time.turn()
+    assert (cluster.position(1, stable=True), cluster.position(1, OTHER)) == (5, 5)
+    assert [listing.group_id for listing in cluster.listed(1)] == [GROUP]
+    cluster.mark(1, A, is_commit=True)
+    cluster.time.turn()
+    assert cluster.position(1, OTHER, stable=True) == 7
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
