@@ -149,7 +149,7 @@ class Broker:
             schedule=LogSchedule.of(config),
             producer_expiration=_producer_expiration(config),
         )
-        self._cleaner = LogCleaner(self._log_manager, filesystem, clock, CleanerSettings.of(config), self._events.write)
+        self._cleaner = LogCleaner(self._log_manager, clock, CleanerSettings.of(config), self._events.write)
         self._metadata = MetadataCache()
         self._lease = LeadershipLease(clock, config.zookeeper_session_timeout_ms)
         self._registration: Registration | None = None

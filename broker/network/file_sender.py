@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Sequence
 
+from protocol.errors import KafkaError
 from protocol.kafka.framing import Part, StoredBytes
 
 
@@ -52,6 +53,6 @@ class FileSender:
                 total += sent
                 if sent < size:
                     break
-        except OSError:
+        except (OSError, KafkaError):
             pass
         return total

@@ -18,7 +18,6 @@ while it reads the batches for the producers' state (`log_producers`).
 from __future__ import annotations
 
 import contextlib
-import errno
 import struct
 from array import array
 from bisect import bisect_left
@@ -157,7 +156,7 @@ class AbortedIndex:
         try:
             return self._read()
         except AbortedIndexCorrupt as error:
-            raise OSError(errno.EIO, str(error), self.path) from error
+            self._filesystem.refuse(self.path, str(error))
 
     def unload(self) -> None:
         """Writes new entries to the file, and frees the memory. Raises OSError."""

@@ -14,8 +14,8 @@ from itertools import islice
 from broker.settings.config import LONG_MAX
 from broker.storage.checkpoints import LEADER_EPOCHS
 from broker.storage.disk.filesystem import HeldDirectory
+from broker.storage.failures import LogDirFailed, is_passing
 from broker.storage.log import Log
-from broker.storage.log_types import LogDirFailed, is_passing
 
 LOGS_IN_A_SLICE = 500
 WRITTEN_AT_ONCE = 1000
@@ -117,8 +117,8 @@ class EpochFiles:
             for log, content in contents:
                 try:
                     directory = None if content is None else log.held_directory()
-                except OSError as failure:
-                    failures.append((log, failure))
+                except LogDirFailed:
+                    log.leader_epochs.changed()  # still unwritten
                     continue
                 if content is not None and directory is not None:
                     writes.append((log, directory, content))

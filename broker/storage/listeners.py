@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from protocol.types import TopicPartition
 
 if TYPE_CHECKING:
+    from broker.storage.failures import LogDirFailed
     from broker.storage.log import Log
-    from broker.storage.log_types import LogDirFailed
 
 
 class LogListener:

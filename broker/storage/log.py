@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from struct import Struct
@@ -23,20 +24,10 @@ from broker.storage.aborted_transactions import AbortedIndex, AbortedTransaction
 from broker.storage.checkpoints import LEADER_EPOCHS, encode_epochs
 from broker.storage.compaction import segment_swap
 from broker.storage.disk.disk_threads import READS
-from broker.storage.disk.filesystem import Buffer, FileSystem, HeldDirectory
+from broker.storage.disk.filesystem import Buffer, HeldDirectory
+from broker.storage.failures import LogDirFailed, LogUnavailable, failure_of, is_passing
 from broker.storage.listeners import LogListener
-from broker.storage.log_types import (
-    NOTHING,
-    PARTITION_METADATA,
-    AppendInfo,
-    AppendOrigin,
-    LogDirFailed,
-    LogParts,
-    LogUnavailable,
-    ReadResult,
-    failure_of,
-    is_passing,
-)
+from broker.storage.log_types import NOTHING, PARTITION_METADATA, AppendInfo, AppendOrigin, LogParts, ReadResult
 from broker.storage.producers import produced_batches
 from broker.storage.producers.produced_batches import AcceptedBefore, Allowance
 from broker.storage.retention import deletable_segments, must_roll
@@ -91,7 +82,6 @@ class Log:
         log_dir: str,
         directory: str,
         config: TopicConfig,
-        filesystem: FileSystem,
         wall_ms: Callable[[], int],
         parts: LogParts,
         listener: LogListener,
@@ -110,13 +100,15 @@ class Log:
         self.leader_epochs = parts.epochs
         self.leader_epochs.on_change = self._epochs_changed
         self.producers = parts.producers
-        self._filesystem = filesystem
+        self.files = parts.files
+        self.files.on_error = self.failed
         self._wall_ms = wall_ms
         self._segments = parts.segments
         self._bases = [segment.base_offset for segment in parts.segments]
         self._names_are_synced = parts.is_synced
         self._has_aborted = any(segment.aborted is not None for segment in parts.segments)
         self._failure: OSError | None = None
+        self._is_half_done = False
         self._is_closed = False
         self._flush_lock = asyncio.Lock()
         self.cuts = 0
@@ -308,18 +300,15 @@ class Log:
         """`markers`: those in the control batches, by the index of the header; None if there is no control batch."""
         self._check_usable()
         segment = self._segments[-1]
-        try:
-            if self.is_point_behind:
-                self._listener.before_write_after_cut(self)
-            if (segment.size or headers[-1].last_offset - segment.base_offset > RELATIVE_OFFSET_MAX) and must_roll(
-                segment, headers[-1], size, self.config, self._wall_ms, self.topic_partition
-            ):
-                # The segment starts at the LEO, even if a hole precedes the first batch. Recovery treats a gap between two
-                # segments as damage.
-                segment = self._roll(max(self.log_end_offset, headers[-1].last_offset - RELATIVE_OFFSET_MAX))
-            segment.append(parts, headers)
-        except OSError as error:
-            raise self.failed(error) from error
+        if self.is_point_behind:
+            self._checkpoint(self._listener.before_write_after_cut)
+        if (segment.size or headers[-1].last_offset - segment.base_offset > RELATIVE_OFFSET_MAX) and must_roll(
+            segment, headers[-1], size, self.config, self._wall_ms, self.topic_partition
+        ):
+            # The segment starts at the LEO, even if a hole precedes the first batch. Recovery treats a gap between two
+            # segments as damage.
+            segment = self._roll(max(self.log_end_offset, headers[-1].last_offset - RELATIVE_OFFSET_MAX))
+        segment.append(parts, headers)
         for ended in self.producers.note(headers, markers):
             if not ended.is_commit and segment.note_aborted(AbortedTransaction(*ended[:4])):
                 self._has_aborted = True
@@ -338,23 +327,20 @@ class Log:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the log of {self.topic_partition} is closed")
 
     @contextmanager
-    def _using_disk(self, *, is_half_done: bool = False) -> Iterator[None]:
-        """Raises LogDirFailed for an OSError inside. The hot path uses a plain `try`, which costs nothing.
-
-        `is_half_done`: an error inside leaves the work half done, so the log stays unusable even if the error is temporary.
-        """
-        self._check_usable()
+    def _half_done(self) -> Iterator[None]:
+        """An error of the disk inside leaves the work half done, so the log stays unusable even if the error is temporary."""
+        self._is_half_done = True
         try:
             yield
-        except OSError as error:
-            raise self.failed(error, is_lasting=is_half_done) from error
+        finally:
+            self._is_half_done = False
 
-    def failed(self, error: OSError, *, is_lasting: bool = False) -> LogDirFailed:
+    def failed(self, error: OSError) -> LogDirFailed:
         """Reports the failure, and returns it for the caller to raise. The log is unusable from now on.
 
-        A temporary error (`is_passing`) leaves the log usable, so the caller may retry.
+        A temporary error (`is_passing`) leaves the log usable, so the caller may retry. `files` calls it for every error of the disk.
         """
-        failure = failure_of(self.log_dir, error, is_lasting=is_lasting)
+        failure = failure_of(self.log_dir, error, is_lasting=self._is_half_done)
         if not is_passing(failure):
             self._failure = error
         return self._reported(failure)
@@ -364,12 +350,35 @@ class Log:
         self._listener.failed(self, failure)
         return failure
 
+    def _checkpoint(self, write: Callable[[Log], None]) -> None:
+        """Has the listener write a checkpoint of the log. Raises LogDirFailed."""
+        try:
+            write(self)
+        except OSError as error:
+            raise self.failed(error) from error
+
+    async def _in_thread(
+        self,
+        segments: Sequence[Segment],
+        work: Callable[[], object],
+        threads: ThreadPoolExecutor | None = None,
+        *,
+        directory: HeldDirectory | None = None,
+    ) -> None:
+        """`unsynced.in_thread`, but raises LogDirFailed in place of OSError."""
+        try:
+            await in_thread(segments, work, threads, directory=directory)
+        except OSError as error:
+            raise self.failed(error) from error
+
     def _roll(self, base_offset: int) -> Segment:
-        """Ends the last segment and starts one at `base_offset`. Raises OSError."""
-        self._segments[-1].seal()
-        self._sealed_bytes += self._segments[-1].size
+        """Ends the last segment and starts one at `base_offset`. Raises LogDirFailed."""
+        sealed = self._segments[-1]
+        sealed.seal()
         self.producers.roll(base_offset)
-        return self._begin_segment(base_offset)
+        segment = self._begin_segment(base_offset)
+        self._sealed_bytes += sealed.size
+        return segment
 
     def _begin_segment(self, base_offset: int) -> Segment:
         segment = self._new_segment(base_offset)
@@ -380,7 +389,7 @@ class Log:
 
     def _new_segment(self, base_offset: int) -> Segment:
         segment = Segment(
-            self._filesystem,
+            self.files,
             self.directory,
             base_offset,
             index_interval_bytes=self.config.index_interval_bytes,
@@ -433,10 +442,7 @@ class Log:
             try:
                 return self._read(offset, max_bytes, max_offset, min_one_batch, with_aborted, False, may_block=False)
             except WouldBlock as cold:
-                try:
-                    await in_thread((cold.segment,), cold.warm, READS)
-                except OSError as error:
-                    raise self.failed(error) from error
+                await self._in_thread((cold.segment,), cold.warm, READS)
         return self._read(offset, max_bytes, max_offset, min_one_batch, with_aborted, False, may_block=True)
 
     def _read(
@@ -458,37 +464,34 @@ class Log:
             )
         if offset >= max_offset:
             return NOTHING
-        try:
-            segments = self._segments
-            for number in range(max(bisect_right(self._bases, offset) - 1, 0), len(segments)):
-                segment = segments[number]
-                if segment.base_offset >= max_offset:
-                    break
-                start = segment.position_of(offset, may_block=may_block)
-                end = segment.position_of(max_offset, may_block=may_block)
-                if start < end:
-                    records: tuple[Buffer, ...] = ()
-                    stored = None
-                    size = segment.bytes_to_send(start, end, max_bytes, min_one_batch) if may_be_stored else 0
-                    if size:
-                        stored = StoredRecords(segment, start, size, self.failed)
-                    else:
-                        data = segment.read_batches(start, end, max_bytes, min_one_batch, may_block=may_block)
-                        if not data:
-                            return NOTHING
-                        records, size = (data,), len(data)
-                    if with_aborted and self._has_aborted:
-                        upper = min(max_offset, segment.offset_bound(start + size))
-                        return ReadResult(records, size, self._aborted(segment, offset, upper, may_block), stored)
-                    return ReadResult(records, size, (), stored)
-        except OSError as error:
-            raise self.failed(error) from error
+        segments = self._segments
+        for number in range(max(bisect_right(self._bases, offset) - 1, 0), len(segments)):
+            segment = segments[number]
+            if segment.base_offset >= max_offset:
+                break
+            start = segment.position_of(offset, may_block=may_block)
+            end = segment.position_of(max_offset, may_block=may_block)
+            if start < end:
+                records: tuple[Buffer, ...] = ()
+                stored = None
+                size = segment.bytes_to_send(start, end, max_bytes, min_one_batch) if may_be_stored else 0
+                if size:
+                    stored = StoredRecords(segment, start, size)
+                else:
+                    data = segment.read_batches(start, end, max_bytes, min_one_batch, may_block=may_block)
+                    if not data:
+                        return NOTHING
+                    records, size = (data,), len(data)
+                if with_aborted and self._has_aborted:
+                    upper = min(max_offset, segment.offset_bound(start + size))
+                    return ReadResult(records, size, self._aborted(segment, offset, upper, may_block), stored)
+                return ReadResult(records, size, (), stored)
         return NOTHING
 
     def _aborted(self, first: Segment, offset: int, upper_offset: int, may_block: bool) -> Sequence[tuple[int, int]]:
         """(producer id, first offset) of the aborted transactions with records in [offset, upper_offset), which starts in `first`.
 
-        Their markers are in that segment or in later ones (Kafka's LocalLog.collectAbortedTransactions). Raises WouldBlock, OSError.
+        Their markers are in that segment or in later ones (Kafka's LocalLog.collectAbortedTransactions). Raises WouldBlock.
         """
         found: list[tuple[int, int]] = []
         for number in range(bisect_right(self._bases, first.base_offset) - 1, len(self._segments)):
@@ -513,8 +516,8 @@ class Log:
         offset = 0
         while True:
             offset = max(offset, self.log_start_offset)
-            with self._using_disk():
-                batch = timestamps.batch_since(self._segments, timestamp_ms, offset)
+            self._check_usable()
+            batch = timestamps.batch_since(self._segments, timestamp_ms, offset)
             if batch is None:
                 return None
             found = yield from timestamps.searching(*batch, timestamp_ms, offset)
@@ -531,8 +534,8 @@ class Log:
 
     def searching_newest(self) -> timestamps.Search:
         """As `max_timestamp_offset`, in steps."""
-        with self._using_disk():
-            newest = timestamps.newest(self._segments)
+        self._check_usable()
+        newest = timestamps.newest(self._segments)
         if newest == NO_TIMESTAMP:
             return None
         return (yield from self.searching(newest, self.log_end_offset))
@@ -540,7 +543,7 @@ class Log:
     # -- cutting --------------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Drops the batch that holds `offset` and all later ones (REP-6). Raises LogDirFailed.
+        """Drops the batch that holds `offset` and all later ones (REP-6). Raises LogDirFailed, and KafkaError(CORRUPT_MESSAGE).
 
         If `offset` is below the first segment, the log becomes empty and continues there.
         """
@@ -549,9 +552,11 @@ class Log:
         if offset < self._bases[0]:
             self.truncate_fully_and_start_at(offset)
             return
-        with self._using_disk():
-            self._filesystem.check_spare()
-        with self._using_disk(is_half_done=True):
+        self._check_usable()
+        self.files.check_spare()
+        # Before anything is removed: the file may be broken where it is to be cut.
+        self._segments[max(bisect_left(self._bases, offset) - 1, 0)].prepare_cut(offset)
+        with self._half_done():
             if offset < self.recovery_point:
                 self._lower_recovery_point(self._bases[bisect_right(self._bases, offset) - 1])
             # The newest segments are removed first: a crash in between leaves the start of the log, not a log with a hole.
@@ -570,15 +575,15 @@ class Log:
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drops everything; the log continues at `offset`. Raises LogDirFailed."""
-        with self._using_disk():
-            self._filesystem.check_spare()
-        with self._using_disk(is_half_done=True):
+        self._check_usable()
+        self.files.check_spare()
+        with self._half_done():
             if offset < self.log_start_offset:
                 # The checkpoints are written before anything is removed. Otherwise the log would continue at its old log start
                 # after a crash.
                 self.log_start_offset = offset
                 self._lower_recovery_point(min(offset, self.recovery_point))
-                self._listener.before_write_after_cut(self)
+                self._checkpoint(self._listener.before_write_after_cut)
             elif offset < self.recovery_point:
                 self._lower_recovery_point(offset)
             for segment in reversed(self._segments):
@@ -597,7 +602,7 @@ class Log:
         """
         self.recovery_point = offset
         self.is_point_behind = True
-        self._listener.point_lowered(self)
+        self._checkpoint(self._listener.point_lowered)
 
     async def appendable(self) -> None:
         """Waits for the checkpoint that the next append needs after a cut. Without this wait, the append writes it on the loop."""
@@ -614,7 +619,7 @@ class Log:
         if self.cleaned_up_to > end:
             self.cleaned_up_to = end
             self.is_point_behind = True
-            self._listener.point_lowered(self)
+            self._checkpoint(self._listener.point_lowered)
         self._listener.was_cut(self)
 
     def _remove(self, segment: Segment) -> None:
@@ -628,7 +633,7 @@ class Log:
     def unlink(self, paths: Sequence[str]) -> None:
         """Removes files now."""
         for path in paths:
-            self._filesystem.remove(path)
+            self.files.remove(path)
 
     def increment_log_start(self, offset: int) -> None:
         """Records below `offset` are not served any more. The next retention check removes their segments."""
@@ -641,8 +646,8 @@ class Log:
 
         Returns the number of deleted segments. The active segment stays, see `roll_if_old`.
         """
-        with self._using_disk():
-            count = min(self._deletable(high_watermark, now_ms), len(self._segments) - 1)
+        self._check_usable()
+        count = min(self._deletable(high_watermark, now_ms), len(self._segments) - 1)
         if count:
             self._drop_oldest(count)
         for segment in self._segments[:-1]:
@@ -656,10 +661,10 @@ class Log:
         """
         if len(self._segments) > 1:
             return False
-        with self._using_disk():
-            if not self._deletable(high_watermark, now_ms):
-                return False
-            self._roll(self.log_end_offset)
+        self._check_usable()
+        if not self._deletable(high_watermark, now_ms):
+            return False
+        self._roll(self.log_end_offset)
         return True
 
     def _deletable(self, high_watermark: int, now_ms: int) -> int:
@@ -677,10 +682,9 @@ class Log:
         oldest = self._segments[:count]
         del self._segments[:count]
         del self._bases[:count]
-        with self._using_disk():
-            for segment in oldest:
-                self._remove(segment)
-            self.producers.drop_strays(self._bases)
+        for segment in oldest:
+            self._remove(segment)
+        self.producers.drop_strays(self._bases)
 
     def holds(self, segments: Sequence[Segment], cuts: int) -> bool:
         """True when these segments are still adjacent and inactive, and the log was not cut since `cuts`."""
@@ -691,14 +695,14 @@ class Log:
 
     def replace_segments(self, cleaned: Segment, sources: Sequence[Segment]) -> None:
         """Replaces `sources`, for which `holds` is true, by the compacted segment. Raises LogDirFailed."""
+        self._check_usable()
         at = self._segments.index(sources[0])
-        with self._using_disk():
-            removed = segment_swap.swap_files(cleaned, sources)
-            self._segments[at : at + len(sources)] = [cleaned]
-            self._bases[at : at + len(sources)] = [cleaned.base_offset]
-            self._names_are_synced = False
-            self.producers.drop_strays(self._bases)
-            self.discard(removed)
+        removed = segment_swap.swap_files(cleaned, sources)
+        self._segments[at : at + len(sources)] = [cleaned]
+        self._bases[at : at + len(sources)] = [cleaned.base_offset]
+        self._names_are_synced = False
+        self.producers.drop_strays(self._bases)
+        self.discard(removed)
 
     # -- the disk -------------------------------------------------------------------------------------------------
 
@@ -709,24 +713,20 @@ class Log:
                 return
             self._check_usable()
             end, cuts = self.log_end_offset, self.cuts
-            with self._using_disk():
-                unsynced = self._take_unsynced()
+            unsynced = self._take_unsynced()
             try:
                 if unsynced:
                     with self._listener.timed_flush():
                         directory = self.held_directory() if unsynced.is_in_directory else None
-                        work = partial(unsynced.sync, self._filesystem, directory)
-                        await in_thread(unsynced.segments, work, directory=directory)
-            except OSError as error:
-                self._is_unsynced_again(unsynced)
-                raise self.failed(error) from error
+                        work = partial(unsynced.sync, self.files.disk, directory)
+                        await self._in_thread(unsynced.segments, work, directory=directory)
             except BaseException:
                 self._is_unsynced_again(unsynced)
                 raise
             if self._is_closed:
                 return  # the log was deleted meanwhile
-            with self._using_disk():
-                self.producers.written(unsynced.snapshots)
+            self._check_usable()
+            self.producers.written(unsynced.snapshots)
             # After a cut meanwhile, the records below `end` may not be the ones that were synced.
             if cuts == self.cuts:
                 self.recovery_point = max(self.recovery_point, end)
@@ -759,8 +759,8 @@ class Log:
         return encode_epochs(self.leader_epochs.entries)
 
     def held_directory(self) -> HeldDirectory | None:
-        """The log's directory, for a thread; the caller releases it. None: the log is closed, its path may be another's. Raises OSError."""
-        return None if self._is_closed else self._filesystem.hold(self.directory)
+        """The log's directory, for a thread; the caller releases it. None: the log is closed, its path may be another's."""
+        return None if self._is_closed else self.files.hold(self.directory)
 
     def epochs_write(self) -> EpochsWriting:
         """Gives the content to write to the file of the leader epochs, or None. No flush runs until the caller leaves the context.
@@ -789,6 +789,7 @@ class Log:
         The caller syncs the log directory. Blocks: for a thread. Raises OSError, also if the log failed earlier. Failures are not
         reported to the listener, as the broker stops.
         """
+        self.files.on_error = None
         if self._failure is not None:
             raise self._failure
         if self._is_closed:
@@ -803,15 +804,20 @@ class Log:
             directory = self.held_directory() if unsynced.is_in_directory else None
             if directory is not None:
                 stack.callback(directory.release)
-            unsynced.sync(self._filesystem, directory, with_log_dir=False)
+            unsynced.sync(self.files.disk, directory, with_log_dir=False)
         self.producers.written(unsynced.snapshots)
         self.recovery_point = self.log_end_offset
 
     def close(self) -> None:
         """Closes the files, without a flush."""
         self._is_closed = True
+        self.files.on_error = None
         for segment in self._segments:
-            segment.close()
+            try:
+                segment.close()
+            except OSError as error:
+                # What counts is a flush that failed. The file is closed all the same.
+                log.warning("%s: %s", segment.path, error)
 
     def moved_to(self, directory: str) -> None:
         """The log's directory was renamed. The next flush syncs the new name."""

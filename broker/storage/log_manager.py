@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import errno
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from broker.process.clock import Clock
 from broker.settings.config import TopicConfig
@@ -31,9 +31,10 @@ from broker.storage.directories.log_directory import (
 )
 from broker.storage.directories.offset_checkpoints import OffsetCheckpoints
 from broker.storage.disk.filesystem import FileSystem
+from broker.storage.failures import LogDirFailed, LogUnavailable, failure_of, is_passing
 from broker.storage.listeners import DirectoryListener
-from broker.storage.log import Log, LogDirFailed, LogUnavailable, failure_of
-from broker.storage.log_types import LogParts, UnavailableLogs, is_passing
+from broker.storage.log import Log
+from broker.storage.log_types import LogParts, UnavailableLogs
 from broker.storage.producers.log_producers import DEFAULT_EXPIRATION, ProducerExpiration
 from broker.storage.upkeep import DEFAULT_SCHEDULE, LogSchedule, LogUpkeep
 from protocol.types import TopicPartition
@@ -171,6 +172,8 @@ class LogManager:
             found = await asyncio.get_running_loop().run_in_executor(None, self._open_all, directory)
         except OSError as error:
             return cannot_be_used(directory, error)
+        except LogDirFailed as failure:
+            return cannot_be_used(directory, failure.error)
         for opened in found:
             tp = opened.topic_partition
             is_future = opened.directory.endswith(FUTURE_SUFFIX)
@@ -236,7 +239,7 @@ class LogManager:
     def _new_log(
         self, directory: LogDirectory, tp: TopicPartition, path: str, config: TopicConfig, parts: LogParts
     ) -> Log:
-        opened = Log(tp, directory.path, path, config, self._filesystem, self._clock.wall_ms, parts, self.upkeep)
+        opened = Log(tp, directory.path, path, config, self._clock.wall_ms, parts, self.upkeep)
         self.upkeep.opened(opened)
         return opened
 
@@ -255,7 +258,12 @@ class LogManager:
 
     def log_was_cut(self, log: Log) -> None:
         if self._logs.get(log.topic_partition) is log:
-            self.futures.follow(log)
+            self._cut_copy(log)
+
+    def _cut_copy(self, current: Log) -> None:
+        """Cuts the copy of the log, if there is one. A copy that cannot be cut now is cut before anything is copied again."""
+        with contextlib.suppress(LogDirFailed):
+            self.futures.follow(current)
 
     def report(self, failure: LogDirFailed, tp: TopicPartition | None = None) -> None:
         """Handles a failure before it is raised. Only an error of the disk takes its directory offline.
@@ -282,6 +290,14 @@ class LogManager:
         failure = failure_of(directory, error)
         self.report(failure, tp)
         return failure
+
+    @contextlib.contextmanager
+    def reporting(self, directory: str, tp: TopicPartition | None = None) -> Iterator[None]:
+        """Reports an OSError inside, and raises LogDirFailed in its place."""
+        try:
+            yield
+        except OSError as error:
+            raise self.reported(directory, error, tp) from error
 
     # -- disk histories, and the stop -----------------------------------------------------------------------------
 
@@ -325,10 +341,8 @@ class LogManager:
         found = self._logs.get(tp)
         if found is None or topic_id is None:
             return True
-        try:
+        with self.reporting(found.log_dir, tp):
             return topic_ids.is_of(self._filesystem, found, topic_id)
-        except OSError as error:
-            raise self.reported(found.log_dir, error, tp) from error
 
     def logs(self) -> Iterable[Log]:
         """The logs that are served. Future copies (KIP-113) are in `futures.logs()`."""
@@ -371,14 +385,14 @@ class LogManager:
         """Writes the topic id of a log that has none, or a damaged one, and of its future copy. Raises LogDirFailed."""
         future, served = self.futures.get(tp), self._logs.get(tp)
         for found in (future, served):
+            if found is None:
+                continue
             try:
-                if found is not None:
+                with self.reporting(found.log_dir, tp if found is served else None):
                     topic_ids.adopt(self._filesystem, found, topic_id)
-            except OSError as error:
-                assert found is not None
-                failure = self.reported(found.log_dir, error, tp if found is served else None)
+            except LogDirFailed as failure:
                 if found is served or is_passing(failure):
-                    raise failure from error  # else the disk of the copy failed, and the move ends
+                    raise  # else the disk of the copy failed, and the move ends
 
     def _create(self, tp: TopicPartition, topic_id: str | None, config: TopicConfig) -> Log:
         if tp in self._offline:
@@ -387,13 +401,11 @@ class LogManager:
             self._forget_cleaned(tp)
             self.checkpoints.forget_removed()
         directory = self._directory_for_new(tp)
-        try:
+        with self.reporting(directory.path, tp):
             created = self._make(directory, tp, "", topic_id, config)
-        except OSError as error:
-            raise self.reported(directory.path, error, tp) from error
         self._logs[tp] = created
         self.futures.preferred.pop(tp, None)
-        self.futures.follow(created)
+        self._cut_copy(created)
         return created
 
     def _forget_cleaned(self, tp: TopicPartition) -> None:
@@ -434,12 +446,10 @@ class LogManager:
         self.log_directories.count_again()
         current = self._logs[tp]
         (directory,) = [directory for directory in self.log_directories.online() if directory.path == path]
-        try:
+        with self.reporting(path):
             self.checkpoints.forget(directory, (tp,))
             self.cleaned.lower_now(path)
             future = self._make(directory, tp, future_logs.new_suffix(), current.topic_id, current.config)
-        except OSError as error:
-            raise self.reported(path, error) from error
         future.overrides = current.overrides
         self.futures.add(future)
         return future
@@ -504,11 +514,9 @@ class LogManager:
     def _renamed_away(self, found: Log, suffix: str, served: TopicPartition | None) -> str:
         target = path_of_renamed(found.log_dir, found.topic_partition, suffix)
         self._let_go(found)
-        try:
-            found.mark_deleted()
+        found.mark_deleted()
+        with self.reporting(found.log_dir, served):
             self._filesystem.rename(found.directory, target)
-        except OSError as error:
-            raise self.reported(found.log_dir, error, served) from error
         self.checkpoints.are_behind = True
         return target
 
@@ -536,10 +544,7 @@ class LogManager:
         else:
             self.futures.remove(tp)
         self._let_go(found)
-        try:
-            found.close()
-        except OSError as error:
-            log.warning("%s: %s", found.directory, error)
+        found.close()
 
 
 async def _in_pieces(logs: Sequence[Log], work: Callable[[Log], None]) -> None:

@@ -1,4 +1,4 @@
-"""Results, parts and failures of a log."""
+"""Results and parts of a log."""
 
 from __future__ import annotations
 
@@ -8,59 +8,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from broker.storage.disk import disk_errors
 from broker.storage.disk.filesystem import Buffer
+from broker.storage.failures import LogUnavailable
 from broker.storage.leader_epochs import LeaderEpochCache
+from broker.storage.log_files import LogFiles
 from broker.storage.producers.log_producers import LogProducers
 from broker.storage.segment import Segment
-from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.framing import StoredBytes
 
 log = logging.getLogger(__name__)
 
 PARTITION_METADATA = "partition.metadata"
 REPORTED_EVERY_S = 60.0
-
-
-class LogDirFailed(KafkaError):
-    """The disk under a log failed: KAFKA_STORAGE_ERROR for the client (LOG-6).
-
-    Storage calls its listener (`LogListener`, `DirectoryListener`) before it raises this error. The caller therefore finds the
-    directory and its replicas already offline. The text is for the broker's log; no path is sent to a client.
-    """
-
-    def __init__(self, directory: str, error: OSError) -> None:
-        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR)
-        self.args = (f"log directory {directory} failed: {error}",)
-        self.directory = directory
-        self.error = error
-
-
-class LogUnavailable(LogDirFailed):
-    """One log cannot be used, although its disk works (`disk_errors`): KAFKA_STORAGE_ERROR for its partition.
-
-    `is_passing`: the process lacks a descriptor or memory, and the same call may succeed later; nothing was changed.
-    """
-
-    def __init__(self, directory: str, error: OSError, *, is_passing: bool) -> None:
-        super().__init__(directory, error)
-        self.args = (f"{error} (the disk works)",)
-        self.is_passing = is_passing
-
-
-def failure_of(directory: str, error: OSError, *, is_lasting: bool = False) -> LogDirFailed:
-    """The exception for a log in the directory: LogUnavailable if the disk works, else LogDirFailed.
-
-    `is_lasting`: the log stays unusable even if the error itself is temporary.
-    """
-    if disk_errors.is_passing(error) or disk_errors.is_of_one_path(error):
-        return LogUnavailable(directory, error, is_passing=disk_errors.is_passing(error) and not is_lasting)
-    return LogDirFailed(directory, error)
-
-
-def is_passing(failure: Exception) -> bool:
-    """True if the same call may succeed later."""
-    return isinstance(failure, LogUnavailable) and failure.is_passing
 
 
 class UnavailableLogs:
@@ -143,3 +102,4 @@ class LogParts:
     topic_id: str | None
     is_synced: bool
     producers: LogProducers
+    files: LogFiles

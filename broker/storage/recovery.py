@@ -31,6 +31,7 @@ from broker.storage.directories import topic_ids
 from broker.storage.directories.log_directory import LogDirectoryError
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.leader_epochs import LeaderEpochCache
+from broker.storage.log_files import LogFiles
 from broker.storage.log_types import LogParts
 from broker.storage.producers import log_producers
 from broker.storage.producers.producer_state import ProducerState
@@ -61,11 +62,12 @@ def open_log(
     """
     opened: list[Segment] = []
     names: Collection[str] = ()
+    files = LogFiles(filesystem)
 
     def segment_at(base: int, is_new: bool) -> Segment:
         opened.append(
             Segment(
-                filesystem,
+                files,
                 directory,
                 base,
                 index_interval_bytes=config.index_interval_bytes,
@@ -77,9 +79,9 @@ def open_log(
         return opened[-1]
 
     try:
-        names = frozenset(finish_swaps(filesystem, directory, config.index_interval_bytes))
+        names = frozenset(finish_swaps(files, directory, config.index_interval_bytes))
         return _open_parts(
-            filesystem, directory, names, segment_at, was_clean, recovery_point, log_start_offset, cleaned_up_to
+            files, directory, names, segment_at, was_clean, recovery_point, log_start_offset, cleaned_up_to
         )
     except BaseException as error:
         for segment in opened:
@@ -98,20 +100,21 @@ def new_log(
     """The parts of a log in a directory that was just created. Raises OSError; no file stays open then."""
     if topic_id is not None:
         topic_ids.write_new(filesystem, directory, topic_id)
+    files = LogFiles(filesystem)
     segment = Segment(
-        filesystem,
+        files,
         directory,
         0,
         index_interval_bytes=config.index_interval_bytes,
         created_ms=wall_ms(),
         is_new=True,
     )
-    producers = log_producers.LogProducers(filesystem, directory, ProducerState())
-    return LogParts([segment], 0, 0, LeaderEpochCache(), topic_id, is_synced=False, producers=producers)
+    producers = log_producers.LogProducers(files, directory, ProducerState())
+    return LogParts([segment], 0, 0, LeaderEpochCache(), topic_id, is_synced=False, producers=producers, files=files)
 
 
 def _open_parts(
-    filesystem: FileSystem,
+    files: LogFiles,
     directory: str,
     names: Collection[str],
     segment_at: Callable[[int, bool], Segment],
@@ -120,11 +123,11 @@ def _open_parts(
     log_start_offset: int,
     cleaned_up_to: int,
 ) -> LogParts:
-    bases, snapshots = _tidy(filesystem, directory, names)
+    bases, snapshots = _tidy(files, directory, names)
     segments = [segment_at(base, False) for base in bases] or [segment_at(log_start_offset, True)]
     for segment, following in itertools.pairwise(segments):
         segment.next_offset = following.base_offset
-    stored = checkpoints.read_epochs(filesystem, f"{directory}/{checkpoints.LEADER_EPOCHS}")
+    stored = checkpoints.read_epochs(files, f"{directory}/{checkpoints.LEADER_EPOCHS}")
     for segment in segments:
         # Kafka has leader epochs for messages of format v2 only. So usually nothing is read here.
         if stored and segment.next_offset > stored[0][1] and max(segment.base_offset, log_start_offset) >= stored[0][1]:
@@ -139,7 +142,7 @@ def _open_parts(
                 "%s: the last stop was clean, but %s does not end with a whole batch", directory, segments[-1].path
             )
             recovery_point = min(recovery_point, segments[-1].base_offset)
-        segments, epochs = _recover(filesystem, segments, recovery_point, log_start_offset, cleaned_up_to, stored)
+        segments, epochs = _recover(files, segments, recovery_point, log_start_offset, cleaned_up_to, stored)
     end = segments[-1].next_offset
     start = max(log_start_offset, segments[0].base_offset)
     if start > end:
@@ -157,7 +160,7 @@ def _open_parts(
     recovery_point = min(recovery_point, end)
     aborted_from = _incomplete_aborted(segments, end if is_clean else recovery_point)
     producers = log_producers.load(
-        filesystem,
+        files,
         directory,
         segments,
         snapshots,
@@ -165,8 +168,10 @@ def _open_parts(
         believed_up_to=min([end if is_clean else recovery_point, *aborted_from.values()]),
         aborted_from=aborted_from,
     )
-    topic_id = topic_ids.read(filesystem, directory)
-    return LogParts(segments, start, recovery_point, leader_epochs, topic_id, is_synced=is_clean, producers=producers)
+    topic_id = topic_ids.read(files, directory)
+    return LogParts(
+        segments, start, recovery_point, leader_epochs, topic_id, is_synced=is_clean, producers=producers, files=files
+    )
 
 
 def _tidy(filesystem: FileSystem, directory: str, names: Collection[str]) -> tuple[list[int], list[int]]:

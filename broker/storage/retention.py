@@ -103,7 +103,7 @@ def deletable_segments(
     """How many of the oldest segments may be deleted; see `deletable`.
 
     Without `delete` in cleanup.policy, only segments below the log start offset count. Reads time indexes up to the first
-    segment that stays. Raises OSError.
+    segment that stays.
     """
     is_limited = "delete" in config.cleanup_policy
     retention_ms = config.retention_ms if is_limited else -1

@@ -7,15 +7,13 @@ The log file is opened when it is first read or written, and closed when it was 
 retention check frees the indexes of inactive segments.
 
 A segment is used on the loop. Exceptions: the thread that opens the log at a start, the cleaner's thread, and threads that only
-warm or sync files.
+warm or sync files. An error of the disk is LogDirFailed on the loop, and OSError where `log_files` says.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
-import os
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from broker.storage import aborted_transactions
 from broker.storage.aborted_transactions import AbortedIndex, AbortedIndexCorrupt, AbortedTransaction
 from broker.storage.disk.filesystem import Buffer, FileSystem
+from broker.storage.failures import LogDirFailed
 from broker.storage.next_reads import NextReads
 from broker.storage.sparse_index import RELATIVE_OFFSET_MAX, IndexCorrupt, OffsetIndex, TimeIndex
 from protocol.errors import ErrorCode, KafkaError
@@ -200,13 +199,13 @@ class Segment:
     def _file(self) -> int:
         """The log file's descriptor, for one call at once. It may be closed when another file is opened, unless the segment is pinned.
 
-        Raises OSError.
+        Raises KafkaError(KAFKA_STORAGE_ERROR) if the segment is closed.
         """
         self.is_used = True
         fd = self._fd
         if fd is None:
             if self._is_closing:
-                raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path} is closed")
             fd = self._fd = self._filesystem.reopen_to_keep(self.path)
             self._filesystem.in_use.add(self)
         return fd
@@ -224,7 +223,8 @@ class Segment:
         self._forget_recent()
         if not self.can_rest:
             return False
-        self._close_file()
+        with contextlib.suppress(LogDirFailed):  # it is closed all the same, whatever file is opened in its place
+            self._close_file()
         return True
 
     @property
@@ -388,7 +388,7 @@ class Segment:
     # -- appending ------------------------------------------------------------------------------------------------
 
     def append(self, parts: Sequence[Buffer], headers: Sequence[BatchHeader]) -> None:
-        """Writes whole batches at the end. `headers` are the batches' headers. Raises OSError."""
+        """Writes whole batches at the end. `headers` are the batches' headers."""
         position = self.size
         self._filesystem.write(self._file(), parts, position)
         self.is_unsynced = True
@@ -435,13 +435,13 @@ class Segment:
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
 
     def seal(self) -> None:
-        """Ends appending, because the next segment starts. Raises OSError."""
+        """Ends appending, because the next segment starts."""
         self.write_indexes()
         self._newest_is_known = True
         self._forget_recent()
 
     def write_indexes(self) -> None:
-        """Completes both index files. Called at a roll and at a close. Raises OSError."""
+        """Completes both index files. Called at a roll and at a close."""
         self.close_time_index()
         for index in (self.index, self.time_index):
             index.write_out()
@@ -462,7 +462,7 @@ class Segment:
         return self.max_timestamp
 
     def newest_ms(self) -> int:
-        """The time that retention uses: the largest timestamp, or without one the time of the last write. Raises OSError."""
+        """The time that retention uses: the largest timestamp, or without one the time of the last write."""
         newest = self.newest_timestamp()
         return newest if newest >= 0 else max(self._filesystem.modified_ms(self.path), self.created_ms)
 
@@ -474,7 +474,7 @@ class Segment:
         return self.first_timestamp
 
     def forget_indexes(self) -> None:
-        """Frees the indexes' memory (20 bytes for every 4 KiB of log). Not for the active segment. Raises OSError."""
+        """Frees the indexes' memory (20 bytes for every 4 KiB of log). Not for the active segment."""
         self.index.unload()
         self.time_index.unload()
         if self.aborted is not None:
@@ -621,35 +621,39 @@ class Segment:
     # -- aborted transactions -------------------------------------------------------------------------------------
 
     def note_aborted(self, transaction: AbortedTransaction) -> bool:
-        """The abort marker of the transaction was appended. True: it is the segment's first, which will have a file. Raises OSError."""
+        """The abort marker of the transaction was appended. True: it is the segment's first, which will have a file."""
         is_first = self.aborted is None
         if self.aborted is None:
             path = self._path_of(aborted_transactions.SUFFIX)
             self.aborted = AbortedIndex(self._filesystem, path, self.base_offset, is_new=True)
-        self._load_aborted(self.aborted)
+        self.load_aborted()
         self.aborted.append(transaction)
         return is_first
 
     def collect_aborted(self, offset: int, upper_offset: int, found: list[tuple[int, int]], *, may_block: bool) -> bool:
-        """`AbortedIndex.collect` of this segment. Raises WouldBlock when `may_block` is False and the file must be read, OSError."""
+        """`AbortedIndex.collect` of this segment. Raises WouldBlock when `may_block` is False and the file must be read."""
         index = self.aborted
         if index is None:
             return False
         if not (may_block or index.is_prepared):
             raise WouldBlock(self, index.prepare)
-        self._load_aborted(index)
+        self.load_aborted()
         return index.collect(offset, upper_offset, found)
 
     def stored_aborted(self) -> list[AbortedTransaction]:
-        """The entries in the file of an inactive segment, which has them all. For a thread. Raises OSError."""
+        """The entries in the file of an inactive segment, which has them all. For a thread."""
         return [] if self.aborted is None else self.aborted.stored()
 
-    def _load_aborted(self, index: AbortedIndex) -> None:
-        """A file that was right when the log was opened, and is damaged when it is read again, is a failure of the disk."""
-        try:
-            index.load()
-        except AbortedIndexCorrupt as error:
-            raise OSError(errno.EIO, str(error), index.path) from error
+    def load_aborted(self) -> None:
+        """Reads the list of aborted transactions once.
+
+        A file that was right when the log was opened, and is damaged when it is read again, is a failure of the disk.
+        """
+        if self.aborted is not None:
+            try:
+                self.aborted.load()
+            except AbortedIndexCorrupt as error:
+                self._filesystem.refuse(self.aborted.path, str(error))
 
     def headers(self, position: int = 0, *, may_block: bool = True) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of the batches from `position` on. Reads in chunks, and skips the records.
@@ -679,20 +683,25 @@ class Segment:
 
     # -- cutting, syncing, closing --------------------------------------------------------------------------------
 
+    def prepare_cut(self, offset: int) -> int:
+        """Reads what `truncate_to` needs. Returns where the file is to be cut. Raises KafkaError(CORRUPT_MESSAGE)."""
+        position = self.position_of(offset, may_block=True)
+        self.load_indexes()
+        self.load_aborted()
+        return position
+
     def truncate_to(self, offset: int) -> bool:
         """Drops the batch that holds `offset` and all later ones. The segment becomes the active one.
 
         True when the first dropped batch starts before `offset`.
         """
-        position = self.position_of(offset, may_block=True)
+        position = self.prepare_cut(offset)
         cut = next(self.headers(position), None)
-        self.load_indexes()
         if position < self.size:
             self._truncate_file(position)
             self.index.truncate_to(offset, position)
             self.time_index.truncate_to(offset)
         if self.aborted is not None:
-            self._load_aborted(self.aborted)
             self.aborted.truncate_to(offset)
         self._forget_recent()
         self._newest_is_known = False
@@ -712,13 +721,13 @@ class Segment:
         self._filesystem.sync(self._file())
 
     def write_out_unsynced(self) -> None:
-        """Writes the index entries that the files do not have yet. Call before `take_unsynced`. Raises OSError."""
+        """Writes the index entries that the files do not have yet. Call before `take_unsynced`."""
         for index in self.indexes:
             if index.is_unsynced:
                 index.write_out()
 
     def sync_to_rest(self) -> None:
-        """Syncs the log file and closes it, when too many files are open to keep it. Blocks. Raises OSError."""
+        """Syncs the log file and closes it, when too many files are open to keep it. Blocks."""
         self.sync()
         self.is_unsynced = False
         self.rest()
@@ -735,7 +744,7 @@ class Segment:
 
     def pin(self) -> None:
         """Opens the file, and delays a close until `unpin`: a thread or an answer uses the descriptor, which must not become another
-        file's meanwhile. Raises OSError.
+        file's meanwhile.
         """
         self._file()
         self._pins += 1

@@ -19,8 +19,8 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 
-from broker.storage.disk.disk_errors import is_passing
 from broker.storage.disk.filesystem import FileSystem
+from broker.storage.failures import LogDirFailed, is_passing
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
 """An entry has 32 bits for an offset's distance from the segment's base offset."""
@@ -188,7 +188,7 @@ class SparseIndex:
         if len(data) - self._written >= UNWRITTEN_BYTES_MAX:
             try:
                 self.write_out()
-            except OSError as error:
+            except (OSError, LogDirFailed) as error:
                 # The batch is already in the log file. The entry stays in memory, and is written with a later one.
                 if not is_passing(error):
                     raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from broker.storage.disk.filesystem import Buffer
 from broker.storage.segment import Segment
@@ -12,19 +11,17 @@ from protocol.kafka.framing import StoredBytes
 
 
 class StoredRecords(StoredBytes):
-    """Bytes of a segment's log file. `failed` reports an error of the disk, and returns what is to be raised.
+    """Bytes of a segment's log file.
 
     The file stays open in this turn of the loop, in which the answer is sent: reading another partition may close files, if no
     descriptor is left or if the directory fails, and a file that is opened next gets the number.
     """
 
-    __slots__ = ("_failed", "_segment")
+    __slots__ = ("_segment",)
 
-    def __init__(self, segment: Segment, position: int, size: int, failed: Callable[[OSError], KafkaError]) -> None:
-        """Raises OSError."""
+    def __init__(self, segment: Segment, position: int, size: int) -> None:
         super().__init__(position, size)
         self._segment = segment
-        self._failed = failed
         segment.pin()
         asyncio.get_running_loop().call_soon(segment.unpin)
 
@@ -32,10 +29,7 @@ class StoredRecords(StoredBytes):
         return self._segment.descriptor()
 
     def read(self, start: int = 0) -> Buffer:
-        try:
-            data = self._segment.read(self.position + start, self.size - start, may_block=True)
-        except OSError as error:
-            raise self._failed(error) from error
+        data = self._segment.read(self.position + start, self.size - start, may_block=True)
         if len(data) < self.size - start:
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE, f"{self._segment.path} ends before byte {self.position + self.size}"

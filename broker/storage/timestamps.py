@@ -30,7 +30,7 @@ UNPACKED_AT_ONCE = 1024 * 1024
 def batch_since(segments: Sequence[Segment], timestamp_ms: int, offset: int) -> tuple[Buffer, BatchHeader] | None:
     """The first batch that ends at or after `offset` and whose largest timestamp is at least `timestamp_ms`.
 
-    Raises OSError, KafkaError.
+    Raises KafkaError.
     """
     for segment in segments:
         if segment.next_offset > offset and segment.newest_timestamp() >= timestamp_ms:

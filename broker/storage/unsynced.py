@@ -76,7 +76,7 @@ async def in_thread(
         for segment in segments:
             segment.pin()
             pinned.append(segment)
-    except OSError:
+    except BaseException:
         for segment in pinned:
             segment.unpin()
         if directory is not None:

@@ -159,19 +159,23 @@ class LogUpkeep(LogListener):
         """Does what is due in each tick, until cancelled."""
         while True:
             await asyncio.sleep(TICK_S)
-            self._filesystem.in_use.tick()
-            self._filesystem.spare.fill()
-            self.removals.retry()
-            for duty in (
-                self._files_due,
-                self._flush_due,
-                self._epochs_due,
-                self._checkpoint_due,
-                self._retention_due,
-                self._expiration_due,
-            ):
-                with contextlib.suppress(LogDirFailed):
-                    await duty(self._clock.monotonic())
+            await self.tick()
+
+    async def tick(self) -> None:
+        """Does what is due now. A disk that fails ends its duty, and is reported."""
+        self._filesystem.in_use.tick()
+        self._filesystem.spare.fill()
+        self.removals.retry()
+        for duty in (
+            self._files_due,
+            self._flush_due,
+            self._epochs_due,
+            self._checkpoint_due,
+            self._retention_due,
+            self._expiration_due,
+        ):
+            with contextlib.suppress(LogDirFailed):
+                await duty(self._clock.monotonic())
 
     async def finished(self) -> None:
         """Waits for the removals and writes that threads are doing."""

@@ -34,7 +34,7 @@ class StoredBytes:
         return self.size
 
     def descriptor(self) -> int:
-        """The open file. Not to be kept: the number may become that of another file. Raises OSError."""
+        """The open file. Not to be kept: the number may become that of another file. Raises KafkaError if the disk fails."""
         raise NotImplementedError
 
     def read(self, start: int = 0) -> Buffer:

@@ -87,7 +87,7 @@ class OurBroker:
         self.manager = LogManager([str(data)], TopicConfig(), FileSystem(), self.clock)
         self.manager.high_watermark_of = self._log_end
         settings = CleanerSettings()
-        self._cleaner = LogCleaner(self.manager, FileSystem(), self.clock, settings, self._complain)
+        self._cleaner = LogCleaner(self.manager, self.clock, settings, self._complain)
 
     def _log_end(self, tp: TopicPartition) -> int:
         found = self.manager.get(tp)

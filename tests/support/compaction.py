@@ -50,7 +50,7 @@ class CompactedLog:
             self.log.log_end_offset if self.high_watermark is None else self.high_watermark
         )
         self.cleaner = LogCleaner(
-            self.manager, self.disk, self.time, settings, lambda kind, **fields: self.events.append((kind, fields))
+            self.manager, self.time, settings, lambda kind, **fields: self.events.append((kind, fields))
         )
         self.log = self.manager.get_or_create(TP, "AAAAAAAAAAAAAAAAAAAAWA", {})
 

@@ -216,7 +216,7 @@ class Workload:
 
     async def compact(self) -> None:
         """Until nothing is due."""
-        cleaner = LogCleaner(self.manager, self.disk, self.time, CLEANER, lambda kind, **fields: None)
+        cleaner = LogCleaner(self.manager, self.time, CLEANER, lambda kind, **fields: None)
         assert await cleaner.clean_next()
         while await cleaner.clean_next():
             pass

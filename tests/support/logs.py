@@ -49,7 +49,7 @@ def open_at(
         log_start_offset=log_start,
         wall_ms=lambda: 1_000,
     )
-    return Log(TP, LOG_DIR, DIRECTORY, config, filesystem, lambda: 1_000, parts, listener or LogListener())
+    return Log(TP, LOG_DIR, DIRECTORY, config, lambda: 1_000, parts, listener or LogListener())
 
 
 def started(

@@ -17,6 +17,7 @@ from random import Random
 from typing import Any, NamedTuple, TypeVar
 
 from broker.storage.disk.filesystem import Buffer, FileSystem, HeldDirectory
+from broker.storage.disk.open_files import OpenFiles
 
 T = TypeVar("T")
 
@@ -86,11 +87,22 @@ LOSSES = (
 )
 
 
+IS_IN_THREAD: ContextVar[bool] = ContextVar("is in thread", default=False)
+"""`run` does a thread's work now."""
+
+
+class MemoryFiles(OpenFiles):
+    @property
+    def are_of_another_thread(self) -> bool:
+        return IS_IN_THREAD.get() or super().are_of_another_thread
+
+
 class MemoryDisk(FileSystem):
     """`on_change` is called after every call that changed what is on the disk or in its caches."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.in_use = MemoryFiles()
         self.root = Directory()
         self.is_cold = False
         self.files_are_of_ms = 0
@@ -483,10 +495,6 @@ class MemoryHeldDirectory(HeldDirectory):
 
     def release(self) -> None:
         del self._disk._held[self._held]
-
-
-IS_IN_THREAD: ContextVar[bool] = ContextVar("is in thread", default=False)
-"""`run` does a thread's work now."""
 
 
 class BusyDisk(MemoryDisk):

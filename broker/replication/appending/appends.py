@@ -32,7 +32,8 @@ from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import NO_HINT
 from broker.settings.config import TopicConfig
 from broker.storage.disk.disk_threads import UNPACKING, UNPACKING_PLACES
-from broker.storage.log_types import AppendOrigin, is_passing
+from broker.storage.failures import is_passing
+from broker.storage.log_types import AppendOrigin
 from broker.storage.producers import produced_batches
 from broker.storage.producers.produced_batches import AcceptedBefore, Allowance
 from protocol.errors import ErrorCode, KafkaError

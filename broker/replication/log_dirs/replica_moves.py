@@ -181,10 +181,8 @@ class ReplicaMoves:
             await asyncio.sleep(0)
             return True
         await future.flush()
-        try:
+        with self._log_manager.reporting(future.log_dir):
             await asyncio.get_running_loop().run_in_executor(None, self._futures.declare_complete, future)
-        except OSError as error:
-            raise self._log_manager.reported(future.log_dir, error) from error
         if self._log_and_copy(tp) == both and self._catch_up(current, future):
             await self._swap(tp, current)
         return True

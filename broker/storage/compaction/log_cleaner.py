@@ -26,7 +26,7 @@ from broker.storage.compaction.batch_cleaning import BatchCleaner, LastOfProduce
 from broker.storage.compaction.compaction import Cleanable, OffsetMap, SegmentFacts
 from broker.storage.compaction.segment_swap import CLEANED_SUFFIX, remove_cleaned
 from broker.storage.disk.disk_threads import CLEANING
-from broker.storage.disk.filesystem import Buffer, FileSystem
+from broker.storage.disk.filesystem import Buffer
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_manager import LogManager
 from broker.storage.segment import Segment
@@ -81,14 +81,12 @@ class LogCleaner:
     def __init__(
         self,
         manager: LogManager,
-        filesystem: FileSystem,
         clock: Clock,
         settings: CleanerSettings,
         write_event: EventWriter,
     ) -> None:
         self.settings = settings
         self.manager = manager
-        self.filesystem = filesystem
         self.clock = clock
         self._write_event = write_event
 
@@ -126,10 +124,7 @@ class LogCleaner:
 
     def _look_at(self, found: Log) -> Cleanable:
         config = found.config
-        try:
-            facts = _facts(found.segments, config.min_compaction_lag_ms, config.max_compaction_lag_ms)
-        except OSError as error:
-            raise self.manager.reported(found.log_dir, error) from error
+        facts = _facts(found.segments, config.min_compaction_lag_ms, config.max_compaction_lag_ms)
         return compaction.cleanable(
             facts,
             cleaned_up_to=found.cleaned_up_to,
@@ -156,7 +151,7 @@ class LogCleaner:
         except LogDirFailed:
             raise
         except OSError as error:
-            raise self.manager.reported(found.log_dir, error) from error
+            raise found.failed(error) from error
         except KafkaError as error:
             log.error("%s is not compacted any more, because it cannot be read: %s", found.topic_partition, error)
             self._leave_alone(found, error)
@@ -174,7 +169,7 @@ class LogCleaner:
 
 
 def _facts(segments: Sequence[Segment], min_lag_ms: int = 0, max_lag_ms: int = LONG_MAX) -> list[SegmentFacts]:
-    """Looks up times only if a lag setting needs them, as this may read the disk. Raises OSError."""
+    """Looks up times only if a lag setting needs them, as this may read the disk."""
     return [
         SegmentFacts(
             segment.base_offset,
@@ -188,11 +183,10 @@ def _facts(segments: Sequence[Segment], min_lag_ms: int = 0, max_lag_ms: int = L
 
 
 class Cleaning:
-    """One cleaning of one log. Raises GaveUp, KafkaError for a batch that cannot be read, OSError, LogDirFailed."""
+    """One cleaning of one log. Raises GaveUp, KafkaError for a batch that cannot be read, OSError of a thread, LogDirFailed."""
 
     def __init__(self, cleaner: LogCleaner, cleaned: Log, work: Cleanable) -> None:
         self._manager = cleaner.manager
-        self._filesystem = cleaner.filesystem
         self._clock = cleaner.clock
         self._settings = cleaner.settings
         self._log = cleaned
@@ -227,7 +221,8 @@ class Cleaning:
             after, dropped = await self._copy()
         self._look_again(self._sources)
         self._log.cleaned_up_to = self._map.latest_offset + 1
-        await self._manager.cleaned.write(self._log.log_dir)
+        with self._manager.reporting(self._log.log_dir):
+            await self._manager.cleaned.write(self._log.log_dir)
         log.info(
             "%s compacted up to %d: %d records dropped, %d of %d bytes are left, in %.2f s",
             self._log.topic_partition,
@@ -381,9 +376,9 @@ class Cleaning:
 
         def create() -> None:
             nonlocal target
-            remove_cleaned(self._filesystem, directory, base)
+            remove_cleaned(self._log.files, directory, base)
             target = Segment(
-                self._filesystem,
+                self._log.files,
                 directory,
                 base,
                 index_interval_bytes=self._log.config.index_interval_bytes,
@@ -414,13 +409,13 @@ class Cleaning:
         replaced = set(group)
         at = self._sources.index(group[0])
         self._sources = [*self._sources[:at], target, *(s for s in self._sources[at:] if s not in replaced)]
-        await in_thread((), lambda: self._filesystem.sync_directory(directory), CLEANING)
+        await in_thread((), lambda: self._log.files.sync_directory(directory), CLEANING)
         self._look_again(self._sources)
         return target.size
 
     def _remove_cleaned(self, directory: str, base_offset: int) -> None:
         try:
-            remove_cleaned(self._filesystem, directory, base_offset)
+            remove_cleaned(self._log.files.disk, directory, base_offset)
         except OSError as error:
             log.warning("files of a cleaning stay until the next one, or the next start: %s", error)
 
@@ -467,8 +462,8 @@ class Cleaning:
             target.take_unsynced()
             target.sync()
             for index in target.indexes:
-                self._filesystem.sync_path(index.path)
-            self._filesystem.sync_directory(directory)
+                self._log.files.sync_path(index.path)
+            self._log.files.sync_directory(directory)
 
         await in_thread((target,), sync, CLEANING)
 
@@ -476,7 +471,7 @@ class Cleaning:
 def _slice(source: Segment, position: int, end_position: int, each: EachBatch) -> tuple[int, bool]:
     """Calls `each` for some batches of [position, end_position). Returns the next slice's position, and False if `each` stopped.
 
-    For a thread. Raises OSError, and KafkaError(CORRUPT_MESSAGE) for bytes that are not a batch.
+    For a thread. Raises KafkaError(CORRUPT_MESSAGE) for bytes that are not a batch.
     """
     left = end_position - position
     data = source.read(position, min(SLICE_BYTES, left), may_block=True)

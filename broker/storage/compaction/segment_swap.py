@@ -35,7 +35,7 @@ def remove_cleaned(filesystem: FileSystem, directory: str, base_offset: int) -> 
 
 
 def swap_files(cleaned: Segment, sources: Sequence[Segment]) -> list[str]:
-    """Steps 2 to 4, on the loop, so that no reader sees them half done. Returns the paths to remove. Raises OSError."""
+    """Steps 2 to 4, on the loop, so that no reader sees them half done. Returns the paths to remove."""
     cleaned.rename(SWAP_SUFFIX)
     removed = [path for source in sources for path in source.remove()]
     cleaned.rename("")

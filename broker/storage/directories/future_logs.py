@@ -38,8 +38,8 @@ from broker.storage.directories.log_directory import (
     path_of_renamed,
 )
 from broker.storage.disk.filesystem import FileSystem
+from broker.storage.failures import LogDirFailed, failure_of
 from broker.storage.log import Log
-from broker.storage.log_types import LogDirFailed, failure_of
 from protocol.topic_names import is_valid_topic_name, number_of
 from protocol.types import TopicPartition
 
@@ -70,6 +70,8 @@ class FutureLogs:
         self.preferred: dict[TopicPartition, str] = {}
         self._filesystem = filesystem
         self._futures: dict[TopicPartition, Log] = {}
+        # Copies that are still to be cut, and where.
+        self._uncut: dict[TopicPartition, int] = {}
 
     def prefer(self, tp: TopicPartition, directory: str) -> None:
         """Notes the directory for a new replica. Clients may send any name, so only the newest PREFERRED_MAX are kept."""
@@ -96,13 +98,21 @@ class FutureLogs:
 
     def remove(self, tp: TopicPartition) -> Log | None:
         """Forgets the copy. Changes nothing on the disk."""
+        self._uncut.pop(tp, None)
         return self._futures.pop(tp, None)
 
     def follow(self, current: Log) -> None:
-        """Cuts the copy to the end of the log, which was cut or has just been created. Raises LogDirFailed."""
-        future = self._futures.get(current.topic_partition)
+        """Cuts the copy to the end of the log, which was cut or has just been created, and whatever it was to be cut to before.
+
+        Raises LogDirFailed. The next call then cuts as far, even if the log has grown again.
+        """
+        tp = current.topic_partition
+        future = self._futures.get(tp)
         if future is not None and future is not current:
-            future.truncate_to(current.log_end_offset)
+            end = min(current.log_end_offset, self._uncut.get(tp, current.log_end_offset))
+            self._uncut[tp] = end
+            future.truncate_to(end)
+            self._uncut.pop(tp, None)
 
     def align(self, current: Log) -> None:
         """At a start: cuts records of the copy that the log does not have. A crash may leave such records. Raises LogDirFailed."""

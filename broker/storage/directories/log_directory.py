@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -76,8 +77,9 @@ class LogDirectory:
         """Releases the lock: another process may use the directory now."""
         self.is_loaded = False
         if self._lock_fd is not None:
-            self._filesystem.close(self._lock_fd)
-            self._lock_fd = None
+            fd, self._lock_fd = self._lock_fd, None
+            with contextlib.suppress(OSError):  # it is closed all the same
+                self._filesystem.close(fd)
 
     def ensure_meta(self, broker_id: int, cluster_id: str) -> None:
         """Checks `meta.properties`, or writes it. Raises LogDirectoryError for another broker's or cluster's directory."""

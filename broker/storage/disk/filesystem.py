@@ -14,7 +14,7 @@ import shutil
 import stat
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from broker.storage.disk.disk_errors import is_passing, lacks_descriptor
 from broker.storage.disk.open_files import OpenFiles
@@ -193,6 +193,10 @@ class FileSystem:
     def truncate_path(self, path: str, size: int) -> None:
         """Like `truncate`, for a path. Raises FileNotFoundError."""
         os.truncate(path, size)
+
+    def refuse(self, path: str, why: str) -> NoReturn:
+        """Raises OSError (EIO): the disk no longer has what was in the file."""
+        raise OSError(errno.EIO, why, path)
 
     def sync(self, fd: int) -> None:
         """Waits until the file's data and size are on the disk. A failure always counts as a failure of the disk (see `_of_the_disk`)."""

@@ -56,6 +56,11 @@ class OpenFiles:
         """Makes the current thread the loop's thread. Until this call, several threads open logs."""
         self._loops_thread = threading.get_ident()
 
+    @property
+    def are_of_another_thread(self) -> bool:
+        """The current thread is not the loop's."""
+        return self._loops_thread is not None and threading.get_ident() != self._loops_thread
+
     def tick(self) -> None:
         self._ticks += 1
         if self._ticks % IDLE_CHECK_TICKS == 0 or self.are_too_many or self._idle:

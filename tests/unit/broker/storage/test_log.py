@@ -61,7 +61,7 @@ def reopened(log: Log) -> Log:
     """After a clean stop: nothing is known of the segments."""
     log.segments[-1].close_time_index()
     log.close()
-    return open_at(log._filesystem, was_clean=True, recovery_point=log.recovery_point)
+    return open_at(log.files.disk, was_clean=True, recovery_point=log.recovery_point)
 
 
 def offsets(
@@ -345,6 +345,21 @@ def test_truncate_below_the_log_start_moves_it_back(log: Log, starts_at: int) ->
     assert (log.log_start_offset, log.log_end_offset) == (6, 6)
     fill(log, 2, epoch=1)
     assert check(log)[-1].base_offset == 8
+
+
+def test_a_cut_inside_of_broken_bytes_changes_nothing(disk: MemoryDisk, log: Log) -> None:
+    """It found them when the later segments were gone already, and the log end was wrong from then on."""
+    fill(log, 12)
+    run(log.flush())
+    segments, end = list(log.segments), log.log_end_offset
+    disk.corrupt(segments[0].path, 16, 0x01)
+    log = reopened(log)
+    with refused(ErrorCode.CORRUPT_MESSAGE):
+        log.truncate_to(3)
+    assert len(log.segments) == len(segments) > 1
+    fill(log, 1)
+    assert log.log_end_offset == end + 2
+    assert log.segments[-1].next_offset == end + 2
 
 
 def test_truncation_moves_the_recovery_point_back_and_reports_it(disk: MemoryDisk) -> None:

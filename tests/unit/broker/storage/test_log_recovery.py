@@ -130,7 +130,7 @@ def test_damage_outside_of_the_records_loses_no_record(
     assert everything(again) == everything(log)
     assert again.leader_epochs.entries == log.leader_epochs.entries
     run(again.flush())
-    assert stored_epochs(again._filesystem) == log.leader_epochs.entries
+    assert stored_epochs(again.files.disk) == log.leader_epochs.entries
     check(again)
     again.truncate_to(7)
     fill(again, 10, epoch=4)
@@ -244,7 +244,7 @@ def test_a_hole_cuts_everything_after_it() -> None:
     again = open_at(disk.after_kill())
     assert len(again.segments) == 2
     assert again.log_end_offset == log.segments[1].base_offset
-    names = {name for name in again._filesystem.list(DIRECTORY) if name.endswith(".log")}
+    names = {name for name in again.files.disk.list(DIRECTORY) if name.endswith(".log")}
     assert names == {s.path.rpartition("/")[2] for s in again.segments}
     check(again)
 
@@ -342,7 +342,7 @@ def test_leftovers_are_removed_and_strangers_are_left_alone() -> None:
     for name in {*gone, "notes.txt"}:
         disk.write_atomically(f"{DIRECTORY}/{name}", b"x")
     again = open_at(disk.after_kill())
-    names = set(again._filesystem.list(DIRECTORY))
+    names = set(again.files.disk.list(DIRECTORY))
     assert "notes.txt" in names
     assert names.isdisjoint(gone)
     assert everything(again) == everything(log)

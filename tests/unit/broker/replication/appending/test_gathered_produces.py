@@ -194,12 +194,10 @@ def plain(*numbers: int, acks: int = 1) -> list[tuple[int, int, bytes]]:
 
 async def test_the_batches_of_a_turn_are_one_write(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     served = await served_by(cluster)
-    segment = served.cluster.nodes[1].log().segments[-1]
+    disk = served.cluster.nodes[1].log().files.disk
     writes: list[int] = []
-    write = segment._filesystem.write
-    monkeypatch.setattr(
-        segment._filesystem, "write", lambda fd, parts, at: (writes.append(len(parts)), write(fd, parts, at))
-    )
+    write = disk.write
+    monkeypatch.setattr(disk, "write", lambda fd, parts, at: (writes.append(len(parts)), write(fd, parts, at)))
     served.send(plain(0, 1, 2, 0, 1))
     assert writes == [10]
     assert [len(data) for data in served.written()] == [2 * 52, 2 * 52, 52]
@@ -265,7 +263,7 @@ async def test_a_full_disk_refuses_each_of_them(cluster: Cluster, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     log = served.cluster.nodes[1].log()
-    monkeypatch.setattr(log.segments[-1]._filesystem, "write", fail)
+    monkeypatch.setattr(log.files.disk, "write", fail)
     served.send(plain(0, 1))
     for data in served.written()[:2]:
         assert int.from_bytes(data[17:19], "big") == ErrorCode.KAFKA_STORAGE_ERROR

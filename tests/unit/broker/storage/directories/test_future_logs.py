@@ -17,7 +17,7 @@ from broker.storage.directories.log_directory import LogDirectoryError
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_manager import LogManager
 from protocol.types import TopicPartition
-from tests.support.logs import check, everything, fill, log_of, started
+from tests.support.logs import check, everything, fill, log_of, once_before, started
 from tests.support.memory_disk import Loss, MemoryDisk, run
 
 TP = TopicPartition("orders", 0)
@@ -90,6 +90,28 @@ def test_a_copy_takes_the_place_of_the_log(it: Copied) -> None:
     again = started(it.disk, A, B)
     assert everything(log_of(again)) == data
     assert len(again.futures) == 0
+
+
+def test_a_copy_that_cannot_be_cut_now_is_cut_before_it_continues(it: Copied) -> None:
+    """The log is cut all the same: a caller that is told otherwise keeps a high watermark beyond the end."""
+    once_before(it.disk, "truncate", lambda: it.disk.fail("open_to_keep", errno.EMFILE))
+    it.log.truncate_to(7)
+    assert (it.log.log_end_offset, it.copy.log_end_offset) == (6, 24)
+    it.disk.failures.clear()
+    fill(it.log, 12, epoch=9)
+    it.manager.futures.follow(it.log)
+    assert everything(it.log).startswith(everything(it.copy))
+    assert it.copy.log_end_offset == 6
+    it.manager.futures.follow(it.log)
+    assert it.copy.log_end_offset == 6
+
+
+def test_a_copy_whose_disk_fails_does_not_fail_its_log(it: Copied) -> None:
+    it.disk.fail("truncate", below=B)
+    it.log.truncate_to(7)
+    assert it.manager.offline_dirs == (B,)
+    fill(it.log, 1, epoch=9)
+    check(it.log)
 
 
 @pytest.mark.parametrize("b_is_complete", [True, False])

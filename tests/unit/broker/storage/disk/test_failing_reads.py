@@ -123,7 +123,7 @@ def test_the_cleaner_reports_a_failed_directory_and_continues_with_the_other() -
     disk, _ = filled(is_clean=True)
     manager = started(disk, replace(SMALL, cleanup_policy="compact", min_cleanable_dirty_ratio=0.01))
     disk.fail("read", below=A)
-    cleaner = LogCleaner(manager, disk, FakeTime(), CleanerSettings(dedupe_bytes=1024**2), lambda kind, **fields: None)
+    cleaner = LogCleaner(manager, FakeTime(), CleanerSettings(dedupe_bytes=1024**2), lambda kind, **fields: None)
     assert True in [run(cleaner.clean_next()) for _ in range(3)]
     assert manager.offline_dirs == (A,)
     assert log_of(manager, IN_B).cleaned_up_to > 0

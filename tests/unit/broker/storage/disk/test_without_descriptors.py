@@ -19,9 +19,9 @@ from broker.process.descriptors import shares_of
 from broker.storage.disk import disk_errors
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.disk.spare_descriptors import SpareDescriptors
+from broker.storage.failures import failure_of
 from broker.storage.log import Log, LogDirFailed, LogUnavailable
 from broker.storage.log_manager import LogManager
-from broker.storage.log_types import failure_of
 from protocol.types import TopicPartition
 from tests.support.fake_time import FakeTime
 from tests.support.logs import SMALL, batch, check, everything, failures_of, open_at
@@ -73,9 +73,8 @@ def step(log: Log, luck: random.Random, records: dict[int, int]) -> None:
         case "rest":
             for segment in log.segments:
                 segment.rest()
-            with log._using_disk():
-                for segment in log.segments[:-1]:
-                    segment.forget_indexes()
+            for segment in log.segments[:-1]:
+                segment.forget_indexes()
         case "retention":
             log.roll_if_old(end, 10_000)
 

@@ -1,0 +1,188 @@
+"""Whichever call of the disk fails: only its directory goes offline, and whoever caused the call gets LogDirFailed or nothing (LOG-6)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from broker.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
+from broker.storage.log import Log, LogDirFailed, LogUnavailable
+from broker.storage.log_manager import LogManager
+from broker.storage.upkeep import LogSchedule
+from protocol.types import TopicPartition
+from tests.support import logs
+from tests.support.fake_time import FakeTime
+from tests.support.logs import SMALL, batch, failures_of, fill, log_of
+from tests.support.memory_disk import MemoryDisk, run
+
+TOPIC_ID = "qK2jlmhTQcuDVtQ7zJ_nNw"
+A, B = "/a", "/b"
+IN_A, IN_B = (TopicPartition("orders", number) for number in range(2))
+OLD = replace(SMALL, retention_ms=10**9, retention_bytes=1200, flush_messages=1)
+COMPACTED = replace(SMALL, cleanup_policy="compact", min_cleanable_dirty_ratio=0.01, min_compaction_lag_ms=1)
+WHILE_STARTED = 10_000
+"""More calls than any of these makes."""
+
+
+class FailingDisk(MemoryDisk):
+    """The call below A with the number `left` fails, and all that follow it: with EIO, or one time only, for want of a descriptor."""
+
+    left = WHILE_STARTED
+    number = errno.EIO
+
+    def close(self, fd: int) -> None:
+        """Frees the descriptor, and may fail all the same."""
+        path = self._opened_as[fd]
+        super().close(fd)
+        if self.number == errno.EIO:
+            self._call("close", path)
+
+    def _call(self, operation: str, path: str) -> None:
+        super()._call(operation, path)
+        if self._shown(path).startswith(A):
+            self.left -= 1
+            if self.left == 0 or (self.left < 0 and self.number == errno.EIO):
+                raise OSError(self.number, os.strerror(self.number), path)
+
+
+def stored(config: logs.TopicConfig) -> FailingDisk:
+    """A log in each directory, after a crash. Indexes are damaged: the one who looks at them rebuilds and writes them."""
+    disk = FailingDisk()
+    manager = started(disk, config)
+    for tp, directory in ((IN_A, A), (IN_B, B)):
+        log = manager.get_or_create(tp, TOPIC_ID, {})
+        assert log.log_dir == directory
+        for _ in range(3):
+            fill(log, 6)
+        run(log.flush())
+        for segment in log.segments[:-1]:
+            disk.cut(segment.time_index.path, 5)
+    run(manager.checkpoints.write_recovery_points())
+    survivor = FailingDisk()
+    survivor.root = disk.after_kill().root
+    return survivor
+
+
+def started(disk: MemoryDisk, config: logs.TopicConfig) -> LogManager:
+    manager = logs.started(
+        disk, A, B, config=config, schedule=LogSchedule(retention_s=0, recovery_points_s=0, log_starts_s=0)
+    )
+    failures_of(manager)
+    return manager
+
+
+def upkeep(manager: LogManager, log: Log) -> None:
+    """One tick, with something for each duty to do."""
+    fill(log, 1, epoch=4)
+    manager.checkpoints.are_behind = True
+    run(manager.upkeep.tick())
+
+
+def idle_files(manager: LogManager, log: Log) -> None:
+    """Files are closed that were not used for a while."""
+    everywhere = list(log.segments)
+    for segment in everywhere:
+        segment.is_used = False
+    for _ in range(2):
+        manager.upkeep._filesystem.in_use.close_idle()
+
+
+def clean(manager: LogManager, log: Log) -> None:
+    cleaner = LogCleaner(manager, FakeTime(), CleanerSettings(dedupe_bytes=1024**2), lambda kind, **fields: None)
+    for _ in range(3):
+        run(cleaner.clean_next())
+    assert not log.is_uncleanable, "it is the disk, not the log"
+
+
+BACKGROUND = {
+    "upkeep": (OLD, upkeep),
+    "files that rest": (OLD, idle_files),
+    "the cleaner": (COMPACTED, clean),
+}
+
+
+def append(manager: LogManager, log: Log) -> None:
+    for number in range(8):
+        log.append_as_leader(batch(mark=number), 5)
+
+
+def replicate(manager: LogManager, log: Log) -> None:
+    """After a cut below the recovery point, which a checkpoint must say before the first append."""
+    source = logs.open_at(MemoryDisk())
+    fill(source, 16, epoch=6)
+    log.truncate_to(9)
+    log.append_as_follower(memoryview(logs.everything(source)[5 * len(batch()) :]))
+
+
+ON_EVENTS: dict[str, Callable[[LogManager, Log], object]] = {
+    "append": append,
+    "replicate": replicate,
+    "read": lambda manager, log: run(log.read_cold(0, 1000, log.log_end_offset, True)),
+    "find a time": lambda manager, log: log.offset_for_timestamp(1_020, log.log_end_offset),
+    "find the newest": lambda manager, log: log.max_timestamp_offset(),
+    "truncate": lambda manager, log: log.truncate_to(3),
+    "restart": lambda manager, log: log.truncate_fully_and_start_at(100),
+    "flush": lambda manager, log: (fill(log, 1), run(log.flush())),
+    "delete": lambda manager, log: manager.delete(IN_A),
+    "create": lambda manager, log: manager.get_or_create(TopicPartition("orders", 2), TOPIC_ID, {}),
+    "look at the topic id": lambda manager, log: manager.is_of(IN_A, "AAAAAAAAAAAAAAAAAAAAWA"),
+}
+
+
+@pytest.mark.parametrize("name", BACKGROUND)
+def test_background_work_continues_with_the_other_directory(name: str) -> None:
+    """It never ends by an error of the disk: the broker would end with it."""
+    config, work = BACKGROUND[name]
+    intact = stored(config)
+    count = 0
+    while True:
+        count += 1
+        disk = FailingDisk()
+        disk.root = intact.after_kill().root
+        manager = started(disk, config)
+        log = log_of(manager, IN_A)
+        disk.left = count
+        try:
+            work(manager, log)
+        except LogDirFailed:
+            assert name == "upkeep", count  # of the append that it begins with
+        if disk.left > 0:
+            break
+        assert manager.offline_dirs == (A,), count
+        assert manager.get(IN_A) is None
+        disk.left = WHILE_STARTED
+        other = log_of(manager, IN_B)
+        work(manager, other)
+        other.append_as_leader(batch(), 5)
+    assert count > 5 or name == "files that rest"
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE], ids=["the disk", "no descriptor"])
+@pytest.mark.parametrize("name", ON_EVENTS)
+def test_who_uses_a_log_gets_a_failure_that_is_reported(name: str, number: int) -> None:
+    intact = stored(SMALL)
+    failures: list[LogDirFailed] = []
+    count = 0
+    while True:
+        count += 1
+        disk = FailingDisk()
+        disk.root = intact.after_kill().root
+        disk.number = number
+        manager = started(disk, SMALL)
+        log = log_of(manager, IN_A)
+        disk.left = count
+        try:
+            ON_EVENTS[name](manager, log)
+        except LogDirFailed as error:
+            failures.append(error)
+        if disk.left > 0:
+            break
+        # What cannot be removed stays until the next start.
+        assert manager.offline_dirs == (() if number != errno.EIO else (A,)) or name == "delete", count
+        log_of(manager, IN_B).append_as_leader(batch(), 5)
+    assert {isinstance(failure, LogUnavailable) for failure in failures} <= {number != errno.EIO}
+    assert {failure.directory for failure in failures} <= {A}
