@@ -300,6 +300,8 @@ class Log:
         """`markers`: those in the control batches, by the index of the header; None if there is no control batch."""
         self._check_usable()
         segment = self._segments[-1]
+        if markers is not None:
+            segment.load_aborted()  # what may fail comes before the write
         if self.is_point_behind:
             self._checkpoint(self._listener.before_write_after_cut)
         if (segment.size or headers[-1].last_offset - segment.base_offset > RELATIVE_OFFSET_MAX) and must_roll(

@@ -10,7 +10,7 @@
    lost records stays, and no epoch of existing records is missing. Without a checkpoint, the headers of all batches are read.
 5. The producer state is read from the newest snapshot that can be trusted, and from the batches after it (`log_producers`).
 6. Lists of aborted transactions lose their entries from the recovery point on; step 5 adds those of the batches. A damaged list is made
-   again as a whole.
+   again as a whole. The last segment's list stays in memory, for the appends.
 
 Kafka's logs may have messages of format v0 or v1, from before 0.11. Such a log is refused: this broker cannot read them, and must not
 lose them. They are looked for where a segment starts that has no leader epoch in the checkpoint, and where step 3 would cut.
@@ -168,6 +168,7 @@ def _open_parts(
         believed_up_to=min([end if is_clean else recovery_point, *aborted_from.values()]),
         aborted_from=aborted_from,
     )
+    segments[-1].load_aborted()  # an append must not have to read it
     topic_id = topic_ids.read(files, directory)
     return LogParts(
         segments, start, recovery_point, leader_epochs, topic_id, is_synced=is_clean, producers=producers, files=files

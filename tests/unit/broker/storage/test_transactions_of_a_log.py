@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections import deque
 from collections.abc import Iterable
@@ -30,10 +31,11 @@ from protocol.kafka.record_batch import (
     iter_batches,
     patch,
 )
-from tests.support.logs import DIRECTORY, LOG_DIR, SMALL, batch, check, open_at, refused
+from tests.support.logs import DIRECTORY, LOG_DIR, SMALL, batch, check, everything, open_at, refused, split
 from tests.support.memory_disk import LOSSES, Loss, MemoryDisk, run
 
 P, Q, R = 7, 8, 9
+ONE_SEGMENT = replace(SMALL, segment_bytes=2**20)
 
 
 def transactional(producer: int, sequence: int, count: int = 1, *, epoch: int = 0, mark: int = 0) -> bytes:
@@ -234,6 +236,39 @@ def test_a_damaged_file_is_made_again(disk: MemoryDisk, damage: bytes, was_clean
     for segment in log.segments[:-1]:
         segment.forget_indexes()
     assert aborted_in(log) == [entry for entry in expected if entry not in missing]
+
+
+@pytest.mark.parametrize("is_leader", [True, False], ids=["leader", "follower"])
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+def test_an_abort_marker_needs_no_file_but_the_log(disk: MemoryDisk, is_leader: bool, number: int) -> None:
+    """After a restart the list was read when a marker was written already. If that failed, the next batch got the marker's offset."""
+    log = open_at(disk, ONE_SEGMENT)
+    for _ in range(2):
+        send(log, P)
+        end(log, P, is_commit=False)
+    send(log, P)
+    run(log.flush())
+    log.sync_to_close()
+    source = open_at(disk.after_kill(), ONE_SEGMENT)
+    marker = end(source, P, is_commit=False)
+    last = send(source, Q)
+    data = everything(source)
+
+    disk = disk.after_kill()
+    log = open_at(disk, ONE_SEGMENT, was_clean=True, recovery_point=log.recovery_point)
+    for call in ("open", "open_to_keep", "read_file"):
+        disk.fail(call, number, below=f"{DIRECTORY}/{0:020d}.txnindex")
+    if is_leader:
+        assert end(log, P, is_commit=False) == marker
+        assert send(log, Q) == last
+    else:
+        log.append_as_follower(memoryview(data[data.index(split(data)[marker]) :]))
+    disk.failures.clear()
+    assert log.log_end_offset == source.log_end_offset
+    assert [header.base_offset for header in check(log)] == list(range(source.log_end_offset))
+    assert [entry.last_offset for entry in aborted_in(log)] == [1, 3, marker]
+    run(log.flush())
+    assert aborted_in(open_at(disk.after_kill(), ONE_SEGMENT)) == aborted_in(log)
 
 
 def test_lists_of_far_segments_are_read_in_a_thread(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
