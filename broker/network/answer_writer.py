@@ -26,6 +26,10 @@ SLOW_BYTES = 64 * 1024
 SLOW_SWEEPS = 2
 
 
+def _nothing() -> None:
+    pass
+
+
 class AnswerWriter:
     """What is ready to be sent, in order. Until `begin` and after `end` there is nobody to send to."""
 
@@ -62,6 +66,7 @@ class AnswerWriter:
 
     def end(self) -> int:
         """The connection has ended. Returns the change of the counted bytes."""
+        self._flushed = _nothing  # a cycle with the connection would keep both until a garbage collection
         counted = self.unsent + self.early
         self.unsent = self.early = self.ready_size = 0
         self._ready.clear()

@@ -58,7 +58,17 @@ class _Answer:
         if worked is None:
             return next(steps)
         error = worked.exception()
-        return steps.send(worked.result()) if error is None else steps.throw(error)
+        try:
+            return steps.send(worked.result()) if error is None else steps.throw(error)
+        finally:
+            del worked, error  # as in `fail`
+
+    def fail(self, error: Exception) -> None:
+        """The steps raised the error. Its traceback has this answer in its frames, and `done` has the error: without `done`, the answer,
+        its request and what was read of it live no longer than the error. The garbage collector looks at old objects very rarely."""
+        done = self.done
+        del self.done
+        done.set_exception(error)
 
     def leave_place(self) -> None:
         if self.has_place:
@@ -191,7 +201,7 @@ class LongAnswers:
         except StopIteration as done:
             answer.done.set_result(done.value)
         except Exception as error:  # noqa: BLE001 - handed over, as an executor does
-            answer.done.set_exception(error)
+            answer.fail(error)
         return True
 
     def _hand_over(self, answer: _Answer, work: Work) -> None:

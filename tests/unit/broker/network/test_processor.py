@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import struct
+import weakref
 
 import pytest
 from hypothesis import given
@@ -455,3 +457,23 @@ def test_a_waiting_request_is_notified_once_when_its_connection_ends(world: Worl
     assert ended == [1]
     connection.at_end(1, lambda: ended.append(2))
     assert ended == [1, 2]
+
+
+def test_a_connection_that_ended_is_released_at_once(world: World) -> None:
+    """NET-2: not only by the garbage collector, which looks at old objects very rarely."""
+    connection, transport = world.connect()
+    receive(connection, transport, frame(1) + frame(2))
+    world.turns.run()
+    world.handled[0].respond([b"one"])
+    world.turns.run()
+    gc.collect()
+    gc.disable()
+    try:
+        connection.connection_lost(None)
+        world.turns.run()
+        world.handled.clear()
+        kept = weakref.ref(connection)
+        del connection
+        assert kept() is None
+    finally:
+        gc.enable()

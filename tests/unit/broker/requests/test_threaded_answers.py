@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import itertools
 import threading
+import weakref
 from collections.abc import Generator
 from typing import Any
+
+import pytest
 
 from broker.requests.long_answers import UNDER_WAY_MAX, Asked, LongAnswers, Work
 from broker.storage.disk.disk_threads import UNPACKING_MAX, UNPACKING_PLACES
@@ -57,3 +63,41 @@ async def test_while_threads_are_busy_other_requests_are_answered() -> None:
     while len(answers):  # noqa: ASYNC110 - nothing reports the end of the cancelled answer
         await asyncio.sleep(0)
     assert UNPACKING_PLACES._free == UNPACKING_MAX
+
+
+@pytest.mark.parametrize("is_in_thread", [False, True])
+async def test_what_an_answer_that_failed_has_read_is_released_at_once(is_in_thread: bool) -> None:
+    """NET-2: not only by the garbage collector, which looks at old objects very rarely."""
+
+    class Read:
+        pass
+
+    def fails() -> None:
+        raise ValueError("broken")
+
+    def steps() -> Generator[Work | None, Any, None]:
+        read = Read()
+        kept.append(weakref.ref(read))
+        for _ in range(10):
+            yield None
+        if is_in_thread:
+            yield fails
+        fails()
+
+    async def ask() -> None:
+        given = steps()
+        _, work = answers.begin(given)
+        with contextlib.suppress(ValueError):
+            await answers.go_on(asked(), given, work)
+
+    kept: list[weakref.ref[Read]] = []
+    looks = itertools.count()
+    answers = LongAnswers(lambda: next(looks) / 2_000)
+    gc.collect()
+    gc.disable()
+    try:
+        await asyncio.create_task(ask())
+        await asyncio.sleep(0)
+        assert [one() for one in kept] == [None]
+    finally:
+        gc.enable()
