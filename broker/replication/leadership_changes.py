@@ -339,7 +339,11 @@ class LeadershipChanges:
         """
         tp = state.topic_partition
         found = self._log_manager.get(tp)
-        if found is None or self._log_manager.is_of(tp, topic_id):
+        if found is None:
+            return
+        # A log of a new topic is created with the topic's id: one without an id was there before.
+        is_older = state.is_new and topic_id is not None and found.topic_id is None
+        if not is_older and self._log_manager.is_of(tp, topic_id):
             return
         is_refused = not state.is_new and self._own_id in state.isr
         self._events.write(

@@ -7,10 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from broker.replication.leadership_changes import TOPIC_DELETED_EPOCH
 from broker.storage.directories import topic_ids
 from broker.storage.disk.filesystem import FileSystem
 from protocol.errors import ErrorCode
-from protocol.rpc.messages import NO_TOPIC_ID, PartitionState, UpdateMetadataRequest
+from protocol.rpc.messages import (
+    NO_TOPIC_ID,
+    PartitionState,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
 from protocol.topic_ids import topic_id_uuid
 from tests.support.replica_cluster import TOPIC_ID, TP, Cluster
 
@@ -99,4 +106,20 @@ async def test_a_move_between_directories_survives_that_the_topic_gets_an_id(clu
         await node.manager.moves.done()
     assert node.log().log_dir == other
     assert node.records() == ["a"]
+    assert id_on_disk(cluster, 1) == TOPIC_ID
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+async def test_the_log_of_an_earlier_topic_without_an_id_is_not_a_new_topics(cluster: Cluster, epoch: int) -> None:
+    """FLT-36: a person removed the topic's node in ZooKeeper before the topic got an id. The log is kept aside."""
+    await cluster.start(1)
+    cluster.lead(1, epoch, (1,), topic_id=None, is_new=epoch == 0)
+    cluster.produce(1, "a")
+    node = cluster.nodes[1]
+    stop = StopReplicaPartition(TP.topic, TP.partition, TOPIC_DELETED_EPOCH, False)
+    node.carry_out(StopReplicaRequest(9, cluster.controller_epoch, node.epoch, (stop,), {}))
+    assert cluster.lead(1, 0, (1,), topic_id=TOPIC_ID, is_new=True)[1].partitions == ()
+    assert node.records() == []
+    assert cluster.produce(1, "b")
+    assert node.records() == ["b"]
     assert id_on_disk(cluster, 1) == TOPIC_ID
