@@ -91,14 +91,25 @@ class Commit:
         self._respond = respond
 
     def go_on(self) -> None:
-        some = next(self._parts, None)
-        if some is None:
-            self._respond(self._errors)
-            return
-        by = self._committer
-        self._context.groups.commit(
-            by.group_id, by.member_id, by.instance_id, by.generation, some, self._committed, producer=by.producer
-        )
+        """Partitions are looked up again: since the request was read, a topic may have been deleted, and its offsets."""
+        by, metadata = self._committer, self._context.metadata
+        for some in self._parts:
+            gone = [tp for tp in some if metadata.partition(tp) is None]
+            if gone:
+                self._errors |= dict.fromkeys(gone, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                some = {tp: at for tp, at in some.items() if tp not in self._errors}
+            if some:
+                self._context.groups.commit(
+                    by.group_id,
+                    by.member_id,
+                    by.instance_id,
+                    by.generation,
+                    some,
+                    self._committed,
+                    producer=by.producer,
+                )
+                return
+        self._respond(self._errors)
 
     def _committed(self, errors: dict[TopicPartition, ErrorCode]) -> None:
         self._errors |= errors

@@ -520,6 +520,19 @@ async def test_a_transactional_commit_waits_for_its_verification(world: GroupWor
     assert commit_rows(answer)[T0] == 0
 
 
+async def test_a_topic_that_is_deleted_while_a_commit_is_verified_gets_no_offset(world: GroupWorld) -> None:
+    """INV-23: nobody would remove it, and a topic that is made again would be read from there."""
+
+    async def verified(*_: object) -> ErrorCode:
+        world.forget("t")
+        return NONE
+
+    world.groups.verification = verified
+    answer = await world.ask(ApiKey.TXN_OFFSET_COMMIT, 4, transactional_body(), {T0: NONE, T1: NONE})
+    assert world.groups.asked == []
+    assert set(commit_rows(answer).values()) == {UNKNOWN_PARTITION}
+
+
 @pytest.mark.parametrize("change", [{"producer_id": -1}, {"producer_epoch": -1}])
 async def test_a_transactional_commit_needs_a_producer(world: GroupWorld, change: dict[str, int]) -> None:
     answer = await world.ask(ApiKey.TXN_OFFSET_COMMIT, 4, transactional_body(**change), {})
@@ -544,6 +557,25 @@ async def test_very_many_offsets_are_several_commits(world: GroupWorld) -> None:
     await turns_until(lambda: bool(connection.sent))
     found = commit_rows(world.answer(connection, ApiKey.OFFSET_COMMIT, 8))
     assert found == {TopicPartition("many", n): 0 if n < 2_500 else UNKNOWN_PARTITION for n in range(2_501)}
+
+
+async def test_a_topic_that_is_deleted_between_two_parts_gets_no_offset(world: GroupWorld) -> None:
+    """INV-23. The part of the other topic is committed."""
+    world.update([state("many", number, 1, (1,)) for number in range(2_000)])
+    rows = [commit_row(number, number) for number in range(2_000)]
+    world.groups.is_slow = True
+    topics = [{"name": "many", "partitions": rows}, {"name": "t", "partitions": [commit_row(0, 1)]}]
+    connection, _ = world.begin(ApiKey.OFFSET_COMMIT, 8, commit_body(topics=topics))
+    await turns_until(lambda: bool(world.groups.waiting))
+    world.forget("many")
+    world.groups.waiting.pop()({TopicPartition("many", n): NONE for n in range(1_000)})
+    await turns_until(lambda: bool(world.groups.waiting))
+    assert list(world.groups.asked[-1][4]) == [T0]
+    world.groups.waiting.pop()({T0: NONE})
+    await turns_until(lambda: bool(connection.sent))
+    found = commit_rows(world.answer(connection, ApiKey.OFFSET_COMMIT, 8))
+    expected = {TopicPartition("many", n): 0 if n < 1_000 else UNKNOWN_PARTITION for n in range(2_000)}
+    assert found == expected | {T0: 0}
 
 
 @pytest.mark.parametrize("goes", [False, True])
