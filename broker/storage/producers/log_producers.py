@@ -183,6 +183,7 @@ class LogProducers:
         self._remove(self._snapshots)
         self._copies.clear()
         self.state.restart_at(offset)
+        self.verified = VerifiedTransactions()  # their markers may be among what this log never had
 
     def drop_strays(self, segment_bases: Collection[int]) -> None:
         """Removes snapshots that are not at the start of one of these segments, except the one of a clean stop."""

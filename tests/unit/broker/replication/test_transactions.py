@@ -221,3 +221,15 @@ async def test_a_leader_that_is_deposed_while_the_coordinator_is_asked(cluster: 
 
     await verified_by(cluster, Coordinator(meanwhile=depose))
     assert (await produce(cluster, 0)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_log_that_was_emptied_knows_no_verified_transaction(cluster: Cluster) -> None:
+    """TXN-4: the marker may be among the records that it skips. A late batch would begin a transaction that nobody ends."""
+    await verified_by(cluster, coordinator := Coordinator())
+    asking = cluster.nodes[1].manager.appends.verification.of_commit(TP, P, 0)
+    assert asking is not None
+    await asking.ask("mine")
+    assert cluster.nodes[1].log().producers.is_in_transaction(P, 0)
+    cluster.nodes[1].log().truncate_fully_and_start_at(10)
+    coordinator.code = ErrorCode.INVALID_TXN_STATE
+    assert (await produce(cluster, 0)).error == ErrorCode.INVALID_TXN_STATE
