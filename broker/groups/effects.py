@@ -75,7 +75,8 @@ class GroupEffects:
             case AnswerSync(ticket, assigned):
                 self._syncs.pop(ticket)(assigned)
             case Store(number, metadata):
-                if held.is_held:
+                # Not after the group's tombstone: a load would find the group again.
+                if held.is_held and not held.is_being_deleted:
                     self._writer.store_group(
                         held.owner.number, held.group_id, metadata, lambda error: self._stored(held, number, error)
                     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.groups import deletions
+from broker.groups import deletions, effects
+from broker.groups.group.messages import LeavingMember
 from protocol.errors import ErrorCode
 from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
@@ -76,6 +77,24 @@ async def test_a_deletion_is_answered_and_takes_effect_when_it_is_replicated(clu
     assert delete_groups(cluster, GROUP) == [{GROUP: ErrorCode.GROUP_ID_NOT_FOUND}]
     await cluster.settle()
     assert (answers, cluster.position(1)) == ([{GROUP: ErrorCode.NONE}], None)
+
+
+async def test_a_group_that_is_deleted_is_not_stored_afterwards(
+    cluster: GroupCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While many members of other groups are answered, the record of a group that has become empty waits for its turn."""
+    await cluster.start_serving(1, 2)
+    await cluster.start_stable_group(1)
+    monkeypatch.setattr(effects, "EFFECTS_AT_ONCE", 0)
+    left: Answers = []
+    cluster.coordinators[1].leave(GROUP, [LeavingMember("m", None)], lambda *answer: left.append(answer))
+    answers = delete_groups(cluster, GROUP)
+    monkeypatch.undo()
+    await cluster.settle()
+    assert (left, answers) == ([(ErrorCode.NONE, [ErrorCode.NONE])], [{GROUP: ErrorCode.NONE}])
+    cluster.kill(1)
+    await cluster.serve(2, 1, (2,), replicas=(1, 2))
+    assert listed(cluster, 2) == []
 
 
 async def test_a_deletion_that_cannot_be_written_changes_nothing(cluster: GroupCluster) -> None:
