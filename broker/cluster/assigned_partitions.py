@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Mapping
 
 from protocol.topic_names import is_valid_topic_name, shown
-from protocol.zk.session import ZkError, ZooKeeperSession
+from protocol.zk.session import ZkError, ZooKeeperSession, each_readable
 from protocol.zk.znodes import DeleteTopicZNode, TopicZNode
 
 log = logging.getLogger(__name__)
@@ -30,11 +30,15 @@ class AssignedPartitions:
         names = [topic for topic in topics if topic not in found]
         try:
             # In this order: a topic that was made again after the second read does not count as the one that was to be deleted.
-            nodes = await self._zk.get_many([TopicZNode.path(topic) for topic in names])
-            deletions = await self._zk.get_many([DeleteTopicZNode.path(topic) for topic in names])
+            nodes = await each_readable([TopicZNode.path(topic) for topic in names], self._zk.get_many)
+            deletions = await each_readable([DeleteTopicZNode.path(topic) for topic in names], self._zk.get_many)
         except ZkError:
             return found
         for topic, node, deletion in zip(names, nodes, deletions, strict=True):
+            if isinstance(node, ZkError) or isinstance(deletion, ZkError):
+                refusal = node if isinstance(node, ZkError) else deletion
+                log.warning("it is not known whether topic %s exists: %s", shown(topic), shown(str(refusal)))
+                continue
             if node is None or (deletion is not None and self._may_delete):
                 found[topic] = NONE_ASSIGNED
                 continue

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from broker.cluster.assigned_partitions import AssignedPartitions
 from protocol.types import Assignment
+from protocol.zk.session import Stat, ZkError
 from protocol.zk.znodes import DeleteTopicZNode, TopicZNode
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 
@@ -37,3 +39,20 @@ async def test_what_exists(may_delete: bool, to_be_deleted: set[int]) -> None:
     }
     session.expire()
     assert set(await asked.of(TOPICS)) == {"..", "a/b"}, "ZooKeeper does not answer"
+
+
+async def test_a_node_that_may_not_be_read_does_not_hide_the_others() -> None:
+    """Otherwise transactions of topics that are looked up together with it would never end."""
+
+    class Guarded(MemorySession):
+        async def get_many(self, paths: Sequence[str], *more: Any) -> list[tuple[bytes, Stat] | None]:
+            if TopicZNode.path("guarded") in paths:
+                raise ZkError("NoAuth")
+            return await super().get_many(paths, *more)
+
+    server = MemoryZooKeeper()
+    for topic in ("guarded", "there"):
+        server.ensure(TopicZNode.path(topic), TopicZNode.encode(None, {0: Assignment((1, 2))}))
+    session: Any = Guarded(server)
+    found = await AssignedPartitions(session, may_delete=True).of(("deleted", "guarded", "there"))
+    assert {topic: set(numbers) for topic, numbers in found.items()} == {"deleted": set(), "there": {0}}
