@@ -237,6 +237,7 @@ class GroupOffsets:
 
     def counting(self) -> Iterator[None]:
         """Counts the bytes after a load, in steps. Nothing changes meanwhile."""
+        self._bytes = 0
         stored = (at for offsets in self._by_topic.values() for at in offsets.values())
         while sizes := [size_of(at) for at in itertools.islice(stored, COUNTED_IN_A_STEP)]:
             self._bytes += sum(sizes)

@@ -1,7 +1,7 @@
 """The groups and offsets in one partition of `__consumer_offsets`, as a read from start to end finds them. Pure.
 
-The last record of a key counts; a tombstone removes the key. Offsets of a transaction count when its commit marker is read. Without
-a marker they are pending, and each group gets its own of them. Records of an unknown version are skipped and counted; they stay in the log.
+`GroupOffsets` has the rules, here as for commits while the groups are served; only an offset outside of transactions, which replaces
+whatever came before it in the log, is put directly. Records of an unknown version are skipped and counted; they stay in the log.
 
 A million offsets are read in about four seconds, so the work per offset is short. All offsets of a group in a topic have the same
 key bytes before the partition number. These bytes are the key to the `Slot` of the offsets; they are not decoded each time.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from broker.groups.group.messages import GroupMetadata
 from broker.groups.group.offsets import GroupOffsets
@@ -37,14 +38,17 @@ RECORDS_PER_STEP = 50
 _MARKER = struct.Struct(">hh")
 _PARTITION = struct.Struct(">i")
 
-Slot = dict[int, StoredOffset]
-"""Partition -> offset, of one group in one topic."""
-TransactionalOffset = tuple[Slot, int, StoredOffset]
-"""The slot, the partition, and the offset."""
+
+class Slot(NamedTuple):
+    """The offsets of one group in one topic. `committed`: partition -> offset, a part of `offsets`."""
+
+    committed: dict[int, StoredOffset]
+    offsets: GroupOffsets
+    topic: str
 
 
 class OffsetsImage:
-    """`steps` and then `finishing` fill the image, then `groups` yields its groups. `skipped` counts the skipped records by kind.
+    """`steps` fills the image, then `groups` yields its groups. `skipped` counts the skipped records by kind.
 
     `first_errors` says why the first record of each kind could not be read.
     """
@@ -56,12 +60,8 @@ class OffsetsImage:
         self._metadata: dict[str, GroupMetadata] = {}
         self._offsets: dict[str, GroupOffsets] = {}
         self._slots: dict[bytes, Slot] = {}
-        self._owners: dict[int, tuple[GroupOffsets, str]] = {}
-        """id of a slot -> its group's offsets, its topic."""
-        self._open: dict[int, dict[tuple[int, int], TransactionalOffset]] = {}
-        """Producer -> the offsets of its transaction, by id of the slot, and partition."""
-        self._tombstones: dict[tuple[int, int], int] = {}
-        """Log offset of the partition's last tombstone, while transactions are open: it counts against offsets before it."""
+        self._open: dict[int, dict[GroupOffsets, None]] = {}
+        """Producer -> the groups with offsets of its transaction."""
 
     @property
     def open_transactions(self) -> int:
@@ -82,19 +82,18 @@ class OffsetsImage:
             )
             if header.is_control:
                 yield from self._end_transaction(header, data)
-            elif header.is_transactional:
-                yield from self._take_transactional(header, data)
             else:
-                base = header.base_offset
+                base, producer_id = header.base_offset, header.producer_id if header.is_transactional else None
                 for key, value in keyed_records(data, header.record_count):
-                    self._take(base, key, value)
+                    self._take(base, producer_id, key, value)
                     taken += 1
                     if taken >= RECORDS_PER_STEP:
                         taken = 0
                         yield
             self.next_offset = header.next_offset
 
-    def _take(self, base: int, key: bytes | None, value: bytes | None) -> None:
+    def _take(self, base: int, producer_id: int | None, key: bytes | None, value: bytes | None) -> None:
+        """Takes a record of the batch at the log offset `base`. `producer_id`: of its transaction, None if it is in none."""
         slot = self._slots.get(key[:-4]) if key is not None else None
         if slot is None:
             slot = self._slot_of(key, value)
@@ -102,15 +101,19 @@ class OffsetsImage:
                 return
         assert key is not None
         (partition,) = _PARTITION.unpack_from(key, len(key) - 4)
-        if value is None:
-            slot.pop(partition, None)
-            if self._open:
-                self._tombstones[(id(slot), partition)] = base
-            return
         try:
-            slot[partition] = (base, *offset_fields(value))
+            stored = None if value is None else (base, *offset_fields(value))
         except (UnknownValueVersion, UnreadableRecord) as error:
             self._skip_value("committed offsets", error)
+            return
+        if producer_id is not None:
+            self._take_transactional(base, producer_id, slot, partition, stored)
+        elif stored is not None:
+            slot.committed[partition] = stored
+        else:
+            slot.committed.pop(partition, None)
+            if slot.offsets.transactional:
+                slot.offsets.transactional.drop(TopicPartition(slot.topic, partition), base)
 
     def _slot_of(self, key: bytes | None, value: bytes | None) -> Slot | None:
         """The slot for a key whose start is not in `_slots` yet. None: the record is not an offset; it is taken or skipped here."""
@@ -123,8 +126,7 @@ class OffsetsImage:
                 offsets = self._offsets.get(decoded.group_id)
                 if offsets is None:
                     offsets = self._offsets[decoded.group_id] = GroupOffsets()
-                slot = self._slots[key[:-4]] = offsets.of_topic(decoded.topic)
-                self._owners[id(slot)] = offsets, decoded.topic
+                slot = self._slots[key[:-4]] = Slot(offsets.of_topic(decoded.topic), offsets, decoded.topic)
                 return slot
             else:
                 self._skip(f"keys of version {decoded.version}" if decoded.version >= 0 else "records without a key")
@@ -154,28 +156,17 @@ class OffsetsImage:
 
     # -- transactions ---------------------------------------------------------------------------------------------
 
-    def _take_transactional(self, header: BatchHeader, data: bytes) -> Iterator[None]:
-        """Keeps the offsets apart until the marker. Only offsets are committed in transactions.
-
-        A batch without records opens no transaction: compaction keeps it for its sequence number, and may have removed the marker.
-        """
-        for number, (key, value) in enumerate(keyed_records(data, header.record_count), 1):
-            slot = self._slots.get(key[:-4]) if key is not None else None
-            slot = self._slot_of(key, value) if slot is None else slot
-            if slot is None or key is None:
-                continue
-            (partition,) = _PARTITION.unpack_from(key, len(key) - 4)
-            at = (id(slot), partition)
-            pending = self._open.setdefault(header.producer_id, {})
-            try:
-                if value is None:
-                    pending.pop(at, None)
-                else:
-                    pending[at] = (slot, partition, (header.base_offset, *offset_fields(value)))
-            except (UnknownValueVersion, UnreadableRecord) as error:
-                self._skip_value("committed offsets", error)
-            if number % RECORDS_PER_STEP == 0:
-                yield
+    def _take_transactional(
+        self, base: int, producer_id: int, slot: Slot, partition: int, stored: StoredOffset | None
+    ) -> None:
+        """The offset waits for the marker. A batch without records opens no transaction: compaction keeps it for its sequence number,
+        and may have removed the marker."""
+        tp = TopicPartition(slot.topic, partition)
+        self._open.setdefault(producer_id, {})[slot.offsets] = None
+        if stored is not None:
+            slot.offsets.transactional.add(producer_id, tp, stored)
+        else:
+            slot.offsets.transactional.take(producer_id, tp, base + 1)
 
     def _end_transaction(self, header: BatchHeader, data: bytes) -> Iterator[None]:
         """The marker's record may be missing: compaction removes it when nothing of its transaction is left."""
@@ -186,29 +177,10 @@ class OffsetsImage:
         ]
         if not kinds or kinds[0] not in (ABORT, COMMIT):
             return
-        pending = self._open.pop(header.producer_id, {})
-        for number, (at, (slot, partition, stored)) in enumerate(pending.items(), 1):
-            current = slot.get(partition)
-            if kinds[0] == COMMIT and self._counts(at, stored) and (current is None or current[0] < stored[0]):
-                slot[partition] = stored
+        for number, offsets in enumerate(self._open.pop(header.producer_id, ()), 1):
+            yield from offsets.ending(header.producer_id, header.base_offset, is_commit=kinds[0] == COMMIT)
             if number % RECORDS_PER_STEP == 0:
                 yield
-        if not self._open:
-            self._tombstones.clear()
-
-    def _counts(self, at: tuple[int, int], stored: StoredOffset) -> bool:
-        """False if a tombstone follows the offset in the log."""
-        return stored[0] > self._tombstones.get(at, -1)
-
-    def finishing(self) -> Iterator[None]:
-        """Gives the offsets of open transactions to their groups (`GroupOffsets.transactional`), in steps. Called once, at the end."""
-        for producer_id, pending in self._open.items():
-            for number, (at, (_, partition, stored)) in enumerate(pending.items(), 1):
-                if self._counts(at, stored):
-                    offsets, topic = self._owners[at[0]]
-                    offsets.transactional.add(producer_id, TopicPartition(topic, partition), stored)
-                if number % RECORDS_PER_STEP == 0:
-                    yield
 
     # -- giving out -----------------------------------------------------------------------------------------------
 

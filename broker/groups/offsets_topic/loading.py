@@ -42,11 +42,6 @@ class OffsetsReader:
         time_slice = self._reader.new_slice()
         if not await self._reader.read(tp, image, time_slice, is_current):
             return False
-        for _ in image.finishing():
-            if time_slice.is_over():
-                await time_slice.pause()
-                if not is_current():
-                    return False
         count = offsets_count = 0
         for group in image.groups():
             for _ in itertools.chain(group[2].counting(), (None,)):
