@@ -99,15 +99,7 @@ class Appends:
 
         `respond` is called before this returns, unless acks is -1 and an append must wait for its replication.
         """
-        results: list[ProducePartitionResult] = []
-        awaited: dict[TopicPartition, AwaitedAppend] = {}
-        for tp, records in entries:
-            try:
-                result = self._append_one(len(results), tp, records, acks, awaited, origin=origin)
-            except TakesLong:
-                result = self._append_long(len(results), tp, records, acks, awaited, origin)
-            results.append(result)
-        self._answer_or_await(results, awaited, timeout_ms, respond)
+        _Request(self, acks, timeout_ms, entries, respond, origin=origin).append_at_once()
 
     def append_in_slices(
         self,
@@ -115,32 +107,31 @@ class Appends:
         timeout_ms: int,
         entries: Sequence[tuple[TopicPartition, memoryview]],
         respond: ProduceResponder,
-        verification: Verification | None = None,
     ) -> Coroutine[Any, Any, None] | None:
         """Like `append`, for batches of clients. If appending all batches at once would take too long, returns a coroutine for the rest.
 
         Until the coroutine ends, the caller appends nothing else of the same connection, because that would be out of order.
         """
-        results: list[ProducePartitionResult] = []
-        awaited: dict[TopicPartition, AwaitedAppend] = {}
-        allowance = Allowance() if len(entries) > 1 else None
-        ends_at = 0.0
-        for tp, records in entries:
-            if results:
-                now = self._clock.monotonic()
-                ends_at = ends_at or now + APPENDS_AT_ONCE_S
-                if now > ends_at:
-                    return self._append_rest(
-                        acks, timeout_ms, entries, results, awaited, respond, allowance, verification
-                    )
-            try:
-                results.append(
-                    self._append_one(len(results), tp, records, acks, awaited, allowance, verification=verification)
-                )
-            except TakesLong:
-                return self._append_rest(acks, timeout_ms, entries, results, awaited, respond, allowance, verification)
-        self._answer_or_await(results, awaited, timeout_ms, respond)
-        return None
+        return _Request(self, acks, timeout_ms, entries, respond).append_in_slices()
+
+    def append_transactional(
+        self,
+        transactional_id: str,
+        acks: int,
+        timeout_ms: int,
+        entries: Sequence[tuple[TopicPartition, memoryview]],
+        respond: ProduceResponder,
+    ) -> Coroutine[Any, Any, None] | None:
+        """Like `append_in_slices`, for the batches of a transactional producer, which are verified first."""
+        try:
+            verification = self.verification.of_batches(entries)
+        except KafkaError as error:
+            respond([self._refusal(tp, error.code, error.message) for tp, _ in entries])
+            return None
+        request = _Request(self, acks, timeout_ms, entries, respond, verification=verification)
+        if verification is None or not verification.is_needed:
+            return request.append_in_slices()
+        return request.append_verified(verification, transactional_id)
 
     def append_plain(
         self,
@@ -167,140 +158,17 @@ class Appends:
         self._appended(tp)
         return offsets, partition.log.log_start_offset if partition.log is not None else -1
 
-    def append_transactional(
-        self,
-        transactional_id: str,
-        acks: int,
-        timeout_ms: int,
-        entries: Sequence[tuple[TopicPartition, memoryview]],
-        respond: ProduceResponder,
-    ) -> Coroutine[Any, Any, None] | None:
-        """Like `append_in_slices`, for the batches of a transactional producer, which are verified first."""
-        try:
-            verification = self.verification.of_batches(entries)
-        except KafkaError as error:
-            respond([self._refused(tp, error.code, error.message) for tp, _ in entries])
-            return None
-        if verification is None or not verification.is_needed:
-            return self.append_in_slices(acks, timeout_ms, entries, respond, verification)
-        return self._append_verified(transactional_id, acks, timeout_ms, entries, respond, verification)
-
-    async def _append_verified(
-        self,
-        transactional_id: str,
-        acks: int,
-        timeout_ms: int,
-        entries: Sequence[tuple[TopicPartition, memoryview]],
-        respond: ProduceResponder,
-        verification: Verification,
-    ) -> None:
-        await verification.ask(transactional_id)
-        await self._append_rest(acks, timeout_ms, entries, [], {}, respond, None, verification)
-
     def when_replicated(
         self, tp: TopicPartition, end_offset: int, timeout_ms: int, respond: Callable[[ProducePartitionResult], None]
     ) -> None:
         """For records below `end_offset` that are in the log already: answers like an append of them with acks=all, without offsets."""
         partition = self._hosted.get(tp)
         if partition is None:
-            respond(self._refused(tp, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            respond(self._refusal(tp, ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
         awaited = {tp: AwaitedAppend(0, partition, end_offset, partition.generation)}
         results = [ProducePartitionResult(tp.partition, ErrorCode.NONE)]
         self._answer_or_await(results, awaited, timeout_ms, lambda found: respond(found[0]))
-
-    async def _append_rest(
-        self,
-        acks: int,
-        timeout_ms: int,
-        entries: Sequence[tuple[TopicPartition, memoryview]],
-        results: list[ProducePartitionResult],
-        awaited: dict[TopicPartition, AwaitedAppend],
-        respond: ProduceResponder,
-        allowance: Allowance | None,
-        verification: Verification | None = None,
-    ) -> None:
-        """Appends the entries that have no result yet."""
-        allowance = allowance or Allowance()
-        for tp, records in islice(entries, len(results), None):
-            await self._budget.pause()
-            try:
-                result = self._append_one(
-                    len(results), tp, records, acks, awaited, allowance, verification=verification
-                )
-            except TakesLong:
-                result = await self._append_when_accepted(
-                    len(results), tp, records, acks, awaited, allowance, verification
-                )
-            results.append(result)
-        self._answer_or_await(results, awaited, timeout_ms, respond)
-
-    async def _append_when_accepted(
-        self,
-        index: int,
-        tp: TopicPartition,
-        records: memoryview,
-        acks: int,
-        awaited: dict[TopicPartition, AwaitedAppend],
-        allowance: Allowance,
-        verification: Verification | None,
-    ) -> ProducePartitionResult:
-        """Checks the batch with pauses, then appends it. After the pauses `_append_one` checks everything else again."""
-        for _ in range(ACCEPT_ATTEMPTS_MAX):
-            try:
-                accepted = await self._accept(tp, records, allowance)
-                return self._append_one(
-                    index, tp, records, acks, awaited, allowance, accepted, verification=verification
-                )
-            except TakesLong:
-                continue  # the topic's settings changed during the check
-            except KafkaError as error:
-                return self._failed(tp, records, error)
-        return self._refused(
-            tp, ErrorCode.REQUEST_TIMED_OUT, "the topic's settings changed during each check of the batch"
-        )
-
-    async def _accept(self, tp: TopicPartition, records: memoryview, allowance: Allowance) -> AcceptedBefore:
-        partition_log = self._hosted.find(tp).leader_log()
-        config = partition_log.config
-        async with UNPACKING_PLACES.place():
-            steps = partition_log.accepting(records, allowance)
-            done: Any = None
-            while True:
-                try:
-                    work = steps.send(done)
-                except StopIteration as end:
-                    return AcceptedBefore(config, end.value)
-                done = None
-                if work is None:
-                    await self._budget.pause()
-                else:
-                    done = await asyncio.get_running_loop().run_in_executor(UNPACKING, work)
-
-    def _append_long(
-        self,
-        index: int,
-        tp: TopicPartition,
-        records: memoryview,
-        acks: int,
-        awaited: dict[TopicPartition, AwaitedAppend],
-        origin: AppendOrigin,
-    ) -> ProducePartitionResult:
-        """Checks the batch and appends it, without a pause."""
-        try:
-            partition_log = self._hosted.find(tp).leader_log()
-            accepted = produced_batches.at_once(partition_log.accepting(records, Allowance(), origin))
-        except KafkaError as error:
-            return self._failed(tp, records, error, origin)
-        return self._append_one(
-            index,
-            tp,
-            records,
-            acks,
-            awaited,
-            accepted=AcceptedBefore(partition_log.config, accepted),
-            origin=origin,
-        )
 
     def _answer_or_await(
         self,
@@ -315,50 +183,173 @@ class Appends:
         operation = DelayedProduce(awaited, results, respond, self._is_suspect)
         self._waiting.try_complete_else_watch(operation, tuple(awaited), timeout_ms / 1000)
 
-    def _append_one(
-        self,
-        index: int,
-        tp: TopicPartition,
-        records: memoryview,
-        acks: int,
-        awaited: dict[TopicPartition, AwaitedAppend],
-        allowance: Allowance | None = None,
-        accepted: AcceptedBefore | None = None,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        verification: Verification | None = None,
-    ) -> ProducePartitionResult:
-        """Appends one batch, or makes the result of its refusal. Raises TakesLong if the batch must be checked in steps."""
-        if tp in awaited:
-            return self._refused(tp, ErrorCode.INVALID_REQUEST, f"{tp} is named twice in the request")
-        try:
-            if self._is_suspect():
-                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            partition = self._hosted.find(tp)
-            if verification is not None and transactional_header(records) is not None:
-                verification.check(tp)
-            info = partition.append_as_leader(records, acks=acks, allowance=allowance, accepted=accepted, origin=origin)
-        except KafkaError as error:
-            return self._failed(tp, records, error, origin)
-        self._appended(tp)
-        if acks == ACKS_ALL:
-            # A duplicate waits like the batch that it repeats: both are acknowledged only when replicated (BUG-11).
-            awaited[tp] = AwaitedAppend(index, partition, info.last_offset + 1, partition.generation)
-        return ProducePartitionResult(
-            tp.partition, ErrorCode.NONE, info.first_offset, info.log_append_time_ms, info.log_start_offset
-        )
-
-    def _failed(
-        self, tp: TopicPartition, records: memoryview, error: KafkaError, origin: AppendOrigin = AppendOrigin.CLIENT
-    ) -> ProducePartitionResult:
-        hosted = self._hosted.get(tp)
-        if origin is AppendOrigin.CLIENT and (error.code in TRANSIENT_ERRORS or is_passing(error)):
-            self._refused_batches.note(tp, records, self._clock.monotonic(), is_here=hosted is not None)
-        if hosted is not None:
-            hosted.stats.failed_produce_requests += error.code not in EXPECTED_ERRORS
-        return self._refused(tp, error.code, error.message, error.record_errors)
-
-    def _refused(
+    def _refusal(
         self, tp: TopicPartition, error: ErrorCode, message: str = "", records: Sequence[tuple[int, str]] = ()
     ) -> ProducePartitionResult:
         hint = self._hosted.leader_hint(tp) if error is ErrorCode.NOT_LEADER_OR_FOLLOWER else NO_HINT
         return ProducePartitionResult(tp.partition, error, -1, -1, -1, message or None, *hint, record_errors=records)
+
+
+class _Request:
+    """One request: its entries, and what became of those that are done. `awaited`: the appends that must be replicated."""
+
+    __slots__ = (
+        "_acks",
+        "_allowance",
+        "_appends",
+        "_awaited",
+        "_entries",
+        "_origin",
+        "_respond",
+        "_results",
+        "_timeout_ms",
+        "_verification",
+    )
+
+    def __init__(
+        self,
+        appends: Appends,
+        acks: int,
+        timeout_ms: int,
+        entries: Sequence[tuple[TopicPartition, memoryview]],
+        respond: ProduceResponder,
+        *,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        verification: Verification | None = None,
+    ) -> None:
+        self._appends = appends
+        self._acks = acks
+        self._timeout_ms = timeout_ms
+        self._entries = entries
+        self._respond = respond
+        self._origin = origin
+        self._verification = verification
+        self._results: list[ProducePartitionResult] = []
+        self._awaited: dict[TopicPartition, AwaitedAppend] = {}
+        self._allowance: Allowance | None = None
+
+    def append_at_once(self) -> None:
+        for tp, records in self._entries:
+            try:
+                self._append(tp, records)
+            except TakesLong:
+                self._append_long(tp, records)
+        self._answer()
+
+    def append_in_slices(self) -> Coroutine[Any, Any, None] | None:
+        if len(self._entries) > 1:
+            self._allowance = Allowance()
+        clock = self._appends._clock
+        ends_at = 0.0
+        for tp, records in self._entries:
+            if self._results:
+                now = clock.monotonic()
+                ends_at = ends_at or now + APPENDS_AT_ONCE_S
+                if now > ends_at:
+                    return self._append_rest()
+            try:
+                self._append(tp, records)
+            except TakesLong:
+                return self._append_rest()
+        self._answer()
+        return None
+
+    async def append_verified(self, verification: Verification, transactional_id: str) -> None:
+        await verification.ask(transactional_id)
+        await self._append_rest()
+
+    async def _append_rest(self) -> None:
+        """Appends the entries that have no result yet."""
+        self._allowance = self._allowance or Allowance()
+        for tp, records in islice(self._entries, len(self._results), None):
+            await self._appends._budget.pause()
+            try:
+                self._append(tp, records)
+            except TakesLong:
+                await self._append_when_accepted(tp, records, self._allowance)
+        self._answer()
+
+    def _append(self, tp: TopicPartition, records: memoryview, accepted: AcceptedBefore | None = None) -> None:
+        """Appends the next entry, or refuses it. Raises TakesLong if the batch must be checked in steps."""
+        appends = self._appends
+        if tp in self._awaited:
+            self._refuse(tp, ErrorCode.INVALID_REQUEST, f"{tp} is named twice in the request")
+            return
+        try:
+            if appends._is_suspect():
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            partition = appends._hosted.find(tp)
+            if self._verification is not None and transactional_header(records) is not None:
+                self._verification.check(tp)
+            info = partition.append_as_leader(
+                records, acks=self._acks, allowance=self._allowance, accepted=accepted, origin=self._origin
+            )
+        except KafkaError as error:
+            self._fail(tp, records, error)
+            return
+        appends._appended(tp)
+        if self._acks == ACKS_ALL:
+            # A duplicate waits like the batch that it repeats: both are acknowledged only when replicated (BUG-11).
+            position = len(self._results)
+            self._awaited[tp] = AwaitedAppend(position, partition, info.last_offset + 1, partition.generation)
+        self._results.append(
+            ProducePartitionResult(
+                tp.partition, ErrorCode.NONE, info.first_offset, info.log_append_time_ms, info.log_start_offset
+            )
+        )
+
+    def _append_long(self, tp: TopicPartition, records: memoryview) -> None:
+        """Checks the batch and appends it, without a pause."""
+        try:
+            partition_log = self._appends._hosted.find(tp).leader_log()
+            accepted = produced_batches.at_once(partition_log.accepting(records, Allowance(), self._origin))
+        except KafkaError as error:
+            self._fail(tp, records, error)
+            return
+        self._append(tp, records, AcceptedBefore(partition_log.config, accepted))
+
+    async def _append_when_accepted(self, tp: TopicPartition, records: memoryview, allowance: Allowance) -> None:
+        """Checks the batch with pauses, then appends it. After the pauses `_append` checks everything else again."""
+        for _ in range(ACCEPT_ATTEMPTS_MAX):
+            try:
+                self._append(tp, records, await self._accept(tp, records, allowance))
+            except TakesLong:
+                continue  # the topic's settings changed during the check
+            except KafkaError as error:
+                self._fail(tp, records, error)
+            return
+        self._refuse(tp, ErrorCode.REQUEST_TIMED_OUT, "the topic's settings changed during each check of the batch")
+
+    async def _accept(self, tp: TopicPartition, records: memoryview, allowance: Allowance) -> AcceptedBefore:
+        partition_log = self._appends._hosted.find(tp).leader_log()
+        config = partition_log.config
+        async with UNPACKING_PLACES.place():
+            steps = partition_log.accepting(records, allowance)
+            done: Any = None
+            while True:
+                try:
+                    work = steps.send(done)
+                except StopIteration as end:
+                    return AcceptedBefore(config, end.value)
+                done = None
+                if work is None:
+                    await self._appends._budget.pause()
+                else:
+                    done = await asyncio.get_running_loop().run_in_executor(UNPACKING, work)
+
+    def _fail(self, tp: TopicPartition, records: memoryview, error: KafkaError) -> None:
+        appends = self._appends
+        hosted = appends._hosted.get(tp)
+        if self._origin is AppendOrigin.CLIENT and (error.code in TRANSIENT_ERRORS or is_passing(error)):
+            appends._refused_batches.note(tp, records, appends._clock.monotonic(), is_here=hosted is not None)
+        if hosted is not None:
+            hosted.stats.failed_produce_requests += error.code not in EXPECTED_ERRORS
+        self._refuse(tp, error.code, error.message, error.record_errors)
+
+    def _refuse(
+        self, tp: TopicPartition, error: ErrorCode, message: str, record_errors: Sequence[tuple[int, str]] = ()
+    ) -> None:
+        self._results.append(self._appends._refusal(tp, error, message, record_errors))
+
+    def _answer(self) -> None:
+        self._appends._answer_or_await(self._results, self._awaited, self._timeout_ms, self._respond)
