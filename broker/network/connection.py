@@ -417,13 +417,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._fetch_ended()
         if order.held_bytes != writer.early:
             self._count_early()
-        if (
-            self._is_paused
-            and not self.held
-            and not self._waits_for_room
-            and order.in_flight <= self._limits.in_flight_max // 2
-        ):
-            self.read_again()
+        if self._is_paused and not self.held:
+            in_flight = order.in_flight
+            if not in_flight or (not self._waits_for_room and in_flight <= self._limits.in_flight_max // 2):
+                self.read_again()
 
     def _fetch_ended(self) -> None:
         self.fetch_under_way = NO_FETCH

@@ -7,8 +7,8 @@ recently got a large answer or sent a long fetch are *heavy*: theirs comes secon
 
 To let reading and writing continue in between, a turn of the loop handles at most `SLICE` requests of each ring, and stops after a time.
 
-Memory is bounded: a ring takes new requests only while it has fewer than `queued.max.requests`, and a connection has a limited number in
-flight; for large frames see `large_frames.py`, for answers `unsent_answers.py`.
+Memory is bounded: while a ring has a quarter of `queued.max.requests` or more, each connection may have one request, and a connection has
+a limited number in flight; for large frames see `large_frames.py`, for answers `unsent_answers.py`.
 """
 
 from __future__ import annotations
@@ -205,7 +205,6 @@ class RequestChannel:
         self._turns = turns
         self._handle = handle
         self._end_turn = end_turn
-        self._max_requests = max_requests
         self._crowd = max(1, max_requests // 4)
         self._usual = Ring()
         self._heavy = Ring()
@@ -226,9 +225,12 @@ class RequestChannel:
 
     def has_room(self, connection: Connection, in_flight: int) -> bool:
         """Whether a connection with `in_flight` requests may have another. When its ring is crowded, each connection has one, so
-        that a client that pipelines on hundreds of connections does not get ahead of others (BAD-5)."""
-        queued = (self._heavy if connection.is_heavy else self._usual).queued
-        return queued < self._crowd or (not in_flight and queued < self._max_requests)
+        that a client that pipelines on hundreds of connections does not get ahead of others (BAD-5).
+
+        That one is never refused: its bytes are here already, and it waits for one round of the connections. Otherwise thousands of
+        connections that were held, each with a full pipeline, would keep everybody else waiting when they are released together.
+        """
+        return not in_flight or (self._heavy if connection.is_heavy else self._usual).queued < self._crowd
 
     def when_there_is_room(self, connection: Connection) -> None:
         """Calls `connection.read_again()` when its ring has room again."""
@@ -352,14 +354,14 @@ class RequestChannel:
         connection.ring = None
 
     def _read_again(self, ring: Ring) -> None:
-        """Reads the longest-waiting connections until the ring is full. The rest stay ahead of new waiters."""
-        if ring.queued > self._max_requests // 2:
+        """Reads the longest-waiting connections until the ring is crowded. The rest stay ahead of new waiters."""
+        if ring.queued >= self._crowd:
             return
         waiting, ring.for_room = ring.for_room, {}
         connections = iter(waiting)
         for connection in connections:
             connection.read_again()
-            if ring.queued >= self._max_requests:
+            if ring.queued >= self._crowd:
                 break
         ring.for_room = dict.fromkeys(connections) | ring.for_room
 

@@ -340,7 +340,7 @@ def test_requests_of_a_client_that_does_not_read_are_not_handled(world: World) -
 
 @pytest.mark.parametrize(("room", "are_reading"), [(8, [True, False, False]), (3, [False, False, False])])
 def test_in_a_crowded_queue_each_connection_has_one_request(room: int, are_reading: list[bool]) -> None:
-    """NET-2, BAD-5: a client that pipelines does not get ahead of others. A full queue takes no request."""
+    """NET-2, BAD-5: a client that pipelines does not get ahead of others."""
     world = World(max_requests=room)
     pairs = [world.connect() for _ in range(3)]
     for number, (connection, transport) in enumerate(pairs):
@@ -354,6 +354,26 @@ def test_in_a_crowded_queue_each_connection_has_one_request(room: int, are_readi
     order = world.ids()
     assert sorted(order) == [0, 1, 10, 11, 20, 21]
     assert order.index(20) < order.index(11)
+
+
+def test_connections_that_are_released_together_keep_nobody_waiting() -> None:
+    """Each of them has a full pipeline, so that thousands of requests are queued at once. A newcomer waits for one round."""
+    world = World(max_requests=20)
+    pairs = [world.connect() for _ in range(50)]
+    for connection, transport in pairs:
+        receive(connection, transport, frame(0))
+        world.turns.run()
+        world.handled.pop().respond_nothing()
+        receive(connection, transport, b"".join(frame(1 + n) for n in range(LIMITS.in_flight_max)))
+        connection.hold(Hold.ASYNC_API)
+    world.turns.run()
+    assert world.handled == []
+    for connection, _ in pairs:
+        connection.release(Hold.ASYNC_API)
+    newcomer, newcomers_transport = world.connect()
+    receive(newcomer, newcomers_transport, frame(99))
+    world.turns.run()
+    assert world.ids().index(99) <= len(pairs)
 
 
 def test_the_connection_that_waits_longest_for_room_is_read_first() -> None:
