@@ -44,6 +44,9 @@ TOPICS = 3
 MIB = 1024 * 1024
 RETENTION = {"retention_bytes": str(200 * MIB), "segment_bytes": str(16 * MIB)}
 
+CALM = {"zookeeper.session.timeout.ms": "30000"}
+"""A broker whose machine stands still for a second does not refuse requests, as it would with a short session."""
+
 Body = dict[str, Any]
 
 
@@ -111,7 +114,8 @@ class Client:
             while len(self._in_flight) < depth:
                 (key,) = self._random.choices(self._keys, self._weights)
                 writer.write(self._request(key))
-            await asyncio.wait_for(writer.drain(), ANSWER_S)
+            async with asyncio.timeout(ANSWER_S):
+                await writer.drain()
             await self._wait(reading)
             if self._random.random() < 0.02:
                 depth = self._random.randint(1, DEPTH_MAX)
@@ -268,7 +272,7 @@ def run_pipelines(cluster: LocalCluster, *, clients: int, seed: int, seconds: fl
 def cluster_in(directory: Path) -> Iterator[LocalCluster]:
     cluster = LocalCluster(directory / "cluster")
     try:
-        cluster.create(brokers=1)
+        cluster.create(brokers=1, overrides=CALM)
         cluster.start(timeout=60)
         cluster.wait_ready(timeout=60)
         yield cluster
