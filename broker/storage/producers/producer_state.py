@@ -31,11 +31,11 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from typing import NamedTuple
 
+from broker.storage.producers.unreplicated import Unreplicated
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.control_records import Marker
 from protocol.kafka.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
@@ -168,8 +168,8 @@ def last_sequence_of(header: BatchHeader) -> int:
 class ProducerState:
     """The producers of one log, from its records below `end_offset`.
 
-    `ongoing`: the first offsets of transactions without a marker, in order. `unreplicated`: (first offset, offset of the marker) of
-    transactions whose marker the high watermark may not have passed, as a heap.
+    `ongoing`: the first offsets of transactions without a marker, in order. `unreplicated`: transactions whose marker the high watermark
+    may not have passed.
     """
 
     __slots__ = ("_changed_up_to", "_owner", "end_offset", "ongoing", "producers", "unreplicated")
@@ -178,7 +178,7 @@ class ProducerState:
         self.end_offset = end_offset
         self.producers: dict[int, ProducerEntry] = dict(producers) if producers is not None else {}
         self.ongoing: list[int] = []
-        self.unreplicated: list[tuple[int, int]] = []
+        self.unreplicated = Unreplicated()
         self._owner = next(_owners)
         # Records below this offset may have changed the state; records from it on did not.
         self._changed_up_to = end_offset if self.producers else 0
@@ -261,17 +261,12 @@ class ProducerState:
 
         Forgets transactions whose marker is below the high watermark, so it must not be called with a higher one than the log's.
         """
-        unreplicated = self.unreplicated
-        while unreplicated and unreplicated[0][1] < high_watermark:
-            heappop(unreplicated)
-        if self.ongoing and not (unreplicated and unreplicated[0][0] < self.ongoing[0]):
-            return self.ongoing[0]
-        return unreplicated[0][0] if unreplicated else None
+        self.unreplicated.forget(high_watermark)
+        return _least(self.ongoing, self.unreplicated.first)
 
     def look_for_unstable(self, high_watermark: int) -> int | None:
         """Like `first_unstable`, for another thread: changes nothing."""
-        firsts = [first for first, marker in self.unreplicated.copy() if marker >= high_watermark]
-        return min((*self.ongoing[:1], *firsts), default=None)
+        return _least(self.ongoing[:1], self.unreplicated.first_from(high_watermark))
 
     def append(self, header: BatchHeader, base_offset: int, marker: Marker | None = None) -> EndedTransaction | None:
         """Notes a batch that is in the log at `base_offset`, and the marker in it. Returns the transaction that the marker ends.
@@ -323,7 +318,7 @@ class ProducerState:
         entry.transaction_first_offset = NO_TRANSACTION
         ongoing = self.ongoing
         del ongoing[bisect_left(ongoing, first_offset)]
-        heappush(self.unreplicated, (first_offset, marker_offset))
+        self.unreplicated.add(first_offset, marker_offset)
         stable = ongoing[0] if ongoing else marker_offset + 1
         return EndedTransaction(producer_id, first_offset, marker_offset, stable, marker.is_commit)
 
@@ -411,3 +406,10 @@ class ProducerState:
         for producer_id in expired:
             del self.producers[producer_id]
         return len(expired)
+
+
+def _least(ongoing: Sequence[int], unreplicated: int | None) -> int | None:
+    """The first offset of all. `ongoing` is in order."""
+    if not ongoing:
+        return unreplicated
+    return ongoing[0] if unreplicated is None else min(ongoing[0], unreplicated)

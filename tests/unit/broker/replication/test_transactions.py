@@ -56,7 +56,7 @@ async def test_a_parked_reader_of_committed_records_waits_for_a_replicated_marke
     assert offsets_of(parked[0]) == (2, 2)
     assert parked[0].aborted_transactions == ()
     assert list_offset(cluster.nodes[1].manager, TP, LATEST, isolation_level=READ_COMMITTED)[1] == 2
-    assert cluster.nodes[2].log().producers.state.unreplicated == []
+    assert cluster.nodes[2].log().producers.state.unreplicated.first is None
 
 
 async def test_the_next_leader_knows_the_same_transactions(cluster: Cluster) -> None:
