@@ -212,7 +212,7 @@ class ReplicaManager:
         self._samples = HighWatermarkSamples(self.partitions, event_log, clock.monotonic, self.budget.pause)
         self.fenced_broker_epoch = -1
         self._on_leadership_change = on_leadership_change
-        log_manager.serve(self.failures, self._high_watermark_of)
+        log_manager.serve(self.failures, self._high_watermark_of, self.budget.pause)
         lease.on_stall(self._stood_still)
         lease.on_trusted(self._trusted_again)
 

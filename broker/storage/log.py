@@ -643,18 +643,23 @@ class Log:
             self.log_start_offset = min(offset, self.log_end_offset)
             self.leader_epochs.truncate_from_start(self.log_start_offset)
 
-    def delete_old_segments(self, high_watermark: int, now_ms: int) -> int:
+    def delete_old_segments(self, high_watermark: int, now_ms: int, at_most: int | None = None) -> int:
         """Applies retention (LOG-1, INV-22): deletes old segments, and advances the log start. Raises LogDirFailed.
 
-        Returns the number of deleted segments. The active segment stays, see `roll_if_old`.
+        Returns the number of deleted segments, `at_most` the oldest ones: each takes a millisecond or more. The active segment stays, see
+        `roll_if_old`.
         """
         self._check_usable()
-        count = min(self._deletable(high_watermark, now_ms), len(self._segments) - 1)
+        count = min(self._deletable(high_watermark, now_ms, at_most), len(self._segments) - 1)
         if count:
             self._drop_oldest(count)
-        for segment in self._segments[:-1]:
-            segment.forget_indexes()
         return count
+
+    def forget_indexes(self, first: int, end: int) -> None:
+        """Frees the memory of the indexes of the inactive segments with the numbers [first, end). Raises LogDirFailed."""
+        self._check_usable()
+        for segment in self._segments[first : min(end, len(self._segments) - 1)]:
+            segment.forget_indexes()
 
     def roll_if_old(self, high_watermark: int, now_ms: int) -> bool:
         """Rolls when retention would delete the log's only segment. Returns True if it rolled. Raises LogDirFailed.
@@ -664,15 +669,16 @@ class Log:
         if len(self._segments) > 1:
             return False
         self._check_usable()
-        if not self._deletable(high_watermark, now_ms):
+        if not self._deletable(high_watermark, now_ms, 1):
             return False
         self._roll(self.log_end_offset)
         return True
 
-    def _deletable(self, high_watermark: int, now_ms: int) -> int:
+    def _deletable(self, high_watermark: int, now_ms: int, at_most: int | None) -> int:
         return deletable_segments(
             self._segments,
             self.config,
+            at_most=at_most,
             high_watermark=high_watermark,
             log_start_offset=self.log_start_offset,
             log_end_offset=self.log_end_offset,
@@ -686,7 +692,7 @@ class Log:
         del self._bases[:count]
         for segment in oldest:
             self._remove(segment)
-        self.producers.drop_strays(self._bases)
+        self.producers.drop_before(self._bases[0])
 
     def holds(self, segments: Sequence[Segment], cuts: int) -> bool:
         """True when these segments are still adjacent and inactive, and the log was not cut since `cuts`."""

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import errno
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
 from broker.process.clock import Clock
 from broker.settings.config import TopicConfig
@@ -133,8 +133,14 @@ class LogManager:
         )
         self.upkeep = LogUpkeep(self, self.checkpoints, filesystem, clock, schedule, producer_expiration)
 
-    def serve(self, server: DirectoryListener, high_watermark_of: Callable[[TopicPartition], int]) -> None:
-        """Sets who serves the logs. The server's constructor needs this LogManager, so this is not a constructor argument."""
+    def serve(
+        self,
+        server: DirectoryListener,
+        high_watermark_of: Callable[[TopicPartition], int],
+        pause: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Sets who serves the logs, and the pause of long work on them. The server's constructor needs this LogManager."""
+        self.upkeep.pause = pause or self.upkeep.pause
         self._server = server
         self.high_watermark_of = high_watermark_of
 

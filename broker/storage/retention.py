@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from broker.settings.config import TopicConfig
@@ -95,12 +96,13 @@ def deletable_segments(
     segments: Sequence[Segment],
     config: TopicConfig,
     *,
+    at_most: int | None = None,
     high_watermark: int,
     log_start_offset: int,
     log_end_offset: int,
     now_ms: int,
 ) -> int:
-    """How many of the oldest segments may be deleted; see `deletable`.
+    """How many of the `at_most` oldest segments may be deleted; see `deletable`.
 
     Without `delete` in cleanup.policy, only segments below the log start offset count. Reads time indexes up to the first
     segment that stays.
@@ -110,7 +112,7 @@ def deletable_segments(
 
     def ages() -> Iterator[SegmentAge]:
         last = len(segments) - 1
-        for number, segment in enumerate(segments):
+        for number, segment in enumerate(islice(segments, at_most)):
             end = segments[number + 1].base_offset if number < last else log_end_offset
             newest_ms = segment.newest_ms() if retention_ms >= 0 else 0
             yield SegmentAge(segment.base_offset, end, segment.size, newest_ms, is_last=number == last)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,6 +26,11 @@ PRODUCERS_LOOK_S = 10.0
 SYNCED_TO_REST_S = 0.8
 """Time limit in each tick for syncing logs, so that their files can be closed when too many are open."""
 
+SEGMENTS_DELETED_AT_ONCE = 4
+"""Old segments of a log that are deleted without a pause. One takes a millisecond or more: its files are renamed."""
+INDEXES_FORGOTTEN_AT_ONCE = 20
+"""Segments whose indexes are freed without a pause. One takes a tenth of a millisecond if its indexes were made again."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSchedule:
@@ -46,6 +51,10 @@ class LogSchedule:
 
 
 DEFAULT_SCHEDULE = LogSchedule()
+
+
+async def _one_turn() -> None:
+    await asyncio.sleep(0)
 
 
 class Logs(Protocol):
@@ -78,6 +87,8 @@ class LogUpkeep(LogListener):
     ) -> None:
         self.producer_expiration = producer_expiration
         self.removals = Removals(filesystem)
+        self.pause: Callable[[], Awaitable[None]] = _one_turn
+        """Lets other work run, between two pieces of work on a log."""
         self._logs = logs
         self._checkpoints = checkpoints
         self._filesystem = filesystem
@@ -202,7 +213,6 @@ class LogUpkeep(LogListener):
             for tp in [found.topic_partition for found in self._logs.logs()]:
                 with contextlib.suppress(LogDirFailed):
                     await self._delete_old_segments_of(tp)
-                await asyncio.sleep(0)
 
     async def _expiration_due(self, now: float) -> None:
         if now >= self._next_producer_count:
@@ -247,12 +257,29 @@ class LogUpkeep(LogListener):
             await self._delete_old_segments_of(tp)
 
     async def _delete_old_segments_of(self, tp: TopicPartition) -> None:
+        """In pieces. In each pause the log may be deleted, cut or replaced: the next piece looks at the log that there is then."""
+        await self._delete_pieces(tp)
         found = self._logs.get(tp)
         if found is None or self._logs.high_watermark_of is None:
             return
-        found.delete_old_segments(self._logs.high_watermark_of(tp), self._clock.wall_ms())
         if found.roll_if_old(self._logs.high_watermark_of(tp), self._clock.wall_ms()):
             end = found.log_end_offset
             await found.flush()
             if self._logs.get(tp) is found and found.recovery_point >= end:
-                found.delete_old_segments(self._logs.high_watermark_of(tp), self._clock.wall_ms())
+                await self._delete_pieces(tp)
+        await self._forget_indexes_of(tp)
+
+    async def _delete_pieces(self, tp: TopicPartition) -> None:
+        while (found := self._logs.get(tp)) is not None and self._logs.high_watermark_of is not None:
+            high_watermark = self._logs.high_watermark_of(tp)
+            count = found.delete_old_segments(high_watermark, self._clock.wall_ms(), SEGMENTS_DELETED_AT_ONCE)
+            await self.pause()
+            if count < SEGMENTS_DELETED_AT_ONCE:
+                return
+
+    async def _forget_indexes_of(self, tp: TopicPartition) -> None:
+        first = 0
+        while (found := self._logs.get(tp)) is not None and first < len(found.segments) - 1:
+            found.forget_indexes(first, first + INDEXES_FORGOTTEN_AT_ONCE)
+            first += INDEXES_FORGOTTEN_AT_ONCE
+            await self.pause()

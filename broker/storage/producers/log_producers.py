@@ -4,7 +4,8 @@
     a segment is rolled            roll       snapshot at its base offset
     the log is closed cleanly      snapshot   at the LEO, so that the next start reads one small file
     the end moves back             cut        snapshots beyond it are removed; the state is rebuilt if a producer's batch was cut
-    segments are removed or merged drop_strays
+    old segments are removed       drop_before
+    segments are merged            drop_strays
     the log is emptied             restart_at
 
 A snapshot is written to the page cache. The log's next flush syncs it before the recovery point moves past it. After a crash,
@@ -184,6 +185,10 @@ class LogProducers:
         self._copies.clear()
         self.state.restart_at(offset)
         self.verified = VerifiedTransactions()  # their markers may be among what this log never had
+
+    def drop_before(self, offset: int) -> None:
+        """The oldest segments were removed, up to `offset`: removes their snapshots."""
+        self._remove([snapshot for snapshot in self._snapshots if snapshot < offset])
 
     def drop_strays(self, segment_bases: Collection[int]) -> None:
         """Removes snapshots that are not at the start of one of these segments, except the one of a clean stop."""
