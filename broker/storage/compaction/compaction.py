@@ -21,6 +21,10 @@ RELATIVE_OFFSET_MAX = 2**31 - 1
 NO_TIMESTAMP = -1
 INDEX_ENTRY_BYTES_MAX = 12
 
+SEGMENTS_IN_A_GROUP = 32
+"""Limit of segments that become one. The swap renames all their files in one turn of the loop, about 0.2 ms for each segment. Kafka has no
+such limit; the next cleaning merges what this one has left apart."""
+
 KEY_BYTES_MAX = 16
 """A longer key is replaced by its digest. The digest is longer than this, so it never equals a short key."""
 DIGEST_BYTES = 20
@@ -97,7 +101,7 @@ def cleanable(
 def grouped(
     segments: Sequence[SegmentFacts], *, end_offset: int, segment_bytes: int, index_bytes: int
 ) -> list[tuple[int, int]]:
-    """Groups adjacent segments that fit in one new segment by size, index size and relative offsets.
+    """Groups adjacent segments that fit in one new segment by size, index size, relative offsets and their number.
 
     Returns the groups as ranges [first, end) of indexes into `segments`. A segment that is too large alone is a group, too.
     `end_offset` is where the last segment ends.
@@ -109,7 +113,8 @@ def grouped(
         size += segment.size
         entries += segment.index_entries
         is_near = segment.size == 0 or ends[at] - 1 - segments[first].base_offset <= RELATIVE_OFFSET_MAX
-        if at > first and not (size <= segment_bytes and entries * INDEX_ENTRY_BYTES_MAX <= index_bytes and is_near):
+        is_small = size <= segment_bytes and entries * INDEX_ENTRY_BYTES_MAX <= index_bytes
+        if at > first and not (is_small and is_near and at - first < SEGMENTS_IN_A_GROUP):
             runs.append((first, at))
             first, size, entries = at, segment.size, segment.index_entries
     if segments:

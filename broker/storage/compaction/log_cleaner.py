@@ -345,7 +345,7 @@ class Cleaning:
 
     async def _copy(self) -> tuple[int, int]:
         """Step 3: copies the segments. Returns the bytes that are left, and the number of records dropped."""
-        end_offset = self._map.latest_offset + 1
+        read_up_to = self._map.latest_offset + 1
         producers = {
             producer_id: LastOfProducer(entry.batches[-1].last_offset if entry.batches else -1, entry.epoch)
             for producer_id, entry in self._log.producers.state.producers.items()
@@ -357,10 +357,12 @@ class Cleaning:
             now_ms=self._clock.wall_ms(),
             delete_retention_ms=self._log.config.delete_retention_ms,
         )
-        sources = [source for source in self._sources if source.base_offset < end_offset]
+        sources = [source for source in self._sources if source.base_offset < read_up_to]
+        following = self._sources[len(sources) : len(sources) + 1]
         runs = compaction.grouped(
             _facts(sources),
-            end_offset=end_offset,
+            # The last segment is copied as a whole, even if the map does not have all its keys.
+            end_offset=following[0].base_offset if following else self._work.first_uncleanable,
             segment_bytes=self._log.config.segment_bytes,
             index_bytes=self._log.config.segment_index_bytes,
         )

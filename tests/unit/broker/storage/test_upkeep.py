@@ -19,12 +19,12 @@ ONE, TWO = "/one", "/two"
 class Old:
     """A log of many segments, all so old that retention deletes them, except the last ones, which are not replicated yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, batches: int = 60) -> None:
         self.disk = MemoryDisk()
         self.manager = started(self.disk, ONE, TWO, config=replace(SMALL, retention_ms=1), time=FakeTime())
         self.failed = failures_of(self.manager)
         log = self.manager.get_or_create(TP, "AAAAAAAAAAAAAAAAAAAAWA", {})
-        fill(log, 60)
+        fill(log, batches)
         self.high_watermark = log.log_end_offset - 20
         self.manager.high_watermark_of = lambda tp: (
             0 if (found := self.manager.get(tp)) is None else min(self.high_watermark, found.log_end_offset)
@@ -71,7 +71,7 @@ def test_retention_deletes_a_few_segments_at_a_time() -> None:
 
 
 def test_indexes_are_freed_a_few_at_a_time() -> None:
-    it = Old()
+    it = Old(100)
     log = log_of(it.manager)
     it.high_watermark = 0
     for segment in log.segments:

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.storage.compaction.compaction import ENTRY_BYTES, Cleanable, OffsetMap, SegmentFacts, cleanable, grouped
+from broker.storage.compaction.compaction import (
+    ENTRY_BYTES,
+    SEGMENTS_IN_A_GROUP,
+    Cleanable,
+    OffsetMap,
+    SegmentFacts,
+    cleanable,
+    grouped,
+)
 
 SEGMENTS = [
     SegmentFacts(0, 100, 1, first_ms=1000, newest_ms=1500),
@@ -56,7 +64,7 @@ def test_when_a_log_is_due_for_compaction(work: Cleanable, min_ratio: float, is_
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 400), st.integers(1, 30), st.integers(1, 2**31)), max_size=20),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 3), st.sampled_from((1, 5, 2**30, 2**31))), max_size=100),
     st.integers(1, 1000),
     st.integers(12, 1000),
 )
@@ -75,7 +83,8 @@ def test_groups_of_segments_are_as_large_as_one_segment_may_be(
     def fits(first: int, end: int) -> bool:
         run = segments[first:end]
         return (
-            sum(s.size for s in run) <= size
+            len(run) <= SEGMENTS_IN_A_GROUP
+            and sum(s.size for s in run) <= size
             and sum(s.index_entries for s in run) * 12 <= index
             and all(s.size == 0 or ends[first + n] - 1 - run[0].base_offset < 2**31 for n, s in enumerate(run))
         )

@@ -17,7 +17,15 @@ from broker.storage.log import Log
 from protocol.errors import ErrorCode
 from protocol.kafka.record_batch import DELETE_HORIZON_BIT, Record
 from protocol.types import TopicPartition
-from tests.support.compaction import COMPACTED, CompactedLog, everything_with_holes, headers_of, records_of, table_of
+from tests.support.compaction import (
+    COMPACTED,
+    CompactedLog,
+    everything_with_holes,
+    headers_of,
+    keyed,
+    records_of,
+    table_of,
+)
 from tests.support.logs import DIRECTORY, LOG_DIR, check, failures_of, once_before, refused
 from tests.support.memory_disk import BusyDisk, run
 
@@ -151,6 +159,22 @@ def test_small_segments_become_one_again() -> None:
     assert len(it.log.segments) <= 4
     names = {name.partition(".")[0] for name in it.disk.list(DIRECTORY) if name[0].isdigit()}
     assert names == {f"{segment.base_offset:020d}" for segment in it.log.segments}
+
+
+def test_no_segment_gets_records_that_are_too_far_from_its_start() -> None:
+    """The memory is full within a segment: its later records count, too, when it is decided which segments become one."""
+    it = CompactedLog(settings=CleanerSettings(dedupe_bytes=500))  # two keys
+    it.append((b"a", b"1"))
+    it.append((b"a", b"2"))
+    it.roll()
+    for offset, key in ((2**31 - 9, b"b"), (2**31, b"c")):
+        it.log.append_as_follower(memoryview(keyed((key, b""), base_offset=offset, leader_epoch=0)))
+    it.roll()
+    it.clean()
+    assert [(offset, key) for offset, key, _ in brief(it)] == [(1, b"a"), (2**31 - 9, b"b"), (2**31, b"c")]
+    for offset in (1, 2**31 - 9, 2**31):
+        assert it.log.read(offset, 100, 2**31 + 1, True).size
+    check(it.log, is_gapless=False)
 
 
 def test_a_broken_log_is_left_alone_and_reported_once() -> None:
