@@ -40,8 +40,8 @@ SLICE_BYTES = 64 * 1024
 SLICE_RECORDS = 1000
 """Limits of one slice: about a millisecond of work for a thread."""
 
-LOGS_IN_A_SLICE = 100
-"""Logs examined before the loop may do other work. A log takes some 10 us, or more if its segments' times are needed."""
+TIMES_READ_AT_ONCE = 10
+"""Segments whose times are read without a pause. One takes a tenth of a millisecond or more: an index and a batch are read."""
 
 EachBatch = Callable[[Buffer, int, BatchHeader], bool]
 """(buffer, position, header) -> False to stop before this batch"""
@@ -107,26 +107,44 @@ class LogCleaner:
             return False
 
     async def _choose(self) -> tuple[Log, Cleanable] | None:
-        """The dirtiest log that is due. Examines all logs, in slices. Raises LogDirFailed."""
-        due = []
-        for at, found in enumerate(list(self.manager.logs()), 1):
-            if at % LOGS_IN_A_SLICE == 0:
-                await asyncio.sleep(0)
-            if found.is_deleted or "compact" not in found.config.cleanup_policy:
-                continue
-            is_moving = self.manager.futures.get(found.topic_partition) is not None
-            if not found.is_uncleanable and not is_moving:
+        """The dirtiest log that is due. Examines all logs, with pauses. Raises LogDirFailed."""
+        due: list[tuple[float, Log]] = []
+        for found in list(self.manager.logs()):
+            await self.manager.upkeep.pause()
+            await self._read_times(found)
+            if self._may_clean(found):
                 work = self._look_at(found)
                 if work.is_due(found.config.min_cleanable_dirty_ratio):
-                    due.append((found, work))
-        still_served = [(found, work) for found, work in due if self.manager.get(found.topic_partition) is found]
-        return max(still_served, key=lambda pair: pair[1].ratio, default=None)
+                    due.append((work.ratio, found))
+        for _, found in sorted(due, key=lambda pair: pair[0], reverse=True):
+            # The log may have changed in the pauses.
+            if self._may_clean(found) and (work := self._look_at(found)).is_due(found.config.min_cleanable_dirty_ratio):
+                return found, work
+        return None
+
+    def _may_clean(self, found: Log) -> bool:
+        return (
+            self.manager.get(found.topic_partition) is found
+            and "compact" in found.config.cleanup_policy
+            and not found.is_uncleanable
+            and self.manager.futures.get(found.topic_partition) is None
+        )
+
+    async def _read_times(self, found: Log) -> None:
+        """Has each segment of the log know the times that `_look_at` needs, which it may have to read from the disk."""
+        at = 0
+        while self._may_clean(found) and _needs_times(found) and at < len(found.segments):
+            self._facts(found, found.segments[at : at + TIMES_READ_AT_ONCE])
+            at += TIMES_READ_AT_ONCE
+            await self.manager.upkeep.pause()
+
+    def _facts(self, found: Log, segments: Sequence[Segment]) -> list[SegmentFacts]:
+        return _facts(segments, found.config.min_compaction_lag_ms, found.config.max_compaction_lag_ms)
 
     def _look_at(self, found: Log) -> Cleanable:
         config = found.config
-        facts = _facts(found.segments, config.min_compaction_lag_ms, config.max_compaction_lag_ms)
         return compaction.cleanable(
-            facts,
+            self._facts(found, found.segments),
             cleaned_up_to=found.cleaned_up_to,
             log_start_offset=found.log_start_offset,
             log_end_offset=found.log_end_offset,
@@ -166,6 +184,10 @@ class LogCleaner:
     def _leave_alone(self, found: Log, error: Exception) -> None:
         found.is_uncleanable = True
         self._write_event("log_uncleanable", topic_partition=str(found.topic_partition), error=str(error))
+
+
+def _needs_times(found: Log) -> bool:
+    return found.config.min_compaction_lag_ms > 0 or found.config.max_compaction_lag_ms < LONG_MAX
 
 
 def _facts(segments: Sequence[Segment], min_lag_ms: int = 0, max_lag_ms: int = LONG_MAX) -> list[SegmentFacts]:

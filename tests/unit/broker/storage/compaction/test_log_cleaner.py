@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from broker.storage.compaction import log_cleaner
 from broker.storage.compaction.log_cleaner import CleanerSettings
 from broker.storage.disk.disk_threads import REMOVALS
 from broker.storage.log import Log
@@ -43,6 +44,25 @@ def filled(records: int = 40, keys: int = 3, **options: Any) -> CompactedLog:
         it.append((b"k%d" % (number % keys), b"%d" % number))
     it.roll()
     return it
+
+
+def cut(it: CompactedLog) -> None:
+    it.log.truncate_to(it.log.log_end_offset // 2 + 1)
+    for number in range(60):
+        it.append((b"k%d" % (number % 2), b"again"))
+
+
+def delete(it: CompactedLog) -> None:
+    it.manager.delete(it.log.topic_partition)
+
+
+def switch_off(it: CompactedLog) -> None:
+    it.configure(cleanup_policy="delete")
+
+
+def retain(it: CompactedLog) -> None:
+    it.configure(cleanup_policy="compact,delete", retention_bytes=1000)
+    it.log.delete_old_segments(it.log.log_end_offset, it.time.wall_ms())
 
 
 def test_the_last_record_of_each_key_stays_at_its_offset() -> None:
@@ -130,6 +150,49 @@ def test_minimum_and_maximum_compaction_lag(settings: dict[str, Any], young: int
     assert it.clean() == old
 
 
+def test_the_times_of_many_segments_are_read_a_few_at_a_time() -> None:
+    stopped = filled(200, keys=5)
+    run(stopped.manager.shutdown())
+    it = stopped.reopened()
+    it.configure(min_compaction_lag_ms=1, max_compaction_lag_ms=10**12)
+    known: list[int] = []
+
+    async def pause() -> None:
+        known.append(sum(segment._newest_is_known for segment in it.log.segments[:-1]))
+
+    it.manager.upkeep.pause = pause
+    run(it.cleaner._choose())
+    steps = [after - before for before, after in itertools.pairwise(known)]
+    assert (known[0], known[-1], max(steps)) == (0, len(it.log.segments) - 1, log_cleaner.TIMES_READ_AT_ONCE)
+
+
+@pytest.mark.parametrize("change", [cut, delete, switch_off, retain])
+def test_the_log_changes_while_its_times_are_read(change: Change) -> None:
+    """What is chosen is right for the log as it is then."""
+    for at in itertools.count(1):
+        it = filled(80, keys=5)
+        it.configure(min_compaction_lag_ms=1, max_compaction_lag_ms=10**12)
+        it.time.now += 1
+        pauses = 0
+
+        async def pause(it: CompactedLog = it, at: int = at) -> None:
+            nonlocal pauses
+            pauses += 1
+            if pauses == at:
+                change(it)
+                it.high_watermark = 20
+
+        it.manager.upkeep.pause = pause
+        chosen = run(it.cleaner._choose())
+        if pauses < at:
+            break
+        if change in (delete, switch_off):
+            assert chosen is None
+        elif chosen is not None:
+            assert chosen[1].first_uncleanable <= 20
+    assert at > 3
+
+
 def test_max_compaction_lag_rolls_the_active_segment() -> None:
     it = CompactedLog()
     it.configure(max_compaction_lag_ms=10_000)
@@ -185,25 +248,6 @@ def test_a_broken_log_is_left_alone_and_reported_once() -> None:
     assert [(kind, fields["topic_partition"]) for kind, fields in it.events] == [("log_uncleanable", "orders-0")]
     assert everything_with_holes(it.log) == before
     assert not [name for name in it.disk.list(DIRECTORY) if name.endswith(".cleaned")]
-
-
-def cut(it: CompactedLog) -> None:
-    it.log.truncate_to(it.log.log_end_offset // 2 + 1)
-    for number in range(60):
-        it.append((b"k%d" % (number % 2), b"again"))
-
-
-def delete(it: CompactedLog) -> None:
-    it.manager.delete(it.log.topic_partition)
-
-
-def switch_off(it: CompactedLog) -> None:
-    it.configure(cleanup_policy="delete")
-
-
-def retain(it: CompactedLog) -> None:
-    it.configure(cleanup_policy="compact,delete", retention_bytes=1000)
-    it.log.delete_old_segments(it.log.log_end_offset, it.time.wall_ms())
 
 
 def cleaned_while(it: CompactedLog, change: Change, slice_number: int) -> list[Record] | None:
