@@ -102,6 +102,7 @@ class Log:
         self.producers = parts.producers
         self.files = parts.files
         self.files.on_error = self.failed
+        self.producers.discard = self.discard
         self._wall_ms = wall_ms
         self._segments = parts.segments
         self._bases = [segment.base_offset for segment in parts.segments]

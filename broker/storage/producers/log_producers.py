@@ -24,7 +24,7 @@ batch could be written twice after its records were deleted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from broker.storage.aborted_transactions import AbortedTransaction
@@ -32,7 +32,7 @@ from broker.storage.disk.filesystem import FileSystem, HeldDirectory
 from broker.storage.producers import producer_snapshots
 from broker.storage.producers.producer_state import LAST_OFFSET_MAX, Duplicate, EndedTransaction, ProducerState
 from broker.storage.producers.verified_transactions import VerifiedTransactions
-from broker.storage.segment import Segment
+from broker.storage.segment import REMOVED_SUFFIX, Segment
 from protocol.kafka.control_records import Marker, marker_in
 from protocol.kafka.record_batch import CONTROL_BIT, BatchHeader
 
@@ -92,6 +92,7 @@ class LogProducers:
         "_unsynced",
         "_unwritten",
         "directory",
+        "discard",
         "state",
         "verified",
     )
@@ -100,6 +101,8 @@ class LogProducers:
         self, filesystem: FileSystem, directory: str, state: ProducerState, snapshots: Iterable[int] = ()
     ) -> None:
         self.directory = directory
+        self.discard: Callable[[Sequence[str]], None] | None = None
+        """Removes files in a thread: an unlink may take milliseconds."""
         self.state = state
         self.verified = VerifiedTransactions()
         self._filesystem = filesystem
@@ -234,8 +237,7 @@ class LogProducers:
         """The snapshots are written. One that was dropped meanwhile is removed."""
         for offset, state in states.items():
             if offset not in self._snapshots:
-                self._filesystem.remove(self._path(offset))
-                self._names_changed = True
+                self._remove((offset,))
             elif self._unwritten.get(offset) is state:
                 del self._unwritten[offset]
             else:
@@ -251,12 +253,22 @@ class LogProducers:
         return f"{self.directory}/{producer_snapshots.file_name(offset)}"
 
     def _remove(self, offsets: Iterable[int]) -> None:
+        """A file gets another name first: a later snapshot may have the same offset."""
+        renamed: list[str] = []
         for offset in list(offsets):
-            self._filesystem.remove(self._path(offset))
+            path = self._path(offset)
+            if self._filesystem.exists(path):  # it may not be written yet
+                self._filesystem.rename(path, path + REMOVED_SUFFIX)
+                renamed.append(path + REMOVED_SUFFIX)
             self._snapshots.discard(offset)
             self._unsynced.discard(offset)
             self._unwritten.pop(offset, None)
             self._names_changed = True
+        if renamed and self.discard is not None:
+            self.discard(renamed)
+        else:
+            for path in renamed:
+                self._filesystem.remove(path)
 
     def _rebuild(
         self, segments: Sequence[Segment], end_offset: int, aborted_from: Mapping[int, int] | None = None
