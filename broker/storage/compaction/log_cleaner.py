@@ -134,17 +134,14 @@ class LogCleaner:
         """Has each segment of the log know the times that `_look_at` needs, which it may have to read from the disk."""
         at = 0
         while self._may_clean(found) and _needs_times(found) and at < len(found.segments):
-            self._facts(found, found.segments[at : at + TIMES_READ_AT_ONCE])
+            _facts_of(found, found.segments[at : at + TIMES_READ_AT_ONCE])
             at += TIMES_READ_AT_ONCE
             await self.manager.upkeep.pause()
-
-    def _facts(self, found: Log, segments: Sequence[Segment]) -> list[SegmentFacts]:
-        return _facts(segments, found.config.min_compaction_lag_ms, found.config.max_compaction_lag_ms)
 
     def _look_at(self, found: Log) -> Cleanable:
         config = found.config
         return compaction.cleanable(
-            self._facts(found, found.segments),
+            _facts_of(found, found.segments),
             cleaned_up_to=found.cleaned_up_to,
             log_start_offset=found.log_start_offset,
             log_end_offset=found.log_end_offset,
@@ -188,6 +185,10 @@ class LogCleaner:
 
 def _needs_times(found: Log) -> bool:
     return found.config.min_compaction_lag_ms > 0 or found.config.max_compaction_lag_ms < LONG_MAX
+
+
+def _facts_of(found: Log, segments: Sequence[Segment]) -> list[SegmentFacts]:
+    return _facts(segments, found.config.min_compaction_lag_ms, found.config.max_compaction_lag_ms)
 
 
 def _facts(segments: Sequence[Segment], min_lag_ms: int = 0, max_lag_ms: int = LONG_MAX) -> list[SegmentFacts]:
