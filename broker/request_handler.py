@@ -15,11 +15,11 @@ from broker.apis.api_versions import refuse_version
 from broker.apis.gathered_produces import GatheredProduces
 from broker.apis.table import HANDLERS, Handler
 from broker.network.connection_state import Hold
-from broker.network.request_channel import Request
+from broker.network.request_channel import OLD_CLIENTS, Request
 from broker.network.request_metrics import ApiMetrics, RequestMetrics
 from broker.requests.context import ApiContext
 from broker.requests.steps import OWN_ERROR, REFUSALS, close_for
-from protocol.kafka.api_keys import ADVERTISED, ApiKey
+from protocol.kafka.api_keys import ANSWERED, ApiKey
 
 PRODUCE = int(ApiKey.PRODUCE)
 
@@ -38,7 +38,7 @@ class RequestHandler:
         self._gathered = GatheredProduces(context)
         measured = (metrics or RequestMetrics()).by_key
         self._routes: dict[int, tuple[int, int, Handler, ApiMetrics | None]] = {
-            int(key): (ADVERTISED[key].min, ADVERTISED[key].max, handler, measured.get(key))
+            int(key): (ANSWERED[key].min, ANSWERED[key].max, handler, measured.get(key))
             for key, handler in HANDLERS.items()
         }
         self._tasks: set[asyncio.Task[None]] = set()
@@ -56,7 +56,8 @@ class RequestHandler:
             if api_key == ApiKey.API_VERSIONS:
                 refuse_version(request)
             else:
-                request.close(f"{request}: supported versions are v{oldest} to v{newest}")
+                advice = OLD_CLIENTS if 0 <= version < oldest else ""
+                request.close(f"{request.named()}: supported versions are v{oldest} to v{newest}{advice}")
             return
         if len(request.frame) > REQUEST_BYTES_MAX and api_key != ApiKey.PRODUCE:
             request.close(f"{request} has {len(request.frame)} bytes; the limit is {REQUEST_BYTES_MAX}")

@@ -1,6 +1,7 @@
-"""CreateTopics (API 19), v2 to v7: only on the controller; waits until the new partitions have leaders.
+"""CreateTopics (API 19), v0 to v7: only on the controller; waits until the new partitions have leaders.
 
-v4 adds -1 for the broker's defaults, v5 partitions, replication factor and settings in the answer, v7 the topic id in the answer.
+v1 adds `validate_only` and the reason in the answer, v4 -1 for the broker's defaults, v5 partitions, replication factor and settings in
+the answer, v7 the topic id in the answer.
 `validate_only` checks everything and creates nothing. REQUEST_TIMED_OUT has two causes, and the message says which: the topic was
 created but has no leaders in time, or ZooKeeper failed, and the outcome is unknown.
 """
@@ -22,6 +23,7 @@ from protocol.kafka import messages
 from protocol.types import NO_LEADER
 from protocol.zk.session import ZkError
 
+VALIDATE_ONLY_SINCE = 1
 ASSIGNMENTS_IN_A_STEP = 200
 TOPICS_IN_A_STEP = 100
 TOPICS_AT_ONCE = 10
@@ -50,6 +52,7 @@ async def create_topics(context: ApiContext, request: Request) -> None:
 
 async def _create(context: ApiContext, request: Request, body: Any) -> Iterable[Mapping[str, Any]]:
     """One row for each topic of the request."""
+    validate_only = request.header.api_version >= VALIDATE_ONLY_SINCE and body.validate_only
     deadline = context.clock.monotonic() + messages.milliseconds(body.timeout) / 1000
     counts: Counter[str] = Counter()
     counting = each(body.topics, lambda topic: counts.update((topic.name,)), TOPICS_IN_A_STEP)
@@ -73,9 +76,9 @@ async def _create(context: ApiContext, request: Request, body: Any) -> Iterable[
                 )
             planned = await context.topic_admin.planned(await finished(context, request, _new_topic(topic)))
             left -= len(planned.assignment)
-            if names is None and (len(body.topics) > 1 or body.validate_only):
+            if names is None and (len(body.topics) > 1 or validate_only):
                 names = await context.topic_admin.names()
-            if not body.validate_only:
+            if not validate_only:
                 await context.topic_admin.write(planned, names)
                 made.append(planned)
             elif names is not None:
@@ -86,7 +89,7 @@ async def _create(context: ApiContext, request: Request, body: Any) -> Iterable[
         except ZkError as error:
             answers.append(_failure(topic.name, ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper does not answer: {error}"))
     late = await _without_leaders(context, made, deadline)
-    return (_row(context, answer, late, is_made=not body.validate_only) for answer in answers)
+    return (_row(context, answer, late, is_made=not validate_only) for answer in answers)
 
 
 def _row(

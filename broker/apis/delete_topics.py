@@ -1,6 +1,6 @@
-"""DeleteTopics (API 20), v1 to v6: only on the controller; waits until this broker's metadata no longer has the topics (CTL-9).
+"""DeleteTopics (API 20), v0 to v6: only on the controller; waits until this broker's metadata no longer has the topics (CTL-9).
 
-v3 adds TOPIC_DELETION_DISABLED (INVALID_REQUEST in v1 and v2), v5 the reason in the answer, v6 topic ids in the request. A topic
+v3 adds TOPIC_DELETION_DISABLED (INVALID_REQUEST before it), v5 the reason in the answer, v6 topic ids in the request. A topic
 whose deletion must wait, for example for a reassignment, gets REQUEST_TIMED_OUT: it stays marked and is deleted later.
 """
 

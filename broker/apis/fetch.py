@@ -1,5 +1,8 @@
 """Fetch (API 1), v4 to v17, of consumers and followers: REP-1, REP-2, REP-5, sessions (KIP-227), topic ids (KIP-516).
 
+v0 to v3 cannot carry the records that are in the logs, and are not in the ApiVersions response. They get UNSUPPORTED_VERSION for each
+partition, as from a Kafka with `message.downconversion.enable=false`; a client that does not ask for ApiVersions can tell its user.
+
 Decodes the request, checks whether a replica id is allowed, and encodes the answer; `broker.replication.fetching` does the rest. Record
 bytes are sent as they are in the log. Each connection reads one fetch at a time, and the room for unsent answers limits the answer
 (`network/unsent_answers.py`). Consumers may read from a follower from v11 on (KIP-392). Not supported: remote storage.
@@ -7,21 +10,26 @@ bytes are sent as they are in the log. Each connection reads one fetch at a time
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
-from broker.network.request_channel import NO_FRAME, Request
+from broker.network.request_channel import NO_FRAME, OLD_CLIENTS, Request
 from broker.network.unsent_answers import ANSWER_MAX
 from broker.replication.fetching.fetch_reads import FetchParams
 from broker.replication.fetching.fetch_session import NO_SESSION_ID, FetchedTopics
 from broker.requests.context import ApiContext
 from broker.requests.followers import may_ask_as_replica
-from broker.requests.steps import Further, StepsTo, in_steps
-from protocol.errors import ErrorCode
-from protocol.kafka import fetch_codec, single_fetch
+from broker.requests.steps import ROWS_IN_A_STEP, Further, Steps, StepsTo, in_steps, respond_in_steps
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka import fetch_codec, messages, single_fetch
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest
 from protocol.kafka.produce_codec import NodeEndpoint
 from protocol.kafka.single_fetch import Found
+from protocol.types import TopicPartition
 
+log = logging.getLogger(__name__)
+
+RECORD_BATCHES_SINCE = 4
 STORAGE_ERROR_SINCE = 6
 SESSION_ERRORS_SINCE = 7
 FOLLOWER_READS_SINCE = 11
@@ -35,16 +43,47 @@ LARGE_REQUEST = 8 * 1024
 
 
 def fetch(context: ApiContext, request: Request) -> Further:
-    if len(request.frame) > LARGE_REQUEST:
+    if len(request.frame) > LARGE_REQUEST and request.header.api_version >= RECORD_BATCHES_SINCE:
         return in_steps(context, request, _fetch_many(context, request))
     header = request.header
     version = header.api_version
+    if version < RECORD_BATCHES_SINCE:
+        return respond_in_steps(context, request, _unreadable(context, request))
     single = single_fetch.find(version, request.frame, header.body_offset)
     if single is not None:
         _fetch(context, request, single.single.request, single)
     else:
         _fetch(context, request, fetch_codec.decode_request(version, request.frame, header.body_offset))
     return None
+
+
+def _unreadable(context: ApiContext, request: Request) -> Steps:
+    """Answers a fetch of before v4. Errors that Kafka finds before it looks at records come first."""
+    header = request.header
+    log.info("%s gets no records: they need Fetch v%d%s", request.named(), RECORD_BATCHES_SINCE, OLD_CLIENTS)
+    body = yield from messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
+    context.request_metrics.fetch_consumer.count(header.api_version, request.received_at)
+    topics = []
+    for topic in body.topics:
+        rows = []
+        for number, asked in enumerate(topic.partitions, 1):
+            try:
+                context.replica_manager.partitions.find(TopicPartition(topic.topic, asked.partition)).leader_log()
+                error = ErrorCode.UNSUPPORTED_VERSION
+            except KafkaError as refused:
+                error = refused.code
+            if error is ErrorCode.KAFKA_STORAGE_ERROR:
+                error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # as in `_as_old_clients_know_it`
+            # Empty records, where Kafka sends null: not every old client reads null, but each looks at the error.
+            rows.append(
+                {"partition_index": asked.partition, "error_code": int(error), "high_watermark": -1, "records": b""}
+            )
+            if number % ROWS_IN_A_STEP == 0:
+                yield
+        topics.append({"topic": topic.topic, "partitions": rows})
+        yield
+    answer = {"throttle_time": 0, "responses": topics}
+    return (yield from messages.encoding(header.api_key, header.api_version, answer))
 
 
 def _fetch_many(context: ApiContext, request: Request) -> StepsTo[None]:

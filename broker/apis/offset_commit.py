@@ -1,7 +1,8 @@
-"""OffsetCommit (API 8), v2 to v9: a group's positions, answered when they are replicated (CLI-2, INV-23, BAD-33).
+"""OffsetCommit (API 8), v1 to v9: a group's positions, answered when they are replicated (CLI-2, INV-23, BAD-33).
 
-A request of v2 to v4 has its own retention time in ms; offsets that would expire after the largest timestamp never expire. v6 adds the
-leader epoch (KIP-320), v7 static members. Partitions that do not exist get their own errors; the others are committed. A client that
+In v1 each offset has a commit time (-1: now), from which the broker's retention counts. A request of v2 to v4 has its own retention time
+in ms; offsets that would expire after the largest timestamp never expire. v6 adds the leader epoch (KIP-320), v7 static members. v0,
+which Kafka stores in ZooKeeper, is not served. Partitions that do not exist get their own errors; the others are committed. A client that
 commits without membership has generation -1 and no member id. If a partition is repeated, the last offset counts. KIP-848's groups
 (v9) are not supported: the member epoch of their members is treated as a generation.
 """
@@ -19,7 +20,7 @@ from broker.requests.steps import Further, Steps, StepsTo, by_topic, in_steps, p
 from broker.settings.config import LONG_MAX
 from protocol.errors import ErrorCode
 from protocol.kafka import messages, offset_commit_codec
-from protocol.kafka.offset_commit_codec import BROKERS_RETENTION
+from protocol.kafka.offset_commit_codec import BROKERS_RETENTION, NOW
 from protocol.types import TopicPartition
 
 PARTITIONS_IN_A_STEP = 100
@@ -48,7 +49,8 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[None]:
             if context.metadata.partition(tp) is None:
                 errors[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
-                offsets[tp] = CommittedOffset(row.offset, row.leader_epoch, row.metadata or "", now_ms, expires)
+                at_ms = now_ms if row.commit_time_ms == NOW else row.commit_time_ms
+                offsets[tp] = CommittedOffset(row.offset, row.leader_epoch, row.metadata or "", at_ms, expires)
             if number % PARTITIONS_IN_A_STEP == 0:
                 yield
         if len(body.topics) > 1:

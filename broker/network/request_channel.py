@@ -93,6 +93,11 @@ class Connection(Protocol):
     def when_ended(self, callback: Callable[[], object]) -> None: ...
 
 
+CLIENT_ID_SHOWN_MAX = 100
+OLD_CLIENTS = "; docs/CLIENTS.md has a chapter on old clients"
+"""The end of a line in the log about a client whose version of an API is too old."""
+
+
 class Request:
     """One request. `frame` is everything after the length; exactly one of the seven ways to end it must be used."""
 
@@ -170,6 +175,11 @@ class Request:
         except ValueError:
             name = f"api key {self.header.api_key}"
         return f"{name} v{self.header.api_version} of {self.connection.peer}"
+
+    def named(self) -> str:
+        """Like `str`, with the client id: for lines by which a person looks for the client."""
+        client_id = self.header.client_id
+        return f"{self}, client id {None if client_id is None else client_id[:CLIENT_ID_SHOWN_MAX]!r}"
 
 
 class Ring:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from math import inf
 from typing import Any
 
 from broker.replication.fetching.fetch_reads import READ_COMMITTED
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition
 from broker.storage.log import Log
+from broker.storage.segment import Segment
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
 
@@ -18,6 +20,10 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 NO_MATCH = (-1, -1, -1)
 CONSUMER = -1
+
+OFFSETS_BEFORE_MAX = 1_000
+"""Limit of offsets for one partition in an answer of ListOffsets v0, which has an offset for each segment."""
+SEGMENTS_IN_A_STEP = 100
 
 OffsetAnswer = tuple[int, int, int]
 """(timestamp ms or -1, offset or -1, leader epoch or -1)"""
@@ -79,6 +85,47 @@ class OffsetQueries:
         if is_limit_behind:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return NO_MATCH
+
+    def offsets_before(
+        self, tp: TopicPartition, timestamp: int, count: int, replica_id: int, now_ms: int
+    ) -> Generator[None, None, list[int]]:
+        """ListOffsets v0: the log end and the starts of the segments that were last written at this time (ms) or before, newest first.
+
+        At most `count` of them; LATEST: all, EARLIEST: the log start. Raises KafkaError. Consumers get the high watermark in the place of
+        offsets above it. Pauses between segments.
+        """
+        partition = self._hosted.find(tp)
+        log = partition.leader_log()
+        _check_replica(partition, replica_id)
+        if timestamp == EARLIEST:
+            return [log.log_start_offset][:count]
+        is_consumer = replica_id == CONSUMER
+        if is_consumer and partition.high_watermark < partition.epoch_start_offset:  # as in `listing_offset`
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
+        found: list[int] = []
+        end, high_watermark = log.log_end_offset, partition.high_watermark
+        segments = list(log.segments)
+        if segments[-1].size and (timestamp == LATEST or now_ms <= timestamp):
+            found.append(end)
+        is_before = timestamp == LATEST
+        for number, segment in enumerate(reversed(segments), 1):
+            if len(found) >= count:
+                break
+            is_before = is_before or _written_ms(segment) <= timestamp
+            if is_before:
+                found.append(max(segment.base_offset, log.log_start_offset))
+            if number % SEGMENTS_IN_A_STEP == 0:
+                yield
+        if is_consumer and any(offset > high_watermark for offset in found):
+            found = [high_watermark, *(offset for offset in found if offset <= high_watermark)]
+        return found[:count]
+
+
+def _written_ms(segment: Segment) -> float:
+    try:
+        return segment.written_ms()
+    except OSError:
+        return inf  # deleted in a pause
 
 
 def _check_replica(partition: Partition, replica_id: int) -> None:

@@ -464,7 +464,11 @@ class Segment:
     def newest_ms(self) -> int:
         """The time that retention uses: the largest timestamp, or without one the time of the last write."""
         newest = self.newest_timestamp()
-        return newest if newest >= 0 else max(self._filesystem.modified_ms(self.path), self.created_ms)
+        return newest if newest >= 0 else self.written_ms()
+
+    def written_ms(self) -> int:
+        """When it was last written, or made. Raises OSError."""
+        return max(self._filesystem.modified_ms(self.path), self.created_ms)
 
     def first_batch_timestamp(self) -> int:
         """The largest timestamp of the first batch, or NO_TIMESTAMP. May read the disk."""

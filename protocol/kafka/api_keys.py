@@ -1,6 +1,7 @@
 """Kafka's API keys, and the versions of each API that ottla serves.
 
-The versions range from the oldest in Kafka 4 (KIP-896, also kio's oldest) to the newest in Kafka 3.9.1.
+The versions range from the oldest in Kafka 4 (KIP-896, also kio's oldest) to the newest in Kafka 3.9.1. A few are older, for clients
+that do not ask for ApiVersions: `earlier_schemas` has their messages.
 """
 
 from __future__ import annotations
@@ -82,9 +83,9 @@ SUPPORTED: Mapping[ApiKey, VersionRange] = MappingProxyType(
     {
         ApiKey.PRODUCE: VersionRange(3, 11),
         ApiKey.FETCH: VersionRange(4, 17),
-        ApiKey.LIST_OFFSETS: VersionRange(1, 9),
+        ApiKey.LIST_OFFSETS: VersionRange(0, 9),
         ApiKey.METADATA: VersionRange(0, 12),
-        ApiKey.OFFSET_COMMIT: VersionRange(2, 9),
+        ApiKey.OFFSET_COMMIT: VersionRange(1, 9),
         ApiKey.OFFSET_FETCH: VersionRange(1, 9),
         ApiKey.FIND_COORDINATOR: VersionRange(0, 6),
         ApiKey.JOIN_GROUP: VersionRange(0, 9),
@@ -95,8 +96,8 @@ SUPPORTED: Mapping[ApiKey, VersionRange] = MappingProxyType(
         ApiKey.LIST_GROUPS: VersionRange(0, 5),
         ApiKey.SASL_HANDSHAKE: VersionRange(0, 1),
         ApiKey.API_VERSIONS: VersionRange(0, 4),
-        ApiKey.CREATE_TOPICS: VersionRange(2, 7),
-        ApiKey.DELETE_TOPICS: VersionRange(1, 6),
+        ApiKey.CREATE_TOPICS: VersionRange(0, 7),
+        ApiKey.DELETE_TOPICS: VersionRange(0, 6),
         ApiKey.DELETE_RECORDS: VersionRange(0, 2),
         ApiKey.INIT_PRODUCER_ID: VersionRange(0, 5),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: VersionRange(2, 4),
@@ -141,6 +142,13 @@ ADVERTISED: Mapping[ApiKey, VersionRange] = MappingProxyType(
 """The versions in the ApiVersions response: those that are served, and Produce v0 to v2, which are answered with
 UNSUPPORTED_FOR_MESSAGE_FORMAT. librdkafka 2.6 compresses with gzip, snappy or lz4 only if Produce v0 is advertised, and Kafka 4
 advertises it for the same reason (KAFKA-18659)."""
+
+ANSWERED: Mapping[ApiKey, VersionRange] = MappingProxyType(
+    {**ADVERTISED, ApiKey.FETCH: VersionRange(0, SUPPORTED[ApiKey.FETCH].max)}
+)
+"""The versions that are answered: those in the ApiVersions response, and Fetch v0 to v3, which get UNSUPPORTED_VERSION for each
+partition, as from a Kafka that may not convert records. A client that asks for ApiVersions must not choose them; one that does not ask
+reads why it gets no records."""
 
 FIRST_FLEXIBLE: Mapping[int, int] = MappingProxyType(
     {

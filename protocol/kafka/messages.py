@@ -1,4 +1,4 @@
-"""Reads and writes requests and responses by kio's schemas. All uses of kio go through this module.
+"""Reads and writes requests and responses by kio's schemas, and by those of `earlier_schemas`. All other uses of kio go through here.
 
 A handler gets an entity of the request's version, with kio's field names, and returns a nested dict with the same names. The dict may
 have fields that the version does not have, so that one handler serves all versions. In the dict, times and durations are milliseconds and
@@ -29,7 +29,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 from kio.static.primitive import i32Timedelta, i64Timedelta
 
-from protocol.kafka import by_schema
+from protocol.kafka import by_schema, earlier_schemas
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import Buffer, MalformedRequest, request_header, skip_tagged_fields
 from protocol.kafka.lengths import checked
@@ -50,10 +50,22 @@ _WITHOUT_SCHEMA = {
 
 Convert = Callable[[Any], Any]
 
-_schema_of_request, _schema_of_response = cache(kio.index.load_request_schema), cache(kio.index.load_response_schema)
-"""kio resolves the name of the module anew in each call, which takes longer than reading a small message."""
-
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+@cache
+def _schema_of_request(api_key: int, version: int) -> Any:
+    """Cached: kio resolves the name of the module anew in each call, which takes longer than reading a small message."""
+    if earlier_schemas.has_schemas(api_key, version):
+        return earlier_schemas.schemas(api_key, version).request
+    return kio.index.load_request_schema(api_key, version)
+
+
+@cache
+def _schema_of_response(api_key: int, version: int) -> Any:
+    if earlier_schemas.has_schemas(api_key, version):
+        return earlier_schemas.schemas(api_key, version).response
+    return kio.index.load_response_schema(api_key, version)
 
 
 def decoding(api_key: int, version: int, frame: Buffer, offset: int) -> Generator[None, None, Any]:
@@ -100,12 +112,22 @@ def api_name(api_key: int) -> str:
 def versions_with_schemas(api_key: int) -> range:
     """The versions of the API whose messages can be written and read here; empty for an API without schemas."""
     versions = kio.schema.index.schema_name_map.get(kio.schema.index.api_key_map.get(api_key, ""), {})
-    return range(min(versions), max(versions) + 1) if versions else range(0)
+    if not versions:
+        return range(0)
+    oldest = min(versions)
+    while earlier_schemas.has_schemas(api_key, oldest - 1):
+        oldest -= 1
+    return range(oldest, max(versions) + 1)
 
 
 def request_schema(api_key: int, version: int) -> Any:
     """The schema of a request, for `by_schema.fields_of`. Its version is one of `versions_with_schemas`."""
     return _schema_of_request(api_key, version)
+
+
+def response_schema(api_key: int, version: int) -> Any:
+    """The same of a response."""
+    return _schema_of_response(api_key, version)
 
 
 def encode_any_request(

@@ -1,7 +1,7 @@
-"""OffsetCommit (API 8), hand-written, v2 to v9. Pure.
+"""OffsetCommit (API 8), hand-written, v1 to v9. Pure.
 
     group id, generation, member id, [v7: instance id], [v2 to v4: retention ms],
-    topics: name, partitions: partition, offset, [v6: leader epoch], metadata
+    topics: name, partitions: partition, offset, [v6: leader epoch], [v1: commit time], metadata
 
 v3 throttle time, v8 flexible. `tests/unit/protocol/kafka` compares both directions with kio byte for byte.
 """
@@ -24,7 +24,9 @@ from protocol.kafka.wire import (
 )
 
 THROTTLE_SINCE = 3
-RETENTION_UNTIL = 4
+COMMIT_TIME_UNTIL = 1
+RETENTIONS = range(2, 5)
+"""The versions with a retention time."""
 LEADER_EPOCH_SINCE = 6
 INSTANCE_ID_SINCE = 7
 FLEXIBLE_SINCE = 8
@@ -33,8 +35,11 @@ ROWS_IN_A_STEP = 100
 
 NO_EPOCH = -1
 BROKERS_RETENTION = -1
+NOW = -1
+"""As a commit time."""
 
 _LONG = struct.Struct(">q")
+_POSITION_V1 = struct.Struct(">iqq")
 _POSITION_V2 = struct.Struct(">iq")
 _POSITION_V6 = struct.Struct(">iqi")
 _RESULT_V2 = struct.Struct(">ih")
@@ -42,12 +47,13 @@ _RESULT_V8 = struct.Struct(">ihx")  # and no tagged fields
 
 
 class CommittedPartition(NamedTuple):
-    """`leader_epoch` -1 means not given. `metadata` is any text of the client."""
+    """`leader_epoch` -1 means not given. `metadata` is any text of the client. `commit_time_ms` -1 means now."""
 
     partition: int
     offset: int
     leader_epoch: int
     metadata: str | None
+    commit_time_ms: int = NOW
 
 
 class OffsetCommitRequest(NamedTuple):
@@ -89,7 +95,7 @@ def _decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, Off
     if version >= INSTANCE_ID_SINCE:
         instance_id, at = read_nullable_string(frame, at, flexible)
     retention_ms = BROKERS_RETENTION
-    if version <= RETENTION_UNTIL:
+    if version in RETENTIONS:
         (retention_ms,) = _LONG.unpack_from(frame, at)
         at += _LONG.size
     count, at = read_array_length(frame, at, flexible, 3 if flexible else 6)
@@ -117,22 +123,25 @@ def _decode_partitions(
     """(partitions of a topic, offset after them). Raises MalformedRequest for more than `left` partitions."""
     flexible = version >= FLEXIBLE_SINCE
     has_epoch = version >= LEADER_EPOCH_SINCE
-    position = _POSITION_V6 if has_epoch else _POSITION_V2
+    has_time = version <= COMMIT_TIME_UNTIL
+    position = _POSITION_V6 if has_epoch else _POSITION_V1 if has_time else _POSITION_V2
     size = position.size
     count, at = read_array_length(frame, at, flexible, size + (2 if not flexible else 1))
     if count > left:
         raise MalformedRequest(f"more than {REQUEST_ELEMENTS_MAX} topics and partitions")
     rows = []
-    epoch = NO_EPOCH
+    epoch, commit_time_ms = NO_EPOCH, NOW
     for number in range(1, count + 1):
         if has_epoch:
             partition, offset, epoch = position.unpack_from(frame, at)
+        elif has_time:
+            partition, offset, commit_time_ms = position.unpack_from(frame, at)
         else:
             partition, offset = position.unpack_from(frame, at)
         metadata, at = read_nullable_string(frame, at + size, flexible)
         if flexible:
             at = skip_tagged_fields(frame, at)
-        rows.append(CommittedPartition(partition, offset, epoch, metadata))
+        rows.append(CommittedPartition(partition, offset, epoch, metadata, commit_time_ms))
         if number % ROWS_IN_A_STEP == 0:
             yield
     return rows, at

@@ -118,7 +118,7 @@ CLOSING = {
     "BAD-6 unknown api key": frame(header(999, 0)),
     "BAD-6 an api that is not served": frame(header(ApiKey.SASL_HANDSHAKE, 1)),
     "BAD-7 version too new": frame(header(ApiKey.METADATA, SUPPORTED[ApiKey.METADATA].max + 1) + b"\x00\x00"),
-    "BAD-7 version too old": frame(header(ApiKey.FETCH, SUPPORTED[ApiKey.FETCH].min - 1)),
+    "BAD-7 version too old": frame(header(ApiKey.OFFSET_FETCH, SUPPORTED[ApiKey.OFFSET_FETCH].min - 1)),
     "BAD-10 metadata: a name beyond the frame": frame(header(ApiKey.METADATA, 1) + struct.pack(">ih", 1, 30000) + b"x"),
     "BAD-10 produce: records beyond the frame": frame(
         header(ApiKey.PRODUCE, 3) + struct.pack(">hhiih", -1, 1, 1000, 1, 1) + b"t" + struct.pack(">iii", 1, 0, 2**30)
@@ -144,18 +144,16 @@ def test_the_connection_is_closed(cluster: LocalCluster, controller: int, wire: 
         assert other.call(ApiKey.API_VERSIONS, 3, CLIENT_SOFTWARE).error_code == 0
 
 
-OLD_VERSIONS = [(ApiKey.FETCH, 0), (ApiKey.FETCH, 3), (ApiKey.LIST_OFFSETS, 0)]
-
-
-@pytest.mark.parametrize(("api_key", "version"), OLD_VERSIONS)
-def test_a_version_with_old_message_formats_is_refused(
-    cluster: LocalCluster, controller: int, wire: Wire, api_key: ApiKey, version: int
+@pytest.mark.parametrize("api_key", [ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.DESCRIBE_CONFIGS])
+def test_a_version_that_is_too_old_is_refused(
+    cluster: LocalCluster, controller: int, wire: Wire, api_key: ApiKey
 ) -> None:
-    """KIP-896. The log says which versions the client must use."""
-    wire.send_raw(frame(header(api_key, version) + bytes(40)))
+    """KIP-896. The log says who asked, which versions the client must use, and where to read more."""
+    version = SUPPORTED[api_key].min - 1
+    wire.send_raw(frame(struct.pack(">hhih", api_key, version, 1, 4) + b"mine" + bytes(40)))
     assert wire.is_closed_by_peer()
     oldest, newest = SUPPORTED[api_key].min, SUPPORTED[api_key].max
-    reason = f"supported versions are v{oldest} to v{newest}"
+    reason = f", client id 'mine': supported versions are v{oldest} to v{newest}; docs/CLIENTS.md"
     log = cluster.broker_directory(controller) / "server.log"
 
     def is_logged() -> bool:
@@ -163,6 +161,19 @@ def test_a_version_with_old_message_formats_is_refused(
         return any(f"{api_key.name} v{version} of" in line and reason in line for line in lines)
 
     eventually(is_logged, "the reason is in the log")
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_a_fetch_of_an_old_version_is_answered_with_an_error(wire: Wire, topic: str, version: int) -> None:
+    """A client that does not ask for ApiVersions reads why it gets nothing, and no records that it cannot read."""
+    partitions = [{"partition": number, "fetch_offset": 0, "partition_max_bytes": 1000} for number in (0, 99)]
+    body = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 1000}
+    answer = wire.call(ApiKey.FETCH, version, {**body, "topics": [{"topic": topic, "partitions": partitions}]})
+    (found,) = answer.responses
+    assert [(row.error_code, row.high_watermark, bytes(row.records)) for row in found.partitions] == [
+        (ErrorCode.UNSUPPORTED_VERSION, -1, b""),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, b""),
+    ]
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

@@ -21,6 +21,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonTopicPartition
+from kafka.errors import UnsupportedVersionError
 
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
@@ -220,6 +221,25 @@ def last_sequences_of_producers(cluster: LocalCluster, topic: str) -> Sequence[i
         assert all(producer.producer_epoch == 0 for producer in described.active_producers)
         found += [producer.last_sequence for producer in described.active_producers]
     return found
+
+
+@pytest.mark.parametrize("api_version", [(0, 10, 0), (0, 8, 2)])
+def test_a_client_that_does_not_ask_for_versions_learns_why_it_reads_nothing(
+    shared_cluster: LocalCluster, api_version: tuple[int, int, int]
+) -> None:
+    """It sends ListOffsets v0, which is served, and a Fetch that cannot carry the records: an error, and no end of the stream."""
+    way = Way(shared_cluster.bootstrap_servers, new_topic_known_everywhere(shared_cluster), "gzip")
+    Confluent().write(way)
+    partition = PythonTopicPartition(way.topic, 0)
+    consumer = KafkaConsumer(bootstrap_servers=way.servers.split(","), api_version=api_version)
+    try:
+        consumer.assign([partition])
+        consumer.seek(partition, 0)
+        assert consumer.end_offsets([partition]) == {partition: RECORDS_PER_PARTITION}
+        with pytest.raises(UnsupportedVersionError):
+            consumer.poll(timeout_ms=30_000)
+    finally:
+        consumer.close()
 
 
 def kcat(*arguments: str, stdin: bytes | None = None) -> str:

@@ -89,7 +89,7 @@ class Filled:
         return of_nothing or (self.path[-1] in NUMBERED_ARRAYS and self.kind is Kind.SAME)
 
     def frame(self, count: int) -> bytes:
-        schema = messages.kio.index.load_request_schema(self.api_key, self.version)
+        schema = messages.request_schema(self.api_key, self.version)
         body = _entity(schema, 0)
         _fill(schema, body, self.path, count, self.kind)
         header = request_header(self.api_key, self.version, 1, "test", flexible=is_flexible(self.api_key, self.version))
@@ -98,7 +98,7 @@ class Filled:
 
 def all_filled(api_key: ApiKey, version: int) -> Iterator[Filled]:
     """For each array of the request."""
-    schema = messages.kio.index.load_request_schema(api_key, version)
+    schema = messages.request_schema(api_key, version)
     for path in _arrays(schema):
         for kind in Kind:
             if kind is not Kind.SPREAD or len(path) > 1:

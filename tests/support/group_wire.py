@@ -126,6 +126,7 @@ class GroupWire:
         rows = [
             {
                 "partition_index": partition,
+                "commit_timestamp": -1,
                 "committed_offset": offset,
                 "committed_leader_epoch": 0,
                 "committed_metadata": metadata,

@@ -7,8 +7,6 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from random import Random
 from typing import Any, cast
 
-import kio.index
-
 from broker.replication.following.follower_session import FetchPosition, FetchPositions
 from broker.replication.following.leader_endpoint import (
     EPOCH_VERSION,
@@ -114,7 +112,7 @@ def _fetch_seeds() -> Iterator[bytes]:
 def _seeds_of(key: ApiKey, version: int) -> Callable[[], Iterator[bytes]]:
     def seeds() -> Iterator[bytes]:
         random = Random(int(key))
-        make = body_maker(kio.index.load_response_schema(key, version))
+        make = body_maker(messages.response_schema(key, version))
         for _ in range(10):
             yield response_header(key, version, 1)[4:] + messages.encode_response(key, version, make(random))
 
@@ -134,6 +132,6 @@ def _any_seeds() -> Iterator[bytes]:
     for index, key in enumerate(KEYS):
         oldest, newest = SUPPORTED[key]
         for version in range(oldest, newest + 1):
-            make = body_maker(kio.index.load_response_schema(key, version))
+            make = body_maker(messages.response_schema(key, version))
             body = messages.encode_response(key, version, make(random))
             yield bytes((index, version - oldest)) + response_header(key, version, 1)[4:] + body

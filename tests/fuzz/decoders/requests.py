@@ -12,8 +12,6 @@ from dataclasses import fields, is_dataclass
 from random import Random
 from typing import Any
 
-import kio.index
-
 from protocol.kafka import (
     fetch_codec,
     heartbeat_codec,
@@ -38,6 +36,9 @@ from tests.fuzz.schemas import body_maker
 
 BODIES = 3
 """The seeds of each version."""
+
+FIRST_BY_HAND = {ApiKey.LIST_OFFSETS: 1}
+"""The first version that a codec has."""
 
 Codec = tuple[Callable[[int, memoryview, int], Any], Callable[[int, Any], Any]]
 """(decode(version, frame, offset), what it should find: of (version, kio's entity))."""
@@ -66,7 +67,7 @@ def _run(key: ApiKey) -> Callable[[bytes], object]:
         version = oldest + (data[0] if data else 0) % (newest - oldest + 1)
         head = heads[version]
         frame = head + data[1:]
-        if codec is None:
+        if codec is None or version < FIRST_BY_HAND.get(key, 0):
             return _with_kio(key, version, frame, len(head))
         return _by_hand(codec, key, version, frame, len(head))
 
@@ -75,7 +76,7 @@ def _run(key: ApiKey) -> Callable[[bytes], object]:
 
 def by_kio(key: int, version: int, frame: bytes, offset: int) -> Any:
     """kio's entity of a request, behind the walk over its lengths. Raises MalformedRequest."""
-    return messages._decode(kio.index.load_request_schema(key, version), frame, offset)
+    return messages._decode(messages.request_schema(key, version), frame, offset)
 
 
 def _with_kio(key: ApiKey, version: int, frame: bytes, offset: int) -> Any:
@@ -91,7 +92,7 @@ def _with_kio(key: ApiKey, version: int, frame: bytes, offset: int) -> Any:
     if entity is not None:
         assert _are_same(found, entity), f"{found} is not {entity}"
         again = io.BytesIO()
-        messages._writer(kio.index.load_request_schema(key, version))(again, entity)
+        messages._writer(messages.request_schema(key, version))(again, entity)
         written = messages.decode_request(key, version, again.getvalue(), 0)
         assert _are_same(written, entity), f"{entity} became {written}"
     return found
@@ -126,7 +127,7 @@ def _by_hand(codec: Codec, key: ApiKey, version: int, frame: bytes, offset: int)
 def _has_rest(key: ApiKey, version: int, frame: bytes, offset: int) -> bool:
     """Bytes after the message: `messages` passes over them, some codecs refuse them."""
     try:
-        messages.checked(kio.index.load_request_schema(key, version), frame[:-1], offset)
+        messages.checked(messages.request_schema(key, version), frame[:-1], offset)
     except MalformedRequest:
         return False
     return True
@@ -137,7 +138,7 @@ def _seeds(key: ApiKey) -> Callable[[], Iterator[bytes]]:
         random = Random(int(key))
         oldest, newest = SUPPORTED[key]
         for version in range(oldest, newest + 1):
-            make = body_maker(kio.index.load_request_schema(key, version))
+            make = body_maker(messages.request_schema(key, version))
             head = request_header(key, version, 1, None, flexible=is_flexible(key, version))
             for _ in range(BODIES):
                 frame = messages.encode_request(key, version, 1, None, make(random))
@@ -232,6 +233,7 @@ def _offset_commit(version: int, entity: Any) -> OffsetCommitRequest:
                         p.committed_offset,
                         getattr(p, "committed_leader_epoch", -1),
                         p.committed_metadata,
+                        getattr(p, "commit_timestamp", -1),
                     )
                     for p in t.partitions
                 ],

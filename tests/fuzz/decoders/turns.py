@@ -26,8 +26,6 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
-import kio.index
-
 from broker.admin.config_admin import ConfigAdmin
 from broker.admin.topic_admin import TopicAdmin
 from broker.cluster.producer_ids import ProducerIds
@@ -291,7 +289,7 @@ def _frame(part: bytes, is_repeated: bool) -> bytes | None:
         except MalformedRequest:
             return None
         out = io.BytesIO()
-        messages._writer(kio.index.load_request_schema(key, version))(out, _repeated(entity))
+        messages._writer(messages.request_schema(key, version))(out, _repeated(entity))
         body = out.getvalue()
     return head + body
 
@@ -312,7 +310,7 @@ def _seeds(is_repeated: bool) -> Iterator[bytes]:
     for index, key in enumerate(KEYS):
         oldest, newest = SUPPORTED[key]
         for version in {oldest, (oldest + newest) // 2, newest}:
-            make = body_maker(kio.index.load_request_schema(key, version))
+            make = body_maker(messages.request_schema(key, version))
             head = request_header(key, version, 1, None, flexible=is_flexible(key, version))
             body = messages.encode_request(key, version, 1, None, make(random))[len(head) :]
             yield packed([bytes((index, version - oldest)) + body])

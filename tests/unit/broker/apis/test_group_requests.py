@@ -224,8 +224,9 @@ async def test_leave(world: GroupWorld, version: int) -> None:
 # -- OffsetCommit ---------------------------------------------------------------------------------------------------------
 
 
-def commit_row(partition: int, offset: int) -> dict[str, Any]:
+def commit_row(partition: int, offset: int, commit_time_ms: int = -1) -> dict[str, Any]:
     return {
+        "commit_timestamp": commit_time_ms,
         "partition_index": partition,
         "committed_offset": offset,
         "committed_leader_epoch": 3,
@@ -267,6 +268,17 @@ async def test_commit(world: GroupWorld, version: int) -> None:
     assert world.groups.asked == [("g", "m-1", "static" if version >= 7 else None, 7, offsets)]
     nowhere = {TopicPartition("t", 99): UNKNOWN_PARTITION, TopicPartition("nope", 0): UNKNOWN_PARTITION}
     assert commit_rows(answer) == errors | nowhere
+
+
+async def test_the_first_version_of_a_commit_has_a_time_for_each_offset(world: GroupWorld) -> None:
+    """From which the broker's retention counts; -1 is now."""
+    topics = [{"name": "t", "partitions": [commit_row(0, 10, 5_000), commit_row(1, 11)]}]
+    await world.ask(ApiKey.OFFSET_COMMIT, 1, commit_body(topics=topics), {T0: NONE, T1: NONE})
+    offsets = world.groups.asked[0][-1]
+    assert [(offsets[tp].commit_timestamp_ms, offsets[tp].expire_timestamp_ms) for tp in (T0, T1)] == [
+        (5_000, None),
+        (NOW_MS, None),
+    ]
 
 
 @pytest.mark.parametrize(

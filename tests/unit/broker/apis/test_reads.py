@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,6 +40,15 @@ class Manager:
         if self._error:
             raise KafkaError(self._error)
         return -1, tp.partition, 3
+        yield
+
+    def offsets_before(
+        self, tp: TopicPartition, timestamp: int, count: int, *_: Any
+    ) -> Generator[None, None, list[int]]:
+        self.asked += 1
+        if self._error:
+            raise KafkaError(self._error)
+        return [tp.partition + 10, tp.partition][:count]
         yield
 
     def offset_for_leader_epoch(self, *_: Any) -> tuple[int, int]:
@@ -78,7 +88,10 @@ def fetch_body(version: int, replica: int) -> dict[str, Any]:
 
 
 def list_body(*partitions: int, replica: int = -1) -> dict[str, Any]:
-    rows = [{"partition_index": number, "current_leader_epoch": -1, "timestamp": -1} for number in partitions]
+    rows = [
+        {"partition_index": number, "current_leader_epoch": -1, "timestamp": -1, "max_num_offsets": 1}
+        for number in partitions
+    ]
     return {"replica_id": replica, "isolation_level": 0, "topics": [{"name": "t", "partitions": rows}]}
 
 
@@ -119,9 +132,58 @@ def test_old_clients_get_an_error_that_they_know(
         assert found == {error if version >= since else before}, version
 
 
-@pytest.mark.parametrize("version", [1, 7])
+async def test_the_first_version_of_list_offsets_has_several_offsets() -> None:
+    """Clients such as Burrow send it without asking for ApiVersions."""
+    world = world_of(Manager())
+    asked = [(0, -1, 1), (1, -1, 5), (2, -3, 1), (3, -1, -1), (4, -1, 0)]
+    rows = [{"partition_index": p, "timestamp": time, "max_num_offsets": count} for p, time, count in asked]
+    body = {"replica_id": -1, "topics": [{"name": "t", "partitions": rows}]}
+    (topic,) = (await world.call(LIST_OFFSETS, 0, body)).topics
+    assert [(row.error_code, row.old_style_offsets) for row in topic.partitions] == [
+        (ErrorCode.NONE, (10,)),
+        (ErrorCode.NONE, (11, 1)),
+        (ErrorCode.UNSUPPORTED_VERSION, ()),
+        (ErrorCode.INVALID_REQUEST, ()),
+        (ErrorCode.NONE, ()),
+    ]
+
+
+class Partitions:
+    """Partitions 0 and 1 are known; this broker leads 0."""
+
+    def find(self, tp: TopicPartition) -> Any:
+        if tp.partition > 1:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return self if tp.partition == 0 else SimpleNamespace(leader_log=self.refuse)
+
+    def leader_log(self) -> None:
+        """It leads."""
+
+    def refuse(self) -> None:
+        raise KafkaError(NOT_LEADER)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+@pytest.mark.parametrize("count", [3, 3000])
+async def test_a_fetch_that_cannot_carry_the_records_says_so(version: int, count: int) -> None:
+    """As a Kafka that may not convert records. The client does not ask for ApiVersions, so this answer is all that it hears."""
+    world = world_of(Manager())
+    world.context.replica_manager = SimpleNamespace(partitions=Partitions())
+    rows = [{"partition": number, "fetch_offset": 5, "partition_max_bytes": 1000} for number in range(count)]
+    body = {"replica_id": -1, "max_wait": 500, "min_bytes": 1, "max_bytes": 1000}
+    answer = await world.call(FETCH, version, {**body, "topics": [{"topic": "t", "partitions": rows}]})
+    (topic,) = answer.responses
+    assert [(row.error_code, row.high_watermark, bytes(row.records)) for row in topic.partitions][:3] == [
+        (ErrorCode.UNSUPPORTED_VERSION, -1, b""),
+        (NOT_LEADER, -1, b""),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, b""),
+    ]
+    assert len(topic.partitions) == count
+
+
+@pytest.mark.parametrize("version", [0, 1, 7])
 async def test_partitions_that_are_named_twice_are_refused(version: int) -> None:
-    """As in Kafka: each gets INVALID_REQUEST. The work grows linearly with the partitions."""
+    """As in Kafka, from v1 on: each gets INVALID_REQUEST. The work grows linearly with the partitions."""
     count = 30_000
     world = world_of(Manager())
     world.context.long_answers = LongAnswers(SteppingClock().monotonic)
@@ -129,17 +191,21 @@ async def test_partitions_that_are_named_twice_are_refused(version: int) -> None
     assert waiting is not None, "other requests run in between"
     await waiting
     answer = World.answer(connection, LIST_OFFSETS, version)
-    found = [(p.partition_index, p.error_code, p.offset) for t in answer.topics for p in t.partitions]
-    once = [(number, 0, number) for number in range(count) if number % 2]
+    found = [(p.partition_index, p.error_code, offset_of(p)) for t in answer.topics for p in t.partitions]
+    once = [(number, 0, number if version else number + 10) for number in range(count) if number % 2]
     assert [row for row in found if row[1] == 0] == once
     assert {row[1:] for row in found if row[0] % 2 == 0} == {(ErrorCode.INVALID_REQUEST, -1)}
+
+
+def offset_of(row: Any) -> int:
+    return int(row.offset) if hasattr(row, "offset") else next(iter(row.old_style_offsets), -1)
 
 
 # -- requests with a replica id are for brokers: on a listener of clients they are refused ---------------------------------
 
 AS_REPLICA = [
     *((FETCH, version) for version in (7, 11, 12, 13, 15, 17)),
-    *((LIST_OFFSETS, version) for version in (1, 4, 7, 9)),
+    *((LIST_OFFSETS, version) for version in (0, 1, 4, 7, 9)),
     *((EPOCH_ENDS, version) for version in (3, 4)),
 ]
 

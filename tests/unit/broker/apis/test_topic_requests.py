@@ -35,7 +35,7 @@ def rows_of(answer: Any) -> list[tuple[str | None, int]]:
     return [(row.name, row.error_code) for row in answer.responses]
 
 
-@pytest.mark.parametrize("version", [1, 4, 5, 6])
+@pytest.mark.parametrize("version", [0, 1, 4, 5, 6])
 async def test_deletion_waits_until_the_topic_is_forgotten(world: World, version: int) -> None:
     """CTL-9."""
     task = asyncio.create_task(world.call(ApiKey.DELETE_TOPICS, version, by_name("t", "t", "nope")))
@@ -95,6 +95,7 @@ async def test_a_deletion_that_takes_too_long_times_out(world: World, marked_bef
         (6, by_id(T_ID), {}, False, ErrorCode.NOT_CONTROLLER),
         (6, by_name("t"), {"delete_topic_enable": False}, True, ErrorCode.TOPIC_DELETION_DISABLED),
         (3, by_name("t"), {"delete_topic_enable": False}, True, ErrorCode.TOPIC_DELETION_DISABLED),
+        (0, by_name("t"), {"delete_topic_enable": False}, True, ErrorCode.INVALID_REQUEST),
         (2, by_name("t"), {"delete_topic_enable": False}, True, ErrorCode.INVALID_REQUEST),
         (6, {"topics": [{"name": "t", "topic_id": T_ID}], "timeout": 1}, {}, True, ErrorCode.INVALID_REQUEST),
         (6, {"topics": [{"name": None, "topic_id": None}], "timeout": 1}, {}, True, ErrorCode.INVALID_REQUEST),
@@ -212,6 +213,21 @@ async def test_the_new_partitions_of_a_request_are_limited(world: World) -> None
     world.context.configs = SimpleNamespace(layers=SimpleNamespace(describe_topic=lambda _: ()))
     answer = await world.call(ApiKey.CREATE_TOPICS, 7, body)
     assert [row.error_code for row in answer.topics] == [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]
+
+
+@pytest.mark.parametrize(("version", "creates"), [(0, True), (1, False), (2, False)])
+async def test_the_first_version_of_create_topics_cannot_only_validate(
+    world: World, version: int, creates: bool
+) -> None:
+    world.zk.ensure("/config/topics")
+    world.context.configs = SimpleNamespace(layers=SimpleNamespace(describe_topic=lambda _: ()))
+    topic = {"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    body = {"topics": [topic | {"name": name} for name in ("new", "t")], "timeout": SHORT_MS, "validate_only": True}
+    answer = await world.call(ApiKey.CREATE_TOPICS, version, body)
+    made = ErrorCode.REQUEST_TIMED_OUT if creates else ErrorCode.NONE  # no controller elects its leader
+    assert [row.error_code for row in answer.topics] == [made, ErrorCode.TOPIC_ALREADY_EXISTS]
+    assert (TopicZNode.path("new") in world.zk.nodes) is creates
+    assert all(hasattr(row, "error_message") is (version >= 1) for row in answer.topics)
 
 
 async def test_an_assignment_larger_than_zookeeper_accepts_is_refused() -> None:

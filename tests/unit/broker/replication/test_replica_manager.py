@@ -7,11 +7,13 @@ import dataclasses
 import gc
 import uuid
 import weakref
+from pathlib import Path
 
 import pytest
 
 from broker.replication import replica_manager
 from broker.replication.partition import Role
+from broker.storage.timestamps import at_once
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData
 from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, PartitionState, UpdateMetadataRequest
@@ -463,6 +465,42 @@ async def test_list_offsets(cluster: Cluster) -> None:
     with pytest.raises(KafkaError) as raised:
         list_offset(cluster.nodes[2].manager, TP, -1)
     assert raised.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+def unlink(path: str) -> None:
+    Path(path).unlink()
+
+
+async def test_offsets_of_segments(cluster: Cluster) -> None:
+    """ListOffsets v0, as Kafka answers it: the log end and where segments start, newest first, below the HW for consumers."""
+    await cluster.start_led(1, 2, overrides={"segment.bytes": "250"})
+    for value in "abcd":
+        cluster.produce(1, value * 100)
+    await cluster.replicate(2, rounds=6)
+    cluster.produce(1, "e" * 100)
+    node = cluster.nodes[1]
+    starts = [segment.base_offset for segment in node.log().segments]
+    assert starts == [0, 1, 2, 3, 4]
+
+    def found(timestamp: int, count: int = 100, replica_id: int = -1, now_ms: int = 0) -> list[int]:
+        return at_once(node.manager.offsets.offsets_before(TP, timestamp, count, replica_id, now_ms))
+
+    assert found(-1) == [4, 4, 3, 2, 1, 0], "the HW in the place of the log end, which is 5"
+    assert found(-1, 1) == [4]
+    assert found(-1, 3, replica_id=2) == [5, 4, 3]
+    assert found(-1, 0) == []
+    assert found(-2) == [0]
+    written_ms = node.log().segments[2].written_ms()
+    assert found(written_ms - 1_000_000, now_ms=written_ms) == []
+    assert found(2**62, 2, now_ms=written_ms) == [4, 4]
+    unlink(node.log().segments[-1].path)
+    assert found(2**62, now_ms=2**63) == [3, 2, 1, 0], "a segment that was deleted meanwhile is left out"
+    node.log().increment_log_start(3)
+    assert found(-2) == [3]
+    assert found(-1)[:4] == [4, 4, 3, 3]
+    with pytest.raises(KafkaError) as refused:
+        at_once(cluster.nodes[2].manager.offsets.offsets_before(TP, -1, 1, -1, 0))
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_after_a_lost_session_the_broker_stops_leading_and_accepts_the_same_epoch_again(cluster: Cluster) -> None:

@@ -25,9 +25,9 @@ def test_a_header_is_read_as_it_was_written(key: ApiKey, version: int, client_id
 
 @pytest.mark.parametrize(("key", "version"), SERVED)
 def test_flexible_versions_are_kios(key: ApiKey, version: int) -> None:
-    schema = messages.kio.index.load_request_schema(key, version)
+    schema = messages.request_schema(key, version)
     assert framing.is_flexible(key, version) == schema.__flexible__
-    response = messages.kio.index.load_response_schema(key, version)
+    response = messages.response_schema(key, version)
     has_tags = response.__header_schema__.__version__ == 1
     assert response_header(key, version, -2) == b"\xff\xff\xff\xfe" + (b"\x00" if has_tags else b"")
 

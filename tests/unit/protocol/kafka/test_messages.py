@@ -61,7 +61,7 @@ EVERY_MESSAGE = pytest.mark.parametrize(("key", "version"), SERVED)
 
 def drawn_request(data: st.DataObject, key: ApiKey, version: int) -> tuple[dict[str, Any], bytes, int]:
     """The body, its frame, and where the body starts in the frame."""
-    body = data.draw(bodies((messages.kio.index.load_request_schema(key, version),)))
+    body = data.draw(bodies((messages.request_schema(key, version),)))
     frame = messages.encode_request(key, version, 3, "c", body)
     header = parse_request_header(frame)
     assert header[:4] == (key, version, 3, "c")
@@ -69,7 +69,7 @@ def drawn_request(data: st.DataObject, key: ApiKey, version: int) -> tuple[dict[
 
 
 def drawn_response(data: st.DataObject, key: ApiKey, version: int) -> tuple[dict[str, Any], bytes]:
-    body = data.draw(bodies((messages.kio.index.load_response_schema(key, version),)))
+    body = data.draw(bodies((messages.response_schema(key, version),)))
     return body, response_header(key, version, 9) + messages.encode_response(key, version, body)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
-import kio.index
 import pytest
 
 from protocol.kafka import fetch_codec, messages
@@ -79,7 +78,7 @@ def test_too_many_repeated_or_unordered_tags_are_malformed(read: Reader, tags: b
 def test_unknown_tags_are_counted_over_a_whole_frame(topics: int, is_taken: bool) -> None:
     topic = bytes(16) + b"\x02t" + tagged(range(TAGGED_FIELDS_MAX))
     body = unsigned_varint(topics + 1) + topic * topics + b"\x01\x01\x00"
-    schema = kio.index.load_request_schema(ApiKey.METADATA, METADATA_VERSION)
+    schema = messages.request_schema(ApiKey.METADATA, METADATA_VERSION)
     if is_taken:
         assert len(checked(schema, body, 0)) == len(body) - topics * (len(tagged(range(TAGGED_FIELDS_MAX))) - 1)
     else:
