@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from math import inf
 from typing import Any
 
 from broker.replication.fetching.fetch_reads import READ_COMMITTED
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition
 from broker.storage.log import Log
-from broker.storage.segment import Segment
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
 
@@ -102,30 +100,30 @@ class OffsetQueries:
         is_consumer = replica_id == CONSUMER
         if is_consumer and partition.high_watermark < partition.epoch_start_offset:  # as in `listing_offset`
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
+        generation = partition.generation
         found: list[int] = []
         end, high_watermark = log.log_end_offset, partition.high_watermark
         segments = list(log.segments)
+        held = set(segments)
         if segments[-1].size and (timestamp == LATEST or now_ms <= timestamp):
             found.append(end)
         is_before = timestamp == LATEST
         for number, segment in enumerate(reversed(segments), 1):
             if len(found) >= count:
                 break
-            is_before = is_before or _written_ms(segment) <= timestamp
+            if segment not in held:
+                continue  # removed in a pause, and perhaps its file
+            is_before = is_before or segment.written_ms() <= timestamp
             if is_before:
                 found.append(max(segment.base_offset, log.log_start_offset))
             if number % SEGMENTS_IN_A_STEP == 0:
                 yield
+                held = set(log.segments)
+        if partition.generation != generation:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if is_consumer and any(offset > high_watermark for offset in found):
             found = [high_watermark, *(offset for offset in found if offset <= high_watermark)]
         return found[:count]
-
-
-def _written_ms(segment: Segment) -> float:
-    try:
-        return segment.written_ms()
-    except OSError:
-        return inf  # deleted in a pause
 
 
 def _check_replica(partition: Partition, replica_id: int) -> None:

@@ -467,7 +467,7 @@ class Segment:
         return newest if newest >= 0 else self.written_ms()
 
     def written_ms(self) -> int:
-        """When it was last written, or made. Raises OSError."""
+        """When it was last written, or made."""
         return max(self._filesystem.modified_ms(self.path), self.created_ms)
 
     def first_batch_timestamp(self) -> int:
