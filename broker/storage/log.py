@@ -837,7 +837,7 @@ class Log:
             segment.moved_to(directory)
 
     def mark_deleted(self) -> None:
-        """Closes the log before its directory is renamed. Nothing is written there any more."""
+        """Closes the log, as its directory is renamed. Nothing is written there any more."""
         self.is_deleted = True
         self.cleaned_up_to = 0
         self.close()

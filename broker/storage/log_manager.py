@@ -463,9 +463,11 @@ class LogManager:
     def drop_future(self, tp: TopicPartition) -> None:
         """Removes the copy, if there is one. Raises LogDirFailed."""
         self.log_directories.count_again()
-        future = self.futures.remove(tp)
+        future = self.futures.get(tp)
         if future is not None:
-            self.upkeep.removals.begin_renamed_tree(self._renamed_away(future, DELETED_SUFFIX, None))
+            path = self._renamed_away(future, DELETED_SUFFIX, None)
+            self.futures.remove(tp)
+            self.upkeep.removals.begin_renamed_tree(path)
 
     def swap(self, tp: TopicPartition) -> tuple[Log, str]:
         """Replaces the log by its complete copy. Returns the copy, and the path for `futures.finish`. Raises LogDirFailed."""
@@ -514,15 +516,25 @@ class LogManager:
 
     def _rename_away(self, tp: TopicPartition, suffix: str) -> str:
         self.drop_future(tp)
+        target = self._renamed_away(self._logs[tp], suffix, tp)
+        del self._logs[tp]
         self.checkpoints.forgotten.add(tp)
-        return self._renamed_away(self._logs.pop(tp), suffix, tp)
+        return target
 
     def _renamed_away(self, found: Log, suffix: str, served: TopicPartition | None) -> str:
+        """After a temporary error the log is as before, so that the call can be repeated. A log that was forgotten while its directory
+        keeps its name would be opened for the next topic of that name (FLT-36).
+        """
         target = path_of_renamed(found.log_dir, found.topic_partition, suffix)
+        try:
+            with self.reporting(found.log_dir, served):
+                self._filesystem.rename(found.directory, target)
+        except LogDirFailed as failure:
+            if not is_passing(failure):
+                self._fail(found)
+            raise
         self._let_go(found)
         found.mark_deleted()
-        with self.reporting(found.log_dir, served):
-            self._filesystem.rename(found.directory, target)
         self.checkpoints.are_behind = True
         return target
 

@@ -127,7 +127,10 @@ class FutureLogs:
         self._filesystem.write_atomically(f"{future.directory}/{REPLACES_CURRENT}", b"")
 
     def swap(self, current: Log) -> tuple[Log, str]:
-        """Step 2. The copy and the log have the same LEO. Returns the copy, and the path to remove. Raises LogDirFailed."""
+        """Step 2. The copy and the log have the same LEO. Returns the copy, and the path to remove. Raises LogDirFailed.
+
+        The log is closed before the renames, so no failure is temporary.
+        """
         tp = current.topic_partition
         future = self._futures.pop(tp)
         assert future.log_end_offset == current.log_end_offset, f"{future.directory} is not complete"
@@ -140,12 +143,12 @@ class FutureLogs:
         try:
             self._filesystem.rename(current.directory, removed)
         except OSError as error:
-            raise failure_of(current.log_dir, error) from error
+            raise failure_of(current.log_dir, error, is_lasting=True) from error
         try:
             self._filesystem.rename(future.directory, path)
         except OSError as error:
             self._rename_back(removed, current.directory)
-            raise failure_of(future.log_dir, error) from error
+            raise failure_of(future.log_dir, error, is_lasting=True) from error
         future.moved_to(path)
         return future, removed
 

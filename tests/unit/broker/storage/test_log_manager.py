@@ -27,7 +27,7 @@ from broker.storage.producers import log_producers
 from broker.storage.upkeep import LogSchedule
 from protocol.types import TopicPartition
 from tests.support.fake_time import FakeTime
-from tests.support.logs import SMALL, batch, check, everything, failures_of, fill, log_of, produced, started
+from tests.support.logs import SMALL, Failures, batch, check, everything, failures_of, fill, log_of, produced, started
 from tests.support.memory_disk import BusyDisk, MemoryDisk, run
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"
@@ -258,6 +258,31 @@ def test_a_log_created_again_does_not_use_the_deleted_logs_checkpoints(disk: Mem
     log = log_of(manager)
     assert (log.topic_id, log.log_start_offset, log.log_end_offset, log.recovery_point) == (OTHER_ID, 0, 6, 0)
     assert manager.checkpoints.read_high_watermarks() == {}
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.ENAMETOOLONG, errno.EIO])
+def test_a_log_that_could_not_be_renamed_never_becomes_the_log_of_the_next_topic(disk: MemoryDisk, number: int) -> None:
+    """FLT-36, FLT-31: the controller repeats the deletion. For want of memory the log is as before, else it is offline."""
+    manager = started(disk)
+    failures = Failures()
+    manager.serve(failures, lambda tp: 0)
+    old = manager.get_or_create(ORDERS, TOPIC_ID, {})
+    fill(old, 3)
+    disk.fail("rename", number)
+    with pytest.raises(LogDirFailed):
+        manager.delete(ORDERS)
+    disk.failures.clear()
+    if number == errno.ENOMEM:
+        assert (manager.get(ORDERS), failures.replicas, failures.directories) == (old, [], [])
+        fill(old, 1)
+        manager.delete(ORDERS)
+        assert manager.get_or_create(ORDERS, OTHER_ID, {}).log_end_offset == 0
+        return
+    assert manager.get(ORDERS) is None
+    assert (failures.replicas or failures.directories) == ([ORDERS] if number == errno.ENAMETOOLONG else ["/data"])
+    with pytest.raises(LogDirFailed):
+        manager.get_or_create(ORDERS, OTHER_ID, {})
+    assert disk.open_files() == 0
 
 
 @pytest.mark.parametrize("writes_epochs_only", [False, True], ids=["a flush", "the leader epochs"])

@@ -14,10 +14,11 @@ import pytest
 from broker.storage.directories import future_logs
 from broker.storage.directories.future_logs import REPLACES_CURRENT, new_suffix
 from broker.storage.directories.log_directory import LogDirectoryError
+from broker.storage.failures import is_passing
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_manager import LogManager
 from protocol.types import TopicPartition
-from tests.support.logs import check, everything, fill, log_of, once_before, started
+from tests.support.logs import Failures, check, everything, fill, log_of, once_before, started
 from tests.support.memory_disk import Loss, MemoryDisk, run
 
 TP = TopicPartition("orders", 0)
@@ -61,13 +62,13 @@ def copy_of(manager: LogManager) -> Log:
     return found
 
 
-def refuse(disk: MemoryDisk, name: str, path: str) -> None:
+def refuse(disk: MemoryDisk, name: str, path: str, number: int = errno.EIO) -> None:
     """That method fails for that path."""
     original = getattr(disk, name)
 
     def broken(*paths: str) -> object:
         if paths[-1].startswith(path):
-            raise OSError(errno.EIO, path)
+            raise OSError(number, path)
         return original(*paths)
 
     setattr(disk, name, broken)
@@ -222,6 +223,31 @@ def test_a_failing_rename_of_the_copy_leaves_the_log(it: Copied) -> None:
     with pytest.raises(LogDirFailed):
         it.manager.swap(TP)
     assert plain(it.disk) == [f"{A}/{TP}"]
+
+
+@pytest.mark.parametrize("place", [f"{A}/{TP}.", f"{B}/{TP}"], ids=["of the log", "of the copy"])
+def test_a_rename_for_which_there_is_no_memory_takes_the_replica_offline(it: Copied, place: str) -> None:
+    """The log was closed before, so it cannot be used again, and nobody else tells those who use it (FLT-31)."""
+    failures = Failures()
+    it.manager.serve(failures, lambda tp: 0)
+    refuse(it.disk, "rename", place, errno.ENOMEM)
+    with pytest.raises(LogDirFailed) as raised:
+        it.manager.swap(TP)
+    assert not is_passing(raised.value)
+    assert (failures.replicas, failures.directories) == ([TP], [])
+    assert plain(it.disk) == [f"{A}/{TP}"]
+    with pytest.raises(LogDirFailed):
+        it.manager.get_or_create(TP, None, {})
+
+
+def test_a_copy_that_could_not_be_renamed_is_removed_by_the_next_try(it: Copied) -> None:
+    it.disk.fail("rename", errno.ENOMEM)
+    with pytest.raises(LogDirFailed):
+        it.manager.delete(TP)
+    it.disk.failures.clear()
+    assert (copy_of(it.manager), log_of(it.manager)) == (it.copy, it.log)
+    it.manager.delete(TP)
+    assert not [name for place in (A, B) for name in it.disk.list(place) if name.startswith("orders")]
 
 
 def test_the_name_of_a_copy_is_kafkas() -> None:
