@@ -706,7 +706,8 @@ class Log:
         """Replaces `sources`, for which `holds` is true, by the compacted segment. Raises LogDirFailed."""
         self._check_usable()
         at = self._segments.index(sources[0])
-        removed = segment_swap.swap_files(cleaned, sources)
+        with self._half_done():
+            removed = segment_swap.swap_files(cleaned, sources)
         self._segments[at : at + len(sources)] = [cleaned]
         self._bases[at : at + len(sources)] = [cleaned.base_offset]
         self._names_are_synced = False

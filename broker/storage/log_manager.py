@@ -439,11 +439,24 @@ class LogManager:
     ) -> Log:
         path = path_of(directory.path, tp, suffix)
         if self._filesystem.make_new_directory(path):
-            parts = recovery.new_log(self._filesystem, path, config, topic_id=topic_id, wall_ms=self._clock.wall_ms)
+            try:
+                parts = recovery.new_log(self._filesystem, path, config, topic_id=topic_id, wall_ms=self._clock.wall_ms)
+            except OSError:
+                self._undo_make(directory, tp, path)
+                raise
             return self._new_log(directory, tp, path, config, parts)
         if topic_id is not None:
             topic_ids.write(self._filesystem, path, topic_id)
         return self._open(directory, tp, path, config, 0, 0, 0)
+
+    def _undo_make(self, directory: LogDirectory, tp: TopicPartition, path: str) -> None:
+        """Removes a log that could not be created. The next attempt may use another directory, and no start accepts a log in two."""
+        try:
+            self._filesystem.remove_tree(path)
+        except OSError as error:
+            log.warning("%s stays: %s", path, error)
+            if tp not in self._logs:
+                self.futures.prefer(tp, directory.path)
 
     # -- moves between directories: see `future_logs` -------------------------------------------------------------
 

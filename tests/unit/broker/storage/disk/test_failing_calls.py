@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,8 +17,9 @@ from broker.storage.log_manager import LogManager
 from broker.storage.upkeep import LogSchedule
 from protocol.types import TopicPartition
 from tests.support import logs
+from tests.support.compaction import records_of, table_of
 from tests.support.fake_time import FakeTime
-from tests.support.logs import SMALL, batch, failures_of, fill, log_of
+from tests.support.logs import SMALL, Failures, batch, failures_of, fill, log_of
 from tests.support.memory_disk import MemoryDisk, run
 
 TOPIC_ID = "qK2jlmhTQcuDVtQ7zJ_nNw"
@@ -52,6 +55,13 @@ class FailingDisk(MemoryDisk):
             if self.left == 0 or (self.left < 0 and self.number == errno.EIO):
                 self.failed.append(self._shown(path))
                 raise OSError(self.number, os.strerror(self.number), path)
+
+
+class FailingRenames(FailingDisk):
+    """Only renames are counted, and fail."""
+
+    def _call(self, operation: str, path: str) -> None:
+        (super() if operation == "rename" else super(FailingDisk, self))._call(operation, path)
 
 
 def stored(config: logs.TopicConfig) -> FailingDisk:
@@ -192,3 +202,71 @@ def test_who_uses_a_log_gets_a_failure_that_is_reported(name: str, number: int) 
         log_of(manager, IN_B).append_as_leader(batch(), 5)
     assert {isinstance(failure, LogUnavailable) for failure in failures} <= {number != errno.EIO}
     assert {failure.directory for failure in failures} <= {A}
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE], ids=["the disk", "no descriptor"])
+def test_a_log_that_could_not_be_created_is_in_one_directory_after_the_next_try(number: int) -> None:
+    """The next start would refuse a log that is in two."""
+    intact = stored(SMALL)
+    new = TopicPartition("orders", 2)
+    count = 0
+    while True:
+        count += 1
+        disk = FailingDisk()
+        disk.root = intact.after_kill().root
+        disk.number = number
+        manager = started(disk, SMALL)
+        disk.left = count
+        files_before = disk.open_files()
+        with contextlib.suppress(LogDirFailed):
+            manager.get_or_create(new, TOPIC_ID, {})
+        if disk.left > 0:
+            break
+        assert disk.open_files() <= files_before
+        disk.left = WHILE_STARTED
+        with contextlib.suppress(LogDirFailed) if number == errno.EIO else contextlib.nullcontext():
+            fill(manager.get_or_create(new, TOPIC_ID, {}), 1)
+        found = started(disk.after_kill(), SMALL).get(new)
+        assert number == errno.EIO or (found is not None and found.topic_id == TOPIC_ID), count
+    assert count > 5
+
+
+def test_a_log_that_did_not_fit_on_a_full_disk_is_created_on_the_other() -> None:
+    """FLT-28. The next start, when there is space again, finds it in one directory."""
+    disk = MemoryDisk()
+    manager = started(disk, SMALL)
+    disk.fail("write", errno.ENOSPC, below=A)
+    with pytest.raises(LogDirFailed):
+        manager.get_or_create(IN_A, TOPIC_ID, {})
+    assert manager.offline_dirs == (A,)
+    fill(manager.get_or_create(IN_A, TOPIC_ID, {}), 3)
+    found = log_of(started(disk.after_kill(), SMALL), IN_A)
+    assert (found.log_dir, found.log_end_offset) == (B, 6)
+
+
+def test_a_swap_of_compacted_segments_that_lacked_memory_makes_the_log_unusable() -> None:
+    """Some of its files have other names by then. The next start completes or undoes the swap (FLT-31)."""
+    intact = stored(COMPACTED)
+    table = table_of(records_of(log_of(started(intact, COMPACTED), IN_A)))
+    renames = 0
+    for count in itertools.count(1):
+        disk = FailingRenames()
+        disk.root = intact.after_kill().root
+        disk.number = errno.ENOMEM
+        manager = started(disk, COMPACTED)
+        replicas = Failures()
+        manager.serve(replicas, lambda tp, manager=manager: log_of(manager, tp).log_end_offset)
+        log = log_of(manager, IN_A)
+        disk.left = count
+        clean(manager, log)
+        if disk.left > 0:
+            break
+        disk.left = WHILE_STARTED
+        if replicas.replicas:
+            renames += 1
+            with pytest.raises(LogUnavailable) as raised:
+                log.read(0, 1000, log.log_end_offset, True)
+            assert not raised.value.is_passing
+        again = log_of(started(disk.after_kill(), COMPACTED), IN_A)
+        assert table_of(records_of(again)) == table
+    assert renames > 5
