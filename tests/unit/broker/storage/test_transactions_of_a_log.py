@@ -282,7 +282,7 @@ def test_lists_of_far_segments_are_read_in_a_thread(disk: MemoryDisk, monkeypatc
     log.append_as_leader(batch(), 0)
     log._roll(log.log_end_offset)
     run(log.flush())
-    log.delete_old_segments(log.log_end_offset, 0)
+    log.forget_indexes(0, len(log.segments))
     for segment in log.segments:
         segment.load_indexes()
     assert len(log.segments) > 12
