@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -520,15 +520,18 @@ class Log:
         while True:
             offset = max(offset, self.log_start_offset)
             self._check_usable()
-            batch = timestamps.batch_since(self._segments, timestamp_ms, offset)
-            if batch is None:
-                return None
-            found = yield from timestamps.searching(*batch, timestamp_ms, offset)
-            if found is None:
-                offset = batch[1].next_offset
-            elif found[1] >= self.log_start_offset:
-                return found if found[1] < max_offset else None
-            # Otherwise the log start has moved past the record: the search continues there.
+            step = timestamps.batch_since(self._segments, self._bases, timestamp_ms, offset)
+            if step.batch is None:
+                if step.offset < 0:
+                    return None
+                offset = step.offset
+            else:
+                found = yield from timestamps.searching(*step.batch, timestamp_ms, offset)
+                if found is None:
+                    offset = step.batch[1].next_offset
+                elif found[1] >= self.log_start_offset:
+                    return found if found[1] < max_offset else None
+                # Otherwise the log start has moved past the record: the search continues there.
             yield None
 
     def max_timestamp_offset(self) -> tuple[int, int, int] | None:
@@ -536,12 +539,32 @@ class Log:
         return timestamps.at_once(self.searching_newest())
 
     def searching_newest(self) -> timestamps.Search:
-        """As `max_timestamp_offset`, in steps."""
-        self._check_usable()
-        newest = timestamps.newest(self._segments)
+        """As `max_timestamp_offset`, in steps. Records before the log start do not count, even if their batch is still there."""
+        start = self.log_start_offset
+        newest = yield from self._newest_since(start)
         if newest == NO_TIMESTAMP:
             return None
-        return (yield from self.searching(newest, self.log_end_offset))
+        found = yield from self.searching(newest, self.log_end_offset)
+        if found is not None:
+            return found
+        # The record was before the log start, in the batch that holds it.
+        first = timestamps.batch_since(self._segments, self._bases, NO_TIMESTAMP, start).batch
+        if first is None:
+            return None
+        newest = yield from timestamps.newest_in(*first, start)
+        newest = max(newest, (yield from self._newest_since(first[1].next_offset)))
+        return None if newest == NO_TIMESTAMP else (yield from self.searching(newest, self.log_end_offset))
+
+    def _newest_since(self, offset: int) -> Generator[None, None, int]:
+        """The largest timestamp of the batches that end at `offset` or later, in steps."""
+        newest = NO_TIMESTAMP
+        while True:
+            self._check_usable()
+            time, offset = timestamps.newest_part(self._segments, self._bases, offset)
+            newest = max(newest, time)
+            if offset < 0:
+                return newest
+            yield None
 
     # -- cutting --------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.storage.segment import NO_TIMESTAMP, Segment
 from protocol.errors import ErrorCode, KafkaError
@@ -25,23 +26,91 @@ Search = Generator[Callable[[], Any] | None, Any, Found | None]
 PAYLOAD_AT_ONCE = 64 * 1024
 UNPACKED_AT_ONCE = 1024 * 1024
 """Limits for a batch that is unpacked on the loop: its bytes, and its unpacked bytes. A thread unpacks larger ones."""
+SEGMENTS_AT_ONCE = 10
+"""Segments that a search looks at in a step. After a start, the times of each are read from two files."""
+HEADERS_AT_ONCE = 500
+"""Batches that a search looks at in a step. Each takes some microseconds."""
 
 
-def batch_since(segments: Sequence[Segment], timestamp_ms: int, offset: int) -> tuple[Buffer, BatchHeader] | None:
-    """The first batch that ends at or after `offset` and whose largest timestamp is at least `timestamp_ms`.
+class Step(NamedTuple):
+    """What a piece of a search found: the batch, or None and from which offset on the search continues (-1: nowhere)."""
 
-    Raises KafkaError.
+    batch: tuple[Buffer, BatchHeader] | None
+    offset: int = -1
+
+
+def batch_since(segments: Sequence[Segment], bases: Sequence[int], timestamp_ms: int, offset: int) -> Step:
+    """Looks for the first batch that ends at or after `offset` and whose largest timestamp is at least `timestamp_ms`.
+
+    Looks at a few segments, or at a part of one. `bases`: the segments' base offsets. Raises KafkaError.
     """
-    for segment in segments:
+    first = max(bisect_right(bases, offset) - 1, 0)
+    end = min(first + SEGMENTS_AT_ONCE, len(segments))
+    for number in range(first, end):
+        segment = segments[number]
         if segment.next_offset > offset and segment.newest_timestamp() >= timestamp_ms:
-            found = _batch_in(segment, timestamp_ms, offset)
-            if found is not None:
-                return found
-    return None
+            step = _batch_in(segment, timestamp_ms, offset)
+            if step.batch is not None or step.offset >= 0:
+                return step
+    return Step(None, bases[end] if end < len(segments) else -1)
+
+
+def newest_part(segments: Sequence[Segment], bases: Sequence[int], offset: int) -> tuple[int, int]:
+    """(the largest timestamp of a few segments from `offset` on, or of a part of one; from which offset on to continue, -1: nowhere).
+
+    NO_TIMESTAMP if no record has one. The batch that holds `offset` counts as a whole.
+    """
+    first = max(bisect_right(bases, offset) - 1, 0)
+    newest = segments[first].newest_timestamp()
+    end = first + 1
+    if segments[first].base_offset < offset and segments[first].max_timestamp_offset < offset:
+        newest, reached = _newest_from(segments[first], offset)
+        if reached >= 0:
+            return newest, reached
+    else:
+        end = min(first + SEGMENTS_AT_ONCE, len(segments))
+        newest = max(segment.newest_timestamp() for segment in segments[first:end])
+    return newest, bases[end] if end < len(segments) else -1
+
+
+def _newest_from(segment: Segment, offset: int) -> tuple[int, int]:
+    """`newest_part` of one segment, whose largest timestamp is before `offset`."""
+    newest = NO_TIMESTAMP
+    start = segment.position_of(offset, may_block=True)
+    for count, (_, header) in enumerate(segment.headers(start), 1):
+        newest = max(newest, header.max_timestamp)
+        if count == HEADERS_AT_ONCE:
+            return newest, header.next_offset
+    return newest, -1
+
+
+def newest_in(batch: Buffer, header: BatchHeader, offset: int) -> Generator[Callable[[], Any] | None, Any, int]:
+    """The largest timestamp of the batch's records from `offset` on, NO_TIMESTAMP without one. Raises KafkaError for a broken batch."""
+    newest = NO_TIMESTAMP
+    records = yield from _records(batch, header)
+    for count, (timestamp, found, _) in enumerate(records, 1):
+        if found >= offset:
+            newest = max(newest, timestamp)
+        if count % STEP == 0:
+            yield None
+    return newest
 
 
 def searching(batch: Buffer, header: BatchHeader, timestamp_ms: int, offset: int) -> Search:
     """The batch's first record at or after `offset` with at least that timestamp. Raises KafkaError for a broken batch."""
+    records = yield from _records(batch, header)
+    for count, record in enumerate(records, 1):
+        if record[0] >= timestamp_ms and record[1] >= offset:
+            return record
+        if count % STEP == 0:
+            yield None
+    return None
+
+
+def _records(
+    batch: Buffer, header: BatchHeader
+) -> Generator[Callable[[], Any] | None, Any, Iterator[tuple[int, int, int]]]:
+    """(timestamp, offset, leader epoch) of each record. Raises KafkaError for a broken batch, also while they are read."""
     data, at = batch, HEADER_SIZE
     if header.compression:
         data, at = (yield from _unpacking(batch, header)), 0
@@ -49,13 +118,10 @@ def searching(batch: Buffer, header: BatchHeader, timestamp_ms: int, offset: int
         base, is_one_time = header.max_timestamp, True
     else:
         base, is_one_time = header.base_timestamp, False
-    for count, (delta, time, _) in enumerate(times_and_keys(data, at, header.record_count), 1):
-        timestamp = base if is_one_time else base + time
-        if timestamp >= timestamp_ms and header.base_offset + delta >= offset:
-            return timestamp, header.base_offset + delta, header.partition_leader_epoch
-        if count % STEP == 0:
-            yield None
-    return None
+    return (
+        (base if is_one_time else base + time, header.base_offset + delta, header.partition_leader_epoch)
+        for delta, time, _ in times_and_keys(data, at, header.record_count)
+    )
 
 
 def _unpacking(batch: Buffer, header: BatchHeader) -> Generator[Callable[[], Any], Any, Buffer]:
@@ -82,12 +148,7 @@ def at_once(search: Search) -> Found | None:
         done = work() if work is not None else None
 
 
-def newest(segments: Sequence[Segment]) -> int:
-    """The largest timestamp in the log, NO_TIMESTAMP when there is none."""
-    return max((segment.newest_timestamp() for segment in segments), default=NO_TIMESTAMP)
-
-
-def _batch_in(segment: Segment, timestamp_ms: int, offset: int) -> tuple[Buffer, BatchHeader] | None:
+def _batch_in(segment: Segment, timestamp_ms: int, offset: int) -> Step:
     """`batch_since` in one segment. The time index says before which offset no record has that timestamp."""
     segment.load_indexes()
     entry = segment.time_index.entry_before(timestamp_ms)
@@ -95,7 +156,9 @@ def _batch_in(segment: Segment, timestamp_ms: int, offset: int) -> tuple[Buffer,
         segment.rebuild_indexes()
         entry = segment.time_index.entry_before(timestamp_ms)
     start = segment.position_of(max(entry[1] if entry else 0, offset), may_block=True)
-    for position, header in segment.headers(start):
+    for count, (position, header) in enumerate(segment.headers(start), 1):
         if header.max_timestamp >= timestamp_ms and header.last_offset >= offset:
-            return segment.read(position, header.size_in_bytes, may_block=True), header
-    return None
+            return Step((segment.read(position, header.size_in_bytes, may_block=True), header))
+        if count == HEADERS_AT_ONCE:
+            return Step(None, header.next_offset)
+    return Step(None)
