@@ -615,48 +615,66 @@ class Partition:
         if self.high_watermark != before:
             self._context.follower_moved(self.tp)
 
-    def truncate(self, offset: int) -> None:
-        """Cuts the log at `offset`: the leader does not have the later records. A cut below the HW, possible only after an unclean
-        election, is logged as an error.
-        """
+    def truncate(self, offset: int, *, is_noted: bool = False) -> None:
+        """Cuts the log at `offset`: the leader does not have the later records. `is_noted`: `note_truncation` was called."""
         assert self.log is not None
         end = self.log.log_end_offset
         if offset >= end:
             # This log may have an epoch without records, which starts at its end. The leader may not have it.
             self.log.leader_epochs.truncate_from_end(end)
             return
-        self._context.events.write(
-            "truncation",
-            partition=str(self.tp),
-            leader_epoch=self.leader_epoch,
-            from_offset=end,
-            to_offset=offset,
-            high_watermark=self.high_watermark,
-        )
-        if offset < self.high_watermark:
-            log.error("%s: truncating to %d, below the high watermark %d", self.tp, offset, self.high_watermark)
+        if not is_noted:
+            self.note_truncation(offset)
         if offset < self.log.log_start_offset:
             self.log.truncate_fully_and_start_at(offset)
         else:
             self.log.truncate_to(offset)
-        if self.log.log_end_offset < self.high_watermark:
-            self.high_watermark = self.log.log_end_offset
-            self._context.follower_moved(self.tp)
+        self._follow_log_end()
 
-    def restart_at(self, offset: int) -> None:
+    def cut_part(self, offset: int) -> None:
+        """Cuts the log at `Log.next_cut`, on the way to a truncation."""
+        assert self.log is not None
+        self.log.truncate_to(offset)
+        self._follow_log_end()
+
+    def restart_at(self, offset: int, *, is_noted: bool = False) -> None:
         """Empties the log, which ends below the leader's log start, and continues at that offset."""
         assert self.log is not None
+        if not is_noted:
+            self.note_truncation(offset, fully=True)
+        self.log.truncate_fully_and_start_at(offset)
+        self.high_watermark = offset
+        self._context.follower_moved(self.tp)
+
+    def note_truncation(self, offset: int, *, fully: bool = False) -> None:
+        """Writes the event of a truncation. A cut below the HW, possible only after an unclean election, is logged as an error."""
+        assert self.log is not None
+        if fully:
+            self._context.events.write(
+                "truncation",
+                partition=str(self.tp),
+                leader_epoch=self.leader_epoch,
+                from_offset=self.log.log_end_offset,
+                to_offset=offset,
+                fully=True,
+            )
+            return
         self._context.events.write(
             "truncation",
             partition=str(self.tp),
             leader_epoch=self.leader_epoch,
             from_offset=self.log.log_end_offset,
             to_offset=offset,
-            fully=True,
+            high_watermark=self.high_watermark,
         )
-        self.log.truncate_fully_and_start_at(offset)
-        self.high_watermark = offset
-        self._context.follower_moved(self.tp)
+        if offset < self.high_watermark:
+            log.error("%s: truncating to %d, below the high watermark %d", self.tp, offset, self.high_watermark)
+
+    def _follow_log_end(self) -> None:
+        assert self.log is not None
+        if self.log.log_end_offset < self.high_watermark:
+            self.high_watermark = self.log.log_end_offset
+            self._context.follower_moved(self.tp)
 
     def _set_high_watermark(self, offset: int) -> None:
         """Sets the HW, never backward and never outside of [log start, LEO] (INV-11)."""

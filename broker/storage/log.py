@@ -56,6 +56,8 @@ WARM_TRIES = 6
 fail, the loop waits for the disk."""
 LISTS_READ_AT_ONCE = 64
 """Segments whose lists of aborted transactions a thread reads together: with one at a time, WARM_TRIES would not suffice."""
+SEGMENTS_CUT_AT_ONCE = 4
+"""Segments that a cut drops without a pause. One takes a millisecond or more: its files are renamed."""
 BASE_OFFSET_MAX = 2**63 - 1 - 2**31
 """Largest base offset of a fetched batch. With any last offset delta, the offset after the batch fits in 64 bits."""
 ASSIGNED = Struct(">qii")
@@ -598,6 +600,38 @@ class Log:
             elif self._bases[-1] < self.cleaned_up_to:
                 self._listener.has_hole(self)
             self._end_moved_back()
+
+    def next_cut(self, offset: int) -> int:
+        """Where to cut first on the way to a cut at `offset`, -1: to an empty log. That cut drops SEGMENTS_CUT_AT_ONCE segments.
+
+        When all but a few segments are dropped it is `offset`. After each cut the log is whole, only longer than it should be.
+        """
+        at = len(self._bases) - SEGMENTS_CUT_AT_ONCE
+        return max(offset, self._bases[at]) if at > 0 else offset
+
+    def is_long_cut(self, offset: int) -> bool:
+        """Whether a cut at `offset`, -1: of everything, would take long. Then cut at `next_cut` first, and `read_for_cut` before each."""
+        return self.next_cut(offset) > offset or (offset >= 0 and self.producers.must_read(self._bases, offset))
+
+    async def read_for_cut(self, offset: int) -> None:
+        """Reads what a cut at `offset` would read on the loop, in a thread. The log may change meanwhile. Raises LogDirFailed."""
+        if offset < 0 or not self.producers.must_read(self._bases, offset):
+            return
+        self._check_usable()
+        cuts = self.cuts
+        reading = self.producers.reading(self._bases[0], offset)
+        try:
+            await in_thread((), reading.begin, READS)
+            while self._is_as_before(cuts) and (segment := reading.next_segment(self._segments)) is not None:
+                await in_thread((segment,), partial(reading.read, segment), READS)
+        except OSError as error:
+            raise self.failed(error) from error
+        if self._is_as_before(cuts) and reading.is_complete:
+            self.producers.was_read(reading)
+
+    def _is_as_before(self, cuts: int) -> bool:
+        """Whether the log still has the records that it had when this was its number of cuts."""
+        return not self._is_closed and self._failure is None and self.cuts == cuts
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drops everything; the log continues at `offset`. Raises LogDirFailed."""

@@ -119,6 +119,9 @@ class ModelLog:
             self.log_end_offset = offset
             self.leader_epochs.truncate_from_end(offset)
 
+    def is_long_cut(self, offset: int) -> bool:
+        return False
+
     def truncate_fully_and_start_at(self, offset: int) -> None:
         raise Violation("INV-19", f"a log that begins at 0 is emptied to begin at {offset}")
 

@@ -28,6 +28,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
+from typing import NamedTuple
 
 from broker.replication.following.follower_session import FetchPositions
 from broker.replication.partition import Partition
@@ -76,6 +77,14 @@ class IllegalMove(AssertionError):
     """A bug: the move is not in `MOVES`."""
 
 
+class OutOfRange(NamedTuple):
+    """The log's end offset is not in the leader's log, which has the records from `start` to `end`."""
+
+    offset: int
+    start: int
+    end: int
+
+
 @dataclass(slots=True, eq=False)
 class FollowedPartition:
     """A partition in one leader epoch. Each epoch has its own object: `FollowedPartitions.holds` compares identities."""
@@ -94,6 +103,8 @@ class FollowedPartition:
 
     leader_high_watermark: int = 0
     """As of its last fetch."""
+    out_of_range: OutOfRange | None = None
+    """In TRUNCATING: the log must first be brought into the range of the leader's, which takes long."""
 
     @property
     def is_copied(self) -> bool:

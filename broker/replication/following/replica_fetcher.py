@@ -26,7 +26,7 @@ from broker.process.event_log import EventLog
 from broker.process.loop_budget import LoopBudget
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
 from broker.replication.following import truncation
-from broker.replication.following.followed_partitions import FollowedPartition, FollowedPartitions, Phase
+from broker.replication.following.followed_partitions import FollowedPartition, FollowedPartitions, OutOfRange, Phase
 from broker.replication.following.follower_session import ADDED_AT_ONCE, FetchPosition
 from broker.replication.following.leader_endpoint import (
     EARLIEST,
@@ -224,9 +224,13 @@ class ReplicaFetcher:
             await partition_log.appendable()
             if not self._followed.holds(followed):
                 continue
+            if followed.out_of_range is not None:
+                found, followed.out_of_range = followed.out_of_range, None
+                await self._return_to_range(followed, found)
+                continue
             epoch = partition_log.leader_epochs.latest_epoch()
             if epoch == truncation.UNDEFINED_EPOCH:
-                self._apply_truncation(followed, truncation.UNDEFINED)
+                await self._apply_truncation(followed, truncation.UNDEFINED)
                 continue
             questions[followed.partition.tp] = EpochQuestion(followed.leader_epoch, epoch)
             asked[followed.partition.tp] = followed
@@ -234,10 +238,12 @@ class ReplicaFetcher:
             return
         answers = await self._endpoint.epoch_ends(questions)
         for tp, followed in asked.items():
-            self._take_answer(followed, questions[tp], answers.get(tp))
+            await self._take_answer(followed, questions[tp], answers.get(tp))
             await self._budget.pause()
 
-    def _take_answer(self, followed: FollowedPartition, question: EpochQuestion, answer: EpochAnswer | None) -> None:
+    async def _take_answer(
+        self, followed: FollowedPartition, question: EpochQuestion, answer: EpochAnswer | None
+    ) -> None:
         partition_log = followed.log()
         if not self._followed.holds(followed) or followed.phase is not Phase.TRUNCATING or partition_log is None:
             return
@@ -246,9 +252,9 @@ class ReplicaFetcher:
         if answer is None or answer.error is not ErrorCode.NONE:
             self._set_aside(followed, "no answer" if answer is None else answer.error.name)
             return
-        self._apply_truncation(followed, answer.end)
+        await self._apply_truncation(followed, answer.end)
 
-    def _apply_truncation(self, followed: FollowedPartition, leader_end: EpochEnd) -> None:
+    async def _apply_truncation(self, followed: FollowedPartition, leader_end: EpochEnd) -> None:
         partition = followed.partition
         partition_log = followed.log()
         if partition_log is None:
@@ -260,8 +266,18 @@ class ReplicaFetcher:
             local_end_of=partition.end_of_epoch,
         )
         end = partition_log.log_end_offset
+        is_long = decision.offset < end and partition_log.is_long_cut(decision.offset)
+        if is_long and followed.is_copied:
+            # The other loop cuts: this one copies other partitions meanwhile.
+            self._followed.move(followed, Phase.TRUNCATING)
+            self._changed.set()
+            return
         try:
-            partition.truncate(decision.offset)
+            if is_long:
+                partition.note_truncation(decision.offset)
+                if not await self._cut_down(followed, partition_log, decision.offset):
+                    return
+            partition.truncate(decision.offset, is_noted=is_long)
         except KafkaError as error:
             self._set_aside(followed, error)
             return
@@ -272,6 +288,23 @@ class ReplicaFetcher:
         followed.failures = 0
         followed.not_before = 0.0
         self._changed.set()
+
+    async def _cut_down(self, followed: FollowedPartition, partition_log: Log, offset: int) -> bool:
+        """Cuts the log in parts, until the rest of a cut at `offset`, -1: of everything, takes a moment.
+
+        False: in a pause something else changed the log or the role. If the partition is still followed in this epoch, the leader is
+        asked again. Raises KafkaError.
+        """
+        while True:
+            step, end, cuts = partition_log.next_cut(offset), partition_log.log_end_offset, partition_log.cuts
+            await partition_log.read_for_cut(step)
+            await self._budget.pause()
+            is_as_before = partition_log.log_end_offset == end and partition_log.cuts == cuts
+            if not (is_as_before and self._followed.holds(followed) and followed.log() is partition_log):
+                return False
+            if step == offset:
+                return True
+            followed.partition.cut_part(step)
 
     # -- fetching -------------------------------------------------------------------------------------------------
 
@@ -363,7 +396,7 @@ class ReplicaFetcher:
             self._set_aside(followed, error_name(data.error))
         elif data.diverging_epoch is not None:
             # The log is cut, and the high watermark of the answer does not count.
-            self._apply_truncation(followed, EpochEnd(*data.diverging_epoch))
+            await self._apply_truncation(followed, EpochEnd(*data.diverging_epoch))
         else:
             await self._append(followed, data)
 
@@ -411,20 +444,44 @@ class ReplicaFetcher:
             if self._followed.holds(followed):
                 self._set_aside(followed, error)
             return
+        found = OutOfRange(fetch_offset, start, end)
         partition_log = followed.log()
-        if not self._followed.holds(followed) or partition_log is None or partition_log.log_end_offset != fetch_offset:
+        if partition_log is None or not partition_log.is_long_cut(found.end if fetch_offset > end else -1):
+            await self._return_to_range(followed, found)
+        elif self._followed.holds(followed):
+            # The other loop cuts: this one copies other partitions meanwhile.
+            followed.out_of_range = found
+            self._followed.move(followed, Phase.TRUNCATING)
+            self._changed.set()
+
+    async def _return_to_range(self, followed: FollowedPartition, found: OutOfRange) -> None:
+        partition, partition_log = followed.partition, followed.log()
+        if not self._followed.holds(followed) or partition_log is None or partition_log.log_end_offset != found.offset:
             return
+        is_behind = found.offset < found.start
+        offset = -1 if is_behind else found.end
+        is_long = (is_behind or found.offset > found.end) and partition_log.is_long_cut(offset)
         try:
-            if fetch_offset < start:
-                followed.partition.restart_at(start)
-            elif fetch_offset > end:
-                followed.partition.truncate(end)
+            if is_long:
+                partition.note_truncation(found.start if is_behind else found.end, fully=is_behind)
+                if not await self._cut_down(followed, partition_log, offset):
+                    return
+            if is_behind:
+                partition.restart_at(found.start, is_noted=is_long)
+            elif found.offset > found.end:
+                partition.truncate(found.end, is_noted=is_long)
         except KafkaError as error:
             self._set_aside(followed, error)
             return
-        self._events.write("out_of_range", partition=str(tp), offset=fetch_offset, leader_start=start, leader_end=end)
+        self._events.write(
+            "out_of_range",
+            partition=str(partition.tp),
+            offset=found.offset,
+            leader_start=found.start,
+            leader_end=found.end,
+        )
         self._followed.move(followed, Phase.TRUNCATING)
-        self._set_aside(followed, f"offset {fetch_offset} is not in the leader's {start}..{end}")
+        self._set_aside(followed, f"offset {found.offset} is not in the leader's {found.start}..{found.end}")
 
 
 async def _at_most(event: asyncio.Event, seconds: float | None) -> None:

@@ -14,7 +14,7 @@ loop takes too long (4 us for each producer); then only a frozen state is kept, 
 
 A cut must not read a whole segment of small batches on the loop (4 us each, a million of them in 200 MB). Every thousand
 batches, a copy of the state is therefore kept in memory, with fewer copies of older states. The rebuild then reads about as much
-as was cut.
+as was cut. Where that is still much, as after a start, a thread reads the state before the cut (`reading`).
 
 The batches of deleted segments are in no log any more, but their producers are in the snapshot at the first segment's start.
 Kafka 3.9 ignores that snapshot in a restart unless its offset is above the log start. Here it is used: else a producer's last
@@ -24,13 +24,17 @@ batch could be written twice after its records were deleted.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
 from typing import NamedTuple
 
 from broker.storage.aborted_transactions import AbortedTransaction
 from broker.storage.disk.filesystem import FileSystem, HeldDirectory
 from broker.storage.producers import producer_snapshots
 from broker.storage.producers.producer_state import LAST_OFFSET_MAX, Duplicate, EndedTransaction, ProducerState
+from broker.storage.producers.state_reading import Start, StateReading
 from broker.storage.producers.verified_transactions import VerifiedTransactions
 from broker.storage.segment import REMOVED_SUFFIX, Segment
 from protocol.kafka.control_records import Marker, marker_in
@@ -54,6 +58,10 @@ COPIES_MAX = 16
 WRITTEN_AT_ONCE = 256
 """Producers in a snapshot that is written at once. With more, the next flush writes it."""
 
+READ_AT_ONCE = 2 * COPY_BATCHES
+"""Offsets whose batches a cut may read on the loop, in less than ten milliseconds. Before a longer one a thread reads (`state_reading`)."""
+NOWHERE = -1
+
 ALL_PRODUCERS_MAX = 500_000
 """Producers in the states of all logs of a broker, and in the copies of the states. Each takes at most a kilobyte."""
 
@@ -64,6 +72,10 @@ def write_snapshots(directory: HeldDirectory, states: Mapping[int, ProducerState
     """Writes these frozen states, by offset, to the log's directory. For a thread. Raises OSError."""
     for offset, state in states.items():
         directory.write(producer_snapshots.file_name(offset), producer_snapshots.encode(state))
+
+
+def _content(filesystem: FileSystem, path: str) -> bytes:
+    return filesystem.read_file(path) or b""
 
 
 def to_shrink(logs: Sequence[LogProducers]) -> Iterator[tuple[LogProducers, int]]:
@@ -87,6 +99,7 @@ class LogProducers:
         "_copies",
         "_filesystem",
         "_names_changed",
+        "_read_up_to",
         "_since_copy",
         "_snapshots",
         "_unsynced",
@@ -112,6 +125,7 @@ class LogProducers:
         self._names_changed = False
         self._copies: list[ProducerState] = []  # frozen, oldest first
         self._since_copy = 0
+        self._read_up_to = NOWHERE
 
     @property
     def snapshots(self) -> list[int]:
@@ -178,14 +192,47 @@ class LogProducers:
     def cut(self, segments: Sequence[Segment], end_offset: int) -> None:
         """The log was cut to `end_offset`. `segments` are those that are left."""
         self._remove(offset for offset in self._snapshots if offset > end_offset)
-        self._copies = [copy for copy in self._copies if copy.end_offset <= end_offset]
+        self._copies = self._copies_up_to(end_offset)
+        self._read_up_to = NOWHERE
         if not self.state.truncate(end_offset):
             self._rebuild(segments, end_offset)
+
+    def must_read(self, bases: Sequence[int], end_offset: int) -> bool:
+        """Whether a cut to `end_offset` would read for long, unless a thread has read before (`reading`). `bases`: of the segments."""
+        if end_offset <= bases[0] or not self.state.changes_below(end_offset) or self._read_up_to == end_offset:
+            return False
+        base = bases[max(bisect_right(bases, end_offset) - 1, 0)]
+        start = max(
+            [
+                base if base in self._snapshots else bases[0],
+                *(copy.end_offset for copy in self._copies_up_to(end_offset)),
+            ]
+        )
+        return len(self.state.producers) > WRITTEN_AT_ONCE or end_offset - start > READ_AT_ONCE
+
+    def reading(self, first_offset: int, end_offset: int) -> StateReading:
+        """Reads the state below `end_offset` for a cut there. `first_offset`: where the first segment starts."""
+        starts: list[tuple[int, Start]] = [(copy.end_offset, copy) for copy in self._copies_up_to(end_offset)]
+        offsets = producer_snapshots.newest_first(self._snapshots, first_offset=first_offset, log_end_offset=end_offset)
+        starts += [
+            (at, self._unwritten.get(at) or partial(_content, self._filesystem, self._path(at))) for at in offsets
+        ]
+        starts.sort(key=itemgetter(0), reverse=True)
+        return StateReading(end_offset, first_offset, starts)
+
+    def was_read(self, reading: StateReading) -> None:
+        """Keeps what was read, for the cut. Nothing was cut meanwhile."""
+        self._read_up_to = reading.end_offset
+        self._copies = [*self._copies_up_to(reading.end_offset), reading.state.freeze()]
+
+    def _copies_up_to(self, end_offset: int) -> list[ProducerState]:
+        return [copy for copy in self._copies if copy.end_offset <= end_offset]
 
     def restart_at(self, offset: int) -> None:
         """The log was emptied and continues at `offset`."""
         self._remove(self._snapshots)
         self._copies.clear()
+        self._read_up_to = NOWHERE
         self.state.restart_at(offset)
         self.verified = VerifiedTransactions()  # their markers may be among what this log never had
 

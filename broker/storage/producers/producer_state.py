@@ -322,6 +322,10 @@ class ProducerState:
         stable = ongoing[0] if ongoing else marker_offset + 1
         return EndedTransaction(producer_id, first_offset, marker_offset, stable, marker.is_commit)
 
+    def changes_below(self, end_offset: int) -> bool:
+        """Whether a cut to `end_offset` would change the state: whether a producer's batch would be cut."""
+        return end_offset < self._changed_up_to
+
     def freeze(self) -> ProducerState:
         """An immutable copy of the state: later batches change a copy of their producer's entry.
 
@@ -338,7 +342,7 @@ class ProducerState:
 
         A cut that removes no producer's batch needs no rebuild.
         """
-        if end_offset >= self._changed_up_to:
+        if not self.changes_below(end_offset):
             self.end_offset = min(self.end_offset, end_offset)
             return True
         self.restart_at(0)
