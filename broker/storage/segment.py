@@ -155,9 +155,8 @@ class Segment:
             fd = filesystem.open_to_keep(path)
             self.size = filesystem.size(fd)
             self._fd = fd
-            filesystem.in_use.add(
-                self
-            )  # last: this may be the cleaner's thread, and the loop may close the file from here on
+            # Last: this may be the cleaner's thread, and from here on the loop may close the file.
+            filesystem.in_use.add(self)
             self._newest_is_known = True
             self.index.begin()
             self.time_index.begin()
