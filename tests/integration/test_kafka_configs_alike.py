@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker.settings.config_layers import DYNAMIC_BROKER_KEYS
+from broker.settings.config_layers import ABSENT_UNLESS_SET, DYNAMIC_BROKER_KEYS
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from tests.support.kafka_tools import KafkaTools
@@ -176,7 +176,7 @@ def both(kafka_tools: KafkaTools, tmp_path_factory: pytest.TempPathFactory) -> I
 def test_the_page_has_every_dynamic_setting_of_kafka(both: tuple[Seen, Seen]) -> None:
     page = {name: here for name, _, here in ROW.findall(PAGE.read_text())}
     assert page.keys() == {key for key, row in both[0].broker.items() if not row.is_read_only}
-    assert {key for key, here in page.items() if here == "dynamic"} == DYNAMIC_BROKER_KEYS - OWN
+    assert {key for key, here in page.items() if here == "dynamic"} == DYNAMIC_BROKER_KEYS - OWN - ABSENT_UNLESS_SET
 
 
 def test_what_both_describe_of_a_broker_is_the_same(both: tuple[Seen, Seen]) -> None:
