@@ -723,6 +723,16 @@ class Segment:
         """Waits until the log file is on the disk. For a thread; the segment must be pinned."""
         self._filesystem.sync(self._file())
 
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether `take_unsynced` has something to take."""
+        return (
+            self.is_unsynced
+            or self.index.is_unsynced
+            or self.time_index.is_unsynced
+            or (self.aborted is not None and self.aborted.is_unsynced)
+        )
+
     def write_out_unsynced(self) -> None:
         """Writes the index entries that the files do not have yet. Call before `take_unsynced`."""
         for index in self.indexes:

@@ -16,10 +16,11 @@ from broker.storage.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class Unsynced:
-    """What one flush writes and syncs. The loop collects it; a thread syncs files first, then the directories that name them.
+    """What a part of a flush writes and syncs. The loop collects it; a thread syncs files first, then the directories that name them.
 
     `names` and `epochs` are files in the log's directory: their names, and the content of the leader epoch checkpoint. `log_dir`: the
-    directory that names the log's, if names in either have changed.
+    directory that names the log's, if names in either have changed. `end_offset`: the log is on the disk up to there afterwards, if it was
+    up to the start of this part.
     """
 
     segments: Sequence[Segment]
@@ -27,6 +28,7 @@ class Unsynced:
     snapshots: Mapping[int, ProducerState]
     epochs: bytes | None
     log_dir: str
+    end_offset: int
 
     def __bool__(self) -> bool:
         return bool(self.segments or self.is_in_directory)

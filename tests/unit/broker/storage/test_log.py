@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from broker.settings.config import TopicConfig
 from broker.storage.listeners import LogListener
-from broker.storage.log import Log, LogDirFailed, WouldBlock
+from broker.storage.log import SEGMENTS_SYNCED_AT_ONCE, Log, LogDirFailed, WouldBlock
 from broker.storage.segment import Segment
 from broker.storage.sparse_index import SparseIndex
 from protocol.errors import ErrorCode
@@ -28,7 +30,7 @@ from tests.support.logs import (
     refused,
     split,
 )
-from tests.support.memory_disk import MemoryDisk, run
+from tests.support.memory_disk import IS_IN_THREAD, Loss, MemoryDisk, run
 
 
 class Listener(LogListener):
@@ -442,6 +444,80 @@ def test_flush_does_not_count_records_that_replaced_others_during_the_sync(disk:
     assert log.recovery_point == 0
     run(log.flush())
     assert log.recovery_point == log.log_end_offset
+
+
+def after_a_kill(segments: int) -> tuple[MemoryDisk, Log]:
+    """A log of at least that many segments, whose recovery point was lost: all its indexes were made again."""
+    before = MemoryDisk()
+    fill(open_at(before), 4 * segments)
+    disk = before.after_kill()
+    return disk, open_at(disk)
+
+
+def test_a_flush_of_many_segments_is_done_in_parts(caplog: pytest.LogCaptureFixture) -> None:
+    """NET-4. The recovery point follows each part: what is below it survives a power loss at any moment (INV-21)."""
+    caplog.set_level(logging.CRITICAL)
+    disk, log = after_a_kill(3 * SEGMENTS_SYNCED_AT_ONCE)
+    whole, count = everything(log), len(log.segments)
+    changes_on_the_loop = [0]
+    points: list[int] = []
+    crashes: list[tuple[int, MemoryDisk]] = []
+
+    def note() -> None:
+        if IS_IN_THREAD.get():
+            changes_on_the_loop.append(0)
+        else:
+            changes_on_the_loop[-1] += 1
+        points.append(log.recovery_point)
+        if len(points) % 10 == 0:
+            crashes.append((log.recovery_point, disk.after_power_loss(Random(len(points)))))
+
+    disk.on_change = note
+    run(log.flush())
+    disk.on_change = lambda: None
+    assert log.recovery_point == log.log_end_offset
+    assert max(changes_on_the_loop) <= 2 * 3 * SEGMENTS_SYNCED_AT_ONCE, (
+        "two files for each segment: created, written, renamed"
+    )
+    assert len(set(points)) == -(-count // SEGMENTS_SYNCED_AT_ONCE)
+    for point, crashed in crashes:
+        again = open_at(crashed, recovery_point=point)
+        assert everything(again) == whole
+        check(again)
+
+
+@pytest.mark.parametrize(
+    "offset", [0, 1, 50, 200, -1], ids=["first", "in the first", "synced", "not yet", "everything"]
+)
+def test_a_log_is_cut_between_two_parts_of_a_flush(offset: int) -> None:
+    disk, log = after_a_kill(2 * SEGMENTS_SYNCED_AT_ONCE)
+
+    def cut() -> None:
+        if offset < 0:
+            log.truncate_fully_and_start_at(log.log_end_offset + 5)
+        else:
+            log.truncate_to(offset)
+        fill(log, 30, epoch=1)
+
+    once_before(disk, "sync_directory", cut)
+    run(log.flush())
+    assert log.recovery_point <= max(offset, 0)
+    run(log.flush())
+    assert log.recovery_point == log.log_end_offset
+    again = open_at(disk.after_power_loss(Random(0), Loss("none", "none")), recovery_point=log.recovery_point)
+    assert everything(again) == everything(log)
+
+
+def test_a_stop_after_a_kill_holds_few_files_at_once() -> None:
+    disk, log = after_a_kill(3 * SEGMENTS_SYNCED_AT_ONCE)
+    held: list[int] = []
+    disk.on_change = lambda: held.append(sum(segment._pins for segment in log.segments))
+    log.sync_to_close()
+    assert max(held) == SEGMENTS_SYNCED_AT_ONCE
+    again = open_at(
+        disk.after_power_loss(Random(0), Loss("none", "none")), was_clean=True, recovery_point=log.recovery_point
+    )
+    assert everything(again) == everything(log)
 
 
 def rest(disk: MemoryDisk) -> None:
