@@ -60,7 +60,11 @@ def fetch(context: ApiContext, request: Request) -> Further:
 def _unreadable(context: ApiContext, request: Request) -> Steps:
     """Answers a fetch of before v4. Errors that Kafka finds before it looks at records come first."""
     header = request.header
-    log.info("%s gets no records: they need Fetch v%d%s", request.named(), RECORD_BATCHES_SINCE, OLD_CLIENTS)
+    if (earlier := context.old_fetches.happened()) is not None:
+        others = f" (and {earlier} earlier fetches)" if earlier else ""
+        log.info(
+            "%s gets no records: they need Fetch v%d%s%s", request.named(), RECORD_BATCHES_SINCE, OLD_CLIENTS, others
+        )
     body = yield from messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
     context.request_metrics.fetch_consumer.count(header.api_version, request.received_at)
     topics = []

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from broker.process.rare_lines import RareLine
+
 log = logging.getLogger(__name__)
 
 LOGGED_EVERY_S = 60.0
@@ -30,16 +32,13 @@ class MemoryLimit:
         self._held = held
         self._held_name = held_name
         self._refused = refused
-        self._monotonic = monotonic
-        self._logged_at = float("-inf")
+        self._refusals = RareLine(LOGGED_EVERY_S, monotonic)
 
     def has_room_for(self, growth: int) -> bool:
         """Whether a request may add so many bytes. A request that needs no more memory always may."""
         if growth <= 0 or self._held.bytes + growth <= self._limit:
             return True
-        now = self._monotonic()
-        if now - self._logged_at >= LOGGED_EVERY_S:
-            self._logged_at = now
+        if self._refusals.happened() is not None:
             log.warning(
                 "%d %s take %d bytes: %s are refused, %s is %d",
                 len(self._held),

@@ -15,6 +15,7 @@ from broker.network.processor import SWEEP_S, Processor
 from broker.network.request_channel import RequestChannel
 from broker.process.clock import Clock
 from broker.process.descriptors import DescriptorShares
+from broker.process.rare_lines import RareLine
 from protocol.kafka.framing import RequestHeader
 
 log = logging.getLogger(__name__)
@@ -127,9 +128,7 @@ class Acceptor:
     ) -> None:
         self._settings = settings
         self._counts = counts
-        self._monotonic = clock.monotonic
-        self._refusals_logged_at = -REFUSALS_LOGGED_EVERY_S
-        self._unlogged_refusals = 0
+        self._refusals = RareLine(REFUSALS_LOGGED_EVERY_S, clock.monotonic)
         self._processors = [
             Processor(
                 channel,
@@ -207,12 +206,9 @@ class Acceptor:
 
     def _refused(self, connection: ClientConnection, reason: str) -> None:
         """Logs refusals, at most one line a second: a refused client may retry thousands of times."""
-        now = self._monotonic()
-        self._unlogged_refusals += 1
-        if now - self._refusals_logged_at >= REFUSALS_LOGGED_EVERY_S:
-            others = f" (and {self._unlogged_refusals - 1} earlier connections)" if self._unlogged_refusals > 1 else ""
+        if (earlier := self._refusals.happened()) is not None:
+            others = f" (and {earlier} earlier connections)" if earlier else ""
             log.warning("refused a connection of %s: %s%s", connection.peer, reason, others)
-            self._refusals_logged_at, self._unlogged_refusals = now, 0
 
     def _first_request(self, connection: ClientConnection, header: RequestHeader, frame: memoryview) -> str:
         """Called with the first request of a connection. Returns the reason to close the connection, or ""."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -25,6 +26,7 @@ from broker.groups.group.messages import (
 )
 from broker.network.request_metrics import RequestMetrics
 from broker.process.clock import Clock
+from broker.process.rare_lines import RareLine
 from broker.recording.recorder import Recorder
 from broker.replication.fetching.fetches import Fetches
 from broker.replication.replica_manager import ReplicaManager
@@ -169,6 +171,8 @@ class ApiContext:
     long_answers: LongAnswers
     recorder: Recorder
     request_metrics: RequestMetrics = field(default_factory=RequestMetrics)
+    old_fetches: RareLine = field(default_factory=lambda: RareLine(1.0, time.monotonic))
+    """Allows the lines about fetches of versions that carry no records: an old client asks again at once."""
 
     def node_endpoint(self, broker_id: int, listener: str) -> NodeEndpoint | None:
         """A broker's address for clients of that listener. None: the broker is not live, or does not have the listener."""

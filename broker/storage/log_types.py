@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from broker.process.rare_lines import RareLine
 from broker.storage.disk.filesystem import Buffer
 from broker.storage.failures import LogUnavailable
 from broker.storage.leader_epochs import LeaderEpochCache
@@ -30,16 +31,16 @@ class UnavailableLogs:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._reported: dict[int | None, tuple[float, int]] = {}
+        self._lines: dict[int | None, RareLine] = {}
 
     def report(self, error: LogUnavailable) -> None:
         number = error.error.errno
-        now = self._monotonic()
-        reported_at, others_count = self._reported.get(number, (now - REPORTED_EVERY_S, 0))
-        if now - reported_at < REPORTED_EVERY_S:
-            self._reported[number] = reported_at, others_count + 1
+        line = self._lines.get(number)
+        if line is None:
+            line = self._lines[number] = RareLine(REPORTED_EVERY_S, self._monotonic)
+        others_count = line.happened()
+        if others_count is None:
             return
-        self._reported[number] = now, 0
         others = f" ({others_count} more since the last report)" if others_count else ""
         remedy = (
             "the broker will retry"

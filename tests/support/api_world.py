@@ -15,6 +15,7 @@ from broker.cluster.metadata_cache import MetadataCache
 from broker.network.request_channel import Request
 from broker.network.request_metrics import RequestMetrics
 from broker.process.clock import SystemClock
+from broker.process.rare_lines import RareLine
 from broker.requests.long_answers import LongAnswers
 from broker.settings.config import BrokerConfig
 from protocol.errors import ErrorCode, KafkaError
@@ -146,6 +147,7 @@ class World:
             long_answers=LongAnswers(lambda: 0.0),
             recorder=SimpleNamespace(recording=None),
             request_metrics=RequestMetrics(),
+            old_fetches=RareLine(1.0, lambda: 0.0),
         )
         """Only what the APIs at hand need; a test may add to it. No answer takes long, as time stands still for them."""
 

@@ -12,6 +12,8 @@ import logging
 import os
 import time
 
+from broker.process.rare_lines import RareLine
+
 log = logging.getLogger(__name__)
 
 LOGGED_EVERY_S = 60.0
@@ -24,7 +26,7 @@ class SpareDescriptors:
         self._wanted = 0
         self._spare: list[int] = []
         self._null_fd: int | None = None
-        self._logged_at = -LOGGED_EVERY_S
+        self._shortages = RareLine(LOGGED_EVERY_S, time.monotonic)
 
     def __len__(self) -> int:
         return len(self._spare)
@@ -80,9 +82,7 @@ class SpareDescriptors:
             self._null_fd = None
 
     def _log_shortage(self) -> None:
-        now = time.monotonic()
-        if now - self._logged_at >= LOGGED_EVERY_S:
-            self._logged_at = now
+        if self._shortages.happened() is not None:
             log.error(
                 "this process has no descriptor left for a file; it uses its %d spare ones, and a partition that gets none answers "
                 "KAFKA_STORAGE_ERROR until files or connections are closed: raise the limit of open files "

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from broker.network.request_channel import OLD_CLIENTS
+from broker.process.rare_lines import RareLine
 from broker.requests.long_answers import LongAnswers
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest
 from protocol.types import TopicPartition
 from tests.support.api_world import FakeConnection, SteppingClock, World, run
+from tests.support.fake_time import FakeTime
 
 FETCH, LIST_OFFSETS, EPOCH_ENDS = ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -179,6 +183,20 @@ async def test_a_fetch_that_cannot_carry_the_records_says_so(version: int, count
         (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, b""),
     ]
     assert len(topic.partitions) == count
+
+
+async def test_old_fetches_are_logged_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    """A client that gets no records asks again at once."""
+    caplog.set_level(logging.INFO)
+    world = world_of(Manager())
+    clock = FakeTime()
+    world.context.old_fetches = RareLine(1.0, clock.monotonic)
+    body = {"replica_id": -1, "max_wait": 500, "min_bytes": 1, "max_bytes": 1000, "topics": []}
+    for _ in range(12):
+        await world.call(FETCH, 0, body)
+        clock.now += 0.25
+    ends = [message.partition(OLD_CLIENTS)[2] for message in caplog.messages]
+    assert ends == ["", " (and 3 earlier fetches)", " (and 3 earlier fetches)"]
 
 
 @pytest.mark.parametrize("version", [0, 1, 7])
