@@ -87,7 +87,9 @@ class Workload:
         defaults: TopicConfig,
         losses: Sequence[Loss] = LOSSES,
         log_dirs: Sequence[str] = (LOG_DIR,),
+        one_in: int = 1,
     ) -> None:
+        """Of all that power losses could leave, one in `one_in` is made."""
         self.random = Random(seed)
         self.time = FakeTime()
         self.disk = MemoryDisk()
@@ -96,9 +98,11 @@ class Workload:
         self.overrides: dict[TopicPartition, Mapping[str, str]] = {}
         self.mark = 0
         self.points = 0
+        self.losses = 0
         self.log_dirs = log_dirs
         self._defaults = defaults
         self._losses = losses
+        self._one_in = one_in
         self._step = "before the first"
         self._crashes: list[Crash] = []
         self.manager = self.new_manager(self.disk)
@@ -125,8 +129,13 @@ class Workload:
 
     def _lose_power(self) -> None:
         self.points += 1
-        promises = {tp: [copy(life) for life in lives] for tp, lives in self.lives.items()}
+        promises = None
         for loss in self._losses:
+            self.losses += 1
+            if self.losses % self._one_in:
+                continue
+            if promises is None:
+                promises = {tp: [copy(life) for life in lives] for tp, lives in self.lives.items()}
             disk = self.disk.after_power_loss(self.random, loss)
             self._crashes.append(Crash(self._step, self.points, loss, disk, promises))
 

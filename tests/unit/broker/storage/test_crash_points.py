@@ -173,14 +173,12 @@ def test_power_loss_after_every_call(
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     monkeypatch.setattr(log_producers, "WRITTEN_AT_ONCE", written_at_once)
-    workload = Workload(seed, SMALL)
+    workload = Workload(seed, SMALL, one_in=one_in)
     random = Random(seed)
     tried = 0
     for name, step in STEPS:
         for crash in workload.crashes_of(name, step):
             tried += 1
-            if tried % one_in:
-                continue
             again = random.random() < AGAIN_SHARE
             try:
                 survive(workload, crash, random, crash_again=again)
@@ -190,8 +188,9 @@ def test_power_loss_after_every_call(
                 )
                 raise AssertionError(f"{where}: {error}") from error
     with capsys.disabled():
-        print(f"\n{workload.points} crash points, {len(LOSSES)} ways each: {tried // one_in} recoveries (seed {seed})")
-    assert tried == workload.points * len(LOSSES) > 3000
+        print(f"\n{workload.points} crash points, {len(LOSSES)} ways each: {tried} recoveries (seed {seed})")
+    assert tried == workload.losses // one_in
+    assert workload.losses == workload.points * len(LOSSES) > 3000
 
 
 def test_bug_18_the_clean_shutdown_marker_never_outlives_the_start_that_saw_it() -> None:
