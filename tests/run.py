@@ -41,6 +41,8 @@ SUMMARY_LINES = re.compile(r"(FAILED|ERROR|SKIPPED|LEFT RUNNING) ")
 AGAIN = ("compiled", "consumer_groups", "failover", "single_broker", "transactions")
 """The files of integration tests that a thorough run repeats on compiled brokers: as many as the time allows. Together they pass
 through all modules that are compiled."""
+SLOWEST = ("--durations=15", "--durations-min=2")
+"""Each group's output ends with its slowest tests."""
 LAST_LINE = re.compile(r"=+ (.*(?:passed|failed|error|skipped|deselected|no tests ran).*) in [0-9.]+s")
 
 
@@ -62,7 +64,9 @@ class Group:
 
 def tests(name: str, *paths: str, only: str) -> Group:
     options = shlex.split(os.environ.get("PYTEST_OPTIONS", ""))
-    return Group(name, (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *paths, "-m", only, *options))
+    return Group(
+        name, (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *SLOWEST, *paths, "-m", only, *options)
+    )
 
 
 def groups_of(run: str) -> list[Group]:
@@ -200,6 +204,8 @@ def main(arguments: list[str]) -> int:
             f"; in the group `compiled`: {compiled_form}" if is_compiled else "; SKIPPED the tests on compiled brokers"
         )
     os.environ[compiled.SWITCH] = "0"
+    # The tests start hundreds of processes. Without bytecode on the disk, each of them compiles every module that it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     print(f"brokers: {form}", flush=True)
     return Runner(groups, form).run()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -72,9 +73,11 @@ def test_the_summary_says_in_which_form_the_brokers_ran(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], runs: str
 ) -> None:
     monkeypatch.setenv(compiled.SWITCH, "0")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setattr(run, "groups_of", lambda _: [Group("first", PASSES)])
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     assert run.main([runs]) == 0
+    assert "PYTHONDONTWRITEBYTECODE" not in os.environ, "processes that the tests start find compiled modules"
     summary = capfd.readouterr().out.rpartition("brokers: ")[2]
     assert summary.startswith("plain Python")
     assert ("SKIPPED the tests on compiled brokers" in summary) == (runs == "thorough")
