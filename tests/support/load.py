@@ -32,7 +32,7 @@ class BackgroundProducer(Load):
             **PROMPT,
             "retry.backoff.max.ms": 200,
             "enable.idempotence": idempotent,
-            "linger.ms": 2,
+            "linger.ms": 20,
             "message.timeout.ms": 60000,
         } | {key.replace("_", "."): value for key, value in config.items()}
         super().__init__(bootstrap_servers, topic, partitions, padding, records_per_s=records_per_s, settings=settings)
