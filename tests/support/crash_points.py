@@ -268,8 +268,8 @@ class Recovered(NamedTuple):
     producers: Mapping[int, object]
 
 
-def survive(workload: Workload, crash: Crash, random: Random, *, crash_again: bool) -> None:
-    """Opens what the crash left, several times, and looks whether all that was promised is there."""
+def survive(workload: Workload, crash: Crash, random: Random, *, crash_again: bool) -> MemoryDisk:
+    """Opens what the crash left, several times, and looks whether all that was promised is there. Returns the disk after a whole start."""
     disk = crash.disk
     if crash_again:
         # Power is lost in the middle of recovery, too.
@@ -292,6 +292,7 @@ def survive(workload: Workload, crash: Crash, random: Random, *, crash_again: bo
     assert seen_again == found, "a second recovery finds something else"
     for log in again.logs():
         _go_on(workload, log)
+    return disk
 
 
 def _look(log: Log, manager: LogManager, promises: Mapping[TopicPartition, Sequence[Life]]) -> Recovered:
@@ -314,12 +315,16 @@ def _look(log: Log, manager: LogManager, promises: Mapping[TopicPartition, Seque
 
 
 def _look_at_copy(future: Log, manager: LogManager) -> None:
-    """LOG-6: all that it has, the log has too: nothing is left of an earlier epoch."""
+    """LOG-6: all that it has, the log has too: nothing is left of an earlier epoch. What it is still to lose is noted."""
     log = manager.get(future.topic_partition)
     if log is not None and future.log_end_offset > log.log_start_offset:
         of_log = set(split(everything_with_holes(log)))
+        uncut = manager.futures.uncut(future.topic_partition)
+        end = future.log_end_offset if uncut is None else uncut
         of_copy = [
-            one for one in split(everything_with_holes(future)) if parse_header(one).next_offset > log.log_start_offset
+            one
+            for one in split(everything_with_holes(future))
+            if log.log_start_offset < parse_header(one).next_offset <= end
         ]
         assert of_log.issuperset(of_copy), f"the copy in {future.directory} has what the log has not"
 

@@ -6,9 +6,9 @@
 3. A complete copy is synced. Then, within one turn of the loop, it gets the records that were appended meanwhile and replaces
    the log.
 
-During the move this broker leads or follows with the old log; a truncation of the old log truncates the copy too. After a restart the
-broker continues with the part of the copy that it has. If it is asked to move the replica to another directory, it starts a new
-copy there.
+During the move this broker leads or follows with the old log; a truncation of the old log truncates the copy too. If that takes
+long, the copy is cut in parts before anything is copied again. After a restart the broker continues with the part of the copy
+that it has. If it is asked to move the replica to another directory, it starts a new copy there.
 """
 
 from __future__ import annotations
@@ -143,16 +143,23 @@ class ReplicaMoves:
         try:
             return await self._advance(tp)
         except LogUnavailable as error:
-            if error.is_passing:
-                return False
-            self._log_manager.drop_future(tp)
+            return False if error.is_passing else self._give_up(tp, error)
         except LogDirFailed as error:
             log.error("%s: the move ends: %s", tp, error)
         except KafkaError as error:
             if self._log_and_copy(tp) is not None:
-                log.error("%s: the move ends: %s", tp, error)
-                self._events.write("replica_move_failed", partition=str(tp), reason=str(error))
-                self._log_manager.drop_future(tp)
+                return self._give_up(tp, error)
+        return True
+
+    def _give_up(self, tp: TopicPartition, why: KafkaError) -> bool:
+        """Ends the move. False: the copy cannot be removed now, and the next attempt follows after a pause."""
+        log.error("%s: the move ends: %s", tp, why)
+        try:
+            self._log_manager.drop_future(tp)
+        except LogDirFailed as error:
+            log.error("%s: its copy cannot be removed: %s", tp, error)
+            return False
+        self._events.write("replica_move_failed", partition=str(tp), reason=str(why))
         return True
 
     def _log_and_copy(self, tp: TopicPartition) -> tuple[Log, Log] | None:
@@ -171,12 +178,16 @@ class ReplicaMoves:
             log.warning("%s: the copy belongs to another topic of that name and is removed", tp)
             self._log_manager.drop_future(tp)
             return True
-        self._align(current, future)
+        if not self._align(current, future):
+            await self._cut_down(tp, current, future)
+            return True
         if future.log_end_offset < current.log_end_offset:
             offset = future.log_end_offset
             read = await current.read_cold(offset, COPY_BYTES, current.log_end_offset, min_one_batch=True)
-            # If the log was cut meanwhile, the copy was cut too. The records that were read would leave a gap in the copy (BUG-12).
-            if self._log_and_copy(tp) == both and future.log_end_offset == offset:
+            # If the log was cut meanwhile, the copy was cut too, or will be. The records that were read would leave a gap in the copy
+            # (BUG-12).
+            is_as_before = future.log_end_offset == offset and self._futures.uncut(tp) is None
+            if self._log_and_copy(tp) == both and is_as_before:
                 self._append(future, read.records)
             await asyncio.sleep(0)
             return True
@@ -187,23 +198,42 @@ class ReplicaMoves:
             await self._swap(tp, current)
         return True
 
-    def _align(self, current: Log, future: Log) -> None:
-        """Removes from the copy what the log does not have: records that were cut off its end or deleted from its start."""
+    def _align(self, current: Log, future: Log) -> bool:
+        """Removes from the copy what the log does not have: records that were cut off its end or deleted from its start.
+
+        False: that takes long, see `_cut_down`.
+        """
         self._futures.follow(current)
-        if future.log_end_offset < current.log_start_offset:
-            future.truncate_fully_and_start_at(current.log_start_offset)
+        if self._futures.uncut(current.topic_partition) is not None:
+            return False
         future.increment_log_start(current.log_start_offset)
+        return True
+
+    async def _cut_down(self, tp: TopicPartition, current: Log, future: Log) -> None:
+        """Cuts the copy in parts. In a pause anything may happen to the log: it may also be cut further."""
+        while (offset := self._futures.uncut(tp)) is not None:
+            step, cuts = future.next_cut(offset), future.cuts
+            await future.read_for_cut(step)
+            await self._log_manager.upkeep.pause()
+            if self._log_and_copy(tp) != (current, future):
+                return
+            if self._futures.uncut(tp) == offset and future.cuts == cuts:
+                if step == offset:
+                    self._futures.cut(current)
+                else:
+                    future.truncate_to(step)
 
     def _append(self, future: Log, records: Sequence[Buffer]) -> None:
         data = b"".join(records)
         self._throttle.record(future.append_as_follower(memoryview(data)).size_bytes)
 
     def _catch_up(self, current: Log, future: Log) -> bool:
-        """Copies what was appended during the sync, without an await. False if that is too much, or not in memory.
+        """Copies what was appended during the sync, without an await. False if that is too much, or not in memory, or a cut takes long.
 
         Also False if the recovery point of the copy is below that of the log: what was synced must be synced in the copy too.
         """
-        self._align(current, future)
+        if not self._align(current, future):
+            return False
         for _ in range(LAST_BYTES_MAX // COPY_BYTES):
             if future.log_end_offset < current.log_end_offset:
                 try:

@@ -59,6 +59,7 @@ class _Found(NamedTuple):
     is_complete: bool
 
 
+EVERYTHING = -1
 PREFERRED_MAX = 20_000
 """Maximum number of replicas that are not here yet, and for which an admin chose a directory."""
 
@@ -102,23 +103,43 @@ class FutureLogs:
         return self._futures.pop(tp, None)
 
     def follow(self, current: Log) -> None:
-        """Cuts the copy to the end of the log, which was cut or has just been created, and whatever it was to be cut to before.
+        """Cuts the copy to the end of the log, which was cut or has just been created, and whatever it was to be cut to before. A copy that
+        ends before the log's start becomes empty.
 
-        Raises LogDirFailed. The next call then cuts as far, even if the log has grown again.
+        A cut that takes long is only noted (`uncut`): it must be made before anything is copied. Raises LogDirFailed. The next call then
+        cuts as far, even if the log has grown again.
         """
         tp = current.topic_partition
         future = self._futures.get(tp)
-        if future is not None and future is not current:
-            end = min(current.log_end_offset, self._uncut.get(tp, current.log_end_offset))
-            self._uncut[tp] = end
+        if future is None or future is current:
+            return
+        end = min(current.log_end_offset, self._uncut.get(tp, current.log_end_offset))
+        if min(end, future.log_end_offset) < current.log_start_offset:
+            end = EVERYTHING
+        self._uncut[tp] = end
+        if not future.is_long_cut(end):
+            self.cut(current)
+
+    def uncut(self, tp: TopicPartition) -> int | None:
+        """Where the copy is still to be cut, EVERYTHING: all of it is to be dropped. None: it has only records that the log has."""
+        return self._uncut.get(tp)
+
+    def cut(self, current: Log) -> None:
+        """Makes the cut that is noted, however long it takes. Raises LogDirFailed."""
+        tp = current.topic_partition
+        future, end = self._futures[tp], self._uncut[tp]
+        if end == EVERYTHING:
+            future.truncate_fully_and_start_at(current.log_start_offset)
+        else:
             future.truncate_to(end)
-            self._uncut.pop(tp, None)
+        del self._uncut[tp]
 
     def align(self, current: Log) -> None:
-        """At a start: cuts records of the copy that the log does not have. A crash may leave such records. Raises LogDirFailed."""
+        """At a start: cuts records of the copy that the log does not have, as `follow`. A crash may leave such records."""
         future = self._futures.get(current.topic_partition)
         if future is not None:
-            future.truncate_to(_agreed_end(current, future))
+            self._uncut[current.topic_partition] = _agreed_end(current, future)
+            self.follow(current)
 
     # -- taking the place of the log ------------------------------------------------------------------------------
 

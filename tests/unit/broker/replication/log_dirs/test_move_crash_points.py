@@ -23,10 +23,11 @@ from broker.replication.fetching.replication_throttle import ReplicationThrottle
 from broker.replication.log_dirs import replica_moves
 from broker.replication.log_dirs.replica_moves import ReplicaMoves
 from broker.settings.config import TopicConfig
+from broker.storage import log
 from broker.storage.log import Log
 from protocol.types import TopicPartition
 from tests.support.crash_points import Crash, Workload, survive
-from tests.support.memory_disk import Loss
+from tests.support.memory_disk import Loss, MemoryDisk
 from tests.support.thorough import exhaustive
 
 A, B = "/a", "/b"
@@ -47,6 +48,7 @@ Step = Callable[["Moving"], Awaitable[None]]
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_moves, "COPY_BYTES", 300)
     monkeypatch.setattr(replica_moves, "LAST_BYTES_MAX", 600)
+    monkeypatch.setattr(log, "SEGMENTS_CUT_AT_ONCE", 1)
 
 
 class Moving(Workload):
@@ -275,8 +277,7 @@ def test_power_loss_after_every_call_of_a_move(
             tried += 1
             again = random.random() < AGAIN_SHARE
             try:
-                survive(workload, crash, random, crash_again=again)
-                _is_there_once(workload, crash)
+                _is_there_once(workload, crash, survive(workload, crash, random, crash_again=again))
             except Exception as error:
                 where = (
                     f"seed {seed}, {crash.step}, after change {crash.point} of the disk, {crash.loss}, again {again}"
@@ -288,8 +289,8 @@ def test_power_loss_after_every_call_of_a_move(
     assert workload.losses == workload.points * len(LOSSES) > 2000
 
 
-def _is_there_once(workload: Workload, crash: Crash) -> None:
+def _is_there_once(workload: Workload, crash: Crash, disk: MemoryDisk) -> None:
     """At its name, after the start that settled what the crash had left."""
     for tp in crash.promises:
-        places = [path for path in workload.log_dirs if crash.disk.is_directory(f"{path}/{tp}")]
+        places = [path for path in workload.log_dirs if disk.is_directory(f"{path}/{tp}")]
         assert len(places) <= 1, places

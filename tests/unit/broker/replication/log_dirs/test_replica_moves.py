@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import pytest
 
 from broker.replication.log_dirs import replica_moves
 from broker.replication.partition import Role
-from broker.storage.log import Log, ReadResult
+from broker.storage.log import SEGMENTS_CUT_AT_ONCE, AppendInfo, Log, ReadResult
 from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.record_batch import build_batch, decode_records
 from protocol.rpc.messages import StopReplicaPartition, StopReplicaRequest
 from protocol.types import TopicPartition
-from tests.support.logs import check
+from tests.support.logs import check, everything, split
 from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node, values_of
 
 
@@ -131,6 +133,90 @@ async def test_a_log_that_is_cut_and_grows_again_during_a_cold_read(
     assert node.records() == cluster.nodes[1].records()
 
 
+async def copied(cluster: Cluster) -> tuple[Node, Log]:
+    """A follower, and a whole copy of its log, which has many segments."""
+    await cluster.start_led(1, 2, overrides={"segment.bytes": "160"})
+    for number in range(60):
+        cluster.produce(1, f"v{number}", producer_id=7, producer_epoch=0, base_sequence=number)
+        await cluster.replicate(2)
+    node = cluster.nodes[2]
+    copy = node.logs.make_future(TP, directories(node)[1])
+    for one in split(everything(node.log())):
+        copy.append_as_follower(memoryview(one))
+    assert len(copy.segments) > 5 * SEGMENTS_CUT_AT_ONCE
+    return node, copy
+
+
+def values(log: Log) -> list[str]:
+    """Of all records, in all segments."""
+    return [(record.value or b"").decode() for one in split(everything(log)) for record in decode_records(one)]
+
+
+def in_pauses(node: Node, act: Callable[[int], object]) -> None:
+    """Calls it with the number of each pause of work on a log, from 1."""
+    numbers = itertools.count(1)
+
+    async def pause() -> None:
+        act(next(numbers))
+        await asyncio.sleep(0)
+
+    node.logs.upkeep.pause = pause
+
+
+@pytest.mark.parametrize("offset", [0, 5, 31])
+async def test_a_copy_of_many_segments_is_cut_in_parts(cluster: Cluster, offset: int) -> None:
+    """NET-4. It does not count as a copy before, even if the log has grown to the same end."""
+    node, copy = await copied(cluster)
+    segments = [len(copy.segments)]
+    in_pauses(node, lambda number: segments.append(len(copy.segments)))
+    node.partition().truncate(offset)
+    assert len(copy.segments) == segments[0]
+    for number in range(offset, 60):
+        node.log().append_as_leader(build_batch([(None, b"other %d" % number, (), number)]), 1)
+    node.manager.moves.wake()
+    await moved(node, copy.log_dir)
+    assert values(node.log()) == [*(f"v{n}" for n in range(offset)), *(f"other {n}" for n in range(offset, 60))]
+    check(copy)
+    assert max(before - after for before, after in itertools.pairwise(segments)) == SEGMENTS_CUT_AT_ONCE
+
+
+def cut_further(node: Node) -> None:
+    node.partition().truncate(max(node.log().log_end_offset - 1, 0))
+
+
+def empty(node: Node) -> None:
+    node.partition().restart_at(100)
+
+
+def lose_what_the_copy_lacks(node: Node) -> None:
+    """Retention overtakes the copy."""
+    node.log().append_as_leader(build_batch([(None, b"last", (), 0)]), 1)
+    node.log().increment_log_start(node.log().log_end_offset)
+
+
+def call_off(node: Node) -> None:
+    node.manager.moves.move(TP, node.log().log_dir)
+
+
+@pytest.mark.parametrize("change", [cut_further, empty, lose_what_the_copy_lacks, call_off])
+@pytest.mark.parametrize("at", [1, 2, 6])
+async def test_the_log_changes_while_its_copy_is_cut(cluster: Cluster, change: Callable[[Node], None], at: int) -> None:
+    node, copy = await copied(cluster)
+    source = node.log().log_dir
+    in_pauses(node, lambda number: change(node) if number == at else None)
+    node.partition().truncate(5)
+    node.log().append_as_leader(build_batch([(None, b"other", (), 0)]), 1)
+    node.manager.moves.wake()
+    await moved(node, source if change is call_off else copy.log_dir)
+    node.log().append_as_leader(build_batch([(None, b"later", (), 0)]), 1)
+    check(node.log())
+    expected = {
+        cut_further: [*(f"v{number}" for number in range(5))],
+        call_off: [*(f"v{n}" for n in range(5)), "other"],
+    }
+    assert values(node.log())[:-1] == expected.get(change, [])
+
+
 async def test_refused_moves(cluster: Cluster) -> None:
     await cluster.start(1)
     node = cluster.nodes[1]
@@ -229,6 +315,39 @@ async def test_a_failure_of_the_target_disk_ends_the_move(cluster: Cluster) -> N
     assert cluster.produce(1, "b")[0].error == ErrorCode.NONE
     assert directories(node)[0] == source
     assert node.records() == ["a", "b"]
+
+
+@pytest.mark.parametrize(("number", "times"), [(errno.ENOMEM, 3), (errno.EIO, 1)])
+async def test_a_move_that_cannot_be_given_up_now_does_not_end_the_others(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, number: int, times: int
+) -> None:
+    """The copy cannot be written, and cannot be removed either. After a temporary error it is removed later."""
+    monkeypatch.setattr(replica_moves, "PAUSE_S_MAX", 0.001)
+    node = await cluster.start_led(1)
+    cluster.produce(1, "a")
+    source, target = directories(node)
+    refusals = [OSError(number, "rename")] * times
+    rename = node.logs._filesystem.rename
+
+    def refused(records: memoryview) -> AppendInfo:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE)
+
+    def refuse(old: str, new: str) -> None:
+        if old.endswith("-future") and refusals:
+            raise refusals.pop()
+        rename(old, new)
+
+    node.logs._filesystem.rename = refuse  # type: ignore[method-assign]
+    node.manager.moves.move(TP, target)
+    copy = node.logs.futures.get(TP)
+    assert copy is not None
+    copy.append_as_follower = refused  # type: ignore[method-assign]
+    async with asyncio.timeout(10):
+        await node.manager.moves.done()
+    assert len(node.logs.futures) == 0
+    assert refusals == []
+    assert node.logs.offline_dirs == ((target,) if number == errno.EIO else ())
+    assert directories(node)[0] == source
 
 
 async def test_a_replica_that_may_be_on_an_offline_disk_is_not_created_again(cluster: Cluster) -> None:
