@@ -2,7 +2,8 @@
 
 recovery-point-offset-checkpoint, replication-offset-checkpoint,      leader-epoch-checkpoint (in each log's directory):
 log-start-offset-checkpoint,
-cleaner-offset-checkpoint (in each log directory):
+cleaner-offset-checkpoint,
+ottla.holes (in each log directory):
     0                            version                                  0
     2                            number of lines that follow              2
     orders 0 1234                topic partition offset                   0 0         epoch, its first offset
@@ -25,6 +26,7 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEANED = "cleaner-offset-checkpoint"
+HOLES = "ottla.holes"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 
 _NUMBER = re.compile(r"[0-9]{1,19}")

@@ -120,6 +120,8 @@ class Log:
         self._flush_lock = asyncio.Lock()
         self.cuts = 0
         self.cleaned_up_to = 0
+        self.holes_up_to = 0
+        """Compaction made the holes below this offset: all of the log below it was on the disk once. See `CleanerCheckpoint`."""
         self.is_deleted = False
         self.is_uncleanable = False
         """It cannot be read by the log cleaner, which leaves it alone from then on."""
@@ -601,8 +603,6 @@ class Log:
                 self._segments[-1].seal()
                 self._begin_segment(offset)
                 self._listener.has_hole(self)
-            elif self._bases[-1] < self.cleaned_up_to:
-                self._listener.has_hole(self)
             self._end_moved_back()
 
     def next_cut(self, offset: int) -> int:
@@ -662,8 +662,11 @@ class Log:
     def _lower_recovery_point(self, offset: int) -> None:
         """Called before a cut: later writes there must not count as synced after a power loss (INV-21, `LoweredPoints`).
 
-        Recovery verifies whole segments, so the caller passes the start of a segment, or of the new log.
+        Recovery verifies whole segments, so the caller passes the start of a segment, or of the new log. Between there and the cut, the
+        log may have holes.
         """
+        if "compact" in self.config.cleanup_policy or self.holes_up_to:
+            self.holes_up_to = max(self.holes_up_to, self.recovery_point)
         self.recovery_point = offset
         self.is_point_behind = True
         self._checkpoint(self._listener.point_lowered)
@@ -680,8 +683,9 @@ class Log:
         self.recovery_point = min(self.recovery_point, end)
         self.leader_epochs.truncate_from_end(end)
         self.producers.cut(self._segments, end)
-        if self.cleaned_up_to > end:
-            self.cleaned_up_to = end
+        if self.cleaned_up_to > end or self.holes_up_to > end:
+            self.cleaned_up_to = min(self.cleaned_up_to, end)
+            self.holes_up_to = min(self.holes_up_to, end)
             self.is_point_behind = True
             self._checkpoint(self._listener.point_lowered)
         self._listener.was_cut(self)
@@ -913,7 +917,7 @@ class Log:
     def mark_deleted(self) -> None:
         """Closes the log, as its directory is renamed. Nothing is written there any more."""
         self.is_deleted = True
-        self.cleaned_up_to = 0
+        self.cleaned_up_to = self.holes_up_to = 0
         self.close()
 
 

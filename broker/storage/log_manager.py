@@ -228,7 +228,7 @@ class LogManager:
         config: TopicConfig,
         point: int,
         start: int,
-        cleaned: int,
+        holes: int,
     ) -> Log:
         parts = recovery.open_log(
             self._filesystem,
@@ -238,7 +238,7 @@ class LogManager:
             recovery_point=point,
             log_start_offset=start,
             wall_ms=self._clock.wall_ms,
-            cleaned_up_to=cleaned,
+            holes_up_to=holes,
         )
         return self._new_log(directory, tp, path, config, parts)
 

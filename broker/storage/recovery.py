@@ -53,12 +53,12 @@ def open_log(
     recovery_point: int,
     log_start_offset: int,
     wall_ms: Callable[[], int],
-    cleaned_up_to: int = 0,
+    holes_up_to: int = 0,
 ) -> LogParts:
     """The parts of a log. An empty directory gets a first segment. Raises OSError, and LogDirectoryError for a log with messages of
     an older format; after any exception, no file stays open.
 
-    Compaction made the holes below `cleaned_up_to`, even if the recovery point was lost (FLT-27).
+    Compaction made the holes below `holes_up_to`, even if the recovery point is lower, or was lost (FLT-27).
     """
     opened: list[Segment] = []
     names: Collection[str] = ()
@@ -81,7 +81,7 @@ def open_log(
     try:
         names = frozenset(finish_swaps(files, directory, config.index_interval_bytes))
         return _open_parts(
-            files, directory, names, segment_at, was_clean, recovery_point, log_start_offset, cleaned_up_to
+            files, directory, names, segment_at, was_clean, recovery_point, log_start_offset, holes_up_to
         )
     except BaseException as error:
         for segment in opened:
@@ -121,7 +121,7 @@ def _open_parts(
     was_clean: bool,
     recovery_point: int,
     log_start_offset: int,
-    cleaned_up_to: int,
+    holes_up_to: int,
 ) -> LogParts:
     bases, snapshots = _tidy(files, directory, names)
     segments = [segment_at(base, False) for base in bases] or [segment_at(log_start_offset, True)]
@@ -142,7 +142,7 @@ def _open_parts(
                 "%s: the last stop was clean, but %s does not end with a whole batch", directory, segments[-1].path
             )
             recovery_point = min(recovery_point, segments[-1].base_offset)
-        segments, epochs = _recover(files, segments, recovery_point, log_start_offset, cleaned_up_to, stored)
+        segments, epochs = _recover(files, segments, recovery_point, log_start_offset, holes_up_to, stored)
     end = segments[-1].next_offset
     start = max(log_start_offset, segments[0].base_offset)
     if start > end:
@@ -202,16 +202,16 @@ def _recover(
     segments: list[Segment],
     recovery_point: int,
     log_start_offset: int,
-    cleaned_up_to: int,
+    holes_up_to: int,
     stored: Sequence[EpochEntry] | None,
 ) -> tuple[list[Segment], list[EpochEntry]]:
     """Steps 3 and 4. Returns the segments that are kept, and the epochs."""
     first = 0
     while first < len(segments) - 1 and segments[first].next_offset <= recovery_point:
         first += 1
-    judge = Judge(stored or (), recovery_point, cleaned_up_to)
+    judge = Judge(stored or (), recovery_point, holes_up_to)
     # Compaction made the synced holes. A hole up to the log start comes from deleted records.
-    gap_to = max(recovery_point, log_start_offset, cleaned_up_to)
+    gap_to = max(recovery_point, log_start_offset, holes_up_to)
     epochs = list(stored or ())
     if not epochs or epochs[0][1] > log_start_offset:
         # There is no checkpoint, or it no longer has the epochs of deleted records, whose deletion did not reach the disk.

@@ -30,11 +30,11 @@ class Judge:
     accepted if its epoch is above all known ones, by at most NEW_EPOCHS_MAX. A damaged bit in that range is not detected.
     """
 
-    def __init__(self, stored: Sequence[EpochEntry], recovery_point: int, cleaned_up_to: int = 0) -> None:
+    def __init__(self, stored: Sequence[EpochEntry], recovery_point: int, holes_up_to: int = 0) -> None:
         self.epochs: list[EpochEntry] = []
         self._stored = stored
         self._recovery_point = recovery_point
-        self._holes_end = max(recovery_point, cleaned_up_to)
+        self._holes_end = max(recovery_point, holes_up_to)
         self._end = 0
         self._next_base: int | None = None
         self._next_first: BatchHeader | None = None

@@ -74,7 +74,8 @@ def read_checkpoints(log_dir: Path) -> tuple[Checkpoints, list[Finding]]:
     """Raises OSError."""
     findings = []
     found: dict[str, dict[TopicPartition, int]] = {}
-    for name in (disk_files.RECOVERY_POINTS, disk_files.HIGH_WATERMARKS, disk_files.LOG_STARTS, disk_files.CLEANED):
+    names = (disk_files.RECOVERY_POINTS, disk_files.HIGH_WATERMARKS, disk_files.LOG_STARTS)
+    for name in (*names, disk_files.CLEANED, disk_files.HOLES):
         try:
             found[name] = disk_files.offsets(log_dir / name)
         except BadFile as error:
@@ -86,7 +87,7 @@ def read_checkpoints(log_dir: Path) -> tuple[Checkpoints, list[Finding]]:
         advice = "restore it from the other log directories of this broker"
         findings.append(Finding(str(log_dir / disk_files.META), "", str(error), advice))
     was_clean = (log_dir / disk_files.CLEAN_SHUTDOWN).exists()
-    points, marks, starts, _ = found.values()
+    points, marks, starts = (found[name] for name in names)
     return Checkpoints(points, marks, starts, disk_files.is_in_use(log_dir), was_clean), findings
 
 

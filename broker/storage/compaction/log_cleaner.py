@@ -257,13 +257,17 @@ class Cleaning:
         )
 
     async def _make_safe(self) -> None:
-        """Step 1: flushes the part to be cleaned, and checkpoints the recovery point."""
+        """Step 1: flushes the part to be cleaned, and checkpoints the recovery point and where holes will be."""
         if self._log.recovery_point < self._work.first_uncleanable:
             await self._log.flush()
             self._look_again(self._sources)
         if self._log.recovery_point < self._work.first_uncleanable:
             raise GaveUp("it is not flushed yet")
         await self._manager.checkpoints.write_recovery_points()
+        self._look_again(self._sources)
+        self._log.holes_up_to = max(self._log.holes_up_to, self._work.first_uncleanable)
+        with self._manager.reporting(self._log.log_dir):
+            await self._manager.cleaned.write(self._log.log_dir)
         self._look_again(self._sources)
 
     def _look_again(self, sources: Sequence[Segment]) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from broker.storage import checkpoints
+from broker.storage.compaction import cleaner_checkpoint
 from broker.storage.directories import future_logs
 from broker.storage.directories.log_directory import LogDirectory, LogDirectoryError
 from broker.storage.disk.disk_errors import is_of_one_path
@@ -17,7 +18,7 @@ from protocol.types import TopicPartition
 log = logging.getLogger(__name__)
 
 OpenLog = Callable[[LogDirectory, TopicPartition, str, int, int, int], Log]
-"""(directory, partition, path, recovery point, log start, offset up to which the log is clean) -> the open log"""
+"""(directory, partition, path, recovery point, log start, offset up to which the log may have holes) -> the open log"""
 
 
 class LogDirectories:
@@ -126,12 +127,12 @@ def open_all(
     points = directory.read_offsets(checkpoints.RECOVERY_POINTS)
     starts = directory.read_offsets(checkpoints.LOG_STARTS)
     marks = directory.read_offsets(checkpoints.HIGH_WATERMARKS)
-    cleaned = directory.read_offsets(checkpoints.CLEANED)
+    cleaned, holes = cleaner_checkpoint.stored(directory)
     opened: list[Log] = []
     try:
         for tp, path in directory.partitions(keeps_deleted=keeps_deleted):
             try:
-                opened.append(open_log(directory, tp, path, points.get(tp, 0), starts.get(tp, 0), cleaned.get(tp, 0)))
+                opened.append(open_log(directory, tp, path, points.get(tp, 0), starts.get(tp, 0), holes.get(tp, 0)))
             except OSError as error:
                 if not is_of_one_path(error):
                     raise
@@ -149,6 +150,6 @@ def open_all(
         # The checkpoint is lowered before anything is appended, as records above the new point will not be synced.
         lowered = {found.topic_partition: found.recovery_point for found in opened}
         directory.write_offsets(checkpoints.RECOVERY_POINTS, lowered, 0)
-    return opened, (points.keys() | starts.keys() | marks.keys() | cleaned.keys()) - {
+    return opened, (points.keys() | starts.keys() | marks.keys() | cleaned.keys() | holes.keys()) - {
         found.topic_partition for found in opened
     }

@@ -125,8 +125,10 @@ class OffsetCheckpoints:
             is_written = await write
 
     async def _write_points_of(self, directory: LogDirectory) -> None:
-        behind = self.lowered.behind(directory.path)
-        if behind:
+        behind: dict[Log, int] = {}
+        # What a lowered point must find on the disk comes first. Meanwhile another log may be cut.
+        while (newer := self.lowered.behind(directory.path)).keys() - behind.keys():
+            behind = newer
             await self._cleaned.lower(directory.path)
         await self._write(directory, checkpoints.RECOVERY_POINTS, _recovery_points)
         self.lowered.written(behind)
