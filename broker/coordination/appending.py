@@ -6,8 +6,9 @@ write as pending: an exception becomes UNKNOWN_SERVER_ERROR.
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from broker.process.clock import Clock
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 
 ACKS_ALL = -1
 NO_SEQUENCE = -1
+
+Headers = Sequence[tuple[str, bytes | None]]
 
 Appended = Callable[[ErrorCode, int], None]
 """Gets the error and, without one, the offset of the batch."""
@@ -47,13 +50,15 @@ def append_batch(
     records: Sequence[tuple[bytes, bytes | None]],
     respond: Appended,
     *,
+    headers: Iterable[Headers] = itertools.repeat(()),
     timeout_ms: int,
     compression: int = 0,
     producer_id: int = -1,
     producer_epoch: int = -1,
 ) -> None:
     """Appends one batch of (key, value); a value of None is a tombstone. Calls `respond` with the append's own error, now or later,
-    exactly once. With a producer, the batch is part of its transaction. Its sequence is 0, as in Kafka, and means nothing."""
+    exactly once. `headers`: those of each record. With a producer, the batch is part of its transaction. Its sequence is 0, as in Kafka,
+    and means nothing."""
     is_answered = False
 
     def answer(error: ErrorCode, base: int) -> None:
@@ -65,7 +70,7 @@ def append_batch(
     try:
         now_ms = clock.wall_ms()
         batch = build_batch(
-            [(key, value, (), now_ms) for key, value in records],
+            [(key, value, of_record, now_ms) for (key, value), of_record in zip(records, headers, strict=False)],
             compression=compression,
             producer_id=producer_id,
             producer_epoch=producer_epoch,

@@ -80,6 +80,7 @@ class GroupCoordinator:
     ) -> None:
         self._config = config
         self._clock = clock
+        self._metadata = metadata
         self._lease = lease
         self._settings = GroupSettings(
             config.group_min_session_timeout_ms,
@@ -120,7 +121,7 @@ class GroupCoordinator:
             self._partition_lost,
         )
         self._deletions = GroupDeletions(
-            config, clock, timers, lease, self._writer, self._groups, sliced, self._deleted
+            config, clock, timers, lease, self._writer, self._groups, sliced, self._deleted, self._topic_id
         )
         self.transactions = GroupTransactions(sliced, replicas.appends.verification, self._transaction_ended)
         self._effects = GroupEffects(self._writer, self._stored, timers)
@@ -284,7 +285,10 @@ class GroupCoordinator:
             respond(dict.fromkeys(offsets, error))
             return
         length_max = self._config.offset_metadata_max_bytes
-        fitting = {tp: at for tp, at in offsets.items() if len(at.metadata) <= length_max}
+        ids = {topic: self._topic_id(topic) for topic in {tp.topic for tp in offsets}}
+        fitting = {
+            tp: CommittedOffset(*at[:-1], ids[tp.topic]) for tp, at in offsets.items() if len(at.metadata) <= length_max
+        }
         errors = {tp: ErrorCode.OFFSET_METADATA_TOO_LARGE for tp in offsets if tp not in fitting}
         if deleted := self._deletions.topics:
             errors |= {tp: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS for tp in fitting if tp.topic in deleted}
@@ -375,7 +379,7 @@ class GroupCoordinator:
     def fetch_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition], *, require_stable: bool
     ) -> tuple[ErrorCode, dict[TopicPartition, FetchedOffset]]:
-        """The offsets that are committed and replicated.
+        """The offsets that are committed and replicated. An offset of an earlier topic of the same name does not count.
 
         `require_stable`: a partition with a pending commit, which may still fail, gets UNSTABLE_OFFSET_COMMIT.
         """
@@ -386,7 +390,9 @@ class GroupCoordinator:
         if held is None:
             return ErrorCode.NONE, dict.fromkeys(partitions)
         offsets = held.offsets
-        found: dict[TopicPartition, FetchedOffset] = {tp: offsets.get(tp) for tp in partitions}
+        found: dict[TopicPartition, FetchedOffset] = {
+            tp: offsets.get(tp, self._topic_id(tp.topic)) for tp in partitions
+        }
         if require_stable:
             found |= {tp: ErrorCode.UNSTABLE_OFFSET_COMMIT for tp in found if offsets.is_pending(tp)}
         return ErrorCode.NONE, found
@@ -397,7 +403,12 @@ class GroupCoordinator:
         held = self._groups.get(group_id)
         if error is not ErrorCode.NONE or held is None:
             return error, {}
-        return error, held.offsets.partitions()
+        return error, held.offsets.partitions(self._topic_id)
+
+    def _topic_id(self, topic: str) -> bytes | None:
+        """None: it is not known."""
+        topic_id = self._metadata.topic_id(topic)
+        return None if topic_id is None else topic_id.bytes
 
     def delete_offsets(
         self,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from broker.cluster.lease import LeadershipLease
 from broker.coordination.time_slices import SlicedWork
 from broker.groups.group.consumer_protocol import CONSUMER_PROTOCOL_TYPE
-from broker.groups.group.offsets import ExpiryRule, expiry_rule
+from broker.groups.group.offsets import ExpiryRule, TopicId, expiry_rule
 from broker.groups.group.states import GroupState
 from broker.groups.held_groups import HeldGroup, HeldGroups
 from broker.groups.offsets_topic.writer import COMMIT_ERRORS, OffsetsWriter
@@ -50,6 +50,7 @@ class GroupDeletions:
         groups: HeldGroups,
         sliced: SlicedWork,
         deleted: Callable[[HeldGroup], None],
+        topic_id: TopicId,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -59,6 +60,7 @@ class GroupDeletions:
         self._groups = groups
         self._sliced = sliced
         self._deleted = deleted
+        self._topic_id = topic_id
         self._timer: TimerHandle | None = None
         self._is_closed = False
         self.topics: Counter[str] = Counter()
@@ -143,7 +145,7 @@ class GroupDeletions:
             if rule is None or self._lease.is_suspect():
                 return []
             retention_ms = self._config.offsets_retention_minutes * 60_000
-            expired = held.offsets.expired(some, rule, self._clock.wall_ms(), retention_ms)
+            expired = held.offsets.expired(some, rule, self._clock.wall_ms(), retention_ms, self._topic_id)
             count += len(expired)
             return expired
 

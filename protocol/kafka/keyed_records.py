@@ -1,4 +1,4 @@
-"""Reads only the keys and values of a batch's records, for loading a compacted topic. Pure.
+"""Reads only the keys, values and undecoded headers of a batch's records, for loading a compacted topic. Pure.
 
 Reading a record takes about 0.6 us, a quarter of the time of `record_batch.decode_records`. `record_checks` shows its layout.
 """
@@ -11,9 +11,15 @@ from protocol.errors import ErrorCode, KafkaError
 
 
 def keyed_records(data: bytes, count: int) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """(key, value) of each of the `count` records in the unpacked bytes of a batch; null is None.
+    """(key, value) of each record, as `keyed_records_with_headers`."""
+    return ((key, value) for key, value, _ in keyed_records_with_headers(data, count))
 
-    Raises KafkaError(CORRUPT_MESSAGE) at a record that does not fit, after yielding the records before it.
+
+def keyed_records_with_headers(data: bytes, count: int) -> Iterator[tuple[bytes | None, bytes | None, bytes]]:
+    """(key, value, headers) of each of the `count` records in the unpacked bytes of a batch; null is None.
+
+    The headers are the bytes of the record from their count on. Raises KafkaError(CORRUPT_MESSAGE) at a record that does not fit, after
+    yielding the records before it.
     """
     at = 0
     limit = len(data)
@@ -50,7 +56,7 @@ def keyed_records(data: bytes, count: int) -> Iterator[tuple[bytes | None, bytes
                 at = after
             if size & 1 or not at < end <= limit:
                 raise _broken(f"a record ends at byte {end} of {limit}")
-            yield key, value
+            yield key, value, data[at:end]
             at = end
     except IndexError:
         raise _broken("the bytes end inside a record") from None

@@ -132,6 +132,7 @@ class Writer:
                 self._text("m" * 4096),
                 chance.randrange(2**45),
                 chance.choice((None, None, chance.randrange(2**45))),
+                chance.choice((None, chance.randbytes(16))),
             )
             for _ in range(chance.randrange(1, 6))
         }

@@ -20,7 +20,7 @@ import uvloop
 
 from broker.groups.group.messages import CommittedOffset
 from broker.groups.offsets_topic.loading import OffsetsReader, StoredGroup
-from broker.groups.offsets_topic.records import encode_offset_key, encode_offset_value
+from broker.groups.offsets_topic.records import encode_offset_key, encode_offset_value, topic_id_headers
 from broker.main import GC_THRESHOLDS
 from broker.process.clock import SystemClock
 from broker.settings.config import TopicConfig
@@ -43,13 +43,14 @@ BATCHES_PER_WRITE = 1_000
 
 def batches(offsets: int, per_batch: int) -> Iterator[bytes]:
     """As commits write them, `per_batch` partitions at a time."""
+    headers = topic_id_headers(b"flights' id 16 b")
     for first in range(0, offsets, per_batch):
         records = []
         for number in range(first, first + per_batch):
             group, partition = divmod(number, PARTITIONS)
             key = encode_offset_key(f"consumers-of-flights-{group:05}", TopicPartition("flights", partition))
             committed = CommittedOffset(1_000_000 + number, 3, "", 1_700_000_000_000 + first)
-            records.append((key, encode_offset_value(committed), (), 1_700_000_000_000 + first))
+            records.append((key, encode_offset_value(committed), headers, 1_700_000_000_000 + first))
         yield build_batch(records, base_offset=first, leader_epoch=0)
 
 

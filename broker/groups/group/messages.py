@@ -160,7 +160,7 @@ Effect = AnswerJoin | AnswerSync | Store
 class CommittedOffset(NamedTuple):
     """A group's position in a partition. `leader_epoch` -1: not known. `expire_timestamp_ms` None: the broker's retention applies.
 
-    `commit_timestamp_ms` is wall clock time.
+    `commit_timestamp_ms` is wall clock time. `topic_id`: the 16 bytes of the topic's id at the commit; None: not known.
     """
 
     offset: int
@@ -168,6 +168,7 @@ class CommittedOffset(NamedTuple):
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int | None = None
+    topic_id: bytes | None = None
 
 
 class TransactionalProducer(NamedTuple):

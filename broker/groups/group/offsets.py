@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from broker.groups.group.consumer_protocol import CONSUMER_PROTOCOL_TYPE
@@ -28,6 +28,10 @@ ROWS_IN_A_STEP = 200
 """Offsets of a transaction that end in one step."""
 FREED_IN_A_STEP = 2_000
 COUNTED_IN_A_STEP = 1_000
+
+
+TopicId = Callable[[str], bytes | None]
+"""Topic -> its id now, None if it is not known."""
 
 
 class PendingCommit:
@@ -63,9 +67,19 @@ class GroupOffsets:
         """The partitions with a committed offset; a snapshot."""
         return iter([TopicPartition(topic, n) for topic, offsets in self._by_topic.items() for n in offsets])
 
-    def partitions(self) -> dict[str, list[int]]:
-        """Topic -> the partitions with a committed offset; a snapshot."""
-        return {topic: list(offsets) for topic, offsets in self._by_topic.items()}
+    def partitions(self, topic_id: TopicId = lambda topic: None) -> dict[str, list[int]]:
+        """Topic -> the partitions with a committed offset that is not of an earlier topic; a snapshot."""
+        found = {}
+        for topic, offsets in self._by_topic.items():
+            now = topic_id(topic)
+            partitions = (
+                list(offsets)
+                if now is None
+                else [number for number, stored in offsets.items() if stored[6] == now or stored[6] is None]
+            )
+            if partitions:
+                found[topic] = partitions
+        return found
 
     @property
     def bytes(self) -> int:
@@ -77,9 +91,10 @@ class GroupOffsets:
         """True if nothing is committed or pending. An EMPTY group without offsets is deleted (Kafka's hasOffsets)."""
         return not self._pending and not self.transactional and not any(self._by_topic.values())
 
-    def get(self, tp: TopicPartition) -> CommittedOffset | None:
+    def get(self, tp: TopicPartition, topic_id: bytes | None = None) -> CommittedOffset | None:
+        """The committed offset, if it is not of an earlier topic. `topic_id`: the topic's id now; None: not known."""
         stored = self._by_topic.get(tp.topic, {}).get(tp.partition)
-        return None if stored is None else CommittedOffset(*stored[1:])
+        return None if stored is None or is_of_earlier_topic(stored, topic_id) else CommittedOffset(*stored[1:])
 
     def log_offset(self, tp: TopicPartition) -> int | None:
         """The log offset of the batch with the partition's commit; None: nothing is committed."""
@@ -208,16 +223,27 @@ class GroupOffsets:
     # -- expiry ---------------------------------------------------------------------------------------------------
 
     def expired(
-        self, partitions: Iterable[TopicPartition], rule: ExpiryRule, now_ms: int, retention_ms: int
+        self,
+        partitions: Iterable[TopicPartition],
+        rule: ExpiryRule,
+        now_ms: int,
+        retention_ms: int,
+        topic_id: TopicId = lambda topic: None,
     ) -> list[TopicPartition]:
         """Those of the partitions whose offsets have expired by wall clock, without pending ones (KIP-211, KIP-496).
 
-        An offset with its own expiry time expires at that time, if the group's state allows its offsets to expire at all.
+        An offset with its own expiry time expires at that time, if the group's state allows its offsets to expire at all. One of an
+        earlier topic has expired, even if members subscribe to the topic.
         """
         found = []
         for tp in partitions:
             stored = self._by_topic.get(tp.topic, {}).get(tp.partition)
-            if stored is None or tp.topic in rule.subscribed or self.is_pending(tp):
+            if stored is None or self.is_pending(tp):
+                continue
+            if is_of_earlier_topic(stored, topic_id(tp.topic)):
+                found.append(tp)
+                continue
+            if tp.topic in rule.subscribed:
                 continue
             since_ms = _commit_timestamp(stored) if rule.since_ms is None else rule.since_ms
             if _is_over(stored, now_ms, since_ms, retention_ms):
@@ -285,6 +311,11 @@ def expiry_rule(
     if is_stable and protocol_type == CONSUMER_PROTOCOL_TYPE and subscribed_topics is not None:
         return ExpiryRule(subscribed=subscribed_topics)
     return None
+
+
+def is_of_earlier_topic(stored: StoredOffset, topic_id: bytes | None) -> bool:
+    """Whether the topic has been deleted and made again since the commit. `topic_id`: its id now; None: not known."""
+    return stored[6] != topic_id and stored[6] is not None and topic_id is not None
 
 
 def _commit_timestamp(stored: StoredOffset) -> int:

@@ -13,7 +13,7 @@ from sys import getsizeof
 from broker.groups.group.limits import OFFSET_BYTES
 from protocol.types import TopicPartition
 
-StoredOffset = tuple[int, int, int, str, int, int | None]
+StoredOffset = tuple[int, int, int, str, int, int | None, bytes | None]
 """The log offset of the commit's batch, then the fields of a CommittedOffset."""
 
 

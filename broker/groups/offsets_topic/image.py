@@ -25,10 +25,11 @@ from broker.groups.offsets_topic.records import (
     decode_group_value,
     decode_key,
     offset_fields,
+    topic_id_of,
 )
 from protocol.errors import ErrorCode
 from protocol.kafka.control_records import ABORT, COMMIT
-from protocol.kafka.keyed_records import keyed_records
+from protocol.kafka.keyed_records import keyed_records, keyed_records_with_headers
 from protocol.kafka.record_batch import DECOMPRESSED_SIZE_MAX, BatchHeader, Buffer, iter_batches, unpacked
 from protocol.types import TopicPartition
 
@@ -60,6 +61,8 @@ class OffsetsImage:
         self._metadata: dict[str, GroupMetadata] = {}
         self._offsets: dict[str, GroupOffsets] = {}
         self._slots: dict[bytes, Slot] = {}
+        self._topic_ids: dict[bytes, bytes | None] = {}
+        """By the headers of a record."""
         self._open: dict[int, dict[GroupOffsets, None]] = {}
         """Producer -> the groups with offsets of its transaction."""
 
@@ -84,15 +87,15 @@ class OffsetsImage:
                 yield from self._end_transaction(header, data)
             else:
                 base, producer_id = header.base_offset, header.producer_id if header.is_transactional else None
-                for key, value in keyed_records(data, header.record_count):
-                    self._take(base, producer_id, key, value)
+                for key, value, headers in keyed_records_with_headers(data, header.record_count):
+                    self._take(base, producer_id, key, value, headers)
                     taken += 1
                     if taken >= RECORDS_PER_STEP:
                         taken = 0
                         yield
             self.next_offset = header.next_offset
 
-    def _take(self, base: int, producer_id: int | None, key: bytes | None, value: bytes | None) -> None:
+    def _take(self, base: int, producer_id: int | None, key: bytes | None, value: bytes | None, headers: bytes) -> None:
         """Takes a record of the batch at the log offset `base`. `producer_id`: of its transaction, None if it is in none."""
         slot = self._slots.get(key[:-4]) if key is not None else None
         if slot is None:
@@ -102,7 +105,7 @@ class OffsetsImage:
         assert key is not None
         (partition,) = _PARTITION.unpack_from(key, len(key) - 4)
         try:
-            stored = None if value is None else (base, *offset_fields(value))
+            stored = None if value is None else (base, *offset_fields(value), self._topic_id(headers))
         except (UnknownValueVersion, UnreadableRecord) as error:
             self._skip_value("committed offsets", error)
             return
@@ -114,6 +117,12 @@ class OffsetsImage:
             slot.committed.pop(partition, None)
             if slot.offsets.transactional:
                 slot.offsets.transactional.drop(TopicPartition(slot.topic, partition), base)
+
+    def _topic_id(self, headers: bytes) -> bytes | None:
+        """All offsets of a topic share the object."""
+        if headers not in self._topic_ids:
+            self._topic_ids[headers] = topic_id_of(headers)
+        return self._topic_ids[headers]
 
     def _slot_of(self, key: bytes | None, value: bytes | None) -> Slot | None:
         """The slot for a key whose start is not in `_slots` yet. None: the record is not an offset; it is taken or skipped here."""

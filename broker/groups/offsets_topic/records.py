@@ -19,6 +19,9 @@
 
 Each key and value starts with a version (int16). A string has its length in UTF-8 bytes (int16) before it, bytes have an int32 length.
 A record without a value is a tombstone: it removes what its key names. Records of other versions are skipped, and stay in the log.
+
+A committed offset has one header that Kafka's does not have, `topic.id`: the 16 bytes of the id that its topic had at the commit. Offsets
+of a deleted topic may outlive it; without the id they would be those of the next topic of that name. Kafka's readers ignore headers.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from broker.groups.group.messages import CommittedOffset, GroupMetadata, MemberM
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import wire
 from protocol.kafka.framing import MalformedRequest, skip_tagged_fields
+from protocol.kafka.record_batch import varint
 from protocol.types import TopicPartition
 
 OFFSET_KEY_VERSION = 1
@@ -43,6 +47,8 @@ VALUE_VERSION_MAX = 4
 STRING_BYTES_MAX = 2**15 - 1
 """The longest string in a record. Requests of flexible versions can have longer strings."""
 NO_TIMESTAMP = -1
+TOPIC_ID_HEADER = "topic.id"
+TOPIC_ID_BYTES = 16
 
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
@@ -50,6 +56,9 @@ _LONG = struct.Struct(">q")
 _OFFSET_V0_HEAD = struct.Struct(">hqh")
 _OFFSET_V3_HEAD = struct.Struct(">hqih")
 _TWO_LONGS = struct.Struct(">qq")
+_TOPIC_ID_PREFIX = (
+    varint(1) + varint(len(TOPIC_ID_HEADER)) + TOPIC_ID_HEADER.encode() + varint(TOPIC_ID_BYTES)
+)  # one header, its name and the size of its value
 
 
 class OffsetKey(NamedTuple):
@@ -131,6 +140,17 @@ def encode_offset_value(committed: CommittedOffset) -> bytes:
         return head + metadata + _TWO_LONGS.pack(committed.commit_timestamp_ms, committed.expire_timestamp_ms)
     head = _OFFSET_V3_HEAD.pack(OFFSET_VALUE_VERSION, committed.offset, committed.leader_epoch, size)
     return head + metadata + _LONG.pack(committed.commit_timestamp_ms)
+
+
+def topic_id_headers(topic_id: bytes | None) -> tuple[tuple[str, bytes], ...]:
+    """The headers of a committed offset."""
+    return ((TOPIC_ID_HEADER, topic_id),) if topic_id is not None else ()
+
+
+def topic_id_of(headers: bytes) -> bytes | None:
+    """The topic id in the headers of a record, as `keyed_records_with_headers` yields them."""
+    is_known = len(headers) == len(_TOPIC_ID_PREFIX) + TOPIC_ID_BYTES and headers.startswith(_TOPIC_ID_PREFIX)
+    return headers[len(_TOPIC_ID_PREFIX) :] if is_known else None
 
 
 def decode_offset_value(value: bytes) -> CommittedOffset:

@@ -5,17 +5,19 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from broker.coordination.appending import Appended, Replicas, append_batch
+from broker.coordination.appending import Appended, Headers, Replicas, append_batch
 from broker.groups.group.messages import CommittedOffset, GroupMetadata, TransactionalProducer
 from broker.groups.offsets_topic.records import (
     encode_group_key,
     encode_group_value,
     encode_offset_key,
     encode_offset_value,
+    topic_id_headers,
 )
 from broker.process.clock import Clock
 from protocol.errors import ErrorCode, KafkaError
@@ -111,7 +113,10 @@ class OffsetsWriter:
             log.exception("offsets of group %.200s cannot be stored", group_id)
             respond(ErrorCode.UNKNOWN_SERVER_ERROR, -1)
             return
-        self.append(partition, records, lambda error, base: respond(COMMIT_ERRORS.get(error, error), base), producer)
+        headers = [topic_id_headers(at.topic_id) for at in offsets.values()]
+        self.append(
+            partition, records, lambda error, base: respond(COMMIT_ERRORS.get(error, error), base), producer, headers
+        )
 
     def remove(
         self,
@@ -157,15 +162,17 @@ class OffsetsWriter:
         records: Sequence[tuple[bytes, bytes | None]],
         respond: Appended,
         producer: TransactionalProducer | None = None,
+        headers: Iterable[Headers] = itertools.repeat(()),
     ) -> None:
-        """Appends one batch of (key, value); a value of None is a tombstone. Calls `respond` with the append's own error, now or
-        later, exactly once. The batch of a transaction has its producer's id and epoch."""
+        """Appends one batch of (key, value), with their headers; a value of None is a tombstone. Calls `respond` with the append's own
+        error, now or later, exactly once. The batch of a transaction has its producer's id and epoch."""
         append_batch(
             self._replicas,
             self._clock,
             TopicPartition(OFFSETS_TOPIC, partition),
             records,
             respond,
+            headers=headers,
             timeout_ms=self._settings.commit_timeout_ms,
             compression=self._settings.compression,
             producer_id=producer.producer_id if producer is not None else -1,

@@ -214,13 +214,13 @@ async def test_offsets_and_groups_expire(cluster: GroupCluster) -> None:
     assert listed(cluster) == []
 
 
-def days_pass(cluster: GroupCluster, days: int) -> None:
+def days_pass(cluster: GroupCluster, days: int, broker: int = 1) -> None:
     """Moves the clock without a gap for the lease, and starts the next round of expiry."""
     cluster.time.now += days * DAY_S
-    cluster.nodes[1].lease._last_tick = cluster.time.now
-    cluster.coordinators[1]._stood_still_s += days * DAY_S
+    cluster.nodes[broker].lease._last_tick = cluster.time.now
+    cluster.coordinators[broker]._stood_still_s += days * DAY_S
     cluster.pass_time(0.1)
-    cluster.coordinators[1]._deletions._expire()
+    cluster.coordinators[broker]._deletions._expire()
 
 
 async def test_nothing_expires_while_the_lease_is_suspect(cluster: GroupCluster) -> None:
@@ -354,7 +354,10 @@ async def test_offsets_of_a_topic_that_was_made_again_stay(cluster: GroupCluster
     cluster.time.single_turn()
     cluster.topics["t"] = 99
     cluster.tell_metadata()
-    assert [cluster.position(1, tp) for tp in MANY] == [None, 5, 5, 5, 5]
+    held = cluster.coordinators[1].groups.get(GROUP)
+    assert held is not None
+    assert len(held.offsets) == 5, "one is deleted"
+    assert [cluster.position(1, tp) for tp in MANY] == [None] * 5
     assert cluster.commit(1, 1) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
     assert cluster.commit(1, 6, partitions=(ELSEWHERE, READ)) == [ErrorCode.NONE]
     assert (cluster.position(1, ELSEWHERE), cluster.position(1, READ)) == (6, None)
@@ -364,6 +367,33 @@ async def test_offsets_of_a_topic_that_was_made_again_stay(cluster: GroupCluster
     assert listed(cluster) == [GROUP]
     await reloaded(cluster)
     assert cluster.position(1) == 2
+
+
+async def test_offsets_of_an_earlier_topic_are_not_those_of_the_next(
+    cluster: GroupCluster, one_offset_at_once: None
+) -> None:
+    """The coordinator dies in the middle of the deletion, and its successor knew of the deletion before it led."""
+    await cluster.start_serving(1, 2, 3)
+    cluster.commit(1, 5, partitions=(*MANY, ELSEWHERE))
+    await cluster.settle()
+    cluster.delete_topic("t")
+    cluster.time.single_turn()
+    cluster.kill(1)
+    cluster.topics["t"] = 99
+    cluster.tell_metadata()
+    await cluster.serve(2, 1, (2, 3))
+    assert [cluster.position(2, tp) for tp in MANY] == [None] * 5
+    assert cluster.coordinators[2].committed_partitions(GROUP) == (ErrorCode.NONE, {"u": [0]})
+    committed = cluster.commit(2, 1)
+    await cluster.settle()
+    assert (committed, cluster.position(2)) == ([ErrorCode.NONE], 1)
+    days_pass(cluster, 0, broker=2)
+    await cluster.settle()
+    cluster.kill(2)
+    del cluster.topics["t"]  # now the metadata does not tell whose the offsets are
+    cluster.tell_metadata(is_full=True)
+    await cluster.serve(3, 2, (3,), replicas=(2, 3))
+    assert [cluster.position(3, tp) for tp in (*MANY, ELSEWHERE)] == [1, None, None, None, None, 5]
 
 
 async def test_a_pending_commit_is_deleted_with_its_topic(cluster: GroupCluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -23,15 +24,19 @@ from broker.groups.offsets_topic.records import (
     encode_group_value,
     encode_offset_key,
     encode_offset_value,
+    topic_id_headers,
+    topic_id_of,
 )
 from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.keyed_records import keyed_records_with_headers
+from protocol.kafka.record_batch import HEADER_SIZE, build_batch
 from protocol.types import TopicPartition
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(max_size=20)
 NULLABLE = st.one_of(st.none(), TEXT)
-OFFSETS = st.builds(CommittedOffset, INT64, INT32, TEXT, INT64, st.none())
+OFFSETS = st.builds(CommittedOffset, INT64, INT32, TEXT, INT64, st.none(), st.none())
 MEMBERS = st.builds(
     MemberMetadata, TEXT, NULLABLE, TEXT, TEXT, INT32, INT32, st.binary(max_size=20), st.binary(max_size=20)
 )
@@ -115,6 +120,24 @@ def test_the_offsets_that_are_written() -> None:
 @given(OFFSETS)
 def test_offsets_survive_encoding_and_decoding(committed: CommittedOffset) -> None:
     assert decode_offset_value(encode_offset_value(committed)) == committed
+
+
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        (topic_id_headers(b"t" * 16), b"t" * 16),
+        (topic_id_headers(None), None),
+        ((("topic.id", b"short"),), None),
+        ((("topic.id", None),), None),
+        ((("another", b"t" * 16),), None),
+        ((*topic_id_headers(b"t" * 16), ("another", b"")), None),
+    ],
+)
+def test_the_topic_id_of_an_offset(headers: Sequence[tuple[str, bytes | None]], found: bytes | None) -> None:
+    """Other headers are not ours: the offset counts for each topic of its name, as one that Kafka has written."""
+    batch = build_batch([(b"k", b"v", headers, 5)])
+    [(_, _, read)] = keyed_records_with_headers(batch[HEADER_SIZE:], 1)
+    assert topic_id_of(read) == found
 
 
 def member_bytes(version: int) -> bytes:
