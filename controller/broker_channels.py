@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Set
@@ -148,7 +147,8 @@ class BrokerChannels:
         self._watch = watch
         self._channels: dict[int, _Channel] = {}
         self._watches: dict[int, Closable] = {}
-        self._numbers = itertools.count(1)
+        self.last_number = 0
+        """The number of the last request that was queued."""
         self._is_closed = False
 
     def add(self, broker: BrokerInfo) -> None:
@@ -176,7 +176,10 @@ class BrokerChannels:
     def send(self, broker_id: int, request: ControllerRequest) -> asyncio.Future[ControlResponse] | None:
         """Queues the request. Returns its future answer, which is cancelled when the broker is removed; None if there is no channel."""
         channel = self._channels.get(broker_id)
-        return channel.put(dataclasses.replace(request, number=next(self._numbers))) if channel is not None else None
+        if channel is None:
+            return None
+        self.last_number += 1
+        return channel.put(dataclasses.replace(request, number=self.last_number))
 
     def queue_sizes(self) -> dict[int, int]:
         """Broker id -> requests that it has not answered."""

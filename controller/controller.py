@@ -328,8 +328,9 @@ class Controller:
             case TopicDeletionsRequested():
                 await topic_deletions.on_deletions_requested(term)
             case ReplicasDeleted():
-                await topic_deletions.on_replicas_deleted(term, event)
-                await reassignments.on_replicas_deleted(term, event)
+                answers = term.answered_deletions(event)
+                await topic_deletions.on_replicas_deleted(term, event.broker, answers)
+                await reassignments.on_replicas_deleted(term, event.broker, answers)
             case ReassignmentsRequested():
                 await reassignments.on_requested(term)
             case ReassignmentsAltered(targets, ticket):
@@ -519,4 +520,4 @@ class Controller:
             if stop.delete
         )
         if results:
-            self._queue.post(ReplicasDeleted(broker, request.broker_epoch, results))
+            self._queue.post(ReplicasDeleted(broker, request.controller_epoch, request.number, results))

@@ -50,10 +50,12 @@ class TopicDeletionsRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasDeleted:
-    """A broker, in the life of `broker_epoch`, answered a StopReplica(delete): NONE for each deleted replica (CTL-9, CTL-10)."""
+    """A broker answered a StopReplica(delete): NONE for each deleted replica (CTL-9, CTL-10). The request has this number in the term of
+    `controller_epoch`."""
 
     broker: int
-    broker_epoch: int
+    controller_epoch: int
+    number: int
     partitions: tuple[tuple[TopicPartition, ErrorCode], ...]
 
 

@@ -14,9 +14,11 @@ from controller.broker_channels import BrokerChannels
 from controller.cluster_state import ClusterState
 from controller.cluster_store import ClusterStore, ControllerMoved, Written
 from controller.event_log import EventLog
+from controller.events import ReplicasDeleted
 from controller.stats import ControllerStats
 from controller.zk_watches import ZkWatches
-from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest
+from protocol.errors import ErrorCode
+from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, StopReplicaRequest
 from protocol.types import LeaderAndIsr, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -76,6 +78,8 @@ class Term:
         self.events = events
         self.stats = stats
         self._unwritten_events: deque[tuple[str, Sequence[tuple[TopicPartition, LeaderAndIsr]]]] = deque()
+        self._deletions_sent: dict[int, dict[TopicPartition, int]] = {}
+        """Broker -> partition -> the number of the last StopReplica(delete), until it is answered."""
         self._event_writer: asyncio.Task[None] | None = None
 
     def close(self) -> None:
@@ -107,10 +111,30 @@ class Term:
                 answer = self.channels.send(broker, request)
                 if answer is not None and isinstance(request, LeaderAndIsrRequest):
                     answers.append(answer)
+                elif answer is not None and isinstance(request, StopReplicaRequest):
+                    to_delete = (stop.topic_partition for stop in request.partitions if stop.delete)
+                    sent = self._deletions_sent.setdefault(broker, {})
+                    sent.update(dict.fromkeys(to_delete, self.channels.last_number))
         if not is_repeated:
             self.cluster.packed_rows.clear()
         self._write_events_later()
         return answers
+
+    def end_life(self, broker: int) -> None:
+        """The broker died, or registered again: its requests are not sent, and answers to them do not count."""
+        self.channels.remove(broker)
+        self._deletions_sent.pop(broker, None)
+
+    def answered_deletions(self, event: ReplicasDeleted) -> list[tuple[TopicPartition, ErrorCode]]:
+        """The answers to the last StopReplica(delete) for a partition and broker. Any other answer is late: it is about an earlier topic,
+        an earlier move, or an earlier life of the broker."""
+        sent = self._deletions_sent.get(event.broker, {})
+        if event.controller_epoch != self.cluster.epoch:
+            return []
+        answered = [(tp, error) for tp, error in event.partitions if sent.get(tp) == event.number]
+        for tp, _ in answered:
+            del sent[tp]
+        return answered
 
     async def carry_out(self, steps: Generator[None, None, Item]) -> Item:
         """Runs `steps` to its end and returns its value. Other tasks can run at each pause. Raises ControllerMoved."""

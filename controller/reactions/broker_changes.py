@@ -41,7 +41,7 @@ async def compare_brokers(term: Term, found: Mapping[int, BrokerInfo]) -> None:
     announcement = term.announcement()
     announcement.metadata(())  # all brokers need at least the new set of live brokers
     for broker in gone:
-        term.channels.remove(broker)
+        term.end_life(broker)
         announcement.metadata(cluster.failed_on(broker))
         cluster.broker_went(broker)
     for broker in came - bounced:

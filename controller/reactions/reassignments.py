@@ -35,7 +35,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from controller.announcements import Announcement
 from controller.assignment_store import remove_requested_moves, requested_moves, write_assignments
 from controller.decisions import leader_election, reassignment
-from controller.events import ReplicasDeleted
 from controller.reactions import topic_deletions
 from controller.reactions.leader_elections import bring_online
 from controller.replica_status import ReplicaStatus
@@ -287,21 +286,18 @@ async def _hand_over(term: Term, complete: Collection[TopicPartition]) -> None:
     await term.announce(announcement)
 
 
-async def on_replicas_deleted(term: Term, event: ReplicasDeleted) -> None:
+async def on_replicas_deleted(term: Term, broker: int, answers: Iterable[tuple[TopicPartition, ErrorCode]]) -> None:
     """Handles the answers to step 9. A broker that could not delete is logged and not waited for; a person must delete its log."""
     cluster = term.cluster
-    broker = cluster.brokers.get(event.broker)
-    if broker is None or broker.epoch != event.broker_epoch:
-        return
-    answered = [(tp, error) for tp, error in event.partitions if event.broker in cluster.deletions_awaited(tp)]
+    answered = [(tp, error) for tp, error in answers if broker in cluster.deletions_awaited(tp)]
     for tp, error in answered:
         if error is ErrorCode.NONE:
-            cluster.move_replica(tp, event.broker, ReplicaStatus.DELETION_SUCCESSFUL)
-            cluster.move_replica(tp, event.broker, ReplicaStatus.NON_EXISTENT)
+            cluster.move_replica(tp, broker, ReplicaStatus.DELETION_SUCCESSFUL)
+            cluster.move_replica(tp, broker, ReplicaStatus.NON_EXISTENT)
         else:
-            log.error("%s: broker %d could not delete its replica: %s", tp, event.broker, error.name)
-            cluster.forget_replica(tp, event.broker)
-        _step(term, tp, 9, f"{event.broker} answered {error.name}")
+            log.error("%s: broker %d could not delete its replica: %s", tp, broker, error.name)
+            cluster.forget_replica(tp, broker)
+        _step(term, tp, 9, f"{broker} answered {error.name}")
     if answered:
         await resume(term, [tp for tp, _ in answered])
 

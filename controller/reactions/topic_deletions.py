@@ -7,8 +7,8 @@
 3. The deletion starts: every broker's metadata cache gets LEADER_DURING_DELETE. From now on clients no longer see the topic.
 4. The partitions become Offline, then NonExistent. The replicas become Offline, then ReplicaDeletionStarted: each broker gets one
    StopReplica(delete) for all of them. Replicas on dead brokers become ReplicaDeletionIneligible, and with them the topic.
-5. The answers arrive as ReplicasDeleted: a replica becomes ReplicaDeletionSuccessful or, after an error or its broker's death,
-   ReplicaDeletionIneligible until the next life of its broker, which gets the request again (step 4).
+5. The answers arrive as ReplicasDeleted, each matched with its request: a replica becomes ReplicaDeletionSuccessful or, after an error or
+   its broker's death, ReplicaDeletionIneligible until the next life of its broker, which gets the request again (step 4).
 6. When all replicas are deleted, everything below `/brokers/topics/<topic>` is removed, then this node, `/config/topics/<topic>` and
    `/admin/delete_topics/<topic>` in one multi, so that a new topic of that name is never mixed with the old one.
 7. The topic is removed from the cluster state.
@@ -23,12 +23,12 @@ import logging
 from collections.abc import Collection
 
 from controller.decisions import topic_deletion
-from controller.events import ReplicasDeleted
 from controller.reactions.topic_changes import load_topics, take_assignments
 from controller.replica_status import ReplicaStatus
 from controller.term import Term
 from protocol.errors import ErrorCode
 from protocol.topic_names import shown
+from protocol.types import TopicPartition
 from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode
 
 log = logging.getLogger(__name__)
@@ -149,25 +149,21 @@ def _mark(term: Term, replica: topic_deletion.Replica, *states: ReplicaStatus) -
         term.cluster.move_replica(tp, broker, state)
 
 
-async def on_replicas_deleted(term: Term, event: ReplicasDeleted) -> None:
-    """Step 5. An answer from an earlier life of the broker is ignored."""
+async def on_replicas_deleted(term: Term, broker: int, answers: Collection[tuple[TopicPartition, ErrorCode]]) -> None:
+    """Step 5."""
     cluster = term.cluster
-    broker = cluster.brokers.get(event.broker)
-    if broker is None or broker.epoch != event.broker_epoch:
-        return
     answered = [
         (tp, error)
-        for tp, error in event.partitions
-        if tp.topic in cluster.deletions_begun
-        and cluster.replica_status(tp, event.broker) is ReplicaStatus.DELETION_STARTED
+        for tp, error in answers
+        if tp.topic in cluster.deletions_begun and cluster.replica_status(tp, broker) is ReplicaStatus.DELETION_STARTED
     ]
     async for tp, error in term.in_slices(answered):
         is_gone = error is ErrorCode.NONE
         target = ReplicaStatus.DELETION_SUCCESSFUL if is_gone else ReplicaStatus.DELETION_INELIGIBLE
-        cluster.move_replica(tp, event.broker, target)
+        cluster.move_replica(tp, broker, target)
     failed = [[str(tp), error.name] for tp, error in answered if error is not ErrorCode.NONE]
     if answered:
-        term.events.write("replicas_deleted", broker=event.broker, deleted=len(answered) - len(failed), failed=failed)
+        term.events.write("replicas_deleted", broker=broker, deleted=len(answered) - len(failed), failed=failed)
         await resume(term)
 
 

@@ -6,12 +6,16 @@ applied, or after it is applied and before anybody has heard.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from controller import cluster_store
+from protocol.kafka.framing import Buffer
 from protocol.network_client import Disconnected
+from protocol.rpc import framing
+from protocol.rpc.messages import StopReplicaRequest
 from protocol.types import TopicPartition
 from protocol.zk.session import CheckOp, DeleteOp, Op
 from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, TopicZNode
@@ -193,6 +197,45 @@ async def test_a_topic_created_again_while_the_last_answer_is_lost_is_kept(clust
     await cluster.settle()
     assert cluster.state("t").leader == 2
     assert cluster.running[3].metadata.keys() == {TopicPartition("t", 0)}
+
+
+@on_cluster()
+async def test_a_late_answer_does_not_confirm_the_deletion_of_the_next_topic(cluster: MemoryCluster) -> None:
+    """INV-26, FLT-36: while broker 3 is slow to answer, a person removes the nodes, and another topic of that name is deleted."""
+    cluster.put_topic("t", {0: (1, 3)}, ID_1)
+    await cluster.settle()
+    arrived, send = [asyncio.Event() for _ in range(2)], cluster.network.send
+    go_on = [asyncio.Event() for _ in range(2)]
+
+    async def send_slowly(node: tuple[str, int], encode: Callable[[int], Sequence[Buffer]]) -> memoryview:
+        _, request = framing.parse_request(b"".join(encode(7)))
+        if node[1] != 3 or not isinstance(request, StopReplicaRequest) or not request.partitions[0].delete:
+            return await send(node, encode)
+        at = [request.topic_ids["t"] == topic_id for topic_id in (ID_1, ID_2)].index(True)
+        answer = (
+            await send(node, encode) if at == 0 else None
+        )  # the second request arrives late, the first answer returns late
+        arrived[at].set()
+        await go_on[at].wait()
+        return answer if answer is not None else await send(node, encode)
+
+    cluster.network.send = send_slowly  # type: ignore[method-assign]
+    cluster.server.ensure(DeleteTopicZNode.path("t"))
+    await arrived[0].wait()
+    cluster.delete_tree(TopicZNode.path("t"))
+    await cluster.settle()
+    cluster.put_topic("t", {0: (1, 3)}, ID_2)
+    await cluster.settle()
+    cluster.server.ensure(DeleteTopicZNode.path("t"))
+    await cluster.settle()
+    go_on[0].set()
+    await arrived[1].wait()
+    await cluster.settle()
+    assert TopicPartition("t", 0) in cluster.running[3].replicas
+    assert nodes_of(cluster, "t") != []
+    go_on[1].set()
+    await cluster.settle()
+    assert (nodes_of(cluster, "t"), cluster.running[3].replicas) == ([], {})
 
 
 @on_cluster()
