@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from controller.event_log import EventLog, NoEventLog
@@ -67,6 +68,7 @@ STATES_AT_ONCE = 1000
 
 LEADER_EPOCH_MAX = INT_MAX - 1_000_000
 """A state with a higher leader epoch is invalid: each election raises the epoch, and it must fit into 32 bits."""
+NO_VERSIONS: Mapping[str, int] = MappingProxyType({})
 NAMES_IN_A_LINE = 3
 OPERATIONS_IN_AN_EVENT = 5
 """Operations of a multi that its event names."""
@@ -348,17 +350,17 @@ class ClusterStore:
             await self._each([CreateOp(path) for path in parents], (NodeExists, NoNode))
         return await self._write(states, _create_states)
 
-    async def delete(self, paths: Sequence[str]) -> None:
-        """Removes nodes and everything below them. Missing nodes are ignored.
+    async def delete(self, paths: Sequence[str], versions: Mapping[str, int] = NO_VERSIONS) -> None:
+        """Removes nodes and everything below them. Missing nodes are ignored, and so are those of `versions` that have another one.
 
         A node that ZooKeeper does not let us remove is logged and stays.
         """
-        refused = await self._each([DeleteOp(path) for path in paths], (ZkError,))
+        refused = await self._each([DeleteOp(path, versions.get(path, -1)) for path in paths], (ZkError,))
         for path, error in refused.items():
             if isinstance(error, NotEmpty):
                 await self.delete_below(path)
                 error = (await self._each([DeleteOp(path)], (ZkError,))).get(path, NoNode())
-            if not isinstance(error, NoNode):
+            if not isinstance(error, NoNode | BadVersion):
                 log.error("%s cannot be removed and stays: %s", shown(path), shown(str(error)))
 
     async def delete_below(self, path: str) -> None:
@@ -487,16 +489,19 @@ class ClusterStore:
         )
 
     async def _each(self, operations: Sequence[Op], accepted: tuple[type[ZkError], ...]) -> dict[str, ZkError]:
-        """Applies every operation independently. Returns path -> error of those that failed with an accepted error; raises others."""
+        """Applies every operation independently. Returns path -> error of those that failed with an accepted error; raises others.
+
+        After a lost connection only deletions that were not applied are repeated: the node may have been made again.
+        """
         refused: dict[str, ZkError] = {}
+        since_zxid = self._zk.last_zxid
         batches = [operations[begin:end] for begin, end in _batches(operations)]
         while batches:
             again: list[Sequence[Op]] = []
-            was_lost = False
+            lost: list[Sequence[Op]] = []
             for batch, result in zip(batches, await self.fenced(batches), strict=True):
                 if isinstance(result, ConnectionLoss):
-                    was_lost = True
-                    again.append(batch)
+                    lost.append(batch)
                 elif isinstance(result, MultiFailed):
                     if not isinstance(result.error, accepted):
                         raise result
@@ -504,10 +509,24 @@ class ClusterStore:
                         again += [[operation] for operation in batch]
                     else:
                         refused[batch[0].path] = result.error
-            if was_lost:
+            if lost:
                 await self.reconnected()
+                again += await self._to_repeat(lost, since_zxid)
             batches = again
         return refused
+
+    async def _to_repeat(self, batches: Sequence[Sequence[Op]], since_zxid: int) -> list[Sequence[Op]]:
+        """The batches without deletions of nodes that are gone, or that are newer than `since_zxid`, when nodes were to be deleted."""
+        paths = [operation.path for batch in batches for operation in batch if isinstance(operation, DeleteOp)]
+        await self._patiently(self._zk.heartbeat)  # the server of the new connection may lag behind
+        nodes = await each_readable(paths, lambda some: self._patiently(lambda: self._zk.get_many(some)))
+        gone = {
+            path
+            for path, node in zip(paths, nodes, strict=True)
+            if node is None or (not isinstance(node, ZkError) and node[1].czxid > since_zxid)
+        }
+        remaining = [[operation for operation in batch if operation.path not in gone] for batch in batches]
+        return [batch for batch in remaining if batch]
 
     async def _write(self, states: Mapping[TopicPartition, LeaderAndIsr], encode: Operations) -> Written:
         begin = asyncio.get_running_loop().time()

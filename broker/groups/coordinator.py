@@ -390,9 +390,7 @@ class GroupCoordinator:
         if held is None:
             return ErrorCode.NONE, dict.fromkeys(partitions)
         offsets = held.offsets
-        found: dict[TopicPartition, FetchedOffset] = {
-            tp: offsets.get(tp, self._topic_id(tp.topic)) for tp in partitions
-        }
+        found: dict[TopicPartition, FetchedOffset] = {tp: offsets.get(tp, self._topic_id) for tp in partitions}
         if require_stable:
             found |= {tp: ErrorCode.UNSTABLE_OFFSET_COMMIT for tp in found if offsets.is_pending(tp)}
         return ErrorCode.NONE, found

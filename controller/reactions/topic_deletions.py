@@ -20,7 +20,7 @@ broker that gets the request twice confirms twice). During 6, nodes below the to
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from controller.decisions import topic_deletion
 from controller.reactions.topic_changes import load_topics, take_assignments
@@ -70,10 +70,13 @@ async def queue(term: Term, names: Collection[str]) -> None:
         return
     unknown = sorted(set(names) - cluster.topics.keys())
     if unknown:
-        # A topic may have just been created: its event comes later.
+        # A topic may have just been created: its event comes later. Settings that are written from now on are those of such a topic.
+        paths = [ConfigZNode.path("topics", topic) for topic in unknown]
+        nodes = await term.store.get_many(paths)
+        settings = {path: node[1].version for path, node in zip(paths, nodes, strict=True) if node is not None}
         readable = term.store.valid_names(DeleteTopicZNode.PARENT, unknown)
         await take_assignments(term, await load_topics(term, readable))
-        await _remove_requests(term, [topic for topic in unknown if topic not in cluster.topics])
+        await _remove_requests(term, [topic for topic in unknown if topic not in cluster.topics], settings)
     new = sorted(cluster.topics.keys() & set(names) - cluster.topics_to_delete)
     if new:
         cluster.topics_to_delete.update(new)
@@ -81,7 +84,8 @@ async def queue(term: Term, names: Collection[str]) -> None:
         term.events.write("topic_deletions_queued", topics=new)
 
 
-async def _remove_requests(term: Term, topics: Collection[str]) -> None:
+async def _remove_requests(term: Term, topics: Collection[str], settings: Mapping[str, int]) -> None:
+    """`settings`: the nodes with topics' settings that were there before the topics were read, with their versions."""
     unreadable = sorted(term.cluster.unreadable_topics & set(topics))
     gone = sorted(set(topics) - term.cluster.unreadable_topics)
     if unreadable:
@@ -90,7 +94,8 @@ async def _remove_requests(term: Term, topics: Collection[str]) -> None:
     if gone:
         log.warning("%d requests to delete unknown topics are removed: %s", len(gone), _few(gone))
     # The settings may still exist: Kafka's controller removes them after the topic, and may have died in between.
-    await term.store.delete([ConfigZNode.path("topics", topic) for topic in gone])
+    left = [ConfigZNode.path("topics", topic) for topic in gone]
+    await term.store.delete([path for path in left if path in settings], settings)
     await term.store.delete([DeleteTopicZNode.path(topic) for topic in (*unreadable, *gone)])
 
 

@@ -160,6 +160,12 @@ class ZooKeeperSession:
         return self._session_id, self._password
 
     @property
+    def last_zxid(self) -> int:
+        """The newest transaction that the server has shown to this client: every node that was read until now was created before it, or
+        by it."""
+        return self._client.last_zxid if self._client is not None else 0
+
+    @property
     def session_timeout_ms(self) -> int:
         """The timeout granted by the server, which may differ from the requested one."""
         return self._timeout_ms
@@ -321,7 +327,7 @@ class ZooKeeperSession:
 
         The watch is set on existing nodes, after the read. It fires at once for a node that changed meanwhile, or shortly before the read.
         """
-        since_zxid = self._client.last_zxid if self._client is not None else 0
+        since_zxid = self.last_zxid
         found: list[tuple[bytes, Stat] | None] = await self._get_many(paths, many_operations.decode_reads)
         if watch is not None:
             there = [path for path, node in zip(paths, found, strict=True) if node is not None]

@@ -147,6 +147,10 @@ class MemorySession:
         """Called before each multi is applied: the moment for another writer."""
         self._listeners: list[Callable[[SessionState], None]] = []
 
+    @property
+    def last_zxid(self) -> int:
+        return self.server.zxid
+
     async def until_connected(self, timeout_s: float) -> None:
         """A session in memory has no connection that breaks."""
 

@@ -34,6 +34,11 @@ TopicId = Callable[[str], bytes | None]
 """Topic -> its id now, None if it is not known."""
 
 
+def unknown_id(topic: str) -> bytes | None:
+    """No topic's id is known: every offset counts."""
+    return None
+
+
 class PendingCommit:
     """A commit that is being written. `producer_id` None: it is not in a transaction. Compared by identity."""
 
@@ -67,7 +72,7 @@ class GroupOffsets:
         """The partitions with a committed offset; a snapshot."""
         return iter([TopicPartition(topic, n) for topic, offsets in self._by_topic.items() for n in offsets])
 
-    def partitions(self, topic_id: TopicId = lambda topic: None) -> dict[str, list[int]]:
+    def partitions(self, topic_id: TopicId = unknown_id) -> dict[str, list[int]]:
         """Topic -> the partitions with a committed offset that is not of an earlier topic; a snapshot."""
         found = {}
         for topic, offsets in self._by_topic.items():
@@ -91,10 +96,12 @@ class GroupOffsets:
         """True if nothing is committed or pending. An EMPTY group without offsets is deleted (Kafka's hasOffsets)."""
         return not self._pending and not self.transactional and not any(self._by_topic.values())
 
-    def get(self, tp: TopicPartition, topic_id: bytes | None = None) -> CommittedOffset | None:
-        """The committed offset, if it is not of an earlier topic. `topic_id`: the topic's id now; None: not known."""
+    def get(self, tp: TopicPartition, topic_id: TopicId = unknown_id) -> CommittedOffset | None:
+        """The committed offset, if it is not of an earlier topic."""
         stored = self._by_topic.get(tp.topic, {}).get(tp.partition)
-        return None if stored is None or is_of_earlier_topic(stored, topic_id) else CommittedOffset(*stored[1:])
+        if stored is None or _is_of_earlier_topic(stored, topic_id(tp.topic)):
+            return None
+        return CommittedOffset(*stored[1:])
 
     def log_offset(self, tp: TopicPartition) -> int | None:
         """The log offset of the batch with the partition's commit; None: nothing is committed."""
@@ -228,7 +235,7 @@ class GroupOffsets:
         rule: ExpiryRule,
         now_ms: int,
         retention_ms: int,
-        topic_id: TopicId = lambda topic: None,
+        topic_id: TopicId = unknown_id,
     ) -> list[TopicPartition]:
         """Those of the partitions whose offsets have expired by wall clock, without pending ones (KIP-211, KIP-496).
 
@@ -240,7 +247,7 @@ class GroupOffsets:
             stored = self._by_topic.get(tp.topic, {}).get(tp.partition)
             if stored is None or self.is_pending(tp):
                 continue
-            if is_of_earlier_topic(stored, topic_id(tp.topic)):
+            if _is_of_earlier_topic(stored, topic_id(tp.topic)):
                 found.append(tp)
                 continue
             if tp.topic in rule.subscribed:
@@ -313,7 +320,7 @@ def expiry_rule(
     return None
 
 
-def is_of_earlier_topic(stored: StoredOffset, topic_id: bytes | None) -> bool:
+def _is_of_earlier_topic(stored: StoredOffset, topic_id: bytes | None) -> bool:
     """Whether the topic has been deleted and made again since the commit. `topic_id`: its id now; None: not known."""
     return stored[6] != topic_id and stored[6] is not None and topic_id is not None
 

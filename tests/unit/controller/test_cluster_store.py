@@ -10,7 +10,7 @@ import pytest
 from controller.cluster_store import BATCH, ClusterStore, ControllerMoved
 from protocol.types import LeaderAndIsr, TopicPartition
 from protocol.zk.many_operations import encode_multi
-from protocol.zk.session import REQUEST_BYTES_MAX, CheckOp, DeleteOp, Op, SessionState
+from protocol.zk.session import REQUEST_BYTES_MAX, CheckOp, ConnectionLoss, DeleteOp, Op, OpResult, SessionState
 from protocol.zk.znodes import ControllerEpochZNode, PartitionStateZNode
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.support.played import played
@@ -144,6 +144,30 @@ async def test_a_write_that_was_not_applied_is_retried_after_the_reconnect(world
     assert not writing.done()
     world.zk.change_state(SessionState.CONNECTED)
     assert (await writing).done == {TPS[0]: state(1, 1)}
+
+
+@pytest.mark.parametrize("made_again", [True, False])
+@played(play)
+async def test_a_node_that_is_made_again_after_its_deletion_stays(world: World, made_again: bool) -> None:
+    """BUG-5: the answer to the deletion is lost. A deletion that was not applied is repeated."""
+    path, other = (f"/admin/delete_topics/{topic}" for topic in "tu")
+    world.server.ensure(path, b"old")
+    world.server.ensure(other, b"old")
+    apply = world.server.multi
+
+    def multi(ops: Sequence[Op], session_id: int) -> list[OpResult]:
+        world.server.multi = apply  # type: ignore[method-assign]
+        if not made_again:
+            raise ConnectionLoss("not applied")
+        results = apply(ops, session_id)
+        world.server.ensure(path, b"new")
+        return results
+
+    world.server.multi = multi  # type: ignore[method-assign]
+    world.zk.lose_answers = made_again
+    await world.store.delete([path, other])
+    assert (path in world.server.nodes) is made_again
+    assert other not in world.server.nodes
 
 
 def _depose(world: World) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from controller.cluster_state import ClusterState
@@ -10,6 +12,7 @@ from controller.decisions.topic_deletion import Replica
 from controller.replica_status import ReplicaStatus
 from protocol.rpc.messages import LeaderAndIsrRequest, StopReplicaRequest
 from protocol.types import Assignment, BrokerInfo, LeaderAndIsr, TopicPartition
+from protocol.zk.session import DeleteOp, Op
 from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, PreferredElectionZNode, TopicZNode
 from tests.support.memory_cluster import MemoryCluster, on_cluster
 
@@ -279,6 +282,26 @@ async def test_the_request_for_a_topic_removed_by_hand_is_removed(cluster: Memor
     await cluster.settle()
     assert not is_requested(cluster, "t")
     await cluster.create_topic("t", {0: (2, 1)})
+    assert cluster.state("t").leader == 2
+
+
+@on_cluster()
+async def test_the_settings_of_a_topic_that_is_created_meanwhile_stay(cluster: MemoryCluster) -> None:
+    """The request names no topic, but the settings of an earlier one are left. A new topic gets its own before they are removed."""
+    path = ConfigZNode.path("topics", "t")
+    cluster.server.ensure(path, ConfigZNode.encode({"retention.ms": "1"}))
+
+    def create_before(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, DeleteOp) for op in ops) and TopicZNode.path("t") not in cluster.server.nodes:
+            cluster.server.ensure(path, ConfigZNode.encode({"retention.ms": "2"}))
+            cluster.put_topic("t", {0: (2, 3)})
+
+    for session in cluster.sessions.values():
+        session.before_multi = create_before
+    request_deletion(cluster, "t")
+    await cluster.settle()
+    assert not is_requested(cluster, "t")
+    assert ConfigZNode.decode(cluster.server.nodes[path].data) == {"retention.ms": "2"}
     assert cluster.state("t").leader == 2
 
 
