@@ -105,9 +105,9 @@ async def write_topic_ids(
     remaining: Collection[str] = topics
     while remaining:
         nodes = await store.get_many([TopicZNode.path(topic) for topic in remaining])
-        above = await store.get_many([_above_partitions(topic) for topic in remaining])
+        above = await store.each_exists([_above_partitions(topic) for topic in remaining])
         writes: dict[str, list[Op]] = {}
-        for topic, node, below in zip(remaining, nodes, above, strict=True):
+        for topic, node, has_states in zip(remaining, nodes, above, strict=True):
             results.pop(topic, None)
             if node is None:
                 continue
@@ -116,12 +116,12 @@ async def write_topic_ids(
             except ValueError as error:
                 log.error("%s is not readable and gets no id: %s", TopicZNode.path(topic), error)
                 continue
-            topic_id = choose(topic, below is not None) if found_id is None else None
+            topic_id = choose(topic, has_states) if found_id is None else None
             if topic_id is not None:
-                assignment = assignment if below is None else {**assignment, **moves(topic)}
+                assignment = {**assignment, **moves(topic)} if has_states else assignment
                 write = SetOp(TopicZNode.path(topic), TopicZNode.encode(topic_id, assignment), node[1].version)
                 check = CheckOp(_above_partitions(topic), ANY_VERSION)
-                writes[topic] = [write] if below is None else [write, check]
+                writes[topic] = [write, check] if has_states else [write]
             results[topic] = (found_id or topic_id, assignment)
         refused: dict[str, ZkError] = {}
         remaining = await _write_each(store, writes, refused)

@@ -61,6 +61,7 @@ BATCH_BYTES = 500_000
 OPERATION_BYTES = 40
 """What an operation takes in addition to its path and data, with a chroot of usual length."""
 WRITES_IN_FLIGHT = 32
+READS_IN_FLIGHT = 256
 STATES_IN_A_SLICE = 2048
 SLICES_READ_AT_ONCE = 8
 STATES_AT_ONCE = 1000
@@ -172,9 +173,16 @@ class ClusterStore:
                 log.error("%s is not readable and is ignored: %s", shown(paths[at]), shown(str(node)))
         return [None if isinstance(node, ZkError) else node for node in found]
 
-    async def exists(self, path: str, watch: WatchCallback) -> bool:
+    async def exists(self, path: str, watch: WatchCallback | None = None) -> bool:
         """Whether the node exists; the watch fires when it is created, removed or written."""
         return await self._patiently(lambda: self._zk.exists(path, watch)) is not None
+
+    async def each_exists(self, paths: Sequence[str]) -> list[bool]:
+        """Whether each node exists, even if ZooKeeper does not let us read it."""
+        found: list[bool] = []
+        for at in range(0, len(paths), READS_IN_FLIGHT):
+            found += await asyncio.gather(*(self.exists(path) for path in paths[at : at + READS_IN_FLIGHT]))
+        return found
 
     async def children(self, path: str, watch: WatchCallback | None = None) -> list[str]:
         """The names below `path`; none if the node does not exist."""
@@ -423,13 +431,15 @@ class ClusterStore:
         A node without an id is another topic's if the request to delete is gone, which is removed in the same multi. Otherwise the topic
         has lost its id.
         """
-        nodes = await self.get_many([TopicZNode.path(topic) for topic in topics])
-        requests = await self.get_many([DeleteTopicZNode.path(topic) for topic in topics])
+        paths = [TopicZNode.path(topic) for topic in topics]
+        exist = await self.each_exists(paths)
+        nodes = await self.get_many(paths)
+        requested = await self.each_exists([DeleteTopicZNode.path(topic) for topic in topics])
         gone = []
-        for topic, node, request in zip(topics, nodes, requests, strict=True):
+        for topic, exists, node, is_requested in zip(topics, exist, nodes, requested, strict=True):
             found = None if node is None else _decoded(TopicZNode.path(topic), TopicZNode.decode, node[0])
             is_another = found is not None and found[0] not in (None, topic_ids.get(topic))
-            if node is None or is_another or (found is not None and found[0] is None and request is None):
+            if not exists or is_another or (found is not None and found[0] is None and not is_requested):
                 gone.append(topic)
         return gone
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 
 from controller.assignment_store import remove_requested_moves, requested_moves, write_assignments, write_topic_ids
 from controller.cluster_store import ClusterStore, ControllerMoved
 from protocol.types import Assignment, TopicPartition
-from protocol.zk.session import CheckOp, MultiFailed, Op, RequestTooLarge, SessionState, ZkError
+from protocol.zk.session import CheckOp, MultiFailed, Op, RequestTooLarge, SessionState, WatchCallback, ZkError
 from protocol.zk.znodes import ControllerEpochZNode, ReassignPartitionsZNode, TopicZNode
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.support.played import played
@@ -161,6 +162,23 @@ async def test_a_write_that_zookeeper_refuses_does_not_end_the_term(world: World
     failed = await write_assignments(world.store, {T0: MOVING, U0: MOVING}, {"t": ID_1, "u": ID_2})
     assert failed == {"t": f"ZooKeeper refuses the write: {error}"}
     assert world.found("u") == {0: MOVING}
+
+
+@played(play)
+async def test_a_topic_whose_states_cannot_be_read_is_not_a_new_one(world: World) -> None:
+    """The access rights of the node above the partitions forbid to read it, which does not prevent to learn that it exists."""
+    world.server.ensure(TopicZNode.path("t"), TopicZNode.encode(None, {0: STAYING}))
+    above, get_many = f"{TopicZNode.path('t')}/partitions", world.zk.get_many
+
+    async def get_many_readable(paths: Sequence[str], watch: WatchCallback | None = None) -> Any:
+        if above in paths:
+            raise ZkError("NoAuth")
+        return await get_many(paths, watch)
+
+    world.zk.get_many = get_many_readable  # type: ignore[method-assign]
+    asked: list[tuple[str, bool]] = []
+    found = await write_topic_ids(world.store, ["t"], lambda *about: asked.append(about), lambda topic: {})
+    assert (asked, found) == ([("t", True)], {"t": (None, {0: STAYING})})
 
 
 @played(play)
