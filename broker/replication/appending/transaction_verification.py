@@ -4,9 +4,9 @@ Otherwise a batch that arrives late, after its transaction was ended, would begi
 committed records would stop there for good. Only the first batch of a transaction in a partition is verified: from then on, the log
 itself says that the transaction is ongoing.
 
-1. `of_batches`, `of_commit` find the partitions whose log does not know the transaction, and make a guard in each log
-   (`verified_transactions` ●).
-2. `ask` asks the coordinator for all of them together. If it says yes, and the guard is still valid, the log knows the transaction.
+1. `of_batches`, `of_commit` find the partitions whose log does not know the transaction.
+2. `ask` makes a guard in each of these logs (`verified_transactions` ●), and asks the coordinator for all of them together. If it says
+   yes, and the guard is still valid, the log knows the transaction.
 3. `check` is called right before each append: the log must know the transaction.
 
 As in Kafka's ReplicaManager, an error of the coordinator that may pass becomes NOT_ENOUGH_REPLICAS for Produce, which all clients retry
@@ -21,7 +21,6 @@ from typing import Protocol
 
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.storage.log import Log
-from broker.storage.producers.verified_transactions import VerificationGuard
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import HEADER_SIZE, BatchHeader, Buffer, parse_header
 from protocol.types import TopicPartition
@@ -54,7 +53,7 @@ class TransactionVerifier(Protocol):
 class Verification:
     """Of one producer in some partitions. See the module for the order of the calls."""
 
-    __slots__ = ("_errors", "_guards", "_hosted", "_logs", "_producer_epoch", "_producer_id", "_verifier")
+    __slots__ = ("_asked", "_errors", "_hosted", "_logs", "_producer_epoch", "_producer_id", "_verifier")
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class Verification:
         self._producer_epoch = producer_epoch
         self._errors: dict[TopicPartition, ErrorCode] = {}
         self._logs: dict[TopicPartition, Log] = {}
-        self._guards: dict[TopicPartition, VerificationGuard] = {}
+        self._asked: list[TopicPartition] = []
         for tp in partitions:
             try:
                 found = hosted.find(tp).leader_log()
@@ -80,23 +79,25 @@ class Verification:
                 continue
             self._logs[tp] = found
             if not found.producers.is_in_transaction(producer_id, producer_epoch):
-                self._guards[tp] = found.producers.verified.begin(producer_id)
+                self._asked.append(tp)
 
     @property
     def is_needed(self) -> bool:
         """Whether `ask` must be awaited."""
-        return bool(self._guards)
+        return bool(self._asked)
 
     async def ask(self, transactional_id: str) -> None:
         """Asks the coordinator. What cannot be verified is refused by `check`."""
-        asked = list(self._guards)
+        asked = self._asked
+        # Not made earlier: a request that is cancelled before it asks would leave them in the logs.
+        guards = {tp: self._logs[tp].producers.verified.begin(self._producer_id) for tp in asked}
         answers: Mapping[TopicPartition, ErrorCode] = {}
         try:
             answers = await self._verifier.verify(transactional_id, self._producer_id, self._producer_epoch, asked)
         except KafkaError as error:
             answers = dict.fromkeys(asked, error.code)
         finally:
-            for tp, guard in self._guards.items():
+            for tp, guard in guards.items():
                 epoch = self._producer_epoch if answers.get(tp) is ErrorCode.NONE else None
                 self._logs[tp].producers.verified.end(self._producer_id, guard, epoch)
         for tp in asked:

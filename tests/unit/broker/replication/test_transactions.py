@@ -223,6 +223,20 @@ async def test_a_leader_that_is_deposed_while_the_coordinator_is_asked(cluster: 
     assert (await produce(cluster, 0)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+async def test_a_verification_that_never_starts_leaves_no_guard(cluster: Cluster) -> None:
+    """The task of the request is cancelled before its first step."""
+    await verified_by(cluster, Coordinator())
+    batch = build_batch(
+        [(b"k", b"v", (), 1)], producer_id=P, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL_BIT
+    )
+    rest = cluster.nodes[1].manager.appends.append_transactional(
+        "mine", 1, 1, [(TP, memoryview(batch))], lambda _: None
+    )
+    assert rest is not None
+    rest.close()
+    assert not cluster.nodes[1].log().producers.verified.guards
+
+
 async def test_a_log_that_was_emptied_knows_no_verified_transaction(cluster: Cluster) -> None:
     """TXN-4: the marker may be among the records that it skips. A late batch would begin a transaction that nobody ends."""
     await verified_by(cluster, coordinator := Coordinator())
