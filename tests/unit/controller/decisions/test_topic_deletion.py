@@ -318,6 +318,27 @@ async def test_with_deletion_disabled_requests_are_not_watched(cluster: MemoryCl
     assert T0 in cluster.running[2].replicas
 
 
+@pytest.mark.parametrize("another_controller", [False, True])
+@on_cluster()
+async def test_a_deletion_waits_for_a_move_of_a_partition_without_leader(
+    cluster: MemoryCluster, another_controller: bool
+) -> None:
+    """As in Kafka: nothing is lost by it, as the dead broker's replica would hold the deletion up, too. It ends when the broker is back."""
+    await cluster.create_topic("t", {0: (2,), 1: (1,)})
+    await cluster.controllers[1].alter_reassignments({T0: (3,)})
+    await cluster.kill(2)
+    request_deletion(cluster, "t")
+    await cluster.settle()
+    if another_controller:
+        await cluster.bounce(1)
+    assert (cluster.state("t").leader, cluster.state("t", 1).leader) == (-1, 1), "not begun"
+    await cluster.start(2)
+    cluster.leader_writes_isr("t", 0, (2, 3))
+    await cluster.settle()
+    assert TopicZNode.path("t") not in cluster.server.nodes
+    assert all(not broker.replicas for broker in cluster.disks.values())
+
+
 @on_cluster()
 async def test_an_answer_from_an_earlier_life_is_ignored(cluster: MemoryCluster) -> None:
     """BUG-16: the broker bounced after it answered and before the controller processed the answer."""
