@@ -98,6 +98,7 @@ class LogProducers:
     __slots__ = (
         "_copies",
         "_filesystem",
+        "_maybe_written",
         "_names_changed",
         "_read_up_to",
         "_since_copy",
@@ -122,6 +123,8 @@ class LogProducers:
         self._snapshots = set(snapshots)
         self._unsynced: set[int] = set()
         self._unwritten: dict[int, ProducerState] = {}
+        # Those that a thread was given to write since `written` was called last. A flush may fail after it has written them.
+        self._maybe_written: set[int] = set()
         self._names_changed = False
         self._copies: list[ProducerState] = []  # frozen, oldest first
         self._since_copy = 0
@@ -278,16 +281,20 @@ class LogProducers:
         changed, self._names_changed = self._names_changed, False
         names = [producer_snapshots.file_name(offset) for offset in sorted(self._unsynced)]
         self._unsynced.clear()
+        self._maybe_written.update(self._unwritten)
         return changed, names, dict(self._unwritten)
 
     def written(self, states: Mapping[int, ProducerState]) -> None:
-        """The snapshots are written. One that was dropped meanwhile is removed."""
+        """The snapshots are written. Those that were dropped meanwhile are removed, also if an earlier flush wrote them and then failed.
+
+        Called before the recovery point moves: a start believes any snapshot below it.
+        """
+        self._remove(self._maybe_written - self._snapshots)
+        self._maybe_written.clear()
         for offset, state in states.items():
-            if offset not in self._snapshots:
-                self._remove((offset,))
-            elif self._unwritten.get(offset) is state:
+            if self._unwritten.get(offset) is state:
                 del self._unwritten[offset]
-            else:
+            elif offset in self._snapshots:
                 self._unsynced.add(offset)
                 self._names_changed = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.storage.log import Log, LogDirFailed
+from broker.settings.config import TopicConfig
+from broker.storage.log import Log, LogDirFailed, LogUnavailable
 from broker.storage.producers import log_producers, producer_snapshots, state_reading
 from broker.storage.producers.log_producers import LogProducers
 from broker.storage.producers.producer_snapshots import file_name
@@ -25,6 +27,7 @@ from tests.support.logs import (
     batches_of,
     check,
     everything,
+    fill,
     once_before,
     open_at,
     produced,
@@ -127,6 +130,33 @@ def test_a_cut_while_the_snapshots_are_written(disk: MemoryDisk, log: Log, call:
     again = open_at(disk.after_kill(), recovery_point=log.recovery_point)
     assert again.producers.state.producers == log.producers.state.producers
     check(again)
+
+
+@pytest.mark.usefixtures("many")
+def test_a_cut_while_a_flush_writes_snapshots_and_then_fails(disk: MemoryDisk) -> None:
+    """For want of a descriptor. The snapshot is of records that were cut, and the next start must not find it."""
+    config = TopicConfig(retention_ms=-1)
+    log = open_at(disk, config)
+    send_batches(log, 4)
+    run(log.flush())
+    send(log, P, 8)
+    log._roll(log.log_end_offset)
+    log.leader_epochs.assign(1, log.log_end_offset)
+
+    def cut() -> None:
+        log.truncate_to(6)
+        once_before(disk, "write_atomically", lambda: disk.fail("open", errno.EMFILE))
+
+    once_before(disk, "write_atomically", cut)
+    with pytest.raises(LogUnavailable):
+        run(log.flush())
+    disk.failures.clear()
+    for _ in range(5):
+        fill(log, 1, epoch=2)
+    run(log.flush())
+    assert (log.recovery_point, len(log.segments)) == (16, 1)
+    again = open_at(disk.after_kill(), config, recovery_point=log.recovery_point)
+    assert again.producers.state.producers == log.producers.state.producers
 
 
 @pytest.mark.usefixtures("many")
