@@ -752,12 +752,15 @@ class Log:
         )
 
     def _drop_oldest(self, count: int) -> None:
-        self.increment_log_start(self._bases[count])
-        oldest = self._segments[:count]
-        del self._segments[:count]
-        del self._bases[:count]
-        for segment in oldest:
-            self._remove(segment)
+        for _ in range(count):
+            # A segment is in the log until its log file has another name: else a start would bring it back (FLT-31).
+            oldest = self._segments[0]
+            removed = oldest.remove_log_file()
+            del self._segments[0], self._bases[0]
+            self._names_are_synced = False
+            self.increment_log_start(self._bases[0])
+            with self._half_done():
+                self.discard([removed, *oldest.remove()])
         self.producers.drop_before(self._bases[0])
 
     def holds(self, segments: Sequence[Segment], cuts: int) -> bool:
@@ -776,8 +779,8 @@ class Log:
         self._segments[at : at + len(sources)] = [cleaned]
         self._bases[at : at + len(sources)] = [cleaned.base_offset]
         self._names_are_synced = False
-        self.producers.drop_strays(self._bases)
         self.discard(removed)
+        self.producers.drop_strays(self._bases)
 
     # -- the disk -------------------------------------------------------------------------------------------------
 

@@ -788,6 +788,12 @@ class Segment:
         self._suffix = suffix
         self._name_indexes()
 
+    def remove_log_file(self) -> str:
+        """The first step of `remove`, alone. After it the segment no longer exists for a start; after an error nothing has changed."""
+        removed = self.path + REMOVED_SUFFIX
+        self._filesystem.rename(self.path, removed)
+        return removed
+
     def remove(self) -> list[str]:
         """Closes the segment and renames its files. Returns the new paths, to be unlinked, which may take long."""
         self.close()

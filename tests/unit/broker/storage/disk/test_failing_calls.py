@@ -270,3 +270,35 @@ def test_a_swap_of_compacted_segments_that_lacked_memory_makes_the_log_unusable(
         again = log_of(started(disk.after_kill(), COMPACTED), IN_A)
         assert table_of(records_of(again)) == table
     assert renames > 5
+
+
+def test_a_segment_that_retention_could_not_rename_is_deleted_later() -> None:
+    """For want of memory. Until then it is in the log, and after a kill too: no deleted segment comes back."""
+    for count in itertools.count(1):
+        disk = FailingRenames()
+        manager = started(disk, replace(SMALL, retention_bytes=2000))
+        replicas = Failures()
+        manager.serve(replicas, lambda tp, manager=manager: log_of(manager, tp).log_end_offset)
+        log = manager.get_or_create(IN_A, TOPIC_ID, {})
+        fill(log, 60)
+        run(log.flush())
+        run(manager.checkpoints.write_recovery_points())
+        disk.number, disk.left = errno.ENOMEM, count
+        with contextlib.suppress(LogUnavailable):
+            run(manager.upkeep.delete_old_segments())
+        if disk.left > 0:
+            break
+        disk.left = WHILE_STARTED
+        again = log_of(started(disk.after_kill(), SMALL), IN_A)
+        assert (again.segments[0].base_offset, again.log_end_offset) == (log.log_start_offset, log.log_end_offset)
+        logs.check(again)
+        if replicas.replicas:  # a segment is half removed: the log is unusable until the next start, which is as far
+            assert any(path.endswith((".index", ".timeindex")) for path in disk.failed), disk.failed
+            continue
+        assert logs.everything(again) == logs.everything(log)
+        run(manager.upkeep.delete_old_segments())
+        assert log.size <= 2000 + SMALL.segment_bytes
+        again = log_of(started(disk.after_kill(), SMALL), IN_A)
+        assert logs.everything(again) == logs.everything(log)
+        logs.check(log)
+    assert count > 20
