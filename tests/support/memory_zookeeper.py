@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from protocol.zk.session import (
     BadVersion,
@@ -60,7 +60,8 @@ class MemoryZooKeeper:
 
     def children(self, path: str) -> list[str]:
         prefix = path.rstrip("/") + "/"
-        return [p[len(prefix) :] for p in self.nodes if p.startswith(prefix) and "/" not in p[len(prefix) :]]
+        begin = len(prefix)
+        return [p[begin:] for p in self.nodes if p.startswith(prefix) and p.find("/", begin) < 0]
 
     def ensure(self, path: str, data: bytes = b"") -> None:
         """As an admin tool would: makes the node and those above it, or writes over it."""
@@ -108,13 +109,23 @@ class MemoryZooKeeper:
         return [self.apply(op, session_id) for op in ops]
 
     def _rehearse(self, ops: Sequence[Op]) -> None:
-        copy = MemoryZooKeeper()
-        copy.nodes = {path: Node(n.data, n.czxid, n.mzxid, n.version, n.owner) for path, n in self.nodes.items()}
-        for index, op in enumerate(ops):
-            try:
-                copy.apply(op, 0)
-            except ZkError as error:
-                raise MultiFailed(index, error) from None
+        """Applies them, fires no watch, and undoes them. Raises MultiFailed."""
+        before = {op.path: self.nodes.get(op.path) for op in ops}
+        before = {path: node and replace(node) for path, node in before.items()}
+        watches, self.watches = self.watches, {}
+        try:
+            for index, op in enumerate(ops):
+                try:
+                    self.apply(op, 0)
+                except ZkError as error:
+                    raise MultiFailed(index, error) from None
+        finally:
+            self.watches = watches
+            for path, node in before.items():
+                if node is not None:
+                    self.nodes[path] = node
+                else:
+                    self.nodes.pop(path, None)
 
     def watch(self, kind: str, path: str, session: MemorySession, callback: WatchCallback | None) -> None:
         if callback is not None:
