@@ -206,7 +206,7 @@ def test_values_have_a_maximum_length() -> None:
     assert parsed is not None
     assert (11_999, 1) in parsed
     for number in range(64):  # as many as are kept
-        throttled_replicas(f"{replicas},{number}:2")
+        throttled_replicas(" " * len(replicas) + f"{number}:2")  # long, and soon read
     assert parsed is not throttled_replicas(replicas)
     with pytest.raises(ConfigError, match=f"the limit is {VALUE_LENGTH_MAX}"):
         parse_value(TopicConfig, "leader.replication.throttled.replicas", "x" * (VALUE_LENGTH_MAX + 1))

@@ -11,6 +11,7 @@ from broker.storage.log import Log
 from protocol.kafka.record_batch import parse_header, patch
 from tests.support.logs import DIRECTORY, SMALL, batch, check, everything, fill, open_at, split, stored_epochs
 from tests.support.memory_disk import MemoryDisk, run
+from tests.support.thorough import thorough
 
 CHECKPOINT = f"{DIRECTORY}/leader-epoch-checkpoint"
 UNPROTECTED = [*range(8), *range(12, 16)]
@@ -170,7 +171,9 @@ def test_torn_tail_at_every_byte_of_the_last_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("has_checkpoint", "numbers"), [(True, range(15)), (False, (1, 8))], ids=["with epochs", "without"]
+    ("has_checkpoint", "numbers"),
+    [(True, (0, 1, 7, 13, 14)), (False, (1, 8)), thorough(True, range(15))],
+    ids=["with epochs", "without", "every batch"],
 )
 def test_a_flipped_bit_of_the_log_cuts_it_there(has_checkpoint: bool, numbers: Sequence[int]) -> None:
     """FLT-27: every bit that no CRC covers, one of each other byte.

@@ -59,12 +59,12 @@ def test_unknown_tags_are_skipped(read: Reader) -> None:
     "tags",
     [
         tagged(range(100, 101 + TAGGED_FIELDS_MAX)),
-        tagged(range(1_000_000)),
+        tagged(range(100_000)),
         tagged((101, 101)),
         tagged((101, 100)),
         tagged((100, 101), b"x")[:-1],
     ],
-    ids=["one too many", "a million", "one twice", "out of order", "cut short"],
+    ids=["one too many", "a hundred thousand", "one twice", "out of order", "cut short"],
 )
 def test_too_many_repeated_or_unordered_tags_are_malformed(read: Reader, tags: bytes) -> None:
     with pytest.raises(MalformedRequest):
