@@ -21,6 +21,9 @@ from protocol.kafka.framing import RequestHeader
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
+ACCEPTED_IN_A_TURN = 8
+"""How often a socket is listened to. libuv accepts one connection per handle in a turn of the loop: with one handle, a client would
+wait as many turns as others connect before it, such as all clients and followers that reconnect after a failover."""
 UNPROVEN_MAX = 16
 CLAIMED_MAX = 500
 """Limit of connections that claim to be a follower's without proof. A follower has one for each of its fetchers."""
@@ -144,27 +147,35 @@ class Acceptor:
         self._unproven: dict[ClientConnection, str] = {}
         self._uncounted: set[ClientConnection] = set()
         self._claimed: dict[ClientConnection, None] = {}
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
 
     async def bind(self, host: str, port: int) -> int:
         """Binds the port (0: a free one) and returns the bound port. Raises OSError if the port is not available."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            self._new_connection, host or None, port, backlog=BACKLOG, start_serving=False
-        )
-        return int(self._server.sockets[0].getsockname()[1])
+        bound = await loop.create_server(self._new_connection, host or None, port, backlog=BACKLOG, start_serving=False)
+        self._servers.append(bound)
+        for one in bound.sockets * (ACCEPTED_IN_A_TURN - 1):
+            try:
+                same = one.dup()
+            except OSError:  # descriptors are scarce
+                break
+            self._servers.append(
+                await loop.create_server(self._new_connection, sock=same, backlog=BACKLOG, start_serving=False)
+            )
+        return int(bound.sockets[0].getsockname()[1])
 
     async def serve(self) -> None:
         """Accepts connections from now on."""
-        assert self._server is not None
-        await self._server.start_serving()
+        assert self._servers
+        for server in self._servers:
+            await server.start_serving()
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep_regularly())
 
     def stop_accepting(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
 
     def close(self) -> None:
         """Stops accepting and ends every connection."""
