@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 REST_KEPT_S = 10.0
 """Seconds after which an empty buffer is released."""
 
+AHEAD_MAX = 512 * 1024
+"""Limit of the bytes that a connection may have sent since its requests were last handled, in small frames. Above it, the next frames wait:
+the loop reads a busy socket many times in one turn, and a connection may then be held for long. More than a Java producer has in flight."""
+
 LONG_FETCH = 512
 """A Fetch request with more bytes is *long*. It lists more than about twenty partitions."""
 
@@ -89,6 +93,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._paused_at = 0.0
         self._waits_for_room = False  # for room in the queue; the channel then calls `read_again`
         self._read_ahead = 0  # bytes that count as those of large frames
+        self._sent_ahead = (
+            0  # bytes that were read since the queue was last empty, but for those of incomplete large frames
+        )
         self._frame_began: float | None = None  # when the frame that is incomplete began
         self._large_size = 0  # of the large frame that arrives
         self._large_began = 0.0
@@ -146,6 +153,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         self._reader.received(nbytes)
         if not self._large_size:
+            self._sent_ahead = self._sent_ahead + nbytes if self.queue else nbytes
             self._read_frames()
             return
         self._room.grew(self, nbytes)
@@ -352,7 +360,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         in_flight = self._order.received - self._order.answered
         if in_flight >= self._limits.in_flight_max or (self.held and (self.queue or is_large)):
             return True
-        if self._channel.has_room(self, in_flight):
+        may_be_ahead = is_large or self._sent_ahead <= AHEAD_MAX or not self.queue
+        if may_be_ahead and self._channel.has_room(self, in_flight):
             return False
         self._waits_for_room = True
         self._channel.when_there_is_room(self)

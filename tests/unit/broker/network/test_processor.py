@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.network.answer_writer import WRITE_BUFFER_HIGH
-from broker.network.connection import ClientConnection, Limits
+from broker.network.connection import AHEAD_MAX, ClientConnection, Limits
 from broker.network.connection_state import ConnectionState, Hold
 from broker.network.frame_reader import RECEIVE_BUFFER_SIZE, SMALL_FRAME_MAX
 from broker.network.kept_buffers import KEPT_BYTES_MAX
@@ -219,6 +219,25 @@ def test_what_is_read_ahead_of_a_paused_connection_counts_as_large() -> None:
         taken += receive(connection, transport, data[taken:])
     connection.connection_lost(None)
     assert world.channel.large.bytes == 0
+
+
+def test_what_a_connection_sends_ahead_in_one_turn_is_limited() -> None:
+    """NET-2: the loop reads a busy socket many times in a turn; then the connection may be held for long, with all of it."""
+    world = World(limits=LIMITS._replace(in_flight_max=1000))
+    connection, transport = world.connect()
+    data = b"".join(frame(n, bytes(20_000)) for n in range(200))
+    taken = receive(connection, transport, data)
+    assert AHEAD_MAX < taken <= AHEAD_MAX + RECEIVE_BUFFER_SIZE
+    world.turns.run()
+    waiting = len(world.handled)
+    while taken < len(data):
+        before = taken
+        taken += receive(connection, transport, data[taken:])
+        assert taken > before, "the requests were handled, unanswered ones do not keep others from being read"
+        world.turns.run()
+    assert 0 < waiting < len(world.handled)
+    assert world.ids() == list(range(200))
+    assert (world.channel.large.bytes, world.channel.queued, transport.is_reading) == (0, 0, True)
 
 
 @pytest.mark.parametrize("is_held", [False, True])
