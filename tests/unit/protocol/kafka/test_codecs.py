@@ -264,7 +264,7 @@ RESPONSES: dict[ApiKey, Callable[[int, Body], bytes]] = {
 
 @pytest.mark.parametrize(("api_key", "version"), [(key, version) for key in RESPONSES for version in versions(key)])
 @given(data=st.data())
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_responses_are_kios_byte_for_byte(api_key: ApiKey, version: int, data: st.DataObject) -> None:
     body = data.draw(response_bodies(api_key, version))
     assert RESPONSES[api_key](version, body) == messages.encode_response(api_key, version, body)
@@ -417,7 +417,7 @@ def framed(api_key: ApiKey, version: int, body: Body) -> tuple[bytes, int]:
 
 @EVERY_REQUEST
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_requests_are_read_as_kio_writes_them(api_key: ApiKey, version: int, data: st.DataObject) -> None:
     body = data.draw(request_bodies(api_key, version, *SPECIAL))
     frame, at = framed(api_key, version, body)
@@ -426,7 +426,7 @@ def test_requests_are_read_as_kio_writes_them(api_key: ApiKey, version: int, dat
 
 @EVERY_REQUEST
 @given(data=st.data())
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_missing_bytes_are_malformed_and_more_bytes_are_ignored(
     api_key: ApiKey, version: int, data: st.DataObject
 ) -> None:
@@ -440,7 +440,7 @@ def test_missing_bytes_are_malformed_and_more_bytes_are_ignored(
 
 @EVERY_REQUEST
 @given(data=st.data())
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_nothing_but_malformed_comes_out_of_a_broken_request(
     api_key: ApiKey, version: int, data: st.DataObject
 ) -> None:

@@ -92,7 +92,7 @@ def test_messages_survive(key: ApiKey, version: int, data: st.DataObject) -> Non
 
 @EVERY_MESSAGE
 @given(data=st.data())
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_nothing_but_malformed_comes_out_of_broken_frames(key: ApiKey, version: int, data: st.DataObject) -> None:
     _, frame, at = drawn_request(data, key, version)
     with contextlib.suppress(MalformedRequest):

@@ -178,7 +178,7 @@ def test_random_schedules_keep_one_owner_and_end_stable() -> None:
     run_state_machine_as_test(
         GroupSchedules,
         settings=settings(
-            max_examples=300,
+            max_examples=150,
             stateful_step_count=40,
             deadline=None,
             derandomize=True,

@@ -177,7 +177,7 @@ async def outcome(steps: list[Step], *, is_gathering: bool) -> tuple[list[bytes]
 
 @pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 @given(STEPS)
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_together_is_like_one_after_the_other(steps: list[Step]) -> None:
     assert asyncio.run(outcome(steps, is_gathering=True)) == asyncio.run(outcome(steps, is_gathering=False))
 
