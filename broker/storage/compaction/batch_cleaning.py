@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 from broker.storage.compaction.compaction import OffsetMap
@@ -231,14 +231,14 @@ class BatchCleaner:
         self,
         offset_map: OffsetMap,
         transactions: Transactions,
-        producers: Mapping[int, LastOfProducer],
+        last_of_producer: Callable[[int], LastOfProducer | None],
         *,
         now_ms: int,
         delete_retention_ms: int,
     ) -> None:
         self._map = offset_map
         self._transactions = transactions
-        self._producers = producers
+        self._last_of_producer = last_of_producer
         self._now_ms = now_ms
         self._delete_retention_ms = delete_retention_ms
         self.records_dropped = 0
@@ -295,7 +295,7 @@ class BatchCleaner:
         return kept, has_tombstones
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
-        last = self._producers.get(header.producer_id) if header.producer_id >= 0 else None
+        last = self._last_of_producer(header.producer_id) if header.producer_id >= 0 else None
         if last is None:
             return False
         if last.last_offset >= 0:

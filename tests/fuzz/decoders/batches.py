@@ -239,7 +239,7 @@ def _cleaned(data: bytes) -> object:
         if not header.is_control and not transactions.is_aborted(header):
             batch_cleaning.note_keys(offset_map, batch, 0, header, 0)
     last = {header.producer_id: LastOfProducer(header.last_offset, header.producer_epoch) for _, header in log[-1:]}
-    cleaner = BatchCleaner(offset_map, transactions, last, now_ms=NOW_MS, delete_retention_ms=1000)
+    cleaner = BatchCleaner(offset_map, transactions, last.get, now_ms=NOW_MS, delete_retention_ms=1000)
     kept = []
     for batch, header in log:
         stays = cleaner.cleaned(batch, 0, header)

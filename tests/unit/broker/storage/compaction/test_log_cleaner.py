@@ -110,6 +110,24 @@ def test_a_tombstone_is_removed_delete_retention_ms_after_its_first_cleaning() -
     assert brief(it) == [(1, b"b", b"1"), (3, b"c", b"1"), (5, b"d", b"1")]
 
 
+class NotWalked(dict[int, Any]):
+    def items(self) -> Any:
+        raise AssertionError("a log may have 50,000 producers")
+
+
+def test_the_producers_of_a_log_are_not_walked_on_the_loop() -> None:
+    """NET-4."""
+    it = filled()
+    it.append((b"k", b""), producer_id=7, producer_epoch=0, base_sequence=0)
+    it.append((b"k", b""))
+    it.roll()
+    state = it.log.producers.state
+    state.producers = NotWalked(state.producers)
+    assert it.clean() == 1
+    state.producers = dict(state.producers.copy())
+    assert [header.producer_id for header in headers_of(it.log) if header.record_count == 0] == [7]
+
+
 def test_the_last_batch_of_a_producer_keeps_its_header() -> None:
     """LOG-5: its sequence must not be forgotten, or the next batch would be out of order."""
     it = CompactedLog()
