@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from controller import announcements, cluster_state, cluster_store, term
 from controller.decisions import reassignment
-from controller.reactions import broker_changes
+from controller.reactions import broker_changes, failover
 from protocol.errors import KafkaError
 from protocol.rpc.messages import ControlRequest, ControlResponse, StopReplicaRequest
 from protocol.types import Assignment, TopicPartition
@@ -227,6 +227,8 @@ class ControllerMachine(RuleBasedStateMachine):
         self.asked: list[asyncio.Future[Any]] = []
         self.ids = itertools.count(1)
         self.answers_were_lost = False
+        self.short_waits = patch.object(failover, "ANSWERED_WITHIN_S", 0.02)
+        self.short_waits.start()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(coroutine)
@@ -389,6 +391,12 @@ class ControllerMachine(RuleBasedStateMachine):
         finally:
             self.run(self.cluster.close())
             self.loop.close()
+            self.short_waits.stop()
+
+    def _is_in_office(self) -> bool:
+        """Whether the controller of the newest epoch has done everything that a new one does."""
+        epoch = self.cluster.controller_epoch
+        return any(event["controller_epoch"] == epoch for event in self.cluster.events.of("controller_in_office"))
 
     async def _quiesce(self) -> None:
         """INV-27: the faults end, and all work that waits is done."""
@@ -396,6 +404,7 @@ class ControllerMachine(RuleBasedStateMachine):
         for broker in BROKERS:
             if broker not in self.cluster.running:
                 await self.cluster.start(broker)
+        await self.cluster.until(self._is_in_office)  # it may wait for brokers that are dead
         for _ in range(8):
             before = self.cluster.server.zxid
             for tp in sorted(self.cluster.states()):
