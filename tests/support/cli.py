@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support import forked_commands
 from tools.cli import main
 
 TIMEOUT_S = 60.0
@@ -30,9 +31,7 @@ class Cli:
         self.zookeeper = zookeeper
 
     def run(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*arguments), input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
+        return forked_commands.run(self.command(*arguments)[len(COMMAND) :], stdin, TIMEOUT_S)
 
     def command(self, *arguments: str) -> list[str]:
         return [*COMMAND, *arguments, "--bootstrap-server", self.bootstrap_servers]
