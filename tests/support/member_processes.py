@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.group_journals import JournalFile
-from tests.support.pipeline_worker import HUNG
+from tests.support.pipeline_worker import HUNG, STALE
 from tools.cluster.local_cluster import LocalCluster
 from tools.faults.cluster import State
 from tools.faults.verdict import longest_gap
@@ -131,24 +131,38 @@ class WorkerProcesses(MemberProcesses):
     has an id of its own, and what a dead one left open ends only by its time-out.
     """
 
-    ENDINGS = frozenset((0, HUNG))
+    ENDINGS = frozenset((0, HUNG, STALE))
 
     def __init__(
-        self, cluster: LocalCluster, group: str, topic: str, output: str, partitions: int, ids: Sequence[str]
+        self,
+        cluster: LocalCluster,
+        group: str,
+        topic: str,
+        output: str,
+        partitions: int,
+        side: str,
+        ids: Sequence[str],
+        *,
+        kind: str = "lasting",
     ) -> None:
-        self._output = [output, str(partitions)]
+        """`partitions`: of the output. `side`, `kind`: see `pipeline_worker`."""
+        self._output = [output, str(partitions), side, kind]
+        self.ids: list[str] = []
+        """The transactional ids of all that were started, each once."""
         super().__init__(cluster, group, topic, ids, is_tuned=True)
 
     def _command(self, assignor: str, journal: Path) -> list[str]:
         transactional_id = assignor.replace("*", f"-{journal.stem}")
+        if transactional_id not in self.ids:
+            self.ids.append(transactional_id)
         command = [sys.executable, "-m", "tests.support.pipeline_worker", transactional_id]
         return [*command, self._cluster.bootstrap_servers, self.group, self._topic, *self._output, str(journal)]
 
-    def replace_hung(self) -> None:
+    def replace_ended(self) -> None:
         """Starts another worker for each that ended itself."""
-        for worker in [worker for worker in self.running if worker.exit_code() == HUNG]:
+        for worker in [worker for worker in self.running if worker.exit_code() in (HUNG, STALE)]:
             worker.start()
 
     def hung(self) -> int:
-        """How many ended themselves since the start, some of them when they were asked to close."""
+        """How many ended themselves because a call hung, some of them when they were asked to close."""
         return sum(worker.exit_code() == HUNG for worker in self.all)
