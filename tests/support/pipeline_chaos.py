@@ -257,7 +257,7 @@ def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Mapping[str, Kind]
         world.eventually(
             lambda: Compared([{p: at for p, at in of.items() if p in wanted} for of in world.committed()], [wanted]),
             "no lag",
-            PROGRESS_S,
+            PROGRESS_S + LONGEST_HANG_S,  # the side output may have been made again at the end
         )
         world.assert_offsets()
         workers.close()
