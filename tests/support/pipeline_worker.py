@@ -12,7 +12,7 @@ group at SIGTERM, and ends when its standard input does. The lines of its journa
     committed   generations, offsets, since, places   the transaction is committed; places: partition -> ranges (first, last) that were read
     refused     error, offsets, since, does           the transaction is not committed, or that is unknown; does: abort or replace
     skipped     partition, from, to                   the records from `from` to before `to` are not there any more
-    hung        call                                  a call did not return long after its time-out; the worker has ended itself (HUNG)
+    hung        call                                  librdkafka does not go on by itself; the worker has ended itself (HUNG)
     stale                                             nothing of a fleeting input came for STALE_S; the worker has ended itself (STALE)
 
 librdkafka (2.16) keeps the leader of a topic that is made again if the leader epochs of the old topic were higher: "ignoring outdated
@@ -48,6 +48,8 @@ CALL_TIMEOUT_S = 3.0
 HUNG_S = 3 * CALL_TIMEOUT_S
 """librdkafka 2.16 may never return from send_offsets_to_transaction if the coordinator of the group moves meanwhile: its issues 5456 and
 5511. The worker then ends itself. Another call that does not return is an error."""
+NEVER_FETCHED = "Failed to fetch committed offsets for 0 partition(s)"
+"""With NOT_COORDINATOR: librdkafka 2.16 does not ask the next coordinator, and never reads the partitions (its issue 5586)."""
 HUNG = 4
 """The exit code."""
 FLEETING = "fleeting"
@@ -183,6 +185,9 @@ class Worker:
             if error is not None:
                 if error.code() not in HARMLESS:
                     self._journal.write("told", error=str(error))
+                if error.code() == KafkaError.NOT_COORDINATOR and NEVER_FETCHED in error.str():
+                    self._journal.write("hung", call="the fetch of committed offsets")
+                    os._exit(HUNG)
                 continue
             partition, offset = message.partition(), message.offset()
             if partition in self._misplaced or partition not in self._next:
