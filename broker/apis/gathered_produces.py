@@ -169,39 +169,43 @@ class GatheredProduces:
                 batches.append(batch)
                 if acks == ACKS_ALL:
                     needs_all = True
-            offsets, log_start = appends.append_plain(tp, batches, needs_all=needs_all, config=config)
-            awaited: dict[int, list[tuple[Request, bytes]]] = {}
+            offsets, log_start, may_answer = appends.append_plain(tp, batches, needs_all=needs_all, config=config)
+            awaited: dict[tuple[int, int], list[tuple[Request, bytes]]] = {}
             for (request, acks, timeout_ms, _), offset in zip(gathered, offsets, strict=False):
                 header = request.header
                 answer = destination.answer(header.api_version).frame(header.correlation_id, offset, log_start)
-                if acks == LEADER_ONLY:
+                if acks == LEADER_ONLY and may_answer:
                     request.respond_whole(answer)
                 else:
-                    # A request that waits for replication must not keep the records in memory.
+                    # A request that waits must not keep the records in memory.
                     request.frame = NO_FRAME
-                    awaited.setdefault(timeout_ms, []).append((request, answer))
+                    awaited.setdefault((acks, timeout_ms), []).append((request, answer))
             if awaited:
                 end = offsets[-1] + batches[len(offsets) - 1][1].last_offset_delta + 1
-                for timeout_ms, answers in awaited.items():
-                    self._answer_when_replicated(tp, end, timeout_ms, answers)
+                for (acks, timeout_ms), answers in awaited.items():
+                    self._answer_later(tp, end, acks, timeout_ms, answers)
             if len(offsets) == len(gathered):
                 return
             self._append_alone(tp, gathered[len(offsets)])
             gathered = gathered[len(offsets) + 1 :]
 
-    def _answer_when_replicated(
-        self, tp: TopicPartition, end_offset: int, timeout_ms: int, answers: list[tuple[Request, bytes]]
+    def _answer_later(
+        self, tp: TopicPartition, end_offset: int, acks: int, timeout_ms: int, answers: list[tuple[Request, bytes]]
     ) -> None:
-        """Answers requests with acks=all together, when the high watermark reaches the end of the last one."""
+        """Answers requests together, when the end of the last one is replicated, or flushed if they have acks=1."""
 
-        def replicated(result: ProducePartitionResult) -> None:
+        def done(result: ProducePartitionResult) -> None:
             for request, answer in answers:
                 if result.error == ErrorCode.NONE:
                     request.respond_whole(answer)
                 else:
-                    respond(self._context, request, ACKS_ALL, [(tp.topic, 1)], [result])
+                    respond(self._context, request, acks, [(tp.topic, 1)], [result])
 
-        self._context.replica_manager.appends.when_replicated(tp, end_offset, timeout_ms, replicated)
+        appends = self._context.replica_manager.appends
+        if acks == LEADER_ONLY:
+            appends.when_flushed(tp, end_offset, done)
+        else:
+            appends.when_replicated(tp, end_offset, timeout_ms, done)
 
     def _append_alone(self, tp: TopicPartition, item: Gathered) -> None:
         request, acks, timeout_ms, (records, _) = item

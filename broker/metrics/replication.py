@@ -195,7 +195,7 @@ def fetcher_section(fetchers: Callable[[], tuple[ReplicaFetcher, ...]], partitio
 def purgatory_section(replicas: ReplicaManager) -> Iterator[str]:
     fetches = replicas.fetches.purgatories
     purgatories: dict[str, list[Purgatory[TopicPartition]]] = {
-        "Produce": [replicas.produces],
+        "Produce": [replicas.produces, replicas.flushes],
         "Fetch": list(fetches.values()),
         "DeleteRecords": [replicas.record_deletions.purgatory],
     }
@@ -208,8 +208,8 @@ def purgatory_section(replicas: ReplicaManager) -> Iterator[str]:
     yield from single(
         "kafka_server_delayedproducemetrics_expires_total",
         COUNTER,
-        "Produce requests that were not replicated in time",
-        replicas.produces.expired,
+        "Produce requests that were not replicated, or flushed, in time",
+        replicas.produces.expired + replicas.flushes.expired,
     )
     yield from family(
         "kafka_server_delayedfetchmetrics_expires_total",

@@ -403,18 +403,21 @@ class Partition:
         return all(follower is not None and follower.heard_at >= since for follower in others)
 
     def advance_high_watermark(self) -> bool:
-        """Moves the HW as far as the maximal ISR allows. If it moved, returns True and calls `high_watermark_moved`."""
+        """Moves the HW as far as the maximal ISR allows. If it moved, returns True and calls `high_watermark_moved`.
+
+        This replica counts up to the `claimable_end` of its log.
+        """
         if self._isr_is_stale or self.log is None or self.role is not Role.LEADER:
             return False
         maximal = self.isr if self._proposal is None else self.maximal_isr()
-        reached = end = self.log.log_end_offset
+        reached = end = self.log.claimable_end
         if self.followers or end < self.high_watermark:
             reached = replica_state.high_watermark(
                 current=self.high_watermark,
                 leader_end_offset=end,
                 followers=self.followers,
                 maximal_isr=maximal,
-                joining=() if len(maximal) > len(self.followers) else self._joining(maximal, end),
+                joining=() if len(maximal) > len(self.followers) else self._joining(maximal, self.log.log_end_offset),
             )
         if reached == self.high_watermark:
             return False
@@ -439,17 +442,29 @@ class Partition:
 
         A producer of an earlier leadership is never acknowledged: its record may have been cut and replaced (BUG-10).
         """
-        if self.role is Role.OFFLINE:
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        if self.role is not Role.LEADER or self.log is None:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if generation < self._role_since:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        partition_log = self._still_led(generation)
+        if isinstance(partition_log, ErrorCode):
+            return partition_log
         if self.high_watermark < required_offset:
             return None
-        if len(self.isr) < self.log.config.min_insync_replicas:
+        if len(self.isr) < partition_log.config.min_insync_replicas:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE
+
+    def leader_acknowledgement(self, required_offset: int, generation: int) -> ErrorCode | None:
+        """As `acknowledgement`, for acks=1: waits for the log's `claimable_end` to reach `required_offset`."""
+        partition_log = self._still_led(generation)
+        if isinstance(partition_log, ErrorCode):
+            return partition_log
+        return ErrorCode.NONE if partition_log.claimable_end >= required_offset else None
+
+    def _still_led(self, generation: int) -> Log | ErrorCode:
+        """The log, if this broker has led since before that generation."""
+        if self.role is Role.OFFLINE:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if self.role is not Role.LEADER or self.log is None or generation < self._role_since:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return self.log
 
     def delete_records(self, before: int) -> int:
         """Stops serving records below `before` (-1: the HW) (LOG-1). Returns the offset, also for -1.

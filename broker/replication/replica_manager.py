@@ -113,6 +113,8 @@ class ReplicaManager:
         self.client_budget = LoopBudget(self._timers, clock.monotonic)
         """For the requests of clients. Control requests and followers use `budget`, and so do not wait for clients."""
         self._produces: Purgatory[TopicPartition] = Purgatory(self._timers, clock.monotonic)
+        self._flushes: Purgatory[TopicPartition] = Purgatory(self._timers, clock.monotonic)
+        """Producers with acks=1 that wait for a flush. Not in `_produces`: there they would wait like earlier ones with acks=all."""
         self._moved: dict[TopicPartition, None] = {}
         self._uncounted: dict[TopicPartition, None] = {}
         """Partitions with appended records that the metrics do not have yet."""
@@ -178,6 +180,7 @@ class ReplicaManager:
             lease.is_suspect,
             self._partition_context.refused,
             self._produces,
+            self._flushes,
             self.fetches.appended_to,
             self.client_budget,
             TransactionVerification(self.partitions, config.transaction_partition_verification_enable),
@@ -212,7 +215,7 @@ class ReplicaManager:
         self._samples = HighWatermarkSamples(self.partitions, event_log, clock.monotonic, self.budget.pause)
         self.fenced_broker_epoch = -1
         self._on_leadership_change = on_leadership_change
-        log_manager.serve(self.failures, self._high_watermark_of, self.budget.pause)
+        log_manager.serve(self.failures, self._high_watermark_of, self.budget.pause, self._more_claimable)
         lease.on_stall(self._stood_still)
         lease.on_trusted(self._trusted_again)
 
@@ -384,11 +387,17 @@ class ReplicaManager:
 
     @property
     def produces(self) -> Purgatory[TopicPartition]:
+        """Produce requests that wait for replication."""
         return self._produces
+
+    @property
+    def flushes(self) -> Purgatory[TopicPartition]:
+        """Produce requests that wait for a flush."""
+        return self._flushes
 
     def waiting(self) -> tuple[int, int]:
         """(Produce requests, Fetch requests) that are parked now (INV-27)."""
-        return len(self._produces), len(self.fetches)
+        return len(self._produces) + len(self._flushes), len(self.fetches)
 
     async def _shrink_regularly(self) -> None:
         while True:
@@ -404,6 +413,7 @@ class ReplicaManager:
 
     def leadership_changed(self, tp: TopicPartition) -> None:
         self._produces.check(tp)
+        self._flushes.check(tp)
         self.record_deletions.check(tp)
         self.fetches.touch(tp)
         self._on_leadership_change(tp)
@@ -417,6 +427,17 @@ class ReplicaManager:
         self._moved[tp] = None
         self.fetches.high_watermark_moved(tp)
 
+    def _more_claimable(self, tp: TopicPartition) -> None:
+        """A flush has ended that producers, or the leader, wait for."""
+        partition = self.partitions.get(tp)
+        if partition is None:
+            return
+        if partition.role is Role.LEADER:
+            partition.advance_high_watermark()
+            self._flushes.check(tp)
+        else:
+            self._fetchers.more_claimable(tp)
+
     def _complete_produces(self) -> None:
         while self._moved:
             moved, self._moved = self._moved, {}
@@ -428,8 +449,9 @@ class ReplicaManager:
         self._partition_context.standstill.at = self._clock.monotonic()
 
     def _trusted_again(self) -> None:
-        for tp in self._produces.watched_keys():
-            self._produces.check(tp)
+        for purgatory in (self._produces, self._flushes):
+            for tp in purgatory.watched_keys():
+                purgatory.check(tp)
         self.record_deletions.check_all()
 
     def _high_watermark_of(self, tp: TopicPartition) -> int:

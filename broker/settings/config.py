@@ -502,7 +502,9 @@ class TopicConfig:
     )
     file_delete_delay_ms: int = setting(60000, minimum=0, doc="Without effect here: deleted files are removed at once.")
     flush_messages: int = setting(
-        LONG_MAX, minimum=1, doc="Number of new records after which a log is synced to the disk."
+        LONG_MAX,
+        minimum=1,
+        doc="Number of new records after which a log is synced to the disk, before they are acknowledged.",
     )
     flush_ms: int = setting(LONG_MAX, minimum=0, doc="Time in ms after which new records are synced to the disk.")
     follower_replication_throttled_replicas: str = setting(

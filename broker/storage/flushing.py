@@ -1,21 +1,25 @@
 """When logs are flushed, and when changed leader epochs are written to their files (LOG-3, FLT-24, FLT-29).
 
-`DueFlushes` knows which logs to flush now: those that started a new segment, and those whose flush interval in messages or time
-is over. By default no topic has such an interval, so a tick does not look at ten thousand logs. `EpochFiles` writes changed
-leader epochs.
+`OwedFlushes` flushes at once what `flush.messages` asks for: producers and the leader wait for it. `DueFlushes` knows which logs to
+flush in the background: those that started a new segment, and those whose `flush.ms` is over. By default no topic has such an
+interval, so a tick does not look at ten thousand logs. `EpochFiles` writes changed leader epochs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import AsyncExitStack
 from itertools import islice
 
 from broker.settings.config import LONG_MAX
 from broker.storage.checkpoints import LEADER_EPOCHS
+from broker.storage.disk.disk_threads import SYNCS, SYNCS_MAX
 from broker.storage.disk.filesystem import HeldDirectory
 from broker.storage.failures import LogDirFailed, is_passing
 from broker.storage.log import Log
+
+log = logging.getLogger(__name__)
 
 LOGS_IN_A_SLICE = 500
 WRITTEN_AT_ONCE = 1000
@@ -23,19 +27,87 @@ WRITTEN_BY_A_THREAD = 50
 """Logs per thread job, so that other jobs get a thread in between."""
 
 
+class OwedFlushes:
+    """One flush of a log at a time. What is appended during a flush waits for the next one: many producers share a sync (group commit).
+
+    Until `serve`, nobody claims what logs have, and the next tick flushes. An error that may pass is retried by the next tick.
+    """
+
+    def __init__(self) -> None:
+        self._due: dict[Log, None] = {}
+        self._failed: dict[Log, None] = {}
+        self._workers: set[asyncio.Task[None]] = set()
+        self._is_serving = False
+
+    def serve(self) -> None:
+        """From now on flushes start at once. To be called on the loop."""
+        self._is_serving = True
+        self._start()
+
+    def owed(self, log: Log) -> None:
+        self._due[log] = None
+        self._start()
+
+    def forget(self, log: Log) -> None:
+        """The log was removed, or failed."""
+        self._due.pop(log, None)
+        self._failed.pop(log, None)
+
+    def _start(self) -> None:
+        if self._is_serving and self._due and len(self._workers) < SYNCS_MAX:
+            worker = asyncio.get_running_loop().create_task(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+
+    async def tick(self) -> None:
+        for found in self._failed:
+            self._due[found] = None
+        self._failed.clear()
+        if self._is_serving:
+            self._start()
+        else:
+            await self._work()
+
+    async def close(self) -> None:
+        """Starts no more flushes, and waits for those under way."""
+        self._is_serving = False
+        self._due.clear()
+        self._failed.clear()
+        if self._workers:
+            await asyncio.wait(self._workers)
+
+    async def _work(self) -> None:
+        while self._due:
+            found = next(iter(self._due))
+            del self._due[found]
+            try:
+                await found.flush(SYNCS)
+            except LogDirFailed as error:
+                if is_passing(error):
+                    self._failed[found] = None
+            except Exception:
+                # The task's boundary: a bug must not leave producers of other logs without an answer.
+                log.exception("the flush of %s failed", found.topic_partition)
+                self._failed[found] = None
+            else:
+                if found.owes_flush:
+                    self._due[found] = None
+            await asyncio.sleep(0)
+
+
 class DueFlushes:
     """`rolled` is called for each log that starts a segment, `watch` for each log that is new or has other settings."""
 
     def __init__(self) -> None:
         self._rolled: dict[Log, None] = {}
-        # The logs with a flush interval, and since when each may have unflushed records; None: from the next tick on.
+        # The logs with `flush.ms`, and since when each may have unflushed records; None: from the next tick on.
         self._since: dict[Log, float | None] = {}
 
     def rolled(self, log: Log) -> None:
         self._rolled[log] = None
 
     def watch(self, log: Log) -> None:
-        if log.config.flush_messages < LONG_MAX or log.config.flush_ms < LONG_MAX:
+        if log.config.flush_ms < LONG_MAX:
             self._since.setdefault(log, None)
         else:
             self._since.pop(log, None)
@@ -58,11 +130,7 @@ class DueFlushes:
                 self._rolled.pop(found, None)
             if since is None or unflushed == 0:
                 since = now
-            is_due = (
-                found in self._rolled
-                or unflushed >= found.config.flush_messages
-                or (now - since) * 1000 >= found.config.flush_ms
-            )
+            is_due = found in self._rolled or (now - since) * 1000 >= found.config.flush_ms
             if unflushed and is_due:
                 self._rolled.pop(found, None)
                 since = now

@@ -29,6 +29,12 @@ class LogListener:
         """Times a flush, which happens in this context."""
         return nullcontext()
 
+    def flush_is_owed(self, log: Log) -> None:
+        """The log must be flushed before more of it is claimed (`Log.claimable_end`)."""
+
+    def may_claim_more(self, log: Log) -> None:
+        """A flush that the log owed has ended: `Log.claimable_end` has moved, perhaps not up to the log end."""
+
     def has_hole(self, log: Log) -> None:
         """The log may end after a hole that compaction made."""
 

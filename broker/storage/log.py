@@ -5,6 +5,11 @@ high watermark belongs to the partition, which passes it as an argument.
 
 After a power loss the disk has everything below the recovery point (INV-21). `flush` syncs segments, indexes, leader epochs and
 directory entries, and then advances the recovery point. A truncation moves it back.
+
+`claimable_end` is how far this replica may claim to have the records: to producers, to its leader, and in the high watermark. It is
+the LEO. An append that makes `flush.messages` records unflushed stops it at the LEO before, and the log then *owes* a flush, which
+is started at once. It moves on when that flush is done (Kafka flushes within the append). Appends meanwhile are not claimed either:
+the next flush syncs them together.
 """
 
 from __future__ import annotations
@@ -103,6 +108,10 @@ class Log:
         self.log_start_offset = parts.log_start_offset
         self.log_end_offset = parts.segments[-1].next_offset
         self.recovery_point = min(parts.recovery_point, self.log_end_offset)
+        self.claimable_end = self.log_end_offset
+        self.owes_flush = False
+        self._owed_end = 0
+        """Up to where the records must be synced before no flush is owed any more."""
         self.leader_epochs = parts.epochs
         self.leader_epochs.on_change = self._epochs_changed
         self.producers = parts.producers
@@ -325,7 +334,13 @@ class Log:
                 self._has_aborted = True
                 self._names_are_synced = False
         # Set last: a reader never sees an end that is not written (BUG-19).
-        self.log_end_offset = segment.next_offset
+        self.log_end_offset = end = segment.next_offset
+        if self.owes_flush:
+            return
+        if end - self.recovery_point < self.config.flush_messages:
+            self.claimable_end = end
+        else:
+            self.owe_flush(self.claimable_end)
 
     def _check_usable(self) -> None:
         """Raises LogDirFailed after a failure: data that a failed fsync did not write is lost, so nothing is retried (FLT-29).
@@ -657,6 +672,7 @@ class Log:
             self.leader_epochs.clear()
             self.producers.restart_at(offset)
             self.log_start_offset = offset
+            self.claimable_end = max(self.claimable_end, offset)  # nothing is left to be flushed
             self._end_moved_back()
 
     def _lower_recovery_point(self, offset: int) -> None:
@@ -681,6 +697,11 @@ class Log:
         self.log_end_offset = end = self._segments[-1].next_offset
         self.log_start_offset = min(self.log_start_offset, end)
         self.recovery_point = min(self.recovery_point, end)
+        if self.owes_flush and self.claimable_end < end:
+            self._owed_end = min(self._owed_end, end)
+        else:
+            self.owes_flush = False
+            self.claimable_end = end
         self.leader_epochs.truncate_from_end(end)
         self.producers.cut(self._segments, end)
         if self.cleaned_up_to > end or self.holes_up_to > end:
@@ -784,7 +805,22 @@ class Log:
 
     # -- the disk -------------------------------------------------------------------------------------------------
 
-    async def flush(self) -> None:
+    def owe_flush(self, claimable_end: int) -> None:
+        """Everything in the log must be flushed before more than `claimable_end` is claimed. The listener starts the flush."""
+        self.claimable_end = min(self.claimable_end, claimable_end)
+        self._owed_end = self.log_end_offset
+        if not self.owes_flush:
+            self.owes_flush = True
+            self._listener.flush_is_owed(self)
+
+    def was_configured(self) -> None:
+        """`config` has changed, or the log was opened with it. A larger `flush.messages` frees no record from its flush."""
+        if self.owes_flush:
+            self.owe_flush(self.claimable_end)
+        elif self.log_end_offset - self.recovery_point >= self.config.flush_messages:
+            self.owe_flush(self.recovery_point)
+
+    async def flush(self, threads: ThreadPoolExecutor | None = None) -> None:
         """Waits until everything appended so far is on the disk, then advances the recovery point. Raises LogDirFailed.
 
         In parts, the oldest segments first. The recovery point follows each part.
@@ -799,7 +835,7 @@ class Log:
                         with self._listener.timed_flush():
                             directory = self.held_directory() if unsynced.is_in_directory else None
                             work = partial(unsynced.sync, self.files.disk, directory)
-                            await self._in_thread(unsynced.segments, work, directory=directory)
+                            await self._in_thread(unsynced.segments, work, threads, directory=directory)
                 except BaseException:
                     self._is_unsynced_again(unsynced)
                     raise
@@ -811,6 +847,21 @@ class Log:
                 # After a cut meanwhile, the records below may not be the ones that were synced.
                 if cuts == self.cuts:
                     self.recovery_point = max(self.recovery_point, synced_up_to)
+                if self.owes_flush:
+                    self._claim_flushed()
+
+    def _claim_flushed(self) -> None:
+        unflushed = self.log_end_offset - self.recovery_point
+        if self.recovery_point < self._owed_end or unflushed >= self.config.flush_messages:
+            self.claimable_end = max(self.claimable_end, self.recovery_point)
+        else:
+            self.owes_flush = False
+            self.claimable_end = self.log_end_offset
+        self._listener.may_claim_more(self)
+
+    def without_flushes(self) -> asyncio.Lock:
+        """A context in which no flush runs, so the recovery point does not advance."""
+        return self._flush_lock
 
     def _take_unsynced(self, start: int) -> Unsynced:
         """The next part for a flush: the oldest unsynced segments from offset `start` on, and all that is unsynced beside segments."""
@@ -901,6 +952,7 @@ class Log:
     def close(self) -> None:
         """Closes the files, without a flush."""
         self._is_closed = True
+        self.owes_flush = False
         self.files.on_error = None
         for segment in self._segments:
             try:

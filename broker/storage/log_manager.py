@@ -113,6 +113,7 @@ class LogManager:
         """A thread is opening logs. Stays True when `start` is cancelled, as the thread continues."""
         self.high_watermark_of: Callable[[TopicPartition], int] | None = None
         self._server = DirectoryListener()
+        self._on_more_claimable: Callable[[TopicPartition], None] = lambda tp: None
         self._configs = LogConfigs(topic_defaults)
         self._filesystem = filesystem
         self._clock = clock
@@ -138,9 +139,17 @@ class LogManager:
         server: DirectoryListener,
         high_watermark_of: Callable[[TopicPartition], int],
         pause: Callable[[], Awaitable[None]] | None = None,
+        on_more_claimable: Callable[[TopicPartition], None] | None = None,
     ) -> None:
-        """Sets who serves the logs, and the pause of long work on them. The server's constructor needs this LogManager."""
+        """Sets who serves the logs, and the pause of long work on them. The server's constructor needs this LogManager.
+
+        `on_more_claimable` is called when the `claimable_end` of a served log moves after a flush. From now on, such flushes start at
+        once, and not at the next tick: call this on the loop.
+        """
         self.upkeep.pause = pause or self.upkeep.pause
+        if on_more_claimable is not None:
+            self._on_more_claimable = on_more_claimable
+            self.upkeep.owed_flushes.serve()
         self._server = server
         self.high_watermark_of = high_watermark_of
 
@@ -265,6 +274,10 @@ class LogManager:
     def log_was_cut(self, log: Log) -> None:
         if self._logs.get(log.topic_partition) is log:
             self._cut_copy(log)
+
+    def may_claim_more(self, log: Log) -> None:
+        if self._logs.get(log.topic_partition) is log:
+            self._on_more_claimable(log.topic_partition)
 
     def _cut_copy(self, current: Log) -> None:
         """Cuts the copy of the log, if there is one. A copy that cannot be cut now is cut before anything is copied again."""
@@ -485,6 +498,7 @@ class LogManager:
     def swap(self, tp: TopicPartition) -> tuple[Log, str]:
         """Replaces the log by its complete copy. Returns the copy, and the path for `futures.finish`. Raises LogDirFailed."""
         current = self._logs[tp]
+        claimable_end = current.claimable_end if current.owes_flush else None
         self._let_go(current)
         future = self.futures.get(tp)
         try:
@@ -499,6 +513,8 @@ class LogManager:
             self.report(failure, tp)
             raise
         self._logs[tp] = swapped
+        if claimable_end is not None:
+            swapped.owe_flush(claimable_end)  # whoever waits for the log's flush waits for the copy's
         self.checkpoints.are_behind = True
         return swapped, removed
 

@@ -13,7 +13,7 @@ from broker.settings.config import BrokerConfig
 from broker.storage.directories.offset_checkpoints import OffsetCheckpoints
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.disk.removals import Removals
-from broker.storage.flushing import DueFlushes, EpochFiles
+from broker.storage.flushing import DueFlushes, EpochFiles, OwedFlushes
 from broker.storage.listeners import LogListener
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.producers.log_producers import ProducerExpiration, to_shrink
@@ -72,6 +72,8 @@ class Logs(Protocol):
 
     def log_was_cut(self, log: Log) -> None: ...
 
+    def may_claim_more(self, log: Log) -> None: ...
+
 
 class LogUpkeep(LogListener):
     """Listens to all logs, and does their background work. The log reports a failure itself; a temporary one is retried."""
@@ -95,6 +97,7 @@ class LogUpkeep(LogListener):
         self._clock = clock
         self._schedule = schedule
         self._flushes = DueFlushes()
+        self.owed_flushes = OwedFlushes()
         self.flush_times = TimeHistogram()
         """Flushes of logs, with the time until a thread is free."""
         self._epoch_files = EpochFiles()
@@ -124,10 +127,12 @@ class LogUpkeep(LogListener):
         """The logs' settings have changed."""
         for found in logs:
             self._flushes.watch(found)
+            found.was_configured()
 
     def forget(self, log: Log) -> None:
         """The log no longer belongs to the broker: drops its pending work."""
         self._flushes.forget(log)
+        self.owed_flushes.forget(log)
         self._epoch_files.forget(log)
         self._checkpoints.lowered.forget(log)
 
@@ -135,6 +140,12 @@ class LogUpkeep(LogListener):
 
     def failed(self, log: Log, failure: LogDirFailed) -> None:
         self._logs.log_failed(log, failure)
+
+    def flush_is_owed(self, log: Log) -> None:
+        self.owed_flushes.owed(log)
+
+    def may_claim_more(self, log: Log) -> None:
+        self._logs.may_claim_more(log)
 
     def rolled(self, log: Log) -> None:
         self._flushes.rolled(log)
@@ -189,7 +200,8 @@ class LogUpkeep(LogListener):
                 await duty(self._clock.monotonic())
 
     async def finished(self) -> None:
-        """Waits for the removals and writes that threads are doing."""
+        """Waits for the removals, flushes and writes that threads are doing."""
+        await self.owed_flushes.close()
         await self.removals.wait()
         await self._checkpoints.lowered.done()
         await self._epoch_files.done()
@@ -246,6 +258,7 @@ class LogUpkeep(LogListener):
                     segment.rest()
 
     async def _flush_due(self, now: float) -> None:
+        await self.owed_flushes.tick()
         await self._flushes.flush(now)
 
     async def _epochs_due(self, now: float) -> None:

@@ -1,6 +1,7 @@
 /* LD_PRELOAD: writes, syncs or reads of files below a directory fail with EIO while a control file says so (FLT-29).
  *
- * FAILING_WRITES_CONTROL names the control file; its content is "<what> <directory>", what being write, fsync or read.
+ * FAILING_WRITES_CONTROL names the control file; its content is "<what> <directory>", what being write, fsync or read, or hold:
+ * syncs last until it says something else.
  * It is looked at before every call, so that a test can begin and end a fault while the process runs.
  */
 #define _GNU_SOURCE
@@ -95,6 +96,7 @@ PREADV2(preadv64v2)
 #define SYNC(name) \
     int name(int fd) { \
         REAL(int, #name, int); \
+        while (fails("hold", fd)) usleep(1000); \
         return fails("fsync", fd) ? -1 : real(fd); \
     }
 SYNC(fsync)

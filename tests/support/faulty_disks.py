@@ -59,7 +59,7 @@ class FailingCalls:
         return {"LD_PRELOAD": str(self.library), CONTROL_VARIABLE: str(self.control)}
 
     def begin(self, what: str, below: Path) -> None:
-        """`what`: write, fsync or read; of all files below that directory."""
+        """`what`: write, fsync or read, or hold, with which fsync does not return; of all files below that directory."""
         temporary = self.control.with_suffix(".new")
         temporary.write_text(f"{what} {below}")
         temporary.replace(self.control)

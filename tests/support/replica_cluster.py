@@ -22,7 +22,12 @@ from broker.replication.fetching.fetch_session import FetchedTopics
 from broker.replication.fetching.large_fetches import WaitingFetch
 from broker.replication.fetching.session_cache import FINAL_EPOCH
 from broker.replication.following.follower_session import FetchPosition
-from broker.replication.following.leader_endpoint import EpochAnswer, EpochQuestion, LeaderUnavailable
+from broker.replication.following.leader_endpoint import (
+    SHORT_WAIT_MS,
+    EpochAnswer,
+    EpochQuestion,
+    LeaderUnavailable,
+)
 from broker.replication.following.truncation import EpochEnd
 from broker.replication.isr_updates import IsrOutcome, IsrProposal, IsrResult
 from broker.replication.leadership_changes import Lookup
@@ -115,7 +120,8 @@ class FakeEndpoint:
             answers.extend(found)
             answered.set()
 
-        params = FetchParams(self._own_id, node.epoch, self.max_wait_ms, 1, 2**20, 0)
+        wait_ms = min(self.max_wait_ms, SHORT_WAIT_MS) if is_short else self.max_wait_ms
+        params = FetchParams(self._own_id, node.epoch, wait_ms, 1, 2**20, 0)
         fetch_from(self._peer(), params, [(tp, p.wanted) for tp, p in positions.items()], respond)
         await answered.wait()
         self._cluster.asked.append(set(positions))
@@ -225,6 +231,8 @@ class Cluster:
     started: set[int] = field(default_factory=set)
     disks: int = 1
     racks: dict[int, str] = field(default_factory=dict)
+    filesystem: Callable[[int], FileSystem] = lambda broker: FileSystem()
+    """The disk of a broker, asked for at each of its starts."""
     tp: TopicPartition = TP
     """The partition whose state `lead` sends."""
 
@@ -252,7 +260,7 @@ class Cluster:
         config = BrokerConfig(
             broker_id=broker, log_dirs=",".join(paths), replica_lag_time_max_ms=int(LAG_S * 1000), **self.settings
         )
-        logs = LogManager(paths, config.topic_defaults(), FileSystem(), self.time)
+        logs = LogManager(paths, config.topic_defaults(), self.filesystem(broker), self.time)
         await logs.start()
         metadata = MetadataCache()
         lease = LeadershipLease(self.time, SESSION_TIMEOUT_MS)

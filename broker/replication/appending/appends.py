@@ -1,4 +1,4 @@
-"""Produce: appends batches to the logs of partitions that this broker leads, and answers when they are replicated (REP-4).
+"""Produce: appends batches to the logs of partitions that this broker leads, and answers when they are replicated or flushed (REP-4).
 
 There are two ways, because most requests need neither a pause nor a thread:
 
@@ -20,8 +20,8 @@ from typing import Any
 
 from broker.process.clock import Clock
 from broker.process.loop_budget import LoopBudget
-from broker.purgatory import Purgatory
-from broker.replication.appending.delayed_produce import AwaitedAppend, DelayedProduce, ProduceResponder
+from broker.purgatory import WAIT_MAX_S, Purgatory
+from broker.replication.appending.delayed_produce import AwaitedAppend, DelayedFlush, DelayedProduce, ProduceResponder
 from broker.replication.appending.refused_batches import TRANSIENT_ERRORS, RefusedBatches
 from broker.replication.appending.transaction_verification import (
     TransactionVerification,
@@ -43,6 +43,8 @@ from protocol.kafka.record_checks import TakesLong
 from protocol.types import TopicPartition
 
 ACKS_ALL = -1
+NO_ACKS = 0
+LEADER_ONLY = 1
 APPENDS_AT_ONCE_S = 0.005
 """How long one turn of the loop appends batches of one Produce request. Later turns append the rest."""
 EXPECTED_ERRORS = frozenset(
@@ -61,7 +63,10 @@ ACCEPT_ATTEMPTS_MAX = 5
 
 
 class Appends:
-    """`appended` is called with the partition after each append. Producers with acks=all wait in `waiting`."""
+    """`appended` is called with the partition after each append. Producers with acks=all wait in `waiting`, those with acks=1 in
+    `waiting_for_flush` if `flush.messages` asks for a flush. Kafka flushes within the append, whatever time-out the request names: so
+    acks=1 has no time limit but the purgatory's. With acks=all the request's time-out includes the flush.
+    """
 
     def __init__(
         self,
@@ -70,6 +75,7 @@ class Appends:
         is_suspect: Callable[[], bool],
         refused_batches: RefusedBatches,
         waiting: Purgatory[TopicPartition],
+        waiting_for_flush: Purgatory[TopicPartition],
         appended: Callable[[TopicPartition], None],
         budget: LoopBudget,
         verification: TransactionVerification,
@@ -79,6 +85,7 @@ class Appends:
         self._is_suspect = is_suspect
         self._refused_batches = refused_batches
         self._waiting = waiting
+        self._waiting_for_flush = waiting_for_flush
         self._appended = appended
         self._budget = budget
         self.verification = verification
@@ -97,7 +104,7 @@ class Appends:
         `origin` is COORDINATOR for markers, and for offsets in a transaction. These are not verified here: the group coordinator has
         done so (`broker/groups/transactions.py`).
 
-        `respond` is called before this returns, unless acks is -1 and an append must wait for its replication.
+        `respond` is called before this returns, unless an append must wait for its replication (acks is -1) or for a flush.
         """
         _Request(self, acks, timeout_ms, entries, respond, origin=origin).append_at_once()
 
@@ -140,38 +147,57 @@ class Appends:
         *,
         needs_all: bool,
         config: TopicConfig,
-    ) -> tuple[Sequence[int], int]:
+    ) -> tuple[Sequence[int], int, bool]:
         """Appends batches of clients that are plain for `config` (`produced_batches.plain`) to one partition, with one write.
 
-        Returns the base offsets of those that are appended, the first ones, perhaps none, and the log start offset. The next one needs
-        `append`, which finds out what is wrong. Their replication is not awaited: call `when_replicated`.
+        Returns the base offsets of those that are appended, the first ones, perhaps none, the log start offset, and whether acks=1 may
+        be answered now. The next one needs `append`, which finds out what is wrong. Nothing is awaited: call `when_replicated` or
+        `when_flushed`.
         """
         partition = self._hosted.get(tp)
         if partition is None or self._is_suspect():
-            return (), -1
+            return (), -1, True
         try:
             offsets = partition.append_plain(batches, needs_all=needs_all, config=config)
         except KafkaError:
-            return (), -1
-        if not offsets:
-            return (), -1
+            return (), -1, True
+        partition_log = partition.log
+        if not offsets or partition_log is None:
+            return (), -1, True
         self._appended(tp)
-        return offsets, partition.log.log_start_offset if partition.log is not None else -1
+        return offsets, partition_log.log_start_offset, not partition_log.owes_flush
 
     def when_replicated(
         self, tp: TopicPartition, end_offset: int, timeout_ms: int, respond: Callable[[ProducePartitionResult], None]
     ) -> None:
         """For records below `end_offset` that are in the log already: answers like an append of them with acks=all, without offsets."""
+        self._when(ACKS_ALL, tp, end_offset, timeout_ms, respond)
+
+    def when_flushed(
+        self, tp: TopicPartition, end_offset: int, respond: Callable[[ProducePartitionResult], None]
+    ) -> None:
+        """As `when_replicated`, for acks=1."""
+        self._when(LEADER_ONLY, tp, end_offset, 0, respond)
+
+    def _when(
+        self,
+        acks: int,
+        tp: TopicPartition,
+        end_offset: int,
+        timeout_ms: int,
+        respond: Callable[[ProducePartitionResult], None],
+    ) -> None:
         partition = self._hosted.get(tp)
         if partition is None:
             respond(self._refusal(tp, ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
         awaited = {tp: AwaitedAppend(0, partition, end_offset, partition.generation)}
         results = [ProducePartitionResult(tp.partition, ErrorCode.NONE)]
-        self._answer_or_await(results, awaited, timeout_ms, lambda found: respond(found[0]))
+        self._answer_or_await(acks, results, awaited, timeout_ms, lambda found: respond(found[0]))
 
     def _answer_or_await(
         self,
+        acks: int,
         results: list[ProducePartitionResult],
         awaited: dict[TopicPartition, AwaitedAppend],
         timeout_ms: int,
@@ -179,9 +205,12 @@ class Appends:
     ) -> None:
         if not awaited:
             respond(results)
-            return
-        operation = DelayedProduce(awaited, results, respond, self._is_suspect)
-        self._waiting.try_complete_else_watch(operation, tuple(awaited), timeout_ms / 1000)
+        elif acks == ACKS_ALL:
+            operation = DelayedProduce(awaited, results, respond, self._is_suspect)
+            self._waiting.try_complete_else_watch(operation, tuple(awaited), timeout_ms / 1000)
+        else:
+            flush = DelayedFlush(awaited, results, respond, self._is_suspect)
+            self._waiting_for_flush.try_complete_else_watch(flush, tuple(awaited), WAIT_MAX_S)
 
     def _refusal(
         self, tp: TopicPartition, error: ErrorCode, message: str = "", records: Sequence[tuple[int, str]] = ()
@@ -191,7 +220,7 @@ class Appends:
 
 
 class _Request:
-    """One request: its entries, and what became of those that are done. `awaited`: the appends that must be replicated."""
+    """One request: its entries, and what became of those that are done. `awaited`: the appends that must be replicated or flushed."""
 
     __slots__ = (
         "_acks",
@@ -288,7 +317,9 @@ class _Request:
             self._fail(tp, records, error)
             return
         appends._appended(tp)
-        if self._acks == ACKS_ALL:
+        partition_log = partition.log
+        must_flush = partition_log is not None and partition_log.owes_flush
+        if self._acks == ACKS_ALL or (must_flush and self._acks != NO_ACKS):
             # A duplicate waits like the batch that it repeats: both are acknowledged only when replicated (BUG-11).
             position = len(self._results)
             self._awaited[tp] = AwaitedAppend(position, partition, info.last_offset + 1, partition.generation)
@@ -352,4 +383,4 @@ class _Request:
         self._results.append(self._appends._refusal(tp, error, message, record_errors))
 
     def _answer(self) -> None:
-        self._appends._answer_or_await(self._results, self._awaited, self._timeout_ms, self._respond)
+        self._appends._answer_or_await(self._acks, self._results, self._awaited, self._timeout_ms, self._respond)

@@ -1,4 +1,4 @@
-"""A Produce request with acks=all that waits for the high watermark (REP-4)."""
+"""Produce requests that wait: with acks=all for the high watermark, with acks=1 for a flush (REP-4)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ ProduceResponder = Callable[[list[ProducePartitionResult]], None]
 
 
 class AwaitedAppend(NamedTuple):
-    """The append of entry `position` of the request. It is acknowledged when the high watermark reaches `required_offset`."""
+    """The append of entry `position` of the request. It is acknowledged when the high watermark, or with acks=1 the log's
+    `claimable_end`, reaches `required_offset`."""
 
     position: int
     partition: Partition
@@ -52,7 +53,7 @@ class DelayedProduce(DelayedOperation[TopicPartition]):
             append = self._awaited.get(key)
             if append is None:
                 continue
-            error = append.partition.acknowledgement(append.required_offset, append.generation)
+            error = self._acknowledgement(append)
             if error is None or (suspect and error is ErrorCode.NONE):
                 is_blocked = True
                 continue
@@ -64,6 +65,9 @@ class DelayedProduce(DelayedOperation[TopicPartition]):
         # Requests wait in the order of their appends, so a later request waits for a higher offset. Only a duplicate may
         # wait for a lower offset; it is answered together with the requests before it.
         return CheckResult.WAIT_LIKE_ALL_LATER if is_blocked else CheckResult.WAIT
+
+    def _acknowledgement(self, append: AwaitedAppend) -> ErrorCode | None:
+        return append.partition.acknowledgement(append.required_offset, append.generation)
 
     def on_complete(self, *, expired: bool) -> None:
         for append in self._awaited.values():
@@ -81,3 +85,12 @@ class DelayedProduce(DelayedOperation[TopicPartition]):
             leader_id=hint.leader,
             leader_epoch=hint.leader_epoch,
         )
+
+
+class DelayedFlush(DelayedProduce):
+    """With acks=1: waits for the flush that `flush.messages` asks for, and not for the other replicas."""
+
+    __slots__ = ()
+
+    def _acknowledgement(self, append: AwaitedAppend) -> ErrorCode | None:
+        return append.partition.leader_acknowledgement(append.required_offset, append.generation)

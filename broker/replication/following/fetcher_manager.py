@@ -54,6 +54,12 @@ class FetcherManager:
         if fetcher is not None:
             fetcher.remove(tp)
 
+    def more_claimable(self, tp: TopicPartition) -> None:
+        """A flush of the partition's log has ended (`Log.claimable_end`)."""
+        fetcher = self._fetcher_of.get(tp)
+        if fetcher is not None:
+            fetcher.more_claimable()
+
     def close_idle(self) -> None:
         """Starts to close the fetchers without partitions. Does not wait until they are closed."""
         for (leader, index), fetcher in list(self._fetchers.items()):

@@ -2,7 +2,7 @@
 
     added --> TRUNCATING --> WAITING --> { CATCHING_UP <--> IN_SYNC }    in the fetch session, in one of the two
                   ^             ^                    |
-                  |             '--------------------+                   an error, the throttle, or a single cut
+                  |             '--------------------+                   an error, the throttle, a flush, or a single cut
                   '----------------------------------'                   the leader has to be asked where to cut
 
 A partition starts in TRUNCATING in every leader epoch, even when the leader stays the same (BUG-13). It stays there until
@@ -43,7 +43,7 @@ class Phase(Enum):
     """The log may contain records that the leader's does not. The fetcher asks the leader where epochs end, and cuts."""
     WAITING = "waiting to be fetched"
     """The logs agree, but the partition is not in the fetch session: it waits for the end of a pause after an error, for the
-    throttle, or for room in a request."""
+    throttle, for a flush of its log, or for room in a request."""
     CATCHING_UP = "catching up"
     """Each fetch copies more of it. After its last fetch it did not have everything below the leader's high watermark. The
     throttle may slow it (KIP-73)."""
@@ -62,11 +62,14 @@ MOVES: Mapping[tuple[Phase, Phase], str] = MappingProxyType(
         (_WAITING, _IN_SYNC): "it is due, and in sync",
         #
         (_CATCHING_UP, _IN_SYNC): "it has everything below the leader's high watermark",
-        (_CATCHING_UP, _WAITING): "an error or the throttle; or the logs diverged, and agree after a single cut",
+        (
+            _CATCHING_UP,
+            _WAITING,
+        ): "an error, the throttle or a flush; or the logs diverged, and agree after a single cut",
         (_CATCHING_UP, _TRUNCATING): "the logs diverged further; or the leader's log does not have its end offset",
         #
         (_IN_SYNC, _CATCHING_UP): "it lacks records below the leader's high watermark",
-        (_IN_SYNC, _WAITING): "an error; or the logs diverged, and agree after a single cut",
+        (_IN_SYNC, _WAITING): "an error or a flush; or the logs diverged, and agree after a single cut",
         (_IN_SYNC, _TRUNCATING): "the logs diverged further; or the leader's log does not have its end offset",
     }
 )

@@ -11,6 +11,10 @@ After every await a loop checks three things again (BUG-12): the fetcher still h
 still follows in this leader epoch, and the log still ends where the request said.
 
 A partition that fails is set aside and retried later. The others continue.
+
+A fetch at an offset claims that this replica has everything below. So a partition whose log owes a flush (`Log.claimable_end`) is
+*held* in WAITING until the flush is done. The next fetch waits for it, but not for long: on a slow disk, the other partitions
+are fetched without it meanwhile.
 """
 
 from __future__ import annotations
@@ -54,6 +58,8 @@ PIECE_BYTES = 64 * 1024
 RETRY_S_MIN = 0.02
 REFRESH_EVERY_S = 0.5
 REFRESHES_UNTIL_ALL = 64
+FLUSH_WAIT_S = 0.02
+"""How long a fetch waits for flushes. Kafka's fetchers wait until they are done."""
 FAILURES_IN_PASSING = 4
 """Failures after which a partition is still expected to be fetched soon. A new leader may answer this many times, within a third
 of a second, that it does not lead yet."""
@@ -90,6 +96,8 @@ class ReplicaFetcher:
         self._partition_max_bytes = partition_max_bytes
         self._followed = FollowedPartitions()
         self._positions = self._followed.positions
+        self._held: dict[TopicPartition, FollowedPartition] = {}
+        """Partitions that were held when they were last looked at."""
         self._to_refresh: list[TopicPartition] = []
         self._refreshed_at = clock.monotonic()
         self._changed = asyncio.Event()
@@ -106,6 +114,10 @@ class ReplicaFetcher:
     def remove(self, tp: TopicPartition) -> None:
         """A loop that is working on the partition notices the removal after its await."""
         self._followed.remove(tp)
+
+    def more_claimable(self) -> None:
+        """A flush of some log has ended."""
+        self._changed.set()
 
     def followed(self) -> list[FollowedPartition]:
         """A copy."""
@@ -161,6 +173,8 @@ class ReplicaFetcher:
         free_at = now + min(self._throttle.free_in(), self._retry_s_max)
         due = None
         for followed in waiting.values():
+            if _is_held(followed):
+                continue  # `more_claimable` follows
             at = self._due_at(followed, free_at)
             if at <= now:
                 return 0.0
@@ -184,7 +198,9 @@ class ReplicaFetcher:
 
     def _will_more_join(self) -> bool:
         """Whether some partition is likely to join the fetch soon. If the leader parked a fetch without it, it would have to wait."""
-        return any(followed.failures <= FAILURES_IN_PASSING for followed in self._followed.truncating.values())
+        return bool(self._held) or any(
+            followed.failures <= FAILURES_IN_PASSING for followed in self._followed.truncating.values()
+        )
 
     def _retry_s(self, failures: int) -> float:
         return float(min(RETRY_S_MIN * 2 ** min(failures - 1, 20), self._retry_s_max))
@@ -310,6 +326,8 @@ class ReplicaFetcher:
 
     async def fetch_once(self) -> None:
         """Sends one Fetch for the partitions that are due, and appends the records of the answer."""
+        if self._held:
+            await self._await_flushes()
         all_are_placed = await self._place_unsettled()
         self._refresh_some()
         if not self._positions:
@@ -346,18 +364,41 @@ class ReplicaFetcher:
             if not self._followed.holds(followed):
                 continue
             self._followed.put_last(tp)
-            if self._due_at(followed, free_at) > now:
+            if _is_held(followed):
+                self._hold(followed)
+            elif self._due_at(followed, free_at) > now:
                 self._followed.move(followed, Phase.WAITING)
             elif followed.phase is Phase.WAITING:
                 self._followed.move(followed, Phase.IN_SYNC if followed.is_in_sync else Phase.CATCHING_UP)
                 self._place(followed)
         return True
 
+    def _hold(self, followed: FollowedPartition) -> None:
+        self._held[followed.partition.tp] = followed
+        self._followed.move(followed, Phase.WAITING)
+
+    async def _await_flushes(self) -> None:
+        """Waits until no partition is held, for at most FLUSH_WAIT_S."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_WAIT_S):
+                while True:
+                    self._changed.clear()
+                    self._held = {
+                        tp: followed
+                        for tp, followed in self._held.items()
+                        if self._followed.holds(followed) and _is_held(followed)
+                    }
+                    if not self._held:
+                        return
+                    await self._changed.wait()
+
     def _place(self, followed: FollowedPartition) -> None:
         """Sets the partition's position: its next fetch starts at its log end offset. Removes a partition that is no longer followed."""
         partition_log = followed.log()
         if partition_log is None:
             self.remove(followed.partition.tp)
+        elif partition_log.owes_flush:
+            self._hold(followed)
         else:
             self._positions[followed.partition.tp] = self._position(followed, partition_log)
 
@@ -482,6 +523,11 @@ class ReplicaFetcher:
         )
         self._followed.move(followed, Phase.TRUNCATING)
         self._set_aside(followed, f"offset {found.offset} is not in the leader's {found.start}..{found.end}")
+
+
+def _is_held(followed: FollowedPartition) -> bool:
+    partition_log = followed.log()
+    return partition_log is not None and partition_log.owes_flush
 
 
 async def _at_most(event: asyncio.Event, seconds: float | None) -> None:

@@ -190,11 +190,19 @@ class ReplicaMoves:
             if self._log_and_copy(tp) == both and is_as_before:
                 self._append(future, read.records)
             await asyncio.sleep(0)
-            return True
+            if read.size > COPY_BYTES // 2 or not is_as_before or self._log_and_copy(tp) != both:
+                return True
+            # Under load there is always something left, but little: `_catch_up` copies it.
         await future.flush()
         with self._log_manager.reporting(future.log_dir):
             await asyncio.get_running_loop().run_in_executor(None, self._futures.declare_complete, future)
-        if self._log_and_copy(tp) == both and self._catch_up(current, future):
+        is_ready = self._log_and_copy(tp) == both and self._catch_up(current, future)
+        if not is_ready and self._log_and_copy(tp) == both and future.log_end_offset == current.log_end_offset:
+            # The log was flushed meanwhile, and is again and again if it has `flush.messages`: it waits for the copy.
+            async with current.without_flushes():
+                await future.flush()
+                is_ready = self._log_and_copy(tp) == both and self._catch_up(current, future)
+        if is_ready:
             await self._swap(tp, current)
         return True
 

@@ -1,8 +1,8 @@
 """Threads for work that waits for the disk or computes long. Each kind has its own, so that slow work does not delay clients.
 
-Flushes and checkpoints run in the loop's default executor. Cold reads, the cleaner and removals have their own threads: deleting
-a topic of thousands of large files must not delay a consumer or a flush. Large batches are unpacked in so few threads that the
-loop keeps a processor, if there are several.
+Background flushes and checkpoints run in the loop's default executor. Flushes that producers wait for, cold reads, the cleaner and
+removals have their own threads: deleting a topic of thousands of large files must not delay a consumer or a flush. Large batches are
+unpacked in so few threads that the loop keeps a processor, if there are several.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
+SYNCS_MAX = 8
+"""Flushes at a time that producers wait for: as many as Kafka's request handlers by default, of which each may wait for one."""
+SYNCS = ThreadPoolExecutor(SYNCS_MAX, "log-sync")
 READS = ThreadPoolExecutor(4, "log-read")
 CLEANING = ThreadPoolExecutor(1, "log-clean")
 REMOVALS = ThreadPoolExecutor(1, "log-remove")

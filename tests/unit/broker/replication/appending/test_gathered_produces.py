@@ -26,6 +26,8 @@ from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
+from tests.support.held_syncs import held_syncs
+from tests.support.memory_disk import MemoryDisk
 from tests.support.replica_cluster import TP, Cluster
 from tests.support.turns import Turns
 from tests.unit.broker.network.test_processor import Transport, receive
@@ -254,6 +256,28 @@ async def test_acks_all_is_answered_when_the_last_of_them_is_replicated(cluster:
     assert [bool(data) for data in served.written()] == [False, False, True]
     await served.replicate()
     assert all(served.written())
+
+
+@pytest.mark.parametrize("is_failing", [False, True])
+async def test_all_are_answered_when_the_last_of_them_is_flushed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_failing: bool
+) -> None:
+    """`flush.messages`. Or they are refused when the flush has failed."""
+    syncs, disk = held_syncs(monkeypatch), MemoryDisk()
+    cluster.filesystem = lambda broker: disk
+    await cluster.start_led(1, overrides={"flush.messages": "1"})
+    served = Served(cluster)
+    served.send([*plain(0, 1), *plain(2, acks=-1)])
+    served.send(plain(1))
+    assert served.written() == [b""] * 3
+    if is_failing:
+        disk.fail("sync")
+    await syncs.end_all()
+    cluster.time.turn()
+    served.turns.run()
+    assert [len(data) // 52 for data in served.written()] == [1, 2, 1]
+    errors = {int.from_bytes(data[17:19], "big") for data in served.written()}
+    assert errors == {ErrorCode.KAFKA_STORAGE_ERROR if is_failing else ErrorCode.NONE}
 
 
 async def test_a_full_disk_refuses_each_of_them(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable
 
+import pytest
+
+from broker.replication.following import replica_fetcher
 from broker.replication.following.followed_partitions import Phase
+from broker.replication.following.leader_endpoint import SHORT_WAIT_MS
 from protocol.errors import ErrorCode
+from protocol.topic_ids import topic_id_text
+from protocol.types import TopicPartition
+from tests.support.held_syncs import held_syncs
+from tests.support.memory_disk import MemoryDisk
 from tests.support.replica_cluster import TP, Cluster
 
 
@@ -78,3 +87,32 @@ async def test_shutdown_answers_all_waiting_requests(live_cluster: Cluster) -> N
     assert produced[0].error == consumed[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert manager.waiting() == (0, 0)
     assert cluster.nodes[1].logs.checkpoints.read_high_watermarks() == {TP: 0}
+
+
+async def test_other_partitions_do_not_wait_for_a_slow_flush(
+    live_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`flush.messages`: the leader gets the claim as soon as the flush is done, although a fetch of the others was parked meanwhile."""
+    syncs = held_syncs(monkeypatch)
+    monkeypatch.setattr(replica_fetcher, "FLUSH_WAIT_S", 0)
+    disks = {broker: MemoryDisk() for broker in (1, 2)}
+    live_cluster.filesystem = disks.__getitem__
+    other = TopicPartition("other", 0)
+    cluster = await live_cluster.start(1, 2)
+    cluster.lead(1, 0, (1, 2), replicas=(1, 2), overrides={"flush.messages": "1"})
+    cluster.tp = other
+    cluster.lead(1, 0, (1, 2), replicas=(1, 2), topic_id=topic_id_text(uuid.UUID(int=78)))
+    flushed = cluster.produce(1, "a")
+    await until(cluster, lambda: syncs.count() == 2)
+    await syncs.end(disks[1])
+    for value in "bcd":
+        answer = cluster.produce(1, value, tp=other)
+        await until(cluster, lambda answer=answer: bool(answer))  # type: ignore[misc]
+        assert answer[0].error == ErrorCode.NONE
+    assert (flushed, syncs.count()) == ([], 1)
+    await syncs.end(disks[2])
+    cluster.time.advance(SHORT_WAIT_MS / 1000)
+    await until(cluster, lambda: bool(flushed))
+    assert flushed[0].error == ErrorCode.NONE
+    for node in cluster.nodes.values():
+        await node.manager.shutdown()

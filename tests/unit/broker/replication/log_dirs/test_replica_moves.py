@@ -18,6 +18,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import build_batch, decode_records
 from protocol.rpc.messages import StopReplicaPartition, StopReplicaRequest
 from protocol.types import TopicPartition
+from tests.support.held_syncs import held_syncs, turns
 from tests.support.logs import check, everything, split
 from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node, values_of
 
@@ -374,3 +375,35 @@ async def test_when_the_last_disk_fails_the_broker_stops(cluster: Cluster) -> No
     for path in (first, first, second, second):
         node.manager.failures.directory_failed(path)
     assert reported == ["one", "all"]
+
+
+async def test_a_log_that_is_flushed_all_the_time_moves(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`flush.messages`, and records in each turn. What was synced in the old place is synced in the new one; producers are answered."""
+    held_syncs(monkeypatch).are_held = False
+    node = await cluster.start_led(1, overrides={"flush.messages": "1"})
+    answers = [cluster.produce(1, "a", acks=acks) for acks in (1, -1)]
+    futures = node.logs.futures
+    declare = futures.declare_complete
+    declared: list[Log] = []
+
+    def declare_complete(future: Log) -> None:
+        declare(future)
+        declared.append(future)
+        assert len(declared) < 9, "it moves never"
+        answers.append(cluster.produce(1, f"v{len(declared)}", acks=1))
+        with pytest.raises(StopIteration):
+            node.log().flush().send(None)
+
+    monkeypatch.setattr(futures, "declare_complete", declare_complete)
+    _, target = directories(node)
+    node.manager.moves.move(TP, target)
+    while node.log().log_dir != target:
+        answers.append(cluster.produce(1, "b", acks=1))
+        await asyncio.sleep(0)
+    answers.append(cluster.produce(1, "after", acks=1))
+    await moved(node, target)
+    await turns()
+    cluster.time.turn()
+    assert [[result.error for result in answer] for answer in answers] == [[ErrorCode.NONE]] * len(answers)
+    assert len(node.records()) == len(answers)
+    assert (node.log().recovery_point, node.log().owes_flush) == (len(answers), False)

@@ -1,0 +1,193 @@
+"""How far a log may be claimed, and the flushes that this waits for (`flush.messages`, FLT-24)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from broker.settings.config import LONG_MAX
+from broker.storage.disk.disk_threads import SYNCS_MAX
+from broker.storage.log import Log
+from broker.storage.log_manager import LogManager
+from protocol.types import TopicPartition
+from tests.support.fake_time import FakeTime
+from tests.support.held_syncs import HeldSyncs, held_syncs, turns
+from tests.support.logs import LOG_DIR, SMALL, TP, Failures, everything, fill, open_at
+from tests.support.memory_disk import MemoryDisk, run
+
+TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"
+EACH = replace(SMALL, flush_messages=1)
+
+
+def claims(log: Log) -> tuple[int, int, bool]:
+    return log.claimable_end, log.log_end_offset, log.owes_flush
+
+
+def test_an_append_is_claimed_after_the_flush_that_it_asks_for() -> None:
+    log = open_at(MemoryDisk(), replace(SMALL, flush_messages=4))
+    fill(log, 1)
+    assert claims(log) == (2, 2, False)
+    fill(log, 1)
+    assert claims(log) == (2, 4, True)
+    fill(log, 1)
+    assert claims(log) == (2, 6, True)
+    run(log.flush())
+    assert claims(log) == (6, 6, False)
+    fill(log, 1)
+    assert claims(log) == (8, 8, False)
+
+
+def test_without_an_interval_everything_is_claimed() -> None:
+    log = open_at(MemoryDisk())
+    fill(log, 30)
+    assert claims(log) == (60, 60, False)
+
+
+@pytest.mark.parametrize("offset", [1, 4, 5, 8, 10, 100])
+def test_a_cut_claims_no_more_than_before(offset: int) -> None:
+    """Of eight records four are synced. 100: the log restarts there."""
+    log = open_at(MemoryDisk(), EACH)
+    fill(log, 2)
+    run(log.flush())
+    fill(log, 3)
+    before = log.claimable_end
+    if offset == 100:
+        log.truncate_fully_and_start_at(100)
+        before = 100
+    else:
+        log.truncate_to(offset)
+    assert log.claimable_end == min(before, log.log_end_offset)
+    assert log.owes_flush == (log.claimable_end < log.log_end_offset)
+    fill(log, 1)
+    assert log.owes_flush
+    assert log.claimable_end <= min(before, log.log_end_offset - 2)
+    run(log.flush())
+    assert claims(log) == (log.log_end_offset, log.log_end_offset, False)
+
+
+def test_another_interval_applies_to_later_appends() -> None:
+    log = open_at(MemoryDisk(), EACH)
+    fill(log, 1)
+    log.config = replace(SMALL, flush_messages=LONG_MAX)
+    log.was_configured()
+    fill(log, 1)
+    assert claims(log) == (0, 4, True)
+    run(log.flush())
+    assert claims(log) == (4, 4, False)
+    fill(log, 1)
+    log.config = EACH
+    log.was_configured()
+    assert claims(log) == (4, 6, True)
+
+
+class Kept:
+    """A log manager whose logs are claimed, as by a replica manager."""
+
+    def __init__(self, disk: MemoryDisk, *directories: str) -> None:
+        self.failures = Failures()
+        self.moved: list[TopicPartition] = []
+        self.manager = LogManager(directories or [LOG_DIR], EACH, disk, FakeTime())
+
+    async def start(self) -> LogManager:
+        await self.manager.start()
+        self.manager.serve(self.failures, lambda tp: 0, on_more_claimable=self.moved.append)
+        return self.manager
+
+
+@pytest.fixture
+def syncs(monkeypatch: pytest.MonkeyPatch) -> HeldSyncs:
+    return held_syncs(monkeypatch)
+
+
+async def test_logs_are_flushed_side_by_side_and_each_once_at_a_time(syncs: HeldSyncs) -> None:
+    kept = Kept(MemoryDisk())
+    manager = await kept.start()
+    logs = [manager.get_or_create(TopicPartition("t", number), TOPIC_ID, {}) for number in range(SYNCS_MAX + 3)]
+    for _ in range(2):
+        for log in logs:
+            fill(log, 1)
+        await turns()
+        assert syncs.count() == SYNCS_MAX
+    await syncs.end()
+    assert (kept.moved, claims(logs[0])) == ([logs[0].topic_partition], (2, 4, True))
+    await syncs.end_all()
+    assert [claims(log) for log in logs] == [(4, 4, False)] * len(logs)
+    # Those that had to wait for a thread have all records in their first flush.
+    assert syncs.ended == 2 * SYNCS_MAX + 3
+
+
+async def test_a_deleted_log_is_forgotten(syncs: HeldSyncs) -> None:
+    """Its flush ends like any other, and nobody hears of it: there may be another log of that name."""
+    kept = Kept(MemoryDisk())
+    manager = await kept.start()
+    fill(manager.get_or_create(TP, TOPIC_ID, {}), 1)
+    await turns()
+    manager.delete(TP)
+    again = manager.get_or_create(TP, TOPIC_ID, {})
+    fill(again, 1)
+    await turns()
+    assert syncs.count() == 2
+    await syncs.end()
+    assert (kept.moved, claims(again)) == ([], (0, 2, True))
+    await syncs.end()
+    assert (kept.moved, claims(again)) == ([TP], (2, 2, False))
+    assert kept.failures.directories == []
+
+
+async def test_a_copy_takes_over_the_flush_that_its_log_owes(syncs: HeldSyncs) -> None:
+    """LOG-6: the log moves to another directory before the flush is done. Whoever waits for it waits for the copy's."""
+    kept = Kept(MemoryDisk(), "/a", "/b")
+    manager = await kept.start()
+    log = manager.get_or_create(TP, TOPIC_ID, {"flush.messages": "4"})
+    copy = manager.make_future(TP, "/b")
+    fill(log, 2)
+    copy.append_as_follower(memoryview(everything(log)))
+    await copy.flush()
+    await turns()
+    assert (claims(log), claims(copy), syncs.count()) == ((2, 4, True), (4, 4, False), 1)
+    swapped, _ = manager.swap(TP)
+    assert claims(swapped) == (2, 4, True)
+    await turns()
+    await syncs.end_all()
+    assert (kept.moved, claims(swapped)) == ([TP], (4, 4, False))
+
+
+async def test_a_stop_waits_for_the_flush_under_way(syncs: HeldSyncs) -> None:
+    disk = MemoryDisk()
+    manager = await Kept(disk).start()
+    fill(manager.get_or_create(TP, TOPIC_ID, {}), 1)
+    await turns()
+    stopping = asyncio.ensure_future(manager.shutdown())
+    await turns()
+    assert not stopping.done()
+    await syncs.end()
+    await stopping
+    assert disk.open_files() == 0
+
+
+async def test_what_a_killed_process_left_is_flushed_before_it_is_claimed(syncs: HeldSyncs) -> None:
+    """Its topic's settings arrive with the first LeaderAndIsr."""
+    disk = MemoryDisk()
+    manager = await Kept(disk).start()
+    fill(manager.get_or_create(TP, TOPIC_ID, {"flush.messages": "100"}), 1)
+    after = Kept(disk.after_kill())
+    manager = await after.start()
+    log = manager.get(TP)
+    assert log is not None
+    assert syncs.count() == 0
+    manager.get_or_create(TP, TOPIC_ID, {"flush.messages": "2"})
+    assert claims(log) == (0, 2, True)
+    await turns()
+    await syncs.end_all()
+    assert (after.moved, claims(log)) == ([TP], (2, 2, False))
+
+
+def test_logs_that_nobody_claims_yet_are_flushed_by_the_next_tick() -> None:
+    manager = LogManager([LOG_DIR], EACH, MemoryDisk(), FakeTime())
+    run(manager.start())
+    log = manager.get_or_create(TP, TOPIC_ID, {})
+    fill(log, 1)
+    run(manager.upkeep.tick())
+    assert claims(log) == (2, 2, False)
