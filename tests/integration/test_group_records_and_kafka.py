@@ -315,7 +315,7 @@ def test_each_continues_the_groups_of_the_other(kafka_tools: KafkaTools, tmp_pat
 def offsets_formatted(kafka_tools: KafkaTools, bootstrap_servers: str) -> str:
     """What Kafka's console consumer shows of the topic."""
     command = (
-        f"org.apache.kafka.tools.consumer.ConsoleConsumer --topic {OFFSETS_TOPIC} --from-beginning --timeout-ms 6000"
+        f"org.apache.kafka.tools.consumer.ConsoleConsumer --topic {OFFSETS_TOPIC} --from-beginning --timeout-ms 20000"
     )
     formatter = "kafka.coordinator.group.GroupMetadataManager$OffsetsMessageFormatter"
     return kafka_tools.run(*command.split(), "--bootstrap-server", bootstrap_servers, "--formatter", formatter)
