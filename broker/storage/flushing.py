@@ -54,7 +54,8 @@ class OwedFlushes:
         self._failed.pop(log, None)
 
     def _start(self) -> None:
-        if self._is_serving and self._due and len(self._workers) < SYNCS_MAX:
+        # A worker that has ended is still among them until its callback runs: it does not take what is due now.
+        if self._is_serving and self._due and sum(not worker.done() for worker in self._workers) < SYNCS_MAX:
             worker = asyncio.get_running_loop().create_task(self._work())
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)

@@ -118,6 +118,22 @@ async def test_logs_are_flushed_side_by_side_and_each_once_at_a_time(syncs: Held
     assert syncs.ended == 2 * SYNCS_MAX + 3
 
 
+@pytest.mark.parametrize("count", range(8))
+async def test_a_flush_begins_whenever_the_others_end(syncs: HeldSyncs, count: int) -> None:
+    """All end together. `count` turns later another log owes a flush: in one of these turns all have just ended."""
+    manager = await Kept(MemoryDisk()).start()
+    *logs, late = (manager.get_or_create(TopicPartition("t", n), TOPIC_ID, {}) for n in range(SYNCS_MAX + 1))
+    for log in logs:
+        fill(log, 1)
+    await turns()
+    syncs.release()
+    await turns(count)
+    fill(late, 1)
+    await turns()
+    assert syncs.count() == 1
+    await syncs.end()
+
+
 async def test_a_deleted_log_is_forgotten(syncs: HeldSyncs) -> None:
     """Its flush ends like any other, and nobody hears of it: there may be another log of that name."""
     kept = Kept(MemoryDisk())
