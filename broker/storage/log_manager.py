@@ -513,6 +513,9 @@ class LogManager:
             self.report(failure, tp)
             raise
         self._logs[tp] = swapped
+        # A copy that a start has opened has the broker's defaults: a LeaderAndIsr brings the topic's settings for the log only.
+        swapped.config, swapped.overrides = current.config, current.overrides
+        self.upkeep.configured((swapped,))
         if claimable_end is not None:
             swapped.owe_flush(claimable_end)  # whoever waits for the log's flush waits for the copy's
         self.checkpoints.are_behind = True

@@ -279,7 +279,9 @@ async def test_a_stopped_replica_is_deleted_with_its_copy(cluster: Cluster) -> N
 
 
 async def test_a_move_continues_after_a_restart(cluster: Cluster) -> None:
-    node = await cluster.start_led(1)
+    """The topic's settings stay, although the start has opened the copy without them."""
+    kept = {"retention.ms": "-1"}
+    node = await cluster.start_led(1, overrides=kept)
     cluster.produce(1, "a", "b")
     _, target = directories(node)
     node.manager._move_throttle.rate = 0
@@ -288,9 +290,10 @@ async def test_a_move_continues_after_a_restart(cluster: Cluster) -> None:
     cluster.kill(1)
     node = await cluster.start_broker(1)
     assert node.logs.futures.get(TP) is not None
-    cluster.lead(1, 1, (1,), is_new=False)
+    cluster.lead(1, 1, (1,), is_new=False, overrides=kept)
     await moved(node, target)
     assert node.records() == ["a", "b"]
+    assert (node.log().overrides, node.log().config.retention_ms) == (kept, -1)
 
 
 async def test_a_failure_of_the_target_disk_ends_the_move(cluster: Cluster) -> None:
