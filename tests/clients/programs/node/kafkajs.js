@@ -315,7 +315,8 @@ const main = async ([verb, json]) => {
 };
 
 main(process.argv.slice(2)).then(
-  () => process.exit(0),
+  // An exit drops what a slow reader of a pipe has not taken yet.
+  () => process.stdout.write("", () => process.exit(0)),
   (problem) => {
     console.error(problem);
     process.exit(1);
