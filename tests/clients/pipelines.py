@@ -83,11 +83,17 @@ def run(cluster: LocalCluster, directory: Path, seed: int, seconds: float) -> Co
     lock = threading.Lock()
     ends_at = time.monotonic() + seconds
 
+    failed = threading.Event()
+
     def play() -> None:
-        while time.monotonic() < ends_at:
+        while time.monotonic() < ends_at and not failed.is_set():
             with lock:
                 pipelines = waiting.pop(0)
-            pipelines.play_round()
+            try:
+                pipelines.play_round()
+            except BaseException:
+                failed.set()
+                raise
             with lock:
                 waiting.append(pipelines)
                 rounds[pipelines.client.name] += 1
