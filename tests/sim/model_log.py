@@ -47,6 +47,7 @@ class ModelLog:
     log_dir = "disk"
     log_start_offset = 0
     appended_bytes = 0
+    owes_flush = False
     topic_id: str | None
 
     def __init__(
@@ -60,6 +61,11 @@ class ModelLog:
         self.is_point_behind = False
         self.producers = Producers()
         self.on_cut: Callable[[list[Node], int], None] = _ignore
+
+    @property
+    def claimable_end(self) -> int:
+        """No topic of the model has `flush.messages`."""
+        return self.log_end_offset
 
     async def appendable(self) -> None:
         """What is cut here needs no checkpoint."""
