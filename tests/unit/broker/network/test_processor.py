@@ -125,7 +125,12 @@ def test_frames_are_complete_however_their_bytes_arrive(sizes: list[int], piece:
     data = b"".join(frame(n, body) for n, body in enumerate(bodies))
     if piece == 7:
         data = data[:5000]
-    assert receive(connection, transport, data, piece) == len(data)
+    taken = receive(connection, transport, data, piece)
+    while taken < len(data):  # it has sent too far ahead: what has arrived is handled first
+        world.turns.run()
+        more = receive(connection, transport, data[taken:], piece)
+        assert more > 0
+        taken += more
     world.turns.run()
     assert [bytes(r.frame[10:]) for r in world.handled] == bodies[: len(world.handled)]
     if piece != 7:
