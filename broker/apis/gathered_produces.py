@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from broker.apis.produce import respond
 from broker.network.request_channel import NO_FRAME, Request
+from broker.replication.appending.appends import ACKS_ALL, LEADER_ONLY
 from broker.requests.context import ApiContext
 from broker.requests.steps import OWN_ERROR
 from broker.settings.config import TopicConfig
@@ -42,8 +43,6 @@ GATHERED_MAX = 256
 """Limits of the requests that are gathered before they are appended. One write takes at most 1,024 buffers, two for each batch."""
 DESTINATIONS_MAX = 20_000
 """Limit of partitions whose names are kept decoded."""
-ACKS_ALL = -1
-LEADER_ONLY = 1
 
 
 class Gathered(NamedTuple):

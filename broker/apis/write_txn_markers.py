@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from broker.network.request_channel import Request
+from broker.replication.appending.appends import ACKS_ALL
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, StepsTo, by_topic, in_steps, parts_of, respond_later
 from broker.storage.log_types import AppendOrigin
@@ -29,7 +30,6 @@ from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-ACKS_ALL = -1
 MARKERS_AT_ONCE = 20
 """Markers that are appended between two pauses."""
 

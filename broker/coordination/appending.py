@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from broker.process.clock import Clock
+from broker.replication.appending.appends import ACKS_ALL
 from broker.replication.appending.delayed_produce import ProduceResponder
 from broker.storage.log_types import AppendOrigin
 from protocol.errors import ErrorCode
@@ -20,7 +21,6 @@ from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-ACKS_ALL = -1
 NO_SEQUENCE = -1
 
 Headers = Sequence[tuple[str, bytes | None]]

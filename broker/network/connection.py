@@ -93,9 +93,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._paused_at = 0.0
         self._waits_for_room = False  # for room in the queue; the channel then calls `read_again`
         self._read_ahead = 0  # bytes that count as those of large frames
-        self._sent_ahead = (
-            0  # bytes that were read since the queue was last empty, but for those of incomplete large frames
-        )
+        self._sent_ahead = 0  # bytes read since the queue was last empty, without those of incomplete large frames
         self._frame_began: float | None = None  # when the frame that is incomplete began
         self._large_size = 0  # of the large frame that arrives
         self._large_began = 0.0

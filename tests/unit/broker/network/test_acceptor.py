@@ -46,30 +46,35 @@ def sockets() -> set[str]:
     return found
 
 
-def listening(max_connections: int = 1000) -> Acceptor:
+async def listening_at(max_connections: int = 1000) -> tuple[Acceptor, int]:
+    """It accepts connections at this port."""
     requests: list[Any] = []
     channel = RequestChannel(asyncio.get_running_loop(), requests.append, max_requests=100, max_large_bytes=-1)
     counts = ConnectionCounts(max_connections, 1000)
-    return Acceptor(AcceptorSettings("PLAINTEXT", 3, LIMITS), channel, Clock(), counts)
-
-
-async def test_a_turn_accepts_several_connections(new_loop: object, clients: ExitStack) -> None:
-    acceptor = listening()
+    acceptor = Acceptor(AcceptorSettings("PLAINTEXT", 3, LIMITS), channel, Clock(), counts)
     port = await acceptor.bind("127.0.0.1", 0)
     await acceptor.serve()
+    return acceptor, port
+
+
+async def all_connect(clients: ExitStack, port: int) -> None:
+    """CLIENTS of them, and as many turns of the loop as are needed if several are accepted in one."""
     for _ in range(CLIENTS):
         connect(clients, port)
     for _ in range(2 * CLIENTS // ACCEPTED_IN_A_TURN):
         await asyncio.sleep(0)
+
+
+async def test_a_turn_accepts_several_connections(new_loop: object, clients: ExitStack) -> None:
+    acceptor, port = await listening_at()
+    await all_connect(clients, port)
     assert acceptor.connections == CLIENTS
     acceptor.close()
 
 
 async def test_a_closed_listener_leaves_no_descriptor(new_loop: object, clients: ExitStack) -> None:
     before = sockets()
-    acceptor = listening()
-    port = await acceptor.bind("127.0.0.1", 0)
-    await acceptor.serve()
+    acceptor, port = await listening_at()
     acceptor.stop_accepting()
     for _ in range(4):  # uvloop closes a handle in a later turn
         await asyncio.sleep(0)
@@ -80,12 +85,7 @@ async def test_a_closed_listener_leaves_no_descriptor(new_loop: object, clients:
 
 
 async def test_the_limit_holds_when_all_come_in_one_turn(new_loop: object, clients: ExitStack) -> None:
-    acceptor = listening(max_connections=3)
-    port = await acceptor.bind("127.0.0.1", 0)
-    await acceptor.serve()
-    for _ in range(CLIENTS):
-        connect(clients, port)
-    for _ in range(2 * CLIENTS // ACCEPTED_IN_A_TURN):
-        await asyncio.sleep(0)
+    acceptor, port = await listening_at(max_connections=3)
+    await all_connect(clients, port)
     assert acceptor.connections == 3
     acceptor.close()
