@@ -28,34 +28,40 @@ class Subcommand(NamedTuple):
 
 SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
     {
-        "bench": Subcommand("tools.bench.commands", "Measure a cluster under load, and parts of ottla."),
-        "broker": Subcommand("tools.cluster.commands", "Run one broker in the foreground."),
-        "cluster": Subcommand("tools.cluster.commands", "Start, inspect, disturb and stop a cluster on this machine."),
+        "bench": Subcommand("tools.bench.bench_commands", "Measure a cluster under load, and parts of ottla."),
+        "broker": Subcommand("tools.cluster.cluster_commands", "Run one broker in the foreground."),
+        "cluster": Subcommand(
+            "tools.cluster.cluster_commands", "Start, inspect, disturb and stop a cluster on this machine."
+        ),
         "completion": Subcommand("tools.completion", "Print the script that completes commands in bash, zsh or fish."),
         "config": Subcommand("tools.admin.config_commands", "Describe and alter configs of topics and brokers."),
-        "console": Subcommand("tools.console.commands", "Serve a page that shows a cluster live, and can break it."),
+        "console": Subcommand(
+            "tools.console.console_command", "Serve a page that shows a cluster live, and can break it."
+        ),
         "consume": Subcommand("tools.clients.consume_command", "Print the records of a topic as they arrive."),
         "demo": Subcommand(
-            "tools.replay.commands", "Start a cluster, replay events through it, kill a leader and report."
+            "tools.replay.replay_commands", "Start a cluster, replay events through it, kill a leader and report."
         ),
         "elect": Subcommand(
             "tools.admin.elect_commands", "Elect preferred leaders, or leaders that may lack records (unclean)."
         ),
         "fault": Subcommand(
-            "tools.faults.commands", "Kill, pause, isolate or slow down who has a role now, and heal it again."
+            "tools.faults.fault_commands", "Kill, pause, isolate or slow down who has a role now, and heal it again."
         ),
-        "group": Subcommand("tools.groups.commands", "List, describe, reset and delete consumer groups."),
+        "group": Subcommand("tools.groups.group_commands", "List, describe, reset and delete consumer groups."),
         "inspect": Subcommand(
-            "tools.inspect.commands", "Read and check logs on disk, and compare ZooKeeper with the brokers."
+            "tools.inspect.inspect_commands", "Read and check logs on disk, and compare ZooKeeper with the brokers."
         ),
         "produce": Subcommand("tools.clients.produce_command", "Write lines from standard input to a topic."),
         "reassign": Subcommand("tools.admin.reassign_commands", "Move replicas to other brokers."),
         "replay": Subcommand(
-            "tools.replay.commands", "Record, import or make a load, replay it with Spark, and compare the runs."
+            "tools.replay.replay_commands", "Record, import or make a load, replay it with Spark, and compare the runs."
         ),
-        "timeline": Subcommand("tools.timeline.commands", "Tell what happened, from the event logs of all brokers."),
+        "timeline": Subcommand(
+            "tools.timeline.timeline_command", "Tell what happened, from the event logs of all brokers."
+        ),
         "topic": Subcommand("tools.admin.topic_commands", "Create, list, describe, alter and delete topics."),
-        "verify": Subcommand("tools.verify.commands", "Judge a program of yours while brokers fail."),
+        "verify": Subcommand("tools.verify.verify_command", "Judge a program of yours while brokers fail."),
     }
 )
 

@@ -17,7 +17,7 @@ from tests.conftest import ClusterFactory
 from tests.support.invariants import eventually
 from tests.support.topics import new_topic
 from tools.cluster.local_cluster import LocalCluster
-from tools.replay.recording.commands import record
+from tools.replay.recording.recording_commands import record
 from tools.replay.traces.schema import COMPRESSIONS, Trace
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -14,7 +14,7 @@ from tests.support.replay_runs import a_plan, fetched, ns, produced, write_run
 from tests.support.spark import spark_session
 from tools.replay.load.results import DDL
 from tools.replay.run.analysis import analyse
-from tools.replay.run.outages import CHUNK_BINS, find_windows
+from tools.replay.run.outage_windows import CHUNK_BINS, find_windows
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough, pytest.mark.timeout(600)]
 APART = 0.006

@@ -18,7 +18,7 @@ import pyarrow.parquet
 
 from tools.numbers import IntRange
 from tools.replay.load.results import SCHEMA
-from tools.replay.run.compare_command import analyse
+from tools.replay.run.compare_runs_command import analyse
 from tools.replay.run.outcome import read_analysis
 from tools.replay.run.plan import OutputDirectory, Plan, write_json
 

@@ -28,7 +28,7 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from tools.admin.bootstrap import addresses_of
-from tools.bench.commands import Sizes
+from tools.bench.bench_commands import Sizes
 from tools.bench.free_target import TOPIC, FreeTarget
 from tools.bench.standalone_spark import StandaloneSpark
 from tools.numbers import FloatRange

@@ -35,7 +35,7 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import TRANSACTIONAL_BIT, build_batch
 from protocol.network_client import Address, NetworkClient
-from tools.bench.commands import Sizes
+from tools.bench.bench_commands import Sizes
 from tools.bench.real_kafka.jars import fetched_jars
 from tools.cluster import ownership
 from tools.cluster.java import find_java

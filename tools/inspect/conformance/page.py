@@ -9,8 +9,8 @@ import yaml
 
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ADVERTISED
-from tools.inspect.conformance.command import KNOWN_DIFFERENCES, read_known
 from tools.inspect.conformance.comparing import differences
+from tools.inspect.conformance.conformance_command import KNOWN_DIFFERENCES, read_known
 from tools.inspect.conformance.known import Known, known_rows
 from tools.inspect.conformance.run import SERVED, version_row
 

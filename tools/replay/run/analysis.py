@@ -24,7 +24,7 @@ import pyarrow.parquet
 from pyspark.sql import SparkSession
 
 from tools.replay.load.results import DDL
-from tools.replay.run import outages
+from tools.replay.run import outage_windows
 from tools.replay.run.cube import POINTS, Grid, cube
 from tools.replay.run.groups import groups_of
 from tools.replay.run.lag import lags
@@ -66,11 +66,11 @@ def analyse(session: SparkSession, plan: Plan, output: OutputDirectory) -> dict[
     grid = facts.grid
     slices = cube(session, grid, facts.topics, facts.clients)
     write_latencies(output, slices["due"])
-    outages.find_windows(session, facts.ended)
-    longest = outages.longest(session)
-    spans = outages.fault_spans(faults, facts.ended)
-    of_faults = outages.longest_of_faults(session, spans)
-    waits = outages.delayed(session, [*longest, *(row for rows in of_faults for row in rows)])
+    outage_windows.find_windows(session, facts.ended)
+    longest = outage_windows.longest(session)
+    spans = outage_windows.fault_spans(faults, facts.ended)
+    of_faults = outage_windows.longest_of_faults(session, spans)
+    waits = outage_windows.delayed(session, [*longest, *(row for rows in of_faults for row in rows)])
     over = over_time(slices, facts)
     ramp = ramp_of(slices, facts, plan)
     has_both = {row["op"] for row in slices["all"]} == set(OPS)
@@ -342,7 +342,7 @@ def fault_costs(
     for fault, (begin, until), found in zip(faults, spans, windows, strict=True):
         records = [next(left)[1] for _ in found]
         led = {(topic, partition) for topic, partition in fault["partitions"]}
-        long = [row["ended"] - row["began"] >= outages.SHOWN_NS for row in found]
+        long = [row["ended"] - row["began"] >= outage_windows.SHOWN_NS for row in found]
         of_led = [row for row in found if (row["topic"], row["partition"]) in led]
         others = [row for row, is_long in zip(found, long, strict=True) if is_long and row not in of_led]
         unseen = sorted(led - {(row["topic"], row["partition"]) for row in of_led})
@@ -353,7 +353,7 @@ def fault_costs(
                 "led": (row["topic"], row["partition"]) in led,
                 "seconds": (row["ended"] - row["began"]) / SECOND,
             }
-            for row in [*of_led, *others[: outages.OTHERS_SHOWN]]
+            for row in [*of_led, *others[: outage_windows.OTHERS_SHOWN]]
         ]
         shown += [{"topic": topic, "partition": number, "led": True, "seconds": 0.0} for topic, number in unseen]
         costs.append(
@@ -366,7 +366,7 @@ def fault_costs(
                 "outages": shown,
                 "outage_s": max((row["seconds"] for row in shown), default=0.0),
                 "delayed": sum(count for count, is_long in zip(records, long, strict=True) if is_long),
-                "normal_after_s": outages.normal_after_s(
+                "normal_after_s": outage_windows.normal_after_s(
                     p99_ms, facts.interval_s, facts.second(begin), facts.second(until)
                 ),
             }

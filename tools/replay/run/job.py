@@ -28,10 +28,10 @@ from tools.replay.run.control import KILL_TIMEOUT_S, ControlServer
 from tools.replay.run.outcome import exit_code, read_analysis, read_verdict, undone_lines
 from tools.replay.run.plan import PARENT_PIPE_VARIABLE, OutputDirectory, Plan, ReplayError, write_json
 from tools.replay.run.progress import shown
+from tools.replay.run.reading_back import judge
 from tools.replay.run.stage import replay
 from tools.replay.run.summary import summary_lines
 from tools.replay.run.undone import write_undone
-from tools.replay.run.verdict import judge
 
 STEPS = ("replay", "verdict", "analysis")
 SLOTS_TIMEOUT_S = 60.0

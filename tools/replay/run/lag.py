@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tools.replay.run.cube import Grid, literal
-from tools.replay.run.outages import values
+from tools.replay.run.outage_windows import values
 
 LAG = """
     WITH places AS (

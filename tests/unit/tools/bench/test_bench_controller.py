@@ -12,7 +12,7 @@ from protocol.rpc import framing
 from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, PartitionState
 from protocol.zk.znodes import PartitionStateZNode
 from tests.support.cli import ottla
-from tools.bench import bench_cluster, commands
+from tools.bench import bench_cluster, bench_commands
 from tools.bench.bench_cluster import ClusterShape
 from tools.bench.controller_bench import Reaction, Takeover
 from tools.bench.scale import LoopTurns
@@ -99,7 +99,7 @@ def test_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
         Takeover(1000, "nothing to elect", 10, 1, 2, 3, 20, 15, 7, 1.5, 30, 31),
         Reaction(1000, "an ISR changes", 4.25, 0.9),
     ]
-    monkeypatch.setattr(commands, "_measure", lambda *_: results)
+    monkeypatch.setattr(bench_commands, "_measure", lambda *_: results)
     text = ottla("bench controller --partitions 1000").output
     assert "nothing to elect" in text
     assert "20 ms" in text

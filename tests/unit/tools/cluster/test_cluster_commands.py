@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.cli import ottla
 from tools.cli import SUBCOMMANDS
-from tools.cluster.commands import parse_overrides, parse_signal
+from tools.cluster.cluster_commands import parse_overrides, parse_signal
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.views import node_table
 

@@ -207,7 +207,7 @@ def test_bad_options(options: list[str], words: str) -> None:
 )
 def test_bad_tokens(text: str | None, words: str, tmp_path: Path) -> None:
     from tools.cluster.processes import ClusterError
-    from tools.console.commands import read_token
+    from tools.console.console_command import read_token
 
     if text is not None:
         (tmp_path / "token").write_text(text)

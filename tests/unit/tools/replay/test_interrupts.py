@@ -30,7 +30,9 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["tools.replay.commands", "tools.cluster.local_cluster", "tools.replay.run.driver"])
+@pytest.mark.parametrize(
+    "module", ["tools.replay.replay_commands", "tools.cluster.local_cluster", "tools.replay.run.driver"]
+)
 def test_an_interrupt_during_imports_is_exit_code_130(module: str) -> None:
     arguments = ["replay", "run", "none", "--bootstrap-server", "127.0.0.1:1"]
     command = [sys.executable, "-c", INTERRUPTS_AN_IMPORT, module, *arguments]

@@ -6,8 +6,8 @@ import pytest
 
 from protocol.errors import ErrorCode, KafkaError
 from tools.replay.load.cluster_view import LoadError
-from tools.replay.run import verdict
-from tools.replay.run.verdict import Reader
+from tools.replay.run import reading_back
+from tools.replay.run.reading_back import Reader
 
 
 class OpenConnection:
@@ -51,5 +51,5 @@ def test_an_answer_that_is_read_again_counts_once() -> None:
 
 
 def test_a_range_that_no_broker_serves_is_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdict, "READ_TIMEOUT_S", 0)
+    monkeypatch.setattr(reading_back, "READ_TIMEOUT_S", 0)
     assert found(ReaderWithoutBrokers((), (), 1)) == [(5, 3, "unread")]

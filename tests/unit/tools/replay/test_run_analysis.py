@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 from tools.replay.run.analysis import INTERVALS_MAX, interval_of, knee_of, skew_of
 from tools.replay.run.groups import groups_of
 from tools.replay.run.histograms import GROWTH, milliseconds, quantiles
-from tools.replay.run.outages import fault_spans, normal_after_s
+from tools.replay.run.outage_windows import fault_spans, normal_after_s
 from tools.replay.run.plan import OutputDirectory, write_json
 from tools.replay.run.summary import summary_lines, summary_of
 

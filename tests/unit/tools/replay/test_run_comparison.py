@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from tests.support.replay_runs import a_plan
 from tools.replay.run.analysis import LATENCIES
-from tools.replay.run.compare_command import compare
+from tools.replay.run.compare_runs_command import compare
 from tools.replay.run.comparison import block_weights
 from tools.replay.run.histograms import GROWTH
 from tools.replay.run.plan import OutputDirectory, write_json

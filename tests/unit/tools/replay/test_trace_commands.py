@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.small_traces import as_given, fetch, produce, rows_of, written
-from tools.replay.traces.commands import trace
+from tools.replay.traces.trace_commands import trace
 
 
 def run(line: str) -> Result:

@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.unit.tools.verify.tables import log_of, reports_of
-from tools.verify.commands import as_html, as_json, as_junit
 from tools.verify.judgement import KINDS, Judged, Logs, Tables, judge
 from tools.verify.outages import outages_of
 from tools.verify.text import lines_of
 from tools.verify.verdict import Client, Fault, Verdict, conclude, rates
+from tools.verify.verify_command import as_html, as_json, as_junit
 
 LOSES = "acked 0 0 a; acked 0 1 b; acked 0 2 c"
 KILL, LATER = Fault("kill", "leader of t-0", 2, 0.5, [("t", 0)]), Fault("kill", "controller", 1, 1.5, [])

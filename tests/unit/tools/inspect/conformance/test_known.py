@@ -9,7 +9,7 @@ import yaml
 
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ADVERTISED
-from tools.inspect.conformance.command import KNOWN_DIFFERENCES, read_known
+from tools.inspect.conformance.conformance_command import KNOWN_DIFFERENCES, read_known
 from tools.inspect.conformance.known import BadKnownDifferences, parse_known, shown_versions
 from tools.inspect.conformance.page import PAGE, kafkas_versions, tables, version_rows, with_tables
 from tools.inspect.conformance.report import Found, difference_lines, sort_out

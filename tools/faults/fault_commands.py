@@ -19,7 +19,7 @@ import click
 from protocol.plain_text import escaped
 from tools.admin.bootstrap import BOOTSTRAP_VARIABLE, NoBootstrapServer
 from tools.admin.naming import bootstrap_option, compose_option, directory_option, fault_command_option
-from tools.cluster.commands import termination_as_interrupt
+from tools.cluster.cluster_commands import termination_as_interrupt
 from tools.cluster.local_cluster import DEFAULT_DIRECTORY
 from tools.cluster.processes import ClusterError
 from tools.cluster.zookeeper import ZooKeeperError

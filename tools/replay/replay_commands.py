@@ -11,11 +11,11 @@ from tools.admin.naming import bootstrap_option, command_config_option, director
 from tools.numbers import IntRange
 from tools.replay.failures import guarded
 from tools.replay.parameters import POSITIVE, WHOLE_YEAR_DAYS, flight_options
-from tools.replay.recording.commands import record
-from tools.replay.run.commands import report, run, submit_command
-from tools.replay.run.compare_command import compare
-from tools.replay.traces.commands import import_, trace
+from tools.replay.recording.recording_commands import record
+from tools.replay.run.compare_runs_command import compare
+from tools.replay.run.run_commands import report, run, submit_command
 from tools.replay.traces.source_commands import import_request_log, make
+from tools.replay.traces.trace_commands import import_, trace
 
 WEEK_A_MINUTE = 7.0 * 24 * 60
 

@@ -342,7 +342,7 @@ def report(directory: Path) -> None:
     from tools.replay.failures import guarded
 
     def work() -> int:
-        from tools.replay.run.compare_command import analyse
+        from tools.replay.run.compare_runs_command import analyse
         from tools.replay.run.conclusion import conclude
         from tools.replay.run.outcome import exit_code, read_verdict
         from tools.replay.run.plan import OutputDirectory

@@ -30,7 +30,7 @@ from tools.groups.group_views import (
     state_lines,
     table,
 )
-from tools.groups.reset_command import reset_offsets
+from tools.groups.reset_offsets_command import reset_offsets
 from tools.groups.reset_plan import parse_selection, select_partitions
 from tools.terminal import echo
 

@@ -18,7 +18,7 @@ from tools.admin.failures import AdminError
 from tools.admin.naming import bootstrap_option, directory_option, zookeeper_option
 from tools.inspect.broker_view import Address, BrokerView, live_brokers, read_broker
 from tools.inspect.comparison import Row, compare, comparison_json, comparison_lines
-from tools.inspect.conformance.command import conformance
+from tools.inspect.conformance.conformance_command import conformance
 from tools.inspect.log_commands import log_command, verify
 from tools.inspect.zookeeper_view import ZooKeeperReader, ZooKeeperView, client_address
 from tools.terminal import echo_lines

@@ -16,9 +16,9 @@ from protocol.numbers import is_plain_number
 from protocol.zk.session import ZkError, ZooKeeperUnavailable
 from tools.bench import scale
 from tools.bench.bench_cluster import ClusterShape
-from tools.bench.compare.commands import compare_command, floor_command
+from tools.bench.compare.kafka_comparison_command import compare_command, floor_command
 from tools.bench.controller_bench import ControllerBench, Reaction, Takeover
-from tools.bench.load.commands import COMMANDS as LOADS
+from tools.bench.load.load_commands import COMMANDS as LOADS
 from tools.bench.profile import profile_command
 from tools.cluster.java import JavaNotFound
 from tools.cluster.local_cluster import ClusterError

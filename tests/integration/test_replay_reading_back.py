@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.replay_runs import produced, write_run
 from tests.support.spark import spark_session
-from tools.replay.run.verdict import FOUND_SCHEMA, compare
+from tools.replay.run.reading_back import FOUND_SCHEMA, compare
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough, pytest.mark.timeout(600)]
 Found = tuple[int, int, int | None, int | None, int, str]
