@@ -22,7 +22,7 @@ import signal, sys, threading
 from pathlib import Path
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.ownership import own_servers
-from tools.replay.demo.guard import ClusterGuard
+from tools.cluster.guard import ClusterGuard
 
 directory, is_owner = Path(sys.argv[1]), sys.argv[2] == "owner"
 if is_owner:

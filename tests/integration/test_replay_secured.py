@@ -31,11 +31,11 @@ from tests.support.real_kafka import HOST, running_kafka, skip_without_kafka
 from tests.support.small_traces import fetch, produce, written
 from tools.cluster.java import find_java
 from tools.cluster.ports import free_ports
-from tools.replay.load import frames
-from tools.replay.load.cluster_view import METADATA_VERSION, ClusterView
-from tools.replay.load.security import Security
 from tools.replay.run.plan import PARENT_PIPE_VARIABLE, OutputDirectory
 from tools.replay.run.spark_process import job_environment, write_java_home
+from tools.wire import frames
+from tools.wire.cluster_view import METADATA_VERSION, ClusterView
+from tools.wire.security import Security
 
 pytestmark = [pytest.mark.integration, pytest.mark.kafka, pytest.mark.timeout(600)]
 

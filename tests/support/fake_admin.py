@@ -12,9 +12,9 @@ from protocol.types import Assignment, TopicPartition
 from tools.admin import kafka_admin, kafka_python_admin, reassign_directories, reassign_run
 from tools.admin.cluster_view import ClusterView, NodeView
 from tools.admin.config_values import TOPICS, ConfigValue, Entity
-from tools.admin.failures import AdminError
 from tools.admin.reassign_plan import Place, Replica
 from tools.admin.topic_views import PartitionView, TopicView
+from tools.failures import AdminError
 
 KNOWN_KEYS = {"retention.ms": "604800000", "min.insync.replicas": "1"}
 LEADER_BYTES = 1000

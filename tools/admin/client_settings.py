@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tools.admin.failures import AdminError
-from tools.admin.properties_file import BadProperties, read_properties
+from tools.failures import AdminError
+from tools.properties_file import BadProperties, read_properties
 
 KAFKA_PYTHON_NAMES: Mapping[str, str] = MappingProxyType(
     {

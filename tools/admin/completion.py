@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tools.admin.failures import AdminError
 from tools.admin.naming import Where
+from tools.failures import AdminError
 
 if TYPE_CHECKING:
     from tools.admin.cluster_view import ClusterView

@@ -25,9 +25,9 @@ from tools.admin.config_values import (
     parse_additions,
 )
 from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
-from tools.admin.failures import AdminError
 from tools.admin.naming import Where
 from tools.admin.topic_views import ids_text
+from tools.failures import AdminError
 from tools.terminal import echo
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from protocol.plain_text import escaped
-from tools.admin.failures import AdminError
 from tools.admin.naming import Where, server_options
+from tools.failures import AdminError
 from tools.terminal import echo, echo_lines
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tools.admin.failures import AdminError
+from tools.failures import AdminError
 
 STDIN = "-"
 

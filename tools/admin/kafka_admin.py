@@ -23,8 +23,8 @@ from confluent_kafka.admin import (
 
 from tools.admin.client_settings import read_command_config
 from tools.admin.cluster_view import ClusterView, NodeView
-from tools.admin.failures import AdminError, NotServed, TopicExists
 from tools.admin.topic_views import ConfigView, PartitionView, TopicView
+from tools.failures import AdminError, NotServed, TopicExists
 
 CONNECT_TIMEOUT_S = 5.0
 CONNECT_ATTEMPTS = 3

@@ -36,8 +36,8 @@ from protocol.errors import error_name
 from protocol.types import Assignment, TopicPartition
 from tools.admin.client_settings import kafka_python_settings, read_command_config
 from tools.admin.config_values import ConfigSynonym, ConfigValue, Entity
-from tools.admin.failures import AdminError, NotServed
 from tools.admin.reassign_plan import Place, Replica
+from tools.failures import AdminError, NotServed
 
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0

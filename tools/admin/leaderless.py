@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
 from protocol.types import TopicPartition
-from tools.admin.failures import AdminError
 from tools.admin.reassign_plan import Replica
 from tools.admin.topic_views import PartitionView
+from tools.failures import AdminError
 
 if TYPE_CHECKING:
     from tools.admin.kafka_python_admin import KafkaPythonAdmin

@@ -24,7 +24,7 @@ from tools.admin.bootstrap import (
     run_directory_brokers,
     run_directory_zookeeper,
 )
-from tools.admin.failures import NoClusterNamed
+from tools.failures import NoClusterNamed
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Command], Command]

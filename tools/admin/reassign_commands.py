@@ -22,7 +22,6 @@ from tools.admin.connection import (
     errors_in_one_line,
     print_json,
 )
-from tools.admin.failures import AdminError
 from tools.admin.input_files import STDIN, read_file, source_name
 from tools.admin.naming import Where
 from tools.admin.reassign_directories import DirectoryMoves
@@ -45,6 +44,7 @@ from tools.admin.reassign_report import batch_line, print_event, watching
 from tools.admin.reassign_run import FAILED, Cleared, MoveOutcome, Reassignments, progress_json
 from tools.admin.reassign_throttles import moves
 from tools.admin.topic_views import ids_text
+from tools.failures import AdminError
 from tools.numbers import IntRange
 from tools.terminal import echo, echo_lines
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from protocol.types import Assignment, TopicPartition
 from tools.admin.cluster_view import ClusterView
 from tools.admin.config_values import BROKERS, TOPICS, Entity, own_configs
-from tools.admin.failures import AdminError, NotServed
 from tools.admin.reassign_plan import Plan
 from tools.admin.reassign_progress import Overall, Progress, ProgressTracker, measure
 from tools.admin.reassign_throttles import (
@@ -23,6 +22,7 @@ from tools.admin.reassign_throttles import (
     topic_throttles,
 )
 from tools.admin.topic_views import ids_text
+from tools.failures import AdminError, NotServed
 
 if TYPE_CHECKING:
     from tools.admin.kafka_admin import KafkaAdmin

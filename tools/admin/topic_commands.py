@@ -13,7 +13,6 @@ from protocol.types import Assignment, TopicPartition
 from tools.admin.completion import complete_topics
 from tools.admin.config_values import ChangeError, merge_changes
 from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
-from tools.admin.failures import AdminError, TopicExists
 from tools.admin.leaderless import causes
 from tools.admin.naming import Where
 from tools.admin.topic_names import topic_argument, topic_if_any
@@ -29,6 +28,7 @@ from tools.admin.topic_views import (
     select_topics,
     with_moves,
 )
+from tools.failures import AdminError, TopicExists
 from tools.numbers import IntRange
 from tools.terminal import echo
 

@@ -14,13 +14,13 @@ import click
 
 from tools.admin.completion import complete_groups
 from tools.admin.connection import errors_in_one_line
-from tools.admin.failures import AdminError
 from tools.admin.naming import Where, server_options
 from tools.admin.topic_names import one_topic, topic_argument
 from tools.clients.record_format import DEFAULT, TOKENS, BadFormat, record_formatter
 from tools.clients.records import ReadRecord
 from tools.clients.starts import EARLIEST, LATEST, NoStart, Start, parse_start
 from tools.clients.stop_signals import StopSignals
+from tools.failures import AdminError
 from tools.numbers import IntRange
 from tools.terminal import echo, for_terminal
 

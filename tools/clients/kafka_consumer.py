@@ -20,12 +20,12 @@ from confluent_kafka import (
 )
 
 from tools.admin.client_settings import read_command_config
-from tools.admin.failures import AdminError
 from tools.admin.kafka_admin import error_code, error_text
 from tools.clients.kafka_producer import NEW_TOPIC_PATIENCE_S, topic_partitions
 from tools.clients.leave_group import leave_group
 from tools.clients.records import ReadRecord
 from tools.clients.starts import Start, StartKind, first_offset
+from tools.failures import AdminError
 
 REQUEST_TIMEOUT_S = 10.0
 RETRY_PAUSE_S = 0.1

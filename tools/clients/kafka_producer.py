@@ -11,10 +11,10 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tools.admin.client_settings import read_command_config
-from tools.admin.failures import AdminError
 from tools.admin.kafka_admin import CONNECT_TIMEOUT_S, NOBODY_ANSWERS, error_code, error_text
 from tools.clients.deliveries import Delivery
 from tools.clients.records import Record
+from tools.failures import AdminError
 
 ACKS = {"0": 0, "1": 1, "all": -1}
 QUEUE_FULL_WAIT_S = 0.1

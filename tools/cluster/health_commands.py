@@ -10,11 +10,11 @@ import click
 
 from protocol.types import Assignment, TopicPartition
 from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
-from tools.admin.failures import AdminError, NoClusterNamed
 from tools.admin.leaderless import causes
 from tools.admin.naming import Where, zookeeper_option
 from tools.cluster.health import Health, assess, health_json, health_lines, status_json, status_lines, unreachable
 from tools.cluster.znode_problems import find
+from tools.failures import AdminError, NoClusterNamed
 from tools.numbers import FloatRange
 from tools.terminal import echo, echo_lines
 

@@ -20,7 +20,7 @@ from tools.cluster.ports import NoFreePorts
 from tools.cluster.processes import ClusterError
 from tools.compose.project import BUILD_TIMEOUT_S, FILE, REPOSITORY, UP_TIMEOUT_S, Project, end, find_compose
 from tools.faults.clusters import find_target
-from tools.replay.interrupts import Interrupted, ignore_from_now, interruptible
+from tools.interrupts import Interrupted, ignore_from_now, interruptible
 from tools.terminal import echo
 
 PROGRAM = "examples/python/orders.py"

@@ -33,8 +33,8 @@ from tools.terminal import echo
 
 if TYPE_CHECKING:
     from tools.console.metrics import Metrics
-    from tools.replay.load.security import Security
     from tools.timeline.sources import Sources
+    from tools.wire.security import Security
 
 PORT_MAX = 65535
 TOKEN_BYTES = 24
@@ -88,7 +88,7 @@ def console(
     if allow_faults and bootstrap_server is not None and fault_command is None:
         raise click.UsageError("--allow-faults needs to know the processes: use --dir, --compose or --fault-command")
     host, port = listen_address(listen)
-    from tools.replay.run.plan import ReplayError
+    from tools.wire.client_properties import BadClientProperties
 
     try:
         target, addresses, sources, metrics, title, security = find(
@@ -105,7 +105,7 @@ def console(
         finally:
             if sources is not None:
                 sources.close()
-    except (ClusterError, ReplayError, NoBootstrapServer) as problem:
+    except (ClusterError, BadClientProperties, NoBootstrapServer) as problem:
         raise click.ClickException(escaped(str(problem))) from None
 
 
@@ -170,9 +170,9 @@ def find(
 ) -> tuple[Cluster | None, dict[int, tuple[str, int]], Sources | None, Metrics | None, str, Security]:
     """The cluster of the options: its processes, the addresses of its brokers, its logs, its metrics pages, its name, how to connect.
 
-    Raises ClusterError, NoBootstrapServer, ReplayError.
+    Raises ClusterError, NoBootstrapServer, BadClientProperties.
     """
-    from tools.replay.run.client_properties import read_security
+    from tools.wire.client_properties import read_security
 
     security = read_security(command_config, ())
     if project is None and Where(bootstrap_server).run_directory() and RunDirectory(DEFAULT_DIRECTORY).brokers():
@@ -206,7 +206,7 @@ def find(
 async def brokers_at(servers: str, security: Security) -> dict[int, tuple[str, int]]:
     """The brokers that the first of these addresses knows. Raises ClusterError."""
     from protocol.kafka.api_keys import ApiKey
-    from tools.replay.load.cluster_view import METADATA_VERSION, ClusterView, LoadError
+    from tools.wire.cluster_view import METADATA_VERSION, ClusterView, LoadError
 
     try:
         view = ClusterView(addresses_of(servers), [], security)

@@ -15,10 +15,10 @@ from typing import Any
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
 from tools.console.state import Seen
-from tools.replay.load import frames
-from tools.replay.load.cluster_view import open_connection
-from tools.replay.load.connection import BrokerConnection
-from tools.replay.load.security import Security
+from tools.wire import frames
+from tools.wire.cluster_view import open_connection
+from tools.wire.connection import BrokerConnection
+from tools.wire.security import Security
 
 CLIENT = "ottla-console"
 CONNECT_TIMEOUT_S = 2.0

@@ -30,12 +30,12 @@ from tools.console.state import (
 )
 from tools.faults.cluster import Cluster, State
 from tools.faults.record import FaultRecord
-from tools.replay.load.security import Security
 from tools.timeline.following import Following
 from tools.timeline.history import clocks_of, history_of
 from tools.timeline.merging import ClockOffset, Event
 from tools.timeline.sources import Sources
 from tools.timeline.story import Line, Story
+from tools.wire.security import Security
 
 EVERY_S = 1.0
 PROCESSES_EVERY_S = 0.5

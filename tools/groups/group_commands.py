@@ -10,8 +10,8 @@ import click
 from protocol.types import TopicPartition
 from tools.admin.completion import complete_topics
 from tools.admin.connection import connect_python, connection_options, errors_in_one_line, print_json
-from tools.admin.failures import AdminError
 from tools.admin.naming import Where
+from tools.failures import AdminError
 from tools.groups.group_selection import all_groups_option, connect_groups, every_group, group_options, named_groups
 from tools.groups.group_views import (
     DEAD,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from tools.admin.completion import complete_groups
-from tools.admin.failures import AdminError
 from tools.admin.naming import Where
+from tools.failures import AdminError
 
 if TYPE_CHECKING:
     from tools.groups.kafka_groups import KafkaGroups

@@ -22,7 +22,6 @@ from confluent_kafka.admin import OffsetSpec
 from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 from tools.admin.cluster_view import NodeView
-from tools.admin.failures import AdminError
 from tools.admin.kafka_admin import (
     NOT_SERVED,
     REQUEST_TIMEOUT_S,
@@ -33,6 +32,7 @@ from tools.admin.kafka_admin import (
     refusal,
 )
 from tools.admin.kafka_python_admin import KafkaPythonAdmin
+from tools.failures import AdminError
 from tools.groups.group_views import CommittedView, GroupView, ListedGroup, MemberView
 
 STATE_NAMES: Mapping[Any, str] = {

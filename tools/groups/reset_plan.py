@@ -11,7 +11,7 @@ from typing import Any
 
 from protocol.numbers import is_plain_number
 from protocol.types import TopicPartition
-from tools.admin.failures import AdminError
+from tools.failures import AdminError
 from tools.groups.group_views import table
 
 OFFSET_MAX = 2**63 - 1

@@ -21,7 +21,7 @@ from protocol.zk.znodes import (
     TopicZNode,
 )
 from tools.admin.config_values import BROKERS, ENTITY_DEFAULT, TOPICS, Entity
-from tools.admin.failures import AdminError
+from tools.failures import AdminError
 
 SESSION_TIMEOUT_MS = 10_000
 CONNECT_TIMEOUT_S = 5.0

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from tools.admin.naming import bootstrap_option, command_config_option, directory_option
+from tools.failures import guarded
 from tools.numbers import IntRange
-from tools.replay.failures import guarded
 from tools.replay.parameters import POSITIVE, WHOLE_YEAR_DAYS, flight_options
 from tools.replay.recording.recording_commands import record
 from tools.replay.run.compare_runs_command import compare
@@ -59,7 +59,7 @@ def demo(
 
     def work() -> int:
         from tools.replay.demo.demo import DemoOptions, run_demo
-        from tools.replay.run.client_properties import read_security
+        from tools.wire.client_properties import read_security
 
         return run_demo(
             DemoOptions(

@@ -21,10 +21,10 @@ import time
 import traceback
 from typing import Any, NoReturn
 
-from tools.admin.failures import AdminError
 from tools.cluster.ownership import own_servers
 from tools.cluster.processes import ClusterError
 from tools.cluster.zookeeper import ZooKeeperError
+from tools.failures import AdminError
 from tools.faults.words import FaultError
 from tools.testing.owned_cluster import OwnedCluster
 from tools.testing.verdicts import Verdicts

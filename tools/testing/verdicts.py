@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from ottla.records import BadId, first_id
-from tools.admin.failures import AdminError
 from tools.cluster.processes import ClusterError
+from tools.failures import AdminError
 from tools.testing.owned_cluster import OwnedCluster
 from tools.verify.judgement import KINDS, UNRECOVERED, Place, Tables, judge
 from tools.verify.outages import outages_of

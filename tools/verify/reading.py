@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from ottla.records import IdOf
 from protocol.topic_names import INTERNAL_TOPICS
-from tools.admin.failures import AdminError
 from tools.admin.kafka_admin import error_text
+from tools.failures import AdminError
 from tools.faults.load import READER, watermarks
 from tools.verify.judgement import NO_POSITION, PartitionLog, Place
 from tools.verify.reports import ACKED, CONSUMED, Report

@@ -15,19 +15,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ottla.records import IdOf, id_finder
-from tools.admin.failures import AdminError
 from tools.admin.kafka_admin import KafkaAdmin
+from tools.cluster.guard import ClusterGuard
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.ownership import own_servers
 from tools.cluster.processes import ClusterError
 from tools.cluster.zookeeper import ZooKeeperError
+from tools.failures import AdminError
 from tools.faults.cluster import Cluster, State
 from tools.faults.clusters import who_does_not_serve
 from tools.faults.processes import ProcessCluster
 from tools.faults.script import DoneFault, FaultRun, ScriptedFault
+from tools.interrupts import Interrupted, ignore_from_now, interruption_was_handled
 from tools.owned_directories import owned_directory
-from tools.replay.demo.guard import ClusterGuard
-from tools.replay.interrupts import Interrupted, ignore_from_now, interruption_was_handled
 from tools.verify import load
 from tools.verify.judgement import Place, Tables, judge
 from tools.verify.outages import outages_of

@@ -332,8 +332,8 @@ def named(
 
 def create_topics(servers: str, settings: dict[str, str], topics: Sequence[tuple[str, int, int | None]]) -> None:
     """With min.insync.replicas=2 if there are three replicas or more. Raises AdminError."""
-    from tools.admin.failures import TopicExists
     from tools.admin.kafka_admin import KafkaAdmin
+    from tools.failures import TopicExists
 
     for name, partitions, replicas in topics:
         admin = KafkaAdmin(servers, properties=settings)
@@ -392,7 +392,7 @@ def as_html(verdict: Verdict, command: str) -> str:
 
 def guarded(work: Callable[[ExitStack], int]) -> None:
     """Exits with the code of `work`, after everything in the stack was ended; with one line and 2 for an expected error."""
-    from tools.replay.interrupts import Interrupted, ignore_from_now, interruptible
+    from tools.interrupts import Interrupted, ignore_from_now, interruptible
 
     try:
         with interruptible(), ExitStack() as started:
@@ -412,10 +412,10 @@ def explained(work: Callable[[ExitStack], int], started: ExitStack) -> int:
         return work(started)
     except Exception as problem:
         from tools.admin.bootstrap import NoBootstrapServer
-        from tools.admin.failures import AdminError
         from tools.cluster.java import JavaNotFound
         from tools.cluster.processes import ClusterError
         from tools.cluster.zookeeper import ZooKeeperError
+        from tools.failures import AdminError
 
         expected = (AdminError, ClusterError, JavaNotFound, NoBootstrapServer, OSError, TimeoutError, ZooKeeperError)
         if isinstance(problem, expected):

@@ -22,8 +22,6 @@ from tests.fuzz.sealing import packed, parts_of, sealed_batch, sealed_producer_s
 from tools.admin.bootstrap import client_endpoints, parse_properties
 from tools.admin.client_settings import kafka_python_settings
 from tools.admin.config_values import ChangeError, merge_changes, parse_additions
-from tools.admin.failures import AdminError
-from tools.admin.properties_file import BadProperties, read_properties
 from tools.admin.reassign_plan import (
     PlanError,
     parse_directories,
@@ -36,10 +34,12 @@ from tools.clients.line_source import lines_of
 from tools.clients.record_lines import BadLine, LineRules, json_parser, line_parser
 from tools.cluster.local_cluster import ClusterError
 from tools.cluster.run_directory import parse_address
+from tools.failures import AdminError
 from tools.groups.reset_plan import parse_reset_file
 from tools.inspect.log_dump import directory_content, directory_lines
 from tools.points_in_time import NoTime, parse_datetime_ms, parse_duration_ms
-from tools.replay.run.jaas import BadJaas, read_jaas
+from tools.properties_file import BadProperties, read_properties
+from tools.wire.jaas import BadJaas, read_jaas
 
 TP = TopicPartition("orders", 0)
 T_ID = "AAAAAAAAAAAAAAAAAAAABw"

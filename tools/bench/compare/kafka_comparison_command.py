@@ -12,7 +12,6 @@ from pathlib import Path
 import click
 from tqdm import tqdm
 
-from tools.admin.failures import AdminError
 from tools.bench.compare import drawing, printing, rounds
 from tools.bench.compare.floor import measure_floor
 from tools.bench.compare.rows import ROWS, Row, chosen
@@ -23,6 +22,7 @@ from tools.cluster.ownership import own_servers
 from tools.cluster.ports import NoFreePorts
 from tools.cluster.processes import ClusterError
 from tools.cluster.tables import aligned
+from tools.failures import AdminError
 from tools.numbers import FloatRange, IntRange
 
 FLOOR_WARM_UP_S = 0.3

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import psutil
 
-from tools.admin.failures import AdminError
 from tools.bench.compare import perf_tools
 from tools.bench.compare.clusters import KAFKA, RunningCluster, chosen_form, running_ottla, running_peer
 from tools.bench.compare.floor import measure_floor, rate_of
@@ -24,6 +23,7 @@ from tools.bench.compare.results import OURS, Comparison, Figure
 from tools.bench.compare.rows import MIB, PerfTool, Row, chosen
 from tools.bench.load.measure import BenchError, Load, Measurement, measure
 from tools.bench.real_kafka.jars import KafkaJars
+from tools.failures import AdminError
 
 FIRST_WARM_UP, FIRST_WARM_UP_MIN_S = 4, 4.0
 """How many times as long as that of a row the warm-up after a start is, and how long at least, in seconds."""

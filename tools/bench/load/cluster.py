@@ -17,15 +17,14 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
 from tools.admin.bootstrap import addresses_of
 from tools.admin.connection import connect
-from tools.admin.failures import AdminError
 from tools.admin.naming import Where
 from tools.bench.load.in_python import produced_error
 from tools.bench.load.outcome import BenchError
 from tools.bench.load.plan import Address, batch, produce_frame
-from tools.replay.load.cluster_view import METADATA_VERSION, ClusterView, LoadError
-from tools.replay.load.security import PLAINTEXT, Security
-from tools.replay.run.client_properties import read_security
-from tools.replay.run.plan import ReplayError
+from tools.failures import AdminError
+from tools.wire.client_properties import BadClientProperties, read_security
+from tools.wire.cluster_view import METADATA_VERSION, ClusterView, LoadError
+from tools.wire.security import PLAINTEXT, Security
 
 OWN_PREFIX = "ottla-bench-"
 REQUESTS_AT_ONCE = 16
@@ -66,7 +65,7 @@ class Target:
             return cls(bootstrap_server)
         try:
             return cls(bootstrap_server, command_config, read_security(command_config, []))
-        except ReplayError as problem:
+        except BadClientProperties as problem:
             raise BenchError(str(problem)) from None
 
 

@@ -24,9 +24,9 @@ from tools.admin.bootstrap import addresses_of
 from tools.bench.load.cluster import Target
 from tools.bench.load.outcome import BenchError, Measurement, OnProgress, Progress, measurement
 from tools.bench.load.plan import CLIENT_ID, Address
-from tools.replay.load import frames
-from tools.replay.load.cluster_view import TIMEOUT_S, ClusterView, LoadError, open_connection
-from tools.replay.load.connection import BrokerConnection
+from tools.wire import frames
+from tools.wire.cluster_view import TIMEOUT_S, ClusterView, LoadError, open_connection
+from tools.wire.connection import BrokerConnection
 
 FIND_COORDINATOR_VERSION, JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, COMMIT_VERSION = 2, 5, 3, 3, 7
 """Versions that both Kafka 2.3 and Kafka 4 serve."""

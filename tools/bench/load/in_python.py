@@ -18,10 +18,10 @@ from protocol.kafka.framing import MalformedRequest, read_unsigned_varint, skip_
 from protocol.kafka.record_batch import iter_batches
 from tools.bench.load.outcome import FIRST_ANSWER_S, Measurement, OnProgress, Progress, measurement, silent
 from tools.bench.load.plan import LoadFailed, Plan, PlannedConnection
-from tools.replay.load import frames
-from tools.replay.load.cluster_view import TIMEOUT_S, open_connection
-from tools.replay.load.connection import BrokerConnection
-from tools.replay.load.security import PLAINTEXT, Security
+from tools.wire import frames
+from tools.wire.cluster_view import TIMEOUT_S, open_connection
+from tools.wire.connection import BrokerConnection
+from tools.wire.security import PLAINTEXT, Security
 
 
 def run(plan: Plan, security: Security = PLAINTEXT, on_progress: OnProgress = silent) -> Measurement:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tools.admin.failures import AdminError
+from tools.failures import AdminError
 
 FIRST_ANSWER_S = 30.0
 """If nothing is answered in the time of a measurement, it lasts until something is, at most this much longer. `generator.c` has it too."""

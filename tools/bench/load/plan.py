@@ -13,7 +13,7 @@ from typing import Literal
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
-from tools.replay.load import frames
+from tools.wire import frames
 
 PRODUCE_VERSION = 9
 CLIENT_ID = "ottla-bench"

@@ -15,7 +15,7 @@ from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey, VersionRange
 from protocol.kafka.framing import MalformedRequest
-from tools.admin.failures import AdminError
+from tools.failures import AdminError
 from tools.inspect.conformance.bodies import WELL_FORMED, complete
 from tools.inspect.conformance.normalising import Normaliser, field_names
 from tools.inspect.conformance.scene import Scene, Where, batch

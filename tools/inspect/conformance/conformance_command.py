@@ -14,7 +14,7 @@ import yaml
 from protocol.kafka import messages
 from protocol.numbers import is_plain_number
 from protocol.plain_text import escaped
-from tools.admin.failures import AdminError
+from tools.failures import AdminError
 from tools.inspect.conformance.bodies import WELL_FORMED
 from tools.inspect.conformance.cluster import Address
 from tools.inspect.conformance.known import BadKnownDifferences, Known, parse_known

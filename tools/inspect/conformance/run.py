@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from protocol.kafka import messages
 from protocol.kafka.api_keys import VersionRange
-from tools.admin.failures import AdminError
+from tools.failures import AdminError
 from tools.inspect.conformance.bodies import NEVER_SENT, WELL_FORMED
 from tools.inspect.conformance.cluster import SILENT, Address, Cluster, is_elsewhere, is_passing
 from tools.inspect.conformance.comparing import ABSENT, differences

@@ -18,26 +18,26 @@ import numpy
 import pyarrow.compute
 import pyarrow.parquet
 
-from tools.admin.failures import AdminError, TopicExists
 from tools.admin.kafka_admin import KafkaAdmin
+from tools.cluster.guard import ClusterGuard
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.ownership import own_servers
+from tools.failures import AdminError, TopicExists
 from tools.faults.processes import ProcessCluster
 from tools.faults.roles import Roles
 from tools.faults.script import DoneFault, FaultRun, ScriptedFault
+from tools.interrupts import ignore_from_now
 from tools.replay.demo.group_analysis import ProducedEvent, analyse_group
 from tools.replay.demo.group_member import event_id
 from tools.replay.demo.group_reader import MEMBERS, GroupReader, choose_name, read_group
 from tools.replay.demo.group_summary import group_lines, group_summary
-from tools.replay.demo.guard import ClusterGuard
-from tools.replay.interrupts import ignore_from_now
-from tools.replay.load.security import PLAINTEXT, Security
 from tools.replay.run.conclusion import conclude
 from tools.replay.run.driver import Options, Replay, check_access, end_offsets, say_fault
 from tools.replay.run.outcome import exit_code, read_analysis
 from tools.replay.run.plan import OutputDirectory, ReplayError
 from tools.replay.traces.flights import TOPIC, write_flights_trace
 from tools.replay.traces.schema import PRODUCE, Trace
+from tools.wire.security import PLAINTEXT, Security
 
 PARTITIONS = 6
 REPLICATION_FACTOR = 3

@@ -12,13 +12,13 @@ import pyarrow.parquet
 from confluent_kafka import KafkaException, TopicPartition
 
 from protocol.types import TopicPartition as GroupPartition
-from tools.admin.failures import AdminError
+from tools.failures import AdminError
 from tools.groups.kafka_groups import KafkaGroups
 from tools.replay.demo.clients import METADATA_TIMEOUT_S, new_consumer
 from tools.replay.demo.group_member import ASSIGNOR, GroupMember, GroupRead
-from tools.replay.load.security import Security
 from tools.replay.run.driver import end_offsets
 from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
+from tools.wire.security import Security
 
 MEMBERS = 3
 FACTS, READS = "group.json", "group-reads.parquet"

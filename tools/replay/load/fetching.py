@@ -24,13 +24,13 @@ from protocol.errors import ErrorCode, KafkaError, error_name
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
 from protocol.kafka.record_batch import iter_batches
-from tools.replay.load import frames
-from tools.replay.load.background import Background
-from tools.replay.load.cluster_view import TIMEOUT_S, ClusterView, LoadError, TopicPartition
-from tools.replay.load.connection import BrokerConnection
 from tools.replay.load.membership import Groups, Membership
 from tools.replay.load.operations import Operation
 from tools.replay.load.producing import NOT_ANSWERED, PASSING, REQUEST_TIMEOUT_MS
+from tools.wire import frames
+from tools.wire.background import Background
+from tools.wire.cluster_view import TIMEOUT_S, ClusterView, LoadError, TopicPartition
+from tools.wire.connection import BrokerConnection
 
 LIST_OFFSETS_VERSION = 5
 LATEST = -1

@@ -25,8 +25,6 @@ from typing import Any
 from protocol.errors import ErrorCode, error_name
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
-from tools.replay.load import frames
-from tools.replay.load.background import Background
 from tools.replay.load.claims import (
     PROTOCOL,
     PROTOCOL_TYPE,
@@ -36,8 +34,10 @@ from tools.replay.load.claims import (
     partitions_of,
     subscription,
 )
-from tools.replay.load.cluster_view import ClusterView, LoadError, TopicPartition
-from tools.replay.load.connection import BrokerConnection
+from tools.wire import frames
+from tools.wire.background import Background
+from tools.wire.cluster_view import ClusterView, LoadError, TopicPartition
+from tools.wire.connection import BrokerConnection
 
 VERSIONS = {
     ApiKey.FIND_COORDINATOR: 2,

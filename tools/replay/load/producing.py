@@ -16,11 +16,12 @@ from collections.abc import Callable
 
 from protocol.errors import ErrorCode, error_name
 from protocol.kafka.api_keys import ApiKey
-from tools.replay.load import frames, stamps
-from tools.replay.load.background import Background
-from tools.replay.load.cluster_view import ClusterView, LoadError, TopicPartition
-from tools.replay.load.connection import BrokerConnection
+from tools.replay.load import stamps
 from tools.replay.load.operations import Operation
+from tools.wire import frames
+from tools.wire.background import Background
+from tools.wire.cluster_view import ClusterView, LoadError, TopicPartition
+from tools.wire.connection import BrokerConnection
 
 LANE_IN_FLIGHT = 5
 """A broker recognises a repeated batch if it is among the last five batches of its producer and partition."""

@@ -24,16 +24,16 @@ import pyarrow.compute
 import uvloop
 
 from protocol.kafka.framing import MalformedRequest
-from tools.replay.load.background import Background
-from tools.replay.load.cluster_view import Address, ClusterView, LoadError
 from tools.replay.load.fetching import ComingFetch, FetchingClient, latest_offsets
-from tools.replay.load.frames import COMPRESSION_CODES
 from tools.replay.load.membership import Groups
 from tools.replay.load.operations import Operation
 from tools.replay.load.pace import Pace
 from tools.replay.load.producing import ProducingClient, new_producer_id
 from tools.replay.load.results import CLIENT_BITS, ResultFiles, table_of
-from tools.replay.load.security import PLAINTEXT, Security
+from tools.wire.background import Background
+from tools.wire.cluster_view import Address, ClusterView, LoadError
+from tools.wire.frames import COMPRESSION_CODES
+from tools.wire.security import PLAINTEXT, Security
 
 COLUMNS = [
     "time_ns",

@@ -20,8 +20,8 @@ from pathlib import Path
 from protocol.numbers import is_plain_number
 from tools.admin.cluster_view import ClusterView
 from tools.admin.config_values import BROKERS, ConfigValue, Entity
-from tools.admin.failures import AdminError
 from tools.admin.kafka_python_admin import KafkaPythonAdmin
+from tools.failures import AdminError
 
 TIMEOUT_S = 10.0
 STATUS_BYTES_MAX = 1024 * 1024

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tools.admin.cluster_view import ClusterView
 from tools.admin.config_values import BROKERS, ENTITY_DEFAULT, Entity
-from tools.admin.failures import AdminError
 from tools.admin.kafka_python_admin import KafkaPythonAdmin
+from tools.failures import AdminError
 from tools.replay.recording.broker_pages import BrokerPage, PageError, RecordingStatus, pages_of
 from tools.replay.recording.merge import Summary, merge
 from tools.replay.traces.schema import TraceError

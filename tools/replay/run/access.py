@@ -9,8 +9,8 @@ import json
 from dataclasses import asdict
 
 from tools.private_files import OWNER_ONLY, write_anew
-from tools.replay.load.security import PLAINTEXT, Security
 from tools.replay.run.plan import OutputDirectory, Plan, ReplayError
+from tools.wire.security import PLAINTEXT, Security
 
 
 def write_access(output: OutputDirectory, security: Security) -> None:

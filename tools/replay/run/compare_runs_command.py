@@ -42,7 +42,7 @@ def compare(first: Path, second: Path, out: Path, threshold: float) -> None:
     A difference counts if it is above the threshold and beyond noise (95 % bootstrap confidence intervals). Exits with 1 if something
     is worse in the second run.
     """
-    from tools.replay.failures import guarded
+    from tools.failures import guarded
 
     def work() -> int:
         from tools.replay.pages.checks import write_comparison_checks

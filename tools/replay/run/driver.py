@@ -16,13 +16,11 @@ import click
 import pyarrow.compute
 
 from tools.admin.bootstrap import addresses_of
-from tools.admin.failures import AdminError
 from tools.admin.kafka_admin import KafkaAdmin
+from tools.failures import AdminError
 from tools.faults.script import FaultRun
-from tools.replay.interrupts import Interrupted, interruption_was_handled
+from tools.interrupts import Interrupted, interruption_was_handled
 from tools.replay.load import fetching
-from tools.replay.load.cluster_view import Address, ClusterView, LoadError
-from tools.replay.load.security import PLAINTEXT, Security
 from tools.replay.run.access import write_access
 from tools.replay.run.control import ControlServer
 from tools.replay.run.masters import LOOPBACK, address_towards, is_local
@@ -31,6 +29,8 @@ from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
 from tools.replay.run.progress import ProgressLine
 from tools.replay.run.spark_process import SparkProcess, SparkSettings
 from tools.replay.traces.schema import Trace
+from tools.wire.cluster_view import Address, ClusterView, LoadError
+from tools.wire.security import PLAINTEXT, Security
 
 LEADER_TIMEOUT_S = 30.0
 TURN_S = 0.1

@@ -21,7 +21,6 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tools.replay.load.security import Security
 from tools.replay.run.access import take_access
 from tools.replay.run.analysis import analyse
 from tools.replay.run.control import KILL_TIMEOUT_S, ControlServer
@@ -32,6 +31,7 @@ from tools.replay.run.reading_back import judge
 from tools.replay.run.stage import replay
 from tools.replay.run.summary import summary_lines
 from tools.replay.run.undone import write_undone
+from tools.wire.security import Security
 
 STEPS = ("replay", "verdict", "analysis")
 SLOTS_TIMEOUT_S = 60.0

@@ -29,15 +29,16 @@ from pyspark.sql import SparkSession
 from protocol.errors import KafkaError
 from protocol.kafka.framing import MalformedRequest
 from protocol.kafka.record_batch import crc_is_valid, iter_batches
-from tools.replay.load import fetching, frames, stamps
-from tools.replay.load.cluster_view import Address, ClusterView, LoadError
-from tools.replay.load.connection import BrokerConnection
+from tools.replay.load import fetching, stamps
 from tools.replay.load.results import DDL
-from tools.replay.load.security import PLAINTEXT, Security
 from tools.replay.load.task import LoadPlan
 from tools.replay.run.masters import file_uri
 from tools.replay.run.plan import OutputDirectory, Plan, write_json
 from tools.replay.run.stage import load_plan
+from tools.wire import frames
+from tools.wire.cluster_view import Address, ClusterView, LoadError
+from tools.wire.connection import BrokerConnection
+from tools.wire.security import PLAINTEXT, Security
 
 FOUND_DDL = (
     "topic string, partition int, offset bigint, producer bigint, first_sequence bigint, records bigint, kind string"

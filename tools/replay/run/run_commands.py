@@ -17,9 +17,9 @@ from tools.admin.naming import (
     directory_option,
     fault_command_option,
 )
+from tools.failures import guarded
 from tools.numbers import FloatRange, IntRange
 from tools.points_in_time import NoTime, parse_duration_ms
-from tools.replay.failures import guarded
 from tools.replay.parameters import POSITIVE, TopicFor
 
 if TYPE_CHECKING:
@@ -225,10 +225,10 @@ def options_of(
     answer_timeout: float,
     spark_settings: Sequence[str],
 ) -> Options:
-    """Raises NoBootstrapServer, ReplayError."""
+    """Raises NoBootstrapServer, BadClientProperties."""
     from tools.admin.bootstrap import find_bootstrap_servers
-    from tools.replay.run.client_properties import read_security
     from tools.replay.run.driver import Options
+    from tools.wire.client_properties import read_security
 
     return Options(
         trace=trace,
@@ -293,7 +293,7 @@ def run(
         from tools.faults.clusters import find_target
         from tools.faults.record import FaultRecord
         from tools.faults.script import FaultError, FaultRun, check, parse_all
-        from tools.replay.interrupts import ignore_from_now
+        from tools.interrupts import ignore_from_now
         from tools.replay.run.conclusion import conclude
         from tools.replay.run.driver import Replay, say_fault
         from tools.replay.run.outcome import exit_code, undone_lines
@@ -339,7 +339,7 @@ def run(
 @click.argument("directory", metavar="RUN", type=click.Path(path_type=Path))
 def report(directory: Path) -> None:
     """Analyse an earlier replay again, and rewrite its summary and its report."""
-    from tools.replay.failures import guarded
+    from tools.failures import guarded
 
     def work() -> int:
         from tools.replay.run.compare_runs_command import analyse

@@ -17,11 +17,11 @@ from pyspark.sql import functions as sql
 
 from tools.admin.bootstrap import addresses_of
 from tools.replay.load.pace import Pace
-from tools.replay.load.security import PLAINTEXT, Security
 from tools.replay.load.task import COLUMNS, LoadPlan, LoadTask
 from tools.replay.run.control import ControlClient
 from tools.replay.run.masters import file_uri
 from tools.replay.run.plan import OutputDirectory, Plan, ReplayError
+from tools.wire.security import PLAINTEXT, Security
 
 START_LEAD_NS = 1_000_000_000
 """Time from the moment when all tasks are ready to the start of the replay."""

@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from tools.failures import explained
 from tools.numbers import IntRange
-from tools.replay.failures import explained
 from tools.replay.parameters import COMPRESSIONS, TimeZone, TopicFor, out_option
 from tools.terminal import echo, echo_lines
 

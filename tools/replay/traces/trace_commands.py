@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo
 import click
 
 from protocol.topic_names import is_valid_topic_name
+from tools.failures import explained
 from tools.numbers import FloatRange, IntRange
-from tools.replay.failures import explained
 from tools.replay.parameters import (
     COMPRESSIONS,
     POSITIVE,

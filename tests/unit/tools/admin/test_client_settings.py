@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tools.admin.client_settings import kafka_python_settings, read_command_config
-from tools.admin.failures import AdminError
+from tools.failures import AdminError
 
 
 def test_names_for_kafka_python() -> None:

@@ -31,8 +31,8 @@ from protocol.types import TopicPartition
 from tests.support.fake_time import time_of
 from tools.admin import kafka_python_admin
 from tools.admin.config_values import BROKERS, ENTITY_DEFAULT, TOPICS, Entity
-from tools.admin.failures import AdminError, NotServed
 from tools.admin.kafka_python_admin import KafkaPythonAdmin
+from tools.failures import AdminError, NotServed
 
 MOVING = (NotCoordinatorError, CoordinatorLoadInProgressError, CoordinatorNotAvailableError, KafkaConnectionError)
 OFFSETS = {

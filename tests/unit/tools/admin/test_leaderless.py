@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from protocol.types import TopicPartition
-from tools.admin.failures import AdminError
 from tools.admin.leaderless import causes
 from tools.admin.reassign_plan import Replica
 from tools.admin.topic_views import PartitionView
+from tools.failures import AdminError
 
 T0 = TopicPartition("t", 0)
 ELECT = (

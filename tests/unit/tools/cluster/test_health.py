@@ -12,10 +12,10 @@ from tests.support.cli import ottla
 from tests.support.fake_admin import FakeCluster, three_brokers
 from tools.admin.bootstrap import BOOTSTRAP_VARIABLE
 from tools.admin.cluster_view import ClusterView
-from tools.admin.failures import AdminError
 from tools.cluster import health_commands, znode_problems
 from tools.cluster.health import Health, assess, health_lines, status_json, status_lines, unreachable
 from tools.cluster.znode_problems import problems
+from tools.failures import AdminError
 from tools.inspect.zookeeper_view import ZooKeeperView
 
 FAILURE = 1

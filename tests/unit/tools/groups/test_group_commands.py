@@ -12,9 +12,9 @@ from click.shell_completion import ShellComplete
 from protocol.types import TopicPartition
 from tests.support.cli import ottla
 from tools.admin.cluster_view import ClusterView, NodeView
-from tools.admin.failures import AdminError
 from tools.admin.topic_views import PartitionView
 from tools.cli import main
+from tools.failures import AdminError
 from tools.groups import kafka_groups
 from tools.groups.group_views import CommittedView, GroupView, ListedGroup
 

@@ -12,8 +12,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tests.support.fake_time import time_of
 from tools.admin.cluster_view import ClusterView
-from tools.admin.failures import AdminError
 from tools.admin.topic_views import PartitionView
+from tools.failures import AdminError
 from tools.groups import kafka_groups
 from tools.groups.kafka_groups import KafkaGroups
 

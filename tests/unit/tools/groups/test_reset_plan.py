@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.types import TopicPartition
-from tools.admin.failures import AdminError
+from tools.failures import AdminError
 from tools.groups.reset_plan import (
     LogOffsets,
     ResetRow,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from protocol.errors import ErrorCode, KafkaError
-from tools.replay.load.cluster_view import LoadError
 from tools.replay.run import reading_back
 from tools.replay.run.reading_back import Reader
+from tools.wire.cluster_view import LoadError
 
 
 class OpenConnection:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.replay.interrupts import Interrupted, interruptible
+from tools.interrupts import Interrupted, interruptible
 from tools.replay.run.spark_process import job_environment, processes_of_session, write_java_home
 
 

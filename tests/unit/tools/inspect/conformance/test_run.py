@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
-from tools.admin.failures import AdminError
+from tools.failures import AdminError
 from tools.inspect.conformance.matrix import cases_of
 from tools.inspect.conformance.run import LINES, _on_lines, _until_silent
 from tools.inspect.conformance.scene import Scene

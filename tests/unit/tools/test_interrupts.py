@@ -11,9 +11,9 @@ import time
 import click
 import pytest
 
+from tools.failures import guarded
+from tools.interrupts import Interrupted, ignore_from_now, interruptible
 from tools.replay import interrupts
-from tools.replay.failures import guarded
-from tools.replay.interrupts import Interrupted, ignore_from_now, interruptible
 
 INTERRUPTS_AN_IMPORT = """
 import signal, sys

@@ -1,4 +1,4 @@
-"""How the commands `ottla demo` and `ottla replay` fail: one line for an expected error, and the exit code."""
+"""Errors of requests to a cluster, in one line for a person, and how a command ends with an expected error."""
 
 from __future__ import annotations
 
@@ -11,9 +11,25 @@ import click
 Result = TypeVar("Result")
 
 
+class AdminError(Exception):
+    """A failed request: one line that says what went wrong and what to do."""
+
+
+class NoClusterNamed(AdminError):
+    """No option, no variable and no run directory names a cluster."""
+
+
+class TopicExists(AdminError):
+    """The topic to create exists."""
+
+
+class NotServed(AdminError):
+    """The cluster does not support the API that the request needs."""
+
+
 def guarded(work: Callable[[], int]) -> None:
     """Runs `work` and exits with its code, or with 128 + the signal's number after an interrupt. Raises ClickException."""
-    from tools.replay.interrupts import Interrupted, interruptible
+    from tools.interrupts import Interrupted, interruptible
 
     try:
         with interruptible():
@@ -44,8 +60,19 @@ def expected_errors() -> tuple[type[Exception], ...]:
     from tools.cluster.java import JavaNotFound
     from tools.cluster.local_cluster import ClusterError
     from tools.cluster.zookeeper import ZooKeeperError
-    from tools.replay.load.cluster_view import LoadError
     from tools.replay.run.plan import ReplayError
     from tools.replay.traces.schema import TraceError
+    from tools.wire.client_properties import BadClientProperties
+    from tools.wire.cluster_view import LoadError
 
-    return (ReplayError, TraceError, LoadError, NoBootstrapServer, JavaNotFound, ClusterError, ZooKeeperError, OSError)
+    return (
+        ReplayError,
+        TraceError,
+        LoadError,
+        BadClientProperties,
+        NoBootstrapServer,
+        JavaNotFound,
+        ClusterError,
+        ZooKeeperError,
+        OSError,
+    )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.kafka.framing import MalformedRequest
-from tools.replay.load.connection import BrokerConnection, OnAnswer
+from tools.wire.connection import BrokerConnection, OnAnswer
 
 
 class FakeTransport:

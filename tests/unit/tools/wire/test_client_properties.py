@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.certificates import KEY_PASSWORD, Certificates
-from tools.replay.load.security import PLAINTEXT, Security
 from tools.replay.run.access import take_access, write_access
-from tools.replay.run.client_properties import read_security
-from tools.replay.run.jaas import BadJaas, Login, read_jaas
 from tools.replay.run.plan import OutputDirectory, ReplayError
+from tools.wire.client_properties import BadClientProperties, read_security
+from tools.wire.jaas import BadJaas, Login, read_jaas
+from tools.wire.security import PLAINTEXT, Security
 
 SECRET = "hush-hush"
 PLAIN_JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="{SECRET}";'
@@ -75,7 +75,7 @@ def test_certificates(certificates: Certificates, file: Path) -> None:
     file.write_text(f"{trusted}{librdkafkas}\nssl.key.password={KEY_PASSWORD}")
     assert read_security(file, []) == with_client
     file.write_text(f"{trusted}ssl.keystore.location={certificates.client}\nssl.key.password={SECRET}")
-    with pytest.raises(ReplayError, match=r"line 4: ssl.keystore.location: .*is ssl.key.password right"):
+    with pytest.raises(BadClientProperties, match=r"line 4: ssl.keystore.location: .*is ssl.key.password right"):
         read_security(file, [])
 
 
@@ -118,7 +118,7 @@ TLS = "security.protocol=SSL\n"
 )
 def test_refused(file: Path, text: str, says: str) -> None:
     file.write_text(text)
-    with pytest.raises(ReplayError) as caught:
+    with pytest.raises(BadClientProperties) as caught:
         read_security(file, [])
     assert says in str(caught.value)
     assert str(caught.value).startswith(f"{file}: line ")
@@ -127,12 +127,12 @@ def test_refused(file: Path, text: str, says: str) -> None:
 
 
 def test_refused_options_and_files(tmp_path: Path) -> None:
-    with pytest.raises(ReplayError, match=r"^--client-property linger\.ms: the trace decides this"):
+    with pytest.raises(BadClientProperties, match=r"^--client-property linger\.ms: the trace decides this"):
         read_security(None, [("linger.ms", "5")])
-    with pytest.raises(ReplayError, match="No such file"):
+    with pytest.raises(BadClientProperties, match="No such file"):
         read_security(tmp_path / "missing", [])
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    with pytest.raises(ReplayError, match="not a text file"):
+    with pytest.raises(BadClientProperties, match="not a text file"):
         read_security(tmp_path / "binary", [])
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.admin.properties_file import BadProperties, read_properties
+from tools.properties_file import BadProperties, read_properties
 
 
 @pytest.mark.parametrize(

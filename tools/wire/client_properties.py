@@ -15,11 +15,15 @@ from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
 from protocol.plain_text import escaped
-from tools.admin.properties_file import BadProperties, read_properties
-from tools.replay.load.sasl import MECHANISMS
-from tools.replay.load.security import CERTIFICATE, PROTOCOLS, Security, tls_reason
-from tools.replay.run.jaas import BadJaas, read_jaas
-from tools.replay.run.plan import ReplayError
+from tools.properties_file import BadProperties, read_properties
+from tools.wire.jaas import BadJaas, read_jaas
+from tools.wire.sasl import MECHANISMS
+from tools.wire.security import CERTIFICATE, PROTOCOLS, Security, tls_reason
+
+
+class BadClientProperties(Exception):
+    """What the properties say cannot be used. The text names the file, the line or the option, and what to do."""
+
 
 HOST_CHECK = "ssl.endpoint.identification.algorithm"
 KNOWN = (
@@ -82,17 +86,20 @@ class Given(NamedTuple):
 
 
 def read_security(command_config: Path | None, options: Sequence[tuple[str, str]]) -> Security:
-    """The file's properties; those of `options` (key, value) count more. Raises ReplayError, which never shows a value that is secret."""
+    """The file's properties; those of `options` (key, value) count more.
+
+    Raises BadClientProperties, which never shows a value that is secret.
+    """
     given: dict[str, Given] = {}
     if command_config is not None:
         try:
             properties = read_properties(command_config.read_text(encoding="utf-8"))
         except OSError as problem:
-            raise ReplayError(f"--command-config {command_config}: {problem.strerror}") from None
+            raise BadClientProperties(f"--command-config {command_config}: {problem.strerror}") from None
         except UnicodeDecodeError:
-            raise ReplayError(f"--command-config {command_config}: not a text file") from None
+            raise BadClientProperties(f"--command-config {command_config}: not a text file") from None
         except BadProperties as problem:
-            raise ReplayError(f"{command_config}: {problem}") from None
+            raise BadClientProperties(f"{command_config}: {problem}") from None
         for key, value, line in properties:
             given[key] = Given(value, f"{command_config}: line {line}: {key}")
     for key, value in options:
@@ -117,7 +124,7 @@ def _advice(key: str) -> str:
 
 
 def _fail(given: Given, problem: str) -> NoReturn:
-    raise ReplayError(escaped(f"{given.where}: {problem}"))
+    raise BadClientProperties(escaped(f"{given.where}: {problem}"))
 
 
 class _Reading:

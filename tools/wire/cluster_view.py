@@ -10,10 +10,10 @@ from typing import Any
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
-from tools.replay.load import frames
-from tools.replay.load.connection import AccessRefused, BrokerConnection, connect
-from tools.replay.load.sasl import authenticate
-from tools.replay.load.security import PLAINTEXT, Security
+from tools.wire import frames
+from tools.wire.connection import AccessRefused, BrokerConnection, connect
+from tools.wire.sasl import authenticate
+from tools.wire.security import PLAINTEXT, Security
 
 METADATA_VERSION = 7
 TIMEOUT_S = 5.0

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 from protocol.kafka.framing import Buffer, MalformedRequest
-from tools.replay.load.security import tls_reason
+from tools.wire.security import tls_reason
 
 Answer = memoryview
 OnAnswer = Callable[[Answer | None], None]

@@ -1,6 +1,6 @@
 """Stops a cluster when the process that started it has ended, even by a crash or a kill.
 
-`python -m tools.replay.demo.guard RUN_DIRECTORY`: its standard input is a pipe whose other end the starter holds, so it closes when
+`python -m tools.cluster.guard RUN_DIRECTORY`: its standard input is a pipe whose other end the starter holds, so it closes when
 the starter ends. Linux needs no guard (`tools.cluster.ownership`). Elsewhere brokers and ZooKeeper outlive their starter, as
 `ottla cluster start` needs it.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tools.cluster.local_cluster import LocalCluster
 
-SOURCE_ROOT = Path(__file__).resolve().parents[3]
+SOURCE_ROOT = Path(__file__).resolve().parents[2]
 STANDARD_INPUT = 0
 
 
@@ -25,7 +25,7 @@ class ClusterGuard:
         """Starts the guard in its own session: a Ctrl-C or the end of a terminal is for the starter."""
         paths = [str(SOURCE_ROOT), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tools.replay.demo.guard", str(directory.absolute())],
+            [sys.executable, "-m", "tools.cluster.guard", str(directory.absolute())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
