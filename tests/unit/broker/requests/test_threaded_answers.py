@@ -97,7 +97,8 @@ async def test_what_an_answer_that_failed_has_read_is_released_at_once(is_in_thr
     gc.disable()
     try:
         await asyncio.create_task(ask())
-        await asyncio.sleep(0)
-        assert [one() for one in kept] == [None]
+        async with asyncio.timeout(10):
+            while kept[0]() is not None:  # noqa: ASYNC110 - the thread may hold the error for a moment longer
+                await asyncio.sleep(0)
     finally:
         gc.enable()
