@@ -11,7 +11,11 @@ import click
 Result = TypeVar("Result")
 
 
-class AdminError(Exception):
+class ExpectedError(Exception):
+    """An error that a person can mend. Its text is one line for them: what was wrong, where, and what to do."""
+
+
+class AdminError(ExpectedError):
     """A failed request: one line that says what went wrong and what to do."""
 
 
@@ -48,31 +52,5 @@ def explained(work: Callable[[], Result]) -> Result:
         raise click.ClickException(
             f"the module {problem.name} is missing; install what a replay needs: pip install 'ottla[replay]'"
         ) from None
-    except Exception as problem:
-        if not isinstance(problem, expected_errors()):
-            raise
+    except (ExpectedError, OSError) as problem:
         raise click.ClickException(str(problem)) from None
-
-
-def expected_errors() -> tuple[type[Exception], ...]:
-    """The errors whose text is written for people. They are imported only after a failure, because this takes half a second."""
-    from tools.admin.bootstrap import NoBootstrapServer
-    from tools.cluster.java import JavaNotFound
-    from tools.cluster.local_cluster import ClusterError
-    from tools.cluster.zookeeper import ZooKeeperError
-    from tools.replay.run.plan import ReplayError
-    from tools.replay.traces.schema import TraceError
-    from tools.wire.client_properties import BadClientProperties
-    from tools.wire.cluster_view import LoadError
-
-    return (
-        ReplayError,
-        TraceError,
-        LoadError,
-        BadClientProperties,
-        NoBootstrapServer,
-        JavaNotFound,
-        ClusterError,
-        ZooKeeperError,
-        OSError,
-    )

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tools.cluster.links.wiring import BadWiring, LinksDirectory
+from tools.failures import ExpectedError
 
 BOOTSTRAP_VARIABLE = "OTTLA_BOOTSTRAP_SERVER"
 DEFAULT_RUN_DIRECTORY = Path("ottla-cluster")
 DEFAULT_CONTROL_PLANE_LISTENER = "CONTROLLER"
 
 
-class NoBootstrapServer(ValueError):
+class NoBootstrapServer(ExpectedError, ValueError):
     """No cluster is named anywhere; the message says what to do."""
 
 

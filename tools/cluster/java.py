@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from importlib import util
 from pathlib import Path
 
+from tools.failures import ExpectedError
+
 JAVA_VERSION_MIN = 17
 VERSION_TIMEOUT_S = 20
 
 
-class JavaNotFound(Exception):
+class JavaNotFound(ExpectedError):
     """There is no recent enough Java; the message says what to do."""
 
 

@@ -21,6 +21,7 @@ from protocol.numbers import is_plain_number
 from tools.cluster import ownership
 from tools.cluster.log_parts import LogReader, parts_of
 from tools.cluster.process_handle import ProcessHandle
+from tools.failures import ExpectedError
 from tools.private_files import open_log, server_umask, write_anew
 
 POLL_S = 0.02
@@ -36,7 +37,7 @@ OVER = ("Z", "X", "?")
 """States of a process that has ended: as in ps, and `?` if it is gone."""
 
 
-class ClusterError(Exception):
+class ClusterError(ExpectedError):
     """A cluster command failed; the message says why and what to do."""
 
 

@@ -14,6 +14,7 @@ from protocol.numbers import is_plain_number
 from tools.cluster.java import find_java
 from tools.cluster.ports import LOCAL_HOST
 from tools.cluster.processes import POLL_S, ServerProcess
+from tools.failures import ExpectedError
 from tools.private_files import write_anew
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -73,7 +74,7 @@ rootLogger.appenderRef.file.ref = file
 """
 
 
-class ZooKeeperError(Exception):
+class ZooKeeperError(ExpectedError):
     """ZooKeeper cannot run; the message says why and what to do."""
 
 

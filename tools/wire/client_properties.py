@@ -15,13 +15,14 @@ from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
 from protocol.plain_text import escaped
+from tools.failures import ExpectedError
 from tools.properties_file import BadProperties, read_properties
 from tools.wire.jaas import BadJaas, read_jaas
 from tools.wire.sasl import MECHANISMS
 from tools.wire.security import CERTIFICATE, PROTOCOLS, Security, tls_reason
 
 
-class BadClientProperties(Exception):
+class BadClientProperties(ExpectedError):
     """What the properties say cannot be used. The text names the file, the line or the option, and what to do."""
 
 

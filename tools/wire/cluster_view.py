@@ -10,6 +10,7 @@ from typing import Any
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
+from tools.failures import ExpectedError
 from tools.wire import frames
 from tools.wire.connection import AccessRefused, BrokerConnection, connect
 from tools.wire.sasl import authenticate
@@ -32,7 +33,7 @@ Address = tuple[str, int]
 TopicPartition = tuple[str, int]
 
 
-class LoadError(Exception):
+class LoadError(ExpectedError):
     """A replay that cannot go on. The text says why in one line."""
 
 

@@ -11,9 +11,9 @@ import time
 import click
 import pytest
 
+from tools import interrupts
 from tools.failures import guarded
 from tools.interrupts import Interrupted, ignore_from_now, interruptible
-from tools.replay import interrupts
 
 INTERRUPTS_AN_IMPORT = """
 import signal, sys
@@ -31,7 +31,7 @@ main()
 
 
 @pytest.mark.parametrize(
-    "module", ["tools.replay.replay_commands", "tools.cluster.local_cluster", "tools.replay.run.driver"]
+    "module", ["tools.replay.replay_commands", "tools.replay.traces.schema", "tools.replay.run.driver"]
 )
 def test_an_interrupt_during_imports_is_exit_code_130(module: str) -> None:
     arguments = ["replay", "run", "none", "--bootstrap-server", "127.0.0.1:1"]

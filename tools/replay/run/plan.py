@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tools.failures import ExpectedError
 from tools.private_files import write_anew
 
 PARENT_PIPE_VARIABLE = "OTTLA_REPLAY_PARENT_PIPE"
 """Set in the job's environment if its standard input is a pipe that closes when the parent process ends."""
 
 
-class ReplayError(Exception):
+class ReplayError(ExpectedError):
     """A replay that cannot run; the text says in one line why and what to do."""
 
 

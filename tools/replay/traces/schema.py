@@ -44,6 +44,8 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
+from tools.failures import ExpectedError
+
 VERSION = 1
 METADATA_KEY = b"ottla.trace"
 ROW_GROUP_ROWS = 128 * 1024
@@ -79,7 +81,7 @@ OF_PRODUCE = ("compression", "acks", "transactional")
 OF_FETCH = ("min_bytes", "max_wait_ms", "max_bytes")
 
 
-class TraceError(ValueError):
+class TraceError(ExpectedError, ValueError):
     """A trace, or a source of one, that cannot be used. The text names the file and the row, line or column."""
 
 
