@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from tests.support.background_load import BackgroundProducer
 from tests.support.compose_project import BUILD_TIMEOUT_S, find_compose, run
 from tests.support.invariants import eventually
-from tests.support.load import BackgroundProducer
 from tests.support.topics import assert_all_read_back
 from tools.cluster.ports import free_ports
 

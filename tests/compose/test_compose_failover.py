@@ -12,9 +12,9 @@ import uuid
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.support.background_load import BackgroundProducer, assert_nothing_lost, read_everything
 from tests.support.compose_project import SERVICES, ComposeProject, leaders_and_isrs, run
 from tests.support.invariants import eventually
-from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
 
 BROKERS = (1, 2, 3)
 PARTITIONS = 3

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.support.background_load import BackgroundProducer, assert_nothing_lost, read_everything
 from tests.support.compose_project import (
     BUILD_TIMEOUT_S,
     FIVE,
@@ -17,7 +18,6 @@ from tests.support.compose_project import (
     run,
 )
 from tests.support.invariants import eventually
-from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1500)]
 TOPIC, PARTITIONS = "five", 5

@@ -25,8 +25,8 @@ from protocol.topic_ids import new_topic_id
 from protocol.types import Assignment
 from protocol.zk.znodes import TopicZNode
 from tests.conftest import ClusterFactory
+from tests.support.background_load import BackgroundProducer, assert_nothing_lost, read_everything
 from tests.support.invariants import ZooKeeperView, eventually
-from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 

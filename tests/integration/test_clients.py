@@ -26,8 +26,8 @@ from kafka.errors import UnsupportedVersionError
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import iter_batches
+from tests.support.background_load import read_everything
 from tests.support.invariants import eventually, replica_directory, wait_known_everywhere
-from tests.support.load import read_everything
 from tests.support.topics import new_topic
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster

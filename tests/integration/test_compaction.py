@@ -13,9 +13,9 @@ from broker.storage.checkpoints import CLEANED, decode_offsets
 from protocol.kafka.record_batch import decode_records, iter_batches
 from protocol.types import TopicPartition
 from tests.conftest import ClusterFactory
+from tests.support.background_load import read_everything
 from tests.support.invariants import ZooKeeperView, eventually, replica_directory
 from tests.support.kafka_tools import KafkaTools
-from tests.support.load import read_everything
 from tests.support.topics import create_topics
 from tools.cluster.local_cluster import LocalCluster
 

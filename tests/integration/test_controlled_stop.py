@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ClusterFactory
+from tests.support.background_load import BackgroundProducer
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.load import BackgroundProducer
 from tests.support.thorough import thorough
 from tests.support.topics import assert_all_read_back, new_topic
 from tools.cluster.local_cluster import LocalCluster

@@ -10,8 +10,8 @@ from confluent_kafka.admin import NewTopic
 
 from tests.conftest import ClusterFactory
 from tests.integration.conftest import cli_of
+from tests.support.background_load import BackgroundProducer, read_everything
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.load import BackgroundProducer, read_everything
 from tests.support.topics import assert_all_read_back, create_topics
 from tools.cluster.local_cluster import LocalCluster
 from tools.faults.verdict import Journal

@@ -15,9 +15,9 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
+from tests.support.background_load import BackgroundProducer
 from tests.support.faulty_disks import FailingCalls, small_volume, why_no_mounts
 from tests.support.invariants import ZooKeeperView, eventually
-from tests.support.load import BackgroundProducer
 from tests.support.thorough import thorough
 from tests.support.topics import assert_all_read_back, new_topic
 from tests.support.wire import Wire

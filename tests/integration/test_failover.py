@@ -17,9 +17,9 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
 from tests.conftest import ClusterFactory
+from tests.support.background_load import read_everything, under_load
 from tests.support.canary import produce_body
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.load import read_everything, under_load
 from tests.support.thorough import thorough
 from tests.support.topics import new_topic
 from tests.support.wire import Wire

@@ -19,8 +19,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import ClusterFactory
+from tests.support.background_load import BackgroundProducer, assert_nothing_lost, read_everything
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
 from tests.support.network_cluster import NetworkCluster, why_not
 from tests.support.thorough import thorough
 from tools.cluster.local_cluster import LocalCluster

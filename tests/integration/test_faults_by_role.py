@@ -18,11 +18,11 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
+from tests.support.background_load import BackgroundProducer, under_load
 from tests.support.canary import produce_body
 from tests.support.cli import COMMAND, ottla
 from tests.support.faulty_disks import small_volume, why_no_mounts
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.load import BackgroundProducer, under_load
 from tests.support.thorough import thorough
 from tests.support.topics import new_topic
 from tests.support.wire import Wire

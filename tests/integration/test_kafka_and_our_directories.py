@@ -26,9 +26,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import BatchHeader, build_batch, iter_batches
+from tests.support.background_load import BackgroundProducer, read_everything
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
-from tests.support.load import BackgroundProducer, read_everything
 from tests.support.swappable_broker import Kind, SwappableBroker
 from tests.support.wire import Wire
 

@@ -16,9 +16,9 @@ from protocol.errors import ErrorCode
 from protocol.kafka.record_batch import build_batch, iter_batches, parse_header
 from tests.conftest import ClusterFactory
 from tests.support import topics
+from tests.support.background_load import BackgroundProducer, assert_nothing_lost, read_everything
 from tests.support.invariants import ZooKeeperView, assert_healed, batches_on_disk, eventually, replica_directory
 from tests.support.kafka_tools import KafkaTools
-from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
 from tests.support.swappable_broker import SwappableBroker
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster

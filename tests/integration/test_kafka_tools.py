@@ -16,9 +16,9 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.conftest import ClusterFactory
+from tests.support.background_load import BackgroundProducer, assert_nothing_lost, read_everything
 from tests.support.invariants import ZooKeeperView, assert_healed, assert_known_alike, eventually, replica_directory
 from tests.support.kafka_tools import KafkaTools
-from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
 from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.kafka]

@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
+from tests.support.background_load import read_everything
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
-from tests.support.load import read_everything
 from tests.support.swappable_broker import BROKER, SwappableBroker
 from tests.support.topics import create_topics
 

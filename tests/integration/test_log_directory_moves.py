@@ -12,10 +12,10 @@ from confluent_kafka.admin import ResourceType
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from tests.integration.conftest import cli_of
+from tests.support.background_load import BackgroundProducer
 from tests.support.cli import Cli
 from tests.support.invariants import ZooKeeperView, eventually
 from tests.support.kafka_tools import KafkaTools
-from tests.support.load import BackgroundProducer
 from tests.support.topics import assert_all_read_back, new_topic, set_configs
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster

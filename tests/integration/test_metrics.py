@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
 from tests.conftest import ClusterFactory
+from tests.support.background_load import under_load
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.load import under_load
 from tests.support.metrics_page import (
     DOCS,
     Page,

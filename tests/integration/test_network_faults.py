@@ -14,9 +14,9 @@ from confluent_kafka.admin import NewTopic
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
+from tests.support.background_load import BackgroundProducer, under_load
 from tests.support.canary import produce_body
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.load import BackgroundProducer, under_load
 from tests.support.network_cluster import NetworkCluster, why_not
 from tests.support.thorough import thorough
 from tests.support.topics import create_topics

@@ -22,8 +22,8 @@ from protocol.errors import ErrorCode
 from protocol.types import Assignment
 from protocol.zk.znodes import ReassignPartitionsZNode
 from tests.conftest import ClusterFactory
+from tests.support.background_load import BackgroundProducer, assert_nothing_lost, read_everything
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
-from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
 from tests.support.thorough import thorough
 from tools.cluster.local_cluster import LocalCluster
 

@@ -15,8 +15,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import ResourceType
 
 from tests.conftest import ClusterFactory
+from tests.support.background_load import BackgroundProducer
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.load import BackgroundProducer
 from tests.support.thorough import thorough
 from tests.support.topics import assert_all_read_back, new_topic, set_configs
 from tools.cluster.local_cluster import LocalCluster

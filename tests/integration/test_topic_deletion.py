@@ -21,8 +21,8 @@ from protocol.topic_ids import topic_id_text
 from protocol.types import TopicPartition
 from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, PartitionStateZNode, TopicZNode
 from tests.conftest import ClusterFactory
+from tests.support.background_load import BackgroundProducer, read_everything
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.load import BackgroundProducer, read_everything
 from tests.support.topics import produce_batch
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster

@@ -23,9 +23,9 @@ from protocol.topic_ids import topic_id_text
 from protocol.types import TopicPartition
 from protocol.zk.znodes import ConfigZNode, PartitionStateZNode, TopicZNode
 from tests.conftest import ClusterFactory
+from tests.support.background_load import read_everything
 from tests.support.cli import Cli
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
-from tests.support.load import read_everything
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 

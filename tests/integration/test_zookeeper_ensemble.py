@@ -10,8 +10,8 @@ import pytest
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages import decode_response
 from tests.conftest import ClusterFactory
+from tests.support.background_load import BackgroundProducer
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.load import BackgroundProducer
 from tests.support.topics import assert_all_read_back, new_topic
 from tests.support.wire import Wire
 from tests.support.zookeeper import ZooKeeperEnsemble, ZooKeeperServer

@@ -32,15 +32,15 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.kafka.record_batch import iter_batches
+from tests.support.background_load import BackgroundProducer
 from tests.support.faulty_disks import small_volume, why_no_mounts
 from tests.support.invariants import Compared, ZooKeeperView, assert_healed, eventually, replica_directory
-from tests.support.load import BackgroundProducer
 from tests.support.topics import create_topics
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import lines_of
 from tools.faults.faults import healed
-from tools.faults.load import BackgroundReader, log_of, read_everything
 from tools.faults.processes import ProcessCluster
+from tools.faults.reporting_clients import BackgroundReader, log_of, read_everything
 from tools.faults.roles import PartitionView, Roles
 from tools.faults.rounds import Rounds, why_not
 from tools.faults.schedule import Kind, all_kinds, schedule

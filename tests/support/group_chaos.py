@@ -40,8 +40,8 @@ from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.readiness import ask_broker
 from tools.faults.cluster import Victim
 from tools.faults.faults import healed, inject
-from tools.faults.load import log_of, read_everything
 from tools.faults.processes import Broker, ProcessCluster
+from tools.faults.reporting_clients import log_of, read_everything
 from tools.faults.roles import Roles
 from tools.faults.schedule import Kind, Round, process_kinds, schedule
 from tools.faults.verdict import Verdict

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import KafkaError
 
-from tools.faults.load import PROMPT
+from tools.faults.reporting_clients import PROMPT
 
 SESSION_MS = 4_000
 HEARTBEAT_MS = 300

@@ -61,8 +61,8 @@ from tests.support.topics import create_topics
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.readiness import ask_broker
 from tools.faults.faults import healed, inject
-from tools.faults.load import log_of, read_everything
 from tools.faults.processes import ProcessCluster
+from tools.faults.reporting_clients import log_of, read_everything
 from tools.faults.roles import Roles
 from tools.faults.rounds import Rounds
 from tools.faults.schedule import Kind, Round, link_kinds, process_kinds, role_kinds, schedule

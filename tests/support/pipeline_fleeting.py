@@ -9,7 +9,7 @@ from confluent_kafka import KafkaException, Producer
 
 from tests.support.pipeline_deletions import Remade
 from tests.support.pipeline_judge import FLEETING_MARK
-from tools.faults.load import PROMPT
+from tools.faults.reporting_clients import PROMPT
 
 GIVEN_UP_MS = 5_000
 FLUSH_S = 10.0

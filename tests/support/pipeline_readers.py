@@ -16,7 +16,7 @@ from protocol.kafka.record_batch import decode_records, iter_batches
 from tests.support.journalled_member import HARMLESS
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.readiness import ask_broker
-from tools.faults.load import MOVING, PROMPT, READER
+from tools.faults.reporting_clients import MOVING, PROMPT, READER
 from tools.faults.roles import Roles
 from tools.faults.verdict import Place
 

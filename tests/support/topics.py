@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from protocol.kafka.api_keys import ApiKey
-from tests.support.load import assert_nothing_lost, read_everything
+from tests.support.background_load import assert_nothing_lost, read_everything
 from tests.support.wire import Wire
 from tools.faults.verdict import Journal
 

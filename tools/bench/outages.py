@@ -26,7 +26,7 @@ from tools.cluster.local_cluster import ClusterError, LocalCluster
 from tools.cluster.ownership import own_servers
 from tools.cluster.tables import aligned
 from tools.cluster.zookeeper import ZooKeeperError
-from tools.faults.load import PROMPT, Load, log_of, read_everything
+from tools.faults.reporting_clients import PROMPT, Load, log_of, read_everything
 from tools.faults.verdict import Verdict
 from tools.numbers import IntRange
 

@@ -26,8 +26,8 @@ from tools.cluster.processes import ClusterError
 from tools.cluster.zookeeper import ZooKeeperError
 from tools.failures import AdminError
 from tools.faults.words import FaultError
+from tools.testing.judging import Verdicts
 from tools.testing.owned_cluster import OwnedCluster
-from tools.testing.verdicts import Verdicts
 
 EXPECTED = (AdminError, ClusterError, FaultError, ZooKeeperError)
 """Errors whose text says what is wrong; any other is a bug, and its traceback goes to standard error."""

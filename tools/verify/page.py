@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tools.judge.judgement import Tables
+from tools.judge.kinds import HARMLESS, KINDS
+from tools.judge.lines import cost_words, evidence
+from tools.judge.outages import SHOWN_S, Outage
+from tools.judge.verdict import CLEAN, EXAMPLES, FOUND, Client, FaultResult, Judgement, Verdict, rates
 from tools.pages.charts import Chart, Line, Mark, Span, View
 from tools.pages.checks import Check, junit
 from tools.pages.markup import Markup, banner, figure, folded, page, section, table, tiles
 from tools.pages.units import NONE, count, moment, seconds
-from tools.verify.judgement import HARMLESS, KINDS, Tables
-from tools.verify.outages import SHOWN_S, Outage
-from tools.verify.text import cost_words, evidence
-from tools.verify.verdict import CLEAN, EXAMPLES, FOUND, Client, FaultResult, Judgement, Verdict, rates
 
 SPANS_SHOWN = 30
 """Partitions in the chart of outages: those with the longest."""

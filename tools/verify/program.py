@@ -15,7 +15,7 @@ from typing import IO
 
 from tools.cluster.ownership import start
 from tools.cluster.processes import ClusterError
-from tools.verify.reports import MARK, BrokenReport, Report, parse
+from tools.judge.reports import MARK, BrokenReport, Report, parse
 
 REPORT_VARIABLE = "OTTLA_REPORT"
 BOOTSTRAP_VARIABLE = "BOOTSTRAP_SERVERS"

@@ -13,9 +13,9 @@ from ottla.records import IdOf
 from protocol.topic_names import INTERNAL_TOPICS
 from tools.admin.kafka_admin import error_text
 from tools.failures import AdminError
-from tools.faults.load import READER, watermarks
-from tools.verify.judgement import NO_POSITION, PartitionLog, Place
-from tools.verify.reports import ACKED, CONSUMED, Report
+from tools.faults.reporting_clients import READER, watermarks
+from tools.judge.judgement import NO_POSITION, PartitionLog, Place
+from tools.judge.reports import ACKED, CONSUMED, Report
 
 READ_TIMEOUT_S = 60.0
 """A partition of which nothing arrives for so long is not read to its end."""

@@ -27,14 +27,14 @@ from tools.faults.clusters import who_does_not_serve
 from tools.faults.processes import ProcessCluster
 from tools.faults.script import DoneFault, FaultRun, ScriptedFault
 from tools.interrupts import Interrupted, ignore_from_now, interruption_was_handled
+from tools.judge.judgement import Place, Tables, judge
+from tools.judge.outages import outages_of
+from tools.judge.reports import ACKED, COMMITTED, CONSUMED, Report
+from tools.judge.verdict import HEAL, Client, Fault, Verdict, conclude
 from tools.owned_directories import owned_directory
-from tools.verify import load
-from tools.verify.judgement import Place, Tables, judge
-from tools.verify.outages import outages_of
+from tools.verify import own_load
 from tools.verify.program import Program, Reports
 from tools.verify.reading import read_ends, read_logs, read_positions
-from tools.verify.reports import ACKED, COMMITTED, CONSUMED, Report
-from tools.verify.verdict import HEAL, Client, Fault, Verdict, conclude
 
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 60.0
@@ -171,7 +171,7 @@ class Run:
             self._end(program, stopped)
         own_end = self._now()
         if own is not None:  # it went on until the cluster was healed, and now reads the rest
-            own.stop(load.GRACE_S)
+            own.stop(own_load.GRACE_S)
             if own.exit_code() != 0:
                 self._notes.append(f"{LOAD} ended with exit code {own.exit_code()}")
         self._say("Reading back ...")
@@ -214,11 +214,11 @@ class Run:
         self._started.callback(self._remove_topic, topic)
         paths = [str(SOURCE_ROOT), os.environ.get("PYTHONPATH", "")]
         program = self._start(
-            (sys.executable, "-m", "tools.verify.load", topic, group, str(LOAD_PARTITIONS)),
+            (sys.executable, "-m", "tools.verify.own_load", topic, group, str(LOAD_PARTITIONS)),
             lambda _: None,
             {
                 "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-                load.PROPERTIES_VARIABLE: json.dumps(dict(self._asked.client_settings)),
+                own_load.PROPERTIES_VARIABLE: json.dumps(dict(self._asked.client_settings)),
             },
         )
         deadline = time.monotonic() + LOAD_START_TIMEOUT_S

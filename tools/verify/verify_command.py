@@ -22,14 +22,14 @@ from tools.admin.naming import (
     directory_option,
     fault_command_option,
 )
+from tools.judge.kinds import HARMLESS, KINDS
 from tools.numbers import FloatRange, IntRange
 from tools.terminal import echo
-from tools.verify.judgement import HARMLESS, KINDS
 
 if TYPE_CHECKING:
     from tools.faults.cluster import Cluster
     from tools.faults.script import ScriptedFault
-    from tools.verify.verdict import Verdict
+    from tools.judge.verdict import Verdict
 
 AFTER_THE_LAST_FAULT_S = 15.0
 WITHOUT_FAULTS_S = 30.0
@@ -194,9 +194,9 @@ def run(
     def work(started: ExitStack) -> int:
         from ottla.records import BadId, id_finder
         from tools.admin.client_settings import read_command_config
+        from tools.judge.lines import lines_of
         from tools.verify.run import Asked, own_cluster
         from tools.verify.run import verify as run_verify
-        from tools.verify.text import lines_of
 
         if no_load and not command:
             raise click.UsageError("without a COMMAND, only ottla's load runs: --no-load leaves nothing to judge")

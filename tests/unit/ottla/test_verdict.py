@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ottla.records import ID_HEADER, BadId, first_id
 from ottla.verdict import Verdict
-from tools.verify.reports import Report
+from tools.judge.reports import Report
 
 
 @dataclass

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tools.verify.judgement import Finding
-from tools.verify.outages import SHOWN_S
-from tools.verify.verdict import CLEAN, FOUND, FaultResult, Judgement, Verdict
+from tools.judge.judgement import Finding
+from tools.judge.outages import SHOWN_S
+from tools.judge.verdict import CLEAN, FOUND, FaultResult, Judgement, Verdict
 
 SHOWN = 5
 """Findings of a kind that are printed; the files have more."""

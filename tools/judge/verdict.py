@@ -8,9 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tools.verify.judgement import HARMLESS, KINDS, LOST, MOVED, UNRECOVERED, Finding, Judged, Tables
-from tools.verify.outages import ANY_PARTITION, IN_FLIGHT_S, Cost, Outage, cost_of, is_unrecovered
-from tools.verify.reports import ACKED, COMMITTED, CONSUMED, PRODUCED, Report
+from tools.judge.judgement import Finding, Judged, Tables
+from tools.judge.kinds import HARMLESS, KINDS, LOST, MOVED, UNRECOVERED
+from tools.judge.outages import ANY_PARTITION, IN_FLIGHT_S, Cost, Outage, cost_of, is_unrecovered
+from tools.judge.reports import ACKED, COMMITTED, CONSUMED, PRODUCED, Report
 
 CLEAN, FOUND, INCOMPLETE = 0, 1, 2
 """Exit codes: nothing was found; something was lost, duplicated, ...; the run says less than it was asked for."""

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tools.verify.judgement import Logs, Tables, places_by_id
+from tools.judge.judgement import Logs, Tables, places_by_id
 
 SHOWN_S = 0.1
 """A shorter window is no outage: a busy machine has such windows without any fault."""

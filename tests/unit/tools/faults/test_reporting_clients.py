@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from tools.faults import load
-from tools.faults.load import Load
+from tools.faults import reporting_clients
+from tools.faults.reporting_clients import Load
 
 Delivered = Callable[[Any, Any], None]
 
@@ -56,7 +56,7 @@ class FakeProducer:
 def test_after_a_fatal_error_the_load_continues_with_a_new_producer(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unclean election ends an idempotent producer of librdkafka: it would never be answered again."""
     FakeProducer.made = []
-    monkeypatch.setattr(load, "Producer", FakeProducer)
+    monkeypatch.setattr(reporting_clients, "Producer", FakeProducer)
     with Load("", "t", 3, settings={"enable.idempotence": True}) as under_way:
         under_way.wait_for_acks(100)
     journal = under_way.journal

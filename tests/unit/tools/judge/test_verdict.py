@@ -1,19 +1,16 @@
-"""The verdict: exit codes, what is allowed, which fault a finding falls to, and its files."""
+"""The verdict: exit codes, what is allowed, which fault a finding falls to."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from xml.etree import ElementTree
 
 import pytest
 
-from tests.unit.tools.verify.tables import log_of, reports_of
-from tools.verify.judgement import KINDS, Judged, Logs, Tables, judge
-from tools.verify.outages import outages_of
-from tools.verify.text import lines_of
-from tools.verify.verdict import Client, Fault, Verdict, conclude, rates
-from tools.verify.verify_command import as_html, as_json, as_junit
+from tests.unit.tools.judge.tables import log_of, reports_of
+from tools.judge.judgement import Logs, Tables, judge
+from tools.judge.lines import lines_of
+from tools.judge.outages import outages_of
+from tools.judge.verdict import Client, Fault, Verdict, conclude, rates
 
 LOSES = "acked 0 0 a; acked 0 1 b; acked 0 2 c"
 KILL, LATER = Fault("kill", "leader of t-0", 2, 0.5, [("t", 0)]), Fault("kill", "controller", 1, 1.5, [])
@@ -90,29 +87,6 @@ def test_what_makes_a_verdict_incomplete(one: Client, reason: str) -> None:
 
 def test_a_finding_outweighs_what_is_incomplete() -> None:
     assert conclude(10, [client(LOSES, log_of("-bc"))], (), ["interrupted"]).exit_code == 1
-
-
-def test_the_files() -> None:
-    verdict = verdict_of("acked 0 0 <b>; acked 0 1 b; consumed 0 1 b", log_of("-b"), KILL, LATER)
-    found = json.loads(as_json(verdict, "my program"))
-    assert (found["verdict"], found["exit_code"], found["headline"]) == ("found", 1, "1 lost")
-    assert found["findings"][0]["evidence"][0]["id"] == "<b>"
-    assert [fault["findings"] for fault in found["faults"]] == [{"lost": 1}, {}]
-    suite = ElementTree.fromstring(as_junit(verdict, "")).find("testsuite")
-    assert suite is not None
-    failed = [case.get("name") for case in suite if case.find("failure") is not None]
-    assert failed == ["lost"]
-    assert {case.get("name") for case in suite} <= {*KINDS, "complete"}
-    page = as_html(verdict, "my <program>")
-    assert "&lt;program&gt;" in page
-    assert "&lt;b&gt;" in page
-    assert "<b>" not in page.split("<script>")[0].split("</style>")[1]
-    assert "1 lost" in page
-
-
-def test_a_client_without_findings_and_without_faults_has_a_page() -> None:
-    verdict = conclude(10, [Client("ottla's load", reports_of("acked 0 0 a"), (), Judged(), ())], (), ())
-    assert "clean: 0 findings" in as_html(verdict, "")
 
 
 def test_rates_have_what_was_after_the_start_of_the_program() -> None:

@@ -9,39 +9,25 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
-from tools.verify.reports import ACKED, COMMITTED, CONSUMED, FAILED, PRODUCED, Report
+from tools.judge.kinds import (
+    COMMITS_AHEAD,
+    COMMITS_BACK,
+    DUPLICATES,
+    LOST,
+    MOVED,
+    READ_AGAIN,
+    REFUSED,
+    REORDERED,
+    UNANSWERED,
+    UNREAD,
+    UNSEEN,
+    VANISHED,
+)
+from tools.judge.reports import ACKED, COMMITTED, CONSUMED, FAILED, PRODUCED, Report
 
 Place = tuple[str, int]
 """(topic, partition)"""
-
-LOST, MOVED, DUPLICATES, REORDERED = "lost", "moved", "duplicates", "reordered"
-UNSEEN, VANISHED = "unseen", "vanished"
-COMMITS_BACK, COMMITS_AHEAD = "commits-back", "commits-ahead"
-UNRECOVERED = "unrecovered"
-READ_AGAIN, UNREAD, REFUSED, UNANSWERED = "read-again", "unread", "failed", "unanswered"
-
-KINDS: Mapping[str, str] = MappingProxyType(
-    {
-        LOST: "acknowledged, but not in the log",
-        MOVED: "in the log, but not at the offset that was acknowledged",
-        DUPLICATES: "further copies of a record in the log",
-        REORDERED: "behind a record that the same producer produced later",
-        UNSEEN: "acknowledged and in the log, but the group never read it, and will not",
-        VANISHED: "consumed, but not in the log",
-        COMMITS_BACK: "a committed offset went back",
-        COMMITS_AHEAD: "committed before it was reported as consumed: a crash in between skips it",
-        UNRECOVERED: "a partition that was not served again until the end",
-        READ_AGAIN: "consumed more than once by the same group",
-        UNREAD: "not read yet at the end, but the group will",
-        REFUSED: "the producer was told that the record failed",
-        UNANSWERED: "produced, and neither acknowledged nor failed",
-    }
-)
-"""Kind -> what one of it is."""
-HARMLESS = frozenset({READ_AGAIN, UNREAD, REFUSED, UNANSWERED})
-"""What Kafka allows to happen to a correct client: reported, but no failure unless it is forbidden."""
 
 
 @dataclass(frozen=True, slots=True)

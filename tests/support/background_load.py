@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.invariants import ZooKeeperView, assert_healed
 from tools.cluster.local_cluster import LocalCluster
-from tools.faults.load import PROMPT, Load, log_of, read_everything, watermarks
+from tools.faults.reporting_clients import PROMPT, Load, log_of, read_everything, watermarks
 from tools.faults.verdict import Journal, Verdict
 
 __all__ = ["BackgroundProducer", "assert_nothing_lost", "assert_once_and_in_order", "read_everything", "watermarks"]

@@ -1,6 +1,6 @@
 """The load that `ottla verify` runs by itself: an idempotent producer and a group of readers that commit what they have read.
 
-    python -m tools.verify.load TOPIC GROUP PARTITIONS
+    python -m tools.verify.own_load TOPIC GROUP PARTITIONS
 
 It is a program like that of a user: it reports by the same lines. SIGTERM ends the producing; it exits when the group has read
 everything that was acknowledged.
@@ -19,8 +19,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tools.clients.leave_group import leave_group
-from tools.faults.load import PROMPT
-from tools.verify.reports import MARK
+from tools.faults.reporting_clients import PROMPT
+from tools.judge.reports import MARK
 
 RECORDS_PER_S = 300
 MEMBERS = 3

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.tools.verify.tables import log_of, reports_of
-from tools.verify.judgement import Tables
-from tools.verify.outages import Outage, Wait, cost_of, outages_of, windows
+from tests.unit.tools.judge.tables import log_of, reports_of
+from tools.judge.judgement import Tables
+from tools.judge.outages import Outage, Wait, cost_of, outages_of, windows
 
 
 @pytest.mark.parametrize(

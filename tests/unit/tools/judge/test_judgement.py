@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.tools.verify.tables import log_of, reports_of
-from tools.verify.judgement import Logs, PartitionLog, judge
-from tools.verify.reports import Report
+from tests.unit.tools.judge.tables import log_of, reports_of
+from tools.judge.judgement import Logs, PartitionLog, judge
+from tools.judge.reports import Report
 
 GOOD = "produced a; acked 0 0 a; produced b; acked 0 1 b; consumed 0 0 a; consumed 0 1 b; committed 0 2"
 AT_2 = {("g", "t", 0): 2}

@@ -11,12 +11,13 @@ from typing import Any, ClassVar
 from ottla.records import BadId, first_id
 from tools.cluster.processes import ClusterError
 from tools.failures import AdminError
+from tools.judge.judgement import Place, Tables, judge
+from tools.judge.kinds import KINDS, UNRECOVERED
+from tools.judge.lines import lines_of
+from tools.judge.outages import outages_of
+from tools.judge.reports import BrokenReport, Report, parse
+from tools.judge.verdict import Client, Fault, conclude
 from tools.testing.owned_cluster import OwnedCluster
-from tools.verify.judgement import KINDS, UNRECOVERED, Place, Tables, judge
-from tools.verify.outages import outages_of
-from tools.verify.reports import BrokenReport, Report, parse
-from tools.verify.text import lines_of
-from tools.verify.verdict import Client, Fault, conclude
 
 NAME = "this test"
 ALLOWED = (UNRECOVERED,)

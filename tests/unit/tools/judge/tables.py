@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tools.verify.judgement import Logs, PartitionLog
-from tools.verify.reports import Report, parse
+from tools.judge.judgement import Logs, PartitionLog
+from tools.judge.reports import Report, parse
 
 TOPIC = "t"
 SHORT = {
