@@ -17,7 +17,7 @@ import pytest
 from tests.support.cli import COMMAND
 from tests.support.invariants import eventually
 from tests.support.small_traces import produce, written
-from tools.bench.standalone_spark import StandaloneSpark
+from tests.support.standalone_spark import StandaloneSpark
 from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough, pytest.mark.timeout(900)]

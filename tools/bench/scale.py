@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
-from tools.bench.produce_load import cpu_seconds
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import LogReader, events_of
 from tools.cluster.ownership import own_servers
@@ -47,25 +47,6 @@ BROKER_SETTINGS = {
     "replica.lag.time.max.ms": "10000",
     "auto.leader.rebalance.enable": "false",
 }
-
-
-class Cluster(Protocol):
-    """The operations that the bench needs of a cluster: `LocalCluster`, or another Kafka's processes."""
-
-    @property
-    def bootstrap_servers(self) -> str: ...
-
-    def start(self, timeout: float) -> None: ...
-
-    def stop(self, timeout: float) -> object: ...
-
-    def start_broker(self, broker_id: int) -> None: ...
-
-    def stop_broker(self, broker_id: int, timeout: float) -> None: ...
-
-    def kill(self, broker_id: int) -> None: ...
-
-    def pid(self, broker_id: int) -> int | None: ...
 
 
 @dataclass
@@ -169,15 +150,11 @@ class LoopTurns:
 class ScaleBench:
     """One size. `run` yields each phase when it ends."""
 
-    def __init__(
-        self, cluster: Cluster, data: Callable[[int], Path], partitions: int, say: Callable[[str], None]
-    ) -> None:
-        """`data(broker)` is the broker's log directory."""
+    def __init__(self, cluster: LocalCluster, partitions: int, say: Callable[[str], None]) -> None:
         self._cluster = cluster
-        self._data = data
         self._partitions = partitions
         self._say = say
-        self._turns = LoopTurns(cluster) if isinstance(cluster, LocalCluster) else None
+        self._turns = LoopTurns(cluster)
         self._load: ScaleLoadProcess | None = None
         self._admin_client: AdminClient | None = None
         sizes = [min(PARTITIONS_PER_TOPIC, partitions - at) for at in range(0, partitions, PARTITIONS_PER_TOPIC)]
@@ -254,10 +231,11 @@ class ScaleBench:
             yield phase
 
     def _idle(self, phase: Phase) -> None:
-        before = {broker: cpu_seconds(self._cluster.pid(broker)) for broker in BROKERS}
+        brokers = self._running()
+        for broker in brokers:
+            broker.cpu_percent()  # counts from here
         time.sleep(IDLE_S)
-        spent = [cpu_seconds(self._cluster.pid(broker)) - before[broker] for broker in BROKERS]
-        phase.cpu_percent = 100 * max(spent) / IDLE_S
+        phase.cpu_percent = max(broker.cpu_percent() for broker in brokers)
 
     def _stop_and_start(self) -> Iterator[Phase]:
         with self._phase("stop of all") as phase:
@@ -283,22 +261,20 @@ class ScaleBench:
         """Measures a phase. `stopped` is the broker that it kills or stops: load on that broker is not counted. None: all load is."""
         self._say(f"{self._partitions} partitions: {name}")
         phase = Phase(name, self._partitions)
-        if self._turns is not None:
-            self._turns.look()
+        self._turns.look()
         begin = time.monotonic()
         yield phase
-        pids = [pid for broker in BROKERS if (pid := self._cluster.pid(broker)) is not None]
+        brokers = self._running()
         if self._load is not None:
             rows: Mapping[str, Sequence[float]] = self._ask(f"since {begin}")
             of_interest = self._load_topics if stopped is None else (f"load-without-{stopped}",)
             latencies = sorted(seconds for topic in of_interest for seconds in rows.get(topic, ()))
             if latencies:
                 phase.untouched_p99_ms = 1000 * latencies[int(0.99 * (len(latencies) - 1))]
-        if self._turns is not None:
-            phase.longest_turn_ms, phase.held_by = self._turns.look()
-        if pids:
-            phase.memory_mib = max(resident_mib(pid) for pid in pids)
-            phase.descriptors = max(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids)
+        phase.longest_turn_ms, phase.held_by = self._turns.look()
+        if brokers:
+            phase.memory_mib = max(broker.memory_info().rss for broker in brokers) / MIB
+            phase.descriptors = max(broker.num_fds() for broker in brokers)
 
     # -- the load ---------------------------------------------------------------------------------------------------
 
@@ -333,6 +309,14 @@ class ScaleBench:
         return self._load.answer()
 
     # -- the cluster ------------------------------------------------------------------------------------------------
+
+    def _running(self) -> list[psutil.Process]:
+        """The brokers' processes."""
+        pids = [self._cluster.pid(broker) for broker in BROKERS]
+        return [psutil.Process(pid) for pid in pids if pid is not None]
+
+    def _data(self, broker: int) -> Path:
+        return self._cluster.broker_directory(broker) / "data"
 
     def _admin(self) -> AdminClient:
         """One client for all requests: a new one would fetch the metadata of everything first."""
@@ -393,12 +377,10 @@ class ScaleBench:
         return time.monotonic() - begin
 
     def _log_opening_s(self) -> float:
-        """The longest time that a broker took to open its logs, from its event log; 0 for a cluster without event logs."""
-        if self._turns is None:
-            return 0.0
+        """The longest time that a broker took to open its logs, from its event log."""
         opened = [
             [row["seconds"] for row in events_of(path) if row["kind"] == "logs_opened"]
-            for path in (self._data(broker).parent / "events.jsonl" for broker in BROKERS)
+            for path in (self._cluster.broker_directory(broker) / "events.jsonl" for broker in BROKERS)
         ]
         return float(max(seconds[-1] for seconds in opened))
 
@@ -408,11 +390,6 @@ def _written(answer: Mapping[str, Any]) -> float:
     if answer["failed"]:
         raise RuntimeError(f"{answer['failed']} records failed: {answer['why']}")
     return float(answer["all_s"])
-
-
-def resident_mib(pid: int) -> float:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / MIB
 
 
 def table(phases: Sequence[Phase]) -> list[tuple[str, ...]]:
@@ -451,11 +428,7 @@ def run(directory: Path, sizes: Sequence[int], say: Callable[[str], None]) -> It
         try:
             cluster.create(brokers=len(BROKERS), overrides=BROKER_SETTINGS)
             cluster.start()
-
-            def data(broker: int, cluster: LocalCluster = cluster) -> Path:
-                return cluster.broker_directory(broker) / "data"
-
-            yield from ScaleBench(cluster, data, partitions, say).run()
+            yield from ScaleBench(cluster, partitions, say).run()
         finally:
             cluster.destroy()
             shutil.rmtree(directory / f"partitions-{partitions}", ignore_errors=True)

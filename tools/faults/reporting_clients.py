@@ -56,7 +56,6 @@ class Load:
         self._producer = Producer(self._settings)
         self._ended_by = ""
         """While the records of a producer that ended are reported: its fatal error."""
-        self._last: dict[int, float] = {}
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=f"load of {topic}", daemon=True)
@@ -86,16 +85,6 @@ class Load:
         with self._changed:
             wanted = len(self.journal.positions) + count
             self._wait(lambda: len(self.journal.positions) >= wanted, f"no {count} acknowledgements", timeout_s)
-
-    def wait_for_each_partition(self, since: float, timeout_s: float = DRAIN_S) -> None:
-        """Waits for an acknowledgement after `since` (monotonic seconds) in each partition. Raises TimeoutError."""
-        with self._changed:
-            everywhere = range(self.partitions)
-            self._wait(
-                lambda: all(self._last.get(partition, 0.0) > since for partition in everywhere),
-                "a partition no longer accepts records",
-                timeout_s,
-            )
 
     def _wait(self, check: Callable[[], bool], otherwise: str, timeout_s: float) -> None:
         if not self._changed.wait_for(check, timeout_s):
@@ -141,8 +130,7 @@ class Load:
             if error is None:
                 partition = message.partition()
                 self.journal.positions[message.value()] = (partition, message.offset())
-                self._last[partition] = time.monotonic()
-                self.journal.times.append(self._last[partition])
+                self.journal.times.append(time.monotonic())
             else:
                 self.journal.failed.append(self._ended_by or str(error))
             self._changed.notify_all()

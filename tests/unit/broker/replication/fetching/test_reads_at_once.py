@@ -9,8 +9,8 @@ import pytest
 
 from protocol.kafka import single_fetch
 from protocol.types import TopicPartition
-from tests.support.fetch_cost import LEADER, TOPIC, Broker, fetch_frame
 from tests.support.replica_cluster import Cluster
+from tests.support.request_cost import LEADER, TOPIC, Broker, fetch_frame
 
 
 @pytest.mark.parametrize("version", [12, 16])

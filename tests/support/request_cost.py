@@ -1,4 +1,4 @@
-"""`python -m tests.support.fetch_cost`: the CPU time that a broker spends on a Fetch request, in one process and without sockets.
+"""`python -m tests.support.request_cost`: the CPU time that a broker spends on a Produce or Fetch request, in one process, without sockets.
 
 Each load is served from the bytes of a read to the buffers of the answer. The time includes the reads of the log, but not the system
 calls of the socket. The log is in the page cache. The result is the CPU time of the thread in the quietest tenth of the blocks: other
@@ -6,6 +6,8 @@ processes hardly change it.
 
 | load | each request |
 |---|---|
+| produce | version 9, acks=1: one record of 100 bytes, from one connection |
+| produce-20 | the same from each of 20 connections, in one turn of the loop |
 | librdkafka | version 12 without a session: one partition, the next 64 KB |
 | java | version 15 in a session: the client names its partition with the new offset, the next 64 KB |
 | java-ten | the same, of ten partitions: only one of them has moved, and nine have nothing new |
@@ -30,7 +32,7 @@ from typing import Any, cast
 
 import click
 
-from broker.network.connection import ClientConnection
+from broker.network.connection import ClientConnection, Limits
 from broker.network.processor import Processor
 from broker.network.request_channel import RequestChannel
 from broker.request_handler import RequestHandler
@@ -45,21 +47,35 @@ from protocol.kafka.framing import skip_tagged_fields
 from protocol.kafka.record_batch import build_batch, iter_batches
 from protocol.types import TopicPartition
 from tests.support.api_world import World
-from tests.support.metrics_cost import LIMITS, RealTime
+from tests.support.fake_time import FakeTime
 from tests.support.replica_cluster import Cluster
 from tests.support.turns import Turns
+from tools.bench.load import plan
 
 ANSWER_BYTES = 64 * 1024
 BATCH_BYTES = 16 * 1024
 LOG_BYTES = 8 * 1024 * 1024
 RECORD_BYTES = 1000
+PRODUCED_BYTES = 100
 TOPIC, TOPIC_ID = "t", uuid.UUID(int=77)
 LEADER, FOLLOWER = 1, 2
 FOLLOWER_EPOCH = 101
 """The broker epoch that the second broker of a `Cluster` gets."""
 
+LIMITS = Limits(frame_bytes_max=1_000_000, in_flight_max=100, frame_timeout_s=5.0, idle_timeout_s=60.0)
+
 Load = Callable[[int], float]
 """Serves that many requests; returns the CPU seconds that the broker spent on them."""
+
+
+class RealTime(FakeTime):
+    """The machine's clock, and timers that the measurement runs."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
 
 
 class Taken:
@@ -110,16 +126,18 @@ class Broker:
         self.manager.fetches.look_with(self.channel.at_end_of_turn)
         clock = cast(Any, cluster.time)
         self.processor = Processor(self.channel, LIMITS, clock, lambda connection: True, lambda connection: None)
-        self.client = ClientConnection(self.processor, "PLAINTEXT")
         self.socket = Taken()
-        self.client.connection_made(self.socket)  # type: ignore[arg-type]
+        self.client = self.connect(self.socket)
         self.partitions = [TopicPartition(TOPIC, number) for number in range(partitions)]
+
+    def connect(self, socket: Taken) -> ClientConnection:
+        client = ClientConnection(self.processor, "PLAINTEXT")
+        client.connection_made(socket)  # type: ignore[arg-type]
+        return client
 
     def send(self, frame: bytes) -> None:
         """A read with one request, and the turns that it asks for."""
-        size = len(frame)
-        self.client.get_buffer(-1)[:size] = frame
-        self.client.buffer_updated(size)
+        read(self.client, frame)
         self.look()
 
     def look(self) -> None:
@@ -154,6 +172,13 @@ class Broker:
         self.time.turn()
 
 
+def read(client: ClientConnection, frame: bytes) -> None:
+    """Gives the bytes to the connection, as the loop does."""
+    size = len(frame)
+    client.get_buffer(-1)[:size] = frame
+    client.buffer_updated(size)
+
+
 def fetch_frame(version: int, session: tuple[int, int], offsets: dict[int, int], *, is_follower: bool) -> bytes:
     """A Fetch request with its length. `offsets`: by partition."""
     body = FetchRequest(
@@ -176,6 +201,25 @@ def fetch_frame(version: int, session: tuple[int, int], offsets: dict[int, int],
 
 def wanted(partition: int, offset: int, is_follower: bool) -> FetchRequestPartition:
     return FetchRequestPartition(partition, 0, offset, -1, 0 if is_follower else -1, ANSWER_BYTES)
+
+
+def producers(broker: Broker, connections: int) -> Load:
+    """Each connection sends one request in each turn."""
+    batch = plan.batch(PRODUCED_BYTES, 1, time.time_ns() // 1_000_000)
+    frame = plan.produce_frame([(TOPIC, 0)], 1, batch)
+    clients = [broker.connect(Taken()) for _ in range(connections)]
+
+    def run(requests: int) -> float:
+        began = time.thread_time()
+        for first in range(0, requests, connections):
+            for client in clients[: requests - first]:
+                read(client, frame)
+            broker.look()
+        return time.thread_time() - began
+
+    run(3 * connections)
+    assert broker.cluster.nodes[LEADER].log(broker.partitions[0]).log_end_offset == 3 * connections
+    return run
 
 
 def consumer(broker: Broker, version: int, *, in_session: bool) -> Load:
@@ -239,6 +283,8 @@ def follower(broker: Broker, version: int) -> Load:
 
 
 LOADS: dict[str, tuple[int, Callable[[Broker], Load]]] = {
+    "produce": (1, lambda broker: producers(broker, 1)),
+    "produce-20": (1, lambda broker: producers(broker, 20)),
     "librdkafka": (1, lambda broker: consumer(broker, 12, in_session=False)),
     "java": (1, lambda broker: consumer(broker, 15, in_session=True)),
     "java-ten": (10, lambda broker: consumer(broker, 15, in_session=True)),
@@ -276,7 +322,7 @@ async def measure(name: str, blocks: int, requests: int, profile: cProfile.Profi
 @click.option("--requests", default=100, show_default=True, help="Requests of a block.")
 @click.option("--profile", is_flag=True, help="Print the functions that take most of the time.")
 def main(loads: tuple[str, ...], blocks: int, requests: int, profile: bool) -> None:
-    """Serve Fetch requests, and print the CPU time of each."""
+    """Serve Produce and Fetch requests, and print the CPU time of each."""
     for name in loads:
         profiler = cProfile.Profile() if profile else None
         cost = asyncio.run(measure(name, blocks, requests, profiler))
