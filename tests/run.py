@@ -4,7 +4,8 @@
 
 Two groups of tests run side by side, because some need a processor and others mostly wait for starts and time-outs. When
 one ends, the next one begins, also after a failure. A group's output is printed when the group ends; the summary at the
-end names every group. The exit code is 1 when one of them failed.
+end names every group, and the versions of what the tests need. The exit code is 1 when a group failed. In a thorough run, tests
+that failed are repeated first: `tests/repeats.py` says which failures are flaky and do not count.
 
 A quick run leaves out the tests with the marker `thorough`; a thorough run has only these. `tests/conftest.py` gives the
 marker to all tests that need a real Kafka or Docker.
@@ -18,21 +19,28 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 
 from broker import compiled
+from tests.repeats import SECONDS_MAX, Repeated, failed_tests, repeat, seed_of
+from tests.versions import versions
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LOGS = REPOSITORY / ".test-logs"
+FLAKY_LOGS = "flaky"
+"""The directory in LOGS with the output of runs in which a test was flaky. Later runs do not overwrite it."""
+TESTS_FAILED = 1
 NO_TESTS_SELECTED = 5
 SIDE_BY_SIDE = 2
 SILENCE_S_MAX = 60
@@ -56,17 +64,34 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Commands of one name."""
+    """A command, and for pytest the tests that it is given."""
 
     name: str
     command: tuple[str, ...]
+    paths: tuple[str, ...] = ()
+
+    @property
+    def log(self) -> Path:
+        return LOGS / f"{self.name}.log"
+
+    @property
+    def cache(self) -> Path:
+        """pytest's cache: this run's alone, so that it names the tests that failed now."""
+        return LOGS / f"{self.name}.cache"
+
+    def alone(self, test: str) -> Group:
+        """Runs one test of the group, by its id."""
+        return Group(f"{self.name}.again", self.command, (test,))
+
+    def words(self) -> list[str]:
+        if not self.paths:
+            return list(self.command)
+        return [*self.command, "-o", f"cache_dir={self.cache}", *self.paths]
 
 
 def tests(name: str, *paths: str, only: str) -> Group:
     options = shlex.split(os.environ.get("PYTEST_OPTIONS", ""))
-    return Group(
-        name, (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *SLOWEST, *paths, "-m", only, *options)
-    )
+    return Group(name, (sys.executable, "-m", "pytest", *SLOWEST, "-m", only, *options), paths)
 
 
 def groups_of(run: str) -> list[Group]:
@@ -87,71 +112,122 @@ def groups_of(run: str) -> list[Group]:
         return [Group("checks", ("make", "--no-print-directory", "check")), *groups]
     if compiled.form()[0]:
         again = [f"tests/integration/test_{name}.py" for name in AGAIN]
-        repeated = tests("compiled", *again, only="not thorough or kafka")
-        groups.insert(1, Group(repeated.name, ("env", "--unset", compiled.SWITCH, *repeated.command)))
+        plain = tests("compiled", *again, only="not thorough or kafka")
+        groups.insert(1, replace(plain, command=("env", "--unset", compiled.SWITCH, *plain.command)))
     return [*groups, tests("clients", "tests/clients", only=only), tests("compose", "tests/compose", only=only)]
 
 
 class Runner:
     """What runs now, and what came of the rest."""
 
-    def __init__(self, groups: Sequence[Group], form: str = "plain Python") -> None:
-        """`form` is that of the brokers, in words."""
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        form: str = "plain Python",
+        needs: Mapping[str, str] | None = None,
+        *,
+        is_lenient: bool = False,
+    ) -> None:
+        """`form` is that of the brokers, in words; `needs` are the versions of what the tests need; a lenient run repeats failures."""
         self._form = form
+        self._needs = needs or {}
+        self._is_lenient = is_lenient
         self._waiting = deque(groups)
         self._start = time.monotonic()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._results: list[tuple[Group, int, float]] = []
+        self._repeated: dict[str, list[Repeated]] = {}
+        self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._is_stopped = False
 
     def run(self) -> int:
         LOGS.mkdir(exist_ok=True)
-        threads = [threading.Thread(target=self._run_groups) for _ in range(SIDE_BY_SIDE)]
-        for thread in threads:
-            thread.start()
         try:
-            for thread in threads:
-                while thread.is_alive():
-                    thread.join(SILENCE_S_MAX)
-                    self._say_progress()
+            self._run_threads(*[self._run_groups] * SIDE_BY_SIDE)
+            if self._is_lenient:
+                self._run_threads(self._repeat_failures)
         except Interrupted as interrupted:
-            self._stop(interrupted.number, threads)
+            self._stop(interrupted.number)
             return 128 + interrupted.number
         return self._summarize()
 
-    def _stop(self, number: int, threads: Sequence[threading.Thread]) -> None:
+    def _run_threads(self, *targets: Callable[[], None]) -> None:
+        """Returns when all of them have ended; says now and then how far they are."""
+        self._threads = [threading.Thread(target=target) for target in targets]
+        for thread in self._threads:
+            thread.start()
+        for thread in self._threads:
+            while thread.is_alive():
+                thread.join(SILENCE_S_MAX)
+                self._say_progress()
+
+    def _stop(self, number: int) -> None:
         """pytest cleans up after one SIGINT, and not after two; a terminal has sent it to all processes already."""
         self._is_stopped = True
         if number == signal.SIGINT:
-            for thread in threads:
+            for thread in self._threads:
                 thread.join(CLEANUP_S_MAX)
         with self._lock:
             for process in self._running.values():
                 process.send_signal(signal.SIGINT)
-        for thread in threads:
+        for thread in self._threads:
             thread.join()
 
     def _run_groups(self) -> None:
         while True:
-            start = time.monotonic()
             with self._lock:
                 if self._is_stopped or not self._waiting:
                     return
                 group = self._waiting.popleft()
-                log = log_of(group).open("wb")
-                process = subprocess.Popen(group.command, cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT)
-                self._running[group.name] = process
-            exit_code = process.wait()
-            log.close()
+            start = time.monotonic()
+            exit_code = self._exit_code_of(group)
             with self._lock:
-                del self._running[group.name]
-                if exit_code == NO_TESTS_SELECTED:
-                    exit_code = 0
-                self._results.append((group, exit_code, time.monotonic() - start))
-                print(f"\n=== {group.name}: {shlex.join(group.command)} ===", flush=True)
-                sys.stdout.buffer.write(log_of(group).read_bytes())
+                self._results.append(
+                    (group, 0 if exit_code == NO_TESTS_SELECTED else exit_code, time.monotonic() - start)
+                )
+                print(f"\n=== {group.name}: {shlex.join(group.words())} ===", flush=True)
+                sys.stdout.buffer.write(group.log.read_bytes())
                 sys.stdout.flush()
+
+    def _exit_code_of(self, group: Group, seconds: float | None = None) -> int:
+        """Runs the group, with its output in its log. Raises subprocess.TimeoutExpired after so many seconds."""
+        shutil.rmtree(group.cache, ignore_errors=True)
+        with group.log.open("wb") as log:
+            with self._lock:
+                process = subprocess.Popen(group.words(), cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT)
+                self._running[group.name] = process
+            try:
+                return process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)
+                process.wait()
+                raise
+            finally:
+                with self._lock:
+                    del self._running[group.name]
+
+    def _repeat_failures(self) -> None:
+        """Repeats the tests that failed, unless the run has failures of another kind."""
+        failed = [(group, exit_code) for group, exit_code, _ in self._results if exit_code]
+        if any(exit_code != TESTS_FAILED or not is_only_by_tests(group) for group, exit_code in failed):
+            return
+        end = time.monotonic() + SECONDS_MAX
+        for group, _ in failed:
+            for test in failed_tests(group.cache):
+                result = repeat(test, partial(self._passes, group.alone(test)), end)
+                print(f"\n{result}", flush=True)
+                self._repeated.setdefault(group.name, []).append(result)
+                if not result.is_flaky:
+                    return
+
+    def _passes(self, group: Group, seconds: float) -> bool | None:
+        if self._is_stopped:
+            return False
+        try:
+            return self._exit_code_of(group, seconds) == 0
+        except subprocess.TimeoutExpired:
+            return None
 
     def _say_progress(self) -> None:
         with self._lock:
@@ -162,27 +238,48 @@ class Runner:
             if parts:
                 print(f"after {time.monotonic() - self._start:.0f} s: {', '.join(parts)}", flush=True)
 
+    def _is_flaky(self, group: Group) -> bool:
+        """Have all of its failures passed when they were repeated?"""
+        results = self._repeated.get(group.name, [])
+        return bool(results) and {each.test for each in results if each.is_flaky} == set(failed_tests(group.cache))
+
     def _summarize(self) -> int:
         """Prints what failed or was skipped, and a line for each group. -> the exit code"""
-        has_failed = any(exit_code for _, exit_code, _ in self._results)
+        has_failed = any(exit_code and not self._is_flaky(group) for group, exit_code, _ in self._results)
         print("\n" + "=" * 100)
         for group, exit_code, seconds in self._results:
-            lines = log_of(group).read_text(errors="replace").splitlines()
+            lines = group.log.read_text(errors="replace").splitlines()
             counts = [found[1] for line in lines if (found := LAST_LINE.search(line))]
-            verdict = f"FAILED ({exit_code})" if exit_code else "passed"
+            verdict = "passed" if not exit_code else "flaky" if self._is_flaky(group) else f"FAILED ({exit_code})"
             print(f"{verdict:<12} {group.name:<12} {seconds:4.0f} s   {counts[-1] if counts else ''}")
             for line in lines:
                 if SUMMARY_LINES.match(line):
                     print(f"    {line}")
         print(f"brokers: {self._form}")
+        for name, version in self._needs.items():
+            print(f"{name}: {version}")
+        for group, _, _ in self._results:
+            self._say_what_repeating_showed(group)
         verdict = "FAILED" if has_failed else "PASSED"
         print(f"{verdict} after {time.monotonic() - self._start:.0f} s; the whole output is in {LOGS.name}/")
         print("=" * 100, flush=True)
         return int(has_failed)
 
+    def _say_what_repeating_showed(self, group: Group) -> None:
+        for result in self._repeated.get(group.name, []):
+            logs = [group.log, group.alone(result.test).log]
+            seed = seed_of(result.test, group.log.read_text(errors="replace"))
+            if result.is_flaky:
+                logs = [LOGS / FLAKY_LOGS / f"{time.strftime('%Y-%m-%d-%H%M')}-{group.name}.log"]
+                logs[0].parent.mkdir(exist_ok=True)
+                shutil.copyfile(group.log, logs[0])
+            where = ", ".join(os.path.relpath(log, REPOSITORY) for log in logs)
+            print(f"{result}; {f'seed {seed}; ' if seed else ''}output: {where}")
 
-def log_of(group: Group) -> Path:
-    return LOGS / f"{group.name}.log"
+
+def is_only_by_tests(group: Group) -> bool:
+    """pytest exits with TESTS_FAILED also when a test leaves a process running: that is no test to repeat."""
+    return bool(failed_tests(group.cache)) and "\nLEFT RUNNING " not in group.log.read_text(errors="replace")
 
 
 def main(arguments: list[str]) -> int:
@@ -207,7 +304,7 @@ def main(arguments: list[str]) -> int:
     # The tests start hundreds of processes. Without bytecode on the disk, each of them compiles every module that it imports.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     print(f"brokers: {form}", flush=True)
-    return Runner(groups, form).run()
+    return Runner(groups, form, versions(), is_lenient=arguments[0] == "thorough").run()
 
 
 if __name__ == "__main__":

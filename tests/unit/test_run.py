@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -47,22 +48,23 @@ def test_if_one_group_fails_the_others_still_run(capfd: pytest.CaptureFixture[st
 def test_quick_and_thorough_together_are_everything() -> None:
     for runs, only in (("quick", "not thorough"), ("thorough", "thorough")):
         groups = [group for group in run.groups_of(runs) if group.name != "compiled"]
-        commands = [group.command for group in groups if "pytest" in group.command]
+        commands = [group.command for group in groups if group.paths]
         assert all(command[command.index("-m", 3) + 1] == only for command in commands)
-        paths = {word for command in commands for word in command if word.startswith("tests/")}
+        paths = {word for group in groups for word in group.paths if word.startswith("tests/")}
         directories = {f"tests/{path.parent.name}" for path in Path(run.__file__).parent.glob("*/test_*.py")}
         assert directories <= paths | {"tests/clients", "tests/compose"}
-        left_out = {word.removeprefix("--ignore=") for command in commands for word in command if "--ignore=" in word}
+        left_out = {word.removeprefix("--ignore=") for group in groups for word in group.paths if "--ignore=" in word}
         assert left_out
         assert left_out <= paths
 
 
 def test_a_thorough_run_repeats_tests_on_compiled_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "form", lambda: (True, "2 modules"))
-    (again,) = [group.command for group in run.groups_of("thorough") if group.name == "compiled"]
-    assert again[:3] == ("env", "--unset", compiled.SWITCH)
-    assert again[again.index("-m", 6) + 1] == "not thorough or kafka"
-    assert all((run.REPOSITORY / word).exists() for word in again if word.startswith("tests/"))
+    (again,) = [group for group in run.groups_of("thorough") if group.name == "compiled"]
+    assert again.command[:3] == ("env", "--unset", compiled.SWITCH)
+    assert again.command[again.command.index("-m", 6) + 1] == "not thorough or kafka"
+    assert again.paths
+    assert all((run.REPOSITORY / path).exists() for path in again.paths)
     assert "compiled" not in [group.name for group in run.groups_of("quick")]
     monkeypatch.setattr(compiled, "form", lambda: (False, "plain Python"))
     assert "compiled" not in [group.name for group in run.groups_of("thorough")]
@@ -75,12 +77,90 @@ def test_the_summary_says_in_which_form_the_brokers_ran(
     monkeypatch.setenv(compiled.SWITCH, "0")
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setattr(run, "groups_of", lambda _: [Group("first", PASSES)])
+    monkeypatch.setattr(run, "versions", lambda: {"kcat": "1.7.1"})
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     assert run.main([runs]) == 0
     assert "PYTHONDONTWRITEBYTECODE" not in os.environ, "processes that the tests start find compiled modules"
     summary = capfd.readouterr().out.rpartition("brokers: ")[2]
     assert summary.startswith("plain Python")
     assert ("SKIPPED the tests on compiled brokers" in summary) == (runs == "thorough")
+    assert "\nkcat: 1.7.1\n" in summary
+
+
+FAILS_AT = """
+from pathlib import Path
+
+def test_seldom(count_of):
+    print("chaos: seed 462, 30 rounds")
+    assert count_of("seldom") > 1
+
+def test_always():
+    assert {always}
+
+def test_good():
+    pass
+"""
+COUNTS = """
+import pytest
+from pathlib import Path
+
+@pytest.fixture
+def count_of():
+    def count(name):
+        file = Path(__file__).with_name(name)
+        file.write_text((file.read_text() if file.exists() else "") + ".")
+        return len(file.read_text())
+    return count
+"""
+
+
+def pytest_group(directory: Path, always: str) -> Group:
+    """Of three tests one fails the first time only, and one if `always` is "False"."""
+    (directory / "test_it.py").write_text(FAILS_AT.format(always=always))
+    (directory / "conftest.py").write_text(COUNTS)
+    command = (sys.executable, "-m", "pytest", "-c", os.devnull, f"--rootdir={directory}", str(directory))
+    return Group("some", command[:-1], command[-1:])
+
+
+@pytest.fixture
+def in_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(run, "REPOSITORY", tmp_path)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # it starts sooner
+    return tmp_path
+
+
+def test_a_flaky_test_does_not_fail_a_lenient_run(in_directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    group = pytest_group(in_directory, always="True")
+    assert Runner([group], is_lenient=True).run() == 0
+    summary = capfd.readouterr().out.rpartition("brokers: ")[2]
+    found = re.search(
+        r"^FLAKY test_it.py::test_seldom: .*5 times alone; seed 462; output: (.*)$", summary, re.MULTILINE
+    )
+    assert found
+    assert "test_seldom" in (in_directory / found[1]).read_text()
+    assert len((in_directory / "seldom").read_text()) == 6
+    assert "PASSED after" in summary
+
+
+def test_without_leniency_it_does(in_directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert Runner([pytest_group(in_directory, always="True")]).run() == 1
+    assert "FLAKY" not in capfd.readouterr().out
+    assert len((in_directory / "seldom").read_text()) == 1
+
+
+def test_a_test_that_fails_again_fails_a_lenient_run(in_directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    group = pytest_group(in_directory, always="False")
+    assert Runner([group], is_lenient=True).run() == 1
+    summary = capfd.readouterr().out.rpartition("brokers: ")[2]
+    assert "FAILED test_it.py::test_always: failed again alone, after 0 repetitions" in summary
+    assert "FAILED after" in summary
+
+
+@pytest.mark.parametrize("other", [FAILS, (sys.executable, "-c", "raise SystemExit(3)")])
+def test_nothing_is_repeated_if_the_run_has_another_failure(in_directory: Path, other: tuple[str, ...]) -> None:
+    groups = [pytest_group(in_directory, always="True"), Group("other", other)]
+    assert Runner(groups, is_lenient=True).run() == 1
+    assert len((in_directory / "seldom").read_text()) == 1
 
 
 def test_an_unknown_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
