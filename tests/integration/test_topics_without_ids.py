@@ -25,7 +25,7 @@ from protocol.zk.znodes import ConfigZNode, PartitionStateZNode, TopicZNode
 from tests.conftest import ClusterFactory
 from tests.support.background_load import read_everything
 from tests.support.cli import Cli
-from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
+from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory, wait_known_everywhere
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -52,13 +52,8 @@ def topic(cluster: LocalCluster, zk: ZooKeeperView) -> str:
     name = f"old-{uuid.uuid4().hex[:8]}"
     zk.client.create(ConfigZNode.path("topics", name), ConfigZNode.encode({"min.insync.replicas": "3"}))
     zk.client.create(TopicZNode.path(name), as_kafka_2_7({0: (1, 2, 3), 1: (2, 3, 1)}))
-    wait_led(zk, name, PARTITIONS)
+    wait_known_everywhere(cluster, name, PARTITIONS)
     return name
-
-
-def wait_led(zk: ZooKeeperView, topic: str, partitions: int) -> None:
-    states = [PartitionStateZNode.path(TopicPartition(topic, partition)) for partition in range(partitions)]
-    eventually(lambda: all(zk.client.exists(path) for path in states), f"leaders of {topic}")
 
 
 def as_kafka_2_7(assignment: Mapping[int, Sequence[int]]) -> bytes:
@@ -143,7 +138,7 @@ def test_a_topic_of_an_old_tool_is_replicated(cluster: LocalCluster, zk: ZooKeep
     produce(cluster, topic, "before")
     topic_id = assert_has_id(cluster, zk, topic)
     rewrite(zk, topic, {2: (3, 1, 2)})
-    wait_led(zk, topic, 3)
+    wait_known_everywhere(cluster, topic, 3)
     produce(cluster, topic, "after", 3)
     cluster.restart_broker(1)
     assert assert_has_id(cluster, zk, topic) == topic_id
