@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from protocol.numbers import decimal_number, whole_number
+from protocol.numbers import decimal_number, is_plain_number, whole_number
 
 
 class IntRange(click.IntRange):
@@ -37,3 +37,19 @@ class FloatRange(click.FloatRange):
             except ValueError:
                 self.fail(f"{value!r} is not a valid number.", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class Sizes(click.ParamType):  # type: ignore[type-arg]
+    """Parses `1000,10000`: whole numbers of at least 1."""
+
+    name = "n[,n...]"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        words = str(value).split(",")
+        if not all(is_plain_number(word.strip()) and int(word) > 0 for word in words):
+            self.fail(
+                f"{value!r}: expected whole numbers of at least 1, separated by commas, for example 1000,10000",
+                param,
+                ctx,
+            )
+        return tuple(map(int, words))

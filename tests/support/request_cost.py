@@ -50,7 +50,7 @@ from tests.support.api_world import World
 from tests.support.fake_time import FakeTime
 from tests.support.replica_cluster import Cluster
 from tests.support.turns import Turns
-from tools.bench.load import plan
+from tools.bench.closed_loop import request_plan
 
 ANSWER_BYTES = 64 * 1024
 BATCH_BYTES = 16 * 1024
@@ -205,8 +205,8 @@ def wanted(partition: int, offset: int, is_follower: bool) -> FetchRequestPartit
 
 def producers(broker: Broker, connections: int) -> Load:
     """Each connection sends one request in each turn."""
-    batch = plan.batch(PRODUCED_BYTES, 1, time.time_ns() // 1_000_000)
-    frame = plan.produce_frame([(TOPIC, 0)], 1, batch)
+    batch = request_plan.batch(PRODUCED_BYTES, 1, time.time_ns() // 1_000_000)
+    frame = request_plan.produce_frame([(TOPIC, 0)], 1, batch)
     clients = [broker.connect(Taken()) for _ in range(connections)]
 
     def run(requests: int) -> float:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psutil
 
+from tools.bench.closed_loop.target import Target, fill
+from tools.bench.closed_loop.topic_load import FILL_BYTES, Load, bench_topic
 from tools.bench.compare.results import OURS, Resources
-from tools.bench.load.cluster import Target, fill
-from tools.bench.load.measure import FILL_BYTES, Load, bench_topic
 from tools.bench.real_kafka import running
 from tools.bench.real_kafka.jars import KafkaJars
 from tools.cluster.local_cluster import SOURCE_ROOT, ClusterError, LocalCluster

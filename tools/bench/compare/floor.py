@@ -15,12 +15,9 @@ from pathlib import Path
 from protocol.kafka import fetch_codec, produce_codec
 from protocol.kafka.fetch_codec import FetchPartitionData
 from protocol.kafka.produce_codec import ProducePartitionResult
-from tools.bench.compare.results import Floor
-from tools.bench.compare.rows import PerfTool, Row
-from tools.bench.load import compiled
-from tools.bench.load.measure import BenchError, Load
-from tools.bench.load.outcome import Measurement
-from tools.bench.load.plan import (
+from tools.bench.closed_loop import c_generator
+from tools.bench.closed_loop.measurement import Measurement
+from tools.bench.closed_loop.request_plan import (
     PRODUCE_VERSION,
     Frame,
     LoadFailed,
@@ -30,6 +27,9 @@ from tools.bench.load.plan import (
     fetch_frame,
     produce_frame,
 )
+from tools.bench.closed_loop.topic_load import BenchError, Load
+from tools.bench.compare.results import Floor
+from tools.bench.compare.rows import PerfTool, Row
 from tools.cluster import ownership
 from tools.cluster.ports import LOCAL_HOST
 
@@ -48,8 +48,8 @@ def measure_floor(directory: Path, row: Row, seconds: float, warm_up_s: float) -
     if isinstance(load, PerfTool) or load.client != "raw":
         return None
     try:
-        generator, server = compiled.compiled_program(), compiled.compiled_program(SOURCE)
-    except compiled.NotCompiled as error:
+        generator, server = c_generator.compiled_program(), c_generator.compiled_program(SOURCE)
+    except c_generator.NotCompiled as error:
         raise BenchError(f"the floor needs C programs: {error}") from None
     answer, batches, frame = directory / "answer", directory / "batches", _frame(load)
     answer.write_bytes(_answer(load, batches))
@@ -61,7 +61,7 @@ def measure_floor(directory: Path, row: Row, seconds: float, warm_up_s: float) -
             )
             plan = Plan(warm_up_s, seconds, [frame], [connection] * load.connections)
             try:
-                found = compiled.run(plan, generator)
+                found = c_generator.run(plan, generator)
             except LoadFailed as error:
                 raise BenchError(f"the floor of {row.title}: {error}") from None
         return rate_of(row, found)

@@ -12,10 +12,10 @@ from pathlib import Path
 import click
 from tqdm import tqdm
 
+from tools.bench.closed_loop.topic_load import Load
 from tools.bench.compare import drawing, printing, rounds
 from tools.bench.compare.floor import measure_floor
 from tools.bench.compare.rows import ROWS, Row, chosen
-from tools.bench.load.measure import Load
 from tools.bench.real_kafka.jars import NoKafka, find_jars
 from tools.cluster.java import JavaNotFound
 from tools.cluster.ownership import own_servers
@@ -103,13 +103,14 @@ def compare_command(
     with errors_in_one_line(), tempfile.TemporaryDirectory(prefix="ottla-bench-") as directory:
         jars = find_jars(kafka_home)
         own_servers()
-        with tqdm(total=rounds.steps(rows, count, floor), disable=None, leave=False, unit="row") as bar:
+        wanted = rounds.Rounds(rows, count, seconds, warm_up, compiled, floor)
+        with tqdm(total=wanted.steps, disable=None, leave=False, unit="row") as bar:
 
             def say(what: str) -> None:
                 bar.set_description(what)
                 bar.update()
 
-            comparison = rounds.run(Path(directory), jars, rows, count, seconds, warm_up, compiled, floor, say)
+            comparison = rounds.run(Path(directory), jars, wanted, say)
     found = json.dumps(printing.as_json(comparison), indent=1)
     for file, content in (
         (json_file, found + "\n"),

@@ -12,16 +12,17 @@ import platform
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from tools.bench.closed_loop.topic_load import BenchError, Load, Measurement, measure
 from tools.bench.compare import perf_tools
 from tools.bench.compare.clusters import KAFKA, RunningCluster, chosen_form, running_ottla, running_peer
 from tools.bench.compare.floor import measure_floor, rate_of
 from tools.bench.compare.results import OURS, Comparison, Figure
 from tools.bench.compare.rows import MIB, PerfTool, Row, chosen
-from tools.bench.load.measure import BenchError, Load, Measurement, measure
 from tools.bench.real_kafka.jars import KafkaJars
 from tools.failures import AdminError
 
@@ -41,46 +42,49 @@ Say = Callable[[str], None]
 """Takes what is measured next; each call is a step of the progress."""
 
 
-def steps(rows: Sequence[Row], rounds: int, with_floor: bool) -> int:
-    """How many times `run` calls `say`."""
-    return rounds * 2 * (len(rows) + 1) + (sum(isinstance(row.load, Load) for row in rows) if with_floor else 0)
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """`count` rounds of all `rows`. In each, a row counts for `seconds` after its warm-up. `is_compiled`: as for `running_ottla`."""
+
+    rows: Sequence[Row]
+    count: int
+    seconds: float
+    warm_up_s: float
+    is_compiled: bool | None
+    with_floor: bool
+
+    @property
+    def steps(self) -> int:
+        """How many times `run` calls `say`."""
+        floors = sum(isinstance(row.load, Load) for row in self.rows) if self.with_floor else 0
+        return self.count * 2 * (len(self.rows) + 1) + floors
 
 
-def run(
-    directory: Path,
-    jars: KafkaJars,
-    rows: Sequence[Row],
-    rounds: int,
-    seconds: float,
-    warm_up_s: float,
-    is_compiled: bool | None,
-    with_floor: bool,
-    say: Say,
-) -> Comparison:
-    """All figures. `seconds` is how long each row counts, in each round. Raises ClusterError and BenchError."""
-    with chosen_form(is_compiled) as form:
-        comparison = Comparison(rows, KAFKA, _machine(form, jars, rounds, seconds))
+def run(directory: Path, jars: KafkaJars, rounds: Rounds, say: Say) -> Comparison:
+    """All figures. Raises ClusterError and BenchError."""
+    with chosen_form(rounds.is_compiled) as form:
+        comparison = Comparison(rounds.rows, KAFKA, _machine(form, jars, rounds))
     starts: list[Callable[[Path], AbstractContextManager[RunningCluster]]] = [
         lambda home: running_peer(home, jars),
-        lambda home: running_ottla(home, is_compiled),
+        lambda home: running_ottla(home, rounds.is_compiled),
     ]
-    for number in range(rounds):
+    for number in range(rounds.count):
         for start in starts if number % 2 == 0 else starts[::-1]:
             with _emptied(directory / "cluster") as home:
-                say(f"round {number + 1} of {rounds}: start")
+                say(f"round {number + 1} of {rounds.count}: start")
                 with start(home) as cluster:
-                    one = ClusterRound(cluster, jars, seconds, warm_up_s)
+                    one = ClusterRound(cluster, jars, rounds.seconds, rounds.warm_up_s)
                     one.warm_up()
-                    for row in rows:
-                        say(f"round {number + 1} of {rounds}: {cluster.name}: {row.title}")
+                    for row in rounds.rows:
+                        say(f"round {number + 1} of {rounds.count}: {cluster.name}: {row.title}")
                         try:
                             comparison.add(cluster.name, row, one.figure(row))
                         except AdminError as error:
                             raise BenchError(f"{cluster.name}: {row.title}: {error}") from None
                         cluster.look()
                     comparison.resources.setdefault(cluster.name, []).append(cluster.resources())
-    if with_floor:
-        for row in rows:
+    if rounds.with_floor:
+        for row in rounds.rows:
             if isinstance(row.load, Load):
                 say(f"floor: {row.title}")
                 floor = measure_floor(directory, row, FLOOR_S, FLOOR_WARM_UP_S)
@@ -159,13 +163,13 @@ def _emptied(directory: Path) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _machine(form: str, jars: KafkaJars, rounds: int, seconds: float) -> dict[str, str]:
+def _machine(form: str, jars: KafkaJars, rounds: Rounds) -> dict[str, str]:
     load_1_min = os.getloadavg()[0]
     return {
         OURS: form,
         KAFKA: f"{jars.version}, JVM options of its start scripts",
         "machine": f"{os.cpu_count()} processors, {psutil.virtual_memory().total / MIB / 1024:.0f} GiB, Linux {platform.release()}",
         "python": platform.python_version(),
-        "rounds": f"{rounds} of {seconds:g} s for each row",
+        "rounds": f"{rounds.count} of {rounds.seconds:g} s for each row",
         "load average before": f"{load_1_min:.2f}",
     }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tools.bench.load.measure import Load
+from tools.bench.closed_loop.topic_load import Load
 
 KIB, MIB = 1024, 1024**2
 BATCH_OVERHEAD = 72
@@ -26,7 +26,7 @@ class PerfTool:
     def as_load(self) -> Load:
         """A load with the same topic, in batches of 16 KB: what is to be read is written so."""
         return Load(
-            name=self.kind, kind=self.kind, connections=1, record_bytes=self.record_bytes, partitions=self.partitions,
+            kind=self.kind, connections=1, record_bytes=self.record_bytes, partitions=self.partitions,
             records_per_batch=16 * KIB // self.record_bytes, acks=-1, replication_factor=self.replication_factor,
         )  # fmt: skip
 
@@ -59,7 +59,7 @@ def _produce(
     size = _size(record_bytes)
     start = "acks=all RF 3" if acks == -1 else "produce acks=1"
     load = Load(
-        name=key, kind="produce", client="raw", connections=connections, in_flight=in_flight, record_bytes=record_bytes,
+        kind="produce", client="raw", connections=connections, in_flight=in_flight, record_bytes=record_bytes,
         records_per_batch=1, acks=acks, replication_factor=replicas, partitions=1, fetch_bytes=0,
     )  # fmt: skip
     unit: Unit = "requests/s" if record_bytes < KIB else "MB/s"
@@ -68,7 +68,7 @@ def _produce(
 
 def _fetch(key: str, answer_bytes: int, goal: float) -> Row:
     load = Load(
-        name=key, kind="consume", client="raw", connections=1, in_flight=1, record_bytes=answer_bytes - BATCH_OVERHEAD, records_per_batch=1,
+        kind="consume", client="raw", connections=1, in_flight=1, record_bytes=answer_bytes - BATCH_OVERHEAD, records_per_batch=1,
         acks=1, replication_factor=1, partitions=1, fetch_bytes=answer_bytes,
     )  # fmt: skip
     return Row(key, f"fetch, 1 x 1, {_size(answer_bytes)} answers", load, "MB/s", goal)
@@ -78,7 +78,7 @@ def _librdkafka(kind: Literal["produce", "consume"], goal: float) -> Row:
     """What is to be read was written in batches of 16 KB."""
     key = f"librdkafka-{kind}"
     load = Load(
-        name=key, kind=kind, client="librdkafka", connections=1, in_flight=1, record_bytes=KIB, records_per_batch=16,
+        kind=kind, client="librdkafka", connections=1, in_flight=1, record_bytes=KIB, records_per_batch=16,
         acks=-1, replication_factor=3, partitions=1, fetch_bytes=MIB,
     )  # fmt: skip
     title = "librdkafka, RF 3, 1 KB, produce acks=all" if kind == "produce" else "librdkafka, RF 3, 1 KB, consume"

@@ -12,11 +12,11 @@ from protocol.rpc import framing
 from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, PartitionState
 from protocol.zk.znodes import PartitionStateZNode
 from tests.support.cli import ottla
-from tools.bench import bench_cluster, bench_commands
-from tools.bench.bench_cluster import ClusterShape
-from tools.bench.controller_bench import Reaction, Takeover
-from tools.bench.scale import LoopTurns
-from tools.bench.stand_in_brokers import StandInBrokers
+from tools.bench.controller import cluster_znodes, controller_command
+from tools.bench.controller.acknowledging_brokers import AcknowledgingBrokers
+from tools.bench.controller.cluster_znodes import ClusterShape
+from tools.bench.controller.controller_bench import Reaction, Takeover
+from tools.bench.scale.scale_bench import LoopTurns
 
 
 def test_the_shape_of_a_cluster() -> None:
@@ -31,8 +31,8 @@ def test_the_shape_of_a_cluster() -> None:
 
 def test_each_run_writes_the_same_states_and_partitions_have_different_ones() -> None:
     replicas = ClusterShape(100, 3, 3).topics()["bench-00000"]
-    states = list(bench_cluster._states("bench-00000", replicas))
-    assert states == list(bench_cluster._states("bench-00000", replicas))
+    states = list(cluster_znodes._states("bench-00000", replicas))
+    assert states == list(cluster_znodes._states("bench-00000", replicas))
     decoded = [PartitionStateZNode.decode(data, 0) for _, data in states]
     assert [state.leader for state in decoded] == [ids[0] for ids in replicas.values()]
     assert len({state.leader_epoch for state in decoded}) > 90
@@ -59,7 +59,7 @@ def test_a_logged_turn_is_more_exact_than_its_bucket(
 
 
 class Registry:
-    """The ZooKeeper operations that the stand-in brokers use."""
+    """The ZooKeeper operations that the brokers of the bench use."""
 
     def __init__(self) -> None:
         self.created: list[tuple[str, bytes]] = []
@@ -74,7 +74,7 @@ def test_requests_are_acknowledged_in_whatever_pieces_they_arrive(piece: int) ->
     frames = [framing.request_frame(number, LeaderAndIsrRequest(1, 2, 3, (row,) * number, {})) for number in (1, 50, 0)]
 
     async def run() -> None:
-        brokers = StandInBrokers(Registry())  # type: ignore[arg-type]
+        brokers = AcknowledgingBrokers(Registry())  # type: ignore[arg-type]
         await brokers.register(1)
         port = brokers._servers[1].sockets[0].getsockname()[1]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -99,7 +99,7 @@ def test_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
         Takeover(1000, "nothing to elect", 10, 1, 2, 3, 20, 15, 7, 1.5, 30, 31),
         Reaction(1000, "an ISR changes", 4.25, 0.9),
     ]
-    monkeypatch.setattr(bench_commands, "_measure", lambda *_: results)
+    monkeypatch.setattr(controller_command, "_measure", lambda *_: results)
     text = ottla("bench controller --partitions 1000").output
     assert "nothing to elect" in text
     assert "20 ms" in text

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.support.cli import ottla
-from tools.bench import profile
+from tools.bench import profile_command
 from tools.bench.compare import drawing, printing
 from tools.bench.compare.clusters import KAFKA
 from tools.bench.compare.floor import measure_floor
@@ -153,7 +153,7 @@ def test_without_maven_a_user_reads_what_to_do(tmp_path: Path, monkeypatch: pyte
 def test_without_py_spy_a_user_reads_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(ClusterError, match=r"pip install 'ottla\[profile\]'"):
-        profile.find_py_spy()
+        profile_command.find_py_spy()
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the server of the floor needs a C compiler")

@@ -12,10 +12,10 @@ import pytest
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages import encode_response
-from tools.bench.load import compiled, in_python, librdkafka
-from tools.bench.load.librdkafka import Window
-from tools.bench.load.outcome import BenchError, Measurement, answered, silent
-from tools.bench.load.plan import Frame, Plan, PlannedConnection, batch, produce_frame
+from tools.bench.closed_loop import c_generator, librdkafka_load, python_generator
+from tools.bench.closed_loop.librdkafka_load import Window
+from tools.bench.closed_loop.measurement import BenchError, Measurement, answered, silent
+from tools.bench.closed_loop.request_plan import Frame, Plan, PlannedConnection, batch, produce_frame
 
 MEASURED_S = 0.05
 LATE_S = 0.2
@@ -55,13 +55,13 @@ def test_the_first_answer_is_waited_for(slow_broker: tuple[str, int], generator:
     frame = Frame(produce_frame([("t", 0)], 1, batch(100, 1, 0)), 1, 100)
     plan = Plan(0.0, MEASURED_S, [frame], [PlannedConnection("produce", slow_broker, 1)])
     if generator == "Python":
-        found = in_python.run(plan)
+        found = python_generator.run(plan)
     else:
         try:
-            program = compiled.compiled_program()
-        except compiled.NotCompiled as problem:
+            program = c_generator.compiled_program()
+        except c_generator.NotCompiled as problem:
             pytest.skip(f"NOT TESTED: {problem}")
-        found = compiled.run(plan, program)
+        found = c_generator.run(plan, program)
     assert (found.requests, found.bytes) == (1, 100)
     assert found.seconds > MEASURED_S
 
@@ -72,7 +72,7 @@ def test_the_first_answer_of_librdkafka_is_waited_for(monkeypatch: pytest.Monkey
     window.add(0.1, 1, 100)
     assert not window.is_open()
     assert window.result().records == 1
-    monkeypatch.setattr(librdkafka, "FIRST_ANSWER_S", 0.0)
+    monkeypatch.setattr(librdkafka_load, "FIRST_ANSWER_S", 0.0)
     assert not Window(0.0, 0.0, silent).is_open()
 
 

@@ -70,7 +70,7 @@ class ScaleLoadProcess:
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tools.bench.scale_load", bootstrap_servers],
+            [sys.executable, "-m", "tools.bench.scale.scale_load", bootstrap_servers],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tools.bench.load.outcome import Measurement, Progress
+from tools.bench.closed_loop.measurement import Measurement, Progress
 
 CLOSED_LOOP = (
     "closed loop: requests that a standstill holds back are not sent, so only `max` shows it; "

@@ -1,4 +1,4 @@
-"""`python -m tools.bench.scale_load`: the load of `ottla bench scale`, in its own process so that the bench does not disturb it.
+"""`python -m tools.bench.scale.scale_load`: the load of `ottla bench scale`, in its own process so that the bench does not disturb it.
 
 It reads one command per line from standard input and answers each with a line of JSON:
 

@@ -1,7 +1,7 @@
 """`ottla bench controller`: how fast a controller takes office and reacts, with a real ZooKeeper and brokers that only acknowledge.
 
-The controller runs alone in its own process. This process runs the stand-in brokers, so that their reading does not count as the
-controller's time; both processes and ZooKeeper share the machine's cores. The measurements for each size:
+The controller runs alone in its own process. This process runs the brokers, so that their reading does not count as the controller's
+time; both processes and ZooKeeper share the machine's cores. The measurements for each size:
 
 * **nothing to elect**: only the controller died. A new one loads everything and sends every broker the whole state.
 * **a broker died**: a broker died together with the controller. The new controller also elects leaders for that broker's
@@ -30,9 +30,9 @@ from protocol.topic_ids import new_topic_id
 from protocol.types import Assignment, LeaderAndIsr, TopicPartition
 from protocol.zk.session import ZooKeeperSession
 from protocol.zk.znodes import IsrChangeZNode, PartitionStateZNode, TopicZNode
-from tools.bench import bench_cluster
-from tools.bench.bench_cluster import ClusterShape
-from tools.bench.stand_in_brokers import QUIET_S, StandInBrokers
+from tools.bench.controller.acknowledging_brokers import QUIET_S, AcknowledgingBrokers
+from tools.bench.controller.cluster_znodes import ClusterShape, restore_states, write_cluster, write_topic
+from tools.cluster.local_cluster import SOURCE_ROOT
 
 SESSION_TIMEOUT_MS = 30_000
 TIMEOUT_S = 120.0
@@ -40,8 +40,6 @@ CONTROLLER_ID = 1
 SMALL_BROKER_PARTITIONS = 10
 BETWEEN_ANNOUNCEMENTS_S = 5.0
 """Longer than between the announcement of the new leaders and that of the other ISRs, on a slow machine."""
-
-SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
 NOTHING_ELECTED = "nothing to elect"
 BROKER_DIED = "a broker died"
@@ -79,7 +77,7 @@ class Reaction:
 
 
 class ControllerProcess:
-    """A process of `tools.bench.controller_process`."""
+    """A process of `tools.bench.controller.controller_process`."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -113,7 +111,14 @@ class ControllerProcess:
 async def controller_process(connect: str, event_log: Path) -> AsyncIterator[ControllerProcess]:
     """Starts a controller's process. It has connected to ZooKeeper and waits for `proceed`."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tools.bench.controller_process", connect, str(CONTROLLER_ID), str(event_log)),
+        *(
+            sys.executable,
+            "-m",
+            "tools.bench.controller.controller_process",
+            connect,
+            str(CONTROLLER_ID),
+            str(event_log),
+        ),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         cwd=SOURCE_ROOT,
@@ -145,13 +150,13 @@ class ControllerBench:
         self._rounds = rounds
         self._found = found
         self._zk = ZooKeeperSession(connect, session_timeout_ms=SESSION_TIMEOUT_MS)
-        self._brokers = StandInBrokers(self._zk)
+        self._brokers = AcknowledgingBrokers(self._zk)
 
     async def run(self, progress: Callable[[int], None]) -> None:
         """Takes all measurements. First creates the cluster, and calls `progress` as `write_cluster` does."""
         await self._zk.start(TIMEOUT_S)
         try:
-            await bench_cluster.write_cluster(self._zk, self._shape, progress)
+            await write_cluster(self._zk, self._shape, progress)
             for broker in self._broker_ids:
                 await self._brokers.register(broker)
             self._found(_median([await self._take_over(NOTHING_ELECTED) for _ in range(self._rounds)]))
@@ -167,7 +172,7 @@ class ControllerBench:
         await self._brokers.deregister(broker)
         takeover = await self._take_over(BROKER_DIED)
         await self._brokers.register(broker)
-        await bench_cluster.restore_states(self._zk, self._shape)
+        await restore_states(self._zk, self._shape)
         return takeover
 
     async def _take_over(self, scenario: str) -> Takeover:
@@ -198,7 +203,7 @@ class ControllerBench:
         """Measures the cost of single events for a controller in office."""
         few = self._broker_ids[-1] + 1
         replicas = (few, *self._broker_ids[: self._shape.replication_factor - 1])
-        await bench_cluster.write_topic(self._zk, "few", dict.fromkeys(range(SMALL_BROKER_PARTITIONS), replicas))
+        await write_topic(self._zk, "few", dict.fromkeys(range(SMALL_BROKER_PARTITIONS), replicas))
         await self._brokers.register(few)
         async with controller_process(self._connect, self._event_log) as controller:
             self._brokers.reset()

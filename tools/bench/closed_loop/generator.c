@@ -1,4 +1,4 @@
-/* Sends requests that are encoded already, checks the answers, and measures them. Python starts it: `compiled.py`.
+/* Sends requests that are encoded already, checks the answers, and measures them. Python starts it: `c_generator.py`.
  *
  * Standard input is the plan that `plan.py` writes: one line each, and a frame's bytes after its line.
  *

@@ -13,13 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tools.bench.load.cluster import Partition, Target, check_replicas, fill, own_topics, partitions_of
-from tools.bench.load.generate import OnNote, generate, unheard
-from tools.bench.load.outcome import BenchError, Measurement, OnProgress, silent
-from tools.bench.load.plan import Address, Frame, Plan, PlannedConnection, batch, fetch_frame, produce_frame
+from tools.bench.closed_loop.generate import OnNote, generate, unheard
+from tools.bench.closed_loop.measurement import BenchError, Measurement, OnProgress, silent
+from tools.bench.closed_loop.request_plan import (
+    Address,
+    Frame,
+    Plan,
+    PlannedConnection,
+    batch,
+    fetch_frame,
+    produce_frame,
+)
+from tools.bench.closed_loop.target import Partition, Target, check_replicas, fill, own_topics, partitions_of
 
-__all__ = ["BenchError", "Load", "Measurement", "bench_topic", "measure", "produce_plan"]
+__all__ = ["BenchError", "Load", "Measurement", "bench_topic", "end_to_end_plan", "measure", "produce_plan"]
 
+END_TO_END_FETCH_BYTES = 1024 * 1024
 FILL_BYTES = 128 * 1024 * 1024
 """Values in a topic that is to be read: few enough to stay in the page cache."""
 
@@ -34,7 +43,6 @@ class Load:
     value. `acks`: 1, or -1 for all.
     """
 
-    name: str
     kind: Literal["produce", "consume"]
     client: Literal["raw", "librdkafka"] = "raw"
     connections: int = 1
@@ -88,14 +96,14 @@ def measure(
         if not partitions:
             raise BenchError(f"topic {topic!r} has no records to read; without --topic, one is created and filled")
     if load.client == "librdkafka":
-        from tools.bench.load import librdkafka  # imported when needed, so that `--help` is fast
+        from tools.bench.closed_loop import librdkafka_load  # imported when needed, so that `--help` is fast
 
         window = warm_up_s, seconds
         if load.kind == "produce":
-            return librdkafka.produce(
+            return librdkafka_load.produce(
                 target, topic, load.connections, load.record_bytes, load.acks, window, on_progress
             )
-        return librdkafka.consume(target, partitions, load.connections, load.fetch_bytes, window, on_progress)
+        return librdkafka_load.consume(target, partitions, load.connections, load.fetch_bytes, window, on_progress)
     if load.kind == "produce":
         plan = produce_plan(load, partitions, warm_up_s, seconds)
     else:
@@ -127,6 +135,23 @@ def produce_plan(
             count = len(together) * load.records_per_batch
             frames.append(Frame(data, count, count * load.record_bytes))
         connections.append(PlannedConnection("produce", leader, load.in_flight, first, len(frames) - first))
+    return Plan(warm_up_s, seconds, frames, connections)
+
+
+def end_to_end_plan(load: Load, partitions: Sequence[Partition], warm_up_s: float, seconds: float) -> Plan:
+    """A producer and a consumer for each partition. A producer has `in_flight` batches that its consumer has not received yet."""
+    records = batch(load.record_bytes, load.records_per_batch, int(time.time() * 1000))
+    frames: list[Frame] = []
+    connections: list[PlannedConnection] = []
+    for partition in partitions:
+        producer, first = len(connections), len(frames)
+        where = [(partition.topic, partition.index)]
+        frames.append(Frame(produce_frame(where, load.acks, records)))
+        frames.append(fetch_frame(partition.topic, partition.index, END_TO_END_FETCH_BYTES))
+        connections += [
+            PlannedConnection("paired", partition.leader, load.in_flight, first, start=partition.end),
+            PlannedConnection("fetch", partition.leader, 1, first + 1, start=partition.end, peer=producer),
+        ]
     return Plan(warm_up_s, seconds, frames, connections)
 
 

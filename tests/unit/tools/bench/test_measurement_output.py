@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from protocol.errors import ErrorCode
-from tools.bench.load.generate import failure
-from tools.bench.load.outcome import measurement
-from tools.bench.load.plan import LoadFailed, Plan, PlannedConnection
-from tools.bench.load.report import as_json, as_lines
+from tools.bench.closed_loop.generate import failure
+from tools.bench.closed_loop.measurement import measurement
+from tools.bench.closed_loop.measurement_output import as_json, as_lines
+from tools.bench.closed_loop.request_plan import LoadFailed, Plan, PlannedConnection
 
 
 def test_a_measurement_says_that_its_load_waits_for_the_cluster() -> None:

@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 
 from protocol.errors import ErrorCode, error_name
-from tools.bench.load import compiled, in_python
-from tools.bench.load.cluster import Target
-from tools.bench.load.outcome import BenchError, Measurement, OnProgress, answered, silent
-from tools.bench.load.plan import LoadFailed, Plan
+from tools.bench.closed_loop import c_generator, python_generator
+from tools.bench.closed_loop.measurement import BenchError, Measurement, OnProgress, answered, silent
+from tools.bench.closed_loop.request_plan import LoadFailed, Plan
+from tools.bench.closed_loop.target import Target
 
 ADVICE = {
     ErrorCode.NOT_ENOUGH_REPLICAS: "acks=all needs more replicas in sync: see min.insync.replicas and `ottla topic describe`",
@@ -35,15 +35,15 @@ def generate(plan: Plan, target: Target, on_progress: OnProgress = silent, on_no
     try:
         if target.security.protocol != "PLAINTEXT":
             on_note(f"The load is made in Python, because the C program does not speak {target.security.protocol}.")
-            found = in_python.run(plan, target.security, on_progress)
+            found = python_generator.run(plan, target.security, on_progress)
         else:
             try:
-                program = compiled.compiled_program()
-            except compiled.NotCompiled as problem:
+                program = c_generator.compiled_program()
+            except c_generator.NotCompiled as problem:
                 on_note(f"The load is made in Python, because {problem}. It takes more of the machine's time.")
-                found = in_python.run(plan, target.security, on_progress)
+                found = python_generator.run(plan, target.security, on_progress)
             else:
-                found = compiled.run(plan, program, on_progress)
+                found = c_generator.run(plan, program, on_progress)
     except LoadFailed as problem:
         raise BenchError(failure(problem, plan)) from None
     return answered(found)

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
 from tools.admin.connection import connection_options, errors_in_one_line, print_json
 from tools.admin.naming import Where
-from tools.bench.load.outcome import Measurement
-from tools.bench.load.report import ProgressLine, as_json, as_lines
+from tools.bench.closed_loop.measurement import Measurement
+from tools.bench.closed_loop.measurement_output import ProgressLine, as_json, as_lines
 from tools.numbers import FloatRange, IntRange
 from tools.terminal import echo, echo_lines
 
 if TYPE_CHECKING:
-    from tools.bench.load.cluster import Target
-    from tools.bench.load.measure import Load
+    from tools.bench.closed_loop.target import Target
+    from tools.bench.closed_loop.topic_load import Load
 
 Command = TypeVar("Command", bound=Callable[..., None])
 Client = Literal["raw", "librdkafka"]
 ACKS = {"1": 1, "all": -1}
-MANY_CONNECTIONS_IN_FLIGHT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,14 @@ class Run:
 
     @property
     def target(self) -> Target:
-        from tools.bench.load.cluster import Target  # imported when needed, so that `--help` is fast
+        from tools.bench.closed_loop.target import Target  # imported when needed, so that `--help` is fast
 
         return Target.of(self.bootstrap_server, self.command_config)
 
     @contextlib.contextmanager
     def topics(self, count: int = 1) -> Iterator[list[str]]:
         """The given topic, or new ones."""
-        from tools.bench.load.cluster import own_topics
+        from tools.bench.closed_loop.target import own_topics
 
         if self.topic is not None:
             yield [self.topic]
@@ -61,10 +61,54 @@ class Run:
             yield topics
 
 
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """The requests of a load, as the options of the same names say; a command without one of them has its default."""
+
+    client: Client = "raw"
+    connections: int = 1
+    in_flight: int = 1
+    record_size: int = 100
+    batch_size: int | None = None
+    acks: str = "all"
+
+    @property
+    def records(self) -> int:
+        """Records in a batch."""
+        return max(1, (self.batch_size or 1) // max(self.record_size, 1))
+
+    def check_client(self, *only_raw: str) -> None:
+        """Raises UsageError if librdkafka gets one of these options, which only raw requests have."""
+        for name in only_raw:
+            if self.client == "librdkafka" and getattr(self, name) != getattr(Requests(), name):
+                raise click.UsageError(f"--{name.replace('_', '-')} is for --client raw: librdkafka decides it itself.")
+
+
 def run_options(seconds: float = 10.0) -> Callable[[Command], Command]:
-    """`--seconds` and `--warm-up-seconds`, and those of all commands that ask a cluster."""
+    """`--seconds` and `--warm-up-seconds`, and those of all commands that ask a cluster.
+
+    The command gets its options as `run` and `requests`, and those that only it has by their names.
+    """
+    of_requests = {field.name for field in fields(Requests)}
 
     def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def with_run(*, where: Where, output: str, seconds: float, warm_up_s: float, **options: Any) -> None:
+            topic, partitions, replicas = (
+                options.pop(name, None) for name in ("topic", "partitions", "replication_factor")
+            )
+            if topic is not None and (partitions is not None or replicas is not None):
+                raise click.UsageError(
+                    "--partitions and --replication-factor are for a created topic: leave out --topic."
+                )
+            requests = Requests(**{name: options.pop(name) for name in of_requests & options.keys()})
+            with errors_in_one_line():
+                address = where.servers()
+            shape = topic, partitions or 1, replicas or 1
+            run = Run(address, where.command_config, output, seconds, warm_up_s, *shape)
+            command(run=run, requests=requests, **options)
+
+        decorated: Any = with_run
         for option in (
             click.option(
                 "--warm-up-seconds",
@@ -82,8 +126,8 @@ def run_options(seconds: float = 10.0) -> Callable[[Command], Command]:
                 help="measured time",
             ),
         ):
-            command = option(command)
-        return connection_options(command)
+            decorated = option(decorated)
+        return connection_options(decorated)  # type: ignore[no-any-return]
 
     return decorate
 
@@ -139,28 +183,13 @@ client_option = click.option(
 @acks_option
 @topic_options
 @run_options()
-def produce_command(
-    client: str,
-    connections: int,
-    in_flight: int,
-    record_size: int,
-    batch_size: int | None,
-    acks: str,
-    topic: str | None,
-    partitions: int | None,
-    replication_factor: int | None,
-    **of_run: Any,
-) -> None:
+def produce_command(run: Run, requests: Requests) -> None:
     """Produce as fast as the cluster acknowledges.
 
     A connection sends to the partitions of one leader in turns. With librdkafka, batches are the client's own, and a request is a record.
     """
-    run = _run(topic, partitions, replication_factor, **of_run)
-    _check_client(client, in_flight=(in_flight, 1), batch_size=(batch_size, None))
-    load = _load(
-        run, "produce", client, connections, in_flight, record_size, _records(batch_size, record_size), ACKS[acks]
-    )
-    _measure_load(run, load, 0)
+    requests.check_client("in_flight", "batch_size")
+    _measure_load(run, _load(run, "produce", requests), 0)
 
 
 @click.command("consume")
@@ -185,28 +214,14 @@ def produce_command(
 )
 @topic_options
 @run_options()
-def consume_command(
-    client: str,
-    connections: int,
-    in_flight: int,
-    record_size: int,
-    batch_size: int | None,
-    fetch_size: int,
-    fill_bytes: int,
-    topic: str | None,
-    partitions: int | None,
-    replication_factor: int | None,
-    **of_run: Any,
-) -> None:
+def consume_command(run: Run, requests: Requests, fetch_size: int, fill_bytes: int) -> None:
     """Read a topic from its log start to its end, again and again.
 
     A connection reads one partition. A created topic is filled before, with records of --record-size in batches of --batch-size.
     """
-    run = _run(topic, partitions, replication_factor, **of_run)
-    _check_client(client, in_flight=(in_flight, 1))
-    records = _records(batch_size or 16 * 1024, record_size)
-    load = _load(run, "consume", client, connections, in_flight, record_size, records, -1)
-    _measure_load(run, replace(load, fetch_bytes=fetch_size), fill_bytes)
+    requests.check_client("in_flight")
+    requests = replace(requests, batch_size=requests.batch_size or 16 * 1024)
+    _measure_load(run, replace(_load(run, "consume", requests), fetch_bytes=fetch_size), fill_bytes)
 
 
 @click.command("end-to-end")
@@ -225,46 +240,35 @@ def consume_command(
 @click.option("--topic", metavar="TOPIC", help="an existing topic; default: one is created, and deleted at the end")
 @replication_factor_option
 @run_options()
-def end_to_end_command(
-    client: str,
-    connections: int,
-    in_flight: int,
-    record_size: int,
-    batch_size: int | None,
-    acks: str,
-    topic: str | None,
-    replication_factor: int | None,
-    **of_run: Any,
-) -> None:
+def end_to_end_command(run: Run, requests: Requests) -> None:
     """Measure from the moment a record is sent until its consumer, whose fetch waits, has it.
 
     A producer sends the next batch when an earlier one was acknowledged and received.
     """
-    run = _run(topic, None if topic is not None else connections, replication_factor, **of_run)
-    _check_client(client, in_flight=(in_flight, 1), batch_size=(batch_size, None), connections=(connections, 1))
-    records = _records(batch_size, record_size)
+    requests.check_client("in_flight", "batch_size", "connections")
+    connections, acks = requests.connections, ACKS[requests.acks]
+    run = replace(run, partitions=connections)
     with errors_in_one_line(), _terminable(), ProgressLine() as progress, run.topics() as (name,):
-        from tools.bench.load.cluster import check_replicas, partitions_of
-        from tools.bench.load.end_to_end import end_to_end_plan
-        from tools.bench.load.generate import generate
-        from tools.bench.load.outcome import BenchError
+        from tools.bench.closed_loop.generate import generate
+        from tools.bench.closed_loop.measurement import BenchError
+        from tools.bench.closed_loop.target import check_replicas, partitions_of
+        from tools.bench.closed_loop.topic_load import end_to_end_plan
 
-        check_replicas(run.target, name, ACKS[acks])
+        check_replicas(run.target, name, acks)
         partitions = partitions_of(run.target, [name])
         if len(partitions) < connections:
             raise BenchError(f"topic {name!r} has {len(partitions)} partitions: use --connections {len(partitions)}")
-        if client == "librdkafka":
-            from tools.bench.load.librdkafka_end_to_end import end_to_end
+        if requests.client == "librdkafka":
+            from tools.bench.closed_loop.librdkafka_load import end_to_end
 
             window = run.warm_up_s, run.seconds
-            measured = end_to_end(run.target, partitions[0], record_size, ACKS[acks], window, progress)
+            measured = end_to_end(run.target, partitions[0], requests.record_size, acks, window, progress)
         else:
-            plan = end_to_end_plan(
-                partitions[:connections], in_flight, record_size, records, ACKS[acks], run.warm_up_s, run.seconds
-            )
+            load = _load(run, "produce", requests)
+            plan = end_to_end_plan(load, partitions[:connections], run.warm_up_s, run.seconds)
             measured = generate(plan, run.target, progress, _note)
-    shape = {"client": client, "connections": connections, "in_flight": in_flight, "record_size": record_size}
-    _print(run, "end-to-end", shape | {"acks": acks}, measured, "batches")
+    shape = {name: getattr(requests, name) for name in ("client", "connections", "in_flight", "record_size", "acks")}
+    _print(run, "end-to-end", shape, measured, "batches")
 
 
 @click.command("groups")
@@ -275,15 +279,15 @@ def end_to_end_command(
 )
 @replication_factor_option
 @run_options()
-def groups_command(groups: int, members: int, rebalances: int, replication_factor: int | None, **of_run: Any) -> None:
+def groups_command(run: Run, requests: Requests, groups: int, members: int, rebalances: int) -> None:
     """Measure rebalances, in which all members join again at once, then commits: one in flight for each member.
 
     The members commit to a topic of one partition, which is created, and deleted at the end. There is no warm-up.
     """
-    run = _run(None, 1, replication_factor, **of_run)
+    _ = requests
     with errors_in_one_line(), _terminable(), ProgressLine() as progress, run.topics() as (name,):
-        from tools.bench.load.cluster import partitions_of
-        from tools.bench.load.groups import GroupLoad, measure_groups
+        from tools.bench.closed_loop.group_load import GroupLoad, measure_groups
+        from tools.bench.closed_loop.target import partitions_of
 
         partitions_of(run.target, [name])
         progress.say("the groups rebalance")
@@ -320,31 +324,18 @@ def groups_command(groups: int, members: int, rebalances: int, replication_facto
 @acks_option
 @replication_factor_option
 @run_options()
-def many_topics_command(
-    topic_count: int,
-    partitions: int,
-    partitions_per_request: int,
-    connections: int,
-    in_flight: int,
-    record_size: int,
-    batch_size: int | None,
-    acks: str,
-    replication_factor: int | None,
-    **of_run: Any,
-) -> None:
+def many_topics_command(run: Run, requests: Requests, topic_count: int, partitions_per_request: int) -> None:
     """Produce to many topics, which are created, and deleted at the end. Each request has batches for several partitions."""
-    run = _run(None, partitions, replication_factor, **of_run)
-    records = _records(batch_size, record_size)
-    load = _load(run, "produce", "raw", connections, in_flight, record_size, records, ACKS[acks])
+    load = _load(run, "produce", requests)
     with (
         errors_in_one_line(),
         _terminable(),
         ProgressLine() as progress,
         _said(run.topics(topic_count), progress) as names,
     ):
-        from tools.bench.load.cluster import check_replicas, partitions_of
-        from tools.bench.load.generate import generate
-        from tools.bench.load.measure import produce_plan
+        from tools.bench.closed_loop.generate import generate
+        from tools.bench.closed_loop.target import check_replicas, partitions_of
+        from tools.bench.closed_loop.topic_load import produce_plan
 
         check_replicas(run.target, names[0], load.acks)
         found = partitions_of(run.target, names)
@@ -363,26 +354,16 @@ def many_topics_command(
 @acks_option
 @replication_factor_option
 @run_options(seconds=5.0)
-def many_connections_command(
-    idle: int,
-    rounds: int,
-    in_flight: int,
-    record_size: int,
-    batch_size: int | None,
-    acks: str,
-    replication_factor: int | None,
-    **of_run: Any,
-) -> None:
+def many_connections_command(run: Run, requests: Requests, idle: int, rounds: int) -> None:
     """Produce over one connection, without and with idle connections to the same broker, in turns."""
-    run = _run(None, 1, replication_factor, **of_run)
-    load = _load(run, "produce", "raw", 1, in_flight, record_size, _records(batch_size, record_size), ACKS[acks])
+    load = _load(run, "produce", requests)
     without: list[Measurement] = []
     beside: list[Measurement] = []
     with errors_in_one_line(), _terminable(), run.topics() as (name,):
-        from tools.bench.load.cluster import check_replicas, partitions_of
-        from tools.bench.load.generate import generate
-        from tools.bench.load.measure import produce_plan
-        from tools.bench.load.plan import PlannedConnection
+        from tools.bench.closed_loop.generate import generate
+        from tools.bench.closed_loop.request_plan import PlannedConnection
+        from tools.bench.closed_loop.target import check_replicas, partitions_of
+        from tools.bench.closed_loop.topic_load import produce_plan
 
         check_replicas(run.target, name, load.acks)
         busy = produce_plan(load, partitions_of(run.target, [name]), run.warm_up_s, run.seconds)
@@ -413,64 +394,24 @@ COMMANDS: Sequence[click.Command] = (
 )
 
 
-def _run(
-    topic: str | None,
-    partitions: int | None,
-    replication_factor: int | None,
-    *,
-    where: Where,
-    output: str,
-    seconds: float,
-    warm_up_s: float,
-) -> Run:
-    if topic is not None and (partitions is not None or replication_factor is not None):
-        raise click.UsageError("--partitions and --replication-factor are for a created topic: leave out --topic.")
-    with errors_in_one_line():
-        address = where.servers()
-    shape = topic, partitions or 1, replication_factor or 1
-    return Run(address, where.command_config, output, seconds, warm_up_s, *shape)
-
-
-def _check_client(client: str, **options: tuple[int | None, int | None]) -> None:
-    """`options`: (value, default) of those that only raw requests have."""
-    for name, (value, default) in options.items():
-        if client == "librdkafka" and value != default:
-            raise click.UsageError(f"--{name.replace('_', '-')} is for --client raw: librdkafka decides it itself.")
-
-
-def _records(batch_size: int | None, record_size: int) -> int:
-    """Records in a batch."""
-    return max(1, (batch_size or 1) // max(record_size, 1))
-
-
-def _load(
-    run: Run,
-    kind: Literal["produce", "consume"],
-    client: str,
-    connections: int,
-    in_flight: int,
-    record_bytes: int,
-    records_per_batch: int,
-    acks: int,
-) -> Load:
-    from tools.bench.load.measure import Load
+def _load(run: Run, kind: Literal["produce", "consume"], requests: Requests) -> Load:
+    from tools.bench.closed_loop.topic_load import Load
 
     return Load(
-        name=kind,
         kind=kind,
-        client=cast(Client, client),
-        connections=connections,
-        in_flight=in_flight,
-        record_bytes=record_bytes,
-        records_per_batch=records_per_batch,
-        acks=acks,
+        client=requests.client,
+        connections=requests.connections,
+        in_flight=requests.in_flight,
+        record_bytes=requests.record_size,
+        records_per_batch=requests.records,
+        acks=ACKS[requests.acks] if kind == "produce" else -1,
         replication_factor=run.replication_factor,
         partitions=run.partitions,
     )
 
 
 def _measure_load(run: Run, load: Load, fill_bytes: int) -> None:
-    from tools.bench.load.measure import bench_topic, measure
+    from tools.bench.closed_loop.topic_load import bench_topic, measure
 
     with errors_in_one_line(), _terminable(), ProgressLine() as progress:
         progress.say("the topic is prepared")
@@ -495,7 +436,7 @@ def _measure_load(run: Run, load: Load, fill_bytes: int) -> None:
 def _shape(load: Load) -> dict[str, Any]:
     """What was measured, without what does not belong to the load's kind."""
     shape = asdict(load)
-    for key in ("name", "kind", *(("fetch_bytes",) if load.kind == "produce" else ("acks",))):
+    for key in ("kind", *(("fetch_bytes",) if load.kind == "produce" else ("acks",))):
         del shape[key]
     return shape
 

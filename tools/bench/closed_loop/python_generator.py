@@ -16,8 +16,8 @@ import uvloop
 from protocol.errors import KafkaError
 from protocol.kafka.framing import MalformedRequest, read_unsigned_varint, skip_tagged_fields
 from protocol.kafka.record_batch import iter_batches
-from tools.bench.load.outcome import FIRST_ANSWER_S, Measurement, OnProgress, Progress, measurement, silent
-from tools.bench.load.plan import LoadFailed, Plan, PlannedConnection
+from tools.bench.closed_loop.measurement import FIRST_ANSWER_S, Measurement, OnProgress, Progress, measurement, silent
+from tools.bench.closed_loop.request_plan import LoadFailed, Plan, PlannedConnection
 from tools.wire import frames
 from tools.wire.cluster_view import TIMEOUT_S, open_connection
 from tools.wire.connection import BrokerConnection

@@ -1,4 +1,4 @@
-"""`python -m tools.bench.controller_process CONNECT BROKER_ID EVENT_LOG`: one controller alone, as it runs inside a broker process.
+"""One controller alone, as it runs in a broker: `python -m tools.bench.controller.controller_process CONNECT BROKER_ID EVENT_LOG`.
 
 It stands for election when it reads a line from standard input. It prints JSON lines: `{"kind": "ready"}`, then
 `{"kind": "controller_elected", "at_s": ...}` and `{"kind": "controller_in_office", ...}` with the duration of each step; at the
@@ -21,7 +21,7 @@ import uvloop
 from controller.controller import Controller, ControllerSettings
 from protocol.network_client import NetworkClient
 from protocol.zk.session import ZooKeeperSession
-from tools.bench.stand_in_brokers import LISTENER
+from tools.bench.controller.acknowledging_brokers import LISTENER
 
 GC_THRESHOLDS = (50_000, 5, 200)
 """Those of a broker (`broker/main.py`)."""

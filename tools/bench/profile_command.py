@@ -15,11 +15,11 @@ import click
 from confluent_kafka.admin import AdminClient
 from tqdm import tqdm
 
+from tools.bench.closed_loop.topic_load import Load, measure
 from tools.bench.compare.clusters import RunningCluster, running_ottla
 from tools.bench.compare.kafka_comparison_command import FORM_HELP, Rows, errors_in_one_line
 from tools.bench.compare.rounds import FILL_BYTES
 from tools.bench.compare.rows import ROWS, Row
-from tools.bench.load.measure import Load, measure
 from tools.cluster import ownership
 from tools.cluster.processes import ClusterError
 from tools.numbers import FloatRange, IntRange

@@ -18,9 +18,9 @@ from protocol.kafka.framing import MalformedRequest
 from tools.admin.bootstrap import addresses_of
 from tools.admin.connection import connect
 from tools.admin.naming import Where
-from tools.bench.load.in_python import produced_error
-from tools.bench.load.outcome import BenchError
-from tools.bench.load.plan import Address, batch, produce_frame
+from tools.bench.closed_loop.measurement import BenchError
+from tools.bench.closed_loop.python_generator import produced_error
+from tools.bench.closed_loop.request_plan import Address, batch, produce_frame
 from tools.failures import AdminError
 from tools.wire.client_properties import BadClientProperties, read_security
 from tools.wire.cluster_view import METADATA_VERSION, ClusterView, LoadError

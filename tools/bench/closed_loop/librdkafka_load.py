@@ -13,8 +13,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from tools.admin.client_settings import read_command_config
-from tools.bench.load.cluster import Partition, Target
-from tools.bench.load.outcome import (
+from tools.bench.closed_loop.measurement import (
     FIRST_ANSWER_S,
     BenchError,
     Measurement,
@@ -23,12 +22,14 @@ from tools.bench.load.outcome import (
     answered,
     measurement,
 )
+from tools.bench.closed_loop.target import Partition, Target
 
 LATENCY_EACH = 16
 """Of so many records, the latency of one is kept."""
 PRODUCED_AT_ONCE = 500
 CONSUMED_AT_ONCE = 10_000
 CONSUME_TIMEOUT_S = 0.2
+RECEIVED_TIMEOUT_S = 30.0
 NO_PAUSES = {"fetch.queue.backoff.ms": 5, "fetch.wait.max.ms": 50}
 """By default librdkafka fetches nothing for a second once its queue is full, so the faster a broker fills it, the longer the client waits.
 And a fetch at the end of the topic is parked for half a second, in which the client cannot start again at the beginning."""
@@ -159,6 +160,50 @@ def consume(
     finally:
         for reader in readers:
             reader.close()
+
+
+def end_to_end(
+    target: Target,
+    partition: Partition,
+    record_bytes: int,
+    acks: int,
+    window_s: tuple[float, float],
+    on_progress: OnProgress,
+) -> Measurement:
+    """One record after the other; the next one is sent when a consumer, which polls, has received this one. Raises BenchError."""
+    failures: list[str] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failures.append(error.str())
+
+    producer = Producer(settings(target) | {"acks": acks, "linger.ms": 0})
+    consumer = Consumer(settings(target) | {"group.id": "ottla-bench", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(partition.topic, partition.index, partition.end)])
+    window = Window(*window_s, on_progress)
+    value = bytes(record_bytes)
+    try:
+        while window.is_open():
+            sent_at = time.perf_counter()
+            producer.produce(partition.topic, value, partition=partition.index, on_delivery=delivered)
+            producer.flush(0)
+            message = consumer.poll(RECEIVED_TIMEOUT_S)
+            producer.poll(0)
+            if failures:
+                raise BenchError(f"topic {partition.topic!r}: a record was not acknowledged: {failures[0]}")
+            if message is None:
+                raise BenchError(f"a record did not come to the consumer within {RECEIVED_TIMEOUT_S:g} s")
+            if message.error() is not None:
+                raise BenchError(f"librdkafka fails: {message.error().str()}")
+            window.add(time.perf_counter() - sent_at, 1, record_bytes)
+        return window.result()
+    except KafkaException as problem:
+        raise BenchError(f"librdkafka fails: {problem.args[0].str()}") from None
+    finally:
+        producer.purge()
+        producer.flush(1)
+        with contextlib.suppress(KafkaException):
+            consumer.close()
 
 
 class _Reader:

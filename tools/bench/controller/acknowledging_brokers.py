@@ -20,7 +20,7 @@ QUIET_S = 0.4
 POLL_S = 0.01
 
 
-class StandInBrokers:
+class AcknowledgingBrokers:
     """All brokers of the bench, registered in one session, each with its own listener.
 
     `last_answer` is the time (time.monotonic, shared by all processes of a machine) of the latest acknowledgement.
@@ -75,7 +75,7 @@ class StandInBrokers:
 class _Connection(asyncio.BufferedProtocol):
     """Counts the bytes of a frame, keeps its correlation id, and answers at the end of the frame."""
 
-    def __init__(self, brokers: StandInBrokers) -> None:
+    def __init__(self, brokers: AcknowledgingBrokers) -> None:
         self._brokers = brokers
         self._buffer = memoryview(bytearray(READ_BYTES_MAX))
         self._head = b""

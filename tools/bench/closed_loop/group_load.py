@@ -21,9 +21,9 @@ from protocol.errors import ErrorCode, error_name
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
 from tools.admin.bootstrap import addresses_of
-from tools.bench.load.cluster import Target
-from tools.bench.load.outcome import BenchError, Measurement, OnProgress, Progress, measurement
-from tools.bench.load.plan import CLIENT_ID, Address
+from tools.bench.closed_loop.measurement import BenchError, Measurement, OnProgress, Progress, measurement
+from tools.bench.closed_loop.request_plan import CLIENT_ID, Address
+from tools.bench.closed_loop.target import Target
 from tools.wire import frames
 from tools.wire.cluster_view import TIMEOUT_S, ClusterView, LoadError, open_connection
 from tools.wire.connection import BrokerConnection

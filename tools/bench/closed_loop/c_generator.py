@@ -12,8 +12,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tools.bench.load.outcome import Measurement, OnProgress, Progress, silent
-from tools.bench.load.plan import LoadFailed, Plan
+from tools.bench.closed_loop.measurement import Measurement, OnProgress, Progress, silent
+from tools.bench.closed_loop.request_plan import LoadFailed, Plan
 
 SOURCE = Path(__file__).with_name("generator.c")
 FLAGS = ("-O2", "-std=gnu11")

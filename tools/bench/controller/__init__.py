@@ -1,0 +1,1 @@
+"""`ottla bench controller`: a controller with a real ZooKeeper, and brokers that only acknowledge."""

@@ -1,1 +1,0 @@
-"""Load generators: a C program, the same in asyncio, and librdkafka; what they measure is printed by `ottla bench`."""

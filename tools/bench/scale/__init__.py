@@ -1,0 +1,1 @@
+"""`ottla bench scale`: three brokers with many partitions."""
