@@ -28,7 +28,7 @@ SHARED_KAFKA_SETTINGS = {
     "offsets.topic.num.partitions": "4",
     "offsets.topic.replication.factor": "2",
 }
-"""The settings of `shared_kafka`. test_group_apis.py needs them; no other test depends on them."""
+"""The settings of `shared_kafka`. test_conformance.py needs them; no other test depends on them."""
 
 # An example that takes long on a busy machine is no failure.
 settings.register_profile("ottla", deadline=None, suppress_health_check=[HealthCheck.too_slow])

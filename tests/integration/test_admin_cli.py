@@ -147,6 +147,7 @@ def test_reassign_with_throttle_progress_cancel_and_verify(cli: Cli) -> None:
     assert row["bytes_moved"] < row["bytes_total"]
     assert row["bytes_total"] > RECORDS * RECORD_BYTES
     assert f"Adding Replicas: {third}\tRemoving Replicas: {first}" in cli.output("topic", "describe", name)
+    assert "reassign" in cli.failure("topic", "alter", name, "--partitions", "3")
     assert "already being reassigned" in cli.failure("reassign", "execute", *file, stdin=target)
     status = cli.output("reassign", "verify", *file, stdin=target)
     assert f"Reassignment of partition {name}-0 is still in progress (" in status
@@ -244,6 +245,12 @@ def test_elect_the_preferred_leader(cli: Cli) -> None:
     if partition_views(cli, name)[0]["leader"] == first:
         assert cli.output(*one) == f"Successfully completed leader election (PREFERRED) for partitions {name}-0\n"
     eventually(lambda: partition_views(cli, name)[0]["leader"] == second, "the preferred leader")
+    cli.output("reassign", "execute", "--watch", "--reassignment-json-file", "-", stdin=plan(name, [first, second]))
+    for kind in ("unclean", "preferred"):
+        cli.output("elect", "--election-type", kind, "--all-topic-partitions")
+    eventually(
+        lambda: partition_views(cli, name)[0]["leader"] == first, "the preferred leader, elected with all others"
+    )
     assert "does not exist" in cli.failure(*one[:-1], "7")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -10,17 +11,25 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka.admin import AdminClient
 
-from tests.conftest import ClusterFactory
+from protocol.kafka.api_keys import SUPPORTED, ApiKey, VersionRange
+from tests.conftest import CALM, SHARED_KAFKA_SETTINGS, ClusterFactory
 from tests.support.invariants import eventually
 from tests.support.real_kafka import running_kafka, skip_without_kafka
+from tests.support.wire import Wire
 from tools.cli import main
 from tools.cluster.local_cluster import LocalCluster
+from tools.inspect.conformance.actor import Step
+from tools.inspect.conformance.conformance_command import KNOWN_DIFFERENCES, read_known
 from tools.inspect.conformance.page import kafkas_versions
-from tools.inspect.conformance.run import SERVED
+from tools.inspect.conformance.report import sort_out
+from tools.inspect.conformance.run import SERVED, played, step_differences
+from tools.inspect.conformance.sequences import HISTORIES
 
 pytestmark = pytest.mark.integration
 
 EVERY_VERSION = bool(os.environ.get("OTTLA_TEST_CONFORMANCE"))
+RECORD = bool(os.environ.get("OTTLA_TEST_RECORD"))
+RECORDED = Path(__file__).parents[1] / "recorded" / "conformance"
 SETTINGS = {"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0"}
 
 
@@ -96,11 +105,35 @@ def test_a_history_can_be_played_alone(shared_cluster: LocalCluster, tmp_path: P
     assert report["requests"] >= 9
 
 
+@pytest.fixture(scope="module")
+def ottla(new_module_cluster: ClusterFactory) -> LocalCluster:
+    return new_module_cluster(brokers=3, overrides=SHARED_KAFKA_SETTINGS | SETTINGS | CALM)
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+@pytest.mark.parametrize("cluster", ["ottla", pytest.param("shared_kafka", marks=pytest.mark.kafka)])
+def test_a_history_is_as_kafka_played_it(request: pytest.FixtureRequest, cluster: str, history: str) -> None:
+    """CLI-2, CLI-3, CTL-8..12, LOG-1, BAD-25, BAD-32, BAD-33, INV-24, KIP-496: every answer is that of Kafka 3.9.1.
+
+    With OTTLA_TEST_RECORD=1, a real Kafka's answers are written to `tests/recorded/conformance`.
+    """
+    common = {
+        ApiKey(key): VersionRange(max(SUPPORTED[ApiKey(key)].min, oldest), min(SUPPORTED[ApiKey(key)].max, newest))
+        for key, (oldest, newest) in kafkas_versions().items()
+        if key in SUPPORTED
+    }
+    host, _, port = first(request.getfixturevalue(cluster).bootstrap_servers).rpartition(":")
+    steps = json.loads(json.dumps(asyncio.run(played((host, int(port)), history, common))))
+    file = RECORDED / f"{history}.json"
+    if RECORD and cluster == "shared_kafka":
+        file.write_text("[\n" + ",\n".join(json.dumps(step) for step in steps) + "\n]\n")
+    recorded = json.loads(file.read_text())
+    found = step_differences(history, [Step(*row) for row in recorded], [Step(*row) for row in steps])
+    assert sort_out(found, read_known(KNOWN_DIFFERENCES)).other == []
+
+
 def advertised(bootstrap_servers: str) -> dict[int, tuple[int, int]]:
     """API key -> oldest and newest version."""
-    from protocol.kafka.api_keys import ApiKey
-    from tests.support.wire import Wire
-
     host, _, port = first(bootstrap_servers).rpartition(":")
     with Wire(int(port), host) as wire:
         body = {"client_software_name": "test", "client_software_version": "1"}

@@ -19,12 +19,14 @@ from kafka import KafkaAdminClient, TopicPartition
 
 from protocol import types
 from protocol.errors import ErrorCode
+from protocol.kafka.api_keys import ApiKey
 from protocol.types import Assignment
 from protocol.zk.znodes import ReassignPartitionsZNode
 from tests.conftest import ClusterFactory
 from tests.support.background_load import BackgroundProducer, assert_nothing_lost, read_everything
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
 from tests.support.thorough import thorough
+from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.integration
@@ -199,6 +201,30 @@ def test_a_move_is_cancelled_before_its_end(move: Move, capsys: pytest.CaptureFi
         assert move.alter(None) == ACCEPTED
         assert move.alter(None) == [ErrorCode.NO_REASSIGNMENT_IN_PROGRESS] * 2
         finish(move, producer, (move.leaving, move.staying), capsys)
+
+
+def test_a_deletion_waits_for_the_move(move: Move) -> None:
+    """CTL-9: a reassignment delays the deletion, which is resumed afterwards.
+
+    Kafka means the same, but marks the topic ineligible before it is queued, which has no effect: it deletes at once.
+    """
+    with loaded(move) as producer:
+        producer.wait_for_acks(3000)
+        producer.stop()
+    move.throttle(SLOW)
+    assert move.alter([move.coming, move.staying]) == ACCEPTED
+    with Wire(move.cluster.port(move.controller)) as wire:
+        row = {"name": move.topic, "topic_id": None}
+        more = {"name": move.topic, "count": PARTITIONS + 1, "assignments": None}
+        added = {"topics": [more], "timeout": 20_000, "validate_only": False}
+        (answer,) = wire.call(ApiKey.CREATE_PARTITIONS, 3, added).results
+        assert answer.error_code == ErrorCode.REASSIGNMENT_IN_PROGRESS
+        (deleted,) = wire.call(ApiKey.DELETE_TOPICS, 6, {"topics": [row], "timeout": 500}).responses
+        assert deleted.error_code == ErrorCode.REQUEST_TIMED_OUT
+        (answer,) = wire.call(ApiKey.CREATE_PARTITIONS, 3, added).results
+        assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    move.throttle(None)
+    eventually(lambda: move.holders() == set(), "moved, then deleted")
 
 
 def test_invalid_requests_are_refused(move: Move) -> None:

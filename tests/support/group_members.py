@@ -1,7 +1,4 @@
-"""Real clients of consumer groups: a plain consumer, and members in a thread each by three libraries.
-
-The other kind of member speaks the protocol itself: `group_wire`.
-"""
+"""Real clients of consumer groups: a plain consumer, and members in a thread each by three libraries."""
 
 from __future__ import annotations
 

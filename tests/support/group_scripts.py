@@ -29,6 +29,12 @@ BOTH = (Protocol("range", b"r"), Protocol("sticky", b"s"))
 STICKY_FIRST = (Protocol("sticky", b"s"), Protocol("range", b"r"))
 
 
+def subscription(*topics: str, version: int = 0) -> bytes:
+    """A consumer's metadata: its topics, and no data of its own."""
+    names = b"".join(len(topic.encode()).to_bytes(2, "big") + topic.encode() for topic in topics)
+    return version.to_bytes(2, "big") + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
+
+
 class ScriptedGroup:
     """`answers`: ticket -> answer; `stores`: number -> what is to be stored. Time passes only by `wait`."""
 

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import uuid
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -85,6 +85,7 @@ class Cluster:
         self._addresses: dict[int, Address] = {}
         self._coordinators: dict[tuple[int, str], Address] = {}
         self._controller: Address = address
+        self.controller = -1
         self.home = -1
         self.versions: dict[int, VersionRange] = {}
 
@@ -103,6 +104,9 @@ class Cluster:
 
     def addresses(self) -> Collection[Address]:
         return self._addresses.values()
+
+    def address_of(self, broker: int) -> Address:
+        return self._addresses[broker]
 
     # -- the scene ----------------------------------------------------------------------------------------------------
 
@@ -140,7 +144,8 @@ class Cluster:
             return answer.controller_id in self._addresses
 
         await self.until("the broker knows the controller", knows_controller)
-        self._controller = self._addresses[answer.controller_id]
+        self.controller = int(answer.controller_id)
+        self._controller = self._addresses[self.controller]
         by_address = {address: node for node, address in self._addresses.items()}
         named = self.home_address
         if len(by_address) == 1:
@@ -155,12 +160,13 @@ class Cluster:
                 raise AdminError(f"{named[0]}:{named[1]} is none of the {self.name}'s brokers, which are {shown}")
             self.home = same_port[0]
         self._addresses[self.home] = named
-        if answer.controller_id == self.home:
+        if self.controller == self.home:
             self._controller = named
 
-    async def create_topic(self, name: str) -> None:
-        """Two partitions, each with one replica: on the home broker."""
-        rows = [{"partition_index": n, "broker_ids": [self.home]} for n in (0, 1)]
+    async def create_topic(self, name: str, replicas: Sequence[Sequence[int]] | None = None) -> None:
+        """`replicas`: of each partition; None: two partitions, each with one replica, on the home broker."""
+        assigned = [[self.home], [self.home]] if replicas is None else replicas
+        rows = [{"partition_index": n, "broker_ids": [*ids]} for n, ids in enumerate(assigned)]
         topic = {
             "name": name,
             "num_partitions": -1,
@@ -307,7 +313,7 @@ class Cluster:
         """
         if where is Where.CONTROLLER:
             return self._controller
-        if where is Where.HOME or not of:
+        if where is Where.HOME:
             return self.home_address
         kind = 1 if where is Where.TRANSACTION else 0
         found = self._coordinators.get((kind, of))

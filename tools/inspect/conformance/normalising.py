@@ -26,11 +26,11 @@ Plain = Any
 
 DROPPED = frozenset(("throttle_time", "log_dir", "total_bytes", "usable_bytes", "client_host", "api_keys"))
 """Load and disks. `api_keys` is compared on its own, once."""
+CHOSEN = frozenset(("node_id", "controller_id"))
+"""The ids of coordinators and controllers: any broker may be one."""
 NODES = frozenset(
     (
-        "node_id",
         "broker_id",
-        "controller_id",
         "leader_id",
         "leader",
         "replica_nodes",
@@ -137,6 +137,8 @@ class Normaliser:
         return plain
 
     def _number(self, name: str, value: int) -> Plain:
+        if name in CHOSEN and value in self._brokers:
+            return "<broker>"
         if name in NODES:
             if value == self._home:
                 return "<home>"

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from protocol.kafka import messages
 from protocol.kafka.api_keys import VersionRange
 from tools.failures import AdminError
+from tools.inspect.conformance.actor import Actor, NotServed, Step
 from tools.inspect.conformance.bodies import NEVER_SENT, WELL_FORMED
 from tools.inspect.conformance.cluster import SILENT, Address, Cluster, is_elsewhere, is_passing
 from tools.inspect.conformance.comparing import ABSENT, differences
@@ -21,7 +22,7 @@ from tools.inspect.conformance.matrix import Case, cases_of, other_cases
 from tools.inspect.conformance.normalising import Normaliser, Plain
 from tools.inspect.conformance.report import Found
 from tools.inspect.conformance.scene import Scene, Where
-from tools.inspect.conformance.sequences import HISTORIES, Actor, NotServed, Step
+from tools.inspect.conformance.sequences import HISTORIES
 from tools.inspect.conformance.variants import READ_ONLY
 
 SERVED = "served versions"
@@ -216,7 +217,7 @@ async def _compare_case(sides: tuple[Side, Side], case: Case, line: str, result:
             not case.changes_nothing or outcomes.count((ours, theirs)) > 1 or attempt + 1 >= ATTEMPTS
         ):
             break
-    _note(result, case.api_key, case.version, case.name, *outcomes[-1])
+    result.found += _found(case.api_key, case.version, case.name, *outcomes[-1])
 
 
 async def _outcomes(
@@ -289,22 +290,34 @@ async def _send(side: Side, scene: Scene, case: Case, line: str) -> Any:
 
 async def _compare_history(sides: tuple[Side, Side], name: str, result: Comparison) -> None:
     common = _common(sides)
-    newest = {
-        api_key: min(served.max, messages.versions_with_schemas(api_key).stop - 1)
-        for api_key, served in common.items()
-        if messages.versions_with_schemas(api_key)
-    }
-    actors = [Actor(name, side.cluster, side.scene, side.normaliser, newest) for side in sides]
     try:
-        await asyncio.gather(*(HISTORIES[name](actor) for actor in actors))
+        ours, theirs = await asyncio.gather(*(_play(side, name, common) for side in sides))
     except NotServed as missing:
-        result.left_out.append(f"history {name}: {missing} is not served by both")
+        result.left_out.append(f"history {name}: not both have {missing}")
         return
-    result.requests += len(actors[0].steps)
-    _compare_steps(name, actors[0].steps, actors[1].steps, result)
+    result.requests += len(ours)
+    result.found += step_differences(name, ours, theirs)
 
 
-def _compare_steps(name: str, ours: Sequence[Step], theirs: Sequence[Step], result: Comparison) -> None:
+async def _play(side: Side, name: str, versions: Mapping[int, VersionRange]) -> list[Step]:
+    """Raises NotServed and AdminError."""
+    readable = {}
+    for api_key, served in versions.items():
+        if schemas := messages.versions_with_schemas(api_key):
+            readable[api_key] = VersionRange(max(served.min, schemas.start), min(served.max, schemas.stop - 1))
+    actor = Actor(name, side.cluster, side.scene, side.normaliser, readable)
+    await HISTORIES[name](actor)
+    return actor.steps
+
+
+async def played(address: Address, name: str, versions: Mapping[int, VersionRange]) -> list[Step]:
+    """The steps of a history in one cluster. Raises NotServed and AdminError."""
+    async with _side("subject", address, f"conform-{Random().getrandbits(56):014x}-s") as side:
+        return await _play(side, name, versions)
+
+
+def step_differences(name: str, ours: Sequence[Step], theirs: Sequence[Step]) -> list[Found]:
+    found: list[Found] = []
     by_name: dict[str, list[Step | None]] = {}
     for number, steps in enumerate((ours, theirs)):
         for step in steps:
@@ -313,11 +326,8 @@ def _compare_steps(name: str, ours: Sequence[Step], theirs: Sequence[Step], resu
         known = our or their
         if known is not None:
             outcomes = [ABSENT if step is None else step.outcome for step in (our, their)]
-            _note(result, known.api_key, known.version, f"history {name}: {step_name}", *outcomes)
-
-
-def _note(result: Comparison, api_key: int, version: int, case: str, ours: Plain, theirs: Plain) -> None:
-    result.found += _found(api_key, version, case, ours, theirs)
+            found += _found(known.api_key, known.version, f"history {name}: {step_name}", *outcomes)
+    return found
 
 
 def _found(api_key: int, version: int, case: str, ours: Plain, theirs: Plain) -> list[Found]:

@@ -1,7 +1,7 @@
 """Histories: requests that depend on each other, such as the life of a topic or of a group.
 
-Each function plays one history in one cluster. `Actor.step` sends a request and keeps its outcome; the histories of two clusters are
-compared step by step. What happens in a cluster's own time, such as a leader for a new topic, is waited for without a step.
+Each function plays one history in one cluster. The histories of two clusters are compared step by step. What happens in a cluster's own
+time, such as a leader for a new topic, is waited for without a step.
 """
 
 from __future__ import annotations
@@ -9,136 +9,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from protocol.errors import ErrorCode
-from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
-from tools.inspect.conformance.bodies import WELL_FORMED, Body, commit_row, complete, partitions_to_add
-from tools.inspect.conformance.cluster import RETRY_S, Cluster, is_passing
-from tools.inspect.conformance.normalising import Normaliser, Plain
-from tools.inspect.conformance.scene import FIRST_TIME_MS, RECORDS, Scene, batch
-from tools.inspect.conformance.variants import encoded, sized
+from tools.inspect.conformance.actor import Actor, Member
+from tools.inspect.conformance.bodies import Body, commit_row, partitions_to_add
+from tools.inspect.conformance.normalising import Plain
+from tools.inspect.conformance.scene import FIRST_TIME_MS, RECORDS, batch
+from tools.inspect.conformance.tables import group_answers, partition_answers, three_brokers
 
 TRANSACTIONAL = 0x10
-MEMBER_TIMEOUT_MS = 30_000
-"""Longer than a history takes on a busy machine."""
-PASSING_TRIES = 100
-
-
-class Step(NamedTuple):
-    name: str
-    api_key: int
-    version: int
-    outcome: Plain
-
-
-class NotServed(Exception):
-    """One of the clusters does not have an API of the history."""
-
-
-class Actor:
-    """`versions`: the version of each API that both clusters have. `topic` and `group` are names of this history alone."""
-
-    def __init__(
-        self, name: str, cluster: Cluster, scene: Scene, normaliser: Normaliser, versions: Mapping[int, int]
-    ) -> None:
-        self.name = name
-        self.cluster = cluster
-        self.scene = scene
-        self.topic = self.group = f"{scene.run}-history-{name}"
-        self.steps: list[Step] = []
-        self._normaliser = normaliser
-        self._versions = versions
-        self._correlation_ids = itertools.count(1)
-
-    async def step(self, name: str, api_key: int, body: Body, of: str = "", line: str = "") -> Any:
-        """Sends the request and keeps its outcome. Returns the answer as kio reads it, or a text if there is none.
-
-        Tries again while the broker only asks for patience, as a client does.
-        """
-        for _ in range(PASSING_TRIES):
-            answer = await self.ask(api_key, body, of, line)
-            if not is_passing(answer):
-                break
-            await asyncio.sleep(RETRY_S)
-        plain = answer if isinstance(answer, str) else self._normaliser.answer(answer)
-        self.steps.append(Step(name, api_key, self.version(api_key), plain))
-        return answer
-
-    async def ask(self, api_key: int, body: Body, of: str = "", line: str = "") -> Any:
-        """Like `step`, but keeps nothing."""
-        version = self.version(api_key)
-        frame = encoded(
-            api_key,
-            version,
-            next(self._correlation_ids),
-            "ottla-inspect",
-            complete(messages.request_schema(api_key, version), body),
-        )
-        address = await self.cluster.address(WELL_FORMED[api_key][0], of)
-        return await self.cluster.outcome((address, line), api_key, version, sized(frame))
-
-    def version(self, api_key: int) -> int:
-        """Raises NotServed."""
-        if api_key not in self._versions:
-            raise NotServed(messages.api_name(api_key))
-        return self._versions[api_key]
-
-    async def until(self, what: str, is_true: Callable[[], Awaitable[bool]]) -> None:
-        """Raises AdminError after SETTLE_TIMEOUT_S."""
-        await self.cluster.until(f"history {self.name}: {what}", is_true)
-
-    # -- bodies -------------------------------------------------------------------------------------------------------
-
-    def produce(self, records: bytes, *, transactional_id: str | None = None, acks: int = -1) -> Body:
-        body = WELL_FORMED[ApiKey.PRODUCE][1](self.scene)
-        body["topic_data"][0].update(name=self.topic, topic_id=None)
-        body["topic_data"][0]["partition_data"][0].update(records=records)
-        return {**body, "transactional_id": transactional_id, "acks": acks}
-
-    def fetch(self, offset: int, **more: Any) -> Body:
-        body = WELL_FORMED[ApiKey.FETCH][1](self.scene)
-        body["topics"][0].update(topic=self.topic, topic_id=self.scene.topic_ids.get(self.topic))
-        body["topics"][0]["partitions"][0].update(fetch_offset=offset)
-        return {**body, **more}
-
-    def list_offsets(self, timestamp: int, isolation_level: int = 0) -> Body:
-        body = WELL_FORMED[ApiKey.LIST_OFFSETS][1](self.scene)
-        body["topics"][0].update(name=self.topic)
-        body["topics"][0]["partitions"][0].update(timestamp=timestamp)
-        return {**body, "isolation_level": isolation_level}
-
-    def metadata(self) -> Body:
-        return {"topics": [{"name": self.topic, "topic_id": None}], "allow_auto_topic_creation": False}
-
-    async def make_topic(self) -> None:
-        """Without a step."""
-        await self.cluster.create_topic(self.topic)
-        await self.until_served()
-
-    async def until_served(self) -> None:
-        await self.cluster.until_known(self.topic)
-        answer = await self.ask(ApiKey.METADATA, self.metadata())
-        found = getattr(answer.topics[0], "topic_id", None)
-        if found is not None:
-            self.scene.topic_ids[self.topic] = found
-
-        async def leads() -> bool:
-            listed = await self.ask(ApiKey.LIST_OFFSETS, self.list_offsets(-1))
-            return int(listed.topics[0].partitions[0].error_code) == ErrorCode.NONE
-
-        await self.until("the new topic has a leader", leads)
-
-    async def until_coordinated(self, group: str) -> None:
-        async def is_served() -> bool:
-            answer = await self.ask(ApiKey.DESCRIBE_GROUPS, {"groups": [group]}, group)
-            return not isinstance(answer, str) and int(answer.groups[0].error_code) in (
-                ErrorCode.NONE,
-                ErrorCode.GROUP_ID_NOT_FOUND,
-            )
-
-        await self.until("the group has a coordinator", is_served)
 
 
 async def topic(actor: Actor) -> None:
@@ -245,71 +126,6 @@ async def fetch_session(actor: Actor) -> None:
     await actor.step("after the close", ApiKey.FETCH, actor.fetch(0, **nothing, session_epoch=5))
 
 
-class Member:
-    """One member of the actor's group, with a connection of its own."""
-
-    def __init__(self, actor: Actor, name: str, instance_id: str | None = None) -> None:
-        self.actor = actor
-        self.name = name
-        self.member_id = ""
-        self.generation = -1
-        self.instance_id = instance_id
-
-    def body(self, **more: Any) -> Body:
-        return {
-            "group_id": self.actor.group,
-            "generation_id": self.generation,
-            "generation_id_or_member_epoch": self.generation,
-            "member_id": self.member_id,
-            "group_instance_id": self.instance_id,
-            **more,
-        }
-
-    async def step(self, name: str, api_key: int, **more: Any) -> Any:
-        return await self.actor.step(
-            f"{self.name}: {name}", api_key, self.body(**more), self.actor.group, line=self.name
-        )
-
-    async def join(self, name: str = "join", **more: Any) -> Any:
-        """A member that is told its id joins with it."""
-        settings = {
-            "session_timeout": MEMBER_TIMEOUT_MS,
-            "rebalance_timeout": MEMBER_TIMEOUT_MS,
-            "protocol_type": "consumer",
-            "protocols": [
-                {"name": "range", "metadata": b"\0\0\0\0\0\0\0\0\0\0"},
-                {"name": "roundrobin", "metadata": b""},
-            ],
-            "reason": "history",
-            **more,
-        }
-        answer = await self.step(name, ApiKey.JOIN_GROUP, **settings)
-        if int(answer.error_code) == ErrorCode.MEMBER_ID_REQUIRED:
-            self.member_id = answer.member_id
-            answer = await self.step(f"{name} with its id", ApiKey.JOIN_GROUP, **settings)
-        self._note(answer)
-        return answer
-
-    def _note(self, answer: Any) -> None:
-        if int(answer.error_code) == ErrorCode.NONE:
-            self.member_id, self.generation = answer.member_id, answer.generation_id
-
-    async def sync(self, name: str = "sync", assignments: Mapping[str, bytes] | None = None) -> Any:
-        rows = [{"member_id": member, "assignment": data} for member, data in (assignments or {}).items()]
-        return await self.step(
-            name, ApiKey.SYNC_GROUP, protocol_type="consumer", protocol_name="range", assignments=rows
-        )
-
-    async def commit(self, name: str, offset: int) -> Any:
-        topic_id = self.actor.scene.topic_ids.get(self.actor.scene.topic)
-        rows = [{"name": self.actor.scene.topic, "topic_id": topic_id, "partitions": [commit_row(offset)]}]
-        return await self.step(name, ApiKey.OFFSET_COMMIT, topics=rows)
-
-    async def leave(self, name: str) -> Any:
-        row = {"member_id": self.member_id, "group_instance_id": self.instance_id, "reason": "history"}
-        return await self.step(name, ApiKey.LEAVE_GROUP, members=[row])
-
-
 async def group(actor: Actor) -> None:
     """A group from its first member to its deletion, with a rebalance for a second one."""
     name = actor.group
@@ -351,12 +167,7 @@ async def group(actor: Actor) -> None:
     await actor.step("delete an offset of the live group", ApiKey.OFFSET_DELETE, deletion, name)
 
     joining = asyncio.create_task(second.join())
-
-    async def is_rebalancing() -> bool:
-        answer = await actor.ask(ApiKey.HEARTBEAT, first.body(), name, line="first")
-        return int(answer.error_code) == ErrorCode.REBALANCE_IN_PROGRESS
-
-    await actor.until("the second member has joined", is_rebalancing)
+    await actor.until("the second member has joined", first.is_rebalancing)
     await first.step("heartbeat in the rebalance", ApiKey.HEARTBEAT)
     await first.commit("commit in the rebalance", 5)
     await first.sync("sync in the rebalance")
@@ -371,13 +182,13 @@ async def group(actor: Actor) -> None:
     assert answer is not None
     await actor.step("describe two members", ApiKey.DESCRIBE_GROUPS, describe, name)
     listed = {"states_filter": ["Stable"], "types_filter": []}
-    await actor.step("list stable groups", ApiKey.LIST_GROUPS, listed, name)
+    await actor.list_groups("list stable groups", listed)
     await second.leave("leave")
     await second.step("heartbeat after leaving", ApiKey.HEARTBEAT)
     await first.step("heartbeat after a leave", ApiKey.HEARTBEAT)
     await first.leave("leave")
     await actor.step("describe without members", ApiKey.DESCRIBE_GROUPS, describe, name)
-    await actor.step("list empty groups", ApiKey.LIST_GROUPS, {**listed, "states_filter": ["Empty"]}, name)
+    await actor.list_groups("list empty groups", {**listed, "states_filter": ["Empty"]})
     outsider = Member(actor, "outsider")
     await outsider.commit("commit to the empty group", 6)
     await actor.step("fetch offsets of the empty group", ApiKey.OFFSET_FETCH, offsets, name)
@@ -448,7 +259,7 @@ async def transaction(actor: Actor) -> None:
     """A transaction that commits, one that aborts, one with offsets, and a producer that is fenced (KIP-98)."""
     needed = (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT)
     for api_key in needed:
-        actor.version(api_key)
+        actor.served(api_key)
     await actor.make_topic()
     await actor.until_coordinated(actor.group)
     name = f"{actor.scene.run}-transaction"
@@ -550,6 +361,143 @@ async def transaction(actor: Actor) -> None:
     await actor.step("end of the fenced one", ApiKey.END_TXN, {**state, "committed": True}, name)
 
 
+async def partitions(actor: Actor) -> None:
+    """Replicas on three brokers: more partitions, an election, a reassignment, deleted records, sizes on the disks, a deletion."""
+    a, b, c = brokers = three_brokers(actor)
+    labels = dict(zip(brokers, ("first", "second", "third"), strict=True))
+
+    async def described(name: str, broker: int | None = None) -> dict[int, Plain]:
+        """Partition -> its leader, replicas and ISR; {} for an unknown topic. By the controller, or by a broker."""
+        body = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
+        answer = await actor.ask(ApiKey.METADATA, body, broker=actor.cluster.controller if broker is None else broker)
+        return {
+            row.partition_index: {
+                "leader": labels.get(row.leader_id),
+                "replicas": [labels[node] for node in row.replica_nodes],
+                "isr": sorted(labels[node] for node in row.isr_nodes),
+            }
+            for row in answer.topics[0].partitions
+        }
+
+    async def until_known(name: str, count: int) -> None:
+        async def is_known() -> bool:
+            views = [await described(name, broker) for broker in brokers]
+            return all(len(view) == count and all(row["leader"] for row in view.values()) for view in views)
+
+        await actor.until(f"{name} has {count} partitions everywhere", is_known)
+
+    async def made(word: str, *replicas: list[int]) -> str:
+        name = f"{actor.topic}-{word}"
+        await actor.cluster.create_topic(name, replicas)
+        await until_known(name, len(replicas))
+        return name
+
+    async def sizes(name: str) -> dict[str, int]:
+        """Broker -> bytes of partition 0 on its disk."""
+        found: dict[str, int] = {}
+        for broker in brokers:
+            answer = await actor.ask(ApiKey.DESCRIBE_LOG_DIRS, log_dirs(name), broker=broker)
+            rows = [row for directory in answer.results for topic in directory.topics for row in topic.partitions]
+            found.update((labels[broker], row.partition_size) for row in rows)
+        return found
+
+    async def until_on_disks(name: str, expected: set[str]) -> None:
+        async def is_there() -> bool:
+            found = await sizes(name)
+            return found.keys() == expected and len(set(found.values())) <= 1
+
+        await actor.until(f"{name} is on the disks of {sorted(expected)}, with the same size", is_there)
+
+    def log_dirs(name: str) -> Body:
+        asked = [{"topic": name, "partitions": [0, 99]}, {"topic": actor.scene.unknown, "partitions": [0]}]
+        return {"topics": asked}
+
+    async def add(step: str, name: str, count: int, *replicas: list[int], wait_ms: int = 20_000) -> None:
+        rows = [{"broker_ids": ids} for ids in replicas] or None
+        body = {"topics": [{"name": name, "count": count, "assignments": rows}], "timeout": wait_ms}
+        await actor.step(step, ApiKey.CREATE_PARTITIONS, body, tries=1)
+
+    async def reassign(step: str, name: str, replicas: list[int]) -> None:
+        topics = [{"name": name, "partitions": [{"partition_index": 0, "replicas": replicas}]}]
+        await actor.step(step, ApiKey.ALTER_PARTITION_REASSIGNMENTS, {"topics": topics, "timeout": 20_000})
+
+    async def produce(name: str, count: int) -> None:
+        for number in range(count):
+            body = actor.produce(batch())
+            body["topic_data"][0].update(name=name)
+            await actor.step(f"produce {number} to the {name.rpartition('-')[2]} topic", ApiKey.PRODUCE, body)
+
+    async def until_described(name: str, leader: int, *replicas: int) -> None:
+        names = [labels[broker] for broker in replicas]
+        expected = {"leader": labels[leader], "replicas": names, "isr": sorted(names)}
+
+        async def is_so() -> bool:
+            views = [await described(name), await described(name, a)]
+            return views == [{0: expected}] * 2
+
+        await actor.until(f"{name} is led by {labels[leader]}, with {names}", is_so)
+
+    name = await made("added", [a, b], [b, c])
+    await add("add a partition with chosen replicas", name, 3, [c, a])
+    await add("add five more", name, 8)
+    await until_known(name, 8)
+    replicas = [row["replicas"] for _, row in sorted((await described(name)).items())]
+    actor.note("the placement continues that of the others", ApiKey.METADATA, replicas)
+    await add("add one without waiting", name, 9, wait_ms=0)
+    await until_known(name, 9)
+
+    name = await made("deleted", [a, b])
+    rows = [{"name": name, "topic_id": None}]
+    deletion = {"topics": rows * 2, "topic_names": [name] * 2, "timeout": 20_000}
+    await actor.step("delete a topic that is named twice", ApiKey.DELETE_TOPICS, deletion)
+    actor.note("the controller has forgotten it", ApiKey.METADATA, await described(name))
+    await until_known(name, 0)
+    await actor.step("delete it again", ApiKey.DELETE_TOPICS, deletion)
+    if actor.served(ApiKey.DELETE_TOPICS).max >= 6:
+        name = await made("forgotten", [a])
+        answer = await actor.ask(ApiKey.METADATA, {"topics": [{"name": name, "topic_id": None}]})
+        by_id = {"topics": [{"name": None, "topic_id": answer.topics[0].topic_id}], "timeout": 20_000}
+        await actor.step("delete it by its id", ApiKey.DELETE_TOPICS, by_id)
+        await until_on_disks(name, set())
+
+    name = await made("ordered", [a, b])
+    election = {"topic_partitions": [{"topic": name, "partitions": [0]}], "election_type": 0, "timeout": 20_000}
+    await reassign("the same replicas in another order", name, [b, a])
+    await until_described(name, a, b, a)
+    await actor.step("elect the preferred leader", ApiKey.ELECT_LEADERS, election)
+    actor.note("the preferred leader leads", ApiKey.METADATA, (await described(name))[0]["leader"])
+    await actor.step("elect it again", ApiKey.ELECT_LEADERS, election)
+
+    name = await made("moved", [a, b])
+    await produce(name, 2)
+    await reassign("move a partition", name, [b, c])
+    await until_described(name, b, b, c)
+    await until_on_disks(name, {"second", "third"})
+
+    name = await made("shortened", [a, b, c])
+    await produce(name, 2)
+    for offset, elsewhere in ((4, False), (2, False), (11, False), (-2, False), (5, True), (-1, False)):
+        topics = [{"name": name, "partitions": [{"partition_index": 0, "offset": offset}]}]
+        step = f"delete records below {offset}{' at a follower' if elsewhere else ''}"
+        body = {"topics": topics, "timeout": 20_000}
+        await actor.step(step, ApiKey.DELETE_RECORDS, body, tries=1, elsewhere=elsewhere)
+        earliest = actor.list_offsets(-2)
+        earliest["topics"][0].update(name=name)
+        await actor.step(f"earliest after {step}", ApiKey.LIST_OFFSETS, earliest)
+
+    name = await made("measured", [a, b])
+    await produce(name, 1)
+    await until_on_disks(name, {"first", "second"})
+    served = actor.served(ApiKey.DESCRIBE_LOG_DIRS)
+    for version, broker in itertools.product(range(served.min, served.max + 1), brokers):
+        answer = await actor.ask(ApiKey.DESCRIBE_LOG_DIRS, log_dirs(name), broker=broker, version=version)
+        step = f"log directories v{version} of the {labels[broker]} broker"
+        actor.note(step, ApiKey.DESCRIBE_LOG_DIRS, actor.plain(answer), version)
+        if version >= 4:
+            is_told = all(0 < directory.usable_bytes < directory.total_bytes for directory in answer.results)
+            actor.note(f"{step}: free bytes", ApiKey.DESCRIBE_LOG_DIRS, is_told, version)
+
+
 HISTORIES: Mapping[str, Callable[[Actor], Awaitable[None]]] = {
     "topic": topic,
     "fetch-session": fetch_session,
@@ -557,4 +505,7 @@ HISTORIES: Mapping[str, Callable[[Actor], Awaitable[None]]] = {
     "static-member": static_member,
     "idempotent-producer": idempotent_producer,
     "transaction": transaction,
+    "partitions": partitions,
+    "group-answers": group_answers,
+    "partition-answers": partition_answers,
 }

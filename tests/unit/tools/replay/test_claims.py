@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.kafka.framing import MalformedRequest
-from tests.support.group_wire import subscription as plain_subscription
+from tests.support.group_scripts import subscription as plain_subscription
 from tools.replay.load.claims import (
     TopicPartition,
     assigned_by_claims,

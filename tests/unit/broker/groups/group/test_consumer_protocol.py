@@ -6,12 +6,7 @@ import pytest
 
 from broker.groups.group import consumer_protocol
 from broker.groups.group.messages import Protocol
-from tests.support.group_scripts import ScriptedGroup
-
-
-def subscription(*topics: str, version: int = 0) -> bytes:
-    names = b"".join(len(topic.encode()).to_bytes(2, "big") + topic.encode() for topic in topics)
-    return version.to_bytes(2, "big") + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
+from tests.support.group_scripts import ScriptedGroup, subscription
 
 
 @pytest.mark.parametrize(
