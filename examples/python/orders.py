@@ -45,7 +45,12 @@ def produce(settings: dict) -> None:
     while not stopping.is_set():
         order = f"order-{number}"
         report(f"produced topic={TOPIC} id={order}")  # before it is sent
-        producer.produce(TOPIC, key=order, value=f"{number} pieces", on_delivery=delivered)
+        try:
+            producer.produce(TOPIC, key=order, value=f"{number} pieces", on_delivery=delivered)
+        except KafkaException as error:  # fatal, such as after an unclean election
+            report(f"failed topic={TOPIC} id={order}")
+            print(f"the producer gives up: {error.args[0].str()}", file=sys.stderr)
+            return
         number += 1
         producer.poll(0)
         stopping.wait(1 / ORDERS_PER_S)

@@ -92,13 +92,9 @@ class DoneFault:
 
     def __str__(self) -> str:
         """`kill leader of t-0: broker 2, which leads t-0, t-3`."""
-        who = (
-            "everything"
-            if self.role == "everything"
-            else "ZooKeeper"
-            if self.broker is None
-            else f"broker {self.broker}"
-        )
+        if self.role == "everything":
+            return f"{self.verb} everything{self.error and f': {self.error}'}"
+        who = "ZooKeeper" if self.broker is None else f"broker {self.broker}"
         names = ", ".join(f"{topic}-{number}" for topic, number in self.partitions)
         what = " ".join(filter(None, (self.verb, self.role, self.links)))
         return f"{what}: {self.error or who}{f', which leads {names}' if names and not self.error else ''}"
