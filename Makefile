@@ -8,11 +8,12 @@
 #   make test-thorough  all other tests: long runs, many examples, a real Kafka, Docker
 #   make kafka    the jars of a real Kafka in .kafka, which `make test-thorough` compares with; needs Maven and a JDK
 #   make fuzz     hostile bytes for every decoder; MINUTES=10, DECODER=all
+#   make docs     the pages as a site with a search, in .site/built; fails on a broken link or a command that does not exist
 #   make compile  the brokers' hot modules as machine code, as in setup; fails without a C compiler. OTTLA_COMPILED=0 turns it off
 #   make wheel    a wheel in dist/, with ZooKeeper's jars: needs Maven and a JDK; with compiled brokers where a C compiler is
 #   make clean    as freshly cloned; keeps ./ottla-cluster
 #   make lock     resolves requirements/*.txt again: exact versions with hashes, for the images and for CI (UPGRADE=--upgrade: the newest)
-# LOCKED=1 (with setup, demo, demo-year, compose-demo, check, test, test-thorough) installs exactly those versions instead of what pyproject.toml allows.
+# LOCKED=1 (with setup, demo, demo-year, compose-demo, check, test, test-thorough, docs) installs exactly those versions instead of what pyproject.toml allows.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -22,10 +23,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 LOCKED ?=
 UPGRADE ?=
 
-.PHONY: help setup demo demo-year compose-demo check test test-thorough kafka fuzz compile wheel clean lock
+.PHONY: help setup demo demo-year compose-demo check test test-thorough kafka fuzz docs compile wheel clean lock
 
 help:
-	@sed -n '2,15s/^# *//p' Makefile
+	@sed -n '2,16s/^# *//p' Makefile
 
 # Without the compiled form, brokers run the same source as plain Python. `demo` and `test` do not wait for it.
 setup: .venv/installed-dev
@@ -85,11 +86,15 @@ tools/cluster/jars/fetched: tools/cluster/jars/pom.xml
 fuzz: .venv/installed-fuzz
 	$(BIN)/python -m tests.fuzz.run --minutes $(or $(MINUTES),10) $(if $(DECODER),--decoder '$(DECODER)')
 
+docs: .venv/installed-docs
+	$(BIN)/python -m pytest --quiet tests/unit/docs
+	$(BIN)/python docs/make_site.py
+
 clean:
 	rm -rf .venv build dist *.egg-info demo-out replay-out spark-warehouse metastore_db
 	rm -f tools/cluster/jars/*.jar tools/cluster/jars/fetched
 	rm -rf broker/compiled/lib
-	rm -rf .test-logs .kafka .clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .fuzz
+	rm -rf .test-logs .kafka .clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .fuzz .site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -111,6 +116,14 @@ endif
 	$(BIN)/pip install --editable '.[replay,dev,fuzz]'
 	@touch $@
 
+.venv/installed-docs: .venv/installed-dev $(if $(LOCKED),requirements/docs.txt)
+ifdef LOCKED
+	$(BIN)/pip install --require-hashes --requirement requirements/docs.txt
+else
+	$(BIN)/pip install --editable '.[replay,dev,docs]'
+endif
+	@touch $@
+
 .venv/installed-replay: pyproject.toml $(if $(LOCKED),.venv/installed-dev) | $(BIN)/python
 ifndef LOCKED
 	$(BIN)/pip install --editable '.[replay]'
@@ -124,14 +137,14 @@ endif
 	@touch $@
 
 # Resolves for all platforms and every Python from 3.11 on, with the index that pip uses. The files do not name the index.
-# broker.txt and tools.txt are the groups of these names, replay.txt and dev.txt the dependencies with extras; each has the build's needs.
+# broker.txt and tools.txt are the groups of these names, replay.txt, dev.txt and docs.txt the dependencies with extras; each has the build's needs.
 REQUIRED = import sys, tomllib; project = tomllib.load(open("pyproject.toml", "rb")); groups = project["dependency-groups"]; \
     of = lambda name: [each for item in groups.get(name, []) for each in (of(item["include-group"]) if isinstance(item, dict) else [item])]; \
     print(*project["build-system"]["requires"], *of(sys.argv[1]), sep="\n")
 lock: | $(BIN)/python
 	$(BIN)/pip install --quiet 'uv>=0.5'
 	@index=$${PIP_INDEX_URL:-$$($(BIN)/pip config get global.index-url 2>/dev/null || true)}; if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$$index"; fi; \
-	for name in broker tools replay:replay dev:replay,dev; do \
+	for name in broker tools replay:replay dev:replay,dev docs:docs; do \
 	    case $$name in *:*) extras="pyproject.toml $$(echo "$${name#*:}" | sed 's/[^,][^,]*/--extra &/g; s/,/ /g')" ;; *) extras= ;; esac; \
 	    name=$${name%%:*}; echo "requirements/$$name.txt"; \
 	    $(BIN)/python -c '$(REQUIRED)' $$name \

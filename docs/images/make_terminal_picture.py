@@ -118,7 +118,9 @@ def drawn(record: str) -> str:
         f'<circle cx="{LEFT + 4 + 18 * number}" cy="20" r="6" fill="{colour}"/>'
         for number, colour in enumerate(("#ff5f57", "#febc2e", "#28c840"))
     )
-    title = "A leader is killed, the timeline tells what the brokers did, and the verdict says what became of each record"
+    title = (
+        "A leader is killed, the timeline tells what the brokers did, and the verdict says what became of each record"
+    )
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">',
@@ -151,8 +153,9 @@ def appears(name: str, at_s: float, total_s: float) -> str:
 
 def typed(name: str, begin_s: float, end_s: float, characters: int, total_s: float) -> str:
     begin, end = 100 * begin_s / total_s, 100 * end_s / total_s
-    hidden = f"clip-path: inset(-4px 100% -4px 0); animation-timing-function: steps({characters})"
-    frames = f"0% {{ clip-path: inset(-4px 100% -4px 0) }} {begin:.2f}% {{ {hidden} }} {end:.2f}%, 100% {{ clip-path: inset(-4px 0 -4px 0) }}"
+    nothing, all_of_it = "clip-path: inset(-4px 100% -4px 0)", "clip-path: inset(-4px 0 -4px 0)"
+    steps = f"animation-timing-function: steps({characters})"
+    frames = f"0% {{ {nothing} }} {begin:.2f}% {{ {nothing}; {steps} }} {end:.2f}%, 100% {{ {all_of_it} }}"
     return f"  @keyframes {name} {{ {frames} }} #{name} {{ animation: {name} {total_s:.1f}s infinite }}"
 
 

@@ -23,27 +23,27 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 BUILDS = REPOSITORY / ".clients"
 """Where programs are built; git does not track it, and `make clean` removes it."""
 
-FEATURES = {
-    "none": "produce",
-    "gzip": "produce",
-    "snappy": "produce",
-    "lz4": "produce",
-    "zstd": "produce",
-    "acks": "produce",
-    "idempotent": "produce",
-    "earliest": "consume",
-    "latest": "consume",
-    "offset": "consume",
-    "time": "consume",
-    "committed": "consume",
-    "rebalance": "groups",
-    "resume": "groups",
-    "transactions": "transactions",
-    "exactly once": "transactions",
-    "admin": "admin",
-    "failover": "failover",
-}
-"""Feature -> its column in the compact table of the README. The order is that of the columns in docs/CLIENTS.md."""
+FEATURES = (
+    "none",
+    "gzip",
+    "snappy",
+    "lz4",
+    "zstd",
+    "acks",
+    "idempotent",
+    "earliest",
+    "latest",
+    "offset",
+    "time",
+    "committed",
+    "rebalance",
+    "resume",
+    "transactions",
+    "exactly once",
+    "admin",
+    "failover",
+)
+"""In the order of the columns in docs/CLIENTS.md."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

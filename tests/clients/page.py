@@ -1,4 +1,4 @@
-"""Writes the tables of docs/CLIENTS.md and the compact table in README.md from the results of the last run.
+"""Writes the tables of docs/CLIENTS.md from the results of the last run.
 
     python -m tests.clients.page [RESULTS ...]
 
@@ -17,11 +17,10 @@ from tests.clients import results
 from tests.clients.clients import CLIENTS, FEATURES, REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "CLIENTS.md"
-README = REPOSITORY / "README.md"
 START, END = "<!-- clients: written by python -m tests.clients.page -->\n", "<!-- clients: end -->"
 YES, NO, PART, NOT_RUN, FAILED = "yes", "no", "part", "-", "FAILED"
 BEFORE_CELLS = 3
-"""Columns of the whole table before the features: client, language, version."""
+"""Columns of the table before the features: client, language, version."""
 
 
 def line(cells: Sequence[str]) -> str:
@@ -56,26 +55,6 @@ def whole_rows(found: dict[str, Any]) -> list[list[str]]:
         words = [word(row["cells"].get(feature, {})) for feature in FEATURES]
         rows.append([client.name, client.language, without_bars(row["version"]) or NOT_RUN, *words])
     return rows
-
-
-def compact_rows(whole: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The same in fewer columns: name, language, and a word for each group of features."""
-    groups = list(dict.fromkeys(FEATURES.values()))
-    rows = []
-    for row in whole:
-        words: dict[str, set[str]] = {}
-        for cell, group in zip(row[BEFORE_CELLS:], FEATURES.values(), strict=True):
-            words.setdefault(group, set()).add(cell)
-        rows.append([*row[:2], *(summary(words[group]) for group in groups)])
-    return rows
-
-
-def summary(words: set[str]) -> str:
-    """One word for several features."""
-    for decisive in (FAILED, NOT_RUN):
-        if decisive in words:
-            return decisive
-    return words.copy().pop() if len(words) == 1 else PART
 
 
 def notes(found: dict[str, Any]) -> str:
@@ -118,8 +97,7 @@ def main(arguments: Sequence[str]) -> int:
     whole = whole_rows(found)
     results_table = table(["client", "language", "version", *FEATURES], whole) + notes(found)
     replace(PAGE, "\n## Results\n\n" + results_table + frameworks(everything[results.FRAMEWORKS]) + "\n")
-    replace(README, "\n" + table(["client", "language", *dict.fromkeys(FEATURES.values())], compact_rows(whole)) + "\n")
-    print(f"{len(whole)} clients: {PAGE.relative_to(REPOSITORY)}, {README.relative_to(REPOSITORY)}")
+    print(f"{len(whole)} clients: {PAGE.relative_to(REPOSITORY)}")
     return 0
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).parents[3]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -46,3 +48,13 @@ def rows(text: str) -> list[list[str]]:
     tables = re.findall(r"(?:^\|.*\n)+", f"{text}\n", re.MULTILINE)
     lines = [line for table in tables for line in table.splitlines()[2:]]
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+
+
+def load_script(path: str) -> ModuleType:
+    """A script beside the pages, which is in no package."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,4 +1,4 @@
-"""docs/CLIENTS.md and the README's table of clients agree with each other, and with the list of the clients."""
+"""docs/CLIENTS.md agrees with the list of the clients."""
 
 from __future__ import annotations
 
@@ -7,19 +7,14 @@ from pathlib import Path
 
 from tests.clients import page, results
 from tests.clients.clients import CLIENTS, FEATURES
-from tests.unit.docs.pages import ROOT, rows, section, text_of
+from tests.unit.docs.pages import rows, section, text_of
 
-WHOLE = rows(section(text_of(ROOT / "docs" / "CLIENTS.md"), "Results"))
-COMPACT = rows(section(text_of(ROOT / "README.md"), "Which clients work"))
+WHOLE = rows(section(text_of(page.PAGE), "Results"))
 
 
 def test_every_client_has_a_row_and_no_other() -> None:
     assert [row[:2] for row in WHOLE] == [[client.name, client.language] for client in CLIENTS]
     assert {len(row) for row in WHOLE} == {page.BEFORE_CELLS + len(FEATURES)}
-
-
-def test_the_readme_says_the_same_in_fewer_columns() -> None:
-    assert page.compact_rows(WHOLE) == COMPACT
 
 
 def test_what_a_client_lacks_is_what_the_page_says() -> None:
@@ -29,14 +24,6 @@ def test_what_a_client_lacks_is_what_the_page_says() -> None:
         not_run = {feature for feature, word in written[client.name].items() if word == page.NOT_RUN}
         assert lacked | not_run >= client.lacks >= lacked, client.name
         assert page.FAILED not in written[client.name].values(), client.name
-
-
-def test_one_word_for_several_features() -> None:
-    assert page.summary({"yes"}) == "yes"
-    assert page.summary({"yes", "no"}) == "part"
-    assert page.summary({"no"}) == "no"
-    assert page.summary({"yes", "no", "-"}) == "-"
-    assert page.summary({"yes", "-", "FAILED"}) == "FAILED"
 
 
 def test_results_of_several_runs_are_put_together(tmp_path: Path) -> None:

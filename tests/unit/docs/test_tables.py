@@ -14,7 +14,7 @@ from protocol.kafka.api_keys import ADVERTISED
 from tests.unit.docs.pages import ROOT, rows, section, text_of
 from tools.cluster.run_directory import local_profile
 
-README = text_of(ROOT / "README.md")
+PROTOCOL = text_of(ROOT / "docs" / "PROTOCOL.md")
 OPERATING = text_of(ROOT / "docs" / "OPERATING.md")
 CONTROLLER = text_of(ROOT / "docs" / "CONTROLLER.md")
 DEPENDENCIES = text_of(ROOT / "docs" / "DEPENDENCIES.md")
@@ -28,7 +28,7 @@ TIMEOUTS = rows(section(OPERATING, "Time-outs"))
 
 
 def test_the_apis_are_those_that_are_served() -> None:
-    written = [tuple(row[:3]) for row in rows(section(README, "What it can and cannot do"))]
+    written = [tuple(row[:3]) for row in rows(section(PROTOCOL, "APIs"))]
     served = [
         (key.name.title().replace("_", ""), str(key.value), "-".join(map(str, sorted({versions.min, versions.max}))))
         for key, versions in ADVERTISED.items()
@@ -51,12 +51,13 @@ def names(requirements: list[str]) -> set[str]:
         ("Development (extra `dev`)", EXTRAS["dev"]),
         ("Profiles (extra `profile`)", EXTRAS["profile"]),
         ("Fuzzing (extra `fuzz`)", EXTRAS["fuzz"]),
+        ("The docs site (extra `docs`)", EXTRAS["docs"]),
     ],
 )
 def test_each_dependency_has_its_reason(heading: str, wanted: list[str]) -> None:
     written = {name for row in rows(section(DEPENDENCIES, heading)) for name in row[0].split(", ")}
     assert written == names(wanted)
-    assert set(EXTRAS) == {"replay", "dev", "fuzz", "profile"}
+    assert set(EXTRAS) == {"replay", "dev", "fuzz", "docs", "profile"}
 
 
 def test_events_to_watch_are_written_by_the_code() -> None:
