@@ -15,7 +15,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE, BUILT = ROOT / ".site" / "source", ROOT / ".site" / "built"
+SITE = ROOT / ".site"
+SOURCE, BUILT = SITE / "source", SITE / "built"
 
 
 class Page(HTMLParser):
@@ -36,8 +37,9 @@ class Page(HTMLParser):
 
 
 def gather() -> None:
-    shutil.rmtree(SOURCE.parent, ignore_errors=True)
+    shutil.rmtree(SITE, ignore_errors=True)
     shutil.copytree(ROOT / "docs", SOURCE / "docs", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    shutil.copy(ROOT / "zensical.toml", SITE)
     shutil.copy(ROOT / "CONTRIBUTING.md", SOURCE)
     shutil.copy(ROOT / "README.md", SOURCE / "index.md")
     for page in SOURCE.rglob("*.md"):
@@ -65,7 +67,7 @@ def broken_links() -> list[str]:
 def main() -> int:
     gather()
     zensical = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
-    if subprocess.run(zensical, cwd=ROOT, check=False).returncode != 0:
+    if subprocess.run(zensical, cwd=SITE, check=False).returncode != 0:
         return 1
     if broken := broken_links():
         print("These links of the site lead nowhere:", *broken, sep="\n  ", file=sys.stderr)
