@@ -2,7 +2,7 @@
 
     python -m tests.run quick|thorough
 
-Two groups of tests run side by side, because some need a processor and others mostly wait for starts and time-outs. When
+Three groups of tests run side by side, because some need a processor and others mostly wait for starts and time-outs. When
 one ends, the next one begins, also after a failure. A group's output is printed when the group ends; the summary at the
 end names every group, and the versions of what the tests need. The exit code is 1 when a group failed. In a thorough run, tests
 that failed are repeated first: `tests/repeats.py` says which failures are flaky and do not count.
@@ -42,13 +42,26 @@ FLAKY_LOGS = "flaky"
 """The directory in LOGS with the output of runs in which a test was flaky. Later runs do not overwrite it."""
 TESTS_FAILED = 1
 NO_TESTS_SELECTED = 5
-SIDE_BY_SIDE = 2
+SIDE_BY_SIDE = 3
 SILENCE_S_MAX = 60
 CLEANUP_S_MAX = 30
 SUMMARY_LINES = re.compile(r"(FAILED|ERROR|SKIPPED|LEFT RUNNING) ")
 AGAIN = ("compiled", "consumer_groups", "failover", "single_broker", "transactions")
 """The files of integration tests that a thorough run repeats on compiled brokers: as many as the time allows. Together they pass
 through all modules that are compiled."""
+FAILURES = (
+    "test_chaos.py",
+    "test_emptied_disks.py",
+    "test_fail*.py",
+    "test_fast_failure_detection.py",
+    "test_*fault*.py",
+    "test_controll*.py",
+    "test_reassignment.py",
+    "test_topic_deletion.py",
+    "test_zk_*.py",
+    "test_zookeeper_*.py",
+)
+"""The files of integration tests in which something is killed, stopped or cut off: they mostly wait."""
 SLOWEST = ("--durations=15", "--durations-min=2")
 """Each group's output ends with its slowest tests."""
 LAST_LINE = re.compile(r"=+ (.*(?:passed|failed|error|skipped|deselected|no tests ran).*) in [0-9.]+s")
@@ -94,16 +107,24 @@ def tests(name: str, *paths: str, only: str) -> Group:
     return Group(name, (sys.executable, "-m", "pytest", *SLOWEST, "-m", only, *options), paths)
 
 
+def integration_tests(*patterns: str) -> list[str]:
+    found = (REPOSITORY / "tests" / "integration").glob("test_*.py")
+    return sorted(
+        str(path.relative_to(REPOSITORY)) for path in found if any(fnmatch(path.name, pattern) for pattern in patterns)
+    )
+
+
 def groups_of(run: str) -> list[Group]:
-    """In the order in which they begin: what takes longest comes early, so that both sides end at about the same time."""
+    """In the order in which they begin: what takes longest comes early, so that all sides end at about the same time."""
     only = "thorough" if run == "thorough" else "not thorough"
-    directory = REPOSITORY / "tests" / "integration"
-    found = sorted(str(path.relative_to(REPOSITORY)) for path in directory.glob("test_*.py"))
-    commands = [path for path in found if fnmatch(Path(path).name, "test_*_cli*.py")]
-    replay = [path for path in found if Path(path).name.startswith(("test_replay_", "test_recorder"))]
+    commands = integration_tests("test_*_cli*.py")
+    replay = integration_tests("test_replay_*.py", "test_recorder*.py")
+    failures = integration_tests(*FAILURES)
+    others = sorted({*integration_tests("test_*.py")} - {*commands, *replay, *failures})
     groups = [
-        tests("integration", "tests/integration", *(f"--ignore={path}" for path in [*commands, *replay]), only=only),
+        tests("failures", *failures, only=only),
         tests("unit", "tests/unit", "tests/sim", "tests/fuzz", only=only),
+        tests("integration", *others, only=only),
         tests("commands", *commands, only=only),
         tests("replay", *replay, only=only),
         tests("hostile", "tests/hostile", only=only),

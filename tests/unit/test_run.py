@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -50,12 +51,15 @@ def test_quick_and_thorough_together_are_everything() -> None:
         groups = [group for group in run.groups_of(runs) if group.name != "compiled"]
         commands = [group.command for group in groups if group.paths]
         assert all(command[command.index("-m", 3) + 1] == only for command in commands)
-        paths = {word for group in groups for word in group.paths if word.startswith("tests/")}
-        directories = {f"tests/{path.parent.name}" for path in Path(run.__file__).parent.glob("*/test_*.py")}
-        assert directories <= paths | {"tests/clients", "tests/compose"}
-        left_out = {word.removeprefix("--ignore=") for group in groups for word in group.paths if "--ignore=" in word}
-        assert left_out
-        assert left_out <= paths
+        given = Counter(path for group in groups for path in group.paths)
+        assert max(given.values()) == 1
+        wanted = {
+            str(path.relative_to(run.REPOSITORY))
+            for path in (run.REPOSITORY / "tests").glob("*/test_*.py")
+            if runs == "thorough" or path.parent.name not in ("clients", "compose")
+        }
+        of_directories = {path for path in wanted if str(Path(path).parent) in given}
+        assert wanted == of_directories | (given.keys() & wanted)
 
 
 def test_a_thorough_run_repeats_tests_on_compiled_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
