@@ -109,7 +109,7 @@ class Verdict:
         """Heals the cluster, reads everything back, and judges it. With pytest, this happens by itself at the end of a test.
 
         `finished`: every group that reported must have read everything by now; else it may read the rest later. Raises AssertionError,
-        also if the verdict says less than it was asked for: nothing was reported, or something cannot be read.
+        also if the run is incomplete: nothing was reported, or something cannot be read.
         """
         __tracebackhide__ = True  # pytest shows the line of the test
         result = self.judge(finished=finished)

@@ -51,7 +51,7 @@ def write(name: str, inputs: Iterable[bytes]) -> None:
 
 
 def edges_of(run: Callable[[bytes], object], data: bytes) -> Edges:
-    """Which lines of the project follow one another."""
+    """The pairs of project lines that run one after the other."""
     found: set[tuple[CodeType, int, int]] = set()
 
     def call(frame: FrameType, event: str, argument: Any) -> Any:
@@ -79,7 +79,7 @@ def edges_of(run: Callable[[bytes], object], data: bytes) -> Edges:
 
 
 def smallest(run: Callable[[bytes], object], seeds: Iterable[bytes], inputs: Iterable[bytes]) -> list[bytes]:
-    """Of the inputs those that go where no seed and no smaller one has been."""
+    """The inputs that reach code which no seed and no smaller input reaches."""
     known: set[tuple[CodeType, int, int]] = set()
     for seed in seeds:
         known |= edges_of(run, seed)

@@ -1,4 +1,4 @@
-"""What is fuzzed: a function of bytes, and what it owes to whoever sends them."""
+"""A decoder under test, and the errors that it may raise."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Decoder:
     lines: int = 3000
     lines_per_byte: int = 300
     is_instrumented: bool = True
-    """False: it runs as fast as in a broker, and without looking where it gets."""
+    """False: it runs as fast as in a broker, and its coverage is not recorded."""
     is_slow: bool = False
-    """More than 0.2 ms an input: its share of the time is smaller."""
+    """It takes more than 0.2 ms for an input, so it gets a smaller share of the time."""
 
 
 def must(is_so: bool, what: object) -> None:

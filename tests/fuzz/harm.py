@@ -1,4 +1,4 @@
-"""Does an input do harm?"""
+"""Checks whether an input does harm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.fuzz.decoder import Decoder
 
 ROOT = str(Path(__file__).resolve().parents[2])
 TRIES = 4
-"""A machine that is busy with other things makes some tries slow, not all."""
+"""A busy machine slows some tries down, but not all."""
 
 
 class Harm(NamedTuple):
@@ -65,7 +65,7 @@ def allowed_ms(decoder: Decoder, size: int) -> float:
 
 
 def too_slow(decoder: Decoder, data: bytes) -> Harm | None:
-    """By the processor's time, the least of some tries."""
+    """CPU time: the least of several tries."""
     allowed = allowed_ms(decoder, len(data))
     spent = cpu_ms(decoder, data)
     if spent <= allowed:
@@ -85,7 +85,7 @@ def cpu_ms(decoder: Decoder, data: bytes) -> float:
 
 
 def too_large(decoder: Decoder, data: bytes) -> Harm | None:
-    """By the peak of what Python allocated; the first try fills caches and does not count."""
+    """Peak of the memory that Python allocated. The first try fills caches and does not count."""
     allowed = decoder.memory + decoder.memory_per_byte * len(data)
     _once(decoder, data)
     gc.collect(0)
@@ -101,7 +101,7 @@ def too_large(decoder: Decoder, data: bytes) -> Harm | None:
 
 
 def too_long(decoder: Decoder, data: bytes) -> Harm | None:
-    """By the lines of Python that run."""
+    """Number of lines of Python that run."""
     allowed = decoder.lines + decoder.lines_per_byte * len(data)
     count = 0
 

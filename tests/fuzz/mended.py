@@ -1,4 +1,4 @@
-"""Inputs that did harm once. `make test` replays them, and the fuzzer begins with them, too."""
+"""Inputs that once did harm. `make test` replays them, and the fuzzer starts with them."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ MENDED: Mapping[str, Sequence[bytes]] = {
     ],
     # A number of thousands of digits: ValueError, with a traceback.
     "reassignment-file": [b'{"version":1,"partitions":[{"topic":"t","partition":' + b"9" * 5000 + b"}]}"],
-    # Anybody's datagram ended the replay's progress.
+    # A datagram from any process ended the replay's progress.
     "progress": [b'{"task":[]}', b'{"task":1,"sent":"x"}', b"[" * 20_000],
-    # The header says 2 GB: so much memory was taken.
+    # The header says 2 GB, and that much memory was allocated.
     "inspected-directory": [packed([b"\0" + _with(build_batch(ROWS), 8, struct.pack(">i", 2**31 - 20))])],
     # NaN and other types for numbers, a path for a topic.
     "control-request": [
@@ -73,7 +73,7 @@ MENDED: Mapping[str, Sequence[bytes]] = {
         _control(4, None, []),
         _control(3, 1, 7, 100, [["../../x", 0, 1, True]], {}, 0),
         _control(3, 1, 7, 100, [[["t"], {}, None, True]], 5, 0),
-        # One way to read it takes it, the other refuses it.
+        # One of the two readers accepts it, the other refuses it.
         b"\0\0\0\0\x9a\x01\x07d\x91\x94\xa7../../x\0\x01\xc3\x80\0\x90\xc2\x90\0",
     ],
     # No numbers in Kafka.

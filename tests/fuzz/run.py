@@ -27,7 +27,7 @@ from tests.fuzz.decoders import MODULES, all_decoders
 NICENESS = 10
 SECONDS_MIN = 3
 SLOW_SHARE = 2.0
-"""A decoder that takes long for an input gets so much more time than others, and still fewer inputs."""
+"""A slow decoder gets this many times more time than others, and still fewer inputs."""
 GRACE_S = 90
 RESTARTS_MAX = 5
 
@@ -76,7 +76,7 @@ def jobs_of(minutes: float, cores: int, wanted: str | None) -> list[Job]:
 
 
 def fuzz(job: Job) -> FuzzResult:
-    """Runs a worker until the job's time is over; again when something ended it."""
+    """Runs a worker until the job's time is over. Starts it again if it ended early."""
     directory = corpus.WORK / job.name
     directory.mkdir(parents=True, exist_ok=True)
     inputs = taken = counted = 0
@@ -151,7 +151,7 @@ def run_all(jobs: Sequence[Job], cores: int) -> list[FuzzResult]:
 
 
 def repeat(path: Path, name: str) -> int:
-    """An input that did harm, once more."""
+    """Runs an input that did harm again."""
     decoder, data = all_decoders()[name], path.read_bytes()
     found = harm.of(decoder, data)[0] or harm.too_large(decoder, data) or harm.too_long(decoder, data)
     print(f"{found.kind}\n{found.text}" if found is not None else f"{len(data)} bytes do no harm")

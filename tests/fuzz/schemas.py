@@ -1,4 +1,4 @@
-"""Values for any of kio's schemas, out of a seeded random generator: where the fuzzer begins with each version of each API."""
+"""Values for any of kio's schemas, from a seeded random generator: the fuzzer's first inputs for each version of each API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CRCs and lengths that fit: without them no input would get beyond the first check."""
+"""Correct CRCs and lengths: without them, no input would pass the first check."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_no_harm(decoder: Decoder) -> None:
 
 @pytest.mark.parametrize("name", [thorough(name) if DECODERS[name].is_slow else name for name in MENDED])
 def test_mended_inputs_do_no_harm(name: str) -> None:
-    """Those of slow decoders are in the thorough run; `test_no_harm` takes some of them."""
+    """The thorough run has those of slow decoders; `test_no_harm` takes some of them."""
     decoder = DECODERS[name]
     for data in MENDED[name]:
         found = harm.of(decoder, data)[0] or harm.too_large(decoder, data)

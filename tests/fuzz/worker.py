@@ -23,7 +23,7 @@ from tests.fuzz.decoders import all_decoders
 from tests.support.mutations import mutate
 
 MEMORY_MAX = 4 << 30
-"""Of the process: who asks for more gets a MemoryError, or aborts; both are findings."""
+"""Memory limit of the process. A decoder that asks for more gets a MemoryError or aborts; both are findings."""
 MEMORY_EVERY = 64
 LINES_EVERY = 512
 COUNTED_EVERY_S = 2.0
@@ -77,7 +77,7 @@ class Worker:
         (self.directory / "counts.json").write_text(json.dumps(content))
 
     def mutated(self, data: bytes, size_max: int, seed: int) -> bytes:
-        """Half of the inputs are libFuzzer's, half of the mutator that live traffic meets, too."""
+        """libFuzzer makes half of the inputs; the mutator of live traffic makes the other half."""
         if seed & 1:
             changed: bytes = atheris.Mutate(data, size_max)
             return changed

@@ -1,4 +1,4 @@
-"""Real clients at work, for as long as they are let: what they say is mutated on its way to the brokers.
+"""Runs real clients until it is stopped, and mutates their requests on the way to the brokers.
 
     python -m tests.hostile.mutated_clients --client librdkafka --bootstrap 127.0.0.1:9092 --seed 1
 

@@ -54,7 +54,7 @@ Answer = Any
 
 
 class EndlessBudget(LoopBudget):
-    """Each step of the model is one turn: no work in it has to wait for another."""
+    """Each step of the model is one turn, so no work waits for other work."""
 
     def __init__(self) -> None:
         """Nothing is measured."""
@@ -91,7 +91,7 @@ class ListQuestion(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Question:
-    """A request to a leader under way. `life` is the asker's; `answer` is there once it was served.
+    """A request on its way to a leader. `life` is the sender's; `answer` is set when the leader has served it.
 
     `is_parked`: a fetch that the leader has noted, but found nothing for.
     """
@@ -231,7 +231,7 @@ class ModelBroker:
     # -- the process ----------------------------------------------------------------------------------------------
 
     def start(self, life: int) -> None:
-        """On what its disk has, knowing nothing of the cluster."""
+        """Starts on the disk's content, and knows nothing about the cluster."""
         self.life = life
         self.disk.since = life if self.disk.since is None else self.disk.since
         self.is_running = True
@@ -268,7 +268,7 @@ class ModelBroker:
         )
 
     def kill(self) -> list[Question]:
-        """Everything in memory is gone. Returns the questions that the network may still bring to their leaders."""
+        """Discards all memory. Returns the questions that may still reach their leaders."""
         self.disk.nodes, self.disk.epochs = self.log.nodes, self.log.leader_epochs.entries
         self.disk.is_there = self.disk.is_there or self.partition.log is not None
         self.is_running = False
@@ -282,7 +282,7 @@ class ModelBroker:
         return [question for question in under_way if question.answer is None and not question.is_parked]
 
     def lose_unsynced(self, end: int) -> None:
-        """The disk has the records below `end` only, and the epochs that fit."""
+        """Keeps the records below `end`, and their epochs."""
         epochs = LeaderEpochCache(self.disk.epochs)
         epochs.truncate_from_end(end)
         self.disk.nodes, self.disk.epochs = self.disk.nodes[:end], epochs.entries
@@ -314,7 +314,7 @@ class ModelBroker:
     # -- what the controller says ---------------------------------------------------------------------------------
 
     def take(self, request: LeaderAndIsrRequest | UpdateMetadataRequest) -> None:
-        """As the control listener and the replica manager take it (INV-8)."""
+        """Handles it as the control listener and the replica manager do (INV-8)."""
         if request.broker_epoch < self.life:
             return
         if self.changes.refuse_controller(request.controller_id, request.controller_epoch, type(request).__name__):
@@ -337,7 +337,7 @@ class ModelBroker:
             self.disk.is_there = True
 
     def lose_session(self, life: int) -> None:
-        """STA-4: it hears that its session is gone, and registers again."""
+        """STA-4: the broker learns that its session has expired, and registers again."""
         self.changes.step_down([self.partition])
         self.life = life
 
@@ -358,7 +358,7 @@ class ModelBroker:
         return self.log if self.disk.is_there else None
 
     def is_of(self, tp: TopicPartition, topic_id: str | None) -> bool:
-        """LogManager.is_of: there is but one topic."""
+        """LogManager.is_of: there is only one topic."""
         return True
 
     def get_or_create(self, tp: TopicPartition, topic_id: str | None, overrides: object) -> ModelLog:

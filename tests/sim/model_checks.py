@@ -78,7 +78,7 @@ class ModelChecks:
             )
 
     def leader_moved_mark(self, leader: ModelBroker) -> None:
-        """Its new HW commits what is below it."""
+        """The new HW commits the records below it."""
         self.committed += leader.nodes[len(self.committed) : leader.partition.high_watermark]
 
     def acknowledged(self, broker: ModelBroker, end: int, record: Node) -> None:
@@ -134,7 +134,7 @@ class ModelChecks:
                 raise Violation("INV-2", f"{member.id} is in the ISR without what is below {leader.id}'s HW {mark}")
 
     def _check_epochs(self, broker: ModelBroker) -> None:
-        """The newest entries only: the older ones were the newest once."""
+        """Checks the two newest entries; older ones were checked earlier."""
         log = broker.log
         epochs = log.leader_epochs
         if log.nodes and epochs.epoch_for_offset(len(log.nodes) - 1) != log.nodes[-1].epoch:
@@ -146,7 +146,7 @@ class ModelChecks:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def quiet(self, state: LeaderAndIsr) -> None:
-        """Nothing fails any more and all was delivered: INV-1, INV-5, and everybody is back (INV-27)."""
+        """After all faults are healed and all requests delivered: INV-1, INV-5, and every broker is back (INV-27)."""
         first = self.brokers[0]
         for broker in self.brokers:
             if broker.nodes[-1:] != first.nodes[-1:] or len(broker.nodes) != len(first.nodes):

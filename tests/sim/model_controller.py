@@ -34,17 +34,17 @@ class ModelZooKeeper:
         self.registered: dict[int, int] = {}
 
     def register(self, broker: int) -> int:
-        """In the place of an earlier life, whose session is closed by it."""
+        """Registers a broker; its earlier session is closed."""
         self._zxid += 1
         self.registered[broker] = self._zxid
         return self._zxid
 
     def lossy_election(self) -> None:
-        """A person gives up what the ISR had."""
+        """An admin gives up the records of the ISR."""
         self._checks.is_clean = False
 
     def write(self, new: LeaderAndIsr, version: int) -> LeaderAndIsr | None:
-        """A set on the condition of the version. None: bad version."""
+        """A conditional write. None: bad version."""
         current = self.state
         if current is not None and current.zk_version != version:
             return None
@@ -180,7 +180,7 @@ class ModelController:
         return True
 
     def elect_uncleanly(self) -> bool:
-        """A person asks for it (`elections_by_request`)."""
+        """An admin requests an election (`elections_by_request`)."""
         assert self.state is not None
         if self.state.leader in self._with_log():
             return False

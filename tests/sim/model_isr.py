@@ -36,7 +36,7 @@ class IsrWrite:
 
 
 class ModelIsrWrites:
-    """Those of all brokers."""
+    """The proposals of all brokers."""
 
     def __init__(
         self, dice: random.Random, brokers: Sequence[ModelBroker], zookeeper: ModelZooKeeper, checks: ModelChecks
@@ -45,7 +45,7 @@ class ModelIsrWrites:
         self._writes: list[IsrWrite] = []
 
     def collect(self) -> None:
-        """Takes what the leaders proposed in this step."""
+        """Takes the proposals of the leaders in this step."""
         for broker in self._brokers:
             while broker.proposals:
                 proposal = broker.proposals.pop(0)
@@ -53,7 +53,7 @@ class ModelIsrWrites:
                 self._writes.append(IsrWrite(broker, broker.life, proposal, needed))
 
     def go_on(self) -> bool:
-        """The next piece of some proposal's way. False: it cannot go on now."""
+        """Takes a proposal one piece further. False: it cannot continue now."""
         if not self._writes:
             return False
         write = self._writes[int(self._dice.random() * len(self._writes))]
@@ -78,7 +78,7 @@ class ModelIsrWrites:
         return True
 
     def _go_on_for_the_dead(self, write: IsrWrite) -> bool:
-        """What it had sent just before may still arrive, as long as its session lives."""
+        """A request that the broker sent before may still arrive while its session lives."""
         self._writes.remove(write)
         if write.stats is not None and write.outcome is None and not write.must_read and self._dice.random() < 0.5:
             if self._zookeeper.registered.get(write.broker.id) == write.life:
@@ -87,7 +87,7 @@ class ModelIsrWrites:
         return False
 
     def _write(self, write: IsrWrite) -> None:
-        """Applied or not, with the answer or without."""
+        """Applies the write or not, and delivers the answer or not."""
         luck = self._dice.random()
         if luck < 0.1:
             write.must_read, write.stats = True, None

@@ -36,7 +36,7 @@ class Batches(bytes):
 
 
 class Producers:
-    """There are none, and so no transactions."""
+    """Producers do not exist here, so there are no transactions."""
 
     state = ProducerState()
 
@@ -68,7 +68,7 @@ class ModelLog:
         return self.log_end_offset
 
     async def appendable(self) -> None:
-        """What is cut here needs no checkpoint."""
+        """A truncation needs no checkpoint here."""
 
     def append_as_leader(
         self,

@@ -23,9 +23,9 @@ from tests.sim.model_isr import ModelIsrWrites
 
 EPISODE_STEPS = 300
 QUIET_ROUNDS_MAX = 60
-"""Rounds without a new record anywhere, after which what still differs will not change."""
+"""After this many rounds without a new record, replicas that still differ will not change."""
 PERSON_AFTER = 30
-"""Rounds left when a person looks whether nobody leads."""
+"""Rounds left when an admin checks whether the partition has a leader."""
 LOSSY_EPISODES = 0.3
 """With power losses, and half of them with unclean elections: there committed records may be lost."""
 WORK = {
@@ -66,7 +66,7 @@ FAULTS = {
     "pause": 0.25,
     "cut": 0.4,
 }
-"""The same, but each episode has its own share of each: some without, some with much of one fault."""
+"""The same with a share for each episode: some episodes have none of a fault, some have much of it."""
 
 FAULT_SHARES = (0.0, 0.2, 0.5, 1.0, 4.0)
 EMPTIED_SHARES = (0.0, 0.0, 0.1, 0.5)
@@ -139,7 +139,7 @@ class Episode:
         return self.brokers[int(self.dice.random() * 3)]
 
     def _acting(self) -> ModelBroker | None:
-        """One of the three, if its process runs now."""
+        """One of the three brokers, if its process runs."""
         broker = self._any()
         return broker if broker.is_running and not broker.is_paused else None
 
@@ -243,7 +243,7 @@ class Episode:
         return True
 
     def _old_control(self) -> bool:
-        """A deposed controller's."""
+        """A request of a deposed controller arrives."""
         if not self.controller.old_queues:
             return False
         at = int(self.dice.random() * len(self.controller.old_queues))
@@ -307,7 +307,7 @@ class Episode:
         if self.swing is not None:
             home, third = self.swing
             if home.has_prefix(third.nodes, len(third.nodes)) or not self.controller.elect_preferred((home.id,)):
-                # Not cut yet, or it may not lead: it is waited for, but not for ever.
+                # Not cut yet, or it may not lead: wait for it, but not for ever.
                 self.swing = None if self.dice.random() < 0.02 else self.swing
                 return self.swing is None
             self.swing = None
@@ -414,7 +414,7 @@ class Episode:
         return was_paused
 
     def _cut(self) -> bool:
-        """One way between two brokers."""
+        """Cuts one direction between two brokers."""
         pair = self._any().id, self._any().id
         if pair[0] == pair[1] or pair in self.cuts:
             return False
@@ -468,7 +468,7 @@ class Episode:
         return made
 
     def _quiet_round(self) -> int:
-        """Each step in turn, until none has anything to do; then time passes."""
+        """Makes each step in turn until none has work; then time passes."""
         made = 0
         self.clock.now += LAG_S / 20
         for name in (

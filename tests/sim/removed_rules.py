@@ -1,4 +1,4 @@
-"""The right rules of the classic bugs, each taken out of the real code: the model must find that they are gone.
+"""The rules against the classic bugs, each removed from the real code: the model must notice each removal.
 
 Each function of `REMOVALS` patches one rule away. What the rule says is in docs/RULES.md under "Classic bugs".
 """
@@ -130,7 +130,7 @@ def bug_6_isr_writes_after_a_conflict(patch: pytest.MonkeyPatch) -> None:
 
 
 def bug_10_any_record_at_the_offset_counts(patch: pytest.MonkeyPatch) -> None:
-    """A producer that waits is acknowledged in whichever leadership its offset is reached."""
+    """A waiting producer is acknowledged when its offset is reached, in any leadership."""
 
     def acknowledgement(partition: Partition, required_offset: int, generation: int) -> ErrorCode | None:
         return ErrorCode.NONE if partition.high_watermark >= required_offset else None

@@ -24,7 +24,7 @@ STEPS_TO_FIND = 100_000
 
 @pytest.fixture(autouse=True)
 def no_logs() -> Iterator[None]:
-    """Each step would be a line or two."""
+    """Each step would log a line or two."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     yield

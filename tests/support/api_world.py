@@ -35,7 +35,7 @@ SHORT_MS = 20
 
 
 class FakeController:
-    """Answers what the test wrote down, or as one that is not active."""
+    """Gives the test's answers, or those of a controller that is not active."""
 
     def __init__(self) -> None:
         self.is_active = True
@@ -99,7 +99,7 @@ class FakeConnection:
         """Nobody measures."""
 
     def when_ended(self, callback: Callable[[], object]) -> None:
-        """It does not end."""
+        """The work does not end."""
 
     def answer(self, number: int, parts: Sequence[bytes]) -> None:
         assert not self.sent, "answered twice"
@@ -113,7 +113,7 @@ class FakeConnection:
 
 
 class SteppingClock:
-    """Half a millisecond for each look at it: answers take long."""
+    """Each reading of the clock takes half a millisecond, so answers take long."""
 
     def __init__(self) -> None:
         self._looks = itertools.count()
@@ -170,11 +170,11 @@ class World:
     def begin(
         self, api_key: ApiKey, version: int, body: Mapping[str, Any]
     ) -> tuple[FakeConnection, Coroutine[Any, Any, None] | None]:
-        """What the handler does at once; the second is what it goes on with, if anything."""
+        """Returns what the handler answers at once, and the rest of its work if there is any."""
         return self.begin_frame(messages.encode_request(api_key, version, 1, "test", body))
 
     def begin_frame(self, data: bytes) -> tuple[FakeConnection, Coroutine[Any, Any, None] | None]:
-        """As `begin`, of a request as its bytes."""
+        """Like `begin`, with the bytes of a request."""
         frame = memoryview(data)
         connection = FakeConnection()
         request = Request(cast(Any, connection), 0, parse_request_header(frame), frame, 0.0)
@@ -208,13 +208,13 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 
 
 async def turns(count: int) -> None:
-    """Lets the loop turn, so that what can go on does."""
+    """Lets the loop turn, so that waiting tasks continue."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 async def turns_until(is_so: Callable[[], bool]) -> None:
-    """Lets the loop turn until it is so; everything here is done in some turns."""
+    """Lets the loop turn until the condition holds. A few turns are enough for everything here."""
     for _ in range(1000):
         if is_so():
             return

@@ -47,7 +47,7 @@ class BackgroundProducer(Load):
 def under_load(
     cluster: LocalCluster, zk: ZooKeeperView, topic: str, partitions: int, *, few: int = 200, idempotent: bool = False
 ) -> Iterator[BackgroundProducer]:
-    """Records before, during and after the block; in the end the topic is healed, and nothing acknowledged is lost."""
+    """Produces before, during and after the block. At the end the topic is healed, and no acknowledged record is lost."""
     with BackgroundProducer(cluster.bootstrap_servers, topic, partitions, idempotent=idempotent) as producer:
         producer.wait_for_acks(few)
         yield producer
@@ -60,7 +60,7 @@ def under_load(
 
 
 def assert_once_and_in_order(acknowledged: Journal, records: list[Any]) -> None:
-    """INV-20: of an idempotent producer."""
+    """INV-20, for an idempotent producer."""
     assert Verdict.of(acknowledged, log_of(records)).problems(once_and_in_order=True) == []
 
 

@@ -70,13 +70,13 @@ class Tab:
             await self._loaded.wait()
 
     async def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression; of a promise, what it becomes."""
+        """The value of a JavaScript expression; for a promise, the result."""
         answer = await self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     async def until(self, condition: str) -> Any:
-        """The first value of the expression that is true; it is computed again after each change of the page."""
+        """The first true value of the expression, which is evaluated again after each change of the page."""
         return await self.evaluate(UNTIL % condition)
 
     async def key(self, key: str, code: int, text: str = "") -> None:

@@ -1,4 +1,4 @@
-"""A well-behaved client beside an attack: what was its longest wait? And what the attacks share."""
+"""A well-behaved client beside an attack, its longest wait, and what the attacks share."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Canary:
 
     @property
     def longest_s(self) -> float:
-        """Of all answers, and of the one that it waits for now."""
+        """The longest wait for an answer, including the one that is under way."""
         began = float(self._began.value)
         waiting = time.monotonic() - began if began and self._process.is_alive() else 0.0
         return max(float(self._longest.value), waiting)
@@ -70,7 +70,7 @@ def _sing(port: int, longest: Any, began: Any, count: Any) -> None:
 
 
 def create_topic(wire: Wire, name: str, partitions: int) -> None:
-    """With one replica; returns when all partitions have leaders. One that is there is fine."""
+    """Makes a topic with one replica, unless it exists. Returns when all partitions have leaders."""
     row = {"name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []}
     wire.call(ApiKey.CREATE_TOPICS, 5, {"topics": [row], "timeout": 10_000, "validate_only": False})
 
@@ -93,6 +93,6 @@ def produce_body(topic: str, partitions: Sequence[tuple[int, bytes]], acks: int 
 
 
 def resident_mib(pid: int) -> float:
-    """Of a process: memory that is really used."""
+    """Resident memory of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * 4096 / 1024**2

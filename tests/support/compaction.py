@@ -55,7 +55,7 @@ class CompactedLog:
         self.log = self.manager.get_or_create(TP, "AAAAAAAAAAAAAAAAAAAAWA", {})
 
     def reopened(self) -> CompactedLog:
-        """As the next process finds it after a kill."""
+        """Opens the log as the next process would after a kill."""
         return CompactedLog(self.disk.after_kill(), self.time)
 
     def configure(self, **changes: Any) -> None:
@@ -67,12 +67,12 @@ class CompactedLog:
         return self.log.append_as_leader(keyed(*records, **options), epoch).first_offset
 
     def roll(self) -> None:
-        """A new, empty active segment: all before can be cleaned."""
+        """Rolls a new, empty active segment, so that everything before it can be cleaned."""
         if self.log.segments[-1].size:
             self.log._roll(self.log.log_end_offset)
 
     def clean(self) -> int:
-        """Until nothing is due. Returns how often it cleaned."""
+        """Cleans until nothing is due. Returns how often."""
         count = 0
         while run(self.cleaner.clean_next()):
             count += 1

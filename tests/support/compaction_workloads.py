@@ -1,4 +1,4 @@
-"""Seeded logs that are worth compacting: what many clients would have written, with the times that they wrote it at."""
+"""Seeded logs to compact: records as many clients would have written them, with their times."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Workload:
         return _Producer(number, kind, next_sequence=first)
 
     def write(self, since_ms: int, until_ms: int) -> None:
-        """As many batches as the scenario has, spread over that time; open transactions are ended, but sometimes one."""
+        """Writes the scenario's batches, spread over that time. Ends all open transactions, or all but one."""
         step = (until_ms - since_ms) // self.scenario.batches
         for number in range(self.scenario.batches):
             time_ms = since_ms + number * step

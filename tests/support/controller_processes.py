@@ -63,7 +63,7 @@ class Process:
         self.server: asyncio.Server | None = None
         self._connections: set[asyncio.StreamWriter] = set()
         self._is_registered = asyncio.Event()
-        """Until then nobody can tell which life a request is for: the real listener waits too (`when_registered`)."""
+        """Set when the broker is registered. Until then no request can name its life; the real listener waits, too (`when_registered`)."""
         self.address = (HOST, 0)
 
     async def start(self) -> None:
@@ -94,7 +94,7 @@ class Process:
             self.controller.on_session_restored()
 
     async def kill(self) -> None:
-        """Nothing is said to anybody; ZooKeeper ends the session (at once, where a real death takes the time-out)."""
+        """Kills without a notice. ZooKeeper ends the session at once; after a real death it waits for the time-out."""
         self.controller.on_session_expired()
         await self.controller.stop()
         self.close_listener()

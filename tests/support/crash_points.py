@@ -52,11 +52,11 @@ class Life:
     has_moved: bool = False
 
     def may_become(self, base: int, batch: bytes) -> None:
-        """It is going to be appended."""
+        """Notes a batch before it is appended."""
         self.versions[-1][base] = batch
 
     def is_cut(self, offset: int) -> None:
-        """All from `offset` on is going to be dropped."""
+        """Notes a truncation to `offset` before it happens."""
         self.safe = {base: one for base, one in self.safe.items() if parse_header(one).next_offset <= offset}
 
     def was_cut(self, offset: int) -> None:
@@ -89,7 +89,7 @@ class Workload:
         log_dirs: Sequence[str] = (LOG_DIR,),
         one_in: int = 1,
     ) -> None:
-        """Of all that power losses could leave, one in `one_in` is made."""
+        """Opens one in `one_in` of the disks that power losses could leave."""
         self.random = Random(seed)
         self.time = FakeTime()
         self.disk = MemoryDisk()
@@ -160,7 +160,7 @@ class Workload:
         self.log(tp).leader_epochs.assign(epoch, self.log(tp).log_end_offset)
 
     def batch(self, tp: TopicPartition, count: int, producer_id: int) -> bytes:
-        """Its bytes are like no other's."""
+        """A batch whose bytes differ from all others."""
         self.mark += 1
         sequence = self.sequences.get((tp, producer_id), 0)
         if producer_id >= 0:
@@ -201,7 +201,7 @@ class Workload:
         life.was_cut(log.log_end_offset)
 
     def restart_at(self, tp: TopicPartition, offset: int) -> None:
-        """All is dropped, the log goes on at `offset`: the leader's log start."""
+        """Empties the log; it continues at `offset`, the leader's log start."""
         life, log = self.life(tp), self.log(tp)
         life.is_cut(0)
         life.start_max = max(life.start_max, offset)
@@ -224,14 +224,14 @@ class Workload:
         await self.manager.checkpoints.write_log_starts()
 
     async def compact(self) -> None:
-        """Until nothing is due."""
+        """Works until nothing is due."""
         cleaner = LogCleaner(self.manager, self.time, CLEANER, lambda kind, **fields: None)
         assert await cleaner.clean_next()
         while await cleaner.clean_next():
             pass
 
     async def write_marks(self) -> None:
-        """As if all were replicated."""
+        """Writes the high watermarks as if all records were replicated."""
         marks = {found.topic_partition: found.log_end_offset for found in self.manager.logs()}
         for tp, mark in marks.items():
             self.life(tp).high_watermark_max = max(self.life(tp).high_watermark_max, mark)
@@ -259,7 +259,7 @@ class Workload:
 
 
 class Recovered(NamedTuple):
-    """What a start found: to be compared with what the next one finds."""
+    """What a start found, to compare with the next start."""
 
     batches: tuple[bytes, ...]
     log_start_offset: int
@@ -326,7 +326,7 @@ def _look_at_copy(future: Log, manager: LogManager) -> None:
             for one in split(everything_with_holes(future))
             if log.log_start_offset < parse_header(one).next_offset <= end
         ]
-        assert of_log.issuperset(of_copy), f"the copy in {future.directory} has what the log has not"
+        assert of_log.issuperset(of_copy), f"the copy in {future.directory} contains batches that the log does not"
 
 
 def _recovered(log: Log) -> Recovered:

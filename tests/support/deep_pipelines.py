@@ -127,7 +127,7 @@ class Client:
             reading.result()
 
     async def _wait(self, reading: asyncio.Task[None]) -> None:
-        """Until something is answered."""
+        """Waits for an answer."""
         changed = asyncio.create_task(self._changed.wait())
         done, _ = await asyncio.wait({changed, reading}, timeout=ANSWER_S, return_when=asyncio.FIRST_COMPLETED)
         changed.cancel()
@@ -252,7 +252,7 @@ def producer_id(port: int) -> int:
 
 
 async def keep_running(clients: int, port: int, topics: Sequence[str], seed: int, seconds: float) -> Counts:
-    """Runs that many clients at a time; each is followed by another. Raises AssertionError if one of them is served wrongly."""
+    """Runs that many clients at a time and replaces each that ends. Raises AssertionError if one of them is served wrongly."""
     counts, ends_at = Counts(), time.monotonic() + seconds
 
     async def one_after_the_other(number: int) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 
 class FakeHandle:
-    """What `call_later` gives."""
+    """A timer of `call_later`."""
 
     def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.callback: Callable[..., Any] | None = callback
@@ -58,7 +58,7 @@ class FakeTime:
         return handle
 
     def turn(self) -> None:
-        """One turn of the loop, and those that it asks for."""
+        """Runs one turn of the loop, and the turns that it requests."""
         while self._soon:
             self._soon.popleft().run()
 

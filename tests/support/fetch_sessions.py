@@ -59,5 +59,5 @@ class SessionOf:
         assert self.session.resting == 1
 
     def not_looked_at(self) -> None:
-        """For an hour, partitions are woken only when something happens to them."""
+        """For an hour, only an event wakes a partition."""
         self.session._looked_at = self.cluster.time.monotonic() + 3600

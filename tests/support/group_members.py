@@ -59,7 +59,7 @@ def joined_consumer(bootstrap_servers: str, group: str, topic: str, **settings: 
 
 
 class Member:
-    """Joins at once, and reads until it is closed. All attributes may be read at any time.
+    """Joins at once, and reads until it is closed. All attributes can be read at any time.
 
     `owned`: its partitions. `seen`: (partition, offset) of what it has read, in order. `assignments` counts how often it got
     its partitions; `generation` is that of the last time (librdkafka; else 0). `commit` has it commit all that it has read.
@@ -224,7 +224,7 @@ class Member:
 
 
 def commit_from_outside(bootstrap_servers: str, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-    """As a simple consumer does it, which is no member; the coordinator may still be on its way."""
+    """Commits like a simple consumer, which is not a member. The coordinator may still be loading."""
     consumer = new_consumer(bootstrap_servers, group)
     places = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
 

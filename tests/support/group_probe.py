@@ -1,4 +1,4 @@
-"""A client that commits all the time and finds the coordinator as fast as can be: how long there was none."""
+"""A client that commits all the time and finds the coordinator as fast as possible: it measures how long there was none."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ class CoordinatorProbe:
             self._stopping.wait(EVERY_S)
 
     def _find(self, broker: int) -> int | None:
-        """The coordinator's port, as that broker knows it."""
+        """The coordinator's port in that broker's view."""
         with Wire(self._cluster.port(broker), timeout_s=ANSWER_TIMEOUT_S) as wire:
             answer = wire.call(ApiKey.FIND_COORDINATOR, 3, {"key": self.group, "key_type": 0})
         return None if answer.error_code else int(answer.port)
 
     def _commit(self, port: int, numbers: Iterator[int]) -> None:
-        """Until it is refused."""
+        """Commits until a commit is refused."""
         with Wire(port, timeout_s=ANSWER_TIMEOUT_S) as wire:
             error = 0
             while not error and not self._stopping.is_set():

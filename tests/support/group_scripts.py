@@ -167,7 +167,7 @@ class ScriptedGroup:
         return ids
 
     def complete(self) -> None:
-        """The second half of a rebalance: all ask for their assignment, the leader gives everyone its own id."""
+        """The second half of a rebalance: all members ask for their assignment, and the leader assigns each its own id."""
         for member_id in list(self.group.members):
             given = {other: other.encode() for other in self.group.members} if member_id == self.group.leader else None
             self.sync(member_id, given)
@@ -208,7 +208,7 @@ def stable(*instances: str | None, rebalance_ms: int = 60_000, session_ms: int =
 
 
 def preparing() -> ScriptedGroup:
-    """Stable with two, and a third has come."""
+    """Stable with two members; a third one has joined."""
     script = stable(None, None)
     script.join()
     assert script.group.state is GroupState.PREPARING_REBALANCE

@@ -25,7 +25,7 @@ class HeldSyncs:
         return sum(disk in (None, found) for found, _, _ in self.under_way)
 
     async def end(self, disk: FileSystem | None = None) -> None:
-        """The oldest flush, on that disk, ends. Whoever waits for it hears of it."""
+        """Ends the oldest flush on that disk, and informs those that wait for it."""
         at = next(number for number, (found, _, _) in enumerate(self.under_way) if disk in (None, found))
         _, work, done = self.under_way.pop(at)
         self.ended += 1
@@ -33,7 +33,7 @@ class HeldSyncs:
         await turns()
 
     def release(self) -> None:
-        """All flushes under way end now. Nobody has heard of it yet."""
+        """Ends all flushes that are under way. Nobody is informed yet."""
         ending, self.under_way = self.under_way, []
         for _, work, done in ending:
             _do(work, done)
@@ -43,7 +43,7 @@ class HeldSyncs:
         self.under_way = [entry for entry in self.under_way if entry[0] is not disk]
 
     async def end_all(self) -> None:
-        """Until no flush is owed."""
+        """Ends flushes until none is owed."""
         await turns()
         while self.under_way:
             await self.end()
@@ -76,7 +76,7 @@ async def turns(count: int = 10) -> None:
 
 
 def held_syncs(monkeypatch: pytest.MonkeyPatch) -> HeldSyncs:
-    """Of all loops from now on."""
+    """Holds the flushes of all loops from now on."""
     syncs = HeldSyncs()
     monkeypatch.setattr(
         asyncio.BaseEventLoop,

@@ -75,7 +75,7 @@ def refused(code: ErrorCode) -> Iterator[None]:
 
 
 def once_before(disk: object, name: str, action: Callable[[], object]) -> None:
-    """The next call of that method does `action` first."""
+    """Before the next call of that method, does `action`."""
     original = getattr(disk, name)
 
     def call(*arguments: Any, **settings: Any) -> Any:
@@ -186,7 +186,7 @@ def check(log: Log, *, is_gapless: bool = True) -> list[BatchHeader]:
 
 
 def _check_producers(log: Log, headers: Sequence[BatchHeader], *, is_compacted: bool) -> None:
-    """INV-20, INV-21: what the batches tell, and of deleted records perhaps more; compaction leaves the last batch's end."""
+    """INV-20, INV-21: the producers of the batches, and perhaps those of deleted records. Compaction keeps the end of the last batch."""
     told = ProducerState()
     for header in headers:
         told.append(header, header.base_offset)

@@ -50,12 +50,12 @@ class MemberProcess:
         return self._process.poll()
 
     def kill(self) -> None:
-        """It does not leave."""
+        """The member ends without leaving the group."""
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """It commits, leaves the group, and ends."""
+        """The member commits, leaves the group, and ends."""
         self.ask_to_close()
         self.wait_closed()
 
@@ -69,7 +69,7 @@ class MemberProcess:
         )
 
     def start(self) -> None:
-        """Another one comes in its place."""
+        """Starts another member in its place."""
         self._group.running.remove(self)
         self._group.add(self.assignor)
 
@@ -116,7 +116,7 @@ class MemberProcesses:
         return [*command, self.group, self._topic, str(journal), *(["tuned"] if self._is_tuned else [])]
 
     def close(self) -> None:
-        """All leave; whatever they have committed is in their journals."""
+        """All members leave. Their journals have what they committed."""
         members, self.running = self.running, []
         for member in members:
             member.ask_to_close()

@@ -30,7 +30,7 @@ from tests.support.stand_in_broker import StandInBroker
 
 TURNS = 20_000
 QUIET_TURNS = 60
-"""Turns of the loop without a write or a request, after which nothing more comes."""
+"""After this many turns of the loop without a write or a request, nothing more comes."""
 
 
 class MemoryNetwork:
@@ -65,7 +65,7 @@ class MemoryWatches:
         return MemoryWatch(self.of.setdefault(address[1], []), found_dead)
 
     def refuse(self, broker_id: int) -> None:
-        """All who watch that broker find that it refuses to be connected to."""
+        """All watchers of that broker find that it refuses connections."""
         for watch in tuple(self.of.get(broker_id, ())):
             watch.found_dead()
 
@@ -151,7 +151,7 @@ class MemoryCluster:
         self.running[broker_id].begin_life(self.server.nodes[create.path].czxid)
 
     async def kill(self, broker_id: int) -> None:
-        """The process is gone, and its session with it."""
+        """Ends the process and its session."""
         self.crash(broker_id)
         await self.settle()
 
@@ -163,7 +163,7 @@ class MemoryCluster:
         self._crashed.append(controller)
 
     async def end_process(self, broker_id: int) -> MemorySession:
-        """The process is gone; its session, which is returned, lives on until it expires (CTL-16)."""
+        """Ends the process. Its session, which is returned, lives until it expires (CTL-16)."""
         session = self.sessions.pop(broker_id)
         controller = self.controllers.pop(broker_id)
         del self.running[broker_id]
@@ -186,7 +186,7 @@ class MemoryCluster:
         self.controllers[broker_id].on_session_restored()
 
     async def settle(self) -> None:
-        """Until nothing happens any more."""
+        """Runs until nothing happens any more."""
         quiet, before = 0, (-1, -1)
         for _ in range(TURNS):
             now = (self.server.zxid, self._sent)

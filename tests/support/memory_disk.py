@@ -124,7 +124,7 @@ class MemoryDisk(FileSystem):
     # -- faults -------------------------------------------------------------------------------------------------------
 
     def fail(self, operation: str, number: int = errno.EIO, *, below: str = "/") -> None:
-        """From now on that method raises, for what lies below that path."""
+        """From now on that method raises for files below that path."""
         self.failures[operation] = OSError(number, os.strerror(number), below)
 
     def _call(self, operation: str, path: str) -> None:
@@ -139,7 +139,7 @@ class MemoryDisk(FileSystem):
             raise OSError(failure.errno, failure.strerror, path)
 
     def after_power_loss(self, random: Random, loss: Loss = ANY_LOSS) -> MemoryDisk:
-        """What a machine finds that lost power now."""
+        """The disk that a machine would find if power were lost now."""
         survivor = MemoryDisk()
         fixed_end = {"all": self._changes, "none": 0, "journal": random.randint(self._journaled, self._changes)}
 
@@ -163,7 +163,7 @@ class MemoryDisk(FileSystem):
         return survivor
 
     def after_kill(self) -> MemoryDisk:
-        """What the next process finds when only the process died: everything that was written."""
+        """The disk that the next process finds if only the process died: everything that was written."""
         return self.after_power_loss(Random(0), Loss("all", "all"))
 
     def corrupt(self, path: str, position: int, mask: int) -> None:
@@ -391,7 +391,7 @@ class MemoryDisk(FileSystem):
         return MemoryHeldDirectory(self, held)
 
     def _shown(self, path: str) -> str:
-        """With the name that a held directory had."""
+        """The path, with the name that a held directory had."""
         held, slash, name = path.partition("/")[2].partition("/")
         _, shown = self._held.get(f"/{held}", (None, f"/{held}"))
         return f"{shown}{slash}{name}"
@@ -477,7 +477,7 @@ def _survived(inode: Inode, how: str, end: int, random: Random) -> Inode:
 
 
 class MemoryHeldDirectory(HeldDirectory):
-    """Its path begins with a name that is no other's."""
+    """Its path begins with a name that no other path has."""
 
     def __init__(self, disk: MemoryDisk, held: str) -> None:
         self._disk = disk

@@ -64,7 +64,7 @@ class MemoryZooKeeper:
         return [p[begin:] for p in self.nodes if p.startswith(prefix) and p.find("/", begin) < 0]
 
     def ensure(self, path: str, data: bytes = b"") -> None:
-        """As an admin tool would: makes the node and those above it, or writes over it."""
+        """Like an admin tool: makes the node and its parents, or overwrites it."""
         parent = path.rpartition("/")[0]
         if parent not in self.nodes:
             self.ensure(parent)
@@ -139,7 +139,7 @@ class MemoryZooKeeper:
                 callback(WatchEvent(event, path))
 
     def end_session(self, session_id: int) -> None:
-        """Its ephemeral nodes go."""
+        """Removes its ephemeral nodes."""
         self.zxid += 1
         for path in [path for path, node in self.nodes.items() if node.owner == session_id]:
             self.apply(DeleteOp(path), 0)
@@ -153,7 +153,7 @@ class MemorySession:
         self.session_id = next(server.session_ids)
         self.state = SessionState.CONNECTED
         self.lose_answers = 0
-        """So many of the next multis are applied without an answer."""
+        """How many of the next multis are applied without an answer."""
         self.before_multi: Callable[[Sequence[Op]], None] = lambda ops: None
         """Called before each multi is applied: the moment for another writer."""
         self._listeners: list[Callable[[SessionState], None]] = []

@@ -25,13 +25,13 @@ def assignment_of(cluster: MemoryCluster, tp: TopicPartition) -> Assignment:
 
 
 def requested(cluster: MemoryCluster) -> list[tuple[TopicPartition, tuple[int, ...]]] | None:
-    """What `/admin/reassign_partitions` still asks for; None: it is gone."""
+    """What `/admin/reassign_partitions` still requests; None: the node is removed."""
     node = cluster.server.nodes.get(ReassignPartitionsZNode.PATH)
     return None if node is None else ReassignPartitionsZNode.decode_rows(node.data)
 
 
 def request(cluster: MemoryCluster, targets: Mapping[TopicPartition, tuple[int, ...]]) -> None:
-    """As Kafka's older tools do."""
+    """Requests a reassignment as Kafka's older tools do."""
     cluster.server.ensure(ReassignPartitionsZNode.PATH, ReassignPartitionsZNode.encode(targets))
 
 
@@ -76,7 +76,7 @@ def moving(cluster: MemoryCluster) -> dict[TopicPartition, Assignment]:
 
 
 def let_in(cluster: MemoryCluster, but: Sequence[int] = ()) -> bool:
-    """Each leader that knows the newest state lets in its live followers. True: somebody was let in."""
+    """Each leader that knows the newest state adds its live followers to the ISR. True: a follower was added."""
     changed = False
     for tp, state in cluster.states().items():
         leader = cluster.running.get(state.leader)
@@ -98,7 +98,7 @@ def let_in(cluster: MemoryCluster, but: Sequence[int] = ()) -> bool:
 
 
 async def catch_up(cluster: MemoryCluster) -> None:
-    """Until every follower that lives is in sync and nothing happens any more."""
+    """Runs until every live follower is in sync and nothing happens any more."""
     for _ in range(ROUNDS):
         await cluster.settle()
         if not let_in(cluster):

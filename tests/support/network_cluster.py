@@ -103,7 +103,7 @@ class NetworkCluster(LocalCluster):
     def destroy(self) -> None:
         super().destroy()
         for space in self._spaces:
-            # Not left to the namespace, which lingers for a moment.
+            # Removed here, since the namespace stays for a moment.
             subprocess.run(["ip", "link", "del", space.replace("n", "o")], capture_output=True, check=False)
             subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
         subprocess.run(["iptables", "-w", "-D", *self._forwarding], capture_output=True, check=False)

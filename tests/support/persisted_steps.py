@@ -79,7 +79,7 @@ Disturb = Callable[[MemoryCluster, Any], None]
 
 
 def at_multi(step: int, moment: str, act: Act) -> Disturb:
-    """Lets it happen at that step."""
+    """Calls `act` at that moment of that multi."""
 
     def disturb(cluster: MemoryCluster, steps: PersistedSteps) -> None:
         steps.at_multi = lambda index, when: act(cluster) if (index, when) == (step, moment) else None

@@ -1,4 +1,4 @@
-"""Tests that are coroutines: a runner makes what they play with, and passes it as their first argument."""
+"""Tests that are coroutines: a runner makes their world, and passes it as their first argument."""
 
 from __future__ import annotations
 

@@ -151,13 +151,13 @@ class FakeEndpoint:
 
 
 class ParkingEndpoint(FakeEndpoint):
-    """Its fetches wait at the leader, as real ones do: for fetchers that run by themselves."""
+    """Fetches wait at the leader, as real ones do: for fetchers that run by themselves."""
 
     max_wait_ms = 500
 
 
 def _copied(data: FetchPartitionData) -> FetchPartitionData:
-    """As it comes from a socket: one buffer."""
+    """The answer as one buffer, as a socket delivers it."""
     joined = b"".join(bytes(part) for part in data.records)
     return data._replace(records=[memoryview(joined)] if joined else [])
 
@@ -358,7 +358,7 @@ class Cluster:
             self.time.turn()
 
     async def settle(self) -> None:
-        """Until all is copied, all ISR changes are written and every HW is where it can be."""
+        """Runs until all records are copied, all ISR changes are written, and no HW can rise further."""
         for _ in range(6):
             await self.replicate()
             self.isr.apply()
@@ -456,7 +456,7 @@ def fetch_from(
     entries: Sequence[FetchEntry],
     respond: Callable[[list[tuple[TopicPartition, FetchPartitionData]]], None],
 ) -> WaitingFetch | None:
-    """A fetch without a session."""
+    """Fetches without a session."""
 
     def answered(error: ErrorCode, session_id: int, topics: FetchedTopics) -> None:
         assert (error, session_id) == (ErrorCode.NONE, 0)
@@ -468,7 +468,7 @@ def fetch_from(
 
 
 def _abandon(logs: LogManager) -> None:
-    """As when a process dies: files and locks are closed, nothing more is written."""
+    """Closes files and locks like a process that dies: nothing more is written."""
     for log in (*logs.logs(), *logs.futures.logs()):
         for segment in log.segments:
             segment.close()

@@ -1,4 +1,4 @@
-"""Traces of a few rows, for tests of what reads and changes traces."""
+"""Traces of a few rows, for tests of code that reads or changes traces."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fetch(at_ms: int, request: int, **columns: Any) -> dict[str, Any]:
 
 
 def written(path: Path, rows: list[dict[str, Any]], start: int = START, **topics: int) -> Path:
-    """A trace that is right."""
+    """A valid trace."""
     with TraceWriter(path, TraceInfo(start, "a test", topics or {"t": 2})) as writer:
         writer.write_rows(rows)
     return path

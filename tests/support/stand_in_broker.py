@@ -33,7 +33,7 @@ class StandInBroker:
         self.known_topic_ids: dict[str, str] = {}
         """From the metadata."""
         self.topic_ids: dict[TopicPartition, str] = {}
-        """Of `replicas`, where they are known."""
+        """The topic ids of `replicas`, where they are known."""
         self.failing: set[TopicPartition] = set()
         """Replicas that cannot be deleted: their disk failed."""
         self.offline: set[TopicPartition] = set()
@@ -51,18 +51,18 @@ class StandInBroker:
         self.steps_down = True
 
     def empty_disk(self) -> None:
-        """Another disk stands in the place of the old one."""
+        """Replaces the disk."""
         self.emptied.update(self.replicas)
         self.replicas.clear()
         self.topic_ids.clear()
 
     def holds(self, tp: TopicPartition, topic_id: str | None) -> bool:
-        """It has a replica, of the topic with that id as far as ids are known."""
+        """Whether the broker has a replica of the topic with that id, as far as ids are known."""
         own_id = self.topic_ids.get(tp)
         return tp in self.replicas and (own_id == topic_id or own_id is None or topic_id is None)
 
     def follows(self, tp: TopicPartition) -> bool:
-        """It has a replica, and was not told to stop it."""
+        """Whether the broker has a replica and was not told to stop it."""
         return tp in self.replicas and tp not in self.stopped
 
     def handle(self, request: ControlRequest) -> ControlResponse:

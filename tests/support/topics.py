@@ -1,4 +1,4 @@
-"""What nearly every test of a running cluster does: it makes a topic, changes settings, writes one batch, reads all back."""
+"""Helpers of nearly every test of a running cluster: make a topic, change settings, write a batch, read everything back."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def produce_body(topic: str, batch: bytes | None, acks: int = -1) -> dict[str, A
 
 
 def produce_batch(wire: Wire, topic: str, batch: bytes | None, acks: int = -1, version: int = 9) -> Any:
-    """The answer for partition 0, to which the batch is sent."""
+    """Sends the batch to partition 0. Returns its answer."""
     answer = wire.call(ApiKey.PRODUCE, version, produce_body(topic, batch, acks))
     return answer.responses[0].partition_responses[0]
 

@@ -188,7 +188,7 @@ class TransactionCluster(Cluster):
         assert self.coordinators[leader].check(ID) is ErrorCode.NONE
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        """Replicates, and lets tasks and timers go on."""
+        """Replicates, and lets tasks and timers continue."""
         for _ in range(30):
             if is_so():
                 return
@@ -198,7 +198,7 @@ class TransactionCluster(Cluster):
         assert is_so()
 
     async def go_on(self) -> None:
-        """Until everything that can happen by itself has happened."""
+        """Runs until everything that can happen by itself has happened."""
         for _ in range(4):
             for _ in range(10):
                 await asyncio.sleep(0)

@@ -9,7 +9,7 @@ Result = TypeVar("Result")
 
 
 async def no_pause() -> None:
-    """The pause between two partitions of a control request, when nobody else is to have a turn."""
+    """The pause between two partitions of a control request, for tests where nobody else needs a turn."""
 
 
 def at_once(coroutine: Coroutine[Any, Any, Result]) -> Result:
@@ -39,6 +39,6 @@ class Turns:
             callback(*args)
 
     def run(self) -> None:
-        """Turns, until nothing is left to do."""
+        """Runs turns until nothing is left to do."""
         while self._ready:
             self.run_once()

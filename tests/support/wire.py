@@ -1,4 +1,4 @@
-"""A blocking Kafka connection for tests that speak to one certain broker, or say what no client library would."""
+"""A blocking Kafka connection, for tests that need a certain broker, or requests that no client library sends."""
 
 from __future__ import annotations
 

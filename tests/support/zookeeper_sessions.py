@@ -46,7 +46,7 @@ class States:
         self._changed.set()
 
     async def wait_for(self, state: SessionState) -> None:
-        """Until it is, or has been since the last wait, in that state."""
+        """Waits until the session has reached the state since the last call."""
         while state not in (seen for seen, _ in self.seen):
             self._changed.clear()
             await self._changed.wait()

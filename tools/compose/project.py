@@ -79,7 +79,7 @@ class Project:
             time.sleep(STEP_S)
 
     def remove(self) -> None:
-        """Everything of it. What Compose leaves behind, because it was interrupted, is removed without it."""
+        """Removes containers, volumes and networks, also if Compose was interrupted."""
         down = ("down", "--volumes", "--remove-orphans", "--timeout", str(STOP_S))
         with contextlib.suppress(ClusterError):
             self.compose(*down, timeout_s=DOWN_TIMEOUT_S)

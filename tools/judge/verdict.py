@@ -14,7 +14,7 @@ from tools.judge.outages import ANY_PARTITION, IN_FLIGHT_S, Cost, Outage, cost_o
 from tools.judge.reports import ACKED, COMMITTED, CONSUMED, PRODUCED, Report
 
 CLEAN, FOUND, INCOMPLETE = 0, 1, 2
-"""Exit codes: nothing was found; something was lost, duplicated, ...; the run says less than it was asked for."""
+"""Exit codes: nothing was found; something was lost, duplicated, ...; the run is incomplete."""
 HEAL = "heal"
 """The verb of what ottla does at the end: it starts and resumes what is down."""
 EXAMPLES = 20
@@ -89,7 +89,7 @@ class FaultResult:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`incomplete`: why the run says less than it was asked for. `notes`: what a reader should know besides."""
+    """`incomplete`: why the run is incomplete. `notes`: other remarks for the reader."""
 
     seconds: float
     clients: Sequence[Client]

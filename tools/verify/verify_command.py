@@ -187,7 +187,7 @@ def run(
     id=a1`: see docs/VERIFY.md. Beside it runs a load of ottla's own, which judges the cluster.
 
     \b
-    Exit code 0: nothing was found. 1: something was lost, duplicated, ... 2: usage, or the run says less than it was asked for.
+    Exit code 0: nothing was found. 1: something was lost, duplicated, ... 2: usage, or the run is incomplete.
     Ctrl-C stops the program, heals the cluster, and judges what was done.
     """
 

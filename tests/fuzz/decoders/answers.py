@@ -53,7 +53,7 @@ def decoders() -> list[Decoder]:
 
 
 class _Network:
-    """Has one answer for everything."""
+    """Gives the same answer to every request."""
 
     def __init__(self) -> None:
         self.answer = b""
@@ -71,7 +71,7 @@ def _endpoint(answer: bytes) -> NetworkLeaderEndpoint:
 
 
 def _result(work: Coroutine[Any, Any, Any]) -> Any:
-    """Of what never waits."""
+    """The result of a coroutine that never waits."""
     try:
         work.send(None)
     except StopIteration as end:

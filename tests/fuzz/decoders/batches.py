@@ -107,7 +107,7 @@ def _batches_seeds() -> Iterator[bytes]:
 
 
 def _records(data: bytes) -> object:
-    """A byte for the count, then the payload. All who read records agree on what they are."""
+    """A byte for the count, then the payload. All readers of records find the same."""
     count = data[0] if data else 0
     payload = data[1:]
     try:
@@ -177,7 +177,7 @@ def _produced(data: bytes) -> object:
 
 
 def _accepted(batch: bytes, header: BatchHeader, config: TopicConfig) -> tuple[Any, BatchHeader]:
-    """What is done in steps, where it may take long, comes to the same as what is done at once."""
+    """Work in steps gives the same result as work at once."""
     rules: Any = produced_batches
     if not hasattr(rules, "accepting"):
         return produced_batches.accept(batch, header, config, lambda: NOW_MS)
@@ -274,7 +274,7 @@ def _cleaned_seeds() -> Iterator[bytes]:
 
 
 def _unpack(compression: int, data: bytes) -> object:
-    """Never more than `UNPACKED_MAX` bytes, in not much more memory; what came out packs and unpacks to itself."""
+    """Unpacks at most `UNPACKED_MAX` bytes, in little more memory. The result can be packed and unpacked again."""
     try:
         found = decompress(data, compression, UNPACKED_MAX, ErrorCode.MESSAGE_TOO_LARGE)
     except KafkaError as error:

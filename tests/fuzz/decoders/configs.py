@@ -65,7 +65,7 @@ def _properties(data: bytes) -> object:
 
 
 def _setting(data: bytes) -> object:
-    """Two bytes for the setting, then its value. What was taken is written, and taken again."""
+    """Two bytes for the setting, then its value. An accepted value is written, and accepted again."""
     config, key = KEYS[int.from_bytes(data[:2], "big") % len(KEYS)]
     text = data[2:].decode()
     environment_key("KAFKA_" + text)
@@ -112,7 +112,7 @@ BROKERS = [
 
 
 def _broker_settings(data: bytes) -> object:
-    """What of it can be used is used; the rest is complained of."""
+    """Valid settings are used; others are reported."""
     found = _lines(data)
     usable, complaints = config_layers.believable(BrokerConfig, found, {"log.retention.ms": "7"}, "brokers/1")
     assert len(usable) + len(complaints) >= len(found)

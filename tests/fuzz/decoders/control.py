@@ -29,7 +29,7 @@ def decoders() -> list[Decoder]:
 
 
 def _request(data: bytes) -> object:
-    """Both ways to read one agree; what is read is written and read again."""
+    """Both readers find the same. The result is written and read again."""
     whole, why = _outcome(data)
     slowly, why_slowly = _outcome_in_steps(data)
     assert (whole is None) == (slowly is None), f"{why!r} is not {why_slowly!r}"
@@ -66,7 +66,7 @@ def _outcome_in_steps(data: bytes) -> tuple[tuple[int, ControlRequest] | None, E
 
 
 def _check(request: ControlRequest) -> None:
-    """What others compare and index with has its type."""
+    """Fields that other code compares or uses as an index have their type."""
     assert type(request.broker_epoch) is int
     if isinstance(request, ControlledShutdownRequest):
         assert type(request.broker_id) is int

@@ -157,13 +157,13 @@ def _fed(connection: Any, data: bytes, stream: bytes, ends: Callable[[], bool], 
 
 
 def _inflated(data: bytes) -> bytes:
-    """After each `*!` with two bytes, so many zeros, for frames that are larger than the fuzzer's inputs."""
+    """Puts zeros behind each `*!`, as many as the next two bytes say: for frames that are larger than the fuzzer's inputs."""
     head, *rest = data.split(b"*!", 2)
     return b"".join((head, *(part[2:] + bytes(int.from_bytes(part[:2], "big") * 2) for part in rest)))
 
 
 def _frames_of(stream: bytes, size_max: int, size_min: int) -> list[bytes]:
-    """As the stream announces them, up to the first that is refused."""
+    """The frames that the stream announces, up to the first that is refused."""
     found = []
     at = 0
     while len(stream) - at >= 4:

@@ -95,7 +95,7 @@ def _reassignment(data: bytes) -> object:
 
 
 def _first_taken(text: str) -> object:
-    """A file is read as what the command wants: any of the three."""
+    """The command decides which of three formats it expects."""
     refused: PlanError | None = None
     for parse in (parse_plan, parse_topics, parse_partitions):
         try:
@@ -257,7 +257,7 @@ def _directory() -> Path:
 
 
 def _inspected(data: bytes) -> object:
-    """Parts of which the first byte says which file they are: shown as JSON and as lines, whatever is in them."""
+    """The first byte of each part names its kind of file. Any content can be shown as JSON and as lines."""
     directory = _directory()
     for path in directory.iterdir():
         path.unlink()

@@ -107,7 +107,7 @@ METAS = [
 
 
 class _Files:
-    """Has one file."""
+    """A file system with one file."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -263,7 +263,7 @@ def _log(data: bytes) -> object:
 
 
 def _use(log: Log) -> None:
-    """Everything in it can be asked for, and it can be written."""
+    """Every entry can be queried, and the file can be written."""
     assert 0 <= log.log_start_offset <= log.log_end_offset
     assert log.recovery_point <= log.log_end_offset
     _read_all(log)

@@ -56,7 +56,7 @@ from tests.support.transaction_cluster import coordinator_of
 
 TURN_MS = 50.0
 SLOWDOWN = 4.0 if "atheris" in sys.modules else 1.0
-"""Of code that counts its own coverage. What is repeated does not count it."""
+"""How much slower code is that counts its own coverage. `broker-repeated` is not instrumented."""
 TURNS_MAX = 60
 INPUTS_OF_ONE_BROKER = 300
 REPEATED_MAX = 2000
@@ -115,7 +115,7 @@ class _Failures(logging.Handler):
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """Measures its longest turn, by the processor's time."""
+    """Measures the loop's longest turn, in CPU time."""
 
     longest_ms = 0.0
 
@@ -136,7 +136,7 @@ class _Broker:
         self.loop.run_until_complete(self._start())
 
     def _listen(self) -> None:
-        """To the log, from now on: what is handled may say that it failed."""
+        """Listens to the log from now on: a handler may log that it failed."""
         self.failures.found = None
         log = logging.getLogger("broker")
         log.setLevel(logging.ERROR)
@@ -225,7 +225,7 @@ class _Broker:
 
 
 def _newer_parts() -> dict[str, Any]:
-    """Of an ApiContext, where there are some."""
+    """Services of an ApiContext that earlier ones do not have."""
     names = {field.name for field in fields(ApiContext)}
     found: dict[str, Any] = {}
     if "long_answers" in names:
@@ -275,7 +275,7 @@ def _requests(is_repeated: bool, data: bytes) -> object:
 
 
 def _frame(part: bytes, is_repeated: bool) -> bytes | None:
-    """A whole request. None: its body cannot be read, so that it cannot be repeated."""
+    """A whole request. None: its body cannot be read, so it cannot be repeated."""
     if len(part) < 2:
         return None
     key = KEYS[part[0] % len(KEYS)]

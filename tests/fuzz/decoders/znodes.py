@@ -124,7 +124,7 @@ def _outcome(decode: Callable[[], Any]) -> Any:
 
 
 def _topic(data: bytes) -> object:
-    """The quick way and the careful one find the same."""
+    """The fast and the careful decoder find the same."""
     found = TopicZNode.decode(data)
     assert found == _outcome(lambda: TopicZNode.decode_carefully(data))
     topic_id, assignment = found
