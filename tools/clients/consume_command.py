@@ -34,11 +34,11 @@ JOIN_PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When reading ends by itself; None and False mean never."""
+    """When reading ends by itself, by the options of these names; None and False mean never."""
 
     max_messages: int | None
-    timeout_s: float | None
-    at_end: bool
+    timeout_ms: int | None
+    exit_at_end: bool
 
 
 @click.command(
@@ -84,12 +84,10 @@ def consume(
     offset: str | None,
     partitions: Sequence[int],
     group: str | None,
-    max_messages: int | None,
-    timeout_ms: int | None,
-    exit_at_end: bool,
     template: str,
     isolation_level: str,
     where: Where,
+    **ends: Any,
 ) -> None:
     """Print the records of a topic: new ones, or from --from-beginning or --offset on. Ctrl-C ends."""
     topic = one_topic(topic_name, topic_option)
@@ -105,7 +103,7 @@ def consume(
         render = record_formatter(template)
     except BadFormat as problem:
         raise click.UsageError(f"--format: {problem}.") from None
-    limits = Limits(max_messages, None if timeout_ms is None else timeout_ms / 1000, exit_at_end)
+    limits = Limits(**ends)
     with errors_in_one_line(), StopSignals() as signals:
         from tools.clients.kafka_consumer import KafkaConsumer  # imported when needed, so that `--help` is fast
 
@@ -127,8 +125,9 @@ def consume(
             reading = _Reading(consumer, limits, render, signals, commits=group is not None)
             count = reading.run()
         echo(f"Processed a total of {count} messages", err=True)
-        if max_messages is not None and count < max_messages and reading.has_timed_out and not exit_at_end:
-            raise AdminError(f"received only {count} of {max_messages} messages, then none for {timeout_ms} ms")
+        wanted = limits.max_messages
+        if wanted is not None and count < wanted and reading.has_timed_out and not limits.exit_at_end:
+            raise AdminError(f"received only {count} of {wanted} messages, then none for {limits.timeout_ms} ms")
     if signals.count:
         sys.exit(signals.exit_code)
 
@@ -167,7 +166,7 @@ class _Reading:
                 self._print(records)
             if records or self.consumer.is_assigned != was_assigned:
                 last = time.monotonic()
-            if self.limits.at_end and not records and self.consumer.is_at_end:
+            if self.limits.exit_at_end and not records and self.consumer.is_at_end:
                 return
             if self._is_over(time.monotonic() - last):
                 self.has_timed_out = True
@@ -188,11 +187,12 @@ class _Reading:
 
     def _is_over(self, idle_s: float) -> bool:
         """The time to join a group does not count for --timeout-ms. Raises AdminError if joining takes too long."""
-        if self.limits.timeout_s is None:
+        if self.limits.timeout_ms is None:
             return False
+        timeout_s = self.limits.timeout_ms / 1000
         if self.consumer.is_assigned:
-            return idle_s >= self.limits.timeout_s
-        if idle_s >= max(JOIN_PATIENCE_S, self.limits.timeout_s):
+            return idle_s >= timeout_s
+        if idle_s >= max(JOIN_PATIENCE_S, timeout_s):
             raise AdminError(
                 f"the group assigned no partitions within {idle_s:.0f} s; see `ottla group describe --members`"
             )

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -68,12 +68,6 @@ def produce(
     topic_name: str | None,
     topic_option: str | None,
     file: str,
-    key_separator: str | None,
-    key: str | None,
-    headers: Sequence[str],
-    parse_headers: bool,
-    null_value: str | None,
-    json_lines: bool,
     partition: int | None,
     acks: str,
     compression: str,
@@ -81,12 +75,35 @@ def produce(
     verbose: bool,
     where: Where,
     output: str,
+    **form: Any,
 ) -> None:
     """Write lines to a topic, one record per line. A line that fails is reported on stderr; the others are written.
 
     Ctrl-C ends the input and waits for acknowledgements; a second Ctrl-C stops waiting and prints how many are unknown.
     """
     topic = one_topic(topic_name, topic_option)
+    parse = _parser(partition, **form)
+    with errors_in_one_line(), _opened(file) as stream, StopSignals() as signals:
+        deliveries = Deliveries(topic, lambda text: echo(text, err=True))
+        producer = _producer(where.servers(), where.command_config, acks, compression, timeout_ms, deliveries, verbose)
+        _check_partition(topic, partition, producer.partition_count(topic))
+        if stream.isatty():
+            echo("One record per line; Ctrl-D ends.", err=True)
+        problem = _send_lines(producer, topic, stream, file, parse, deliveries, signals)
+        _await_deliveries(producer, timeout_ms / 1000, signals)
+    _report(deliveries, output, signals, problem)
+
+
+def _parser(
+    partition: int | None,
+    key_separator: str | None,
+    key: str | None,
+    headers: Sequence[str],
+    parse_headers: bool,
+    null_value: str | None,
+    json_lines: bool,
+) -> Callable[[bytes], Record]:
+    """Makes a record of a line, as the options of these names say. Raises UsageError."""
     rules = LineRules(
         key_separator=_separator(key_separator),
         fixed_key=None if key is None else key.encode(),
@@ -99,16 +116,7 @@ def produce(
         raise click.UsageError("--key and --key-separator cannot be used together.")
     if json_lines and (key_separator is not None or parse_headers or null_value is not None):
         raise click.UsageError("--json-lines has its own keys, headers and nulls: leave out the other options.")
-    parse = json_parser(rules) if json_lines else line_parser(rules)
-    with errors_in_one_line(), _opened(file) as stream, StopSignals() as signals:
-        deliveries = Deliveries(topic, lambda text: echo(text, err=True))
-        producer = _producer(where.servers(), where.command_config, acks, compression, timeout_ms, deliveries, verbose)
-        _check_partition(topic, partition, producer.partition_count(topic))
-        if stream.isatty():
-            echo("One record per line; Ctrl-D ends.", err=True)
-        problem = _send_lines(producer, topic, stream, file, parse, deliveries, signals)
-        _await_deliveries(producer, timeout_ms / 1000, signals)
-    _report(deliveries, output, signals, problem)
+    return json_parser(rules) if json_lines else line_parser(rules)
 
 
 def _producer(

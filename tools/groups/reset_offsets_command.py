@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tools.groups.kafka_groups import KafkaGroups
 
 DRY_RUN = "Nothing was changed; --execute sets these offsets."
+Command = Callable[..., Any]
 RESETTABLE = frozenset({EMPTY, DEAD})
 
 
@@ -50,6 +51,17 @@ class Request:
     wanted: int | str | None
     """The offset, the shift, or the time in milliseconds since 1970; for FILE, its name."""
     selections: tuple[TopicSelection, ...]
+
+
+def target_option(target: Target, **settings: Any) -> Callable[[Command], Command]:
+    """The command takes all of these options in one parameter, `targets`: target -> value, of those that were given."""
+
+    def add(context: click.Context, _: click.Parameter, value: Any) -> None:
+        targets = context.params.setdefault("targets", {})
+        if value not in (None, False):
+            targets[target] = value
+
+    return click.option(target.value, expose_value=False, callback=add, **settings)
 
 
 @click.command("reset-offsets")
@@ -64,23 +76,23 @@ class Request:
     shell_complete=complete_topics,
 )
 @click.option("--all-topics", is_flag=True, help="all partitions with a committed offset")
-@click.option("--to-earliest", is_flag=True, help="to the first existing record")
-@click.option("--to-latest", is_flag=True, help="to the end of the log")
-@click.option("--to-current", is_flag=True, help="to the committed offset, or the end if there is none")
-@click.option("--to-offset", type=IntRange(min=0), metavar="OFFSET", help="to this offset")
-@click.option("--shift-by", type=IntRange(), metavar="NUMBER", help="this many records forward; back if negative")
-@click.option(
-    "--to-datetime",
+@target_option(Target.EARLIEST, is_flag=True, help="to the first existing record")
+@target_option(Target.LATEST, is_flag=True, help="to the end of the log")
+@target_option(Target.CURRENT, is_flag=True, help="to the committed offset, or the end if there is none")
+@target_option(Target.OFFSET, type=IntRange(min=0), metavar="OFFSET", help="to this offset")
+@target_option(Target.SHIFT, type=IntRange(), metavar="NUMBER", help="this many records forward; back if negative")
+@target_option(
+    Target.DATETIME,
     metavar="TIME",
     help="to the first record at or after this time, such as 2026-11-21T10:15:00.000 (UTC, or with +01:00)",
 )
-@click.option(
-    "--by-duration",
+@target_option(
+    Target.DURATION,
     metavar="DURATION",
     help="to the first record of the last period of this length, such as P1DT2H30M or 1d2h30m",
 )
-@click.option(
-    "--from-file", metavar="FILE", help="to the offsets in a csv file, as --export prints it; - is standard input"
+@target_option(
+    Target.FILE, metavar="FILE", help="to the offsets in a csv file, as --export prints it; - is standard input"
 )
 @click.option("--dry-run", is_flag=True, help="show the new offsets without setting them (the default)")
 @click.option("--execute", is_flag=True, help="set the offsets")
@@ -92,14 +104,7 @@ def reset_offsets(
     all_groups: bool,
     topics: Sequence[str],
     all_topics: bool,
-    to_earliest: bool,
-    to_latest: bool,
-    to_current: bool,
-    to_offset: int | None,
-    shift_by: int | None,
-    to_datetime: str | None,
-    by_duration: str | None,
-    from_file: str | None,
+    targets: Mapping[Target, int | str],
     dry_run: bool,
     execute: bool,
     export: bool,
@@ -115,18 +120,7 @@ def reset_offsets(
         raise click.UsageError("--dry-run and --execute cannot be used together.")
     if export and output == "json":
         raise click.UsageError("--export prints csv and cannot be combined with --format json.")
-    target, wanted = _one_target(
-        {
-            Target.EARLIEST: to_earliest or None,
-            Target.LATEST: to_latest or None,
-            Target.CURRENT: to_current or None,
-            Target.OFFSET: to_offset,
-            Target.SHIFT: shift_by,
-            Target.DATETIME: to_datetime,
-            Target.DURATION: by_duration,
-            Target.FILE: from_file,
-        }
-    )
+    target, wanted = _one_target(targets)
     scopes = bool(topics) + all_topics + (target is Target.FILE)
     if scopes != 1:
         raise click.UsageError("use exactly one of --topic, --all-topics and --from-file.")
@@ -145,12 +139,11 @@ def reset_offsets(
             raise AdminError("; ".join(failures))
 
 
-def _one_target(given: Mapping[Target, int | str | bool | None]) -> tuple[Target, int | str | None]:
+def _one_target(given: Mapping[Target, int | str]) -> tuple[Target, int | str | None]:
     """The target option and its value; a time or duration is parsed into a time in milliseconds. Raises UsageError."""
-    chosen = [(target, value) for target, value in given.items() if value is not None]
-    if len(chosen) != 1:
-        raise click.UsageError(f"use exactly one of {', '.join(target.value for target in given)}.")
-    ((target, value),) = chosen
+    if len(given) != 1:
+        raise click.UsageError(f"use exactly one of {', '.join(target.value for target in Target)}.")
+    ((target, value),) = given.items()
     if target in (Target.EARLIEST, Target.LATEST, Target.CURRENT):
         return target, None
     try:

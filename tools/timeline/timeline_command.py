@@ -38,6 +38,26 @@ AROUND_MS = 2000.0
 """How much the page shows before and after the story."""
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is told, and in which form, by the options of these names."""
+
+    since_ms: int | None
+    is_all: bool
+    raw: bool
+    output: str
+    follow: bool
+    page: Path | None
+    errors_file: Path | None
+
+
+def milliseconds(_: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_duration_ms(text)
+    except NoTime as problem:
+        raise click.BadParameter(str(problem), param_hint=option.opts[0]) from None
+
+
 @click.command()
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILES]...")
 @directory_option()
@@ -47,7 +67,9 @@ AROUND_MS = 2000.0
 @click.option(
     "--broker", "broker_id", type=IntRange(), metavar="ID", help="only what this broker wrote, and faults of it"
 )
-@click.option("--since", metavar="DURATION", help="only the last part, for example 30s or 5m")
+@click.option(
+    "--since", "since_ms", metavar="DURATION", callback=milliseconds, help="only the last part, for example 30s or 5m"
+)
 @click.option("--all", "is_all", is_flag=True, help="everything, not only from the last failure on")
 @click.option("--raw", is_flag=True, help="the events themselves, as JSON lines in one order and on one clock")
 @click.option(
@@ -67,15 +89,9 @@ def timeline(
     files: Sequence[Path],
     directory: Path | None,
     project: str | None,
-    follow: bool,
     topic: str | None,
     broker_id: int | None,
-    since: str | None,
-    is_all: bool,
-    raw: bool,
-    output: str,
-    page: Path | None,
-    errors_file: Path | None,
+    **form: Any,
 ) -> None:
     """Tell what happened in a cluster, from the event logs of its brokers.
 
@@ -84,15 +100,15 @@ def timeline(
     """
     if sum((bool(files), directory is not None, project is not None)) > 1:
         raise click.UsageError("FILES, --dir and --compose cannot be used together")
-    if is_all and since is not None:
+    asked = Asked(**form)
+    if asked.is_all and asked.since_ms is not None:
         raise click.UsageError("--all and --since cannot be used together")
-    if raw and output == "json":
+    if asked.raw and asked.output == "json":
         raise click.UsageError("--raw prints JSON already: leave out --format json")
-    if follow and page is not None:
+    if asked.follow and asked.page is not None:
         raise click.UsageError("--follow and --html cannot be used together")
-    if errors_file is not None and page is None:
+    if asked.errors_file is not None and asked.page is None:
         raise click.UsageError("--errors is for --html")
-    since_ms = _duration(since)
     with errors_in_one_line():
         if files:
             found = sources.of_files(files)
@@ -101,50 +117,40 @@ def timeline(
         else:
             found = sources.of_directory(directory or DEFAULT_DIRECTORY)
         # Ctrl-C is the end that --follow has, also while it still reads what was before.
-        with contextlib.suppress(*([KeyboardInterrupt] if follow else [])), contextlib.closing(found):
-            _tell(found, Filter(topic, broker_id), since_ms, is_all, raw, output, follow, page, errors_file)
+        with contextlib.suppress(*([KeyboardInterrupt] if asked.follow else [])), contextlib.closing(found):
+            _tell(found, Filter(topic, broker_id), asked)
 
 
-def _tell(
-    found: sources.Sources,
-    wanted: Filter,
-    since_ms: int | None,
-    is_all: bool,
-    raw: bool,
-    output: str,
-    follow: bool,
-    page: Path | None,
-    errors_file: Path | None,
-) -> None:
+def _tell(found: sources.Sources, wanted: Filter, asked: Asked) -> None:
     """Reads the logs once to find where the story starts, and once to tell it: they may be larger than the memory."""
     offsets = clocks_of(found)
-    start, span = _where(found, offsets, since_ms, is_all)
-    if follow:
+    start, span = _where(found, offsets, asked)
+    if asked.follow:
         span = replace(span, end_ms=inf)
-    if span.last_ms is None and not follow:
+    if span.last_ms is None and not asked.follow:
         raise ClusterError("the event logs are empty")
-    if page is not None:
-        errors = sources.read_errors(errors_file) if errors_file is not None else []
-        _write_page(page, found, offsets, span, start, errors, wanted)
-        echo(f"Wrote {page}.")
+    if asked.page is not None:
+        errors = sources.read_errors(asked.errors_file) if asked.errors_file is not None else []
+        _write_page(asked.page, found, offsets, span, start, errors, wanted)
+        echo(f"Wrote {asked.page}.")
         return
     story = Story(wanted)
     events = history_of(found, offsets)
-    if raw:
+    if asked.raw:
         start_ms = _print_raw((event for event in events if event.at_ms >= span.begin_ms), start, wanted)
     else:
         lines = span.of(story.lines(events))
         first = next(lines, None)
         start_ms = start.at_ms if start is not None else first.at_ms if first is not None else span.last_ms or 0.0
         shown = itertools.chain([first] if first is not None else [], lines)
-        if output == "json":
+        if asked.output == "json":
             echo_lines(json.dumps(line.to_json(start_ms)) for line in shown)
         else:
-            echo_lines(head(start, start_ms, clock_words(found, offsets), is_all))
+            echo_lines(head(start, start_ms, clock_words(found, offsets), asked.is_all))
             echo_lines(text for line in shown for text in told([line], start_ms, terminal_width()))
     sys.stdout.flush()
-    if follow:
-        _follow(found, story, offsets, start_ms, raw, output, wanted)
+    if asked.follow:
+        _follow(found, story, offsets, start_ms, wanted, asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +165,7 @@ class Span:
         return (line for line in lines if self.begin_ms <= line.at_ms < self.end_ms)
 
 
-def _where(
-    found: sources.Sources, offsets: Sequence[ClockOffset], since_ms: int | None, is_all: bool
-) -> tuple[Line | None, Span]:
+def _where(found: sources.Sources, offsets: Sequence[ClockOffset], asked: Asked) -> tuple[Line | None, Span]:
     """The line with which the last failure began (None: no failure, or it was not asked for), and what is told."""
     last_ms: float | None = None
 
@@ -172,9 +176,9 @@ def _where(
             yield event
 
     events = noting_the_last(history_of(found, offsets))
-    if is_all or since_ms is not None:
+    if asked.is_all or asked.since_ms is not None:
         deque(events, maxlen=0)
-        begin_ms = last_ms - since_ms if last_ms is not None and since_ms is not None else -inf
+        begin_ms = last_ms - asked.since_ms if last_ms is not None and asked.since_ms is not None else -inf
         return None, Span(begin_ms, inf, last_ms)
     start, stopped_ms = last_incident(Story().lines(events))
     end_ms = stopped_ms if stopped_ms is not None else inf
@@ -253,17 +257,16 @@ def _follow(
     story: Story,
     offsets: Sequence[ClockOffset],
     start_ms: float,
-    raw: bool,
-    output: str,
     wanted: Filter,
+    asked: Asked,
 ) -> None:
     following = Following(offsets)
     while True:
         time.sleep(FOLLOW_S)
         events = following.ready({source.broker: source.read() for source in found.logs})
-        if raw:
+        if asked.raw:
             _print_raw(events, None, wanted, start_ms)
-        elif output == "json":
+        elif asked.output == "json":
             echo_lines(json.dumps(line.to_json(start_ms)) for line in story.lines(events))
         else:
             echo_lines(told(story.lines(events), start_ms, terminal_width()))
@@ -273,15 +276,6 @@ def _follow(
 def terminal_width() -> int | None:
     """None: the output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def _duration(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        return parse_duration_ms(text)
-    except NoTime as problem:
-        raise click.BadParameter(str(problem), param_hint="--since") from None
 
 
 @contextlib.contextmanager

@@ -148,6 +148,7 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option(
                 "--out",
+                "output",
                 type=click.Path(path_type=Path, file_okay=False),
                 default="replay-out",
                 show_default=True,
@@ -166,17 +167,22 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--clients", type=Count(), default="1x", show_default=True, help="Each client becomes that many."
             ),
-            click.option(
-                "--bytes", "size", type=Factor(), default="1x", show_default=True, help="Factor of all sizes."
-            ),
+            click.option("--bytes", type=Factor(), default="1x", show_default=True, help="Factor of all sizes."),
             click.option(
                 "--map-topic",
-                "mapped",
+                "topics",
                 type=TopicFor("A=B"),
                 multiple=True,
+                callback=lambda context, option, pairs: dict(pairs),
                 help="A=B: uses topic B for the trace's A.",
             ),
-            click.option("--no-groups", is_flag=True, help="Clients join no consumer groups."),
+            click.option(
+                "--no-groups",
+                "groups",
+                is_flag=True,
+                callback=lambda context, option, given: not given,
+                help="Clients join no consumer groups.",
+            ),
             click.option("--create-topics", is_flag=True, help="Create the topics that do not exist."),
             click.option(
                 "--replication-factor",
@@ -188,6 +194,7 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option(
                 "--answer-timeout",
+                "answer_timeout_s",
                 type=FloatRange(min=1),
                 default=60.0,
                 show_default=True,
@@ -207,45 +214,25 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def options_of(
-    trace: Path,
     bootstrap_server: str | None,
     directory: Path | None,
     command_config: Path | None,
     client_properties: Sequence[tuple[str, str]],
-    out: Path,
     speed: float | None,
     ramp: tuple[list[float], float] | None,
-    clients: int,
-    size: float,
-    mapped: Sequence[tuple[str, str]],
-    no_groups: bool,
-    create_topics: bool,
-    replication_factor: int | None,
-    tasks: int,
-    answer_timeout: float,
-    spark_settings: Sequence[str],
+    **load: Any,
 ) -> Options:
-    """Raises NoBootstrapServer, BadClientProperties."""
+    """`load`: fields of Options under their own names. Raises NoBootstrapServer, BadClientProperties."""
     from tools.admin.bootstrap import find_bootstrap_servers
     from tools.replay.run.driver import Options
     from tools.wire.client_properties import read_security
 
     return Options(
-        trace=trace,
         bootstrap_servers=find_bootstrap_servers(bootstrap_server, directory),
-        output=out,
         speeds=ramp[0] if ramp else [] if speed is None else [speed],
         step_s=ramp[1] if ramp else 0.0,
-        tasks=tasks,
-        clients=clients,
-        bytes=size,
-        topics=dict(mapped),
-        groups=not no_groups,
-        create_topics=create_topics,
-        replication_factor=replication_factor,
-        answer_timeout_s=answer_timeout,
-        spark_settings=spark_settings,
         security=read_security(command_config, client_properties),
+        **load,
     )
 
 
