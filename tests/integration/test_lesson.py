@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -47,7 +48,8 @@ def typed(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 def test_the_lesson_as_a_reader_types_it(typed: dict[str, str], tmp_path: Path) -> None:
     script = "\n".join(
-        f"echo '@@ {heading}'\n" + "".join(f"{line}\necho '@ exit' $?\nsleep {PAUSE_S}\n" for line in lines)
+        f"echo {shlex.quote(f'@@ {heading}')}\n"
+        + "".join(f"{line}\necho '@ exit' $?\nsleep {PAUSE_S}\n" for line in lines)
         for heading, lines, _ in sections()
     )
     done = subprocess.run(
