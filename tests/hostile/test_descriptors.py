@@ -25,7 +25,7 @@ from protocol.topic_ids import new_topic_id
 from protocol.types import Assignment
 from protocol.zk.znodes import TopicZNode
 from tests.conftest import ClusterFactory
-from tests.support.background_load import BackgroundProducer, assert_nothing_lost, read_everything
+from tests.support.background_load import UNPRODUCED, BackgroundProducer, assert_all_read_back
 from tests.support.invariants import ZooKeeperView, eventually
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
@@ -55,7 +55,7 @@ def canary(cluster: LocalCluster) -> Iterator[BackgroundProducer]:
         yield producer
         producer.wait_for_acks(CANARY_ACKS)
     assert [cluster.pid(broker) for broker in cluster.broker_ids] == pids, "a process ended"
-    assert_nothing_lost(producer.acknowledged, read_everything(cluster.bootstrap_servers, topic, 2))
+    assert_all_read_back(producer, allowed=UNPRODUCED)
     for broker in cluster.broker_ids:
         assert offline_directories(cluster, broker) == []
 
@@ -184,7 +184,7 @@ def test_logs_that_cannot_be_opened_now_are_opened_later(cluster: LocalCluster, 
     producer = BackgroundProducer(cluster.bootstrap_servers, topic, MANY)
     with producer:
         producer.wait_for_acks(2 * MANY, 20)
-    assert_nothing_lost(producer.acknowledged, read_everything(cluster.bootstrap_servers, topic, MANY))
+    assert_all_read_back(producer, allowed=UNPRODUCED)
 
 
 def has_logs(cluster: LocalCluster, topic: str) -> bool:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ClusterFactory
-from tests.support.background_load import BackgroundProducer
+from tests.support.background_load import BackgroundProducer, assert_all_read_back
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.thorough import thorough
-from tests.support.topics import assert_all_read_back, new_topic
+from tests.support.topics import new_topic
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import lines_of
 
@@ -43,7 +43,6 @@ def test_the_last_replica_stops_and_loses_nothing(
     eventually(lambda: zk.state(topic, 0).isr == (last,), "one in-sync replica left")
     with BackgroundProducer(cluster.bootstrap_servers, topic, 1) as producer:
         producer.wait_for_acks(50)
-        acknowledged = producer.stop()
 
     cluster.signal(last, signal.SIGTERM)
     eventually(lambda: cluster.pid(last) is None, "the process ended")
@@ -56,7 +55,7 @@ def test_the_last_replica_stops_and_loses_nothing(
     cluster.start_broker(last)
     cluster.wait_ready()
     assert_healed(cluster, zk, topic)
-    assert_all_read_back(cluster.bootstrap_servers, topic, 1, acknowledged)
+    assert_all_read_back(producer)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -10,11 +10,10 @@ from confluent_kafka.admin import NewTopic
 
 from tests.conftest import ClusterFactory
 from tests.integration.conftest import cli_of
-from tests.support.background_load import BackgroundProducer, read_everything
+from tests.support.background_load import BackgroundProducer, assert_all_read_back, read_everything
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.topics import assert_all_read_back, create_topics
+from tests.support.topics import create_topics
 from tools.cluster.local_cluster import LocalCluster
-from tools.faults.verdict import Journal
 
 pytestmark = pytest.mark.integration
 
@@ -36,10 +35,10 @@ def make_topic(cluster: LocalCluster, name: str, *replicas: int) -> None:
     create_topics(cluster.bootstrap_servers, NewTopic(name, 1, replica_assignment=[list(replicas)]))
 
 
-def produce(cluster: LocalCluster, topic: str) -> Journal:
+def produce(cluster: LocalCluster, topic: str) -> BackgroundProducer:
     with BackgroundProducer(cluster.bootstrap_servers, topic, 1) as producer:
         producer.wait_for_acks(300)
-        return producer.stop()
+    return producer
 
 
 def empty_disk(cluster: LocalCluster, broker: int) -> None:
@@ -89,19 +88,19 @@ def test_the_last_member_comes_back_with_an_empty_disk(cluster: LocalCluster, zk
     assert led(zk, "two")[0] == OTHER, "who has records goes before who has none"
     assert led(zk, "one") == (VICTIM, (VICTIM,))
     eventually(lambda: led(zk, "two") == (OTHER, (VICTIM, OTHER)), "and the other copies")
-    assert_all_read_back(cluster.bootstrap_servers, "two", 1, both)
+    assert_all_read_back(both)
     assert read_everything(cluster.bootstrap_servers, "one", 1) == []
     again = produce(cluster, "one")
     cluster.restart_broker(VICTIM)
     cluster.wait_ready()
-    assert_all_read_back(cluster.bootstrap_servers, "one", 1, again)
+    assert_all_read_back(again)
     assert_healed(cluster, zk, "two")
 
 
 def test_all_members_die_and_the_empty_one_is_back_first(cluster: LocalCluster, zk: ZooKeeperView) -> None:
     """The controller dies, too, so the ISR does not shrink. A bounce within the session time loses no more."""
     make_topic(cluster, "two", VICTIM, OTHER)
-    acknowledged = produce(cluster, "two")
+    producer = produce(cluster, "two")
     eventually(lambda: led(zk, "two") == (VICTIM, (VICTIM, OTHER)), "both in sync")
     for end in (cluster.pause, cluster.kill):  # paused, none of them can act on the death of another
         for broker in (1, OTHER, VICTIM):
@@ -116,11 +115,11 @@ def test_all_members_die_and_the_empty_one_is_back_first(cluster: LocalCluster, 
         cluster.start_broker(broker)
     cluster.wait_ready()
     eventually(lambda: led(zk, "two") == (OTHER, (VICTIM, OTHER)), "the other leads, and it copies")
-    assert_all_read_back(cluster.bootstrap_servers, "two", 1, acknowledged)
+    assert_all_read_back(producer)
     cluster.kill(OTHER)
     empty_disk(cluster, OTHER)
     cluster.start_broker(OTHER)
     cluster.wait_ready()
     eventually(lambda: led(zk, "two") == (VICTIM, (VICTIM, OTHER)), "a leader with an empty disk makes way")
-    assert_all_read_back(cluster.bootstrap_servers, "two", 1, acknowledged)
+    assert_all_read_back(producer)
     assert_healed(cluster, zk, "two")

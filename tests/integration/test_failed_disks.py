@@ -15,11 +15,11 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
-from tests.support.background_load import BackgroundProducer
+from tests.support.background_load import BackgroundProducer, assert_all_read_back
 from tests.support.faulty_disks import FailingCalls, small_volume, why_no_mounts
 from tests.support.invariants import ZooKeeperView, eventually
 from tests.support.thorough import thorough
-from tests.support.topics import assert_all_read_back, new_topic
+from tests.support.topics import new_topic
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -154,7 +154,6 @@ def test_a_disk_fails_under_load(cluster: LocalCluster, zk: ZooKeeperView, fault
             assert disks.partitions_in(disks.good) == ALL - disks.lost, "no replica of the failed one is made there"
         assert sizes_below(disks.bad, pattern) == sizes, "left alone"
         producer.wait_for_acks(500)
-        acknowledged = producer.stop()
 
     faults.end()
     cluster.stop_broker(VICTIM)
@@ -165,7 +164,7 @@ def test_a_disk_fails_under_load(cluster: LocalCluster, zk: ZooKeeperView, fault
         subprocess.run(["mount", "-o", f"remount,size={64 << 20}", str(disks.bad)], check=True, capture_output=True)
     start(cluster)
     disks.assert_healed()
-    assert_all_read_back(servers, topic, PARTITIONS, acknowledged)
+    assert_all_read_back(producer)
 
 
 def fill(disk: Path) -> None:
@@ -189,11 +188,10 @@ def test_a_broker_whose_directories_all_failed_stops_and_logs_why(
         eventually(lambda: cluster.pid(VICTIM) is None, "the broker stopped")
         faults.end()
         producer.wait_for_acks(300)
-        acknowledged = producer.stop()
     words = (cluster.broker_directory(VICTIM) / "server.log").read_text().splitlines()[-1]
     assert words.startswith("ottla broker: all log directories have failed (")
     assert all(state.leader not in (-1, VICTIM) for state in zk.states(topic).values())
-    assert_all_read_back(cluster.bootstrap_servers, topic, PARTITIONS, acknowledged)
+    assert_all_read_back(producer)
 
 
 def test_a_broker_starts_without_an_unusable_directory(
@@ -203,7 +201,6 @@ def test_a_broker_starts_without_an_unusable_directory(
     topic = new_topic(cluster.bootstrap_servers, PARTITIONS, 3, min_insync_replicas="2")
     with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer:
         producer.wait_for_acks(300)
-        acknowledged = producer.stop()
     disks = Disks(cluster, zk, topic)
     disks.assert_healed()
     cluster.stop_broker(VICTIM)
@@ -219,4 +216,4 @@ def test_a_broker_starts_without_an_unusable_directory(
     faults.end()
     start(cluster)
     disks.assert_healed()
-    assert_all_read_back(cluster.bootstrap_servers, topic, PARTITIONS, acknowledged)
+    assert_all_read_back(producer)

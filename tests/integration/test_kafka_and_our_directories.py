@@ -105,7 +105,7 @@ def write(broker: SwappableBroker, plain: str, compacted: str) -> None:
             batch_num_messages=50,
         ) as producer:
             producer.wait_for_acks(400)
-        assert producer.acknowledged.failed == []
+        assert producer.failed == []
         settings = {"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True}
         keyed = Producer(settings | {"compression.type": compression, "batch.num.messages": 50, "linger.ms": 5})
         for number, partition in itertools.product(range(VERSIONS), range(PARTITIONS)):

@@ -12,11 +12,11 @@ from confluent_kafka.admin import ResourceType
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from tests.integration.conftest import cli_of
-from tests.support.background_load import BackgroundProducer
+from tests.support.background_load import BackgroundProducer, assert_all_read_back
 from tests.support.cli import Cli
 from tests.support.invariants import ZooKeeperView, eventually
 from tests.support.kafka_tools import KafkaTools
-from tests.support.topics import assert_all_read_back, new_topic, set_configs
+from tests.support.topics import new_topic, set_configs
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -120,11 +120,10 @@ def test_ottla_reassign_moves_all_replicas_under_load(
         said = cli.output("reassign", "verify", FILE, plan)
         assert said.count("completed successfully.") == 3 * PARTITIONS
         producer.wait_for_acks(500)
-        acknowledged = producer.stop()
     for partition, (replicas, targets) in enumerate(rows):
         for broker, target in zip(replicas, targets, strict=True):
             assert places(cluster, broker, topic)[partition] == [(target, False, 0)]
-    assert_all_read_back(cluster.bootstrap_servers, topic, PARTITIONS, acknowledged)
+    assert_all_read_back(producer)
 
 
 def test_a_reassignment_creates_a_replica_in_the_chosen_directory(
@@ -153,7 +152,6 @@ def test_a_throttled_move_is_shown_and_continues_after_a_kill(cluster: LocalClus
     """`is_future_key` with its lag; the copy is still there after SIGKILL, and ends once nothing throttles it."""
     with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS, b"x" * 1000) as producer:
         producer.wait_for_acks(3000)
-        acknowledged = producer.stop()
     broker = 2
     source, target = where(cluster, broker, topic, 0), other(cluster, broker, topic)
     set_configs(cluster.bootstrap_servers, ResourceType.BROKER, str(broker), {THROTTLE: "1000"})
@@ -168,7 +166,7 @@ def test_a_throttled_move_is_shown_and_continues_after_a_kill(cluster: LocalClus
     set_configs(cluster.bootstrap_servers, ResourceType.BROKER, str(broker), {THROTTLE: None})
     eventually(lambda: places(cluster, broker, topic).get(0) == [(target, False, 0)], "it has moved")
     eventually(lambda: not list(Path(source).glob(f"{topic}-0*")), "nothing left behind")
-    assert_all_read_back(cluster.bootstrap_servers, topic, PARTITIONS, acknowledged)
+    assert_all_read_back(producer)
 
 
 def test_ottla_reassign_throttles_the_moves_and_verify_removes_it(

@@ -23,7 +23,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.types import Assignment
 from protocol.zk.znodes import ReassignPartitionsZNode
 from tests.conftest import ClusterFactory
-from tests.support.background_load import BackgroundProducer, assert_nothing_lost, read_everything
+from tests.support.background_load import BackgroundProducer, assert_all_read_back, summary
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
 from tests.support.thorough import thorough
 from tests.support.wire import Wire
@@ -146,16 +146,10 @@ def finish(
 ) -> None:
     """Waits for the end of the move, and checks that no acknowledged record is lost."""
     producer.wait_for_acks(200)
-    acknowledged = producer.stop()
     move.assert_at(replicas)
-    assert acknowledged.failed == []
-    records = read_everything(move.cluster.bootstrap_servers, move.topic, PARTITIONS)
-    doubled = assert_nothing_lost(acknowledged, records)
+    verdict = assert_all_read_back(producer)
     with capsys.disabled():
-        print(
-            f"\n  {len(acknowledged.positions)} acknowledged, 0 lost, {doubled} doubled, "
-            f"longest time without an acknowledgement {producer.longest_gap_s():.2f} s"
-        )
+        print(f"\n  {summary(verdict)}")
 
 
 def loaded(move: Move) -> BackgroundProducer:

@@ -15,11 +15,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import ResourceType
 
 from tests.conftest import ClusterFactory
-from tests.support.background_load import BackgroundProducer
+from tests.support.background_load import BackgroundProducer, assert_all_read_back
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.thorough import thorough
-from tests.support.topics import assert_all_read_back, new_topic, set_configs
+from tests.support.topics import new_topic, set_configs
 from tools.cluster.local_cluster import LocalCluster
+from tools.judge.reports import ACKED
 
 pytestmark = pytest.mark.integration
 
@@ -108,16 +109,16 @@ def test_a_replica_catches_up_at_the_rate_and_delays_no_other(
         cluster.start_broker(FOLLOWER)
         samples = watch_copying(cluster, throttled, MISSED)
         began = samples[0].at
-        while_copying = sum(began <= at <= samples[-1].at for at in producer.acknowledged.times)
+        acks = [report.at for report in producer.reports if report.event == ACKED]
+        while_copying = sum(began <= at <= samples[-1].at for at in acks)
         producer.wait_for_acks(50)
-        acknowledged = producer.stop()
 
     for at, size in samples:
         assert size <= RATE * (at - began) + BURST
     assert while_copying > 50, "the other topic's producer was held up"
     eventually(lambda: set(zk.state(throttled, 0).isr) == {LEADER, FOLLOWER}, "the follower in sync again")
     assert_healed(cluster, zk, throttled)
-    assert_all_read_back(cluster.bootstrap_servers, free, 1, acknowledged)
+    assert_all_read_back(producer)
     unthrottle(cluster, sides)
 
 
@@ -128,7 +129,6 @@ def test_a_replica_in_sync_is_never_throttled(cluster: LocalCluster, zk: ZooKeep
     throttle(cluster, topic, sides, "*", 0)
     with BackgroundProducer(cluster.bootstrap_servers, topic, 1) as producer:
         producer.wait_for_acks(300)
-        acknowledged = producer.stop()
-    assert acknowledged.failed == []
+    assert producer.failed == []
     assert set(zk.state(topic, 0).isr) == {LEADER, FOLLOWER}
     unthrottle(cluster, sides)

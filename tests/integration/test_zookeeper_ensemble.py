@@ -10,9 +10,9 @@ import pytest
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages import decode_response
 from tests.conftest import ClusterFactory
-from tests.support.background_load import BackgroundProducer
+from tests.support.background_load import BackgroundProducer, assert_all_read_back
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.topics import assert_all_read_back, new_topic
+from tests.support.topics import new_topic
 from tests.support.wire import Wire
 from tests.support.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from tools.cluster.local_cluster import LocalCluster
@@ -46,11 +46,10 @@ def test_a_rolling_restart(ensemble: ZooKeeperEnsemble, cluster: LocalCluster, z
             ensemble.restart(server)
             new_topic(cluster.bootstrap_servers, replicas=3)  # the controller may have no connection just now
         producer.wait_for_acks(200)
-        acknowledged = producer.stop()
     eventually(lambda: zk.live_brokers() == [1, 2, 3], "all sessions live")
     assert (zk.controller_epoch(), zk.states(topic)) == before, "no session was lost, no leader moved"
     assert_healed(cluster, zk, topic)
-    assert_all_read_back(cluster.bootstrap_servers, topic, PARTITIONS, acknowledged)
+    assert_all_read_back(producer)
     for broker in cluster.broker_ids:
         assert "expired" not in session_states(cluster, broker)
 

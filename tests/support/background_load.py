@@ -1,17 +1,26 @@
-"""The load of `tools.faults` as tests use it: an impatient client, and assertions instead of verdicts."""
+"""The load of `tools.faults` as tests use it: an impatient client, and assertions on its verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from tests.support.invariants import ZooKeeperView, assert_healed
 from tools.cluster.local_cluster import LocalCluster
-from tools.faults.reporting_clients import PROMPT, Load, log_of, read_everything, watermarks
-from tools.faults.verdict import Journal, Verdict
+from tools.faults.reporting_clients import PROMPT, Load, read_everything, watermarks
+from tools.judge.judgement import Logs
+from tools.judge.kinds import DUPLICATES, REFUSED, REORDERED, UNANSWERED
+from tools.judge.lines import lines_of
+from tools.judge.reports import ACKED, Report
+from tools.judge.verdict import CLEAN, Client, Fault, Verdict, conclude
+from tools.verify.reading import read_logs, read_positions
 
-__all__ = ["BackgroundProducer", "assert_nothing_lost", "assert_once_and_in_order", "read_everything", "watermarks"]
+__all__ = ["BackgroundProducer", "assert_all_read_back", "read_everything", "under_load", "watermarks"]
+
+UNPRODUCED = (REFUSED, UNANSWERED)
+"""A load of a test must not have such findings, unless they are allowed."""
 
 
 class BackgroundProducer(Load):
@@ -24,8 +33,10 @@ class BackgroundProducer(Load):
         partitions: int,
         padding: bytes = b"",
         *,
+        name: str = "record",
         idempotent: bool = False,
         records_per_s: float | None = None,
+        began: float = 0.0,
         **config: Any,
     ) -> None:
         settings = {
@@ -35,12 +46,78 @@ class BackgroundProducer(Load):
             "linger.ms": 20,
             "message.timeout.ms": 60000,
         } | {key.replace("_", "."): value for key, value in config.items()}
-        super().__init__(bootstrap_servers, topic, partitions, padding, records_per_s=records_per_s, settings=settings)
-        self.acknowledged = self.journal
+        self.idempotent = idempotent
+        super().__init__(
+            bootstrap_servers,
+            topic,
+            partitions,
+            padding,
+            name=name,
+            records_per_s=records_per_s,
+            began=began,
+            settings=settings,
+        )
 
-    def longest_gap_s(self) -> float:
-        """The longest time without an acknowledgement, for printing (never asserted)."""
-        return self.journal.outage_s()
+
+Ids = Mapping[tuple[int, int], str]
+"""(partition, offset) -> id of the record, of those that are in the log and those that were acknowledged."""
+
+
+def client_of(
+    load: Load, end: float, read: Callable[[Ids], Sequence[Report]] = lambda _: (), *, is_finished: bool = False
+) -> tuple[Client, Logs]:
+    """What a load and its readers reported, judged by what the cluster holds now. `read`: what the readers reported.
+
+    `is_finished`: the readers must have read everything. Fails if something cannot be read back.
+    """
+    settings = {"bootstrap.servers": load.bootstrap_servers}
+    logs = read_logs(settings, load.reports, {}, load.id_of)
+    assert all(log.is_whole for log in logs.values()), f"{load.topic} was not read to its end"
+    ids = {
+        (report.partition or 0, report.offset): report.id
+        for report in load.reports
+        if report.event == ACKED and report.offset is not None
+    }
+    ids |= {(partition, at): id_ for (_, partition), log in logs.items() for at, id_ in log.ids.items()}
+    reports = [*load.reports, *read(ids)]
+    positions, incomplete = read_positions(settings, reports)
+    assert incomplete == []
+    return Client.of(f"the load of {load.topic}", reports, logs, positions, end, is_finished=is_finished), logs
+
+
+def assert_clean(
+    clients: Sequence[Client], faults: Sequence[Fault] = (), *, allowed: Collection[str] = (), end: float = 0.0
+) -> Verdict:
+    """Fails with the lines of the verdict."""
+    forbidden = [kind for kind in UNPRODUCED if kind not in allowed]
+    verdict = conclude(end, clients, faults, (), allowed=allowed, forbidden=forbidden)
+    assert verdict.exit_code == CLEAN, "\n".join(lines_of(verdict))
+    return verdict
+
+
+def assert_all_read_back(producer: BackgroundProducer, *, allowed: Collection[str] = ()) -> Verdict:
+    """No record was refused, and every acknowledged one is there; of an idempotent producer once and in order (INV-20)."""
+    producer.stop()
+    client, _ = client_of(producer, time.monotonic())
+    return assert_clean([client], allowed=allowed if producer.idempotent else (*allowed, DUPLICATES, REORDERED))
+
+
+def summary(verdict: Verdict) -> str:
+    """For printing: `1,204 acked, 3 duplicates; the longest outage: 0.31 s of t-0`."""
+    found = [f"{client.counts()['acked']:,} acked" for client in verdict.clients]
+    found += [f"{each.count:,} {each.kind}" for each in verdict.judgements]
+    outages = sorted(longest_outages(verdict).items(), key=lambda row: -row[1])[:1]
+    longest = [f"; the longest outage: {seconds:.2f} s of {name}" for name, seconds in outages]
+    return "".join([", ".join(found), *longest])
+
+
+def longest_outages(verdict: Verdict) -> dict[str, float]:
+    """Partition, such as `t-0` -> its longest outage, in seconds."""
+    found: dict[str, float] = {}
+    for client in verdict.clients:
+        for outage in client.outages:
+            found[outage.name] = max(outage.seconds, found.get(outage.name, 0.0))
+    return found
 
 
 @contextmanager
@@ -53,19 +130,4 @@ def under_load(
         yield producer
         producer.wait_for_acks(few)
     assert_healed(cluster, zk, topic)
-    log = log_of(read_everything(cluster.bootstrap_servers, topic, partitions))
-    verdict = Verdict.of(producer.journal, log)
-    print(f"\n  {verdict}")
-    assert verdict.problems(once_and_in_order=idempotent) == []
-
-
-def assert_once_and_in_order(acknowledged: Journal, records: list[Any]) -> None:
-    """INV-20, for an idempotent producer."""
-    assert Verdict.of(acknowledged, log_of(records)).problems(once_and_in_order=True) == []
-
-
-def assert_nothing_lost(acknowledged: Journal, records: list[Any]) -> int:
-    """Returns how many records are there twice."""
-    verdict = Verdict.of(acknowledged, log_of(records))
-    assert not verdict.lost, verdict.problems(once_and_in_order=False)
-    return verdict.doubled
+    print(f"\n  {summary(assert_all_read_back(producer))}")

@@ -6,9 +6,9 @@
 
 The schedule and the faults are those of `ottla fault run --random`, on a cluster with links, and as root with a small disk for a broker.
 The whole schedule follows from the seed: which fault, for which broker, how long, and what is waited for before the next one.
-Only "the controller" and how far the load has come are not known before. A run fails, with its seed, when a record is
-lost, twice or out of order, when a reader was given what is not in the log in the end, when a producer failed, gave up
-its id or epoch, or came to a stand, when a broker ended by itself, or when the replicas are not equal at the end.
+Only "the controller" and how far the load has come are not known before. A run fails, with its seed, when the verdict has a finding
+(docs/VERDICT.md), when a producer gave up its id or epoch, or came to a stand, when a broker ended by itself, or when the replicas are
+not equal at the end. It prints the verdict, with what each fault cost.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.kafka.record_batch import iter_batches
-from tests.support.background_load import BackgroundProducer
+from tests.support.background_load import BackgroundProducer, assert_clean, client_of
 from tests.support.faulty_disks import small_volume, why_no_mounts
 from tests.support.invariants import Compared, ZooKeeperView, assert_healed, eventually, replica_directory
 from tests.support.topics import create_topics
+from tools.cluster import log_parts
 from tools.cluster.local_cluster import LocalCluster
-from tools.cluster.log_parts import lines_of
 from tools.faults.faults import healed
 from tools.faults.processes import ProcessCluster
-from tools.faults.reporting_clients import BackgroundReader, log_of, read_everything
+from tools.faults.reporting_clients import BackgroundReader
 from tools.faults.roles import PartitionView, Roles
 from tools.faults.rounds import Rounds, why_not
 from tools.faults.schedule import Kind, all_kinds, schedule
-from tools.faults.script import Faulted
-from tools.faults.verdict import Verdict
+from tools.faults.script import DoneFault, Faulted
+from tools.judge.lines import lines_of
+from tools.judge.verdict import Client, Fault, Verdict
 
 SESSION_S = 3.0
 SETTINGS = {
@@ -84,16 +85,42 @@ class Outcome:
 
     seed: int
     kinds: Counter[str] = field(default_factory=Counter)
-    records: Verdict = field(default_factory=Verdict)
+    verdict: Verdict | None = None
     seconds: float = 0.0
     converged_s: float = 0.0
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.kinds.most_common())
-        return (
+        title = (
             f"seed {self.seed}: {self.kinds.total()} rounds in {self.seconds:.0f} s ({kinds}); "
-            f"in sync {self.converged_s:.1f} s after the last; records: {self.records}"
+            f"in sync {self.converged_s:.1f} s after the last"
         )
+        return "\n".join([title, *(lines_of(self.verdict) if self.verdict is not None else ())])
+
+
+class FaultLog:
+    """The faults of a run with their times, for its verdict. `began`: the monotonic time at which the run began."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.faults: list[Fault] = []
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self.began
+
+    def faulted(self, cluster: ProcessCluster) -> Faulted:
+        return Faulted(cluster, (), time.monotonic_ns)
+
+    def add(self, done: DoneFault) -> None:
+        """A fault that `faulted` has tried; it is printed."""
+        print(f"    {done}", flush=True)
+        at = done.at_ns / 1e9 - self.began
+        self.faults.append(Fault(done.verb, done.role, done.broker, at, done.partitions, done.error))
+
+    def add_now(self, verb: str, role: str, broker: int | None = None) -> None:
+        """A fault that begins at this moment."""
+        self.faults.append(Fault(verb, role, broker, self.now(), ()))
 
 
 @contextmanager
@@ -123,7 +150,7 @@ def chaos_cluster(directory: Path, settings: Mapping[str, str] = SETTINGS) -> It
 def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Mapping[str, Kind] = KINDS) -> Outcome:
     """Makes the topics on a running cluster, and then `rounds` faults. Raises AssertionError, ClusterError, TimeoutError."""
     print(f"chaos: seed {seed}, {rounds} rounds", flush=True)
-    began = time.monotonic()
+    log = FaultLog()
     outcome = Outcome(seed)
     victims = ProcessCluster(cluster)
     roles = Roles(victims)
@@ -132,13 +159,12 @@ def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Mapping[str, Kind]
     partitions = [f"{name}-{number}" for name, count in TOPICS.items() for number in range(count)]
     kinds = {name: kind for name, kind in kinds.items() if why_not(kind, victims, partitions, [GROUP]) is None}
     rate = RECORDS_PER_S if any(kind.action == "fill-disk" for kind in kinds.values()) else None
-    play = Rounds(victims, Faulted(victims, ()), partitions, [GROUP], lambda row: print(f"    {row}", flush=True)).play
+    play = Rounds(victims, log.faulted(victims), partitions, [GROUP], log.add).play
     with healed(victims), ExitStack() as stack:
-        producers = [stack.enter_context(producer_of(cluster, name, count, rate)) for name, count in TOPICS.items()]
-        readers = [
-            stack.enter_context(BackgroundReader(cluster.bootstrap_servers, name, count))
-            for name, count in TOPICS.items()
+        producers = [
+            stack.enter_context(producer_of(cluster, name, count, rate, log.began)) for name, count in TOPICS.items()
         ]
+        readers = [stack.enter_context(BackgroundReader(producer, log.began)) for producer in producers]
         wait_for_acks(producers)
         for fault in schedule(seed, rounds, cluster.broker_ids, kinds):
             if fault.kind.action == "fill-disk":
@@ -160,16 +186,19 @@ def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Mapping[str, Kind]
         wait_for_acks(producers)
         for producer in producers:
             producer.stop()
+        loads = list(zip(producers, readers, strict=True))
+        eventually(lambda: all(reader.has_read(load.sent) for load, reader in loads), "all is read", STALLED_S)
+        end = log.now()
         with closing(ZooKeeperView(cluster.zookeeper_connect)) as zk:
-            for producer, reader in zip(producers, readers, strict=True):
-                outcome.records += _verdict(cluster, zk, producer, reader)
+            clients = [_judged(cluster, zk, *load, end) for load in loads]
+        outcome.verdict = assert_clean(clients, log.faults, end=end)
     assert_no_tracebacks(cluster)
-    outcome.seconds = time.monotonic() - began
+    outcome.seconds = log.now()
     return outcome
 
 
 def producer_of(
-    cluster: LocalCluster, topic: str, partitions: int, records_per_s: float | None = None
+    cluster: LocalCluster, topic: str, partitions: int, records_per_s: float | None, began: float
 ) -> BackgroundProducer:
     """Idempotent, five requests in flight, batches of some records; a record is never given up during a run.
 
@@ -188,6 +217,7 @@ def producer_of(
         bytes(50),
         idempotent=True,
         records_per_s=records_per_s,
+        began=began,
         linger_ms=5,
         message_timeout_ms=600_000,
         request_timeout_ms=10_000,
@@ -217,25 +247,21 @@ def assert_all_run(cluster: LocalCluster) -> None:
 
 
 def assert_none_failed(producer: BackgroundProducer) -> None:
-    failed = producer.journal.failed
+    failed = producer.failed
     assert not failed, f"{producer.topic}: {len(failed)} records failed: {Counter(failed).most_common(3)}"
 
 
-def _verdict(
-    cluster: LocalCluster, zk: ZooKeeperView, producer: BackgroundProducer, reader: BackgroundReader
-) -> Verdict:
+def _judged(
+    cluster: LocalCluster, zk: ZooKeeperView, producer: BackgroundProducer, reader: BackgroundReader, end: float
+) -> Client:
     """INV-1, 5, 6, 15, 20, 27, and that the producer never took another id or epoch."""
     topic = producer.topic
     assert_healed(cluster, zk, topic)
-    log = log_of(read_everything(cluster.bootstrap_servers, topic, producer.partitions))
-    verdict = Verdict.of(producer.journal, log)
-    assert verdict.problems(once_and_in_order=True) == [], topic
-    assert len(log) == producer.journal.sent
-    assert reader.values
-    assert reader.misread(log) == {}, topic
+    client, logs = client_of(producer, end, lambda _: reader.reports, is_finished=True)
+    assert sum(len(log.ids) for log in logs.values()) == producer.sent
     for partition in range(producer.partitions):
         assert_sequences_are_contiguous(replica_directory(cluster, zk.state(topic, partition).leader, topic, partition))
-    return verdict
+    return client
 
 
 def assert_sequences_are_contiguous(replica: Path) -> None:
@@ -255,7 +281,7 @@ def assert_no_tracebacks(cluster: LocalCluster) -> None:
     found = [
         f"broker {broker}: {line}"
         for broker in cluster.broker_ids
-        for line in lines_of(cluster.broker_directory(broker) / "server.log")
+        for line in log_parts.lines_of(cluster.broker_directory(broker) / "server.log")
         if line.lstrip().startswith("Traceback") or (" ERROR " in line and DISK_IS_FULL.search(line) is None)
     ]
     assert found == []

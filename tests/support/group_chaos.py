@@ -24,14 +24,15 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from protocol.kafka.api_keys import ApiKey
 from protocol.topic_names import OFFSETS_TOPIC
 from tests.support import chaos
+from tests.support.background_load import Ids, assert_clean, client_of
 from tests.support.chaos import STALLED_S
 from tests.support.group_journals import (
     Acknowledged,
     assert_commits_are_in_the_log,
     assert_nothing_again,
     assert_one_owner,
-    processed_places,
     read_group_logs,
+    reports_of,
 )
 from tests.support.group_probe import CoordinatorProbe
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
@@ -41,10 +42,10 @@ from tools.cluster.readiness import ask_broker
 from tools.faults.cluster import Victim
 from tools.faults.faults import healed, inject
 from tools.faults.processes import Broker, ProcessCluster
-from tools.faults.reporting_clients import log_of, read_everything
 from tools.faults.roles import Roles
 from tools.faults.schedule import Kind, Round, process_kinds, schedule
-from tools.faults.verdict import Verdict
+from tools.judge.reports import Report
+from tools.judge.verdict import MEMBER
 
 OFFSETS_PARTITIONS = 4
 SETTINGS = {
@@ -86,11 +87,9 @@ KINDS = {
 
 @dataclass
 class Outcome(chaos.Outcome):
-    """`commits`: `doubled` is what was processed again after a fault, which at-least-once allows. `gaps`: kind of fault, group or
-    PROBE -> the longest times without a commit, in seconds, of each member that was not harmed itself, in faults that found and left
-    the groups quiet; PROBE: of a client that only commits, and asks often."""
+    """`gaps`: kind of fault, group or PROBE -> the longest times without a commit, in seconds, of each member that was not harmed itself,
+    in faults that found and left the groups quiet; PROBE: of a client that only commits, and asks often."""
 
-    commits: Verdict = field(default_factory=Verdict)
     generations: int = 0
     gaps: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
 
@@ -101,7 +100,7 @@ class Outcome(chaos.Outcome):
             if self.gaps[kind, PROBE]
         ]
         title = "longest time without a commit (median, longest; s):"
-        return "\n".join([super().__str__(), f"commits: {self.commits}; {self.generations} generations", title, *rows])
+        return "\n".join([super().__str__(), "", f"{self.generations} generations", title, *rows])
 
 
 def _median_and_longest(times: Sequence[float]) -> str:
@@ -111,7 +110,6 @@ def _median_and_longest(times: Sequence[float]) -> str:
 def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Mapping[str, Kind] = KINDS) -> Outcome:
     """Makes the topic on a running cluster, then `rounds` faults. Raises AssertionError, ClusterError, TimeoutError."""
     print(f"group chaos: seed {seed}, {rounds} rounds", flush=True)
-    began = time.monotonic()
     outcome = Outcome(seed)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(30)
@@ -138,7 +136,7 @@ def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Mapping[str, Kind]
         world.close()
         _judge(world, outcome)
     chaos.assert_no_tracebacks(cluster)
-    outcome.seconds = time.monotonic() - began
+    outcome.seconds = world.log.now()
     return outcome
 
 
@@ -147,8 +145,11 @@ class _World:
 
     def __init__(self, cluster: LocalCluster, stack: ExitStack) -> None:
         self.cluster = cluster
+        self.log = chaos.FaultLog()
         self.roles = Roles(ProcessCluster(cluster))
-        self.producer = stack.enter_context(chaos.producer_of(cluster, TOPIC, PARTITIONS, RECORDS_PER_S))
+        self.producer = stack.enter_context(
+            chaos.producer_of(cluster, TOPIC, PARTITIONS, RECORDS_PER_S, self.log.began)
+        )
         self.groups = {
             name: stack.enter_context(MemberProcesses(cluster, name, TOPIC, assignors, is_tuned=name == TUNED))
             for name, assignors in GROUPS.items()
@@ -173,16 +174,19 @@ class _World:
         members = list(self.groups.values())[first % len(self.groups)]
         member = members.running[second % len(members.running)]
         coordinators = {group: self.roles.coordinator(group) for group in GROUPS}
-        victims: list[Victim]
+        brokers: Sequence[int] = []
         struck = list(GROUPS)
         if fault.kind.role == "member":
-            victims = [member]
+            self.log.add_now(fault.kind.action, f"{MEMBER}{member.name}")
         elif fault.kind.role == "coordinator":
             broker = coordinators[members.group] or first
-            victims = [Broker(self.cluster, broker)]
+            brokers = [broker]
             struck = [group for group, at in coordinators.items() if at == broker]
         else:
-            victims = [Broker(self.cluster, broker) for broker in self.roles.some(fault.kind.role, fault.order)]
+            brokers = self.roles.some(fault.kind.role, fault.order)
+        for each in brokers:
+            self.log.add_now(fault.kind.action, fault.kind.role, each)
+        victims: list[Victim] = [Broker(self.cluster, each) for each in brokers] or [member]
         living = {group: [m for m in self.groups[group].running if m not in victims] for group in GROUPS}
         begun = time.monotonic()
         inject(fault.kind.action, victims, fault.seconds)
@@ -257,7 +261,7 @@ class _World:
 
 def _judge(world: _World, outcome: Outcome) -> None:
     """Into the outcome. Raises AssertionError."""
-    cluster, producer = world.cluster, world.producer
+    cluster, producer, log = world.cluster, world.producer, world.log
     with closing(ZooKeeperView(cluster.zookeeper_connect)) as zk:
         assert_healed(cluster, zk, TOPIC)
         assert_healed(cluster, zk, OFFSETS_TOPIC)
@@ -265,22 +269,20 @@ def _judge(world: _World, outcome: Outcome) -> None:
             replica_directory(cluster, state.leader, OFFSETS_TOPIC, partition)
             for partition, state in zk.states(OFFSETS_TOPIC).items()
         ]
-    written = log_of(read_everything(cluster.bootstrap_servers, TOPIC, PARTITIONS))
-    outcome.records = Verdict.of(producer.journal, written)
-    assert outcome.records.problems(once_and_in_order=True) == []
     logs = read_group_logs(replicas, TOPIC)
-    for group, members in world.groups.items():
-        journals = [member.journal for member in members.all]
-        for journal in journals:
+    journals = {group: [member.journal for member in members.all] for group, members in world.groups.items()}
+    for group, of_group in journals.items():
+        for journal in of_group:
             journal.read()
-        skipped = written.keys() - processed_places(journals)
-        assert not skipped, f"{group}: {len(skipped)} records were never processed: {sorted(skipped)[:5]}"
-        outcome.commits += Verdict(
-            acknowledged=assert_commits_are_in_the_log(logs[group], journals),
-            doubled=assert_nothing_again(journals),
-            outage_s=max(member.longest_gap(0.0, time.monotonic()) for member in members.all),
-        )
-        outcome.generations += assert_one_owner(logs[group], journals)
+        assert_commits_are_in_the_log(logs[group], of_group)
+        assert_nothing_again(of_group)
+        outcome.generations += assert_one_owner(logs[group], of_group)
+
+    def read(ids: Ids) -> list[Report]:
+        return [report for group in journals for report in reports_of(journals[group], group, TOPIC, ids, log.began)]
+
+    client, _ = client_of(producer, log.now(), read, is_finished=True)
+    outcome.verdict = assert_clean([client], log.faults, end=log.now())
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """What the members of a group have seen (`group_chaos_member`), what is in `__consumer_offsets`, and whether that is right.
 
 INV-23: a commit that was acknowledged is in the log, in the generation of its member, and nothing goes back. INV-24: in one generation
-each partition has one owner, and what members were told is what the log has. Nothing is skipped, and what was committed is not
-delivered again.
+each partition has one owner, and what members were told is what the log has. What was committed is not delivered again. The rest is
+judged by the members' reports: `reports_of`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import struct
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from broker.groups.group.messages import GroupMetadata
 from broker.groups.offsets_topic.records import GroupKey, OffsetKey, decode_group_value, decode_key, decode_offset_value
 from protocol.kafka.record_batch import decode_records, iter_batches
+from tools.judge.reports import COMMITTED, CONSUMED, Report
 
 Line = dict[str, Any]
 
@@ -50,6 +52,36 @@ class JournalFile:
         for line in self.lines:
             if line["what"] == "committed":
                 yield line, offsets_of(line)
+
+
+def reports_of(
+    journals: Iterable[JournalFile], group: str, topic: str, ids: Mapping[tuple[int, int], str], began: float
+) -> list[Report]:
+    """What members have processed and committed, in order. `ids`: (partition, offset) -> id of the record. `began`: of the times.
+
+    A commit has the time of its request: a member may stand still before it notes the answer, and others commit meanwhile.
+    """
+    found: list[Report] = []
+    for journal in journals:
+        for line in journal.lines:
+            if line["what"] == "processed":
+                p, at = line["partition"], line["at"] - began
+                found += [
+                    Report(CONSUMED, topic, p, offset, ids.get((p, offset), ""), group, line=journal.name, at=at)
+                    for offset in range(line["first"], line["last"] + 1)
+                ]
+        for line, offsets in journal.commits():
+            found += [
+                Report(COMMITTED, topic, p, offset, group=group, line=journal.name, at=line["since"] - began)
+                for p, offset in offsets.items()
+            ]
+    found.sort(key=lambda report: report.at)
+    return [replace(report, order=order) for order, report in enumerate(found)]
+
+
+def longest_gap(times: Iterable[float], since: float, until: float) -> float:
+    """The longest time between two neighbours of `times` that overlaps `since` to `until`; 0 if there is none."""
+    return max((after - before for before, after in pairwise(times) if after > since and before < until), default=0.0)
 
 
 def offsets_of(line: Line) -> dict[int, int]:
@@ -138,8 +170,8 @@ def read_group_logs(replicas: Iterable[Path], topic: str) -> Mapping[str, GroupL
 # -- what must be true ----------------------------------------------------------------------------------------------------
 
 
-def assert_commits_are_in_the_log(log: GroupLog, journals: Iterable[JournalFile]) -> int:
-    """INV-23. Returns how many were acknowledged."""
+def assert_commits_are_in_the_log(log: GroupLog, journals: Iterable[JournalFile]) -> None:
+    """INV-23."""
     last: dict[int, int] = {}
     for generation, partition, offset in log.commits:
         before = last.get(partition, 0)
@@ -147,10 +179,8 @@ def assert_commits_are_in_the_log(log: GroupLog, journals: Iterable[JournalFile]
         last[partition] = offset
     stored = set(log.commits)
     generations = sorted({generation for generation, *_ in log.commits} | set(log.owners))
-    count = 0
     for journal in journals:
         for line, offsets in journal.commits():
-            count += 1
             first, end = line["generations"]
             # A generation whose assignment was never stored counts for the one before it.
             begin = bisect_right(generations, first) - 1
@@ -159,7 +189,6 @@ def assert_commits_are_in_the_log(log: GroupLog, journals: Iterable[JournalFile]
                 assert any((generation, partition, offset) in stored for generation in possible), (
                     f"{journal.name}: the log has no commit of {offset} for partition {partition} in {possible}: {line}"
                 )
-    return count
 
 
 def assert_one_owner(log: GroupLog, journals: Iterable[JournalFile]) -> int:
@@ -173,19 +202,14 @@ def assert_one_owner(log: GroupLog, journals: Iterable[JournalFile]) -> int:
     return len(log.owners)
 
 
-def assert_nothing_again(journals: Iterable[JournalFile]) -> int:
-    """From one assignment of a partition on, a member gets all records in order, beginning at or after what was committed before.
-
-    Returns how many records were processed twice, which at-least-once allows: those after the last commit.
-    """
+def assert_nothing_again(journals: Iterable[JournalFile]) -> None:
+    """From one assignment of a partition on, a member gets all records in order, beginning at or after what was committed before."""
     journals = list(journals)
     history: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for journal in journals:
         for line, offsets in journal.commits():
             for partition, offset in offsets.items():
                 history[partition].append((line["at"], offset))
-    processed = 0
-    places: set[tuple[int, int]] = set()
     for journal in journals:
         expected: dict[int, int | None] = {}
         floors: dict[int, int] = {}
@@ -200,20 +224,6 @@ def assert_nothing_again(journals: Iterable[JournalFile]) -> int:
                 assert first >= floors[p], f"{journal.name}: {floors[p]} was committed before it was assigned: {line}"
                 assert expected[p] in (None, first), f"{journal.name}: expected {expected[p]}: {line}"
                 expected[p] = last + 1
-                processed += last + 1 - first
-                places.update((p, offset) for offset in range(first, last + 1))
             elif line["what"] in ("revoked", "lost"):
                 for p in line["partitions"]:
                     floors.pop(p, None)
-    return processed - len(places)
-
-
-def processed_places(journals: Iterable[JournalFile]) -> set[tuple[int, int]]:
-    """(partition, offset) of all that any of them has processed."""
-    return {
-        (line["partition"], offset)
-        for journal in journals
-        for line in journal.lines
-        if line["what"] == "processed"
-        for offset in range(line["first"], line["last"] + 1)
-    }

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from broker.coordination.ownership import partition_for
 from protocol.kafka.api_keys import ApiKey
+from tests.support.group_journals import longest_gap
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
-from tools.faults.verdict import longest_gap
 
 EVERY_S = 0.02
 ANSWER_TIMEOUT_S = 0.7

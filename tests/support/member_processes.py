@@ -8,11 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support.group_journals import JournalFile
+from tests.support.group_journals import JournalFile, longest_gap
 from tests.support.pipeline_worker import HUNG, STALE
 from tools.cluster.local_cluster import LocalCluster
 from tools.faults.cluster import State
-from tools.faults.verdict import longest_gap
 
 CLOSE_TIMEOUT_S = 60.0
 

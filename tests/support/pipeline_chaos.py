@@ -40,6 +40,7 @@ from protocol.kafka.control_records import marker_in
 from protocol.kafka.record_batch import decode_records, iter_batches
 from protocol.topic_names import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tests.support import chaos
+from tests.support.background_load import Ids, assert_clean, client_of
 from tests.support.chaos import BEYOND_S, SESSION_S, STALLED_S
 from tests.support.group_journals import GroupLog, JournalFile, assert_one_owner, offsets_of
 from tests.support.invariants import (
@@ -54,7 +55,7 @@ from tests.support.invariants import (
 from tests.support.member_processes import WorkerProcesses
 from tests.support.pipeline_deletions import DONE_S, REMADE_PARTITIONS_MAX, Act, Deletions, Remade, acts
 from tests.support.pipeline_fleeting import FleetingLoad, fleeting_mark
-from tests.support.pipeline_judge import Evidence, without_deleted
+from tests.support.pipeline_judge import FLEETING_MARK, Evidence, parsed
 from tests.support.pipeline_readers import CommittedReader, LogHistory, latest_values, read_to_end
 from tests.support.pipeline_worker import FLEETING, HUNG, HUNG_S, INSISTED_S, STALE, TRANSACTION_TIMEOUT_MS
 from tests.support.topics import create_topics
@@ -62,12 +63,12 @@ from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.readiness import ask_broker
 from tools.faults.faults import healed, inject
 from tools.faults.processes import ProcessCluster
-from tools.faults.reporting_clients import log_of, read_everything
 from tools.faults.roles import Roles
 from tools.faults.rounds import Rounds
 from tools.faults.schedule import Kind, Round, link_kinds, process_kinds, role_kinds, schedule
-from tools.faults.script import Faulted
-from tools.faults.verdict import Verdict
+from tools.judge.kinds import UNRECOVERED, UNSEEN
+from tools.judge.reports import CONSUMED, Report
+from tools.judge.verdict import MEMBER
 
 COORDINATED_PARTITIONS = 4
 SETTINGS = {
@@ -187,7 +188,7 @@ class Outcome(chaos.Outcome):
 
     def __str__(self) -> str:
         return (
-            f"{super().__str__()}; {self.committed} transactions committed, {self.refused} refused or unknown, {self.aborted} records "
+            f"{super().__str__()}\n\n{self.committed} transactions committed, {self.refused} refused or unknown, {self.aborted} records "
             f"of output aborted; {self.generations} generations; each worker committed {self.progress_s:.1f} s after the last fault; "
             f"{self.hung} clients hung; {', '.join(f'{name} {count} times' for name, count in self.acts.most_common())}; compaction kept "
             f"{self.kept[0]} of {self.kept[1]} records of the group's partition"
@@ -197,7 +198,7 @@ class Outcome(chaos.Outcome):
 def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Mapping[str, Kind] = KINDS) -> Outcome:
     """Makes the topics on a running cluster, then `rounds` faults. Raises AssertionError, ClusterError, TimeoutError."""
     print(f"pipeline chaos: seed {seed}, {rounds} rounds", flush=True)
-    began = time.monotonic()
+    log = chaos.FaultLog()
     outcome = Outcome(seed)
     own_time = OwnTime()
     victims = ProcessCluster(cluster)
@@ -211,18 +212,18 @@ def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Mapping[str, Kind]
     with healed(victims), ExitStack() as stack:
         output_reader = CommittedReader(cluster.bootstrap_servers, OUTPUT, PARTITIONS)
         stack.callback(output_reader.close)
-        producer = stack.enter_context(chaos.producer_of(cluster, INPUT, PARTITIONS, RECORDS_PER_S))
+        producer = stack.enter_context(chaos.producer_of(cluster, INPUT, PARTITIONS, RECORDS_PER_S, log.began))
         workers = stack.enter_context(WorkerProcesses(cluster, GROUP, INPUT, OUTPUT, PARTITIONS, SIDE, IDS))
         fleeting = stack.enter_context(
             WorkerProcesses(
                 cluster, FLEETING_GROUP, FLEETING_INPUT, OUTPUT, PARTITIONS, SIDE, FLEETING_IDS, kind=FLEETING
             )
         )
-        world = _World(cluster, workers, fleeting, output_reader, own_time)
+        world = _World(cluster, workers, fleeting, output_reader, own_time, log)
         stack.enter_context(FleetingLoad(cluster.bootstrap_servers, world.fleeting, FLEETING_RECORDS_PER_S))
         stack.callback(world.history.close)
         pool = stack.enter_context(ThreadPoolExecutor(1))
-        world.wait_progress(since=began, timeout_s=STALLED_S)
+        world.wait_progress(since=log.began, timeout_s=STALLED_S)
         for fault, act in zip(schedule(seed, rounds, cluster.broker_ids, kinds), acts(seed, rounds), strict=True):
             print(f"{time.strftime('%T')} {fault}{act.name and f'; {act.name}'}", flush=True)
             outcome.kinds[fault.name] += 1
@@ -258,12 +259,12 @@ def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Mapping[str, Kind]
         world.assert_offsets()
         workers.close()
         fleeting.close()
-        journal = without_deleted(producer.journal, {p: start for (_, p), start in starts.items()})
-        outcome.records = Verdict.of(journal, log_of(read_everything(cluster.bootstrap_servers, INPUT, PARTITIONS)))
-        assert outcome.records.problems(once_and_in_order=True) == []
         _judge(world, outcome)
+        client, _ = client_of(producer, log.now(), world.consumed)
+        # `Evidence` knows what was deleted before anybody read it.
+        outcome.verdict = assert_clean([client], log.faults, allowed=[UNSEEN, UNRECOVERED], end=log.now())
     chaos.assert_no_tracebacks(cluster)
-    outcome.seconds = time.monotonic() - began
+    outcome.seconds = log.now()
     return outcome
 
 
@@ -277,8 +278,9 @@ class _World:
         fleeting_workers: WorkerProcesses,
         output_reader: CommittedReader,
         own_time: OwnTime,
+        log: chaos.FaultLog,
     ) -> None:
-        self.own_time = own_time
+        self.own_time, self.log = own_time, log
         self.cluster, self.workers, self.fleeting_workers = cluster, workers, fleeting_workers
         self.output_reader = output_reader
         self.side, self.fleeting = Remade(SIDE), Remade(FLEETING_INPUT)
@@ -300,7 +302,7 @@ class _World:
             f"{t}-{n}" for t in (OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC) for n in range(COORDINATED_PARTITIONS)
         ]
         self._plays = {
-            key: Rounds(victims, Faulted(victims, ()), partitions, keys, lambda row: print(f"    {row}", flush=True))
+            key: Rounds(victims, log.faulted(victims), partitions, keys, log.add)
             for key, keys in {
                 "transaction-coordinator": [i for i in (*IDS, *FLEETING_IDS) if "*" not in i],
                 "": [GROUP, FLEETING_GROUP],
@@ -310,9 +312,22 @@ class _World:
     def play(self, fault: Round) -> None:
         if fault.kind.role == "member":
             running = [*self.workers.running, *self.fleeting_workers.running]
-            inject(fault.kind.action, [running[int(fault.pick * len(running))]], fault.seconds)
+            worker = running[int(fault.pick * len(running))]
+            self.log.add_now(fault.kind.action, f"{MEMBER}{worker.name}")
+            inject(fault.kind.action, [worker], fault.seconds)
         else:
             self._plays.get(fault.kind.role, self._plays[""]).play(fault)
+
+    def consumed(self, ids: Ids) -> list[Report]:
+        """A record of the input is consumed when a reader of committed records gets it from the output."""
+        reader = self.output_reader
+        found = []
+        for at, value in reader.values.items():
+            if not value.startswith(FLEETING_MARK):
+                place = partition, offset = parsed(value)
+                id_, seconds = ids.get(place, ""), reader.times[at] - self.log.began
+                found.append(Report(CONSUMED, INPUT, partition, offset, id_, GROUP, at=seconds))
+        return found
 
     def eventually(self, check: Callable[[], Any], what: str, timeout_s: float = STALLED_S) -> None:
         eventually(check, what, timeout_s, self.own_time.now)

@@ -15,10 +15,9 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from protocol.kafka.api_keys import ApiKey
-from tests.support.pipeline_readers import CommittedReader, read_to_end
+from tests.support.pipeline_readers import CommittedReader, Place, read_to_end
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.readiness import ask_broker
-from tools.faults.verdict import Place
 
 MAKE_SIDE, MAKE_FLEETING, CUT_INPUT, CUT_OUTPUT, CUT_SIDE = (
     "the side output is made again",

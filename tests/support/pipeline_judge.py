@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.support.group_journals import Line
-from tools.faults.verdict import Journal, Place
+from tests.support.pipeline_readers import Place
 
 EXAMPLES_MAX = 5
 FLEETING_MARK = b"f"
@@ -92,31 +92,10 @@ def named(places: Iterable[Place]) -> set[bytes]:
     return {b"%d@%d" % place for place in places}
 
 
-def without_deleted(journal: Journal, starts: Mapping[int, int]) -> Journal:
-    """The journal of an idempotent load without the records before these offsets, the log starts of its partitions.
-
-    A record whose offset is not known was deleted for certain if the next one of its partition was, or is the first that is left.
-    """
-    following: dict[int, int] = {}
-    kept: list[tuple[bytes, tuple[int, int | None], float]] = []
-    rows = list(zip(journal.positions.items(), journal.times, strict=True))
-    for (value, (partition, offset)), at in reversed(rows):
-        is_deleted = (
-            following.get(partition, -1) <= starts[partition] and partition in following
-            if offset is None
-            else offset < starts[partition]
-        )
-        if offset is not None:
-            following[partition] = offset
-        if not is_deleted:
-            kept.append((value, (partition, offset), at))
-    kept.reverse()
-    return Journal(
-        sent=journal.sent - len(rows) + len(kept),
-        positions={value: position for value, position, _ in kept},
-        times=[at for *_, at in kept],
-        failed=journal.failed,
-    )
+def parsed(value: bytes) -> Place:
+    """The place that a worker wrote."""
+    partition, offset = value.split(b"@")
+    return int(partition), int(offset)
 
 
 def _doubled(copies: Counter[bytes]) -> set[bytes]:

@@ -18,8 +18,9 @@ from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.readiness import ask_broker
 from tools.faults.reporting_clients import MOVING, PROMPT, READER
 from tools.faults.roles import Roles
-from tools.faults.verdict import Place
 
+Place = tuple[int, int]
+"""(partition, offset)"""
 FETCH_VERSION = 11
 FETCH_BYTES = 1024 * 1024
 FETCH_TIMEOUT_S = 2.0
@@ -28,10 +29,14 @@ END_OF_PARTITION = KafkaError._PARTITION_EOF
 
 
 class CommittedReader:
-    """Reads a topic as readers of committed records do, from its start to `close`. `values`: place -> what it received for it."""
+    """Reads a topic as readers of committed records do, from its start to `close`.
+
+    `values`: place -> what it received for it; `times`: place -> when, in monotonic seconds.
+    """
 
     def __init__(self, servers: str, topic: str, partitions: int) -> None:
         self.values: dict[Place, bytes] = {}
+        self.times: dict[Place, float] = {}
         self.problems: list[str] = []
         """What must not happen to such a reader: two values for one place, or a position that is not there any more."""
         self.positions = dict.fromkeys(range(partitions), 0)
@@ -77,6 +82,7 @@ class CommittedReader:
         if error is None or error.code() == END_OF_PARTITION:
             partition, offset = message.partition(), message.offset()
             if error is None:
+                self.times.setdefault((partition, offset), time.monotonic())
                 before = self.values.setdefault((partition, offset), message.value())
                 if before != message.value():
                     self.problems.append(f"{partition}@{offset} was {before!r}, then {message.value()!r}")

@@ -1,4 +1,4 @@
-"""Helpers of nearly every test of a running cluster: make a topic, change settings, write a batch, read everything back."""
+"""Helpers of nearly every test of a running cluster: make a topic, change settings, write a batch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from protocol.kafka.api_keys import ApiKey
-from tests.support.background_load import assert_nothing_lost, read_everything
 from tests.support.wire import Wire
-from tools.faults.verdict import Journal
 
 TIMEOUT_S = 30.0
 
@@ -62,9 +60,3 @@ def produce_batch(wire: Wire, topic: str, batch: bytes | None, acks: int = -1, v
     """Sends the batch to partition 0. Returns its answer."""
     answer = wire.call(ApiKey.PRODUCE, version, produce_body(topic, batch, acks))
     return answer.responses[0].partition_responses[0]
-
-
-def assert_all_read_back(bootstrap_servers: str, topic: str, partitions: int, acknowledged: Journal) -> None:
-    """No record was refused, and every acknowledged one is there."""
-    assert acknowledged.failed == []
-    assert_nothing_lost(acknowledged, read_everything(bootstrap_servers, topic, partitions))

@@ -10,10 +10,9 @@ import pytest
 
 from protocol.kafka.control_records import Marker, marker_batch
 from protocol.kafka.record_batch import TRANSACTIONAL_BIT, build_batch, patch
-from tests.support.pipeline_judge import Evidence, without_deleted
+from tests.support.pipeline_judge import Evidence
 from tests.support.pipeline_readers import latest_values
 from tests.support.pipeline_worker import ranges_of
-from tools.faults.verdict import Journal
 
 
 def committed(since: float, *places: tuple[int, int]) -> dict[str, Any]:
@@ -80,28 +79,6 @@ def test_records_that_were_deleted_may_be_missing() -> None:
 )
 def test_what_is_missing_or_too_much_is_found(fields: dict[str, Any], problem: str) -> None:
     assert problem in changed(**fields)
-
-
-def test_a_journal_without_the_deleted_records() -> None:
-    """A record without a known offset was deleted if the next one of its partition was, or is the first that is left."""
-    journal = Journal(
-        sent=8,
-        positions={
-            b"0": (0, 5),
-            b"1": (0, None),
-            b"2": (1, 0),
-            b"3": (0, 7),
-            b"4": (0, None),
-            b"5": (0, 9),
-            b"6": (1, None),
-        },
-        times=[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
-        failed=["one"],
-    )
-    left = without_deleted(journal, {0: 7, 1: 0})
-    assert list(left.positions) == [b"2", b"3", b"4", b"5", b"6"]
-    assert (left.sent, left.times, left.failed) == (6, [2.0, 3.0, 4.0, 5.0, 6.0], ["one"])
-    assert list(without_deleted(journal, {0: 9, 1: 0}).positions) == [b"2", b"5", b"6"]
 
 
 def test_the_latest_values_of_a_log() -> None:

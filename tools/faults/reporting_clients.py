@@ -1,16 +1,16 @@
-"""A load during faults: a producer with a journal, a consumer beside it, and a reader of the whole topic afterwards."""
+"""A load during faults: a producer and a consumer in the background, which report, and a reader of the whole topic afterwards."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tools.faults.verdict import Journal, Place
+from tools.judge.reports import ACKED, CONSUMED, FAILED, PRODUCED, Report
 
 PROMPT = {
     "retry.backoff.ms": 50,
@@ -19,6 +19,8 @@ PROMPT = {
     "topic.metadata.refresh.fast.interval.ms": 50,
 }
 """Settings with which librdkafka looks for a new leader sooner than by default."""
+READER_GROUP = "reader"
+"""In the reports of a BackgroundReader."""
 READER = {"group.id": "unused", "enable.auto.commit": False, "log_level": 2}
 MOVING = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 DRAIN_S = 120.0
@@ -28,11 +30,11 @@ PURGED_S = 10.0
 
 
 class Load:
-    """Produces numbered records with acks=all to every partition in turn, from the start of its `with` to `stop`.
+    """Produces numbered records with acks=all to every partition in turn, from the start of its `with` to `stop`, and reports them.
 
-    Every value ends with `padding`. `settings` override librdkafka's defaults. An idempotent producer ends with a fatal error if the new
-    leader of an unclean election lacks batches that were acknowledged. Its unanswered records have then failed, and the load
-    continues with a new producer.
+    A record's id is its key; its value is the id and `padding`. `settings` override librdkafka's defaults. An idempotent producer ends
+    with a fatal error if the new leader of an unclean election lacks batches that were acknowledged. Its unanswered records have then
+    failed, and the load continues with a new producer.
     """
 
     def __init__(
@@ -42,25 +44,37 @@ class Load:
         partitions: int,
         padding: bytes = b"",
         *,
+        name: str = "record",
         records_per_s: float | None = None,
+        began: float = 0.0,
+        report: Callable[[Report], None] | None = None,
         settings: Mapping[str, Any],
     ) -> None:
+        """`name`: how each id begins. `began`: the monotonic time from which the times of reports count. `report`: takes each report, in
+        the place of the list `reports`."""
         self.bootstrap_servers = bootstrap_servers
         self.topic = topic
         self.partitions = partitions
-        self.journal = Journal()
+        self.reports: list[Report] = []
+        self.sent = 0
+        self.failed: list[str] = []
+        """Why records failed."""
         self._padding = padding
+        self._name = name
         self._records_per_s = records_per_s
+        self._began = began
+        self._take = report or self.reports.append
         common = {"bootstrap.servers": bootstrap_servers, "acks": "all", "log_level": 2}
         self._settings = {**common, **settings}
         self._producer = Producer(self._settings)
         self._ended_by = ""
         """While the records of a producer that ended are reported: its fatal error."""
+        self._acknowledged = 0
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=f"load of {topic}", daemon=True)
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -72,28 +86,30 @@ class Load:
             self._producer.purge()  # nobody waits for these answers
         self.stop()
 
-    def stop(self) -> Journal:
-        """Stops sending. Returns when every record was answered, or after a minute: a `Verdict` counts the others as failed."""
+    def stop(self) -> None:
+        """Stops sending. Returns when every record was answered, or after a minute."""
         self._stopping.set()
         self._thread.join(DRAIN_S)
         if self._thread.is_alive():
             raise TimeoutError(f"the records for {self.topic} were not answered in {DRAIN_S:g} s")
-        return self.journal
+
+    def id_of(self, message: Any) -> str:
+        """Of a record that was read back: its value without the padding, so that a value that was changed is another record's."""
+        return str((message.value() or b"").removesuffix(self._padding).decode(errors="backslashreplace"))
 
     def wait_for_acks(self, count: int, timeout_s: float = 60.0) -> None:
         """Waits until `count` more records are acknowledged. Raises TimeoutError."""
         with self._changed:
-            wanted = len(self.journal.positions) + count
-            self._wait(lambda: len(self.journal.positions) >= wanted, f"no {count} acknowledgements", timeout_s)
-
-    def _wait(self, check: Callable[[], bool], otherwise: str, timeout_s: float) -> None:
-        if not self._changed.wait_for(check, timeout_s):
-            raise TimeoutError(f"{self.topic}: {otherwise} in {timeout_s:g} s; failed: {self.journal.failed[:3]}")
+            wanted = self._acknowledged + count
+            if not self._changed.wait_for(lambda: self._acknowledged >= wanted, timeout_s):
+                raise TimeoutError(
+                    f"{self.topic}: no {count} acknowledgements in {timeout_s:g} s; failed: {self.failed[:3]}"
+                )
 
     def _run(self) -> None:
         began = time.monotonic()
         while not self._stopping.is_set():
-            number = self.journal.sent
+            number = self.sent
             early_s = number / self._records_per_s - (time.monotonic() - began) if self._records_per_s else 0.0
             try:
                 if early_s <= 0:
@@ -107,13 +123,14 @@ class Load:
             self._begin_again(error)
 
     def _send(self, number: int) -> None:
-        value = b"record-%d" % number + self._padding
-        key = b"%d" % (number % 7)
+        partition, id_, at = number % self.partitions, f"{self._name}-{number}", self._now()
+        key = id_.encode()
         try:
-            self._producer.produce(self.topic, value, key, partition=number % self.partitions, on_delivery=self._report)
+            self._producer.produce(self.topic, key + self._padding, key, partition=partition, on_delivery=self._report)
         except BufferError:
             return
-        self.journal.sent = number + 1
+        self._take(Report(PRODUCED, self.topic, partition, id=id_, at=at))
+        self.sent = number + 1
 
     def _begin_again(self, error: KafkaException) -> None:
         """Replaces the producer after a fatal error: it sends nothing more, and answers nothing. Raises other errors."""
@@ -126,28 +143,35 @@ class Load:
         self._producer = Producer(self._settings)
 
     def _report(self, error: Any, message: Any) -> None:
+        id_, partition, at = message.key().decode(), message.partition(), self._now()
         with self._changed:
             if error is None:
-                partition = message.partition()
-                self.journal.positions[message.value()] = (partition, message.offset())
-                self.journal.times.append(time.monotonic())
+                self._take(Report(ACKED, self.topic, partition, message.offset(), id_, at=at))
+                self._acknowledged += 1
             else:
-                self.journal.failed.append(self._ended_by or str(error))
+                self._take(Report(FAILED, self.topic, partition, id=id_, at=at))
+                self.failed.append(self._ended_by or str(error))
             self._changed.notify_all()
+
+    def _now(self) -> float:
+        return time.monotonic() - self._began
 
 
 class BackgroundReader:
-    """Reads a topic from its start during the faults. `values`: place -> all values that it received for that place."""
+    """Reads a topic of a load from its start during the faults, and reports what it has consumed, as a group that commits nothing."""
 
-    def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
-        self.values: dict[Place, set[bytes]] = {}
-        settings = {"bootstrap.servers": bootstrap_servers, "auto.offset.reset": "earliest", **READER, **PROMPT}
+    def __init__(self, load: Load, began: float) -> None:
+        """`began`: see `Load`."""
+        self.reports: list[Report] = []
+        self._load, self._began = load, began
+        self._read: set[tuple[int, int]] = set()
+        settings = {"bootstrap.servers": load.bootstrap_servers, "auto.offset.reset": "earliest", **READER, **PROMPT}
         self._consumer = Consumer(settings)
-        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+        self._consumer.assign([TopicPartition(load.topic, partition, 0) for partition in range(load.partitions)])
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"reader of {topic}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"reader of {load.topic}", daemon=True)
 
-    def __enter__(self) -> BackgroundReader:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -156,16 +180,19 @@ class BackgroundReader:
         self._thread.join(30)
         self._consumer.close()
 
-    def misread(self, log: Mapping[Place, bytes]) -> dict[Place, set[bytes]]:
-        """The places for which it received anything else than what is in the final log."""
-        return {place: values for place, values in self.values.items() if values != {log.get(place)}}
+    def has_read(self, count: int) -> bool:
+        """Whether it has read that many records."""
+        return len(self._read) >= count
 
     def _run(self) -> None:
+        topic = self._load.topic
         while not self._stopping.is_set():
             for message in self._consumer.consume(1000, timeout=0.2):
                 if message.error() is None:
-                    at = (message.partition(), message.offset())
-                    self.values.setdefault(at, set()).add(message.value())
+                    id_, at = self._load.id_of(message), time.monotonic() - self._began
+                    report = Report(CONSUMED, topic, message.partition(), message.offset(), id_, READER_GROUP, at=at)
+                    self.reports.append(report)
+                    self._read.add((message.partition(), message.offset()))
 
 
 def read_everything(bootstrap_servers: str, topic: str, partitions: int) -> list[Any]:
@@ -191,11 +218,6 @@ def read_everything(bootstrap_servers: str, topic: str, partitions: int) -> list
         return records
     finally:
         consumer.close()
-
-
-def log_of(records: Iterable[Any]) -> dict[Place, bytes]:
-    """The records of `read_everything` by place, for `Verdict.of`."""
-    return {(message.partition(), message.offset()): message.value() or b"" for message in records}
 
 
 def watermarks(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:

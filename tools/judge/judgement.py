@@ -45,6 +45,11 @@ class PartitionLog:
     is_whole: bool = True
     own_start: int = 0
 
+    @property
+    def has_deleted(self) -> bool:
+        """Whether records of the program were deleted since."""
+        return self.start > self.own_start
+
 
 Logs = Mapping[Place, PartitionLog]
 Positions = Mapping[tuple[str, str, int], int]
@@ -126,9 +131,8 @@ class Tables:
         return {group for group, of, _ in (*self.consumed, *self.committed) if of == topic}
 
 
-def judge(reports: Iterable[Report], logs: Logs, positions: Positions, *, is_finished: bool) -> Judged:
+def judge(tables: Tables, logs: Logs, positions: Positions, *, is_finished: bool) -> Judged:
     """`is_finished`: the program ended by itself, as one that is done. Then what its groups have not read is unseen, not unread."""
-    tables = Tables.of(reports)
     judged = Judged(problems=list(tables.problems))
     where = places_by_id(logs)
     if (misnamed := _misnamed(tables, logs, where)) is not None:
@@ -178,11 +182,16 @@ def _misnamed(tables: Tables, logs: Logs, where: Mapping[tuple[str, str], object
 def _acknowledged(
     tables: Tables, logs: Logs, where: Mapping[tuple[str, str], Sequence[tuple[int, int]]], judged: Judged
 ) -> Iterator[Finding]:
+    deleted = _deleted_without_offset(tables, logs)
     for record, report in tables.acked.items():
         log = logs.get((report.topic, report.partition or 0), NO_LOG)
         offset, copies = report.offset, where.get(record, ())
         if offset is None:
-            if log.is_whole and report.partition not in {partition for partition, _ in copies}:
+            if report.partition in {partition for partition, _ in copies}:
+                continue
+            if record in deleted:
+                judged.expired += 1
+            elif log.is_whole:
                 yield _finding(LOST, report, "acknowledged without an offset; nowhere in its partition")
             continue
         if offset < log.start:
@@ -197,6 +206,19 @@ def _acknowledged(
             yield _finding(MOVED, report, f"{instead}; the record is at {places}")
         else:
             yield _finding(LOST, report, instead)
+
+
+def _deleted_without_offset(tables: Tables, logs: Logs) -> set[tuple[str, str]]:
+    """Records whose offset is not known, but that of the next one of their partition: it was deleted, or is the first that is left."""
+    deleted = set()
+    following: dict[Place, int] = {}
+    for record, report in reversed(tables.acked.items()):
+        place = (report.topic, report.partition or 0)
+        if report.offset is not None:
+            following[place] = report.offset
+        elif place in following and following[place] <= (log := logs.get(place, NO_LOG)).start and log.has_deleted:
+            deleted.add(record)
+    return deleted
 
 
 def _nothing(log: PartitionLog, offset: int) -> str:

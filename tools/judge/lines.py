@@ -44,12 +44,14 @@ def fault_line(result: FaultResult) -> str:
 
 
 def cost_words(result: FaultResult) -> str:
-    """`no writes for 0.31 s, no reads for 0.35 s, recovered after 0.40 s`."""
+    """`no writes for 0.31 s (orders-0), no reads for 0.35 s (orders-3 for billing), recovered after 0.40 s`: the longest of each."""
     cost = result.cost
+    writes = next((outage for outage in cost.outages if not outage.group), None)
+    reads = next((outage for outage in cost.outages if outage.group), None)
     out = [
-        f"no {what} for {seconds:.2f} s"
-        for what, seconds in (("writes", cost.writes_s), ("reads", cost.reads_s))
-        if seconds
+        f"no {what} for {outage.seconds:.2f} s ({outage.name})"
+        for what, outage in (("writes", writes), ("reads", reads))
+        if outage is not None
     ]
     if not out:
         return f"no outage of {SHOWN_S:g} s or longer"

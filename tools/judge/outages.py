@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tools.judge.judgement import Logs, Tables, places_by_id
 
@@ -27,8 +28,7 @@ ANY_PARTITION = -1
 """Of records without an answer whose partition is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """A record that waits from `since` on, in seconds. `until` is None if it still waits; `is_served`: not if it failed."""
 
     since: float

@@ -70,6 +70,14 @@ def parse(text: str, line: str = "", order: int = 0, at: float = 0.0) -> Report 
     return Report(event=event, line=line, order=order, at=at, **numbers, **values)  # type: ignore[arg-type]
 
 
+def line_of(report: Report) -> str:
+    """The line that `parse` reads as this report."""
+    required, optional = FIELDS[report.event]
+    values = {name: getattr(report, name) for name in (*required, *optional) if name != "id"}
+    words = [f"{name}={value}" for name, value in values.items() if value is not None and value != ""]
+    return " ".join([f"{MARK}{report.event}", *words, *([f"id={report.id}"] if "id" in required else [])])
+
+
 def _values(rest: str, has_id: bool) -> dict[str, str]:
     """The fields. `id` is the last one and may have spaces."""
     id_ = None

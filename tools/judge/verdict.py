@@ -8,13 +8,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tools.judge.judgement import Finding, Judged, Tables
+from tools.judge.judgement import Finding, Judged, Logs, Positions, Tables, judge
 from tools.judge.kinds import HARMLESS, KINDS, LOST, MOVED, UNRECOVERED
-from tools.judge.outages import ANY_PARTITION, IN_FLIGHT_S, Cost, Outage, cost_of, is_unrecovered
+from tools.judge.outages import ANY_PARTITION, IN_FLIGHT_S, Cost, Outage, cost_of, is_unrecovered, outages_of
 from tools.judge.reports import ACKED, COMMITTED, CONSUMED, PRODUCED, Report
 
 CLEAN, FOUND, INCOMPLETE = 0, 1, 2
 """Exit codes: nothing was found; something was lost, duplicated, ...; the run is incomplete."""
+MEMBER = "member "
+"""How the role begins of a fault that hit a member of a consumer group."""
 HEAL = "heal"
 """The verb of what ottla does at the end: it starts and resumes what is down."""
 EXAMPLES = 20
@@ -38,8 +40,8 @@ class Fault:
 
     @property
     def who(self) -> str:
-        """Whom it hit; empty for what ottla does at the end."""
-        if self.verb == HEAL:
+        """Whom it hit; empty for what ottla does at the end, and if the role names it."""
+        if self.verb == HEAL or self.role.startswith(MEMBER):
             return ""
         return "ZooKeeper" if self.broker is None else f"broker {self.broker}"
 
@@ -53,6 +55,22 @@ class Client:
     broken: Sequence[str]
     judged: Judged
     outages: Sequence[Outage]
+
+    @staticmethod
+    def of(
+        name: str,
+        reports: Sequence[Report],
+        logs: Logs,
+        positions: Positions,
+        end: float,
+        *,
+        is_finished: bool = False,
+        broken: Sequence[str] = (),
+    ) -> Client:
+        """`end`: when it was asked to stop, in seconds. `is_finished`: see `judge`."""
+        tables = Tables.of(reports)
+        judged = judge(tables, logs, positions, is_finished=is_finished)
+        return Client(name, reports, broken, judged, outages_of(tables, logs, end))
 
     def counts(self) -> dict[str, int]:
         """Event -> number of reports."""

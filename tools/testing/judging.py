@@ -11,10 +11,8 @@ from typing import Any, ClassVar
 from ottla.records import BadId, first_id
 from tools.cluster.processes import ClusterError
 from tools.failures import AdminError
-from tools.judge.judgement import Place, Tables, judge
 from tools.judge.kinds import KINDS, UNRECOVERED
 from tools.judge.lines import lines_of
-from tools.judge.outages import outages_of
 from tools.judge.reports import BrokenReport, Report, parse
 from tools.judge.verdict import Client, Fault, conclude
 from tools.testing.owned_cluster import OwnedCluster
@@ -57,7 +55,7 @@ class Verdicts:
         from confluent_kafka import KafkaException
 
         from tools.admin.kafka_admin import error_text
-        from tools.verify.reading import read_logs, read_positions
+        from tools.verify.reading import read_back
 
         for kind in (*allow, *forbid):
             if kind not in KINDS:
@@ -76,21 +74,13 @@ class Verdicts:
         self._cluster.heal()
         settings = {"bootstrap.servers": self._cluster.bootstrap_servers}
         try:
-            logs = read_logs(settings, said, {(topic, partition): offset for topic, partition, offset in ends}, id_of)
-            tables = Tables.of(said)
-            groups: dict[str, list[Place]] = {}
-            for group, topic, partition in {**tables.consumed, **tables.committed}:
-                groups.setdefault(group, []).append((topic, partition))
-            positions, incomplete = read_positions(settings, groups)
+            ends_before = {(topic, partition): offset for topic, partition, offset in ends}
+            logs, positions, incomplete = read_back(settings, said, ends_before, id_of)
         except KafkaException as problem:
             raise AdminError(f"nothing can be read back: {error_text(problem)}") from None
-        unread = sorted(f"{topic}-{partition}" for (topic, partition), log in logs.items() if not log.is_whole)
-        if unread:
-            incomplete.append(f"not read to the end, so not judged: {', '.join(unread)}")
         if not said and not broken:
             incomplete.append("nothing was reported, so nothing is judged")
-        judged = judge(said, logs, positions, is_finished=finished)
-        client = Client(NAME, said, broken, judged, outages_of(tables, logs, end_s - began_s))
+        client = Client.of(NAME, said, logs, positions, end_s - began_s, is_finished=finished, broken=broken)
         verdict = conclude(
             end_s - began_s,
             [client],

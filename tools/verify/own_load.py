@@ -16,18 +16,17 @@ import threading
 import time
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tools.clients.leave_group import leave_group
-from tools.faults.reporting_clients import PROMPT
-from tools.judge.reports import MARK
+from tools.faults.reporting_clients import DRAIN_S, PROMPT, Load
+from tools.judge.reports import ACKED, COMMITTED, CONSUMED, Report, line_of
 
 RECORDS_PER_S = 300
 MEMBERS = 3
 COMMIT_INTERVAL_S = 0.2
-FLUSH_S = 60.0
 CATCH_UP_S = 30.0
-GRACE_S = FLUSH_S + CATCH_UP_S + 15
+GRACE_S = DRAIN_S / 2 + CATCH_UP_S + 15
 """How long it may take to end after SIGTERM."""
 
 PROPERTIES_VARIABLE = "OTTLA_CLIENT_PROPERTIES"
@@ -36,11 +35,9 @@ PROPERTIES_VARIABLE = "OTTLA_CLIENT_PROPERTIES"
 _output = threading.Lock()
 
 
-def report(event: str, **fields: object) -> None:
-    """`id` must be the last field."""
-    line = f"{MARK}{event} " + " ".join(f"{name}={value}" for name, value in fields.items())
+def tell(report: Report) -> None:
     with _output:
-        sys.stdout.write(line + "\n")
+        sys.stdout.write(line_of(report) + "\n")
         sys.stdout.flush()
 
 
@@ -79,15 +76,8 @@ class Reader:
         while not self._is_stopped.is_set():
             message = self._consumer.poll(0.05)
             if message is not None and message.error() is None:
-                id_ = message.value().decode()
-                report(
-                    "consumed",
-                    group=self._group,
-                    topic=self._topic,
-                    partition=message.partition(),
-                    offset=message.offset(),
-                    id=id_,
-                )
+                id_ = message.key().decode()
+                tell(Report(CONSUMED, self._topic, message.partition(), message.offset(), id_, self._group))
                 self._seen.add(id_)
                 self._next[message.partition()] = message.offset() + 1
             if time.monotonic() - committed_at >= COMMIT_INTERVAL_S:
@@ -107,7 +97,7 @@ class Reader:
             return  # the next commit, or the partition's next reader, commits them
         for each in done or ():
             if each.error is None:
-                report("committed", group=self._group, topic=self._topic, partition=each.partition, offset=each.offset)
+                tell(Report(COMMITTED, self._topic, each.partition, each.offset, group=self._group))
                 self._next.pop(each.partition, None)
 
     def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
@@ -127,36 +117,18 @@ def run(bootstrap_servers: str, topic: str, group: str, partitions: int) -> None
     acknowledged: set[str] = set()
     seen: set[str] = set()
 
-    def delivered(error: Any, message: Any) -> None:
-        id_ = message.value().decode()
-        if error is not None:
-            report("failed", topic=topic, id=id_)
-            return
-        offset = -1 if message.offset() is None else message.offset()
-        report("acked", topic=topic, partition=message.partition(), offset=offset, id=id_)
-        acknowledged.add(id_)
+    def take(report: Report) -> None:
+        tell(report)
+        if report.event == ACKED:
+            acknowledged.add(report.id)
 
-    producer = Producer({**settings, "enable.idempotence": True})
     readers = [Reader(settings, topic, group, seen) for _ in range(MEMBERS)]
     for reader in readers:
         reader.start()
-    began, number = time.monotonic(), 0
-    while not stopping.is_set():
-        early_s = number / RECORDS_PER_S - (time.monotonic() - began)
-        if early_s > 0:
-            producer.poll(min(early_s, 0.05))
-            continue
-        partition, id_ = number % partitions, f"load-{number}"
-        report("produced", topic=topic, partition=partition, id=id_)
-        while True:
-            try:
-                producer.produce(topic, id_, id_, partition=partition, on_delivery=delivered)
-                break
-            except BufferError:
-                producer.poll(0.05)
-        number += 1
-        producer.poll(0)
-    producer.flush(FLUSH_S)
+    producer = {**settings, "enable.idempotence": True}
+    with Load(bootstrap_servers, topic, partitions, records_per_s=RECORDS_PER_S, report=take, settings=producer):
+        while not stopping.is_set():
+            time.sleep(0.05)
     deadline = time.monotonic() + CATCH_UP_S
     while not acknowledged <= set(seen) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -14,8 +14,8 @@ from protocol.topic_names import INTERNAL_TOPICS
 from tools.admin.kafka_admin import error_text
 from tools.failures import AdminError
 from tools.faults.reporting_clients import READER, watermarks
-from tools.judge.judgement import NO_POSITION, PartitionLog, Place
-from tools.judge.reports import ACKED, CONSUMED, Report
+from tools.judge.judgement import NO_POSITION, Logs, PartitionLog, Place, Positions
+from tools.judge.reports import ACKED, COMMITTED, CONSUMED, Report
 
 READ_TIMEOUT_S = 60.0
 """A partition of which nothing arrives for so long is not read to its end."""
@@ -145,10 +145,27 @@ def _read(
     return ids, missing
 
 
-def read_positions(
-    settings: Settings, groups: Mapping[str, Sequence[Place]]
-) -> tuple[dict[tuple[str, str, int], int], list[str]]:
-    """(group, topic, partition) -> the committed offset, or NO_POSITION; and the groups that could not be asked, with why."""
+def read_back(
+    settings: Settings, reports: Sequence[Report], ends: Mapping[Place, int], id_of: IdOf
+) -> tuple[Logs, Positions, list[str]]:
+    """The logs and the groups' positions that these reports are judged by; and what could not be read, a line each.
+
+    `ends`: see `read_logs`. Raises AdminError.
+    """
+    logs = read_logs(settings, reports, ends, id_of)
+    unread = sorted(f"{topic}-{partition}" for (topic, partition), log in logs.items() if not log.is_whole)
+    positions, incomplete = read_positions(settings, reports)
+    if unread:
+        incomplete.append(f"not read to the end, so not judged: {', '.join(unread)}")
+    return logs, positions, incomplete
+
+
+def read_positions(settings: Settings, reports: Iterable[Report]) -> tuple[dict[tuple[str, str, int], int], list[str]]:
+    """(group, topic, partition) -> the committed offset, or NO_POSITION, of the groups that reported; who could not be asked, and why."""
+    groups: dict[str, set[Place]] = {}
+    for report in reports:
+        if report.event in (CONSUMED, COMMITTED):
+            groups.setdefault(report.group, set()).add((report.topic, report.partition or 0))
     positions: dict[tuple[str, str, int], int] = {}
     problems = []
     for group, places in sorted(groups.items()):

@@ -27,14 +27,13 @@ from tools.faults.clusters import who_does_not_serve
 from tools.faults.processes import ProcessCluster
 from tools.faults.script import DoneFault, FaultRun, ScriptedFault
 from tools.interrupts import Interrupted, ignore_from_now, interruption_was_handled
-from tools.judge.judgement import Place, Tables, judge
-from tools.judge.outages import outages_of
+from tools.judge.judgement import Place
 from tools.judge.reports import ACKED, COMMITTED, CONSUMED, Report
 from tools.judge.verdict import HEAL, Client, Fault, Verdict, conclude
 from tools.owned_directories import owned_directory
 from tools.verify import own_load
 from tools.verify.program import Program, Reports
-from tools.verify.reading import read_ends, read_logs, read_positions
+from tools.verify.reading import read_back, read_ends
 
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 60.0
@@ -382,18 +381,10 @@ class Run:
     def _client(self, name: str, program: Program, end: float, is_finished: bool) -> Client:
         reports = [replace(report, at=report.at - self._began) for report in program.reports.reports]
         id_of = self._asked.id_of if name == PROGRAM else id_finder("key")
-        logs = read_logs(self._settings, reports, self._ends, id_of)
-        unread = sorted(f"{topic}-{partition}" for (topic, partition), log in logs.items() if not log.is_whole)
-        if unread:
-            self._incomplete.append(f"not read to the end, so not judged: {', '.join(unread)}")
-        tables = Tables.of(reports)
-        groups: dict[str, list[Place]] = {}
-        for group, topic, partition in {**tables.consumed, **tables.committed}:
-            groups.setdefault(group, []).append((topic, partition))
-        positions, problems = read_positions(self._settings, groups)
-        self._incomplete += problems
-        judged = judge(reports, logs, positions, is_finished=is_finished)
-        return Client(name, reports, program.reports.broken, judged, outages_of(tables, logs, end))
+        logs, positions, incomplete = read_back(self._settings, reports, self._ends, id_of)
+        self._incomplete += incomplete
+        broken = program.reports.broken
+        return Client.of(name, reports, logs, positions, end, is_finished=is_finished, broken=broken)
 
     def _fault(self, done: DoneFault) -> Fault:
         return Fault(done.verb, done.role, done.broker, self._at(done), done.partitions, done.error)

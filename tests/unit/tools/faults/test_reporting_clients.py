@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +11,14 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tools.faults import reporting_clients
 from tools.faults.reporting_clients import Load
+from tools.judge.reports import ACKED, FAILED, PRODUCED
 
 Delivered = Callable[[Any, Any], None]
 
 
 class Message:
-    def __init__(self, value: bytes, partition: int, offset: int) -> None:
-        self.value, self.partition, self.offset = lambda: value, lambda: partition, lambda: offset
+    def __init__(self, key: bytes, partition: int, offset: int | None = None) -> None:
+        self.key, self.partition, self.offset = lambda: key, lambda: partition, lambda: offset
 
 
 class FakeProducer:
@@ -32,14 +34,14 @@ class FakeProducer:
         self.made.append(self)
 
     def produce(self, topic: str, value: bytes, key: bytes, *, partition: int, on_delivery: Delivered) -> None:
-        self._waiting.append((value, partition, on_delivery))
+        self._waiting.append((key, partition, on_delivery))
 
     def poll(self, timeout: float) -> None:
         if self.is_first and self.acknowledged == 10 and len(self._waiting) == 5:
             raise KafkaException(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "desynchronized", fatal=True))
         while self._waiting and not (self.is_first and self.acknowledged == 10):
-            value, partition, delivered = self._waiting.pop(0)
-            delivered(None, Message(value, partition, self.acknowledged))
+            key, partition, delivered = self._waiting.pop(0)
+            delivered(None, Message(key, partition, self.acknowledged))
             self.acknowledged += 1
 
     def purge(self) -> None:
@@ -47,8 +49,8 @@ class FakeProducer:
 
     def flush(self, timeout: float) -> None:
         if self._is_purged:
-            for _, _, delivered in self._waiting:
-                delivered(KafkaError(KafkaError._PURGE_QUEUE), None)
+            for key, partition, delivered in self._waiting:
+                delivered(KafkaError(KafkaError._PURGE_QUEUE), Message(key, partition))
             self._waiting.clear()
         self.poll(0)
 
@@ -59,8 +61,8 @@ def test_after_a_fatal_error_the_load_continues_with_a_new_producer(monkeypatch:
     monkeypatch.setattr(reporting_clients, "Producer", FakeProducer)
     with Load("", "t", 3, settings={"enable.idempotence": True}) as under_way:
         under_way.wait_for_acks(100)
-    journal = under_way.journal
+    events = Counter(report.event for report in under_way.reports)
     assert len(FakeProducer.made) == 2
-    assert journal.sent == len(journal.positions) + 5
-    assert len(journal.failed) == 5
-    assert all("desynchronized" in reason for reason in journal.failed)
+    assert under_way.sent == events[PRODUCED] == events[ACKED] + 5
+    assert events[FAILED] == len(under_way.failed) == 5
+    assert all("desynchronized" in reason for reason in under_way.failed)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.tools.judge.tables import log_of, reports_of
-from tools.judge.judgement import Logs, PartitionLog, judge
+from tools.judge.judgement import Logs, PartitionLog, Tables, judge
 from tools.judge.reports import Report
 
 GOOD = "produced a; acked 0 0 a; produced b; acked 0 1 b; consumed 0 0 a; consumed 0 1 b; committed 0 2"
@@ -179,7 +179,7 @@ AT_2 = {("g", "t", 0): 2}
 def test_planted(
     text: str, logs: Logs, positions: dict[tuple[str, str, int], int], found: dict[str, list[str]]
 ) -> None:
-    judged = judge(reports_of(text), logs, positions, is_finished=False)
+    judged = judge(Tables.of(reports_of(text)), logs, positions, is_finished=False)
     kinds: dict[str, list[str]] = {}
     for finding in judged.findings:
         kinds.setdefault(finding.kind, []).append(finding.id)
@@ -189,7 +189,7 @@ def test_planted(
 
 def test_a_program_that_is_done_has_read_everything() -> None:
     reports = reports_of("acked 0 0 a; acked 0 1 b; consumed 0 0 a")
-    assert [each.kind for each in judge(reports, log_of("ab"), {}, is_finished=True).findings] == ["unseen"]
+    assert [each.kind for each in judge(Tables.of(reports), log_of("ab"), {}, is_finished=True).findings] == ["unseen"]
 
 
 def test_every_group_must_read_everything() -> None:
@@ -197,18 +197,31 @@ def test_every_group_must_read_everything() -> None:
         *reports_of("acked 0 0 a; acked 0 1 b; consumed 0 0 a; consumed 0 1 b"),
         Report("consumed", "t", 0, 1, "b", "h"),
     ]
-    (finding,) = judge(reports, log_of("ab"), {}, is_finished=False).findings
+    (finding,) = judge(Tables.of(reports), log_of("ab"), {}, is_finished=False).findings
     assert (finding.kind, finding.id) == ("unseen", "a")
     assert "group h" in finding.words
 
 
 def test_two_producers_have_no_common_order() -> None:
     reports = [Report("produced", "t", id="a", producer="one"), Report("produced", "t", id="b", producer="two")]
-    assert [each.kind for each in judge(reports, log_of("ba"), {}, is_finished=False).findings] == ["unanswered"] * 2
+    assert [each.kind for each in judge(Tables.of(reports), log_of("ba"), {}, is_finished=False).findings] == [
+        "unanswered"
+    ] * 2
+
+
+def test_a_record_without_an_offset_was_deleted_if_the_next_one_of_its_partition_was_or_is_the_first_that_is_left() -> (
+    None
+):
+    reports = reports_of("acked 0 5 a; acked 0 -1 b; acked 0 7 c; acked 0 -1 d; acked 0 9 e; acked 1 -1 f")
+    logs = log_of("c-e", start=7) | {("t", 1): PartitionLog(0, 0, {})}
+    judged = judge(Tables.of(reports), logs, {}, is_finished=False)
+    assert ([each.id for each in judged.findings], judged.expired) == (["d", "f"], 2)
+    judged = judge(Tables.of(reports), logs | log_of("e", start=9), {}, is_finished=False)
+    assert ([each.id for each in judged.findings], judged.expired) == (["f"], 4)
 
 
 def test_what_the_log_has_deleted_is_not_judged() -> None:
-    judged = judge(reports_of("acked 0 0 a; acked 0 5 b"), log_of("b", start=5), {}, is_finished=False)
+    judged = judge(Tables.of(reports_of("acked 0 0 a; acked 0 5 b")), log_of("b", start=5), {}, is_finished=False)
     assert (judged.findings, judged.expired) == ([], 1)
 
 
@@ -216,14 +229,17 @@ def test_records_of_an_earlier_run_with_the_same_ids_are_not_its_own() -> None:
     """Offsets 0 and 1 were there before; the group has read them, too, and committed behind them before it read its own."""
     text = "consumed 0 1 b; committed 0 2; produced a; produced b; acked 0 2 a; acked 0 3 b; consumed 0 2 a; consumed 0 3 b; committed 0 4"
     logs = {("t", 0): PartitionLog(0, 4, {0: "a", 1: "b", 2: "a", 3: "b"}, own_start=2)}
-    assert judge(reports_of(text), logs, {}, is_finished=True).findings == []
+    assert judge(Tables.of(reports_of(text)), logs, {}, is_finished=True).findings == []
     skipped = text.replace("consumed 0 2 a; ", "")
-    kinds = [each.kind for each in judge(reports_of(skipped), logs, {("g", "t", 0): 4}, is_finished=False).findings]
+    kinds = [
+        each.kind
+        for each in judge(Tables.of(reports_of(skipped)), logs, {("g", "t", 0): 4}, is_finished=False).findings
+    ]
     assert kinds == ["unseen", "commits-ahead"]
 
 
 def test_evidence_names_line_place_and_what_is_there_instead() -> None:
-    (finding,) = judge(reports_of("acked 0 0 a; acked 0 1 b"), log_of("ax"), {}, is_finished=False).findings
+    (finding,) = judge(Tables.of(reports_of("acked 0 0 a; acked 0 1 b")), log_of("ax"), {}, is_finished=False).findings
     assert (finding.line, finding.topic, finding.partition, finding.offset) == ("2", "t", 0, 1)
     assert finding.words == "there is 'x'"
 
@@ -241,7 +257,7 @@ def test_evidence_names_line_place_and_what_is_there_instead() -> None:
     ],
 )
 def test_reports_that_cannot_be_judged(text: str, logs: Logs, problem: str) -> None:
-    judged = judge(reports_of(text), logs, {}, is_finished=False)
+    judged = judge(Tables.of(reports_of(text)), logs, {}, is_finished=False)
     assert judged.problems[0].startswith(problem)
 
 
@@ -266,7 +282,7 @@ def test_what_is_planted_is_what_is_found(length: int, lost: set[int], doubled: 
     ]
     reports.append(Report("committed", "t", 0, length, group="g", line="d", order=2))
     logs = {("t", 0): PartitionLog(0, length + len(copies), log)}
-    judged = judge(reports, logs, {("g", "t", 0): length}, is_finished=False)
+    judged = judge(Tables.of(reports), logs, {("g", "t", 0): length}, is_finished=False)
     if not there:
         assert {each.kind for each in judged.findings} == {"lost"}
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tools.judge.reports import BrokenReport, Report, parse
+from tools.judge.reports import BrokenReport, Report, line_of, parse
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,7 @@ from tools.judge.reports import BrokenReport, Report, parse
 )
 def test_reports(line: str, report: Report) -> None:
     assert parse(line) == report
+    assert parse(line_of(report)) == report
 
 
 @pytest.mark.parametrize("line", ["", "hello", "ottla acked topic=t", "a@ottla.example wrote"])

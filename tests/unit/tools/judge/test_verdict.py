@@ -7,19 +7,16 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.tools.judge.tables import log_of, reports_of
-from tools.judge.judgement import Logs, Tables, judge
+from tools.judge.judgement import Logs, Tables
 from tools.judge.lines import lines_of
-from tools.judge.outages import outages_of
-from tools.judge.verdict import Client, Fault, Verdict, conclude, rates
+from tools.judge.verdict import MEMBER, Client, Fault, Verdict, conclude, rates
 
 LOSES = "acked 0 0 a; acked 0 1 b; acked 0 2 c"
 KILL, LATER = Fault("kill", "leader of t-0", 2, 0.5, [("t", 0)]), Fault("kill", "controller", 1, 1.5, [])
 
 
 def client(text: str, logs: Logs, name: str = "your program", broken: tuple[str, ...] = ()) -> Client:
-    reports = reports_of(text)
-    judged = judge(reports, logs, {}, is_finished=False)
-    return Client(name, reports, broken, judged, outages_of(Tables.of(reports), logs, 10))
+    return Client.of(name, reports_of(text), logs, {}, 10, broken=broken)
 
 
 def verdict_of(text: str, logs: Logs, *faults: Fault, **options: object) -> Verdict:
@@ -63,6 +60,18 @@ def test_what_is_harmless_can_be_forbidden() -> None:
     text = "acked 0 0 a; consumed 0 0 a; consumed 0 0 a"
     assert verdict_of(text, log_of("a")).exit_code == 0
     assert verdict_of(text, log_of("a"), forbidden=["read-again"]).exit_code == 1
+
+
+def test_a_fault_says_which_partitions_it_cost_most() -> None:
+    """The longest windows: a waits from 0 to 2 s until it is acknowledged, and from 2 to 5 s until it is read."""
+    text = (
+        "produced a; produced b; acked 0 0 a; acked 0 1 b; acked 1 0 c; consumed 0 0 a; consumed 1 0 c; consumed 0 1 b"
+    )
+    verdict = verdict_of(text, log_of("ab", "c"), Fault("kill", f"{MEMBER}eager-2", None, 0.1, ()))
+    lines = list(lines_of(verdict))
+    assert lines[4] == (
+        "   0.10 s  kill member eager-2: no writes for 2.00 s (t-0), no reads for 3.00 s (t-0 for g), recovered after 6.90 s"
+    )
 
 
 def test_a_partition_that_does_not_recover() -> None:
