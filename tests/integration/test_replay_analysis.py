@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,11 +13,13 @@ from pyspark.sql import SparkSession
 
 from tests.support.replay_runs import a_plan, fetched, ns, produced, write_run
 from tests.support.spark import spark_session
+from tools.judge.outages import Wait, windows
 from tools.replay.load.results import DDL
 from tools.replay.run.analysis import analyse
-from tools.replay.run.outage_windows import CHUNK_BINS, find_windows
+from tools.replay.run.outage_windows import BIN_NS, CHUNK_BINS, find_windows
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough, pytest.mark.timeout(600)]
+APART_S = 0.02
 APART = 0.006
 """Relative: percentiles come from buckets of 1 %."""
 
@@ -147,25 +150,32 @@ def test_outages_errors_lag_and_what_a_fault_costs(session: SparkSession, tmp_pa
     assert analysis["problem"] == "task 1 was lost"
 
 
-def test_outages_do_not_depend_on_the_chunks_in_which_they_are_found(session: SparkSession) -> None:
-    """A random load with gaps, failures and lost answers. The shortest chunk is one bin of 10 ms."""
+def test_outages_are_those_of_the_judge_whatever_the_chunks_in_which_they_are_found(session: SparkSession) -> None:
+    """A random load with gaps, failures and lost answers. Answers of two times are in two bins; the shortest chunk is one bin, 10 ms."""
     random = Random(7)
     operations, due = [], 0.0
     for _ in range(600):
         due += random.expovariate(random.choice([1000, 200, 30]))
         error = random.choice([None, None, None, "REQUEST_TIMED_OUT"])
-        answered = None if error and random.random() < 0.5 else due + random.expovariate(random.choice([500, 20]))
+        waited = random.expovariate(random.choice([500, 20]))
+        answered = None if error and random.random() < 0.5 else ceil((due + waited) / APART_S) * APART_S
         operations.append(produced(due, answered, random.randrange(3), error=error))
     session.createDataFrame(operations, DDL).createOrReplaceTempView("operations")
+    end = ns(due + 10)
+    waits: dict[int, list[Wait]] = {0: [], 1: [], 2: []}
+    for row in operations:
+        waits[row["partition"]].append(Wait(row["scheduled"], row["answered"] or end, row["error"] is None))
+    judged = [
+        ("t", p, began, to) for p, of in waits.items() for began, to, _ in windows(of, end) if to - began >= BIN_NS
+    ]
     found = []
     for chunk in (CHUNK_BINS, 7, 1):
-        find_windows(session, ns(due + 10), chunk)
+        find_windows(session, end, chunk)
         found.append(sorted(map(tuple, session.sql("SELECT * FROM windows").collect())))
         for view in ("windows", "bins"):
             session.catalog.uncacheTable(view)
-    assert len(found[0]) > 50
-    assert found[1] == found[0]
-    assert found[2] == found[0]
+    assert len(judged) > 50
+    assert found == [sorted(judged)] * 3
 
 
 def test_the_knee_of_a_ramp(session: SparkSession, tmp_path: Path) -> None:

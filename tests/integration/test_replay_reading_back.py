@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow
@@ -13,6 +14,9 @@ from pyspark.sql import SparkSession
 
 from tests.support.replay_runs import produced, write_run
 from tests.support.spark import spark_session
+from tools.judge.judgement import PartitionLog, Tables, judge
+from tools.judge.kinds import DUPLICATES, LOST, MOVED, REORDERED
+from tools.judge.reports import ACKED, PRODUCED, Report
 from tools.replay.run.reading_back import FOUND_SCHEMA, compare
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough, pytest.mark.timeout(600)]
@@ -89,3 +93,82 @@ def test_the_verdict_names_what_was_planted(
     assert verdict["acknowledged"] == 30
     for name in ("lost", "duplicated", "reordered", "corrupted", "elsewhere"):
         assert bool(verdict["evidence"][name]) == (name in expected)
+
+
+class History:
+    """Random batches of many producers in two partitions: acknowledged or not, lost in part or whole, doubled, swapped, moved, unread."""
+
+    PRODUCERS = 150
+
+    def __init__(self, seed: int) -> None:
+        random = Random(seed)
+        written: list[list[tuple[int, int, int]]] = [[], []]  # of each partition: producer, first sequence, records
+        self.batches: list[tuple[int, int, int, int]] = []  # and where it was sent
+        for producer in range(self.PRODUCERS):
+            sequence = 0
+            for _ in range(random.randint(1, 6)):
+                run, partition = (producer, sequence, random.randint(1, 4)), random.randrange(2)
+                self.batches.append((*run, partition))
+                copies = random.choices([0, 1, 2], [1, 8, 1])[0]
+                for _ in range(copies):
+                    log = written[partition if random.random() < 0.95 else 1 - partition]
+                    log.insert(len(log) - random.choices([0, 1, 2], [8, 1, 1])[0] if len(log) > 2 else len(log), run)
+                if copies == 1 and run[2] > 2 and random.random() < 0.3:  # its second record is lost
+                    log[log.index(run) : log.index(run) + 1] = [(*run[:2], 1), (producer, sequence + 2, run[2] - 2)]
+                sequence += run[2]
+        self.found: list[Found] = []
+        self.ids: list[dict[int, str]] = [{}, {}]
+        places: dict[tuple[int, int, int], int] = {}
+        for partition, runs in enumerate(written):
+            at = 0
+            for producer, first, records in runs:
+                places.setdefault((producer, first, partition), at)
+                self.found.append((partition, at, producer, first, records, "intact"))
+                self.ids[partition] |= {at + n: f"{producer}:{first + n}" for n in range(records)}
+                at += records + random.randrange(2)
+        self.rows = [
+            produced(
+                0,
+                1,
+                partition,
+                producer=producer,
+                first_sequence=first,
+                records=records,
+                offset=places.get((producer, first, partition), 10_000 + number) + (random.random() < 0.05),
+                error=None if random.random() < 0.9 else "NOT_LEADER_OR_FOLLOWER",
+            )
+            for number, (producer, first, records, partition) in enumerate(self.batches)
+        ]
+
+    def reports(self) -> Iterator[Report]:
+        for row in self.rows:
+            for n in range(row["records"]):
+                id_, producer = f"{row['producer']}:{row['first_sequence'] + n}", str(row["producer"])
+                yield Report(PRODUCED, "t", row["partition"], None, id_, producer=producer)
+                if row["error"] is None:
+                    yield Report(ACKED, "t", row["partition"], row["offset"] + n, id_)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_spark_and_the_judge_find_the_same(session: SparkSession, tmp_path: Path, seed: int) -> None:
+    """The words of docs/VERDICT.md mean the same in a replay: of batches, its first record; of records, each one."""
+    history = History(seed)
+    verdict = judged(session, tmp_path, history.rows, history.found)
+    logs = {("t", p): PartitionLog(0, 20_000, ids) for p, ids in enumerate(history.ids)}
+    found: dict[str, list[str]] = {LOST: [], DUPLICATES: [], REORDERED: [], MOVED: []}
+    for finding in judge(Tables.of(history.reports()), logs, {}, is_finished=False).findings:
+        if finding.kind in found:
+            found[finding.kind].append(finding.id)
+
+    def of_spark(view: str, sequence: str) -> set[str]:
+        return {f"{row['producer']}:{row[sequence]}" for row in session.sql(f"SELECT * FROM {view}").collect()}
+
+    firsts = {f"{producer}:{first}" for _, _, producer, first, _, _ in history.found}
+    copies = [f"{producer}:{first}" for _, _, producer, first, _, _ in history.found]
+    assert all(len(some) > 20 for some in found.values())
+    assert of_spark("lost", "sequence") == set(found[LOST])
+    assert verdict["duplicated"] == len(found[DUPLICATES])
+    assert of_spark("steps_back", "first_sequence") == firsts & set(found[REORDERED])
+    assert of_spark("elsewhere", "first_sequence") == {id_ for id_ in found[MOVED] if copies.count(id_) == 1} & {
+        f"{producer}:{first}" for producer, first, *_ in history.batches
+    }

@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,30 +158,7 @@ def verify() -> None:
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the verdict as JSON.")
 @click.option("--junit", "junit_file", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML.")
 @click.option("--html", "html_file", type=click.Path(path_type=Path, dir_okay=False), help="Write a page.")
-def run(
-    command: Sequence[str],
-    directory: Path | None,
-    project: str | None,
-    bootstrap_server: str | None,
-    fault_command: str | None,
-    command_config: Path | None,
-    brokers: int,
-    overrides: Sequence[tuple[str, str]],
-    topics: Sequence[tuple[str, int, int | None]],
-    faults: Sequence[str],
-    scenario: Path | None,
-    random_faults: int | None,
-    seed: int | None,
-    seconds: float | None,
-    grace_s: float,
-    id_from: str,
-    allowed: Sequence[str],
-    forbidden: Sequence[str],
-    no_load: bool,
-    json_file: Path | None,
-    junit_file: Path | None,
-    html_file: Path | None,
-) -> None:
+def run(**given: Any) -> None:
     """Start COMMAND with BOOTSTRAP_SERVERS in its environment, cause faults, and judge what it reported.
 
     It reports by lines on its standard output or in the file $OTTLA_REPORT, such as `@ottla acked topic=orders partition=0 offset=17
@@ -190,68 +168,114 @@ def run(
     Exit code 0: nothing was found. 1: something was lost, duplicated, ... 2: usage, or the run is incomplete.
     Ctrl-C stops the program, heals the cluster, and judges what was done.
     """
+    options = Options(**given)
+    guarded(lambda started: verified(options, started))
 
-    def work(started: ExitStack) -> int:
-        from ottla.records import BadId, id_finder
-        from tools.admin.client_settings import read_command_config
-        from tools.judge.lines import lines_of
-        from tools.verify.run import Asked, own_cluster
-        from tools.verify.run import verify as run_verify
 
-        if no_load and not command:
-            raise click.UsageError("without a COMMAND, only ottla's load runs: --no-load leaves nothing to judge")
-        if command and shutil.which(command[0]) is None:
-            raise CouldNotRun(f"{escaped(command[0])}: there is no such program, or it is not executable")
-        try:
-            id_of = id_finder(id_from)
-        except BadId as problem:
-            raise click.BadParameter(str(problem), param_hint="--id") from None
-        if seed is not None and random_faults is None:
-            raise click.UsageError("--seed is for --random-faults")
-        scripted = scheduled(faults, scenario)
-        settings = read_command_config(command_config)
-        check_times(scripted, seconds)
-        outputs = writable(json_file, junit_file, html_file)
-        if directory is None and project is None and bootstrap_server is None:
-            echo(f"Starting ZooKeeper and {brokers} brokers ...")
-            links = random_faults is not None or any(fault.breakage is not None for fault in scripted)
-            cluster: Cluster | None = own_cluster(brokers, dict(overrides), links=links, started=started)
-        else:
-            cluster = named(directory, project, bootstrap_server, fault_command, bool(overrides))
-        servers = bootstrap_server or (cluster.bootstrap_servers if cluster is not None else "")
-        if cluster is None and (scripted or random_faults):
-            raise click.UsageError(
-                "--bootstrap-server: faults need --fault-command, which says how to harm its brokers"
-            )
-        echo(f"Cluster: {servers}")
-        if cluster is not None:
-            check_possible(scripted, cluster)
-            if random_faults is not None:
-                partitions = [f"{name}-{number}" for name, count, _ in topics for number in range(count)]
-                scripted = in_order([*scripted, *drawn(random_faults, seed, partitions, cluster)])
-                check_times(scripted, seconds)
-        end_s = seconds or (max(map(end_of, scripted)) + AFTER_THE_LAST_FAULT_S if scripted else WITHOUT_FAULTS_S)
-        create_topics(servers, settings, topics)
-        asked = Asked(
-            command=command,
-            seconds=end_s,
-            faults=scripted,
-            id_of=id_of,
-            grace_s=grace_s,
-            has_load=not no_load,
-            client_settings=settings,
-            topics=[name for name, _, _ in topics],
-            allowed=frozenset(allowed),
-            forbidden=frozenset(forbidden),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What `ottla verify run` was given; each option says in its help what it is."""
+
+    command: Sequence[str]
+    directory: Path | None
+    project: str | None
+    bootstrap_server: str | None
+    fault_command: str | None
+    command_config: Path | None
+    brokers: int
+    overrides: Sequence[tuple[str, str]]
+    topics: Sequence[tuple[str, int, int | None]]
+    faults: Sequence[str]
+    scenario: Path | None
+    random_faults: int | None
+    seed: int | None
+    seconds: float | None
+    grace_s: float
+    id_from: str
+    allowed: Sequence[str]
+    forbidden: Sequence[str]
+    no_load: bool
+    json_file: Path | None
+    junit_file: Path | None
+    html_file: Path | None
+
+    @property
+    def names_a_cluster(self) -> bool:
+        return any(each is not None for each in (self.directory, self.project, self.bootstrap_server))
+
+
+def verified(options: Options, started: ExitStack) -> int:
+    """Checks the options before anything is started, runs, and prints the verdict; returns its exit code."""
+    from ottla.records import BadId, id_finder
+    from tools.admin.client_settings import read_command_config
+    from tools.judge.lines import lines_of
+    from tools.verify.run import Asked
+    from tools.verify.run import verify as run_verify
+
+    command = options.command
+    if options.no_load and not command:
+        raise click.UsageError("without a COMMAND, only ottla's load runs: --no-load leaves nothing to judge")
+    if command and shutil.which(command[0]) is None:
+        raise CouldNotRun(f"{escaped(command[0])}: there is no such program, or it is not executable")
+    try:
+        id_of = id_finder(options.id_from)
+    except BadId as problem:
+        raise click.BadParameter(str(problem), param_hint="--id") from None
+    if options.seed is not None and options.random_faults is None:
+        raise click.UsageError("--seed is for --random-faults")
+    scripted = scheduled(options.faults, options.scenario)
+    settings = read_command_config(options.command_config)
+    check_times(scripted, options.seconds)
+    outputs = writable(options)
+    cluster = cluster_of(options, scripted, started)
+    servers = options.bootstrap_server or (cluster.bootstrap_servers if cluster is not None else "")
+    if cluster is None and (scripted or options.random_faults):
+        raise click.UsageError("--bootstrap-server: faults need --fault-command, which says how to harm its brokers")
+    echo(f"Cluster: {servers}")
+    if cluster is not None:
+        check_possible(scripted, cluster)
+        if options.random_faults is not None:
+            partitions = [f"{name}-{number}" for name, count, _ in options.topics for number in range(count)]
+            scripted = in_order([*scripted, *drawn(options.random_faults, options.seed, partitions, cluster)])
+            check_times(scripted, options.seconds)
+    end_s = options.seconds or (max(map(end_of, scripted)) + AFTER_THE_LAST_FAULT_S if scripted else WITHOUT_FAULTS_S)
+    create_topics(servers, settings, options.topics)
+    asked = Asked(
+        command=command,
+        seconds=end_s,
+        faults=scripted,
+        id_of=id_of,
+        grace_s=options.grace_s,
+        has_load=not options.no_load,
+        client_settings=settings,
+        topics=[name for name, _, _ in options.topics],
+        allowed=frozenset(options.allowed),
+        forbidden=frozenset(options.forbidden),
+    )
+    verdict = run_verify(asked, servers, cluster, echo, pass_through)
+    write(verdict, shlex.join(command), outputs)
+    echo()
+    for line in lines_of(verdict):
+        echo(line)
+    return verdict.exit_code
+
+
+def cluster_of(options: Options, faults: Sequence[ScriptedFault], started: ExitStack) -> Cluster | None:
+    """The cluster of the options, or a new one; None if faults cannot hit it. Raises ClusterError, UsageError."""
+    if not options.names_a_cluster:
+        from tools.verify.run import own_cluster
+
+        echo(f"Starting ZooKeeper and {options.brokers} brokers ...")
+        links = options.random_faults is not None or any(fault.breakage is not None for fault in faults)
+        return own_cluster(options.brokers, dict(options.overrides), links=links, started=started)
+    from tools.faults.clusters import find_target
+
+    cluster = find_target(options.directory, options.project, options.fault_command, options.bootstrap_server)
+    if options.overrides:
+        raise click.UsageError(
+            "--override is for a cluster of its own: without --dir, --compose and --bootstrap-server"
         )
-        verdict = run_verify(asked, servers, cluster, echo, pass_through)
-        write(verdict, shlex.join(command), outputs)
-        echo()
-        for line in lines_of(verdict):
-            echo(line)
-        return verdict.exit_code
-
-    guarded(work)
+    return cluster
 
 
 def scheduled(faults: Sequence[str], scenario: Path | None) -> list[ScriptedFault]:
@@ -312,24 +336,6 @@ def drawn(count: int, seed: int | None, partitions: Sequence[str], cluster: Clus
     return as_script(schedule(seed, count, cluster.broker_ids, kinds), partitions, (), cluster, pauses_s)
 
 
-def named(
-    directory: Path | None,
-    project: str | None,
-    bootstrap_server: str | None,
-    fault_command: str | None,
-    has_overrides: bool,
-) -> Cluster | None:
-    """The cluster of the options; None if faults cannot hit it. Raises ClusterError, UsageError."""
-    from tools.faults.clusters import find_target
-
-    cluster = find_target(directory, project, fault_command, bootstrap_server)
-    if has_overrides:
-        raise click.UsageError(
-            "--override is for a cluster of its own: without --dir, --compose and --bootstrap-server"
-        )
-    return cluster
-
-
 def create_topics(servers: str, settings: dict[str, str], topics: Sequence[tuple[str, int, int | None]]) -> None:
     """With min.insync.replicas=2 if there are three replicas or more. Raises AdminError."""
     from tools.admin.kafka_admin import KafkaAdmin
@@ -354,11 +360,15 @@ def pass_through(line: bytes) -> None:
 Writer = Callable[["Verdict", str], str]
 
 
-def writable(json_file: Path | None, junit_file: Path | None, html_file: Path | None) -> Sequence[tuple[Path, Writer]]:
+def writable(options: Options) -> Sequence[tuple[Path, Writer]]:
     """The files that were asked for. Raises CouldNotRun before the run if one's directory is missing."""
     files = [
         (path, writer)
-        for path, writer in ((json_file, as_json), (junit_file, as_junit), (html_file, as_html))
+        for path, writer in (
+            (options.json_file, as_json),
+            (options.junit_file, as_junit),
+            (options.html_file, as_html),
+        )
         if path is not None
     ]
     for path, _ in files:

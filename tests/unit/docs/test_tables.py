@@ -13,6 +13,7 @@ from controller import partition_status, replica_status
 from protocol.kafka.api_keys import ADVERTISED
 from tests.unit.docs.pages import ROOT, rows, section, text_of
 from tools.cluster.run_directory import local_profile
+from tools.judge.kinds import KINDS
 
 PROTOCOL = text_of(ROOT / "docs" / "PROTOCOL.md")
 OPERATING = text_of(ROOT / "docs" / "OPERATING.md")
@@ -34,6 +35,11 @@ def test_the_apis_are_those_that_are_served() -> None:
         for key, versions in ADVERTISED.items()
     ]
     assert written == served
+
+
+def test_the_kinds_of_findings_are_those_of_the_judge() -> None:
+    written = {row[0].strip("`"): row[1] for row in rows(section(text_of(ROOT / "docs" / "VERDICT.md"), "The kinds"))}
+    assert written == dict(KINDS)
 
 
 def names(requirements: list[str]) -> set[str]:
