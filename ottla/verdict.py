@@ -16,7 +16,7 @@ _numbers = count(1)
 
 @dataclass(frozen=True)
 class Result:
-    """`findings`: kind -> how many, also of those that are allowed (docs/VERIFY.md). `counts`: event -> how many were reported."""
+    """`findings`: kind -> how many, also of those that are allowed (docs/VERDICT.md). `counts`: event -> how many were reported."""
 
     passed: bool
     findings: Mapping[str, int]
