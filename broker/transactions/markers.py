@@ -280,5 +280,5 @@ def _errors_of(answer: Any) -> dict[int, dict[TopicPartition, int]]:
         of_producer = errors.setdefault(int(marker.producer_id), {})
         for topic in marker.topics:
             for row in topic.partitions:
-                of_producer[TopicPartition(str(topic.name), int(row.partition_index))] = int(row.error_code.value)
+                of_producer[TopicPartition(str(topic.name), int(row.partition_index))] = int(row.error_code)
     return errors

@@ -142,7 +142,7 @@ class CoordinatorVerifier:
 
     @staticmethod
     def _settle(batch: Mapping[str, _Question], answer: Any) -> None:
-        whole = ErrorCode(answer.error_code.value)
+        whole = ErrorCode(answer.error_code)
         if whole is not ErrorCode.NONE:
             # Producers must not see an error between brokers.
             is_refused = whole is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -153,9 +153,7 @@ class CoordinatorVerifier:
             if question is not None:
                 question.settle(
                     {
-                        TopicPartition(str(topic.name), int(row.partition_index)): ErrorCode(
-                            row.partition_error_code.value
-                        )
+                        TopicPartition(str(topic.name), int(row.partition_index)): ErrorCode(row.partition_error_code)
                         for topic in result.topic_results
                         for row in topic.results_by_partition
                     }

@@ -1,6 +1,6 @@
 """Schemas of messages that are older than kio's: Kafka 4 has removed these versions (KIP-896), and kio with it.
 
-They are dataclasses as kio generates them, so that `by_schema`, `lengths` and kio itself read and write them. A version that has the
+They are dataclasses as kio generates them, so that `by_schema` and kio itself read and write them. A version that has the
 same fields as kio's oldest uses kio's schema.
 """
 

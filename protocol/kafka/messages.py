@@ -1,38 +1,28 @@
-"""Reads and writes requests and responses by kio's schemas, and by those of `earlier_schemas`. All other uses of kio go through here.
+"""Reads and writes requests and responses by kio's schemas and those of `earlier_schemas`, through `by_schema`.
 
 A handler gets an entity of the request's version, with kio's field names, and returns a nested dict with the same names. The dict may
 have fields that the version does not have, so that one handler serves all versions. In the dict, times and durations are milliseconds and
 error codes are ints; in the entity, times and durations are datetime and timedelta. Schemas are imported when they are first needed.
 
-A broker reads requests and writes responses through `by_schema`, in steps. Clients (tools, tests, and a broker that asks another)
-write requests and read responses through kio, without pauses.
+A broker reads requests and writes responses in steps. Clients (tools, tests, and a broker that asks another) write requests and read
+responses without pauses.
 """
 
 from __future__ import annotations
 
 import datetime
-import enum
-import io
-import types
-import typing
-import uuid
-from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Generator, Iterable, Mapping
 from functools import cache
 from typing import Any
 
 import protocol.kafka.kio_without_hypothesis  # isort: skip  # noqa: F401
 import kio.index
 import kio.schema.index
-from kio.schema.errors import ErrorCode as KioErrorCode
-from kio.serial import entity_reader, entity_writer
-from kio.serial.errors import SerialError
-from kio.static.primitive import i32Timedelta, i64Timedelta
 
 from protocol.kafka import by_schema, earlier_schemas
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import Buffer, MalformedRequest, request_header, skip_tagged_fields
-from protocol.kafka.lengths import checked
+from protocol.kafka.wire import ELEMENTS_MAX, REQUEST_ELEMENTS_MAX
 
 CORRELATION_ID_SIZE = 4
 ANSWER_BYTES_MAX = 100 * 1024 * 1024
@@ -47,8 +37,6 @@ _WITHOUT_SCHEMA = {
     74: "list_client_metrics_resources",  # Kafka 4.1 renamed it.
 }
 """Names of APIs that kio does not have, or has under a later name."""
-
-Convert = Callable[[Any], Any]
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -73,12 +61,12 @@ def decoding(api_key: int, version: int, frame: Buffer, offset: int) -> Generato
 
     Raises MalformedRequest if the body is broken (BAD-10, 11).
     """
-    return by_schema.reading(_schema_of_request(api_key, version), bytes(frame), offset)
+    return by_schema.reading(_schema_of_request(api_key, version), bytes(frame), offset, REQUEST_ELEMENTS_MAX)
 
 
 def decode_request(api_key: int, version: int, frame: Buffer, offset: int) -> Any:
     """Like `decoding`, without pauses."""
-    return _all_at_once(decoding(api_key, version, frame, offset))
+    return by_schema.at_once(decoding(api_key, version, frame, offset))
 
 
 def encoding(api_key: int, version: int, body: Mapping[str, Any]) -> Generator[None, None, list[bytes]]:
@@ -91,16 +79,16 @@ def encoding(api_key: int, version: int, body: Mapping[str, Any]) -> Generator[N
 
 def encode_response(api_key: int, version: int, body: Mapping[str, Any]) -> bytes:
     """Like `encoding`, without pauses and in one piece."""
-    return b"".join(_all_at_once(encoding(api_key, version, body)))
+    return b"".join(by_schema.at_once(encoding(api_key, version, body)))
 
 
 def encode_request(
     api_key: int, version: int, correlation_id: int, client_id: str | None, body: Mapping[str, Any]
 ) -> bytes:
-    """Header and body of a request, without the length before them."""
+    """Header and body of a request, without the length before them. Raises KeyError if `body` lacks a field without a default."""
     schema = _schema_of_request(api_key, version)
     header = request_header(api_key, version, correlation_id, client_id, flexible=schema.__flexible__)
-    return header + _encode(schema, body)
+    return header + b"".join(by_schema.at_once(by_schema.writing(schema, body, ANSWER_BYTES_MAX)))
 
 
 def api_name(api_key: int) -> str:
@@ -130,17 +118,8 @@ def response_schema(api_key: int, version: int) -> Any:
     return _schema_of_response(api_key, version)
 
 
-def encode_any_request(
-    api_key: int, version: int, correlation_id: int, client_id: str | None, body: Mapping[str, Any]
-) -> bytes:
-    """Like `encode_request`, but checks no value, and `body` has every field without a default: for requests that a broker refuses."""
-    schema = _schema_of_request(api_key, version)
-    header = request_header(api_key, version, correlation_id, client_id, flexible=schema.__flexible__)
-    return header + b"".join(_all_at_once(by_schema.writing(schema, body, ANSWER_BYTES_MAX)))
-
-
 def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Any]:
-    """(correlation id, kio's entity) of a response frame (without its length). Raises MalformedRequest on broken bytes."""
+    """(correlation id, entity) of a response frame (without its length). Raises MalformedRequest on broken bytes."""
     schema = _schema_of_response(api_key, version)
     data = bytes(frame)
     if len(data) < CORRELATION_ID_SIZE:
@@ -149,20 +128,7 @@ def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Any
     offset = CORRELATION_ID_SIZE
     if schema.__header_schema__.__version__ >= 1:
         offset = skip_tagged_fields(data, offset)
-    return correlation_id, _decode(schema, data, offset)
-
-
-def decode_any_response(api_key: int, version: int, frame: Buffer) -> Any:
-    """The response as `by_schema` reads it, for answers with values that kio refuses, such as the time -1. Raises MalformedRequest.
-
-    Tagged arrays, and arrays in entities that may be null, are not read.
-    """
-    schema = _schema_of_response(api_key, version)
-    data = bytes(frame)
-    offset = CORRELATION_ID_SIZE
-    if schema.__header_schema__.__version__ >= 1:
-        offset = skip_tagged_fields(data, offset)
-    return _all_at_once(by_schema.reading(schema, data, offset))
+    return correlation_id, by_schema.at_once(by_schema.reading(schema, data, offset, ELEMENTS_MAX))
 
 
 def preload(api_keys: Iterable[int]) -> None:
@@ -173,106 +139,8 @@ def preload(api_keys: Iterable[int]) -> None:
 
 
 def milliseconds(value: datetime.timedelta | datetime.datetime | None) -> int:
-    """kio's duration or time as Kafka's milliseconds; None is -1."""
+    """A duration or time as Kafka's milliseconds; None is -1."""
     if value is None:
         return -1
     since = value if isinstance(value, datetime.timedelta) else value - _EPOCH
     return since // datetime.timedelta(milliseconds=1)
-
-
-def _all_at_once(steps: Generator[None, None, Any]) -> Any:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
-
-
-def _encode(schema: Any, body: Mapping[str, Any]) -> bytes:
-    out = io.BytesIO()
-    _writer(schema)(out, _build(schema)(body))
-    return out.getvalue()
-
-
-def _decode(schema: Any, data: bytes, offset: int) -> Any:
-    data = checked(schema, data, offset)
-    try:
-        entity, _ = _reader(schema)(data, offset)
-    except (SerialError, ValueError, OverflowError, IndexError, TypeError) as error:
-        raise MalformedRequest(f"{schema.__name__} v{schema.__version__}: {error!r}") from None
-    return entity
-
-
-@cache
-def _reader(schema: Any) -> Any:
-    return entity_reader(schema)
-
-
-@cache
-def _writer(schema: Any) -> Any:
-    return entity_writer(schema)
-
-
-@cache
-def _build(schema: Any) -> Convert:
-    """A function from a dict to kio's entity. Fields of other versions are left out; missing fields get their defaults."""
-    hints = typing.get_type_hints(schema)
-    plan: list[tuple[str, Convert, bool]] = []
-    implied: list[str] = []
-    for field in fields(schema):
-        optional = field.default is not MISSING or field.default_factory is not MISSING
-        kafka_type = field.metadata.get("kafka_type")
-        if kafka_type == "bool" and not optional:
-            implied.append(field.name)  # Kafka's schemas omit that a boolean is false by default.
-        plan.append((field.name, _converter(hints[field.name], kafka_type), optional))
-
-    def build(body: Mapping[str, Any]) -> Any:
-        values: dict[str, Any] = dict.fromkeys(implied, False)
-        for name, convert, optional in plan:
-            if name in body:
-                values[name] = convert(body[name])
-            elif not optional and name not in values:
-                raise KeyError(f"{schema.__module__}.{schema.__name__} needs {name}")
-        return schema(**values)
-
-    return build
-
-
-def _converter(hint: Any, kafka_type: str | None) -> Convert:
-    """A function from our value of a field to kio's value."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        inner = _converter(next(a for a in typing.get_args(hint) if a is not type(None)), kafka_type)
-        if kafka_type == "datetime_i64":
-            return lambda value: None if value is None or value == -1 else inner(value)
-        return lambda value: None if value is None else inner(value)
-    if typing.get_origin(hint) is tuple:
-        element = _converter(typing.get_args(hint)[0], kafka_type)
-        return lambda values: tuple(map(element, values))
-    if hasattr(hint, "__dataclass_fields__"):
-        return _build(hint)
-    match kafka_type:
-        case "error_code":
-            return _error_code
-        case "timedelta_i32":
-            return lambda ms: i32Timedelta.parse(datetime.timedelta(milliseconds=ms))
-        case "timedelta_i64":
-            return lambda ms: i64Timedelta.parse(datetime.timedelta(milliseconds=ms))
-        case "datetime_i64":
-            return lambda ms: _EPOCH + datetime.timedelta(milliseconds=ms)
-        case "uuid":
-            return lambda value: value or uuid.UUID(int=0)
-        case "int8" | "int16" | "int32" | "int64":
-            return _plain_int
-    return _as_is
-
-
-def _error_code(code: int) -> KioErrorCode:
-    return KioErrorCode(code)
-
-
-def _plain_int(value: int) -> int:
-    return value.value if isinstance(value, enum.IntEnum) else value
-
-
-def _as_is(value: Any) -> Any:
-    return value

@@ -45,7 +45,7 @@ class Wire:
         return self._receive_exactly(size)
 
     def call(self, api_key: ApiKey, version: int, body: Mapping[str, Any]) -> Any:
-        """Sends a request and returns the decoded response (a kio entity)."""
+        """Sends a request and returns the decoded response."""
         expected = self.send(api_key, version, body)
         correlation_id, response = messages.decode_response(api_key, version, self.receive_frame())
         assert correlation_id == expected

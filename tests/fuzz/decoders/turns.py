@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import gc
-import io
 import logging
 import shutil
 import sys
@@ -18,7 +17,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -46,11 +45,11 @@ from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import Assignment, TopicPartition
 from protocol.zk.znodes import TopicZNode
 from tests.fuzz.decoder import Decoder
-from tests.fuzz.decoders.requests import by_kio
 from tests.fuzz.schemas import body_maker
 from tests.fuzz.sealing import packed, parts_of
 from tests.support.api_world import FakeConnection, FakeController
 from tests.support.group_cluster import GroupCluster
+from tests.support.kio_oracle import as_body
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.support.transaction_cluster import coordinator_of
 
@@ -285,24 +284,21 @@ def _frame(part: bytes, is_repeated: bool) -> bytes | None:
     body = part[2:]
     if is_repeated:
         try:
-            entity = by_kio(key, version, head + body, len(head))
+            entity = messages.decode_request(key, version, head + body, len(head))
         except MalformedRequest:
             return None
-        out = io.BytesIO()
-        messages._writer(messages.request_schema(key, version))(out, _repeated(entity))
-        body = out.getvalue()
+        body = messages.encode_request(key, version, 1, "fuzz", _repeated(as_body(entity)))[len(head) :]
     return head + body
 
 
-def _repeated(entity: Any, most: int = REPEATED_MAX) -> Any:
+def _repeated(body: dict[str, Any], most: int = REPEATED_MAX) -> dict[str, Any]:
     """Each array with many elements; those inside the first are longer, too, as long as it is not too much."""
     changes: dict[str, Any] = {}
-    for field in fields(entity):
-        value = getattr(entity, field.name)
-        if isinstance(value, tuple) and value:
-            inner = [_repeated(item, 8) if is_dataclass(item) else item for item in value]
-            changes[field.name] = tuple(inner) * max(1, most // len(inner))
-    return replace(entity, **changes) if changes else entity
+    for name, value in body.items():
+        if isinstance(value, list) and value:
+            inner = [_repeated(item, 8) if isinstance(item, dict) else item for item in value]
+            changes[name] = inner * max(1, most // len(inner))
+    return body | changes
 
 
 def _seeds(is_repeated: bool) -> Iterator[bytes]:

@@ -260,7 +260,7 @@ class Cluster:
         self, address: Address, api_key: int, version: int, body: Mapping[str, Any], line: str = ""
     ) -> Any:
         schema = messages.request_schema(api_key, version)
-        frame = messages.encode_any_request(
+        frame = messages.encode_request(
             api_key, version, next(self._correlation_ids), CLIENT_ID, complete(schema, body)
         )
         found = await self._exchange((address, line), sized(frame), ANSWER_TIMEOUT_S)
@@ -285,7 +285,7 @@ class Cluster:
 
         Behind a request that `may_be_silent` goes another one. Its answer shows that the first has none.
         """
-        probe = sized(messages.encode_any_request(ApiKey.API_VERSIONS, 0, PROBE_ID, CLIENT_ID, {}))
+        probe = sized(messages.encode_request(ApiKey.API_VERSIONS, 0, PROBE_ID, CLIENT_ID, {}))
         found = await self._exchange(line, data + probe if may_be_silent else data, timeout_s)
         if isinstance(found, str):
             return found
@@ -301,10 +301,7 @@ class Cluster:
             if api_key == ApiKey.API_VERSIONS and len(found) > 6:
                 # A refused version is answered in version 0 (KIP-511).
                 return messages.decode_response(api_key, 0, found)[1]
-            try:
-                return messages.decode_any_response(api_key, version, found)
-            except MalformedRequest:
-                return f"<unreadable answer: {error}>"
+            return f"<unreadable answer: {error}>"
 
     async def address(self, where: Where, of: str = "") -> Address:
         """Of the broker that serves such a request; the home broker for what has no coordinator.

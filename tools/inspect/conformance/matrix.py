@@ -100,7 +100,7 @@ def other_cases(served: dict[int, VersionRange]) -> Iterator[Case]:
 
 
 def _any_frame() -> bytes:
-    return messages.encode_any_request(ApiKey.METADATA, 1, CORRELATION_ID, CLIENT_ID, {"topics": []})
+    return messages.encode_request(ApiKey.METADATA, 1, CORRELATION_ID, CLIENT_ID, {"topics": []})
 
 
 def _other_version(version: int, api_key: int) -> Callable[[Scene], bytes]:

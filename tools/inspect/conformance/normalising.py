@@ -12,7 +12,6 @@ import enum
 import re
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -204,9 +203,7 @@ class Normaliser:
 
 
 def field_names(value: Any) -> Sequence[str]:
-    """Of an entity of kio's or of `by_schema`; empty for other values."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return [field.name for field in fields(value)]
+    """The field names of an entity; empty for other values."""
     return getattr(value, "_fields", ())
 
 

@@ -255,4 +255,4 @@ def _shown(path: Path) -> str:
 
 def encoded(api_key: int, version: int, correlation_id: int, client_id: str, body: Body) -> bytes:
     """Header and body. Raises TypeError, ValueError or struct.error for what the schema cannot say."""
-    return messages.encode_any_request(api_key, version, correlation_id, client_id, body)
+    return messages.encode_request(api_key, version, correlation_id, client_id, body)

@@ -65,7 +65,7 @@ async def test_a_topic_id_or_no_name_refuses_the_whole_request_before_version_12
     body = {"topics": [topic], "allow_auto_topic_creation": False}
     schema = messages.request_schema(ApiKey.METADATA, version)
     connection, _ = MetadataWorld().begin_frame(
-        messages.encode_any_request(ApiKey.METADATA, version, 1, "test", complete(schema, body))
+        messages.encode_request(ApiKey.METADATA, version, 1, "test", complete(schema, body))
     )
     answer = World.answer(connection, ApiKey.METADATA, version)
     (row,) = answer.topics

@@ -52,7 +52,7 @@ class TransactionWorld(World):
             "producer_epoch": epoch,
         }
         answer = await self.ask(ApiKey.INIT_PRODUCER_ID, version, body)
-        return int(answer.error_code.value), int(answer.producer_id), int(answer.producer_epoch)
+        return int(answer.error_code), int(answer.producer_id), int(answer.producer_epoch)
 
     async def add(
         self, version: int, producer: ProducerIdAndEpoch, *partitions: int, verify_only: bool = False
@@ -77,9 +77,9 @@ class TransactionWorld(World):
         if version < 4:
             (topic,) = answer.results_by_topic_v3_and_below
         else:
-            assert answer.error_code.value == 0
+            assert answer.error_code == 0
             ((topic,),) = (result.topic_results for result in answer.results_by_transaction)
-        return {int(r.partition_index): ErrorCode(r.partition_error_code.value) for r in topic.results_by_partition}
+        return {int(r.partition_index): ErrorCode(r.partition_error_code) for r in topic.results_by_partition}
 
     async def end(self, version: int, producer: ProducerIdAndEpoch, *, committed: bool = True) -> ErrorCode:
         body = {
@@ -88,17 +88,17 @@ class TransactionWorld(World):
             "producer_epoch": producer[1],
             "committed": committed,
         }
-        return ErrorCode((await self.ask(ApiKey.END_TXN, version, body)).error_code.value)
+        return ErrorCode((await self.ask(ApiKey.END_TXN, version, body)).error_code)
 
     async def add_offsets(self, version: int, producer: ProducerIdAndEpoch, group: str) -> ErrorCode:
         body = {"transactional_id": ID, "producer_id": producer[0], "producer_epoch": producer[1], "group_id": group}
-        return ErrorCode((await self.ask(ApiKey.ADD_OFFSETS_TO_TXN, version, body)).error_code.value)
+        return ErrorCode((await self.ask(ApiKey.ADD_OFFSETS_TO_TXN, version, body)).error_code)
 
     async def described(self, transactional_id: str = ID) -> tuple[Any, ...]:
         answer = await self.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": [transactional_id]})
         (row,) = answer.transaction_states
         topics = {str(topic.topic): list(topic.partitions) for topic in row.topics}
-        return row.error_code.value, row.transaction_state, int(row.producer_id), int(row.producer_epoch), topics
+        return row.error_code, row.transaction_state, int(row.producer_id), int(row.producer_epoch), topics
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ async def test_init_producer_id(cluster: TransactionCluster, version: int) -> No
         assert await world.init(version, ProducerIdAndEpoch(1000, 0)) == (error, -1, -1)
         assert (await world.init(version, ProducerIdAndEpoch(1000, -1)))[0] == ErrorCode.INVALID_REQUEST
     body = {"transactional_id": "", "transaction_timeout": 1, "producer_id": -1, "producer_epoch": -1}
-    assert (await world.ask(ApiKey.INIT_PRODUCER_ID, version, body)).error_code.value == ErrorCode.INVALID_REQUEST
+    assert (await world.ask(ApiKey.INIT_PRODUCER_ID, version, body)).error_code == ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.ADD_PARTITIONS_TO_TXN))
@@ -164,14 +164,14 @@ async def test_batches_of_brokers(cluster: TransactionCluster, version: int) -> 
     ]
     answer = await world.ask(ApiKey.ADD_PARTITIONS_TO_TXN, version, {"transactions": rows})
     found = {
-        str(result.transactional_id): result.topic_results[0].results_by_partition[0].partition_error_code.value
+        str(result.transactional_id): result.topic_results[0].results_by_partition[0].partition_error_code
         for result in answer.results_by_transaction
     }
     assert found == {"other": ErrorCode.INVALID_PRODUCER_ID_MAPPING, ID: 0}
     assert not (await world.ask(ApiKey.ADD_PARTITIONS_TO_TXN, version, {"transactions": []})).results_by_transaction
     world.context.replica_listener = "BROKERS"
     refused = await world.ask(ApiKey.ADD_PARTITIONS_TO_TXN, version, {"transactions": rows})
-    assert refused.error_code.value == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.END_TXN))
@@ -218,7 +218,7 @@ async def test_lists(cluster: TransactionCluster, version: int) -> None:
     async def listed(**body: Any) -> tuple[list[str], list[str]]:
         body = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1, **body}
         answer = await world.ask(ApiKey.LIST_TRANSACTIONS, version, body)
-        assert answer.error_code.value == 0
+        assert answer.error_code == 0
         names = [str(row.transactional_id) for row in answer.transaction_states]
         return names, list(answer.unknown_state_filters)
 

@@ -1,15 +1,14 @@
-"""Messages through kio: what goes in comes out, in every served version, and broken frames are malformed (BAD-10, 11)."""
+"""Every message in every served version: what goes in comes out, as with kio, and broken frames are malformed (BAD-10, 11)."""
 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import struct
 import subprocess
 import sys
 import uuid
-from dataclasses import fields, is_dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -19,23 +18,12 @@ from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import MalformedRequest, parse_request_header, response_header
+from tests.support import kio_oracle
 from tests.support.kafka_values import bodies
+from tests.support.kio_oracle import as_body
 from tests.support.mutations import mutated
 
 SERVED = [(key, version) for key, served in SUPPORTED.items() for version in range(served.min, served.max + 1)]
-
-
-def as_body(value: Any) -> Any:
-    """An entity in our form: a named tuple that was read here, or kio's."""
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: as_body(inner) for name, inner in value._asdict().items()}
-    if is_dataclass(value):
-        return {field.name: as_body(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, tuple):
-        return [as_body(element) for element in value]
-    if isinstance(value, datetime.timedelta | datetime.datetime):
-        return messages.milliseconds(value)
-    return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else value
 
 
 def same(found: Any, sent: Any) -> bool:
@@ -47,61 +35,79 @@ def same(found: Any, sent: Any) -> bool:
     return bool(found == sent or (found is None and sent == -1))
 
 
-ANSWERS_WITH_NO_TIME = (
+HAVE_NO_TIME = (
     ApiKey.CREATE_DELEGATION_TOKEN,
     ApiKey.RENEW_DELEGATION_TOKEN,
     ApiKey.EXPIRE_DELEGATION_TOKEN,
     ApiKey.DESCRIBE_TRANSACTIONS,
 )
 """Kafka answers with the time -1, which kio refuses here."""
-ALWAYS_REFUSED = (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE)
-"""Their answers never have members, whose assignments `by_schema` does not write: entities with arrays, outside of an array."""
 EVERY_MESSAGE = pytest.mark.parametrize(("key", "version"), SERVED)
 
 
-def drawn_request(data: st.DataObject, key: ApiKey, version: int) -> tuple[dict[str, Any], bytes, int]:
-    """The body, its frame, and where the body starts in the frame."""
-    body = data.draw(bodies((messages.request_schema(key, version),)))
+class Message(NamedTuple):
+    """A message that was written by its schema. Its body starts at `at` of `data`."""
+
+    schema: Any
+    data: bytes
+    at: int
+    decode: Callable[[bytes], Any]
+
+
+def drawn(data: st.DataObject, key: ApiKey, version: int) -> Iterator[tuple[dict[str, Any], Message]]:
+    """A request and a response, each with its body."""
+    schema = messages.request_schema(key, version)
+    body = data.draw(bodies((schema,)))
     frame = messages.encode_request(key, version, 3, "c", body)
     header = parse_request_header(frame)
     assert header[:4] == (key, version, 3, "c")
-    return body, frame, header.body_offset
+    at = header.body_offset
+    yield body, Message(schema, frame, at, lambda frame: messages.decode_request(key, version, frame, at))
+
+    schema = messages.response_schema(key, version)
+    body = data.draw(bodies((schema,)))
+    head = response_header(key, version, 9)
+    frame = head + messages.encode_response(key, version, body)
+    assert messages.decode_response(key, version, frame)[0] == 9
+    yield body, Message(schema, frame, len(head), lambda frame: messages.decode_response(key, version, frame)[1])
 
 
-def drawn_response(data: st.DataObject, key: ApiKey, version: int) -> tuple[dict[str, Any], bytes]:
-    body = data.draw(bodies((messages.response_schema(key, version),)))
-    return body, response_header(key, version, 9) + messages.encode_response(key, version, body)
+def by_kio(message: Message, data: bytes) -> Any:
+    """kio's entity, or None if it refuses."""
+    try:
+        return kio_oracle.read(message.schema, data, message.at)
+    except kio_oracle.Refused:
+        return None
 
 
 @EVERY_MESSAGE
 @given(data=st.data())
 @settings(max_examples=6)
-def test_messages_survive(key: ApiKey, version: int, data: st.DataObject) -> None:
-    body, frame, at = drawn_request(data, key, version)
-    assert same(as_body(messages.decode_request(key, version, frame, at)), body)
-    if key in ALWAYS_REFUSED:
-        return
-    body, frame = drawn_response(data, key, version)
-    if key in ANSWERS_WITH_NO_TIME:
-        entity = messages.decode_any_response(key, version, frame)
-    else:
-        correlation_id, entity = messages.decode_response(key, version, frame)
-        assert correlation_id == 9
-    assert same(as_body(entity), body)
+def test_messages_survive_and_kio_reads_and_writes_the_same(key: ApiKey, version: int, data: st.DataObject) -> None:
+    for body, message in drawn(data, key, version):
+        assert same(as_body(message.decode(message.data)), body)
+        entity = by_kio(message, message.data)
+        assert entity is not None or key in HAVE_NO_TIME
+        if entity is not None:
+            assert same(as_body(entity), body)
+            assert kio_oracle.written(entity) == message.data[message.at :]
 
 
 @EVERY_MESSAGE
 @given(data=st.data())
 @settings(max_examples=8)
-def test_nothing_but_malformed_comes_out_of_broken_frames(key: ApiKey, version: int, data: st.DataObject) -> None:
-    _, frame, at = drawn_request(data, key, version)
-    with contextlib.suppress(MalformedRequest):
-        messages.decode_request(key, version, frame[:at] + data.draw(mutated(frame[at:])), at)
-    if key in ALWAYS_REFUSED:
-        return
-    _, frame = drawn_response(data, key, version)
-    with contextlib.suppress(MalformedRequest):
-        messages.decode_response(key, version, data.draw(mutated(frame)))
+def test_broken_frames_are_malformed_or_read_as_by_kio(key: ApiKey, version: int, data: st.DataObject) -> None:
+    for _, message in drawn(data, key, version):
+        if message.at < len(message.data):
+            cut = message.data[: data.draw(st.integers(message.at, len(message.data) - 1))]
+            with pytest.raises(MalformedRequest):
+                message.decode(cut)
+            assert by_kio(message, cut) is None
+        broken = message.data[: message.at] + data.draw(mutated(message.data[message.at :]))
+        with contextlib.suppress(MalformedRequest):
+            found = message.decode(broken)
+            entity = by_kio(message, broken)
+            assert entity is None or same(as_body(found), as_body(entity))
 
 
 def test_fields_of_other_versions_are_left_out_and_missing_ones_take_defaults() -> None:

@@ -16,11 +16,8 @@ from protocol.kafka.framing import (
     skip_tagged_fields,
     unsigned_varint,
 )
-from protocol.kafka.lengths import UNKNOWN_TAGS_MAX, checked
 
 API_VERSIONS_HEADER = struct.pack(">hhih", ApiKey.API_VERSIONS, 3, 1, -1)
-METADATA_VERSION = 12
-
 Reader = Callable[[bytes], None]
 
 
@@ -69,18 +66,3 @@ def test_unknown_tags_are_skipped(read: Reader) -> None:
 def test_too_many_repeated_or_unordered_tags_are_malformed(read: Reader, tags: bytes) -> None:
     with pytest.raises(MalformedRequest):
         read(tags)
-
-
-@pytest.mark.parametrize(
-    ("topics", "is_taken"),
-    [(UNKNOWN_TAGS_MAX // TAGGED_FIELDS_MAX, True), (UNKNOWN_TAGS_MAX // TAGGED_FIELDS_MAX + 1, False)],
-)
-def test_unknown_tags_are_counted_over_a_whole_frame(topics: int, is_taken: bool) -> None:
-    topic = bytes(16) + b"\x02t" + tagged(range(TAGGED_FIELDS_MAX))
-    body = unsigned_varint(topics + 1) + topic * topics + b"\x01\x01\x00"
-    schema = messages.request_schema(ApiKey.METADATA, METADATA_VERSION)
-    if is_taken:
-        assert len(checked(schema, body, 0)) == len(body) - topics * (len(tagged(range(TAGGED_FIELDS_MAX))) - 1)
-    else:
-        with pytest.raises(MalformedRequest):
-            checked(schema, body, 0)
