@@ -294,6 +294,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not self._is_paused or self.state is not ConnectionState.OPEN:
             return
         self._is_paused = False
+        if not self.queue:
+            self._sent_ahead = self._reader.held
         self.last_heard = now = self._monotonic()
         self._large_began += now - self._paused_at
         if self._frame_began is not None:

@@ -249,6 +249,22 @@ def test_what_a_connection_sends_ahead_in_one_turn_is_limited() -> None:
     assert (world.channel.large.bytes, world.channel.queued, transport.is_reading) == (0, 0, True)
 
 
+def test_small_requests_that_were_read_too_far_ahead_do_not_take_a_turn_each() -> None:
+    world = World(limits=LIMITS._replace(in_flight_max=10_000))
+    connection, transport = world.connect()
+    long = b"".join(frame(n, bytes(20_000)) for n in range(26))
+    small = b"".join(frame(n) for n in range(26, 3_026))
+    taken = receive(connection, transport, long + small)
+    assert taken > AHEAD_MAX
+    assert not transport.is_reading, "the small requests wait"
+    turns = 0
+    while len(world.handled) < 26 + 1_000 and turns < 100:
+        world.turns.run_once()
+        turns += 1
+    assert turns < 100
+    assert world.ids() == list(range(len(world.handled)))
+
+
 @pytest.mark.parametrize("is_held", [False, True])
 def test_whole_large_frames_of_one_read_count_until_they_are_handled(world: World, is_held: bool) -> None:
     connection, transport = world.connect()
