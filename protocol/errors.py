@@ -146,7 +146,7 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
-RETRIABLE = frozenset(
+_RETRIABLE = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -182,7 +182,11 @@ RETRIABLE = frozenset(
         ErrorCode.SHARE_SESSION_LIMIT_REACHED,
     }
 )
-"""The codes after which a client may send the same request again (RetriableException in Kafka)."""
+
+
+def is_retriable(code: int) -> bool:
+    """Whether a client may send the same request again (RetriableException in Kafka)."""
+    return code in _RETRIABLE
 
 
 def error_name(code: int) -> str:

@@ -37,7 +37,7 @@ PASSING_ERRORS = frozenset(
         ErrorCode.NOT_COORDINATOR,
     )
 )
-"""Errors of the coordinator that may pass: the client sends its batch again."""
+"""Errors of the coordinator that may pass: the client sends its batch again. Kafka's ReplicaManager names exactly these."""
 
 
 class TransactionVerifier(Protocol):

@@ -17,7 +17,7 @@ from typing import Any
 
 import uvloop
 
-from protocol.errors import ErrorCode, error_name
+from protocol.errors import ErrorCode, error_name, is_retriable
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
 from tools.admin.bootstrap import addresses_of
@@ -37,7 +37,6 @@ RETRY_S = 0.05
 HEARTBEAT_S = 0.1
 """A member that is in a generation asks so often whether there is a newer one, until all members are in the same."""
 PROTOCOL_TYPE, PROTOCOL_NAME = "consumer", "range"
-NOT_YET = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
 ONCE_MORE = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
 
 
@@ -114,7 +113,7 @@ async def _coordinator(view: ClusterView, group: str) -> Address:
         answer = await view.ask_any(ApiKey.FIND_COORDINATOR, FIND_COORDINATOR_VERSION, {"key": group, "key_type": 0})
         if not answer.error_code:
             return str(answer.host), int(answer.port)
-        if answer.error_code not in NOT_YET or time.monotonic() > deadline:
+        if not is_retriable(answer.error_code) or time.monotonic() > deadline:
             raise BenchError(f"the group has no coordinator: {error_name(answer.error_code)}")
         await asyncio.sleep(RETRY_S)
 
@@ -177,7 +176,7 @@ async def _join(member: _Member, number: int) -> list[str]:
             member.member_id = str(answer.member_id)
         elif code == ErrorCode.UNKNOWN_MEMBER_ID and member.member_id:
             member.member_id = ""
-        elif code in NOT_YET and time.monotonic() < deadline:
+        elif is_retriable(code) and time.monotonic() < deadline:
             await asyncio.sleep(RETRY_S)
         else:
             raise BenchError(f"JoinGroup is answered {error_name(code)}")

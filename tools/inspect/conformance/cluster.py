@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, is_retriable
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey, VersionRange
 from protocol.kafka.framing import MalformedRequest
@@ -39,22 +39,6 @@ Address = tuple[str, int]
 Line = tuple[Address, str]
 """A broker, and a name: requests that wait for each other, such as those of two members, have connections of their own."""
 
-_RETRIABLE = frozenset(
-    (
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.NOT_CONTROLLER,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.INVALID_REPLICATION_FACTOR,
-        ErrorCode.REQUEST_TIMED_OUT,
-    )
-)
-"""What a cluster may answer while it sets up a topic or a coordinator."""
-
 
 PASSING = frozenset(
     (
@@ -66,6 +50,7 @@ PASSING = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
     )
 )
+"""Fewer than the retriable errors: the others, such as that of an unknown topic, are answers to compare."""
 
 
 class Cluster:
@@ -235,7 +220,8 @@ class Cluster:
             answer = await self.call(api_key, version, body, where, of)
             # A topic of this name is one that an earlier try has made.
             errors = set(_errors(answer)) - {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}
-            if not errors <= _RETRIABLE:
+            # A cluster whose brokers have not all registered yet refuses the replication factor.
+            if not all(is_retriable(error) or error is ErrorCode.INVALID_REPLICATION_FACTOR for error in errors):
                 shown = ", ".join(sorted(error.name for error in errors))
                 raise AdminError(f"the {self.name} answers {messages.api_name(api_key)} with {shown}")
             if errors:

@@ -26,7 +26,7 @@ from protocol.kafka.framing import MalformedRequest
 from protocol.kafka.record_batch import iter_batches
 from tools.replay.load.membership import Groups, Membership
 from tools.replay.load.operations import Operation
-from tools.replay.load.producing import NOT_ANSWERED, PASSING, REQUEST_TIMEOUT_MS
+from tools.replay.load.producing import NOT_ANSWERED, REQUEST_TIMEOUT_MS, is_passing
 from tools.wire import frames
 from tools.wire.background import Background
 from tools.wire.cluster_view import TIMEOUT_S, ClusterView, LoadError, TopicPartition
@@ -318,7 +318,7 @@ class FetchingClient:
                 self._positions.pop(partition, None)  # found again as for the first fetch
                 operation.behind = None
                 again.append(operation)
-            elif error in PASSING or error == ErrorCode.OFFSET_NOT_AVAILABLE:
+            elif is_passing(error):
                 again.append(operation)
             else:
                 operation.answered = now

@@ -72,6 +72,7 @@ LEAVE_TIMEOUT_S = 5.0
 ELSEWHERE = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 REMOVED = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
 PASSING = (*ELSEWHERE, *REMOVED, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS)
+"""After these the member joins again. After any other error of a commit, retriable or not, it stays in the group."""
 NO_GENERATION = -1
 
 

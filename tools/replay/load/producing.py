@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from protocol.errors import ErrorCode, error_name
+from protocol.errors import ErrorCode, error_name, is_retriable
 from protocol.kafka.api_keys import ApiKey
 from tools.replay.load import stamps
 from tools.replay.load.operations import Operation
@@ -29,26 +29,12 @@ ACKS_ALL = -1
 REQUEST_TIMEOUT_MS = 30_000
 INIT_PRODUCER_ID_VERSION = 1
 SEQUENCES = 2**31
-PASSING = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-    }
-)
-"""Errors after which a batch is sent again."""
-
 NOT_ANSWERED = "not answered in time"
+
+
+def is_passing(error: int) -> bool:
+    """Whether the same batch, or fetch, is sent again. A batch that was refused as corrupt would be refused again."""
+    return error == ErrorCode.BROKER_NOT_AVAILABLE or (is_retriable(error) and error != ErrorCode.CORRUPT_MESSAGE)
 
 
 class Identity:
@@ -263,7 +249,7 @@ class ProducingClient:
                 operation.offset = -1 if result is None else result.base_offset
                 operation.batch = None
                 self._done(operation)
-            elif error in PASSING or (
+            elif is_passing(error) or (
                 # An earlier batch of the lane failed, so this batch is out of order. Both are sent again, in order.
                 error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and (lane.failed or lane.identity is None)
             ):
