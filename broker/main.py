@@ -60,7 +60,7 @@ from broker.recording.recording_page import PATH, RecordingPage
 from broker.replication.isr_updates import IsrUpdates
 from broker.replication.leadership_changes import YOUNGEST
 from broker.replication.log_dirs.log_dir_events import LogDirEvents
-from broker.replication.replica_manager import ReplicaManager
+from broker.replication.replica_manager import ReplicaManager, ReplicaServices
 from broker.request_handler import RequestHandler
 from broker.requests.context import ApiContext
 from broker.requests.followers import is_of_follower
@@ -155,19 +155,20 @@ class Broker:
         self._registration: Registration | None = None
         self._log_dir_events = LogDirEvents(self._zk, config.broker_id)
         self._replicas = ReplicaManager(
-            config,
-            clock,
-            self._log_manager,
-            self._metadata,
-            IsrUpdates(self._zk, self._events),
-            self._open_fetch_client,
-            self._lease,
-            self._events,
-            own_broker_epoch=self._broker_epoch,
-            random=random.Random(),
-            on_leadership_change=self._leadership_changed,
-            on_directory_failure=self._log_dir_events.announce,
-            on_all_directories_failed=self._all_log_directories_failed,
+            ReplicaServices(
+                config=config,
+                clock=clock,
+                log_manager=self._log_manager,
+                metadata=self._metadata,
+                isr_writer=IsrUpdates(self._zk, self._events),
+                open_network_client=self._open_fetch_client,
+                lease=self._lease,
+                events=self._events,
+                own_broker_epoch=self._broker_epoch,
+                on_leadership_change=self._leadership_changed,
+                on_directory_failure=self._log_dir_events.announce,
+                on_all_directories_failed=self._all_log_directories_failed,
+            )
         )
         self._groups = GroupCoordinator(
             config, clock, asyncio.get_running_loop(), self._metadata, self._replicas, self._lease, self._events

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -24,7 +25,7 @@ from broker.replication.appending.appends import Appends
 from broker.replication.appending.transaction_verification import TransactionVerification
 from broker.replication.fetching.closest_replica import ClosestReplica
 from broker.replication.fetching.fetch_reads import FetchReads
-from broker.replication.fetching.fetches import Fetches
+from broker.replication.fetching.fetches import Fetches, FetchLoop
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
 from broker.replication.fetching.session_cache import CacheLimits, FetchSessionCache
 from broker.replication.following.fetcher_manager import FetcherManager
@@ -44,7 +45,7 @@ from broker.replication.log_dirs.replica_moves import ReplicaMoves
 from broker.replication.offset_queries import OffsetQueries
 from broker.replication.partition import Partition, PartitionContext, Role
 from broker.replication.record_deletions import RecordDeletions
-from broker.settings.config import BrokerConfig
+from broker.settings.config import BrokerConfig, TopicConfig
 from broker.storage.log_manager import LogManager
 from protocol.errors import KafkaError
 from protocol.network_client import NetworkClient
@@ -73,43 +74,44 @@ def _nothing(tp: TopicPartition) -> None:
     """The default listener does nothing."""
 
 
-class ReplicaManager:
-    """See the module. It must be created on the loop that it runs on. Tests replace `timers` and `make_endpoint`.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplicaServices:
+    """What the replica manager works with. Tests replace `timers` and `make_endpoint`.
 
     `on_leadership_change` is called after each change of a partition's role or leader epoch on this broker (LAI-5).
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Clock,
-        log_manager: LogManager,
-        metadata_cache: MetadataCache,
-        isr_writer: IsrWriter,
-        open_network_client: Callable[[], NetworkClient],
-        lease: LeadershipLease,
-        event_log: EventLog,
-        *,
-        own_broker_epoch: Callable[[], int],
-        timers: Timers | None = None,
-        budget: LoopBudget | None = None,
-        random: Random | None = None,
-        make_endpoint: Callable[[int], LeaderEndpoint] | None = None,
-        on_leadership_change: Callable[[TopicPartition], None] = _nothing,
-        on_directory_failure: Callable[[], None] = lambda: None,
-        on_all_directories_failed: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._config = config
-        self._clock = clock
-        self._log_manager = log_manager
-        self._metadata = metadata_cache
-        self._lease = lease
-        self._events = event_log
-        self._own_broker_epoch = own_broker_epoch
-        self._open_network_client = open_network_client
-        self._make_endpoint = make_endpoint or self._network_endpoint
-        self._timers: Timers = timers or asyncio.get_running_loop()
-        self.budget = budget or LoopBudget(self._timers, clock.monotonic)
+    config: BrokerConfig
+    clock: Clock
+    log_manager: LogManager
+    metadata: MetadataCache
+    isr_writer: IsrWriter
+    open_network_client: Callable[[], NetworkClient]
+    lease: LeadershipLease
+    events: EventLog
+    own_broker_epoch: Callable[[], int]
+    timers: Timers | None = None
+    random: Random = field(default_factory=Random)
+    make_endpoint: Callable[[int], LeaderEndpoint] | None = None
+    on_leadership_change: Callable[[TopicPartition], None] = _nothing
+    on_directory_failure: Callable[[], None] = lambda: None
+    on_all_directories_failed: Callable[[], None] = lambda: None
+
+
+class ReplicaManager:
+    """See the module. It must be created on the loop that it runs on."""
+
+    def __init__(self, services: ReplicaServices) -> None:
+        self._services = services
+        self._config = config = services.config
+        self._clock = clock = services.clock
+        self._log_manager = log_manager = services.log_manager
+        self._metadata = metadata = services.metadata
+        self._lease = lease = services.lease
+        self._events = services.events
+        self._make_endpoint = services.make_endpoint or self._network_endpoint
+        self._timers: Timers = services.timers or asyncio.get_running_loop()
+        self.budget = LoopBudget(self._timers, clock.monotonic)
         self.client_budget = LoopBudget(self._timers, clock.monotonic)
         """For the requests of clients. Control requests and followers use `budget`, and so do not wait for clients."""
         self._produces: Purgatory[TopicPartition] = Purgatory(self._timers, clock.monotonic)
@@ -121,30 +123,15 @@ class ReplicaManager:
         self._brokers_looked_at: tuple[BrokerInfo, ...] = ()
         self._leaders = LeaderAddresses(config)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._partition_context = PartitionContext(
-            own_id=config.broker_id,
-            clock=clock,
-            metadata=metadata_cache,
-            isr_writer=isr_writer,
-            events=event_log,
-            lag_time_max_s=config.replica_lag_time_max_ms / 1000,
-            is_suspect=lease.is_suspect,
-            high_watermark_moved=self._high_watermark_moved,
-            log_start_moved=lambda tp: self.record_deletions.check(tp),
-            follower_moved=lambda tp: self.fetches.follower_moved(tp),
-        )
-        self.topic_stats = self._partition_context.topic_stats
-        self.isr_stats = self._partition_context.isr_stats
-        self.partitions = HostedPartitions(metadata_cache, lambda tp: Partition(tp, self._partition_context))
-        window = {
-            "samples": config.replication_quota_window_num,
-            "sample_s": config.replication_quota_window_size_seconds,
-        }
-        self._leader_throttle = ReplicationThrottle(
-            config.broker_id, lambda topic: topic.leader_replication_throttled_replicas, clock.monotonic, **window
-        )
-        self._follower_throttle = ReplicationThrottle(
-            config.broker_id, lambda topic: topic.follower_replication_throttled_replicas, clock.monotonic, **window
+        self._is_checkpointing = False
+        self.fenced_broker_epoch = -1
+        self._partition_context = context = self._new_partition_context()
+        self.topic_stats = context.topic_stats
+        self.isr_stats = context.isr_stats
+        self.partitions = HostedPartitions(metadata, lambda tp: Partition(tp, context))
+        self._leader_throttle = self._replication_throttle(lambda topic: topic.leader_replication_throttled_replicas)
+        self._follower_throttle = self._replication_throttle(
+            lambda topic: topic.follower_replication_throttled_replicas
         )
         self._move_throttle = ReplicationThrottle(
             config.broker_id,
@@ -154,31 +141,12 @@ class ReplicaManager:
             sample_s=config.alter_log_dirs_replication_quota_window_size_seconds,
         )
         self.update_throttles(config)
-        names_closest = bool(config.replica_selector_class)
-        closest = ClosestReplica(metadata_cache, config.broker_id, clock.monotonic) if names_closest else None
-        self.fetches = Fetches(
-            FetchSessionCache(
-                CacheLimits.of(config), clock, self.partitions, metadata_cache, config.broker_id, random or Random()
-            ),
-            FetchReads(self.partitions, lease.is_suspect, self._leader_throttle, closest),
-            self._leader_throttle,
-            self._timers,
-            clock.monotonic,
-            lease.is_suspect,
-            self._complete_produces,
-            self._spawn,
-            self.budget,
-            self.client_budget,
-            config.fetch_max_bytes,
-            self.topic_stats,
-            self._uncounted.update,
-            tells_high_watermarks=names_closest,
-        )
+        self.fetches = self._new_fetches()
         self.appends = Appends(
             self.partitions,
             clock,
             lease.is_suspect,
-            self._partition_context.refused,
+            context.refused,
             self._produces,
             self._flushes,
             self.fetches.appended_to,
@@ -189,15 +157,15 @@ class ReplicaManager:
         self.record_deletions = RecordDeletions(
             self.partitions, self._timers, lease.is_suspect, self.fetches.answer_followers
         )
-        self._fetchers = FetcherManager(self._make_fetcher, config.num_replica_fetchers, event_log)
+        self._fetchers = FetcherManager(self._make_fetcher, config.num_replica_fetchers, self._events)
         self.failures = DirectoryFailures(
             log_manager,
             self.partitions,
             self._fetchers,
             self.leadership_changed,
-            event_log,
-            on_directory_failure,
-            on_all_directories_failed,
+            self._events,
+            services.on_directory_failure,
+            services.on_all_directories_failed,
         )
         self._changes = LeadershipChanges(
             config.broker_id,
@@ -205,19 +173,59 @@ class ReplicaManager:
             log_manager,
             self._fetchers,
             self.leadership_changed,
-            event_log,
-            metadata_cache,
+            self._events,
+            metadata,
         )
         self.moves = ReplicaMoves(
-            log_manager, self.partitions, self._move_throttle, event_log, self.checkpoint_high_watermarks
+            log_manager, self.partitions, self._move_throttle, self._events, self.checkpoint_high_watermarks
         )
-        self._is_checkpointing = False
-        self._samples = HighWatermarkSamples(self.partitions, event_log, clock.monotonic, self.budget.pause)
-        self.fenced_broker_epoch = -1
-        self._on_leadership_change = on_leadership_change
+        self._samples = HighWatermarkSamples(self.partitions, self._events, clock.monotonic, self.budget.pause)
         log_manager.serve(self.failures, self._high_watermark_of, self.budget.pause, self._more_claimable)
         lease.on_stall(self._stood_still)
         lease.on_trusted(self._trusted_again)
+
+    # -- how it is built -------------------------------------------------------------------------------------------
+
+    def _new_partition_context(self) -> PartitionContext:
+        return PartitionContext(
+            own_id=self._config.broker_id,
+            clock=self._clock,
+            metadata=self._metadata,
+            isr_writer=self._services.isr_writer,
+            events=self._events,
+            lag_time_max_s=self._config.replica_lag_time_max_ms / 1000,
+            is_suspect=self._lease.is_suspect,
+            high_watermark_moved=self._high_watermark_moved,
+            log_start_moved=lambda tp: self.record_deletions.check(tp),
+            follower_moved=lambda tp: self.fetches.follower_moved(tp),
+        )
+
+    def _replication_throttle(self, throttled: Callable[[TopicConfig], str]) -> ReplicationThrottle:
+        return ReplicationThrottle(
+            self._config.broker_id,
+            throttled,
+            self._clock.monotonic,
+            samples=self._config.replication_quota_window_num,
+            sample_s=self._config.replication_quota_window_size_seconds,
+        )
+
+    def _new_fetches(self) -> Fetches:
+        config, clock, metadata, is_suspect = self._config, self._clock, self._metadata, self._lease.is_suspect
+        names_closest = bool(config.replica_selector_class)
+        closest = ClosestReplica(metadata, config.broker_id, clock.monotonic) if names_closest else None
+        limits = CacheLimits.of(config)
+        return Fetches(
+            FetchSessionCache(limits, clock, self.partitions, metadata, config.broker_id, self._services.random),
+            FetchReads(self.partitions, is_suspect, self._leader_throttle, closest),
+            self._leader_throttle,
+            FetchLoop(self._timers, clock.monotonic, self._spawn, self.budget, self.client_budget),
+            is_suspect,
+            self._complete_produces,
+            config.fetch_max_bytes,
+            self.topic_stats,
+            self._uncounted.update,
+            tells_high_watermarks=names_closest,
+        )
 
     # -- offsets (REP-8, INV-16) ----------------------------------------------------------------------------------
 
@@ -288,7 +296,7 @@ class ReplicaManager:
         """The session is lost: this broker stops leading, and refuses control requests to this life of the broker (STA-4)."""
         log.warning("stepping down as leader of all partitions: %s", reason)
         self._events.write("step_down", reason=reason)
-        self.fenced_broker_epoch = max(self.fenced_broker_epoch, self._own_broker_epoch())
+        self.fenced_broker_epoch = max(self.fenced_broker_epoch, self._services.own_broker_epoch())
         self._changes.step_down(self.partitions)
         self._lease.reset()
 
@@ -416,7 +424,7 @@ class ReplicaManager:
         self._flushes.check(tp)
         self.record_deletions.check(tp)
         self.fetches.touch(tp)
-        self._on_leadership_change(tp)
+        self._services.on_leadership_change(tp)
 
     async def _count_appended_regularly(self) -> None:
         while True:
@@ -474,8 +482,8 @@ class ReplicaManager:
         )
 
     def _network_endpoint(self, leader: int) -> LeaderEndpoint:
-        settings = FetchSettings.of(self._config, self._own_broker_epoch)
-        return NetworkLeaderEndpoint(settings, lambda: self._leaders.of(leader), self._open_network_client)
+        settings = FetchSettings.of(self._config, self._services.own_broker_epoch)
+        return NetworkLeaderEndpoint(settings, lambda: self._leaders.of(leader), self._services.open_network_client)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)

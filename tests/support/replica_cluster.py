@@ -32,7 +32,7 @@ from broker.replication.following.truncation import EpochEnd
 from broker.replication.isr_updates import IsrOutcome, IsrProposal, IsrResult
 from broker.replication.leadership_changes import Lookup
 from broker.replication.partition import Partition
-from broker.replication.replica_manager import ReplicaManager
+from broker.replication.replica_manager import ReplicaManager, ReplicaServices
 from broker.settings.config import BrokerConfig
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import Log
@@ -264,21 +264,22 @@ class Cluster:
         await logs.start()
         metadata = MetadataCache()
         lease = LeadershipLease(self.time, SESSION_TIMEOUT_MS)
-        manager = ReplicaManager(
-            config,
-            self.time,
-            logs,
-            metadata,
-            self.isr,
-            lambda: None,
-            lease,
-            EventLog(None, self.time),
+        services = ReplicaServices(
+            config=config,
+            clock=self.time,
+            log_manager=logs,
+            metadata=metadata,
+            isr_writer=self.isr,
+            open_network_client=lambda: None,
+            lease=lease,
+            events=EventLog(None, self.time),
             own_broker_epoch=lambda: self.nodes[broker].epoch,
             timers=self.time,
             random=Random(broker),
             make_endpoint=lambda leader: self.endpoint(self, broker, leader),
             on_leadership_change=lambda tp: self.leadership_changed(broker, tp),
         )
+        manager = ReplicaManager(services)
         self.nodes[broker] = Node(broker, life, manager, logs, metadata, lease)
         self.tell_metadata()
         return self.nodes[broker]

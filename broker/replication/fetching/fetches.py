@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.process.loop_budget import LoopBudget
 from broker.process.topic_stats import BrokerTopicStats
@@ -54,6 +54,16 @@ FetchResponder = Callable[[ErrorCode, int, FetchedTopics], None]
 """Gets the request's error, the session id and the topics. It is called once, or never if the connection is closed."""
 
 
+class FetchLoop(NamedTuple):
+    """The loop that serves fetches. `budget` is for large fetches of followers, `client_budget` for those of consumers."""
+
+    timers: Timers
+    monotonic: Callable[[], float]
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    budget: LoopBudget
+    client_budget: LoopBudget
+
+
 class Fetches:
     """See the module. `complete_produces` is called when a follower's fetch may have moved high watermarks."""
 
@@ -62,21 +72,16 @@ class Fetches:
         sessions: FetchSessionCache,
         reads: FetchReads,
         throttle: ReplicationThrottle,
-        timers: Timers,
-        monotonic: Callable[[], float],
+        loop: FetchLoop,
         is_suspect: Callable[[], bool],
         complete_produces: Callable[[], None],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
-        budget: LoopBudget,
-        client_budget: LoopBudget,
         consumer_bytes_max: int,
         stats: BrokerTopicStats,
         note_appended: Callable[[dict[TopicPartition, None]], None],
         *,
         tells_high_watermarks: bool = False,
     ) -> None:
-        """`budget` is for large fetches of followers, `client_budget` for those of consumers. `note_appended` is called once per turn
-        of the loop, with the partitions to which records were appended.
+        """`note_appended` is called once per turn of the loop, with the partitions to which records were appended.
 
         `tells_high_watermarks`: a follower's fetch is answered as soon as a high watermark moved, because consumers read from it
         (KIP-392). Otherwise it learns of the move with the next records, or when its fetch has waited long enough.
@@ -87,16 +92,16 @@ class Fetches:
         self._sessions = sessions
         self._reads = reads
         self._throttle = throttle
-        self._timers = timers
+        self._timers = timers = loop.timers
         self._is_suspect = is_suspect
         self._complete_produces = complete_produces
-        self._spawn = spawn
-        self._budget = budget
-        self._client_budget = client_budget
+        self._spawn = loop.spawn
+        self._budget = loop.budget
+        self._client_budget = loop.client_budget
         self._consumer_bytes_max = consumer_bytes_max
         self._resting = sessions.resting
-        self._parked_followers: Purgatory[TopicPartition] = Purgatory(timers, monotonic)
-        self._parked_consumers: Purgatory[TopicPartition] = Purgatory(timers, monotonic)
+        self._parked_followers: Purgatory[TopicPartition] = Purgatory(timers, loop.monotonic)
+        self._parked_consumers: Purgatory[TopicPartition] = Purgatory(timers, loop.monotonic)
         self._parked_of_follower: dict[int, dict[DelayedFetch, None]] = {}
         self._large: dict[LargeFetch, None] = {}
         self._soon: Callable[[Callable[[], None]], object] = timers.call_soon
