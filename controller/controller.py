@@ -65,7 +65,7 @@ from controller.term import PARTITIONS_IN_AN_EVENT, ControllerSettings, Term
 from controller.tickets import Tickets
 from controller.zk_watches import ZkWatches
 from protocol.errors import ErrorCode, KafkaError
-from protocol.failure_detection.connection_watch import Address, Closable, ConnectionWatch, WatchConnection
+from protocol.failure_detection.connection_watch import Closable, ConnectionWatch, WatchConnection
 from protocol.failure_detection.evidence import Judgements
 from protocol.network_client import NetworkClient
 from protocol.rpc.client import ControlClient
@@ -76,7 +76,7 @@ from protocol.rpc.messages import (
     PartitionError,
     StopReplicaRequest,
 )
-from protocol.types import Assignment, BrokerInfo, TopicPartition
+from protocol.types import Address, Assignment, BrokerInfo, TopicPartition
 from protocol.zk.session import ConnectionLoss, SessionExpired, ZkError, ZooKeeperSession
 
 log = logging.getLogger(__name__)

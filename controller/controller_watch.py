@@ -13,8 +13,9 @@ import logging
 from dataclasses import dataclass
 
 from controller.event_log import EventLog
-from protocol.failure_detection.connection_watch import Address, WatchConnection
+from protocol.failure_detection.connection_watch import WatchConnection
 from protocol.failure_detection.evidence import Judgements
+from protocol.types import Address
 from protocol.zk.session import CheckOp, DeleteOp, MultiFailed, NoNode, Op, WatchEvent, ZkError, ZooKeeperSession
 from protocol.zk.znodes import BrokerIdZNode, ControllerEpochZNode, ControllerZNode
 

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, cast
 
 from protocol import self_connection
-from protocol.kafka.framing import Buffer, frame
+from protocol.kafka.framing import frame
+from protocol.types import Address, Buffer
 
-Address = tuple[str, int]
 Encode = Callable[[int], Sequence[Buffer]]
 """correlation id -> the request with this id, as buffers without the length."""
 

@@ -14,6 +14,10 @@ LEADER_DURING_DELETE = -2
 NO_EPOCH = -1
 """An unknown leader epoch, controller epoch or broker epoch."""
 
+Address = tuple[str, int]
+"""Host and port."""
+Buffer = bytes | bytearray | memoryview
+
 
 class TopicPartition(NamedTuple):
     """One partition of one topic. Its text is Kafka's, for example `topic-0`."""

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.suspected_leaders import SuspectedLeaders
-from protocol.failure_detection.connection_watch import Address, Closable
-from protocol.types import BrokerInfo, TopicPartition
+from protocol.failure_detection.connection_watch import Closable
+from protocol.types import Address, BrokerInfo, TopicPartition
 
 WatchPeer = Callable[[Address, Callable[[], None], Callable[[bool], None]], Closable]
 """(address, called when the peer is found dead, called with whether the peer is suspected)"""

@@ -64,6 +64,7 @@ MODULES = (
     "broker.storage.producers.log_producers",
     "broker.storage.producers.produced_batches",
     "broker.storage.producers.producer_state",
+    "broker.storage.producers.unreplicated",
     "broker.storage.retention",
     "broker.storage.segment",
     "broker.storage.sparse_index",

@@ -23,10 +23,9 @@ from broker.process.clock import Clock
 from broker.purgatory import Timers
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.replica_manager import ReplicaManager
-from broker.storage.disk.filesystem import Buffer
 from broker.storage.log import Log, ReadResult, WouldBlock, is_passing
 from protocol.errors import ErrorCode, KafkaError
-from protocol.types import TopicPartition
+from protocol.types import Buffer, TopicPartition
 
 log = logging.getLogger(__name__)
 

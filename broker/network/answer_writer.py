@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from broker.network.file_sender import FileSender
 from broker.network.unsent_answers import UnsentAnswers
-from protocol.kafka.framing import Buffer, Part, in_memory
+from protocol.kafka.framing import Part, in_memory
+from protocol.types import Buffer
 
 WRITE_BUFFER_HIGH = 1024 * 1024
 """When the unread answers of one client have more bytes, its next requests wait."""

@@ -23,7 +23,8 @@ from broker.network.frame_reader import LARGE, LARGE_BEGINS, LARGE_ENDS, SMALL, 
 from broker.network.large_frames import MODEST_FRAME_MAX
 from broker.network.request_channel import Request, Ring
 from protocol.errors import KafkaError
-from protocol.kafka.framing import Buffer, MalformedRequest, Part, StoredBytes, parse_request_header
+from protocol.kafka.framing import MalformedRequest, Part, StoredBytes, parse_request_header
+from protocol.types import Buffer
 
 if TYPE_CHECKING:
     from broker.network.processor import Processor

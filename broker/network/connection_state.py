@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final
 
-from protocol.kafka.framing import Buffer
+from protocol.types import Buffer
 
 
 class ConnectionState(Enum):

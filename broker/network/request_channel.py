@@ -25,7 +25,8 @@ from broker.network.connection_state import Hold
 from broker.network.large_frames import LargeFrames, Turns
 from broker.network.unsent_answers import UnsentAnswers
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.framing import Buffer, Part, RequestHeader, response_header
+from protocol.kafka.framing import Part, RequestHeader, response_header
+from protocol.types import Buffer
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from typing import Any, Protocol
 from broker.network.request_channel import Request
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
 from protocol.kafka.produce_codec import ProducePartitionResult
-from protocol.kafka.record_batch import HEADER_SIZE, LOG_OVERHEAD, Buffer
+from protocol.kafka.record_batch import HEADER_SIZE, LOG_OVERHEAD
 from protocol.recording import FETCH, MEMBER, OF_FETCHED, OF_PRODUCED, PRODUCE, PRODUCE_HEAD, Counts, entries_frame
-from protocol.types import TopicPartition
+from protocol.types import Buffer, TopicPartition
 
 MEMORY_MAX = 8 * 1024 * 1024
 """Bytes of packed blocks that wait to be written."""

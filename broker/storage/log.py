@@ -30,7 +30,7 @@ from broker.storage.aborted_transactions import AbortedIndex, AbortedTransaction
 from broker.storage.checkpoints import LEADER_EPOCHS, encode_epochs
 from broker.storage.compaction import segment_swap
 from broker.storage.disk.disk_threads import READS
-from broker.storage.disk.filesystem import Buffer, HeldDirectory
+from broker.storage.disk.filesystem import HeldDirectory
 from broker.storage.failures import LogDirFailed, LogUnavailable, failure_of, is_passing
 from broker.storage.listeners import LogListener
 from broker.storage.log_types import NOTHING, PARTITION_METADATA, AppendInfo, AppendOrigin, LogParts, ReadResult
@@ -53,7 +53,7 @@ from protocol.kafka.record_batch import (
     set_log_append_time,
     validate_produced,
 )
-from protocol.types import TopicPartition
+from protocol.types import Buffer, TopicPartition
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from broker.storage.disk.filesystem import Buffer, FileSystem
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.failures import LogDirFailed
+from protocol.types import Buffer
 
 
 class LogFiles(FileSystem):

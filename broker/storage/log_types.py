@@ -9,13 +9,13 @@ from enum import Enum
 from typing import NamedTuple
 
 from broker.process.rare_lines import RareLine
-from broker.storage.disk.filesystem import Buffer
 from broker.storage.failures import LogUnavailable
 from broker.storage.leader_epochs import LeaderEpochCache
 from broker.storage.log_files import LogFiles
 from broker.storage.producers.log_producers import LogProducers
 from broker.storage.segment import Segment
 from protocol.kafka.framing import StoredBytes
+from protocol.types import Buffer
 
 log = logging.getLogger(__name__)
 

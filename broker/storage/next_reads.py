@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from struct import Struct
 
-from protocol.kafka.framing import Buffer
 from protocol.kafka.record_batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC
+from protocol.types import Buffer
 
 REMEMBERED_MAX = 32
 """Limit of the readers of one segment that are remembered; the oldest is forgotten first."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from broker.storage import aborted_transactions
 from broker.storage.aborted_transactions import AbortedIndex, AbortedIndexCorrupt, AbortedTransaction
-from broker.storage.disk.filesystem import Buffer, FileSystem
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.failures import LogDirFailed
 from broker.storage.next_reads import NextReads
 from broker.storage.sparse_index import RELATIVE_OFFSET_MAX, IndexCorrupt, OffsetIndex, TimeIndex
@@ -37,6 +37,7 @@ from protocol.kafka.record_batch import (
     old_message_format,
     parse_header,
 )
+from protocol.types import Buffer
 
 log = logging.getLogger(__name__)
 

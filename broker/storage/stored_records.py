@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.storage.disk.filesystem import Buffer
 from broker.storage.segment import Segment
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.framing import StoredBytes
+from protocol.types import Buffer
 
 
 class StoredRecords(StoredBytes):

@@ -9,15 +9,9 @@ from typing import Any, NamedTuple
 
 from broker.storage.segment import NO_TIMESTAMP, Segment
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.record_batch import (
-    DECOMPRESSED_SIZE_MAX,
-    HEADER_SIZE,
-    BatchHeader,
-    Buffer,
-    unpacked,
-    unpacked_large,
-)
+from protocol.kafka.record_batch import DECOMPRESSED_SIZE_MAX, HEADER_SIZE, BatchHeader, unpacked, unpacked_large
 from protocol.kafka.record_checks import STEP, times_and_keys
+from protocol.types import Buffer
 
 Found = tuple[int, int, int]
 """(timestamp in ms, offset, leader epoch) of a record"""

@@ -16,8 +16,8 @@ from broker.cluster.metadata_cache import MetadataCache
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
-from protocol.network_client import Address, Disconnected, NetworkClient, RequestTimedOut
-from protocol.types import TopicPartition
+from protocol.network_client import Disconnected, NetworkClient, RequestTimedOut
+from protocol.types import Address, TopicPartition
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import wire
 from protocol.kafka.framing import MalformedRequest, skip_tagged_fields
 from protocol.kafka.keyed_records import keyed_records
-from protocol.kafka.record_batch import DECOMPRESSED_SIZE_MAX, Buffer, iter_batches, unpacked
-from protocol.types import TopicPartition
+from protocol.kafka.record_batch import DECOMPRESSED_SIZE_MAX, iter_batches, unpacked
+from protocol.types import Buffer, TopicPartition
 
 KEY_VERSION = 0
 VALUE_VERSION = 0

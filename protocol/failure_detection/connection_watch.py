@@ -17,8 +17,7 @@ from typing import Protocol, cast
 
 from protocol import self_connection
 from protocol.failure_detection.evidence import SPACING_S, Answer, Evidence, Liveness, answer_of
-
-Address = tuple[str, int]
+from protocol.types import Address
 
 CONNECT_TIMEOUT_S = 1.0
 WAIT_S = 0.25

@@ -13,7 +13,8 @@ import struct
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT, Buffer, build_batch, decode_records
+from protocol.kafka.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT, build_batch, decode_records
+from protocol.types import Buffer
 
 ABORT, COMMIT = 0, 1
 _KEY = struct.Struct(">hh")

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import (
-    Buffer,
     MalformedRequest,
     Part,
     StoredBytes,
@@ -36,6 +35,7 @@ from protocol.kafka.wire import (
     read_uuid,
     string,
 )
+from protocol.types import Buffer
 
 PARTITIONS_IN_A_STEP = 100
 

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from protocol.kafka.api_keys import FIRST_FLEXIBLE, ApiKey
-
-Buffer = bytes | bytearray | memoryview
+from protocol.types import Buffer
 
 
 class StoredBytes:

@@ -9,8 +9,9 @@ import struct
 from functools import lru_cache
 from typing import NamedTuple
 
-from protocol.kafka.framing import Buffer, MalformedRequest, skip_tagged_fields
+from protocol.kafka.framing import MalformedRequest, skip_tagged_fields
 from protocol.kafka.wire import INT, SHORT, read_nullable_string, read_string
+from protocol.types import Buffer
 
 THROTTLE_SINCE = 1
 INSTANCE_ID_SINCE = 3

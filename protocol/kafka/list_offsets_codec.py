@@ -12,8 +12,9 @@ import struct
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
-from protocol.kafka.framing import Buffer, MalformedRequest, skip_tagged_fields
+from protocol.kafka.framing import MalformedRequest, skip_tagged_fields
 from protocol.kafka.wire import INT, REQUEST_ELEMENTS_MAX, array_length, read_array_length, read_string, string
+from protocol.types import Buffer
 
 ISOLATION_SINCE = 2
 THROTTLE_SINCE = 2

@@ -21,8 +21,9 @@ import kio.schema.index
 
 from protocol.kafka import by_schema, earlier_schemas
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
-from protocol.kafka.framing import Buffer, MalformedRequest, request_header, skip_tagged_fields
+from protocol.kafka.framing import MalformedRequest, request_header, skip_tagged_fields
 from protocol.kafka.wire import ELEMENTS_MAX, REQUEST_ELEMENTS_MAX
+from protocol.types import Buffer
 
 CORRELATION_ID_SIZE = 4
 ANSWER_BYTES_MAX = 100 * 1024 * 1024

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
-from protocol.kafka.framing import Buffer, MalformedRequest, skip_tagged_fields
+from protocol.kafka.framing import MalformedRequest, skip_tagged_fields
 from protocol.kafka.wire import (
     INT,
     REQUEST_ELEMENTS_MAX,
@@ -22,6 +22,7 @@ from protocol.kafka.wire import (
     read_string,
     string,
 )
+from protocol.types import Buffer
 
 THROTTLE_SINCE = 3
 COMMIT_TIME_UNTIL = 1

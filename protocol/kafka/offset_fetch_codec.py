@@ -16,7 +16,7 @@ import struct
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
-from protocol.kafka.framing import Buffer, MalformedRequest, read_unsigned_varint, skip_tagged_fields
+from protocol.kafka.framing import MalformedRequest, read_unsigned_varint, skip_tagged_fields
 from protocol.kafka.wire import (
     INT,
     REQUEST_ELEMENTS_MAX,
@@ -28,6 +28,7 @@ from protocol.kafka.wire import (
     read_string,
     string,
 )
+from protocol.types import Buffer
 
 GROUP_ERROR_SINCE = 2
 THROTTLE_SINCE = 3

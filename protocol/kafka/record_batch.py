@@ -26,8 +26,7 @@ from fastcrc.crc32 import iscsi as crc32c
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.compression import COMPRESSIONS, compress, decompress, decompress_large
-
-Buffer = bytes | bytearray | memoryview
+from protocol.types import Buffer
 
 HEADER_SIZE = 61
 LOG_OVERHEAD = 12

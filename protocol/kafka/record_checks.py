@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.record_batch import Buffer
+from protocol.types import Buffer
 
 STEP = 1000
 """Records, or headers of records, between two pauses: about half a millisecond."""

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from protocol.kafka import fetch_codec
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition, TopicKey
-from protocol.kafka.framing import Buffer, MalformedRequest, Part, unsigned_varint
+from protocol.kafka.framing import MalformedRequest, Part, unsigned_varint
+from protocol.types import Buffer
 
 FLEXIBLE_SINCE, TOPIC_IDS_SINCE, REPLICA_STATE_SINCE = 12, 13, 15
 KEPT_MAX = 4096

@@ -10,7 +10,8 @@ import struct
 import uuid
 from functools import lru_cache
 
-from protocol.kafka.framing import Buffer, MalformedRequest, read_unsigned_varint, unsigned_varint
+from protocol.kafka.framing import MalformedRequest, read_unsigned_varint, unsigned_varint
+from protocol.types import Buffer
 
 SHORT = struct.Struct(">h")
 INT = struct.Struct(">i")

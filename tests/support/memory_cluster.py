@@ -8,10 +8,9 @@ from functools import partial
 from typing import Any
 
 from controller.controller import Controller, ControllerSettings
-from protocol.kafka.framing import Buffer
 from protocol.network_client import Disconnected
 from protocol.rpc import framing
-from protocol.types import Assignment, BrokerInfo, Endpoint, LeaderAndIsr, TopicPartition
+from protocol.types import Assignment, BrokerInfo, Buffer, Endpoint, LeaderAndIsr, TopicPartition
 from protocol.zk.session import CreateOp, DeleteOp, SessionState
 from protocol.zk.znodes import (
     PERSISTENT_PATHS,

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
-from broker.storage.disk.filesystem import Buffer, FileSystem, HeldDirectory
+from broker.storage.disk.filesystem import FileSystem, HeldDirectory
 from broker.storage.disk.open_files import OpenFiles
+from protocol.types import Buffer
 
 T = TypeVar("T")
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
+from protocol.types import Address
 from tools.console.state import Seen
 from tools.wire import frames
 from tools.wire.cluster_view import open_connection
@@ -29,8 +30,6 @@ RETRY_LONGEST_S = 1.0
 METADATA_VERSION = 7
 IN_A_THREAD_BYTES = 20_000
 """Larger answers are decoded in a thread, so that the page hears of a dead broker meanwhile."""
-
-Address = tuple[str, int]
 
 
 class NoAnswer(Exception):

@@ -13,10 +13,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from protocol.types import Address
 from tools.cluster.processes import ClusterError
 from tools.console import reading
 from tools.console.feed import LINES_MAX, Feed
-from tools.console.links import Address, Links, NoAnswer
+from tools.console.links import Links, NoAnswer
 from tools.console.metrics import Metrics
 from tools.console.state import (
     BrokerState,

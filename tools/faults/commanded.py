@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.kafka.api_keys import ApiKey
+from protocol.types import Address
 from tools.cluster.processes import ClusterError
 from tools.cluster.readiness import METADATA_VERSION, ask_broker
 from tools.faults.cluster import State
 from tools.faults.record import state_directory
 from tools.faults.words import Breakage
 from tools.private_files import write_anew
-
-Address = tuple[str, int]
 
 ANSWER_TIMEOUT_S = 10.0
 PROGRAM_TIMEOUT_S = 120.0

@@ -11,7 +11,7 @@ from typing import Any
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.topic_ids import topic_id_text
-from protocol.types import Assignment, TopicPartition
+from protocol.types import Address, Assignment, TopicPartition
 from tools.admin.config_values import BROKERS, ENTITY_DEFAULT, TOPICS, Entity
 from tools.cluster.readiness import ask_broker
 
@@ -26,8 +26,6 @@ BROKER_RESOURCE = 4
 OWN_SOURCE = {TOPIC_RESOURCE: 1, BROKER_RESOURCE: 2}
 DEFAULT_BROKER_SOURCE = 3
 """DescribeConfigs' numbers for resource types, and for configs that are set on such a resource itself."""
-
-Address = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
+from protocol.types import Address
 from tools.failures import ExpectedError
 from tools.wire import frames
 from tools.wire.connection import AccessRefused, BrokerConnection, connect
@@ -29,7 +30,6 @@ LOGIN_AFTER = 0.85
 LOGIN_AFTER_S_MIN = 1.0
 """Kafka ends a connection that logs in twice within a second."""
 
-Address = tuple[str, int]
 TopicPartition = tuple[str, int]
 
 

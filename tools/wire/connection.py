@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import cast
 
-from protocol.kafka.framing import Buffer, MalformedRequest
+from protocol.kafka.framing import MalformedRequest
+from protocol.types import Buffer
 from tools.wire.security import tls_reason
 
 Answer = memoryview

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from protocol.kafka import fetch_codec, messages
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.framing import Buffer
+from protocol.types import Buffer
 
 PRODUCE_VERSION = 7
 FETCH_VERSION = 12

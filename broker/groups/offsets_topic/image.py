@@ -30,8 +30,8 @@ from broker.groups.offsets_topic.records import (
 from protocol.errors import ErrorCode
 from protocol.kafka.control_records import ABORT, COMMIT
 from protocol.kafka.keyed_records import keyed_records, keyed_records_with_headers
-from protocol.kafka.record_batch import DECOMPRESSED_SIZE_MAX, BatchHeader, Buffer, iter_batches, unpacked
-from protocol.types import TopicPartition
+from protocol.kafka.record_batch import DECOMPRESSED_SIZE_MAX, BatchHeader, iter_batches, unpacked
+from protocol.types import Buffer, TopicPartition
 
 RECORDS_PER_STEP = 50
 """Records after which the caller may check the time."""

@@ -31,8 +31,8 @@ from typing import NamedTuple
 
 from broker.storage.producers.producer_state import SEQUENCE_MAX, ProducerState
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.record_batch import HEADER_SIZE, Buffer, parse_header
-from protocol.types import TopicPartition
+from protocol.kafka.record_batch import HEADER_SIZE, parse_header
+from protocol.types import Buffer, TopicPartition
 
 REMEMBERED_S = 60.0
 """How long a note is kept. No batch that was sent behind a refused batch is in flight for longer."""

@@ -22,8 +22,8 @@ from typing import Protocol
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.storage.log import Log
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.record_batch import HEADER_SIZE, BatchHeader, Buffer, parse_header
-from protocol.types import TopicPartition
+from protocol.kafka.record_batch import HEADER_SIZE, BatchHeader, parse_header
+from protocol.types import Buffer, TopicPartition
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ from broker.settings.config import INT_MAX
 from broker.storage.log import Log, WouldBlock
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition, TopicKey
-from protocol.kafka.framing import Buffer
-from protocol.types import NO_EPOCH, TopicPartition
+from protocol.types import NO_EPOCH, Buffer, TopicPartition
 
 ERRORS_WITH_A_HINT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 

@@ -22,11 +22,10 @@ from broker.replication.fetching.replication_throttle import ReplicationThrottle
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Role
 from broker.storage.directories.future_logs import TOPIC_NAME_MAX
-from broker.storage.disk.filesystem import Buffer
 from broker.storage.log import Log, LogDirFailed, LogUnavailable, WouldBlock
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError
-from protocol.types import TopicPartition
+from protocol.types import Buffer, TopicPartition
 
 log = logging.getLogger(__name__)
 

@@ -27,11 +27,11 @@ from protocol.kafka.record_batch import (
     HEADER_SIZE,
     INT_LIMIT,
     BatchHeader,
-    Buffer,
     crc_is_valid,
     with_compression,
     wrapped,
 )
+from protocol.types import Buffer
 
 NO_TIMESTAMP = -1
 FAR = 2**62

@@ -26,13 +26,13 @@ from broker.storage.compaction.batch_cleaning import BatchCleaner, LastOfProduce
 from broker.storage.compaction.compaction import Cleanable, OffsetMap, SegmentFacts
 from broker.storage.compaction.segment_swap import CLEANED_SUFFIX, remove_cleaned
 from broker.storage.disk.disk_threads import CLEANING
-from broker.storage.disk.filesystem import Buffer
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_manager import LogManager
 from broker.storage.segment import Segment
 from broker.storage.unsynced import in_thread
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import LOG_OVERHEAD, BatchHeader, iter_batches, parse_header
+from protocol.types import Buffer
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from broker.storage.disk.disk_errors import is_passing, lacks_descriptor
 from broker.storage.disk.open_files import OpenFiles
 from broker.storage.disk.page_cache import PageCache
 from broker.storage.disk.spare_descriptors import SpareDescriptors
+from protocol.types import Buffer
 
-Buffer = bytes | bytearray | memoryview
 Result = TypeVar("Result")
 
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)

@@ -35,7 +35,6 @@ from protocol.kafka.record_batch import (
     LOG_OVERHEAD,
     MAGIC,
     BatchHeader,
-    Buffer,
     crc_is_valid,
     parse_header,
     unpacked,
@@ -51,6 +50,7 @@ from protocol.kafka.record_checks import (
     checking_records,
     times_and_keys,
 )
+from protocol.types import Buffer
 
 RECORDS_AT_ONCE = 5_000
 """Records of a batch that are checked on the loop without a pause: 2 ms."""

@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from controller import cluster_store
-from protocol.kafka.framing import Buffer
 from protocol.network_client import Disconnected
 from protocol.rpc import framing
 from protocol.rpc.messages import StopReplicaRequest
-from protocol.types import TopicPartition
+from protocol.types import Buffer, TopicPartition
 from protocol.zk.session import CheckOp, DeleteOp, Op
 from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, TopicZNode
 from tests.support.memory_cluster import MemoryCluster, on_cluster, scenario

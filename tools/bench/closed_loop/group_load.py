@@ -20,9 +20,10 @@ import uvloop
 from protocol.errors import ErrorCode, error_name, is_retriable
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
+from protocol.types import Address
 from tools.admin.bootstrap import addresses_of
 from tools.bench.closed_loop.measurement import BenchError, Measurement, OnProgress, Progress, measurement
-from tools.bench.closed_loop.request_plan import CLIENT_ID, Address
+from tools.bench.closed_loop.request_plan import CLIENT_ID
 from tools.bench.closed_loop.target import Target
 from tools.wire import frames
 from tools.wire.cluster_view import TIMEOUT_S, ClusterView, LoadError, open_connection

@@ -13,6 +13,7 @@ from typing import Literal
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
+from protocol.types import Address
 from tools.wire import frames
 
 PRODUCE_VERSION = 9
@@ -22,7 +23,6 @@ FETCH_WAIT_MS = 500
 OFFSET_MARK = 0x7A6B5C4D3E2F1A0B
 """An offset that no log has, to find where the offset stands in a frame."""
 
-Address = tuple[str, int]
 Kind = Literal["produce", "fetch", "idle", "paired"]
 
 

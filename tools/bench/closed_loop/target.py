@@ -15,15 +15,16 @@ from pathlib import Path
 from protocol.errors import error_name
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
+from protocol.types import Address
 from tools.admin.bootstrap import addresses_of
 from tools.admin.connection import connect
 from tools.admin.naming import Where
 from tools.bench.closed_loop.measurement import BenchError
 from tools.bench.closed_loop.python_generator import produced_error
-from tools.bench.closed_loop.request_plan import Address, batch, produce_frame
+from tools.bench.closed_loop.request_plan import batch, produce_frame
 from tools.failures import AdminError
 from tools.wire.client_properties import BadClientProperties, read_security
-from tools.wire.cluster_view import METADATA_VERSION, ClusterView, LoadError
+from tools.wire.cluster_view import METADATA_VERSION, ClusterView, LoadError, TopicPartition
 from tools.wire.security import PLAINTEXT, Security
 
 OWN_PREFIX = "ottla-bench-"
@@ -35,8 +36,6 @@ READY_TIMEOUT_S = 15.0
 RETRY_S = 0.05
 ANSWER_TIMEOUT_S = 30.0
 FILL_IN_FLIGHT_BYTES = 8_000_000
-
-TopicPartition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)

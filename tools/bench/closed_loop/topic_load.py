@@ -13,17 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from protocol.types import Address
 from tools.bench.closed_loop.generate import OnNote, generate, unheard
 from tools.bench.closed_loop.measurement import BenchError, Measurement, OnProgress, silent
-from tools.bench.closed_loop.request_plan import (
-    Address,
-    Frame,
-    Plan,
-    PlannedConnection,
-    batch,
-    fetch_frame,
-    produce_frame,
-)
+from tools.bench.closed_loop.request_plan import Frame, Plan, PlannedConnection, batch, fetch_frame, produce_frame
 from tools.bench.closed_loop.target import Partition, Target, check_replicas, fill, own_topics, partitions_of
 
 __all__ = ["BenchError", "Load", "Measurement", "bench_topic", "end_to_end_plan", "measure", "produce_plan"]

@@ -15,6 +15,7 @@ from protocol.errors import ErrorCode, is_retriable
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey, VersionRange
 from protocol.kafka.framing import MalformedRequest
+from protocol.types import Address
 from tools.failures import AdminError
 from tools.inspect.conformance.bodies import WELL_FORMED, complete
 from tools.inspect.conformance.normalising import Normaliser, field_names
@@ -35,7 +36,6 @@ CLOSED = "<connection closed>"
 SILENT = "<no answer>"
 ANSWERED = "<an answer>"
 
-Address = tuple[str, int]
 Line = tuple[Address, str]
 """A broker, and a name: requests that wait for each other, such as those of two members, have connections of their own."""
 

@@ -14,9 +14,9 @@ import yaml
 from protocol.kafka import messages
 from protocol.numbers import is_plain_number
 from protocol.plain_text import escaped
+from protocol.types import Address
 from tools.failures import AdminError
 from tools.inspect.conformance.bodies import WELL_FORMED
-from tools.inspect.conformance.cluster import Address
 from tools.inspect.conformance.known import BadKnownDifferences, Known, parse_known
 from tools.inspect.conformance.report import Sorted, difference_json, difference_lines, sort_out
 from tools.inspect.conformance.run import Comparison, compare_clusters

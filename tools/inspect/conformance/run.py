@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 from protocol.kafka import messages
 from protocol.kafka.api_keys import VersionRange
+from protocol.types import Address
 from tools.failures import AdminError
 from tools.inspect.conformance.actor import Actor, NotServed, Step
 from tools.inspect.conformance.bodies import NEVER_SENT, WELL_FORMED
-from tools.inspect.conformance.cluster import SILENT, Address, Cluster, is_elsewhere, is_passing
+from tools.inspect.conformance.cluster import SILENT, Cluster, is_elsewhere, is_passing
 from tools.inspect.conformance.comparing import ABSENT, differences
 from tools.inspect.conformance.known import Known
 from tools.inspect.conformance.matrix import Case, cases_of, other_cases

@@ -18,8 +18,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Mapping
 
-from protocol.kafka.framing import Buffer, MalformedRequest
+from protocol.kafka.framing import MalformedRequest
 from protocol.kafka.wire import read_array_length, read_string
+from protocol.types import Buffer
 
 TopicPartition = tuple[str, int]
 Claims = Mapping[TopicPartition, int]

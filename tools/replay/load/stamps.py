@@ -31,11 +31,11 @@ from protocol.kafka.record_batch import (
     LOG_OVERHEAD,
     MAGIC,
     BatchHeader,
-    Buffer,
     read_varint,
     unpacked,
     varint,
 )
+from protocol.types import Buffer
 
 STAMP = struct.Struct(">IIQI")
 STAMP_SIZE = STAMP.size

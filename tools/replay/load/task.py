@@ -24,6 +24,7 @@ import pyarrow.compute
 import uvloop
 
 from protocol.kafka.framing import MalformedRequest
+from protocol.types import Address
 from tools.replay.load.fetching import ComingFetch, FetchingClient, latest_offsets
 from tools.replay.load.membership import Groups
 from tools.replay.load.operations import Operation
@@ -31,7 +32,7 @@ from tools.replay.load.pace import Pace
 from tools.replay.load.producing import ProducingClient, new_producer_id
 from tools.replay.load.results import CLIENT_BITS, ResultFiles, table_of
 from tools.wire.background import Background
-from tools.wire.cluster_view import Address, ClusterView, LoadError
+from tools.wire.cluster_view import ClusterView, LoadError
 from tools.wire.frames import COMPRESSION_CODES
 from tools.wire.security import PLAINTEXT, Security
 

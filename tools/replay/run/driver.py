@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import click
 import pyarrow.compute
 
+from protocol.types import Address
 from tools.admin.bootstrap import addresses_of
 from tools.admin.kafka_admin import KafkaAdmin
 from tools.failures import AdminError
@@ -29,7 +30,7 @@ from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
 from tools.replay.run.progress import ProgressLine
 from tools.replay.run.spark_process import SparkProcess, SparkSettings
 from tools.replay.traces.schema import Trace
-from tools.wire.cluster_view import Address, ClusterView, LoadError
+from tools.wire.cluster_view import ClusterView, LoadError
 from tools.wire.security import PLAINTEXT, Security
 
 LEADER_TIMEOUT_S = 30.0

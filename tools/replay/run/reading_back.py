@@ -29,6 +29,7 @@ from pyspark.sql import SparkSession
 from protocol.errors import KafkaError
 from protocol.kafka.framing import MalformedRequest
 from protocol.kafka.record_batch import crc_is_valid, iter_batches
+from protocol.types import Address
 from tools.replay.load import fetching, stamps
 from tools.replay.load.results import DDL
 from tools.replay.load.task import LoadPlan
@@ -36,7 +37,7 @@ from tools.replay.run.masters import file_uri
 from tools.replay.run.plan import OutputDirectory, Plan, write_json
 from tools.replay.run.stage import load_plan
 from tools.wire import frames
-from tools.wire.cluster_view import Address, ClusterView, LoadError
+from tools.wire.cluster_view import ClusterView, LoadError
 from tools.wire.connection import BrokerConnection
 from tools.wire.security import PLAINTEXT, Security
 

@@ -9,9 +9,8 @@ import pytest
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.peer_watch import PeerWatch
 from broker.cluster.suspected_leaders import SuspectedLeaders
-from protocol.failure_detection.connection_watch import Address
 from protocol.rpc.messages import UpdateMetadataRequest
-from protocol.types import BrokerInfo, Endpoint
+from protocol.types import Address, BrokerInfo, Endpoint
 
 
 class FakeWatch:

@@ -18,7 +18,8 @@ from broker.network.processor import Processor
 from broker.network.request_channel import Request, RequestChannel
 from broker.process.clock import SystemClock
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.framing import Buffer, Part, StoredBytes, in_memory
+from protocol.kafka.framing import Part, StoredBytes, in_memory
+from protocol.types import Buffer
 
 MIB = 1024 * 1024
 LIMITS = Limits(frame_bytes_max=MIB, in_flight_max=100, frame_timeout_s=60.0, idle_timeout_s=None)

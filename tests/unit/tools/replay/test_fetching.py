@@ -15,13 +15,13 @@ from tools.replay.load.fetching import LIST_OFFSETS_VERSION, ComingFetch, Fetchi
 from tools.replay.load.membership import Groups
 from tools.replay.load.operations import Operation
 from tools.wire.background import Background
+from tools.wire.cluster_view import TopicPartition
 from tools.wire.frames import FETCH_VERSION
 
 MS = 1_000_000
 NOW = 1_700_000_000_000 * MS
 TOPIC = "t"
 MAX_WAIT_MS = 500
-TopicPartition = tuple[str, int]
 
 
 @pytest.mark.parametrize(

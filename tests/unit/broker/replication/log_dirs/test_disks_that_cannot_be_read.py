@@ -11,9 +11,9 @@ import pytest
 
 from broker.replication.partition import Role
 from broker.storage.directories.future_logs import REPLACES_CURRENT
-from broker.storage.disk.filesystem import Buffer, FileSystem
+from broker.storage.disk.filesystem import FileSystem
 from protocol.errors import ErrorCode
-from protocol.types import TopicPartition
+from protocol.types import Buffer, TopicPartition
 from tests.support.replica_cluster import TP, Cluster, Node
 
 
