@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 from broker.coordination.ownership import Owned
-from broker.coordination.time_slices import SlicedWork, TimeSlice
 from broker.process.clock import Clock
+from broker.process.loop_budget import SlicedWork, TimeSlice
 from broker.purgatory import Timers
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.replica_manager import ReplicaManager

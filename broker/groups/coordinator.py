@@ -22,7 +22,6 @@ from broker.cluster.metadata_cache import MetadataCache
 from broker.coordination.loading import PartitionLoading
 from broker.coordination.memory_limit import MemoryLimit
 from broker.coordination.ownership import Ownership
-from broker.coordination.time_slices import SlicedWork
 from broker.groups.deletions import GroupDeletions
 from broker.groups.effects import GroupEffects
 from broker.groups.group.group import Group, gets_only_an_id
@@ -53,6 +52,7 @@ from broker.groups.timers import GroupTimers
 from broker.groups.transactions import GroupTransactions
 from broker.process.clock import Clock
 from broker.process.event_log import EventLog
+from broker.process.loop_budget import SlicedWork
 from broker.purgatory import Timers
 from broker.replication.replica_manager import ReplicaManager
 from broker.settings.config import BrokerConfig

@@ -15,13 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from broker.cluster.lease import LeadershipLease
-from broker.coordination.time_slices import SlicedWork
 from broker.groups.group.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from broker.groups.group.offsets import ExpiryRule, TopicId, expiry_rule
 from broker.groups.group.states import GroupState
 from broker.groups.held_groups import HeldGroup, HeldGroups
 from broker.groups.offsets_topic.writer import COMMIT_ERRORS, OffsetsWriter
 from broker.process.clock import Clock
+from broker.process.loop_budget import SlicedWork
 from broker.purgatory import TimerHandle, Timers
 from broker.settings.config import BrokerConfig
 from protocol.errors import ErrorCode

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from broker.coordination.time_slices import SLICE_S
+from broker.process.loop_budget import LONG_SLICE_S
 from broker.purgatory import TimerHandle, Timers
 
 NEVER = float("inf")
@@ -112,6 +112,6 @@ class GroupTimers(Generic[Item]):
                 self._due(item)
                 self.schedule(item)
             now = self._now()
-            if now - began > SLICE_S:
+            if now - began > LONG_SLICE_S:
                 break
         self._arm()

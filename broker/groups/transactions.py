@@ -11,11 +11,11 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
-from broker.coordination.time_slices import SlicedWork
 from broker.groups.group.messages import TransactionalProducer
 from broker.groups.held_groups import GroupsPartition, HeldGroup
 from broker.groups.offsets_topic.writer import COMMIT_ERRORS
 from broker.groups.open_transactions import EndedTransaction
+from broker.process.loop_budget import SlicedWork
 from broker.replication.appending.transaction_verification import TransactionVerification, Verification
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition

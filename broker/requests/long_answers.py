@@ -7,14 +7,11 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
+from broker.process.loop_budget import LONG_SLICE_S, TURNS_PER_PAUSE
 from broker.storage.disk.disk_threads import UNPACKING, UNPACKING_PLACES
 
-SLICE_S = 0.002
-"""How long answers in progress, or the new answers of one turn, may use the loop without a pause."""
 BEGINNING_S = 0.0003
 """How long a new answer may use the loop if others that started in the same turn have used up the slice already."""
-TURNS_PER_PAUSE = 4
-"""Loop turns between two slices. A request needs about this many turns from socket to answer, so it waits for at most one slice."""
 UNDER_WAY_MAX = 16
 UNDER_WAY_BYTES_MAX = 2 * 1024 * 1024
 """Limits of the answers that take turns, and of the bytes of their requests: an answer keeps a multiple of its request in memory.
@@ -108,7 +105,7 @@ class LongAnswers:
                     break
                 now = monotonic()
                 if now >= until:
-                    until = began + SLICE_S - self._begun_s
+                    until = began + LONG_SLICE_S - self._begun_s
                     if now >= until:
                         break
         except StopIteration as end:
@@ -128,7 +125,7 @@ class LongAnswers:
         return self._wait(request, steps, work)
 
     def slice_of_own(self, request: Asked) -> asyncio.Future[Any]:
-        """A future that is done when the waiter may work, for at most SLICE_S. It raises Unwanted."""
+        """A future that is done when the waiter may work, for at most LONG_SLICE_S. It raises Unwanted."""
         return self._wait(request, None, None)
 
     def _wait(self, request: Asked, steps: AnySteps | None, work: Work | None) -> asyncio.Future[Any]:
@@ -160,7 +157,7 @@ class LongAnswers:
             self._slice()
 
     def _slice(self) -> None:
-        end = self._monotonic() + SLICE_S
+        end = self._monotonic() + LONG_SLICE_S
         under_way = self._under_way
         while under_way and self._monotonic() < end:
             answer = under_way.popleft()

@@ -24,9 +24,9 @@ from broker.coordination.appending import append_batch
 from broker.coordination.loading import PartitionLoading, TopicReader
 from broker.coordination.memory_limit import MemoryLimit
 from broker.coordination.ownership import Ownership
-from broker.coordination.time_slices import SlicedWork
 from broker.process.clock import Clock
 from broker.process.event_log import EventLog
+from broker.process.loop_budget import SlicedWork
 from broker.purgatory import TimerHandle, Timers
 from broker.replication.replica_manager import ReplicaManager
 from broker.settings.config import BrokerConfig

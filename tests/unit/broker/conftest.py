@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from broker.coordination import time_slices
+from broker.process import loop_budget
 from broker.process.loop_budget import LoopBudget
 from broker.replication.following.replica_fetcher import ReplicaFetcher
 
@@ -31,4 +31,4 @@ def a_pause_after_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def one_step_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Coordinators do one step of their sliced work in each turn of the loop, as if it took as long as a slice."""
-    monkeypatch.setattr(time_slices, "SLICE_S", -1.0)
+    monkeypatch.setattr(loop_budget, "LONG_SLICE_S", -1.0)

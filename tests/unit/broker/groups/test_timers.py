@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.coordination.time_slices import SLICE_S
 from broker.groups import timers
 from broker.groups.timers import NEVER, GroupTimers
+from broker.process.loop_budget import LONG_SLICE_S
 from tests.support.fake_time import FakeTime
 
 
@@ -115,7 +115,7 @@ def test_no_item_is_called_while_paused(world: World) -> None:
 
 
 def test_many_items_that_are_due_at_once_do_not_block_the_loop(world: World) -> None:
-    world.work_s = SLICE_S / 4
+    world.work_s = LONG_SLICE_S / 4
     things = [world.add(1.0) for _ in range(100)]
     asked_before: list[int] = []
     world.time.call_later(1.0, lambda: asked_before.append(sum(len(thing.asked) for thing in things)))

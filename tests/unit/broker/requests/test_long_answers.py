@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 
 import pytest
 
+from broker.process.loop_budget import LONG_SLICE_S
 from broker.requests import long_answers
 from broker.requests.long_answers import Asked, LongAnswers, Unwanted
 from tests.support.api_world import turns
@@ -27,7 +28,7 @@ class Time:
 
     def steps(self, name: str, count: int) -> Steps:
         for number in range(count):
-            self.now += long_answers.SLICE_S / 10
+            self.now += LONG_SLICE_S / 10
             self.slices.append((name, number))
             yield
         return count
