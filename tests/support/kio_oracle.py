@@ -26,7 +26,7 @@ def read(schema: Any, data: bytes, offset: int) -> Any:
     """
     try:
         entity, _ = _reader(schema)(data, offset)
-    except (SerialError, ValueError, OverflowError, IndexError, TypeError) as error:
+    except (SerialError, ValueError, OverflowError, LookupError, TypeError) as error:
         raise Refused(repr(error)) from None
     return entity
 
