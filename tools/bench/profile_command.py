@@ -27,7 +27,7 @@ from tools.numbers import FloatRange, IntRange
 PROFILED = tuple(row for row in ROWS if isinstance(row.load, Load))
 WARM_UP_S = 1.0
 AROUND_S = 1.0
-"""The load begins so long before py-spy samples, and goes on so long afterwards and until py-spy has ended: it needs a moment to begin."""
+"""py-spy starts slowly, so the load lasts this much longer than the samples, and then until py-spy has ended."""
 LATE_S = 60.0
 
 
@@ -94,7 +94,7 @@ def _profile(
     load = row.load
     assert isinstance(load, Load)
     if broker == "follower":
-        load = replace(load, replication_factor=3)  # a follower of what is not replicated has nothing to do
+        load = replace(load, replication_factor=3)  # without a replica, no follower would have work
     with cluster.topic(load, FILL_BYTES[load.client]) as topic:
         measure(load, cluster.bootstrap_servers, topic, WARM_UP_S, 0.0)
         leader = _leader_of(cluster, topic)
@@ -110,7 +110,7 @@ def _profile(
         try:
             measure(load, cluster.bootstrap_servers, topic, seconds + AROUND_S, 0.0)
             deadline = time.monotonic() + LATE_S
-            while sampler.poll() is None and time.monotonic() < deadline:  # it began late
+            while sampler.poll() is None and time.monotonic() < deadline:  # py-spy started late
                 measure(load, cluster.bootstrap_servers, topic, AROUND_S, 0.0)
             said = sampler.communicate(timeout=LATE_S)[0].decode(errors="replace")
         except subprocess.TimeoutExpired:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.settings.config import INT_MAX, BrokerConfig, attribute, settings_of
+from tests.unit.docs.pages import section
 
 PAGE = Path(__file__).parents[3] / "docs" / "OPERATING.md"
 ROW = re.compile(r"\| `([^`]+)` \| ([^|]+) \|")
@@ -30,11 +31,11 @@ NO_LIMITS = {
 
 def rows() -> Iterator[tuple[str, str]]:
     text = PAGE.read_text(encoding="utf-8")
-    limits = text[text.index("## Limits") : text.index("## How much memory")]
-    for line in limits.splitlines():
-        found = ROW.match(line)
-        if found is not None:
-            yield found[1], found[2].strip()
+    for heading in ("Limits", "Appendix: limits without a setting"):
+        for line in section(text, heading).splitlines():
+            found = ROW.match(line)
+            if found is not None:
+                yield found[1], found[2].strip()
 
 
 def value_of(name: str) -> float:

@@ -1,4 +1,4 @@
-"""Runs a plan with the cheapest generator that can, and words what goes wrong."""
+"""Runs a plan with the C program, or in Python where that cannot be. Errors are lines for a person."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ REBALANCE_TIMEOUT_S = 90.0
 COORDINATOR_TIMEOUT_S = 30.0
 RETRY_S = 0.05
 HEARTBEAT_S = 0.1
-"""A member that is in a generation asks so often whether there is a newer one, until all members are in the same."""
+"""Time between two heartbeats of a member that waits until all members are in its generation."""
 PROTOCOL_TYPE, PROTOCOL_NAME = "consumer", "range"
 ONCE_MORE = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
 

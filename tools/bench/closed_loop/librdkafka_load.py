@@ -25,7 +25,7 @@ from tools.bench.closed_loop.measurement import (
 from tools.bench.closed_loop.target import Partition, Target
 
 LATENCY_EACH = 16
-"""Of so many records, the latency of one is kept."""
+"""The latency of one in so many records is kept."""
 PRODUCED_AT_ONCE = 500
 CONSUMED_AT_ONCE = 10_000
 CONSUME_TIMEOUT_S = 0.2

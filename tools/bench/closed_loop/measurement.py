@@ -1,4 +1,4 @@
-"""What a load gave: counts, latencies, and the error that a person reads."""
+"""The result of a load: counts and latencies, or an error that a person reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tools.failures import AdminError
 
 FIRST_ANSWER_S = 30.0
-"""If nothing is answered in the time of a measurement, it lasts until something is, at most this much longer. `generator.c` has it too."""
+"""A measurement without an answer goes on until the first one, for at most this time. `generator.c` has the same number."""
 
 
 class BenchError(AdminError):

@@ -27,10 +27,10 @@ from tools.bench.real_kafka.jars import KafkaJars
 from tools.failures import AdminError
 
 FIRST_WARM_UP, FIRST_WARM_UP_MIN_S = 4, 4.0
-"""How many times as long as that of a row the warm-up after a start is, and how long at least, in seconds."""
+"""The warm-up after a start: so many times that of a row, and at least so many seconds."""
 FIRST_ROWS = chosen(["produce-20x1-100b", "all-20x1-100b"])
 FILL_BYTES = {"raw": 256 * MIB, "librdkafka": 512 * MIB}
-"""What is there to be read, again and again: by the raw client, and by librdkafka, which starts again more slowly."""
+"""Bytes in a topic that is read. librdkafka gets more, because it takes longer to start again at the beginning."""
 FLOOR_S = 1.0
 FLOOR_WARM_UP_S = 0.3
 PERF_WARM_UP_RECORDS_PER_S = 80_000
@@ -140,7 +140,7 @@ class ClusterRound:
         return Figure(found.records_per_s, found.p99_ms, cpu_s / (found.records * tool.record_bytes) * 1e6)
 
     def _perf_consume(self, tool: PerfTool) -> Figure:
-        """Reads all that is there twice; the first time warms up."""
+        """Reads the topic twice; the first time is the warm-up."""
         servers = self._cluster.bootstrap_servers
         size = int(PERF_CONSUMED_BYTES_PER_S * self._seconds)
         with self._cluster.topic(tool.as_load(), size) as topic:
@@ -155,7 +155,7 @@ class ClusterRound:
 
 @contextlib.contextmanager
 def _emptied(directory: Path) -> Iterator[Path]:
-    """A directory that is not there before and after."""
+    """A directory that does not exist before and after."""
     shutil.rmtree(directory, ignore_errors=True)
     try:
         yield directory

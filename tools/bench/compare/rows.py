@@ -24,7 +24,7 @@ class PerfTool:
     replication_factor: int
 
     def as_load(self) -> Load:
-        """A load with the same topic, in batches of 16 KB: what is to be read is written so."""
+        """A load on the same topic. Records to be read are written in batches of 16 KB."""
         return Load(
             kind=self.kind, connections=1, record_bytes=self.record_bytes, partitions=self.partitions,
             records_per_batch=16 * KIB // self.record_bytes, acks=-1, replication_factor=self.replication_factor,
@@ -75,7 +75,7 @@ def _fetch(key: str, answer_bytes: int, goal: float) -> Row:
 
 
 def _librdkafka(kind: Literal["produce", "consume"], goal: float) -> Row:
-    """What is to be read was written in batches of 16 KB."""
+    """Records to be read were written in batches of 16 KB."""
     key = f"librdkafka-{kind}"
     load = Load(
         kind=kind, client="librdkafka", connections=1, in_flight=1, record_bytes=KIB, records_per_batch=16,

@@ -39,7 +39,7 @@ TIMEOUT_S = 120.0
 CONTROLLER_ID = 1
 SMALL_BROKER_PARTITIONS = 10
 BETWEEN_ANNOUNCEMENTS_S = 5.0
-"""Longer than between the announcement of the new leaders and that of the other ISRs, on a slow machine."""
+"""Longer than the pause between announcing the new leaders and announcing the other ISRs, on a slow machine."""
 
 NOTHING_ELECTED = "nothing to elect"
 BROKER_DIED = "a broker died"
