@@ -78,17 +78,8 @@ def verify(
 ) -> Verified:
     """`cluster`: or the options that name one."""
     file = directory / "verdict.json"
-    command = [
-        *COMMAND,
-        "verify",
-        "run",
-        *(["--dir", str(cluster.directory)] if isinstance(cluster, LocalCluster) else cluster),
-        "--json",
-        str(file),
-        *options,
-        "--",
-        *program,
-    ]
+    named = ["--dir", str(cluster.directory)] if isinstance(cluster, LocalCluster) else cluster
+    command = [*COMMAND, "verify", "run", *named, "--json", str(file), *options, "--", *program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env={**os.environ, **env})
     print(done.stdout, done.stderr)
     return Verified(done.returncode, done.stdout, json.loads(file.read_text()))
@@ -109,21 +100,9 @@ def faults(*texts: str) -> list[str]:
 )
 def test_a_clean_client_has_no_findings(quick_cluster: LocalCluster, tmp_path: Path, texts: list[str]) -> None:
     """Except that a busy machine may take longer to serve again than a run waits for."""
-    options = faults(*texts)
     page, junit = tmp_path / "report.html", tmp_path / "junit.xml"
-    options += [
-        "--topic",
-        "orders:6",
-        "--seconds",
-        "12",
-        "--allow",
-        "unrecovered",
-        "--html",
-        str(page),
-        "--junit",
-        str(junit),
-    ]
-    verified = verify(quick_cluster, tmp_path, options, PYTHON)
+    options = f"--topic orders:6 --seconds 12 --allow unrecovered --html {page} --junit {junit}".split()
+    verified = verify(quick_cluster, tmp_path, [*faults(*texts), *options], PYTHON)
     assert verified.exit_code == 0, verified.output
     assert verified.failures() == set()
     assert {each["error"] for each in verified.found["faults"]} == {""}
@@ -158,12 +137,8 @@ def test_faults_by_a_program_of_the_user(quick_cluster: LocalCluster, tmp_path: 
     harm.write_text(HARM.format(python=sys.executable, directory=quick_cluster.directory))
     harm.chmod(0o755)
     named = ["--bootstrap-server", quick_cluster.bootstrap_servers, "--fault-command", str(harm)]
-    options = [
-        *faults("kill leader of orders-0 for 2s at 3s", "pause follower of orders-0 for 1s at 8s"),
-        "--seconds",
-        "13",
-    ]
-    options += ["--topic", "orders:6", "--allow", "unrecovered"]
+    options = faults("kill leader of orders-0 for 2s at 3s", "pause follower of orders-0 for 1s at 8s")
+    options += ["--seconds", "13", "--topic", "orders:6", "--allow", "unrecovered"]
     environment = {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path / "state")}
     verified = verify(named, tmp_path, options, PYTHON, **environment)
     assert verified.exit_code == 0, verified.output

@@ -28,14 +28,15 @@ def reports_of(text: str, seconds_apart: float = 1.0) -> list[Report]:
     return found
 
 
-def log_of(*partitions: str, start: int = 0, is_whole: bool = True) -> Logs:
-    """`log_of("ab", "c")`: partition 0 has the records a and b, partition 1 has c. A `-` is an offset without a record."""
-    return {
-        (TOPIC, partition): PartitionLog(
-            start,
-            start + len(ids),
-            {start + offset: id_ for offset, id_ in enumerate(ids) if id_ != "-"},
-            is_whole,
-        )
-        for partition, ids in enumerate(partitions)
-    }
+def log_of(text: str) -> Logs:
+    """`log_of("ab c")`: partition 0 has the records a and b, partition 1 has c. A `-` is an offset without a record.
+
+    A partition may begin with its log start, `5:ab`, and ends with `?` if it was not read to its end.
+    """
+    logs = {}
+    for partition, written in enumerate(text.split()):
+        start, _, ids = written.rstrip("?").rpartition(":")
+        first = int(start or 0)
+        found = {first + number: id_ for number, id_ in enumerate(ids) if id_ != "-"}
+        logs[TOPIC, partition] = PartitionLog(first, first + len(ids), found, not written.endswith("?"))
+    return logs

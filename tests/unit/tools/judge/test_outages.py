@@ -42,14 +42,14 @@ def test_writes_wait_from_produced_to_acked_and_reads_from_acked_to_consumed() -
 
 def test_without_produced_lines_a_partition_waits_from_one_answer_to_the_next() -> None:
     tables = Tables.of(reports_of("acked 0 0 a; acked 1 0 b; acked 0 1 c"))
-    assert outages_of(tables, log_of("ac", "b"), 9) == [Outage("t", 0, "", 0, 2, False)]
+    assert outages_of(tables, log_of("ac b"), 9) == [Outage("t", 0, "", 0, 2, False)]
 
 
 def test_records_without_an_answer_and_without_a_partition_wait_for_any_answer_in_their_topic() -> None:
     tables = Tables.of(reports_of("produced a; acked 1 0 a; produced b; produced c"))
-    assert outages_of(tables, log_of("", "a"), 9)[-1] == Outage("t", -1, "", 2, 9, True)
+    assert outages_of(tables, log_of("- a"), 9)[-1] == Outage("t", -1, "", 2, 9, True)
     tables = Tables.of(reports_of("produced a; produced b; acked 1 0 b"))
-    assert not any(outage.is_open for outage in outages_of(tables, log_of("", "b"), 9))
+    assert not any(outage.is_open for outage in outages_of(tables, log_of("- b"), 9))
 
 
 def test_each_outage_counts_for_one_fault() -> None:

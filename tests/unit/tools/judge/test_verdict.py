@@ -67,7 +67,7 @@ def test_a_fault_says_which_partitions_it_cost_most() -> None:
     text = (
         "produced a; produced b; acked 0 0 a; acked 0 1 b; acked 1 0 c; consumed 0 0 a; consumed 1 0 c; consumed 0 1 b"
     )
-    verdict = verdict_of(text, log_of("ab", "c"), Fault("kill", f"{MEMBER}eager-2", None, 0.1, ()))
+    verdict = verdict_of(text, log_of("ab c"), Fault("kill", f"{MEMBER}eager-2", None, 0.1, ()))
     lines = list(lines_of(verdict))
     assert lines[4] == (
         "   0.10 s  kill member eager-2: no writes for 2.00 s (t-0), no reads for 3.00 s (t-0 for g), recovered after 6.90 s"
