@@ -26,7 +26,8 @@ def report(line: str) -> None:
 
 def delivered(error, message) -> None:
     assert error is None, error
-    report(f"acked topic={TOPIC} partition={message.partition()} offset={message.offset()} id={message.key().decode()}")
+    offset = -1 if message.offset() is None else message.offset()  # librdkafka may not know it
+    report(f"acked topic={TOPIC} partition={message.partition()} offset={offset} id={message.key().decode()}")
 
 
 def produce() -> None:

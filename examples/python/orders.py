@@ -35,7 +35,8 @@ def delivered(error, message) -> None:
     if error is not None:
         report(f"failed topic={TOPIC} id={order}")
         return
-    report(f"acked topic={TOPIC} partition={message.partition()} offset={message.offset()} id={order}")
+    offset = -1 if message.offset() is None else message.offset()  # librdkafka may not know it
+    report(f"acked topic={TOPIC} partition={message.partition()} offset={offset} id={order}")
     acknowledged.add(order)
 
 
