@@ -11,25 +11,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import logging
 import random
 import re
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.hostile.attacks import ATTACKS, Attack, Target
+from tests.hostile.beside import SAMPLE_S, BrokerMemory, CanaryProcess
 from tests.hostile.mutating_proxy import MutatedTraffic, MutatingProxy
 from tests.support.invariants import ZooKeeperView, eventually
 from tools.cluster.local_cluster import LocalCluster
@@ -38,7 +35,6 @@ from tools.cluster.log_parts import LogReader
 BROKERS = 3
 RECORD_BYTES = 100_000
 RECORDS_OF_A_PARTITION = 150
-SAMPLE_S = 0.05
 CALM_S = 0.3
 CALM_WITHIN_S = 60.0
 MEMORY_BACK_WITHIN_S = 10.0
@@ -76,63 +72,6 @@ class AttackReport:
         harm = f"; HARM: {'; '.join(self.harm)}; {self.stalls}" if self.harm else ""
         harm = "\n    ".join([harm, *self.log_lines])
         return f"{said} {self.longest_turn}{errors}{harm}"
-
-
-class CanaryProcess:
-    """`tests.hostile.canary` in a process of its own."""
-
-    def __init__(self, cluster: LocalCluster, topic: str) -> None:
-        brokers = ",".join(f"{broker}={cluster.address(broker)}" for broker in cluster.broker_ids)
-        command = [sys.executable, "-m", "tests.hostile.canary", "--topic", topic, "--brokers", brokers]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self._line() == {"ready": True}
-
-    def mark(self) -> dict[str, Any]:
-        """What was seen since the last mark."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("mark\n")
-        self._process.stdin.flush()
-        return self._line()
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def _line(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the canary ended"
-        row: dict[str, Any] = json.loads(line)
-        return row
-
-
-class BrokerMemory:
-    """Resident MiB of the brokers: the largest one's, sampled in a thread."""
-
-    def __init__(self, cluster: LocalCluster) -> None:
-        self._cluster = cluster
-        self._ended = threading.Event()
-        self.peak = 0.0
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def now(self) -> float:
-        found = [0.0]
-        for broker in self._cluster.broker_ids:
-            with contextlib.suppress(OSError, StopIteration):
-                status = Path(f"/proc/{self._cluster.pid(broker)}/status").read_text()
-                found.append(
-                    int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
-                )
-        return max(found)
-
-    def close(self) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(SAMPLE_S):
-            self.peak = max(self.peak, self.now())
 
 
 class LiveRun:

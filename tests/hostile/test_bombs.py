@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import NewTopic
 
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import BatchHeader, build_batch, with_compression
 from tests.conftest import ClusterFactory
-from tests.support.canary import Canary, create_topic, produce_body
+from tests.hostile.beside import canary_beside
+from tests.support.invariants import wait_known_everywhere
 from tests.support.thorough import thorough
+from tests.support.topics import create_topics, produce_body
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -30,24 +33,20 @@ WORST_S = 1.0
 @pytest.fixture(scope="module")
 def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
     running = new_module_cluster(brokers=1)
-    with Wire(running.port(1)) as wire:
-        create_topic(wire, "bombs", PARTITIONS)
+    create_topics(running.bootstrap_servers, NewTopic("bombs", PARTITIONS, 1))
+    wait_known_everywhere(running, "bombs", PARTITIONS)
     return running
 
 
-@pytest.fixture
-def canary(cluster: LocalCluster) -> Iterator[Canary]:
-    pid = cluster.pid(1)
-    with Canary(cluster.port(1)) as canary:
-        yield canary
-    assert cluster.pid(1) == pid
-    assert canary.count > 3
-    assert canary.longest_s < WORST_S, canary.longest_s
+@pytest.fixture(autouse=True)
+def canary(cluster: LocalCluster) -> Iterator[None]:
+    with canary_beside(cluster, WORST_S):
+        yield
 
 
 def send(cluster: LocalCluster, partitions: list[int], batch: bytes) -> list[ErrorCode]:
     with Wire(cluster.port(1), timeout_s=60) as wire:
-        answer = wire.call(ApiKey.PRODUCE, 9, produce_body("bombs", [(number, batch) for number in partitions]))
+        answer = wire.call(ApiKey.PRODUCE, 9, produce_body("bombs", batch, 1, partitions))
     return [ErrorCode(row.error_code) for topic in answer.responses for row in topic.partition_responses]
 
 
@@ -70,7 +69,7 @@ def tiny_records(count: int, compression: int) -> bytes:
 
 
 @pytest.mark.parametrize("compression", [1, thorough(2), thorough(3), 4], ids=["gzip", "snappy", "lz4", "zstd"])
-def test_one_bomb_for_each_partition(cluster: LocalCluster, canary: Canary, compression: int) -> None:
+def test_one_bomb_for_each_partition(cluster: LocalCluster, compression: int) -> None:
     """All batches of a request together unpack to 64 MiB."""
     size = UNPACKED if compression != 2 else UNPACKED // 4  # snappy: max.message.bytes
     bomb = build_batch([(None, bytes(size), (), 1000)], compression=compression)
@@ -80,19 +79,19 @@ def test_one_bomb_for_each_partition(cluster: LocalCluster, canary: Canary, comp
     assert codes.count(ErrorCode.MESSAGE_TOO_LARGE) == PARTITIONS - taken
 
 
-def test_one_bomb_many_times_for_one_partition(cluster: LocalCluster, canary: Canary) -> None:
+def test_one_bomb_many_times_for_one_partition(cluster: LocalCluster) -> None:
     bomb = build_batch([(None, bytes(UNPACKED), (), 1000)], compression=4)
     assert set(send(cluster, [0] * 500, bomb)) == {ErrorCode.INVALID_REQUEST}
 
 
-def test_very_many_records(cluster: LocalCluster, canary: Canary) -> None:
+def test_very_many_records(cluster: LocalCluster) -> None:
     packed = tiny_records(300_000, 4)
     assert send(cluster, [1, 2], packed) == [ErrorCode.NONE, ErrorCode.NONE]
     plain = tiny_records(50_000, 0)
     assert set(send(cluster, list(range(3, 13)), plain)) == {ErrorCode.NONE}
 
 
-def test_looking_into_them_by_time(cluster: LocalCluster, canary: Canary) -> None:
+def test_looking_into_them_by_time(cluster: LocalCluster) -> None:
     send(cluster, [14], build_batch([(None, bytes(UNPACKED), (), 1000)], compression=4))
     rows = [{"partition_index": number, "current_leader_epoch": -1, "timestamp": 1000} for number in range(PARTITIONS)]
     body: dict[str, Any] = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "bombs", "partitions": rows}]}

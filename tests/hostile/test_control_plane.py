@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
-import threading
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +16,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.errors import ErrorCode
 from protocol.kafka import fetch_codec
-from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.fetch_codec import FetchRequest, FetchRequestPartition
 from protocol.rpc import framing
 from protocol.rpc.messages import (
@@ -32,6 +29,7 @@ from protocol.rpc.messages import (
 from protocol.topic_ids import new_topic_id, topic_id_uuid
 from protocol.zk.znodes import TopicZNode
 from tests.conftest import ClusterFactory
+from tests.hostile.beside import canary_beside
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
@@ -41,33 +39,6 @@ pytestmark = pytest.mark.integration
 LONGEST_WAIT_S = 1.0
 """Of a client, while the attacks go on; 0.5 s and the noise of a machine that runs other tests."""
 TOPIC_ID = new_topic_id(bytes(16))
-
-
-class MetadataClient:
-    """Asks a broker for metadata again and again, and notes the longest time to an answer."""
-
-    def __init__(self, port: int) -> None:
-        self.longest_s = 0.0
-        self.asked = 0
-        self._wire = Wire(port)
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> MetadataClient:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-        self._wire.socket.close()
-
-    def _run(self) -> None:
-        while not self._is_over.wait(0.005):
-            began = time.monotonic()
-            self._wire.call(ApiKey.METADATA, 9, {"topics": [], "allow_auto_topic_creation": False})
-            self.longest_s = max(self.longest_s, time.monotonic() - began)
-            self.asked += 1
 
 
 @pytest.fixture
@@ -107,8 +78,7 @@ def test_the_cluster_stands_them(cluster: LocalCluster, zk: ZooKeeperView) -> No
     assert_healed(cluster, zk, topic)
     controller, epoch = cluster.controller_id(), zk.controller_epoch()
     before = zk.states(topic)
-    with contextlib.ExitStack() as stack:
-        canaries = [stack.enter_context(MetadataClient(cluster.port(broker))) for broker in cluster.broker_ids]
+    with canary_beside(cluster, LONGEST_WAIT_S), contextlib.ExitStack() as stack:
         for broker in cluster.broker_ids:
             port, broker_epoch = control_port(zk, broker)
             for claimed, sender in ((epoch + 1, controller), (2**31 - 1, 3), (epoch, controller % 3 + 1)):
@@ -128,8 +98,6 @@ def test_the_cluster_stands_them(cluster: LocalCluster, zk: ZooKeeperView) -> No
             halves = [stack.enter_context(contextlib.closing(Wire(port).socket)) for _ in range(400)]
             for half in halves[-6:]:
                 half.sendall(struct.pack(">i", 32 * 2**20) + bytes(4_000_000))
-    assert max(canary.longest_s for canary in canaries) < LONGEST_WAIT_S
-    assert all(canary.asked > 10 for canary in canaries)
     assert zk.states(topic) == before, "nobody was deposed, nothing was stopped"
     assert not list(cluster.directory.rglob("outside*"))
     # The true controller is obeyed, and so is the next one.

@@ -11,14 +11,16 @@ import struct
 import time
 
 import pytest
+from confluent_kafka.admin import NewTopic
 
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
 from tests.conftest import ClusterFactory
-from tests.support.canary import Canary, create_topic, produce_body, resident_mib
-from tests.support.invariants import eventually
+from tests.hostile.beside import BrokerMemory, canary_beside
+from tests.support.invariants import eventually, wait_known_everywhere
 from tests.support.thorough import thorough
+from tests.support.topics import create_topics, produce_batch
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -37,11 +39,11 @@ WORST_S = 2.0
 @pytest.fixture(scope="module")
 def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
     running = new_module_cluster(brokers=1, overrides={"queued.max.response.bytes": str(BUDGET)})
+    create_topics(running.bootstrap_servers, NewTopic("large", 1, 1))
+    wait_known_everywhere(running, "large", 1)
+    batch = build_batch([(None, os.urandom(900_000), (), 1000)])
     with Wire(running.port(1)) as wire:
-        create_topic(wire, "large", 1)
-        batch = build_batch([(None, os.urandom(900_000), (), 1000)])
-        for _ in range(BATCHES):
-            wire.call(ApiKey.PRODUCE, 9, produce_body("large", [(0, batch)]))
+        assert [produce_batch(wire, "large", batch).error_code for _ in range(BATCHES)] == [0] * BATCHES
     return running
 
 
@@ -66,13 +68,11 @@ def fetch(*, max_wait_ms: int, min_bytes: int) -> bytes:
 @pytest.mark.parametrize(("max_wait_ms", "min_bytes"), [(0, 1), thorough(300, 2**31 - 1)], ids=["at-once", "parked"])
 def test_answers_that_nobody_reads(cluster: LocalCluster, max_wait_ms: int, min_bytes: int) -> None:
     """Memory stays within twice `queued.max.response.bytes`; a canary goes on; who reads nothing is disconnected."""
-    pid = cluster.pid(1)
-    assert pid is not None
-    before = resident_mib(pid)
+    memory = BrokerMemory(cluster)
+    before = memory.now()
     request = fetch(max_wait_ms=max_wait_ms, min_bytes=min_bytes)
     attackers: list[socket.socket] = []
-    peak = 0.0
-    with Canary(cluster.port(1)) as canary:
+    with canary_beside(cluster, WORST_S):
         try:
             for _ in range(ATTACKERS):
                 attacker = socket.socket()
@@ -80,18 +80,13 @@ def test_answers_that_nobody_reads(cluster: LocalCluster, max_wait_ms: int, min_
                 attacker.connect(("127.0.0.1", cluster.port(1)))
                 attacker.sendall(request * PIPELINED)
                 attackers.append(attacker)
-                peak = max(peak, resident_mib(pid))
-            end = time.monotonic() + 2
-            while time.monotonic() < end:
-                peak = max(peak, resident_mib(pid))
-                time.sleep(0.05)
+            time.sleep(2)
             with Wire(cluster.port(1)) as reader:
                 reader.send_raw(fetch(max_wait_ms=0, min_bytes=1))
                 assert len(reader.receive_frame()) > 900_000
         finally:
             for attacker in attackers:
                 attacker.close()
-        assert canary.longest_s < WORST_S
-    assert peak - before < ALLOWED_MIB
-    eventually(lambda: resident_mib(pid) - before < ALLOWED_MIB, "memory comes back")
-    assert cluster.pid(1) == pid
+    memory.close()
+    assert memory.peak - before < ALLOWED_MIB
+    eventually(lambda: memory.now() - before < ALLOWED_MIB, "memory comes back")

@@ -18,10 +18,9 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
 from tests.conftest import ClusterFactory
 from tests.support.background_load import read_everything, under_load
-from tests.support.canary import produce_body
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.thorough import thorough
-from tests.support.topics import new_topic
+from tests.support.topics import new_topic, produce_body
 from tests.support.wire import Wire
 from tools.cli import main
 from tools.cluster.local_cluster import LocalCluster
@@ -115,9 +114,7 @@ def test_a_repeated_batch_is_answered_with_its_first_offset_by_every_later_leade
             producer_epoch=epoch,
             base_sequence=sequence,
         )
-        answer = (
-            wire.call(ApiKey.PRODUCE, 8, produce_body(topic, [(0, batch)], acks=-1)).responses[0].partition_responses[0]
-        )
+        answer = wire.call(ApiKey.PRODUCE, 8, produce_body(topic, batch)).responses[0].partition_responses[0]
         return int(answer.error_code), answer.base_offset
 
     def check_all(gap: ErrorCode = ErrorCode.NOT_ENOUGH_REPLICAS) -> None:
@@ -171,7 +168,7 @@ def test_a_leader_paused_past_its_session_acknowledges_nothing_and_rejoins(
     old_epoch = zk.state(topic, partition).leader_epoch
 
     def body(value: bytes) -> dict[str, object]:
-        return produce_body(topic, [(partition, build_batch([(None, value, [], 1_700_000_000_000)]))], acks)
+        return produce_body(topic, build_batch([(None, value, [], 1_700_000_000_000)]), acks, [partition])
 
     with Wire(cluster.port(victim)) as wire, under_load(cluster, zk, topic, PARTITIONS) as producer:
         first = wire.call(ApiKey.PRODUCE, 8, body(b"before the pause"))

@@ -19,12 +19,11 @@ from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
 from tests.support.background_load import BackgroundProducer, under_load
-from tests.support.canary import produce_body
 from tests.support.cli import COMMAND, ottla
 from tests.support.faulty_disks import small_volume, why_no_mounts
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.thorough import thorough
-from tests.support.topics import new_topic
+from tests.support.topics import new_topic, produce_body
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 from tools.faults import script
@@ -91,7 +90,7 @@ def produced(cluster: LocalCluster, topic: str, broker: int) -> ErrorCode:
         ord("a") + byte % 26 for byte in uuid.uuid4().bytes
     )  # without digits, which number the load's records
     with Wire(cluster.port(broker)) as wire:
-        body = produce_body(topic, [(broker - 1, build_batch([(None, value, [], 0)]))], acks=-1)
+        body = produce_body(topic, build_batch([(None, value, [], 0)]), partitions=[broker - 1])
         answer = wire.call(ApiKey.PRODUCE, 9, body)
     return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 

@@ -15,11 +15,10 @@ from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
 from tests.support.background_load import BackgroundProducer, under_load
-from tests.support.canary import produce_body
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.network_cluster import NetworkCluster, why_not
 from tests.support.thorough import thorough
-from tests.support.topics import create_topics
+from tests.support.topics import create_topics, produce_body
 from tests.support.wire import Wire
 
 REASON = why_not()
@@ -61,7 +60,7 @@ def a_cluster(directory: Path) -> Iterator[tuple[NetworkCluster, ZooKeeperView, 
 def produced(cluster: NetworkCluster, broker: int, partition: int) -> ErrorCode:
     """The answer of that broker to one more record with acks=all."""
     with Wire(9092, cluster.host(broker)) as wire:
-        body = produce_body(TOPIC, [(partition, build_batch([(None, b"one more", [], 0)]))], acks=-1)
+        body = produce_body(TOPIC, build_batch([(None, b"one more", [], 0)]), partitions=[partition])
         answer = wire.call(ApiKey.PRODUCE, 9, body)
     return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 

@@ -51,9 +51,10 @@ def set_configs(bootstrap_servers: str, kind: ResourceType, name: str, values: M
     admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 
 
-def produce_body(topic: str, batch: bytes | None, acks: int = -1) -> dict[str, Any]:
-    data = [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}]
-    return {"transactional_id": None, "acks": acks, "timeout": 20_000, "topic_data": data}
+def produce_body(topic: str, batch: bytes | None, acks: int = -1, partitions: Sequence[int] = (0,)) -> dict[str, Any]:
+    """The batch for each of the partitions."""
+    data = [{"name": topic, "partition_data": [{"index": number, "records": batch} for number in partitions]}]
+    return {"transactional_id": None, "acks": acks, "timeout": 10_000, "topic_data": data}
 
 
 def produce_batch(wire: Wire, topic: str, batch: bytes | None, acks: int = -1, version: int = 9) -> Any:
