@@ -139,7 +139,7 @@ def _seeds(key: ApiKey) -> Callable[[], Iterator[bytes]]:
 # -- what the codecs should find -----------------------------------------------------------------------------------------
 
 
-def _finished(steps: Generator[None, None, Any]) -> Any:
+def finished(steps: Generator[None, None, Any]) -> Any:
     while True:
         try:
             next(steps)
@@ -255,7 +255,7 @@ def _heartbeat(version: int, entity: Any) -> HeartbeatRequest:
 CODECS: Mapping[ApiKey, Codec] = {
     ApiKey.PRODUCE: (produce_codec.decode_request, _produce),
     ApiKey.FETCH: (fetch_codec.decode_request, _fetch),
-    ApiKey.LIST_OFFSETS: (lambda v, frame, at: _finished(list_offsets_codec.decoding(v, frame, at)), _list_offsets),
+    ApiKey.LIST_OFFSETS: (lambda v, frame, at: finished(list_offsets_codec.decoding(v, frame, at)), _list_offsets),
     ApiKey.OFFSET_COMMIT: (offset_commit_codec.decode_request, _offset_commit),
     ApiKey.OFFSET_FETCH: (offset_fetch_codec.decode_request, _offset_fetch),
     ApiKey.HEARTBEAT: (heartbeat_codec.decode_request, _heartbeat),
