@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
+
 import pytest
 
 from tests.support.cli import Cli
+from tests.support.zookeeper import ZooKeeperServer
+from tests.support.zookeeper_sessions import Test, run_in_session
 from tools.cluster.local_cluster import LocalCluster
 
 
@@ -27,3 +32,16 @@ def cli(request: pytest.FixtureRequest) -> Cli:
     """Ours, unless the test is marked with OURS_AND_KAFKAS."""
     found: Cli = request.getfixturevalue(getattr(request, "param", "ottla"))
     return found
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ZooKeeperServer]:
+    """A ZooKeeper of the module's own."""
+    with ZooKeeperServer() as running:
+        yield running
+
+
+@pytest.fixture
+def in_session(server: ZooKeeperServer, request: pytest.FixtureRequest) -> Callable[[Test], None]:
+    """Runs a coroutine function with a session in a chroot of its own."""
+    return partial(run_in_session, f"{server.connect}/{request.node.name}/x")

@@ -6,7 +6,7 @@ CTL-1, 5, 6, 14, STA-1, 4, INV-9, FLT-4, 7, 20, 21, 23: the exact states in ZooK
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -23,12 +23,6 @@ from tests.support.controller_processes import TIMEOUT_S, ControllerCluster
 from tests.support.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ZooKeeperServer]:
-    with ZooKeeperServer() as running:
-        yield running
 
 
 Play = Callable[[ControllerCluster], Awaitable[None]]

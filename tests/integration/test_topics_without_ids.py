@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +37,6 @@ PARTITIONS = 2
 @pytest.fixture(scope="module")
 def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
     return new_module_cluster(brokers=3)
-
-
-@pytest.fixture
-def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
-    view = ZooKeeperView(cluster.zookeeper_connect)
-    yield view
-    view.close()
 
 
 @pytest.fixture

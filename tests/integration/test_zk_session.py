@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from functools import partial
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -26,21 +25,9 @@ from protocol.zk.session import (
     ZooKeeperSession,
 )
 from tests.support.zookeeper import ZooKeeperServer
-from tests.support.zookeeper_sessions import Test, open_session, run_in_session, session_is
+from tests.support.zookeeper_sessions import Test, open_session, session_is
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ZooKeeperServer]:
-    with ZooKeeperServer() as running:
-        yield running
-
-
-@pytest.fixture
-def in_session(server: ZooKeeperServer, request: pytest.FixtureRequest) -> Callable[[Test], None]:
-    """Runs a coroutine function with a session in a chroot of its own."""
-    return partial(run_in_session, f"{server.connect}/{request.node.name}/x")
 
 
 def test_reads_and_writes(in_session: Callable[[Test], None]) -> None:

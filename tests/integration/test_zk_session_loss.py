@@ -6,8 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +29,12 @@ from protocol.zk.session import (
     ZooKeeperUnavailable,
 )
 from tests.support.zookeeper import ZooKeeperServer
-from tests.support.zookeeper_sessions import States, Test, open_session, run_in_session
+from tests.support.zookeeper_sessions import States, Test, open_session
 
 pytestmark = pytest.mark.integration
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 20.0
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ZooKeeperServer]:
-    with ZooKeeperServer() as running:
-        yield running
-
-
-@pytest.fixture
-def in_session(server: ZooKeeperServer, request: pytest.FixtureRequest) -> Callable[[Test], None]:
-    """Runs a coroutine function with a session that has a chroot of this test's own."""
-    return partial(run_in_session, f"{server.connect}/{request.node.name}/x")
 
 
 def test_an_expired_session_is_followed_by_another(server: ZooKeeperServer, in_session: Callable[[Test], None]) -> None:

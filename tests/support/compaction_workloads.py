@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from broker.settings.config import TopicConfig
 from broker.storage.log import Log
 from protocol.kafka.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT, build_batch
 
@@ -55,7 +54,6 @@ class _Producer:
     epoch: int = 0
     next_sequence: int = 0
     begun_at: int | None = None
-    is_retired: bool = False
 
 
 class Workload:
@@ -172,7 +170,3 @@ SCENARIOS = (
     Scenario("young", overrides={"min.compaction.lag.ms": str(50 * MINUTE_MS)}),
     Scenario("large", batches=60, value_bytes_max=60_000, overrides={"segment.bytes": "1000000"}),
 )
-
-
-def topic_config(scenario: Scenario) -> TopicConfig:
-    return TopicConfig().with_overrides(scenario.config)

@@ -65,44 +65,24 @@ class KafkaTools:
         return output
 
     def topics(self, bootstrap_servers: str, *arguments: str, expected_exit_code: int = 0) -> str:
-        return self.run(
-            "org.apache.kafka.tools.TopicCommand",
-            "--bootstrap-server",
-            bootstrap_servers,
-            *arguments,
-            expected_exit_code=expected_exit_code,
-        )
+        return self._on("org.apache.kafka.tools.TopicCommand", bootstrap_servers, arguments, expected_exit_code)
 
     def configs(self, bootstrap_servers: str, *arguments: str, expected_exit_code: int = 0) -> str:
-        return self.run(
-            "kafka.admin.ConfigCommand",
-            "--bootstrap-server",
-            bootstrap_servers,
-            *arguments,
-            expected_exit_code=expected_exit_code,
-        )
+        return self._on("kafka.admin.ConfigCommand", bootstrap_servers, arguments, expected_exit_code)
 
     def groups(self, bootstrap_servers: str, *arguments: str, expected_exit_code: int = 0) -> str:
-        return self.run(
-            "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
-            "--bootstrap-server",
-            bootstrap_servers,
-            *arguments,
-            expected_exit_code=expected_exit_code,
-        )
+        command = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+        return self._on(command, bootstrap_servers, arguments, expected_exit_code)
 
     def elections(self, bootstrap_servers: str, *arguments: str) -> str:
-        return self.run(
-            "org.apache.kafka.tools.LeaderElectionCommand", "--bootstrap-server", bootstrap_servers, *arguments
-        )
+        return self._on("org.apache.kafka.tools.LeaderElectionCommand", bootstrap_servers, arguments)
 
     def reassign(self, bootstrap_servers: str, *arguments: str) -> str:
-        return self.run(
-            "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
-            "--bootstrap-server",
-            bootstrap_servers,
-            *arguments,
-        )
+        return self._on("org.apache.kafka.tools.reassign.ReassignPartitionsCommand", bootstrap_servers, arguments)
+
+    def _on(self, command: str, bootstrap_servers: str, arguments: Sequence[str], expected_exit_code: int = 0) -> str:
+        where = ("--bootstrap-server", bootstrap_servers)
+        return self.run(command, *where, *arguments, expected_exit_code=expected_exit_code)
 
 
 class ToolServer:

@@ -12,8 +12,6 @@ BROKERS = "brokers"
 ENTITY_DEFAULT = ""
 """The entity name of configs that apply to all brokers."""
 
-OWN_SOURCES = frozenset({"DYNAMIC_TOPIC_CONFIG", "DYNAMIC_BROKER_CONFIG", "DYNAMIC_DEFAULT_BROKER_CONFIG"})
-
 
 class Entity(NamedTuple):
     """Something that has configs: `kind` is topics or brokers, `name` a topic, a broker id, or "" for all brokers."""

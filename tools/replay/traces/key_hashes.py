@@ -13,8 +13,6 @@ import pyarrow
 import pyarrow.compute
 from numpy.typing import NDArray
 
-PARTITIONERS = ("murmur2", "crc32")
-
 _SEED = 0x9747B28C
 _FACTOR = numpy.uint32(0x5BD1E995)
 

@@ -22,7 +22,6 @@ from tests.support.control_plane import SAMPLE_RESPONSE, SAMPLE_STATES, SAMPLE_T
 
 WRONG = [True, False, 1.0, math.nan, math.inf, None, b"x", "", "../../x", "a/b", ".", "x" * 250, 2**63, 2**31, -3]
 WRONG += [[], {}, [1], {"orders": 1}, {1: SAMPLE_TOPIC_ID}, msgpack.ExtType(1, b"x"), msgpack.Timestamp(1, 1)]
-HEADS_AND_ROWS_REFUSE = [1.0, math.nan, None, b"x", {}, msgpack.ExtType(1, b"x"), msgpack.Timestamp(1, 1)]
 
 
 def plain(value: Any) -> Any:
