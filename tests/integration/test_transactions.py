@@ -188,28 +188,6 @@ def coordinator_of(cluster: LocalCluster, key: str, key_type: int) -> int:
 # -- what readers see -----------------------------------------------------------------------------------------------------
 
 
-def test_readers_of_committed_records_see_committed_transactions_only(cluster: LocalCluster, topic: str) -> None:
-    """An open transaction ends what they see; each marker takes one offset in each partition."""
-    producer = transactional(cluster, topic)
-    producer.begin_transaction()
-    write(producer, topic, *names("committed", 6))
-    retried(producer.commit_transaction)
-    producer.begin_transaction()
-    write(producer, topic, *names("aborted", 6))
-    retried(producer.abort_transaction)
-    producer.begin_transaction()
-    write(producer, topic, *names("late", 6))
-    assert sorted(eventually(lambda: read(cluster, topic), "the first transaction")) == names("committed", 6)
-    everything = names("aborted", 6) + names("committed", 6) + names("late", 6)
-    assert sorted(read(cluster, topic, UNCOMMITTED)) == everything
-    retried(producer.commit_transaction)
-    wanted = names("committed", 6) + names("late", 6)
-    eventually(lambda: sorted(read(cluster, topic)) == wanted, "both transactions are seen")
-    with closing(Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "nobody"})) as consumer:
-        ends = [consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=10)[1] for n in range(PARTITIONS)]
-    assert ends == [9] * PARTITIONS
-
-
 def test_an_open_transaction_holds_back_what_follows_it(cluster: LocalCluster, topic: str) -> None:
     """The last stable offset: readers get records in the order of the log, and so wait for the first open transaction."""
     first, second = transactional(cluster, f"{topic}-1"), transactional(cluster, f"{topic}-2")

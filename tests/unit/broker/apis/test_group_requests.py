@@ -119,19 +119,6 @@ async def test_join_request(world: GroupWorld, version: int) -> None:
     assert join.reason == ("x" * 255 if version >= 8 else "")
 
 
-@pytest.mark.parametrize("version", [3, 4, 9])
-async def test_a_new_dynamic_member_needs_its_id_first_since_v4(world: GroupWorld, version: int) -> None:
-    """KIP-394."""
-    body = JOIN | {"group_instance_id": None, "member_id": ""}
-    answer = await world.ask(
-        ApiKey.JOIN_GROUP, version, body, JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id="test-1")
-    )
-    assert world.groups.asked[0].needs_member_id == (version >= 4)
-    assert (answer.error_code, answer.member_id, answer.generation_id) == (79, "test-1", -1)
-    assert answer.protocol_name == (None if version >= 7 else "")
-    assert (answer.leader, answer.members) == ("", ())
-
-
 @versions(ApiKey.JOIN_GROUP)
 async def test_join_answer(world: GroupWorld, version: int) -> None:
     members = (JoinedMember("m-1", "static", b"r"), JoinedMember("m-2", None, b""))
@@ -178,24 +165,7 @@ async def test_sync(world: GroupWorld, version: int) -> None:
         assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
 
 
-@pytest.mark.parametrize("missing", ["protocol_type", "protocol_name"])
-async def test_a_sync_without_its_protocol_is_refused(world: GroupWorld, missing: str) -> None:
-    answer = await world.ask(ApiKey.SYNC_GROUP, 5, SYNC | {missing: None}, SyncAnswer(NONE))
-    assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert world.groups.asked == []
-
-
 # -- Heartbeat and LeaveGroup ---------------------------------------------------------------------------------------------
-
-
-@versions(ApiKey.HEARTBEAT)
-@pytest.mark.parametrize("error", [NONE, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION])
-async def test_heartbeat(world: GroupWorld, version: int, error: ErrorCode) -> None:
-    """BAD-33."""
-    body = {"group_id": "g", "generation_id": 7, "member_id": "m-1", "group_instance_id": "static"}
-    answer = await world.ask(ApiKey.HEARTBEAT, version, body, error)
-    assert world.groups.asked == [("g", "m-1", "static" if version >= 3 else None, 7)]
-    assert answer.error_code == error
 
 
 def leave_body(version: int, count: int = 2) -> dict[str, Any]:
@@ -467,14 +437,6 @@ async def test_describe_groups(world: GroupWorld, version: int, asks_operations:
         assert (row.authorized_operations != -(2**31)) == asks_operations
     if version >= 4:
         assert shown.group_instance_id == "static"
-
-
-@versions(ApiKey.DELETE_GROUPS)
-async def test_delete_groups(world: GroupWorld, version: int) -> None:
-    errors = {"g": NONE, "h": ErrorCode.NON_EMPTY_GROUP}
-    answer = await world.ask(ApiKey.DELETE_GROUPS, version, {"groups_names": ["g", "h", "g"]}, errors)
-    assert world.groups.asked == [["g", "h"]]
-    assert [(row.group_id, row.error_code) for row in answer.results] == [("g", 0), ("h", 68)]
 
 
 # -- TxnOffsetCommit ------------------------------------------------------------------------------------------------------
