@@ -1,7 +1,7 @@
-"""The inputs that are kept: one packed file for each decoder, with what its seeds do not reach.
+"""The inputs that are kept: one packed file for each decoder, with inputs that reach more code than its seeds.
 
-`python -m tests.fuzz.corpus` makes them small: of all that the last runs found (`.fuzz/`) it keeps, smallest first, each input that
-runs over a line of the project in a way that none before it did.
+`python -m tests.fuzz.corpus` makes them from the findings of the last runs (`.fuzz/`): smallest first, it keeps each input that runs
+through the lines of the project in an order that no earlier input did.
 """
 
 from __future__ import annotations

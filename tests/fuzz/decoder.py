@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """`run` takes any bytes; it raises nothing but `refuses`, and AssertionError when what it decoded is not right.
+    """`run` takes any bytes. It raises only `refuses`, and AssertionError if it decoded the bytes wrongly.
 
-    An input may cost a constant and as much for each of its bytes: of the processor's time, of memory at its peak, and of lines of
-    Python that run, which no other process makes more. They are some times what honest inputs need: what is looked for grows
+    An input may cost a constant and an amount for each of its bytes: CPU time, peak memory, and lines of Python that run (which do
+    not depend on other processes). These limits are several times what honest inputs need. The fuzzer looks for costs that grow
     faster than the input.
     """
 
@@ -33,6 +33,6 @@ class Decoder:
 
 
 def must(is_so: bool, what: object) -> None:
-    """Raises AssertionError, also where an exception is looked at."""
+    """Raises AssertionError, also in a block that catches `refuses`."""
     if not is_so:
         raise AssertionError(str(what))

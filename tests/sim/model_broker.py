@@ -1,8 +1,8 @@
 """One broker of the protocol model: the real replication of one partition, without its loops, disk, network and clock.
 
-Real are the pure modules, `Partition`, `LeadershipChanges`, `FetchReads` and `ReplicaFetcher`. What they do between two
-awaits is one step of the model: a fetcher's coroutine is sent forward until it asks something, and stands there as a
-`Question` until the model has the leader serve it and delivers the answer, or loses either.
+The pure modules, `Partition`, `LeadershipChanges`, `FetchReads` and `ReplicaFetcher` are the real ones. Their work between two
+awaits is one step of the model: a fetcher's coroutine runs until it asks a leader. It then waits as a `Question` until the model lets
+the leader serve it and delivers the answer, or loses the question or the answer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What must hold after every step of the protocol model: INV-1, 2, 4, 5, 6, 7, 11, 13, 19.
 
-After an unclean election or a power loss INV-1, INV-2, INV-6 and INV-13 are not looked at any more: committed records may be
-lost then.
+After an unclean election or a power loss, INV-1, INV-2, INV-6 and INV-13 are no longer checked, since committed records may be lost.
 """
 
 from __future__ import annotations

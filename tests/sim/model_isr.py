@@ -21,8 +21,8 @@ from tests.sim.model_controller import ModelZooKeeper
 class IsrWrite:
     """A proposal on its way to ZooKeeper.
 
-    `needed` is what a newcomer must have (INV-13). `stats` are the registered lives, read before the write; `must_read` is after
-    a conflict, or, without `stats`, when nobody knows whether it was applied.
+    `needed` is what a newcomer must have (INV-13). `stats` are the registered lives, read before the write. `must_read` is set after
+    a conflict and, without `stats`, after a write whose answer was lost.
     """
 
     broker: ModelBroker

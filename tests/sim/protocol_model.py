@@ -279,7 +279,7 @@ class Episode:
         return True
 
     def _coup(self) -> bool:
-        """The leader dies with the controller and is back unseen (FLT-23); in a lossy episode without a record that a follower has."""
+        """The leader dies with the controller and returns unnoticed (FLT-23). In a lossy episode it has lost a record of a follower."""
         state = self.zookeeper.state
         assert state is not None
         leader = self.brokers[state.leader - 1] if state.leader != NO_LEADER else None
@@ -298,9 +298,9 @@ class Episode:
         return self.controller.elect_preferred(tuple(self.dice.sample(self.controller.replicas, 3)))
 
     def _swing(self) -> bool:
-        """Leadership goes where a record is missing, and comes back when that was cut at home (BUG-13).
+        """Leadership moves to a broker that misses a record, and returns when its first leader has cut that record (BUG-13).
 
-        A third broker that has the record hears of the return only: there was another controller in between.
+        A third broker that has the record learns only of the return: the controller changed in between.
         """
         state = self.zookeeper.state
         assert state is not None

@@ -63,8 +63,8 @@ def test_a_seed_is_a_schedule() -> None:
 def test_a_new_controller_sees_that_a_leader_lost_records_and_came_back(others_bounce: bool) -> None:
     """INV-5, FLT-24: the leader loses power, and with it records that a follower has.
 
-    It is back before the controller has seen that it was gone, and a new controller takes office, which finds it registered.
-    Were it to lead on in the same epoch, it would write other records at the same offsets, and no epoch would tell them apart.
+    It returns before the controller has noticed its death, and a new controller, which finds it registered, takes over. If it led on in
+    the same epoch, it would write other records at the same offsets, and no epoch would distinguish them.
     """
     episode = Episode.begin("loss")
     leader_id = episode.controller.replicas[0]

@@ -269,7 +269,7 @@ class Recovered(NamedTuple):
 
 
 def survive(workload: Workload, crash: Crash, random: Random, *, crash_again: bool) -> MemoryDisk:
-    """Opens what the crash left, several times, and looks whether all that was promised is there. Returns the disk after a whole start."""
+    """Opens the disk of the crash several times, and checks that it has all that was promised. Returns the disk after a whole start."""
     disk = crash.disk
     if crash_again:
         # Power is lost in the middle of recovery, too.
@@ -315,7 +315,7 @@ def _look(log: Log, manager: LogManager, promises: Mapping[TopicPartition, Seque
 
 
 def _look_at_copy(future: Log, manager: LogManager) -> None:
-    """LOG-6: all that it has, the log has too: nothing is left of an earlier epoch. What it is still to lose is noted."""
+    """LOG-6: the copy contains no records that the log does not, such as those of an earlier epoch. It may still owe a truncation."""
     log = manager.get(future.topic_partition)
     if log is not None and future.log_end_offset > log.log_start_offset:
         of_log = set(split(everything_with_holes(log)))
@@ -378,7 +378,7 @@ def _part(version: Batches, start: int, end: int) -> Batches:
 
 
 def _has_its_producers(log: Log, version: Batches, *, has_moved: bool) -> bool:
-    """INV-21. Of records that were deleted the first segment's snapshot tells, where that was synced.
+    """INV-21. The first segment's snapshot has the producers of deleted records, if it was synced.
 
     A log that has moved was copied from its start on: it knows no producers whose records were deleted before, as in Kafka.
     """

@@ -61,8 +61,8 @@ def joined_consumer(bootstrap_servers: str, group: str, topic: str, **settings: 
 class Member:
     """Joins at once, and reads until it is closed. All attributes can be read at any time.
 
-    `owned`: its partitions. `seen`: (partition, offset) of what it has read, in order. `assignments` counts how often it got
-    its partitions; `generation` is that of the last time (librdkafka; else 0). `commit` has it commit all that it has read.
+    `owned`: its partitions. `seen`: (partition, offset) of the records that it has read, in order. `assignments` counts its
+    assignments; `generation` is that of the last one (librdkafka; else 0). `commit` makes it commit all that it has read.
     """
 
     def __init__(

@@ -97,8 +97,8 @@ def assert_healed(
 ) -> None:
     """Full ISR and a leader everywhere, equal replica logs, and the same metadata on every broker as in ZooKeeper.
 
-    Before the `log_starts` of partitions, where DeleteRecords has cut them, a replica may or may not have records still.
-    Every broker must answer first: right after a broker was killed and started again, ZooKeeper still has the ISR of before.
+    Below the `log_starts` of partitions, where DeleteRecords has cut them, a replica may or may not have records.
+    Every broker must answer first: right after a kill and a start, ZooKeeper still has the earlier ISR.
     """
     assert_known_alike(cluster, zk, topic)
     wait_full_isr(zk, topic)

@@ -51,11 +51,11 @@ Node = Inode | Directory
 
 
 class PowerLost(BaseException):
-    """The machine stops in the middle of what it did."""
+    """The machine loses power in the middle of its work."""
 
 
 class Loss(NamedTuple):
-    """What a power loss does with what was not synced: `names` of files and directories, `data` in files.
+    """What a power loss does to changes that were not synced: to `names` of files and directories, and to `data` in files.
 
     names   none     only what `sync_directory` of that directory made durable
             all      everything

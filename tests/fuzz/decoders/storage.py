@@ -201,10 +201,10 @@ KINDS = 11
 
 
 def _log(data: bytes) -> object:
-    """A flag, and parts of which the first byte says what they are: a directory that is opened, and read from begin to end.
+    """A flag, then parts whose first byte names the kind of file: a log directory, which is opened and read from start to end.
 
-    Whatever files are there, the log opens, and can be appended to. After a crash it can be read to its end; of what was synced
-    nobody looks at the CRCs (as in Kafka), so damage in it is met by who reads it, as CORRUPT_MESSAGE.
+    The log opens with any files, and can be appended to. After a crash it can be read to its end. Recovery does not check the CRCs of
+    synced records (as in Kafka), so their damage is found by a reader, as CORRUPT_MESSAGE.
     """
     flags = data[0] if data else 0
     disk = MemoryDisk()
@@ -321,7 +321,7 @@ def _logs() -> Iterator[bytes]:
 
 
 def _fetched(data: bytes) -> object:
-    """What a follower gets of its leader: parts that are sealed, or with the flag as they are; then the log is used."""
+    """What a follower gets from its leader: sealed parts, or with the flag the parts as they are. Then the log is used."""
     flags = data[0] if data else 0
     log = open_at(MemoryDisk(), SMALL)
     log.append_as_leader(batch(2), 0)

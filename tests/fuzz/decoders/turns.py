@@ -1,8 +1,8 @@
 """Requests at a broker's real request handler: no exception inside it, and no turn of its loop above 50 ms.
 
-An input is some requests, which come on one connection: a byte for the API, one for the version, the body. In `broker-repeated` the
-arrays of each are repeated, up to some thousand elements: what is quadratic, or not in slices, shows there. The broker keeps what
-earlier inputs made, for some hundred of them.
+An input is several requests of one connection: a byte for the API, one for the version, the body. In `broker-repeated`, the arrays of
+each request get up to some thousand elements, which shows work that is quadratic or not done in slices. A broker serves some hundred
+inputs, and keeps what they made.
 """
 
 from __future__ import annotations
@@ -292,7 +292,7 @@ def _frame(part: bytes, is_repeated: bool) -> bytes | None:
 
 
 def _repeated(body: dict[str, Any], most: int = REPEATED_MAX) -> dict[str, Any]:
-    """Each array with many elements; those inside the first are longer, too, as long as it is not too much."""
+    """Repeats the elements of each array, and of the arrays inside the first one up to a limit."""
     changes: dict[str, Any] = {}
     for name, value in body.items():
         if isinstance(value, list) and value:
