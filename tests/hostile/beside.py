@@ -85,9 +85,9 @@ def canary_beside(cluster: LocalCluster, wait_max_s: float) -> Iterator[None]:
         eventually(lambda: canary.mark()["answers"] > 0, "the canary is served")
         yield
         row = canary.mark()
+        eventually(lambda: canary.mark()["answers"] > 3, "the canary is still served")
     finally:
         canary.close()
     assert [cluster.pid(broker) for broker in cluster.broker_ids] == pids
-    assert row["answers"] > 3
     assert (row["faults"], row["tasks_ended"]) == ([], 0)
-    assert max(row["longest_s"].values()) < wait_max_s, row
+    assert max(row["longest_s"].values(), default=0.0) < wait_max_s, row
