@@ -36,8 +36,9 @@ async def group_answers(actor: Actor) -> None:
     protocols: Body = {"protocols": [{"name": "range", "metadata": subscription}], "session_timeout": 600_000}
 
     def group(name: str) -> str:
-        if name == "new":
-            return scene.at(1).fresh  # Kafka lists such a group, of which only refused joins came, until its next start
+        if name in ("new", "second"):
+            # Kafka lists such a group, of which no member has joined, until its next start.
+            return scene.at(len(name)).fresh
         return actor.group + "-" + ("x" * LONG if name == "long" else name) if name else ""
 
     async def member(of: str, instance: str | None = None) -> Member:
