@@ -34,6 +34,7 @@ from tools.cluster.ports import free_ports
 from tools.replay.run.plan import PARENT_PIPE_VARIABLE, OutputDirectory
 from tools.replay.run.spark_process import job_environment, write_java_home
 from tools.wire import frames
+from tools.wire.client import Client
 from tools.wire.cluster_view import METADATA_VERSION, ClusterView
 from tools.wire.security import Security
 
@@ -162,7 +163,7 @@ def test_a_connection_logs_in_again_between_two_requests(secured: Secured) -> No
     frame = frames.request_frame(ApiKey.METADATA, METADATA_VERSION, "test", body)
 
     async def ask_until_the_first_login_is_over() -> None:
-        view = ClusterView([(HOST, secured.ports["sasl_ssl"])], [], security)
+        view = ClusterView(Client("test", security), [(HOST, secured.ports["sasl_ssl"])], [])
         await view.start()
         connection = await view.connect(0, lambda _: None)
         began = time.monotonic()

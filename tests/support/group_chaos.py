@@ -38,7 +38,6 @@ from tests.support.group_probe import CoordinatorProbe
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
 from tests.support.member_processes import MemberProcess, MemberProcesses
 from tools.cluster.local_cluster import LocalCluster
-from tools.cluster.readiness import ask_broker
 from tools.faults.cluster import Victim
 from tools.faults.faults import healed, inject
 from tools.faults.processes import Broker, ProcessCluster
@@ -46,6 +45,7 @@ from tools.faults.roles import Roles
 from tools.faults.schedule import Kind, Round, process_kinds, schedule
 from tools.judge.reports import Report
 from tools.judge.verdict import MEMBER
+from tools.wire.client import ask
 
 OFFSETS_PARTITIONS = 4
 SETTINGS = {
@@ -255,7 +255,7 @@ class _World:
     def _ask_all(self, api_key: ApiKey, version: int, body: Mapping[str, Any]) -> list[Any]:
         """The answers of those that are not just starting."""
         addresses = [("127.0.0.1", self.cluster.port(broker)) for broker in self.cluster.broker_ids]
-        answers = [ask_broker(address, ANSWER_TIMEOUT_S, api_key, version, body) for address in addresses]
+        answers = [ask(address, ANSWER_TIMEOUT_S, api_key, version, body) for address in addresses]
         return [answer for answer in answers if answer is not None]
 
 

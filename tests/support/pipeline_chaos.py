@@ -60,7 +60,6 @@ from tests.support.pipeline_readers import CommittedReader, LogHistory, latest_v
 from tests.support.pipeline_worker import FLEETING, HUNG, HUNG_S, INSISTED_S, STALE, TRANSACTION_TIMEOUT_MS
 from tests.support.topics import create_topics
 from tools.cluster.local_cluster import LocalCluster
-from tools.cluster.readiness import ask_broker
 from tools.faults.faults import healed, inject
 from tools.faults.processes import ProcessCluster
 from tools.faults.roles import Roles
@@ -69,6 +68,7 @@ from tools.faults.schedule import Kind, Round, link_kinds, process_kinds, role_k
 from tools.judge.kinds import UNRECOVERED, UNSEEN
 from tools.judge.reports import CONSUMED, Report
 from tools.judge.verdict import MEMBER
+from tools.wire.client import ask
 
 COORDINATED_PARTITIONS = 4
 SETTINGS = {
@@ -403,7 +403,7 @@ class _World:
         found = []
         for broker in self.cluster.broker_ids:
             address = ("127.0.0.1", self.cluster.port(broker))
-            answer = ask_broker(address, ANSWER_TIMEOUT_S, ApiKey.OFFSET_FETCH, 8, body)
+            answer = ask(address, ANSWER_TIMEOUT_S, ApiKey.OFFSET_FETCH, 8, body)
             if answer is not None and not answer.groups[0].error_code:
                 partitions = [p for topic in answer.groups[0].topics for p in topic.partitions]
                 found.append({int(p.partition_index): int(p.committed_offset) for p in partitions if not p.error_code})
@@ -493,7 +493,7 @@ def _assert_all_transactions_end(world: _World) -> None:
             if coordinator is None:
                 return False
             address = ("127.0.0.1", cluster.port(coordinator))
-            answer = ask_broker(address, ANSWER_TIMEOUT_S, ApiKey.INIT_PRODUCER_ID, 4, body)
+            answer = ask(address, ANSWER_TIMEOUT_S, ApiKey.INIT_PRODUCER_ID, 4, body)
             return answer is not None and not answer.error_code
 
         world.eventually(is_free, f"{transactional_id} gets a producer id", FREE_S)
@@ -554,7 +554,7 @@ def _open_transactions(cluster: LocalCluster) -> list[tuple[int, str, str]]:
     body = {"state_filters": NOT_ENDED, "producer_id_filters": []}
     found = []
     for broker in cluster.broker_ids:
-        answer = ask_broker(("127.0.0.1", cluster.port(broker)), ANSWER_TIMEOUT_S, ApiKey.LIST_TRANSACTIONS, 0, body)
+        answer = ask(("127.0.0.1", cluster.port(broker)), ANSWER_TIMEOUT_S, ApiKey.LIST_TRANSACTIONS, 0, body)
         if answer is None or answer.error_code:
             found.append((broker, "", "no answer"))
             continue

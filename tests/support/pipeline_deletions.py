@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from protocol.kafka.api_keys import ApiKey
 from tests.support.pipeline_readers import CommittedReader, Place, read_to_end
 from tools.cluster.local_cluster import LocalCluster
-from tools.cluster.readiness import ask_broker
+from tools.wire.client import ask
 
 MAKE_SIDE, MAKE_FLEETING, CUT_INPUT, CUT_OUTPUT, CUT_SIDE = (
     "the side output is made again",
@@ -153,7 +153,7 @@ class Deletions:
         found = set()
         for broker in self._cluster.broker_ids:
             address = ("127.0.0.1", self._cluster.port(broker))
-            answer = ask_broker(address, 1.0, ApiKey.METADATA, METADATA_WITH_IDS, body)
+            answer = ask(address, 1.0, ApiKey.METADATA, METADATA_WITH_IDS, body)
             if answer is not None and not answer.topics[0].error_code:
                 found.add(str(answer.topics[0].topic_id))
         return found

@@ -15,9 +15,9 @@ from protocol.kafka.control_records import marker_in
 from protocol.kafka.record_batch import decode_records, iter_batches
 from tests.support.journalled_member import HARMLESS
 from tools.cluster.local_cluster import LocalCluster
-from tools.cluster.readiness import ask_broker
 from tools.faults.reporting_clients import MOVING, PROMPT, READER
 from tools.faults.roles import Roles
+from tools.wire.client import ask
 
 Place = tuple[int, int]
 """(partition, offset)"""
@@ -163,7 +163,7 @@ class LogHistory:
         body |= {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": [], "rack_id": ""}
         body |= {"topics": [{"topic": self._topic, "partitions": [partition]}]}
         address = ("127.0.0.1", self._cluster.port(leader))
-        answer = ask_broker(address, FETCH_TIMEOUT_S, ApiKey.FETCH, FETCH_VERSION, body)
+        answer = ask(address, FETCH_TIMEOUT_S, ApiKey.FETCH, FETCH_VERSION, body)
         if answer is None or answer.error_code or not answer.responses:
             return False
         (answered,) = answer.responses[0].partitions

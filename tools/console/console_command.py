@@ -206,13 +206,15 @@ def find(
 async def brokers_at(servers: str, security: Security) -> dict[int, tuple[str, int]]:
     """The brokers that the first of these addresses knows. Raises ClusterError."""
     from protocol.kafka.api_keys import ApiKey
-    from tools.wire.cluster_view import METADATA_VERSION, ClusterView, LoadError
+    from tools.console.links import CLIENT
+    from tools.wire.client import Client
+    from tools.wire.cluster_view import METADATA_VERSION, ClusterView, Unreachable
 
     try:
-        view = ClusterView(addresses_of(servers), [], security)
+        view = ClusterView(Client(CLIENT, security), addresses_of(servers), [])
         body = {"topics": [], "allow_auto_topic_creation": False}
         answer = await view.ask_any(ApiKey.METADATA, METADATA_VERSION, body)
-    except (ValueError, LoadError) as problem:
+    except (ValueError, Unreachable) as problem:
         raise ClusterError(f"--bootstrap-server: {problem}") from None
     return {int(broker.node_id): (str(broker.host), int(broker.port)) for broker in answer.brokers}
 

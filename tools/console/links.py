@@ -17,7 +17,7 @@ from protocol.kafka.framing import MalformedRequest
 from protocol.types import Address
 from tools.console.state import Seen
 from tools.wire import frames
-from tools.wire.cluster_view import open_connection
+from tools.wire.client import Client
 from tools.wire.connection import BrokerConnection
 from tools.wire.security import Security
 
@@ -44,8 +44,7 @@ class Links:
         self.answer_s: dict[int, float] = {}
         """Broker -> how long its last answer took, in seconds."""
         self._addresses: dict[int, Address] = {}
-        self._security = security
-        self._tls = security.tls_context()
+        self._client = Client(CLIENT, security)
         self._on_change = on_change
         self._connections: dict[int, BrokerConnection] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -98,7 +97,7 @@ class Links:
                 ended.set()
 
             try:
-                connection = await open_connection(address, end, self._security, self._tls, CONNECT_TIMEOUT_S)
+                connection = await self._client.connect(address, end, CONNECT_TIMEOUT_S)
             except (OSError, ConnectionError):
                 self._set(broker, is_connected=False, is_silent=False, view=None)
                 await asyncio.sleep(pause_s)

@@ -19,11 +19,12 @@ from pathlib import Path
 from protocol.kafka.api_keys import ApiKey
 from protocol.types import Address
 from tools.cluster.processes import ClusterError
-from tools.cluster.readiness import METADATA_VERSION, ask_broker
+from tools.cluster.readiness import METADATA_VERSION
 from tools.faults.cluster import State
 from tools.faults.record import state_directory
 from tools.faults.words import Breakage
 from tools.private_files import write_anew
+from tools.wire.client import ask
 
 ANSWER_TIMEOUT_S = 10.0
 PROGRAM_TIMEOUT_S = 120.0
@@ -181,7 +182,7 @@ class CommandedCluster:
 def brokers_of(bootstrap: Sequence[Address]) -> dict[int, Address]:
     """Broker -> its address, from the first of these addresses that answers. Raises ClusterError."""
     for address in bootstrap:
-        answer = ask_broker(
+        answer = ask(
             address,
             ANSWER_TIMEOUT_S,
             ApiKey.METADATA,

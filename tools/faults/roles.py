@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from protocol.kafka.api_keys import ApiKey
-from tools.cluster.readiness import ask_broker
 from tools.faults.cluster import Cluster, State
 from tools.faults.words import Role
+from tools.wire.client import ask
 
 ANSWER_TIMEOUT_S = 1.0
 METADATA_VERSION = 9
@@ -75,9 +75,7 @@ class Roles:
 
     def partitions_by(self, topic: str, broker: int) -> dict[int, PartitionView]:
         """The same, as this broker knows it; empty if it does not answer."""
-        answer = ask_broker(
-            self._cluster.address(broker), ANSWER_TIMEOUT_S, ApiKey.METADATA, METADATA_VERSION, _about(topic)
-        )
+        answer = ask(self._cluster.address(broker), ANSWER_TIMEOUT_S, ApiKey.METADATA, METADATA_VERSION, _about(topic))
         return {} if answer is None else _partitions(answer) or {}
 
     def topics(self) -> dict[str, int]:
@@ -109,7 +107,7 @@ class Roles:
         for broker in self._cluster.broker_ids:
             if self._cluster.broker(broker).state() is not State.RUNNING:
                 continue
-            answer = ask_broker(self._cluster.address(broker), ANSWER_TIMEOUT_S, api_key, version, body)
+            answer = ask(self._cluster.address(broker), ANSWER_TIMEOUT_S, api_key, version, body)
             found = None if answer is None else read(answer)
             if found is not None:
                 return found

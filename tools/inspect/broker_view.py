@@ -13,7 +13,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.topic_ids import topic_id_text
 from protocol.types import Address, Assignment, TopicPartition
 from tools.admin.config_values import BROKERS, ENTITY_DEFAULT, TOPICS, Entity
-from tools.cluster.readiness import ask_broker
+from tools.wire.client import ask
 
 TIMEOUT_S = 5.0
 METADATA_VERSION = 12
@@ -52,13 +52,13 @@ class BrokerView:
 
 def live_brokers(address: Address) -> dict[int, Address] | None:
     """The brokers listed by the one at `address`; None if it does not answer."""
-    answer = ask_broker(address, TIMEOUT_S, ApiKey.METADATA, METADATA_VERSION, _metadata_request([]))
+    answer = ask(address, TIMEOUT_S, ApiKey.METADATA, METADATA_VERSION, _metadata_request([]))
     return None if answer is None else _addresses(answer)
 
 
 def read_broker(broker: int, address: Address, topics: Collection[str] | None) -> BrokerView | None:
     """The view of all topics, or of these; None if the broker does not answer."""
-    answer = ask_broker(address, TIMEOUT_S, ApiKey.METADATA, METADATA_VERSION, _metadata_request(topics))
+    answer = ask(address, TIMEOUT_S, ApiKey.METADATA, METADATA_VERSION, _metadata_request(topics))
     if answer is None:
         return None
     view = BrokerView(answer.controller_id if answer.controller_id >= 0 else None, _addresses(answer))
@@ -90,7 +90,7 @@ def _addresses(answer: Any) -> dict[int, Address]:
 def _served(address: Address) -> set[int]:
     """The keys of the APIs that the broker supports."""
     client = {"client_software_name": "ottla", "client_software_version": "1"}
-    answer = ask_broker(address, TIMEOUT_S, ApiKey.API_VERSIONS, API_VERSIONS_VERSION, client)
+    answer = ask(address, TIMEOUT_S, ApiKey.API_VERSIONS, API_VERSIONS_VERSION, client)
     return set() if answer is None else {int(api.api_key) for api in answer.api_keys}
 
 
@@ -110,7 +110,7 @@ def _configs(broker: int, address: Address, topics: Collection[str]) -> dict[Ent
         for entity in entities
     ]
     body = {"resources": resources, "include_synonyms": False, "include_documentation": False}
-    answer = ask_broker(address, TIMEOUT_S, ApiKey.DESCRIBE_CONFIGS, DESCRIBE_CONFIGS_VERSION, body)
+    answer = ask(address, TIMEOUT_S, ApiKey.DESCRIBE_CONFIGS, DESCRIBE_CONFIGS_VERSION, body)
     if answer is None:
         return None
     found = {}
@@ -126,7 +126,7 @@ def _configs(broker: int, address: Address, topics: Collection[str]) -> dict[Ent
 
 def _reassignments(address: Address) -> dict[TopicPartition, Assignment] | None:
     body = {"timeout": int(TIMEOUT_S * 1000), "topics": None}
-    answer = ask_broker(address, TIMEOUT_S, ApiKey.LIST_PARTITION_REASSIGNMENTS, LIST_REASSIGNMENTS_VERSION, body)
+    answer = ask(address, TIMEOUT_S, ApiKey.LIST_PARTITION_REASSIGNMENTS, LIST_REASSIGNMENTS_VERSION, body)
     if answer is None or answer.error_code:
         return None
     return {

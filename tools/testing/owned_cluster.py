@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from protocol.kafka.api_keys import ApiKey
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.processes import ClusterError
-from tools.cluster.readiness import ask_broker
 from tools.faults.cluster import Node, State
 from tools.faults.processes import NO_LINKS, ProcessCluster
 from tools.faults.record import FaultRecord
 from tools.faults.roles import Roles
 from tools.faults.script import DoneFault, Faulted, why_impossible
 from tools.faults.words import FaultError, Words, parse_words
+from tools.wire.client import ask
 
 if TYPE_CHECKING:
     from tools.groups.kafka_groups import KafkaGroups
@@ -262,7 +262,7 @@ class OwnedCluster:
 
     def _listed_groups(self, broker: int) -> set[str] | None:
         """None while it loads them."""
-        answer = ask_broker(
+        answer = ask(
             self._target.address(broker),
             ANSWER_TIMEOUT_S,
             ApiKey.LIST_GROUPS,

@@ -1,6 +1,6 @@
 """`--command-config` and `--client-property`: what they may say, under the names of Kafka's clients and of librdkafka.
 
-They say how to connect. Everything else that clients can be told is in the trace, or an option of the replay.
+They say how to connect. Properties about anything else have no effect here, and are refused unless the caller ignores them.
 """
 
 from __future__ import annotations
@@ -50,25 +50,18 @@ KNOWN = (
     "ssl.key.password",
     HOST_CHECK,
 )
+SERVERS = ("bootstrap.servers", "metadata.broker.list")
 STORE_PASSWORDS = ("ssl.truststore.password", "ssl.keystore.password")
 
-OTHERS: Mapping[str, str] = MappingProxyType(
-    {
-        r"bootstrap\.servers|metadata\.broker\.list": "use --bootstrap-server",
-        r"client\.id|group\..*|acks|request\.required\.acks|compression\..*|(queue\.buffering|linger|batch)\..*|buffer\.memory"
-        r"|max\.in\.flight.*|enable\.(idempotence|auto\.commit)|transaction(al)?\..*|partition.*|(key|value)\..*serializer"
-        r"|fetch\..*|max\.(partition\.fetch\.bytes|poll\..*|request\.size)|auto\..*|isolation\.level|allow\..*"
-        r"|session\.timeout\.ms|heartbeat\.interval\.ms": "the trace decides this; remove it",
-        r"(request|delivery|message|default\.api|api)\.timeout\.ms": "use --answer-timeout",
-        r"retr(y|ies).*|reconnect\..*|socket\..*|(send|receive)\.buffer\.bytes|connections\..*|client\..*"
-        r"|(topic\.)?metadata\..*|message\..*|interceptor\..*|metric.*|statistics\..*|log.*|debug|broker\..*|api\..*"
-        r"|internal\..*|delivery\..*|queued\..*": (
-            "this tunes a client library, and a replay sends its requests without one; remove it"
-        ),
-        r"sasl\..*|ssl\..*|enable\..*": f"not supported by a replay, which takes {', '.join(KNOWN)}",
-    }
+NOT_ABOUT_CONNECTING = re.compile(
+    r"bootstrap\.servers|client\..*|group\..*|acks|request\..*|compression\..*|(queue\.buffering|linger|batch)\..*|buffer\.memory"
+    r"|max\..*|enable\.(?!ssl|sasl).*|transaction(al)?\..*|partition.*|(key|value)\..*serializer|fetch\..*|auto\..*"
+    r"|isolation\.level|allow\..*|session\.timeout\.ms|heartbeat\.interval\.ms|(default\.)?api\..*|retr(y|ies).*"
+    r"|reconnect\..*|socket\..*|(send|receive)\.buffer\.bytes|connections\..*|(topic\.)?metadata\..*|message\..*"
+    r"|interceptor\..*|metric.*|statistics\..*|log.*|debug|broker\..*|internal\..*|delivery\..*|queued\..*"
 )
-"""Pattern of properties that a replay does not take -> what to do instead."""
+"""Other properties of clients."""
+UNSUPPORTED = re.compile(r"(sasl|ssl|enable)\..*")
 
 TO_PEM = MappingProxyType(
     {
@@ -86,8 +79,12 @@ class Given(NamedTuple):
     where: str
 
 
-def read_security(command_config: Path | None, options: Sequence[tuple[str, str]]) -> Security:
+def read_security(
+    command_config: Path | None, options: Sequence[tuple[str, str]] = (), *, ignores_others: bool = False
+) -> Security:
     """The file's properties; those of `options` (key, value) count more.
+
+    `ignores_others`: properties that do not say how to connect are ignored, because other commands read the same file.
 
     Raises BadClientProperties, which never shows a value that is secret.
     """
@@ -106,7 +103,7 @@ def read_security(command_config: Path | None, options: Sequence[tuple[str, str]
     for key, value in options:
         given[key] = Given(value, f"--client-property {key}")
     for key in given:
-        if key not in KNOWN:
+        if key not in KNOWN and not (ignores_others and NOT_ABOUT_CONNECTING.fullmatch(key)):
             _fail(given[key], _advice(key))
     return _Reading(given).security()
 
@@ -117,9 +114,12 @@ def _advice(key: str) -> str:
     close = difflib.get_close_matches(key, KNOWN, n=1, cutoff=0.9)
     if close:
         return f"unknown property; did you mean {close[0]}?"
-    for pattern, advice in OTHERS.items():
-        if re.fullmatch(pattern, key):
-            return advice
+    if key in SERVERS:
+        return "use --bootstrap-server"
+    if NOT_ABOUT_CONNECTING.fullmatch(key):
+        return "this does not say how to connect; remove it"
+    if UNSUPPORTED.fullmatch(key):
+        return f"not supported; these are: {', '.join(KNOWN)}"
     close = difflib.get_close_matches(key, KNOWN, n=1, cutoff=0.6)
     return f"unknown property; did you mean {close[0]}?" if close else f"unknown property; known are {', '.join(KNOWN)}"
 

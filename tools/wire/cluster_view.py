@@ -1,10 +1,9 @@
-"""Who leads which partition, as the cluster says, for all clients of one task."""
+"""Who leads which partition, as the cluster says. Several clients may share a view."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,37 +11,26 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
 from protocol.types import Address
 from tools.failures import ExpectedError
-from tools.wire import frames
-from tools.wire.connection import AccessRefused, BrokerConnection, connect
-from tools.wire.sasl import authenticate
-from tools.wire.security import PLAINTEXT, Security
+from tools.wire.client import Client
+from tools.wire.connection import AccessRefused, BrokerConnection
+from tools.wire.security import PLAINTEXT
 
 METADATA_VERSION = 7
-TIMEOUT_S = 5.0
-"""How long to wait for a connection, and for the answer to a request of the view."""
 RETRY_S = 0.03
 """Pause before the metadata is asked for again while somebody waits for a leader."""
-CLIENT = "ottla-replay"
-LOGIN_TIMEOUT_S = 30.0
-"""The same for a login on a connection in use: earlier requests, such as a fetch that waits for records, are answered first."""
-LOGIN_AFTER = 0.85
-"""The part of a login's lifetime after which a connection logs in again, as Kafka's clients do."""
-LOGIN_AFTER_S_MIN = 1.0
-"""Kafka ends a connection that logs in twice within a second."""
 
 TopicPartition = tuple[str, int]
 
 
-class LoadError(ExpectedError):
-    """A replay that cannot go on. The text says why in one line."""
+class Unreachable(ExpectedError):
+    """No broker answers, or one refuses TLS or SASL. The text says why in one line."""
 
 
 class ClusterView:
     """The cluster's metadata. While clients wait for a change, the view asks for it again and again."""
 
-    def __init__(self, bootstrap: Sequence[Address], topics: Sequence[str], security: Security = PLAINTEXT) -> None:
-        self._security = security
-        self._tls = security.tls_context()
+    def __init__(self, client: Client, bootstrap: Sequence[Address], topics: Sequence[str]) -> None:
+        self.client = client
         self._bootstrap = list(bootstrap)
         self._topics = list(topics)
         self._addresses: dict[int, Address] = {}
@@ -69,51 +57,38 @@ class ClusterView:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh_while_waited_for())
 
     async def start(self) -> None:
-        """Asks for the metadata once. Raises LoadError if no address answers, or if one refuses TLS or SASL."""
+        """Asks for the metadata once. Raises Unreachable if no address answers, or if one refuses TLS or SASL."""
         problem = "there is none"
         for address in self._bootstrap:
             try:
-                self._apply(await self.ask(address, ApiKey.METADATA, METADATA_VERSION, self._metadata_body()))
+                self._apply(await self._metadata(address))
                 return
             except AccessRefused as error:
-                raise LoadError(f"{_words([address])}: {error}") from None
+                raise Unreachable(f"{_words([address])}: {error}") from None
             except (OSError, MalformedRequest) as error:
                 problem = f"{_words([address])}: {str(error) or type(error).__name__}"
-                if isinstance(error, ConnectionResetError) and self._security == PLAINTEXT:
+                if isinstance(error, ConnectionResetError) and self.client.security == PLAINTEXT:
                     problem += "; if this port is for TLS or SASL, use --command-config"
-        raise LoadError(f"no broker of {_words(self._bootstrap)} answers ({problem})")
-
-    async def ask(self, address: Address, api_key: ApiKey, version: int, body: dict[str, Any]) -> Any:
-        """One request over a connection of its own. Raises OSError, MalformedRequest."""
-        connection = await self._connect(address, lambda _: None)
-        try:
-            frame = await connection.ask(frames.request_frame(api_key, version, CLIENT, body), TIMEOUT_S)
-        finally:
-            connection.close()
-        return frames.answer(api_key, version, frame)
+        raise Unreachable(f"no broker of {_words(self._bootstrap)} answers ({problem})")
 
     async def ask_any(self, api_key: ApiKey, version: int, body: dict[str, Any]) -> Any:
-        """One request to any broker that answers. Raises LoadError if none does."""
+        """One request to any broker that answers. Raises Unreachable if none does."""
         for _ in range(3 * len(self._known())):
             with contextlib.suppress(OSError, MalformedRequest):
-                return await self.ask(self._next_address(), api_key, version, body)
+                return await self.client.ask(self._next_address(), api_key, version, body)
             await asyncio.sleep(RETRY_S)
-        raise LoadError(f"no broker of {_words(self._known())} answers")
+        raise Unreachable(f"no broker of {_words(self._known())} answers")
 
     async def connect(self, broker: int, on_end: Callable[[BrokerConnection], None]) -> BrokerConnection:
         """Raises OSError."""
         address = self._addresses.get(broker)
         if address is None:
             raise ConnectionError(f"broker {broker} has no address")
-        return await self._connect(address, on_end)
+        return await self.client.connect(address, on_end)
 
     def close(self) -> None:
         if self._refreshing is not None:
             self._refreshing.cancel()
-
-    async def _connect(self, address: Address, on_end: Callable[[BrokerConnection], None]) -> BrokerConnection:
-        """A connection that is logged in. Raises OSError."""
-        return await open_connection(address, on_end, self._security, self._tls, TIMEOUT_S)
 
     async def _refresh_while_waited_for(self) -> None:
         try:
@@ -121,9 +96,7 @@ class ClusterView:
                 # A client that starts to wait during the request may know more than its answer, so it waits for the next one.
                 waiting, self._waiting = self._waiting, {}
                 with contextlib.suppress(OSError, MalformedRequest):
-                    self._apply(
-                        await self.ask(self._next_address(), ApiKey.METADATA, METADATA_VERSION, self._metadata_body())
-                    )
+                    self._apply(await self._metadata(self._next_address()))
                 for then in waiting:
                     then()
                 if self._waiting:
@@ -131,8 +104,9 @@ class ClusterView:
         finally:
             self._refreshing = None
 
-    def _metadata_body(self) -> dict[str, Any]:
-        return {"topics": [{"name": topic} for topic in self._topics], "allow_auto_topic_creation": False}
+    async def _metadata(self, address: Address) -> Any:
+        body = {"topics": [{"name": topic} for topic in self._topics], "allow_auto_topic_creation": False}
+        return await self.client.ask(address, ApiKey.METADATA, METADATA_VERSION, body)
 
     def _apply(self, metadata: Any) -> None:
         addresses = {int(broker.node_id): (str(broker.host), int(broker.port)) for broker in metadata.brokers}
@@ -149,35 +123,6 @@ class ClusterView:
         known = self._known()
         self._next_asked += 1
         return known[self._next_asked % len(known)]
-
-
-async def open_connection(
-    address: Address,
-    on_end: Callable[[BrokerConnection], None],
-    security: Security,
-    tls: ssl.SSLContext | None,
-    timeout_s: float,
-) -> BrokerConnection:
-    """A connection that is logged in, and logs in again in time. `tls`: the context of `security`. Raises OSError."""
-    connection = await connect(*address, on_end, timeout_s, tls)
-    if not security.uses_sasl:
-        return connection
-
-    async def log_in(timeout_s: float = LOGIN_TIMEOUT_S) -> float:
-        lifetime_s = await authenticate(connection, security, timeout_s)
-        return max(lifetime_s * LOGIN_AFTER, LOGIN_AFTER_S_MIN) if lifetime_s else 0.0
-
-    try:
-        next_s = await log_in(timeout_s)
-    except MalformedRequest as problem:
-        connection.close()
-        raise ConnectionError(str(problem)) from None
-    except BaseException:
-        connection.close()
-        raise
-    if next_s:
-        connection.log_in_after(next_s, log_in)
-    return connection
 
 
 def _words(addresses: Sequence[Address]) -> str:

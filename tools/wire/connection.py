@@ -1,4 +1,4 @@
-"""One connection of a replayed client to one broker: pipelined requests, answers in their order."""
+"""One connection to one broker: pipelined requests, answers in their order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AccessRefused(ConnectionError):
 class BrokerConnection(asyncio.Protocol):
     """Requests of one turn of the loop leave in one write, because a write costs as much as the rest of a small request.
 
-    What the socket does not take is queued in memory. Use `connect` to get one.
+    What the socket does not take is queued in memory. Use `connect`, or `Client.connect` for one that is logged in.
     """
 
     def __init__(self, on_end: Callable[[BrokerConnection], None]) -> None:
@@ -59,6 +59,8 @@ class BrokerConnection(asyncio.Protocol):
 
     async def ask(self, frame: Buffer, timeout_s: float, *, ahead: bool = False) -> Answer:
         """Sends a frame and returns its answer. `ahead`: as for `send`. Raises OSError, also TimeoutError."""
+        if not self.is_open:
+            raise ConnectionResetError("the connection has ended")
         done: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
 
         def answered(answer: Answer | None) -> None:

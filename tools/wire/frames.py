@@ -1,4 +1,4 @@
-"""Produce requests and answers as a client sees them, and the other requests of a replay through kio's schemas. Pure.
+"""Requests and answers of a client, in bytes: Produce and Fetch by hand, all others by kio's schemas. Pure.
 
 Versions that both Kafka 2.1 and Kafka 4 serve: Produce v7, Fetch v12 (`protocol.kafka.fetch_codec`), Metadata v7.
 """
@@ -101,12 +101,12 @@ def fetched(frame: memoryview) -> fetch_codec.FetchResponse:
     return fetch_codec.decode_response(FETCH_VERSION, frame, 5)  # the correlation id, and no tagged fields
 
 
-def request_frame(api_key: ApiKey, version: int, client: str, body: Mapping[str, Any]) -> bytes:
+def request_frame(api_key: int, version: int, client: str, body: Mapping[str, Any]) -> bytes:
     """Any other request, with its length."""
     payload = messages.encode_request(api_key, version, 0, client, body)
     return _LENGTH.pack(len(payload)) + payload
 
 
-def answer(api_key: ApiKey, version: int, frame: memoryview) -> Any:
+def answer(api_key: int, version: int, frame: memoryview) -> Any:
     """kio's entity of an answer to `request_frame`. Raises MalformedRequest."""
     return messages.decode_response(api_key, version, frame)[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from typing import Any
 
 from protocol.errors import ErrorCode, error_name
@@ -18,21 +19,30 @@ PLAIN = "PLAIN"
 MECHANISMS = (PLAIN, *HASHES)
 HANDSHAKE_VERSION = 1
 AUTHENTICATE_VERSION = 1
-CLIENT = "ottla-replay"
 TEXT_MAX = 300
 
 
-async def authenticate(connection: BrokerConnection, security: Security, timeout_s: float) -> float:
+async def authenticate(connection: BrokerConnection, client: str, security: Security, timeout_s: float) -> float:
     """Logs in, on a new connection or again on an old one. Returns for how many seconds the broker accepts the login; 0: for ever.
 
     Raises AccessRefused, OSError, MalformedRequest.
     """
-    handshake = frames.request_frame(
-        ApiKey.SASL_HANDSHAKE, HANDSHAKE_VERSION, CLIENT, {"mechanism": security.mechanism}
-    )
-    answer = frames.answer(
-        ApiKey.SASL_HANDSHAKE, HANDSHAKE_VERSION, await connection.ask(handshake, timeout_s, ahead=True)
-    )
+
+    async def ask(api_key: ApiKey, version: int, body: Mapping[str, Any]) -> Any:
+        request = frames.request_frame(api_key, version, client, body)
+        return frames.answer(api_key, version, await connection.ask(request, timeout_s, ahead=True))
+
+    async def exchange(message: bytes) -> Any:
+        answer = await ask(ApiKey.SASL_AUTHENTICATE, AUTHENTICATE_VERSION, {"auth_bytes": message})
+        if answer.error_code:
+            said = shortened(escaped(answer.error_message or error_name(answer.error_code)), TEXT_MAX)
+            raise AccessRefused(
+                f"it refuses user {escaped(security.username)!r} with {security.mechanism}: {said}; "
+                "check sasl.username and sasl.password"
+            )
+        return answer
+
+    answer = await ask(ApiKey.SASL_HANDSHAKE, HANDSHAKE_VERSION, {"mechanism": security.mechanism})
     if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         offered = ", ".join(map(escaped, answer.mechanisms)) or "nothing"
         raise AccessRefused(f"it does not offer {security.mechanism}; it offers {offered}; set sasl.mechanism")
@@ -42,29 +52,15 @@ async def authenticate(connection: BrokerConnection, security: Security, timeout
         raise AccessRefused(f"it refuses the SASL handshake: {error_name(answer.error_code)}")
     if security.mechanism == PLAIN:
         message = f"\0{security.username}\0{security.password}".encode()
-        return _lifetime_s(await _exchange(connection, security, message, timeout_s))
-    client = ScramClient(security.mechanism, security.username, security.password, secrets.token_hex(16))
-    first = await _exchange(connection, security, client.first(), timeout_s)
+        return _lifetime_s(await exchange(message))
+    scram = ScramClient(security.mechanism, security.username, security.password, secrets.token_hex(16))
+    first = await exchange(scram.first())
     try:
-        last = await _exchange(connection, security, client.final(first.auth_bytes), timeout_s)
-        client.check(last.auth_bytes)
+        last = await exchange(scram.final(first.auth_bytes))
+        scram.check(last.auth_bytes)
     except ScramError as problem:
         raise AccessRefused(escaped(str(problem))) from None
     return _lifetime_s(last)
-
-
-async def _exchange(connection: BrokerConnection, security: Security, message: bytes, timeout_s: float) -> Any:
-    request = frames.request_frame(ApiKey.SASL_AUTHENTICATE, AUTHENTICATE_VERSION, CLIENT, {"auth_bytes": message})
-    answer = frames.answer(
-        ApiKey.SASL_AUTHENTICATE, AUTHENTICATE_VERSION, await connection.ask(request, timeout_s, ahead=True)
-    )
-    if answer.error_code:
-        said = shortened(escaped(answer.error_message or error_name(answer.error_code)), TEXT_MAX)
-        raise AccessRefused(
-            f"it refuses user {escaped(security.username)!r} with {security.mechanism}: {said}; "
-            "check sasl.username and sasl.password"
-        )
-    return answer
 
 
 def _lifetime_s(answer: Any) -> float:

@@ -1,4 +1,4 @@
-"""How clients connect to a cluster: TLS and SASL. The executors get it in memory, with the code of their tasks."""
+"""How clients connect to a cluster: TLS and SASL. It can be pickled; the keys must not come to a disk."""
 
 from __future__ import annotations
 

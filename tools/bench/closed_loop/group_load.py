@@ -26,7 +26,8 @@ from tools.bench.closed_loop.measurement import BenchError, Measurement, OnProgr
 from tools.bench.closed_loop.request_plan import CLIENT_ID
 from tools.bench.closed_loop.target import Target
 from tools.wire import frames
-from tools.wire.cluster_view import TIMEOUT_S, ClusterView, LoadError, open_connection
+from tools.wire.client import TIMEOUT_S, Client
+from tools.wire.cluster_view import ClusterView, Unreachable
 from tools.wire.connection import BrokerConnection
 
 FIND_COORDINATOR_VERSION, JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, COMMIT_VERSION = 2, 5, 3, 3, 7
@@ -80,15 +81,15 @@ def measure_groups(target: Target, load: GroupLoad, on_progress: OnProgress) -> 
     """Raises BenchError."""
     try:
         return uvloop.run(_measure(target, load, on_progress))
-    except (LoadError, OSError, MalformedRequest) as problem:
+    except (Unreachable, OSError, MalformedRequest) as problem:
         raise BenchError(f"the groups cannot be measured: {str(problem) or 'no answer in time'}") from None
 
 
 async def _measure(target: Target, load: GroupLoad, on_progress: OnProgress) -> GroupResult:
-    view = ClusterView(addresses_of(target.bootstrap_server), [load.topic], target.security)
+    client = Client(CLIENT_ID, target.security)
+    view = ClusterView(client, addresses_of(target.bootstrap_server), [load.topic])
     await view.start()
     run = f"{load.topic}-{time.time_ns():x}"
-    tls = target.security.tls_context()
     groups: list[list[_Member]] = []
     try:
         for number in range(load.groups):
@@ -97,7 +98,7 @@ async def _measure(target: Target, load: GroupLoad, on_progress: OnProgress) -> 
             members: list[_Member] = []
             groups.append(members)
             for _ in range(load.members):
-                connection = await open_connection(address, lambda _: None, target.security, tls, TIMEOUT_S)
+                connection = await client.connect(address)
                 members.append(_Member(connection, name))
         first_s = await _rebalanced(groups, 0)
         rebalances_s = [await _rebalanced(groups, number + 1) for number in range(load.rebalances)]
@@ -108,7 +109,7 @@ async def _measure(target: Target, load: GroupLoad, on_progress: OnProgress) -> 
 
 
 async def _coordinator(view: ClusterView, group: str) -> Address:
-    """Raises BenchError if the group has none in time, LoadError."""
+    """Raises BenchError if the group has none in time, Unreachable."""
     deadline = time.monotonic() + COORDINATOR_TIMEOUT_S
     while True:
         answer = await view.ask_any(ApiKey.FIND_COORDINATOR, FIND_COORDINATOR_VERSION, {"key": group, "key_type": 0})

@@ -17,9 +17,9 @@ from protocol.errors import KafkaError
 from protocol.kafka.framing import MalformedRequest, read_unsigned_varint, skip_tagged_fields
 from protocol.kafka.record_batch import iter_batches
 from tools.bench.closed_loop.measurement import FIRST_ANSWER_S, Measurement, OnProgress, Progress, measurement, silent
-from tools.bench.closed_loop.request_plan import LoadFailed, Plan, PlannedConnection
+from tools.bench.closed_loop.request_plan import CLIENT_ID, LoadFailed, Plan, PlannedConnection
 from tools.wire import frames
-from tools.wire.cluster_view import TIMEOUT_S, open_connection
+from tools.wire.client import Client
 from tools.wire.connection import BrokerConnection
 from tools.wire.security import PLAINTEXT, Security
 
@@ -35,7 +35,7 @@ class _Run:
     def __init__(self, plan: Plan, security: Security, on_progress: OnProgress) -> None:
         self.plan = plan
         self.failed: asyncio.Future[None]
-        self._security = security
+        self._client = Client(CLIENT_ID, security)
         self._on_progress = on_progress
         self._counts = False
         self._answered: asyncio.Future[None]
@@ -47,12 +47,11 @@ class _Run:
         self.failed = asyncio.get_running_loop().create_future()
         self._answered = asyncio.get_running_loop().create_future()
         opened: list[BrokerConnection] = []
-        tls = self._security.tls_context()
         try:
             for number, planned in enumerate(self.plan.connections):
                 ended = partial(self._connection_ended, number)
                 try:
-                    connection = await open_connection(planned.address, ended, self._security, tls, TIMEOUT_S)
+                    connection = await self._client.connect(planned.address, ended)
                 except OSError as problem:
                     raise LoadFailed("connect", number, problem.errno or 0) from None
                 opened.append(connection)

@@ -21,10 +21,11 @@ from tools.admin.connection import connect
 from tools.admin.naming import Where
 from tools.bench.closed_loop.measurement import BenchError
 from tools.bench.closed_loop.python_generator import produced_error
-from tools.bench.closed_loop.request_plan import batch, produce_frame
+from tools.bench.closed_loop.request_plan import CLIENT_ID, batch, produce_frame
 from tools.failures import AdminError
+from tools.wire.client import Client
 from tools.wire.client_properties import BadClientProperties, read_security
-from tools.wire.cluster_view import METADATA_VERSION, ClusterView, LoadError, TopicPartition
+from tools.wire.cluster_view import METADATA_VERSION, ClusterView, TopicPartition, Unreachable
 from tools.wire.security import PLAINTEXT, Security
 
 OWN_PREFIX = "ottla-bench-"
@@ -72,7 +73,7 @@ def partitions_of(target: Target, topics: Sequence[str]) -> list[Partition]:
     """All partitions of the topics, in order, once all their leaders answer for them. Raises BenchError."""
     try:
         return asyncio.run(_partitions(target, topics))
-    except LoadError as problem:
+    except Unreachable as problem:
         raise BenchError(str(problem)) from None
 
 
@@ -122,7 +123,7 @@ def own_topics(
                 created.result()
         try:
             asyncio.run(_wait_until_known(target, names, partitions))
-        except LoadError as problem:
+        except Unreachable as problem:
             raise BenchError(str(problem)) from None
         yield names
     finally:
@@ -156,12 +157,12 @@ def fill(target: Target, topic: str, record_bytes: int, records_per_batch: int, 
 
     try:
         asyncio.run(fill_all())
-    except (LoadError, OSError, MalformedRequest) as problem:
+    except (Unreachable, OSError, MalformedRequest) as problem:
         raise BenchError(f"topic {topic!r} cannot be filled: {problem or type(problem).__name__}") from None
 
 
 async def _wait_until_known(target: Target, topics: Sequence[str], partitions: int) -> None:
-    """Waits until each broker that answers knows the leaders of all partitions of the new topics. Raises LoadError, BenchError.
+    """Waits until each broker that answers knows the leaders of all partitions of the new topics. Raises Unreachable, BenchError.
 
     The controller tells one broker after the other. Until it has told the leader, a real Kafka refuses a Produce request there with
     UNKNOWN_TOPIC_OR_PARTITION, although the leader answers ListOffsets already.
@@ -174,7 +175,7 @@ async def _wait_until_known(target: Target, topics: Sequence[str], partitions: i
         address = str(broker.host), int(broker.port)
         while True:
             try:
-                answer = await view.ask(address, ApiKey.METADATA, METADATA_VERSION, body)
+                answer = await view.client.ask(address, ApiKey.METADATA, METADATA_VERSION, body)
             except (OSError, MalformedRequest):
                 break  # a broker that has just ended leads nothing
             known = sum(1 for topic in answer.topics for partition in topic.partitions if int(partition.leader_id) >= 0)
@@ -188,12 +189,12 @@ async def _wait_until_known(target: Target, topics: Sequence[str], partitions: i
 
 
 async def _view(target: Target, topics: Sequence[str]) -> ClusterView:
-    """Raises LoadError, BenchError."""
+    """Raises Unreachable, BenchError."""
     try:
         addresses = addresses_of(target.bootstrap_server)
     except ValueError as problem:
         raise BenchError(f"--bootstrap-server: {problem}") from None
-    view = ClusterView(addresses, topics, target.security)
+    view = ClusterView(Client(CLIENT_ID, target.security), addresses, topics)
     await view.start()
     return view
 
@@ -254,7 +255,7 @@ async def _offsets(
             for topic, indexes in topics.items()
         ],
     }
-    answer = await view.ask(address, ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, body)
+    answer = await view.client.ask(address, ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, body)
     return {
         (topic.name, int(found.partition_index)): int(found.offset)
         for topic in answer.topics

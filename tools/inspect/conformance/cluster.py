@@ -21,6 +21,8 @@ from tools.inspect.conformance.bodies import WELL_FORMED, complete
 from tools.inspect.conformance.normalising import Normaliser, field_names
 from tools.inspect.conformance.scene import Scene, Where, batch
 from tools.inspect.conformance.variants import sized
+from tools.wire.client import Client
+from tools.wire.connection import BrokerConnection
 
 CLIENT_ID = "ottla-inspect"
 CONNECT_TIMEOUT_S = 20.0
@@ -31,7 +33,6 @@ SETTLE_TIMEOUT_S = 60.0
 PROBE_ID = -1_234_567
 """Correlation id of the request behind one that may have no answer."""
 RETRY_S = 0.05
-ANSWER_BYTES_MAX = 64 * 1024 * 1024
 CLOSED = "<connection closed>"
 SILENT = "<no answer>"
 ANSWERED = "<an answer>"
@@ -63,7 +64,8 @@ class Cluster:
         self.name = name
         self.run = run
         self.home_address = address
-        self._connections: dict[Line, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
+        self._client = Client(CLIENT_ID)
+        self._connections: dict[Line, BrokerConnection] = {}
         self._turns: defaultdict[Line, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Requests on the same line take turns: the comparisons of a matrix run side by side."""
         self._correlation_ids = itertools.count(1)
@@ -310,41 +312,32 @@ class Cluster:
     async def _exchange(self, line: Line, data: bytes, timeout_s: float) -> bytes | str:
         """The response to `data` without its length, or CLOSED or SILENT."""
         async with self._turns[line]:
-            reader, writer = await self._connection(line)
+            connection = await self._connection(line)
             try:
-                writer.write(data)
-                async with asyncio.timeout(timeout_s):
-                    await writer.drain()
-                    size = int.from_bytes(await reader.readexactly(4), "big", signed=True)
-                    if not 0 <= size <= ANSWER_BYTES_MAX:
-                        self._drop(line)
-                        return f"<an answer of {size} bytes>"
-                    return await reader.readexactly(size)
+                return bytes(await connection.ask(data, timeout_s))
             except TimeoutError:
                 self._drop(line)
                 return SILENT
-            except (OSError, asyncio.IncompleteReadError):
+            except OSError:
                 self._drop(line)
                 return CLOSED
             except asyncio.CancelledError:
                 self._drop(line)  # the answer would be read as that of the next request
                 raise
 
-    async def _connection(self, line: Line) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connection(self, line: Line) -> BrokerConnection:
         address, _ = line
-        if line not in self._connections:
+        if line not in self._connections or not self._connections[line].is_open:
             try:
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    self._connections[line] = await asyncio.open_connection(*address)
-            except (OSError, TimeoutError):
+                self._connections[line] = await self._client.connect(address, timeout_s=CONNECT_TIMEOUT_S)
+            except OSError:
                 raise AdminError(
                     f"no broker answers at {address[0]}:{address[1]} ({self.name}); check the address and that it runs"
                 ) from None
         return self._connections[line]
 
     def _drop(self, line: Line) -> None:
-        _, writer = self._connections.pop(line)
-        writer.transport.abort()
+        self._connections.pop(line).close()
 
 
 def is_elsewhere(answer: Any) -> bool:

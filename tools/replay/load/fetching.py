@@ -24,14 +24,17 @@ from protocol.errors import ErrorCode, KafkaError, error_name
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
 from protocol.kafka.record_batch import iter_batches
+from tools.replay.load.background import Background
 from tools.replay.load.membership import Groups, Membership
 from tools.replay.load.operations import Operation
 from tools.replay.load.producing import NOT_ANSWERED, REQUEST_TIMEOUT_MS, is_passing
 from tools.wire import frames
-from tools.wire.background import Background
-from tools.wire.cluster_view import TIMEOUT_S, ClusterView, LoadError, TopicPartition
+from tools.wire.client import TIMEOUT_S
+from tools.wire.cluster_view import ClusterView, TopicPartition, Unreachable
 from tools.wire.connection import BrokerConnection
 
+CLIENT = "ottla-replay"
+"""The client id of requests that no client of the trace sends."""
 LIST_OFFSETS_VERSION = 5
 LATEST = -1
 NEVER = -(2**62)
@@ -392,7 +395,7 @@ async def end_offsets(
     ends: dict[TopicPartition, int] = {}
     deadline = time.monotonic() + timeout_s
     while True:
-        with contextlib.suppress(LoadError):
+        with contextlib.suppress(Unreachable):
             await view.start()
         by_leader: dict[int, list[TopicPartition]] = {}
         for partition in partitions:
@@ -412,7 +415,7 @@ async def latest_offsets(
     view: ClusterView, address: tuple[str, int], partitions: list[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """The high watermarks of the partitions that the broker leads; others are missing. Raises OSError, MalformedRequest."""
-    answer = await view.ask(address, ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, _latest_body(partitions))
+    answer = await view.client.ask(address, ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, _latest_body(partitions))
     return _offsets_in(answer)
 
 

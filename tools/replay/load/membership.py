@@ -25,6 +25,7 @@ from typing import Any
 from protocol.errors import ErrorCode, error_name
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
+from tools.replay.load.background import Background
 from tools.replay.load.claims import (
     PROTOCOL,
     PROTOCOL_TYPE,
@@ -35,8 +36,7 @@ from tools.replay.load.claims import (
     subscription,
 )
 from tools.wire import frames
-from tools.wire.background import Background
-from tools.wire.cluster_view import ClusterView, LoadError, TopicPartition
+from tools.wire.cluster_view import ClusterView, TopicPartition, Unreachable
 from tools.wire.connection import BrokerConnection
 
 VERSIONS = {
@@ -160,7 +160,7 @@ class Membership:
                 await self._stay()
             except GroupError as problem:
                 await asyncio.sleep(self._react(problem.error))
-            except (OSError, MalformedRequest, LoadError):
+            except (OSError, MalformedRequest, Unreachable):
                 self._disconnect()
                 await asyncio.sleep(self._next_retry_s())
 
@@ -217,7 +217,7 @@ class Membership:
     # -- in the group -------------------------------------------------------------------------------------------------
 
     async def _connect(self) -> None:
-        """Finds the coordinator and connects to it, unless the connection is open. Raises GroupError, OSError, LoadError."""
+        """Finds the coordinator and connects to it, unless the connection is open. Raises GroupError, OSError, Unreachable."""
         if self._connection is not None and self._connection.is_open:
             return
         key, version = ApiKey.FIND_COORDINATOR, VERSIONS[ApiKey.FIND_COORDINATOR]
@@ -309,7 +309,7 @@ class Membership:
                 if problem.error in REMOVED:
                     raise
                 await asyncio.sleep(max(self._react(problem.error), RETRY_S))
-            except (OSError, MalformedRequest, LoadError):
+            except (OSError, MalformedRequest, Unreachable):
                 self._disconnect()
                 await asyncio.sleep(self._next_retry_s())
 

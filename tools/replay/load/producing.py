@@ -17,10 +17,10 @@ from collections.abc import Callable
 from protocol.errors import ErrorCode, error_name, is_retriable
 from protocol.kafka.api_keys import ApiKey
 from tools.replay.load import stamps
+from tools.replay.load.background import Background
 from tools.replay.load.operations import Operation
 from tools.wire import frames
-from tools.wire.background import Background
-from tools.wire.cluster_view import ClusterView, LoadError, TopicPartition
+from tools.wire.cluster_view import ClusterView, TopicPartition, Unreachable
 from tools.wire.connection import BrokerConnection
 
 LANE_IN_FLIGHT = 5
@@ -354,7 +354,7 @@ class ProducingClient:
         while self._identity is None:
             try:
                 self._identity = await new_producer_id(self._view)
-            except LoadError:
+            except Unreachable:
                 await asyncio.sleep(0.1)
         lanes, self._identity_wanted = self._identity_wanted, []
         for lane in lanes:
@@ -362,7 +362,7 @@ class ProducingClient:
 
 
 async def new_producer_id(view: ClusterView) -> Identity:
-    """Waits while the cluster cannot give one. Raises LoadError if no broker answers."""
+    """Waits while the cluster cannot give one. Raises Unreachable if no broker answers."""
     while True:
         body = {"transactional_id": None, "transaction_timeout": 60_000}
         answer = await view.ask_any(ApiKey.INIT_PRODUCER_ID, INIT_PRODUCER_ID_VERSION, body)

@@ -25,14 +25,15 @@ import uvloop
 
 from protocol.kafka.framing import MalformedRequest
 from protocol.types import Address
-from tools.replay.load.fetching import ComingFetch, FetchingClient, latest_offsets
+from tools.replay.load.background import Background
+from tools.replay.load.fetching import CLIENT, ComingFetch, FetchingClient, latest_offsets
 from tools.replay.load.membership import Groups
 from tools.replay.load.operations import Operation
 from tools.replay.load.pace import Pace
 from tools.replay.load.producing import ProducingClient, new_producer_id
 from tools.replay.load.results import CLIENT_BITS, ResultFiles, table_of
-from tools.wire.background import Background
-from tools.wire.cluster_view import ClusterView, LoadError
+from tools.wire.client import Client
+from tools.wire.cluster_view import ClusterView
 from tools.wire.frames import COMPRESSION_CODES
 from tools.wire.security import PLAINTEXT, Security
 
@@ -130,6 +131,10 @@ class _Client:
     request: list[Operation] = field(default_factory=list)
 
 
+class LoadError(Exception):
+    """A task that cannot go on. The text says why in one line."""
+
+
 class LoadTask:
     """Call `open`, `start`, `feed` for all rows, `finish`. `now_ns`: the replay's common clock."""
 
@@ -138,7 +143,7 @@ class LoadTask:
         self._plan = plan
         self._task = task
         self._now = now_ns
-        self._view = ClusterView(plan.bootstrap, plan.topics, plan.security)
+        self._view = ClusterView(Client(CLIENT, plan.security), plan.bootstrap, plan.topics)
         self._clients: dict[str, _Client] = {}
         self._names: list[str] = []
         self._finished: list[Operation] = []
@@ -162,7 +167,7 @@ class LoadTask:
         self._groups: Groups | None = None
 
     def open(self) -> None:
-        """Connects to the cluster. Raises LoadError."""
+        """Connects to the cluster. Raises Unreachable."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._warm_up(), self._loop).result()

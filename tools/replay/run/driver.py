@@ -30,7 +30,8 @@ from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
 from tools.replay.run.progress import ProgressLine
 from tools.replay.run.spark_process import SparkProcess, SparkSettings
 from tools.replay.traces.schema import Trace
-from tools.wire.cluster_view import ClusterView, LoadError
+from tools.wire.client import Client
+from tools.wire.cluster_view import ClusterView, Unreachable
 from tools.wire.security import PLAINTEXT, Security
 
 LEADER_TIMEOUT_S = 30.0
@@ -252,8 +253,8 @@ def ask(
     """What `question` returns for a view of the topics. Raises ReplayError."""
     addresses = bootstrap_addresses(bootstrap_servers)
     try:
-        return asyncio.run(question(ClusterView(addresses, list(topics), security)))
-    except LoadError as problem:
+        return asyncio.run(question(ClusterView(Client(fetching.CLIENT, security), addresses, list(topics))))
+    except Unreachable as problem:
         raise ReplayError(str(problem)) from None
 
 

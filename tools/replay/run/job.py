@@ -36,7 +36,7 @@ from tools.wire.security import Security
 STEPS = ("replay", "verdict", "analysis")
 SLOTS_TIMEOUT_S = 60.0
 SLOTS_POLL_S = 0.2
-OWN_ERROR = re.compile(r"(?:tools\.[\w.]+\.)(?:ReplayError|LoadError|TraceError): (.+)")
+OWN_ERROR = re.compile(r"(?:tools\.[\w.]+\.)(?:ReplayError|LoadError|TraceError|Unreachable): (.+)")
 LOST_EXECUTOR = re.compile(r"ExecutorLostFailure .*")
 STANDARD_INPUT = 0
 ROWS_OF_A_BATCH = 8192

@@ -37,7 +37,8 @@ from tools.replay.run.masters import file_uri
 from tools.replay.run.plan import OutputDirectory, Plan, write_json
 from tools.replay.run.stage import load_plan
 from tools.wire import frames
-from tools.wire.cluster_view import ClusterView, LoadError
+from tools.wire.client import Client
+from tools.wire.cluster_view import ClusterView, Unreachable
 from tools.wire.connection import BrokerConnection
 from tools.wire.security import PLAINTEXT, Security
 
@@ -197,7 +198,9 @@ def read_back(session: SparkSession, plan: Plan, output: OutputDirectory, securi
 async def end_offsets(plan: Plan, load: LoadPlan) -> dict[tuple[str, int], int]:
     """The high watermark of each partition of the plan. Partitions without a leader for READ_TIMEOUT_S are missing."""
     wanted = {(topic, partition) for topic, count in plan.partitions.items() for partition in range(count)}
-    return await fetching.end_offsets(ClusterView(load.bootstrap, load.topics, load.security), wanted, READ_TIMEOUT_S)
+    return await fetching.end_offsets(
+        ClusterView(Client(fetching.CLIENT, load.security), load.bootstrap, load.topics), wanted, READ_TIMEOUT_S
+    )
 
 
 class Reader:
@@ -206,7 +209,7 @@ class Reader:
     def __init__(
         self, bootstrap: tuple[Address, ...], topics: tuple[str, ...], run: int, security: Security = PLAINTEXT
     ) -> None:
-        self._view = ClusterView(bootstrap, topics, security)
+        self._view = ClusterView(Client(fetching.CLIENT, security), bootstrap, topics)
         self._run = run
         self._rows: list[tuple[int, int | None, int | None, int, str]] = []
         self._loop = asyncio.new_event_loop()
@@ -223,7 +226,7 @@ class Reader:
                         connection = self._loop.run_until_complete(self._connect(topic, partition))
                     answer = self._loop.run_until_complete(self._fetch(connection, topic, partition, at))
                     following = self._take(answer, at, stop)
-                except (OSError, LoadError, MalformedRequest, KafkaError):
+                except (OSError, Unreachable, MalformedRequest, KafkaError):
                     following = at
                     del self._rows[kept:]  # the answer is read again
                     if connection is not None:
@@ -248,7 +251,7 @@ class Reader:
         return await self._view.connect(self._view.leader((topic, partition)), lambda _: None)
 
     async def _fetch(self, connection: BrokerConnection, topic: str, partition: int, at: int) -> memoryview:
-        frame = frames.fetch_frame("ottla-replay-verdict", 500, 1, FETCH_BYTES, FETCH_BYTES, {topic: [(partition, at)]})
+        frame = frames.fetch_frame(fetching.CLIENT, 500, 1, FETCH_BYTES, FETCH_BYTES, {topic: [(partition, at)]})
         return await connection.ask(frame, READ_TIMEOUT_S)
 
     def _take(self, answer: memoryview, at: int, stop: int) -> int:

@@ -39,7 +39,7 @@ def roles_of(answers: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> Roles:
         assert address[1] not in (ENDED, PAUSED), "nobody answers there"
         return answers.get(address[1])
 
-    monkeypatch.setattr(roles, "ask_broker", ask)
+    monkeypatch.setattr(roles, "ask", ask)
     return Roles(Cluster())  # type: ignore[arg-type]
 
 

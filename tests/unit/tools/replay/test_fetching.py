@@ -11,10 +11,10 @@ import pytest
 from protocol.kafka import fetch_codec, messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import parse_request_header
+from tools.replay.load.background import Background
 from tools.replay.load.fetching import LIST_OFFSETS_VERSION, ComingFetch, FetchingClient, wait_ms
 from tools.replay.load.membership import Groups
 from tools.replay.load.operations import Operation
-from tools.wire.background import Background
 from tools.wire.cluster_view import TopicPartition
 from tools.wire.frames import FETCH_VERSION
 

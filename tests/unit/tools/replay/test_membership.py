@@ -13,8 +13,8 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import parse_request_header
 from tools.replay.load import membership
+from tools.replay.load.background import Background
 from tools.replay.load.membership import VERSIONS, Groups
-from tools.wire.background import Background
 from tools.wire.cluster_view import ClusterView
 
 FIND, JOIN, SYNC, BEAT, COMMIT, LEAVE = (key.name for key in VERSIONS)

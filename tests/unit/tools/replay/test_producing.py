@@ -15,9 +15,9 @@ from protocol.kafka import produce_codec
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import parse_request_header
 from protocol.kafka.record_batch import parse_header
+from tools.replay.load.background import Background
 from tools.replay.load.operations import Operation
 from tools.replay.load.producing import LANE_IN_FLIGHT, NOT_ANSWERED, ProducingClient
-from tools.wire.background import Background
 from tools.wire.frames import PRODUCE_VERSION
 
 S = 1_000_000_000

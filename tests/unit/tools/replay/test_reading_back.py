@@ -7,7 +7,7 @@ import pytest
 from protocol.errors import ErrorCode, KafkaError
 from tools.replay.run import reading_back
 from tools.replay.run.reading_back import Reader
-from tools.wire.cluster_view import LoadError
+from tools.wire.cluster_view import Unreachable
 
 
 class OpenConnection:
@@ -38,7 +38,7 @@ class ReaderOfBrokenAnswers(Reader):
 
 class ReaderWithoutBrokers(Reader):
     async def _connect(self, *_: object) -> OpenConnection:  # type: ignore[override]
-        raise LoadError("no broker answers")
+        raise Unreachable("no broker answers")
 
 
 def found(reader: Reader) -> list[tuple[int, int, str]]:

@@ -130,9 +130,7 @@ def test_a_lost_task_stops_the_others() -> None:
 
 
 def test_the_reason_is_one_line() -> None:
-    own = (
-        "Job aborted ...\n  File x\ntools.replay.load.cluster_view.LoadError: no broker of a:1 answers\n\tat org.apache"
-    )
+    own = "Job aborted ...\n  File x\ntools.wire.cluster_view.Unreachable: no broker of a:1 answers\n\tat org.apache"
     lost = "Job aborted due to stage failure: ...\nReason: Stage failed\nExecutorLostFailure (executor 0 exited) Reason: gone"
     assert reason(own) == "no broker of a:1 answers"
     assert reason(lost) == "ExecutorLostFailure (executor 0 exited) Reason: gone"

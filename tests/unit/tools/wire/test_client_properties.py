@@ -1,4 +1,4 @@
-"""`--command-config` of a replay: what is read from it, what is refused with the line, and that no error shows a secret."""
+"""`--command-config`: what is read from it, what is refused with the line, and that no error shows a secret."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ TLS = "security.protocol=SSL\n"
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("linger.ms=5", "line 1: linger.ms: the trace decides this; remove it"),
-        ("# mine\nacks=all", "line 2: acks: the trace decides this"),
-        ("client.id=me", "line 1: client.id: the trace decides this"),
+        ("linger.ms=5", "line 1: linger.ms: this does not say how to connect; remove it"),
+        ("# mine\nacks=all", "line 2: acks: this does not say how to connect"),
+        ("client.id=me", "line 1: client.id: this does not say how to connect"),
         ("bootstrap.servers=h:1", "use --bootstrap-server"),
-        ("request.timeout.ms=1", "use --answer-timeout"),
-        ("socket.keepalive.enable=true", "this tunes a client library, and a replay sends its requests without one"),
-        ("sasl.kerberos.service.name=kafka", "not supported by a replay"),
+        ("request.timeout.ms=1", "this does not say how to connect"),
+        ("socket.keepalive.enable=true", "this does not say how to connect"),
+        ("sasl.kerberos.service.name=kafka", "not supported; these are: security.protocol, "),
         ("securty.protocol=SSL", "unknown property; did you mean security.protocol?"),
         ("zzz=1", "unknown property; known are security.protocol, "),
         ("ssl.keystore.password=x", "only PEM stores are supported, and they have no password"),
@@ -127,7 +127,7 @@ def test_refused(file: Path, text: str, says: str) -> None:
 
 
 def test_refused_options_and_files(tmp_path: Path) -> None:
-    with pytest.raises(BadClientProperties, match=r"^--client-property linger\.ms: the trace decides this"):
+    with pytest.raises(BadClientProperties, match=r"^--client-property linger\.ms: this does not say how to connect"):
         read_security(None, [("linger.ms", "5")])
     with pytest.raises(BadClientProperties, match="No such file"):
         read_security(tmp_path / "missing", [])

@@ -1,4 +1,4 @@
-"""A connection of a replay gives each request its answer, however the bytes arrive, or says that there is none."""
+"""A connection gives each request its answer, however the bytes arrive, or says that there is none."""
 
 from __future__ import annotations
 
