@@ -152,7 +152,7 @@ def test_a_client_that_knew_another_coordinator(cluster: LocalCluster) -> None:
 
 @pytest.mark.thorough
 def test_a_client_whose_broker_hangs(cluster: LocalCluster) -> None:
-    """librdkafka asks any broker it is connected to for the metadata, and never another one."""
+    """Another broker is asked instead."""
     client = KafkaAdmin(cluster.bootstrap_servers, connect_timeout_s=2)
     for broker in cluster.broker_ids:
         for _ in range(5):  # connects to several brokers
@@ -160,5 +160,5 @@ def test_a_client_whose_broker_hangs(cluster: LocalCluster) -> None:
         cluster.pause(broker)
         for _ in range(3):
             assert TOPIC in client.cluster().topics
-        assert client.nodes()
+        assert client.cluster().nodes
         cluster.resume(broker)

@@ -1,4 +1,4 @@
-"""A cluster in memory behind both admin clients' methods, for tests of commands without a broker."""
+"""A cluster in memory behind the admin client's methods, for tests of commands without a broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from protocol.types import Assignment, TopicPartition
-from tools.admin import kafka_admin, kafka_python_admin, reassign_directories, reassign_run
+from tools.admin import kafka_admin, reassign_directories, reassign_run
 from tools.admin.cluster_view import ClusterView, NodeView
 from tools.admin.config_values import TOPICS, ConfigValue, Entity
 from tools.admin.reassign_plan import Place, Replica
@@ -47,17 +47,13 @@ class FakeCluster:
         self.looks = 0
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
-        """Replaces both clients by this cluster, and removes all pauses."""
+        """Replaces the client by this cluster, and removes all pauses."""
         monkeypatch.setenv("OTTLA_BOOTSTRAP_SERVER", "fake:1")
         monkeypatch.setattr(kafka_admin, "KafkaAdmin", lambda *_arguments, **_options: self)
-        monkeypatch.setattr(kafka_python_admin, "KafkaPythonAdmin", lambda *_arguments, **_options: self)
         monkeypatch.setattr(reassign_run, "POLL_S", 0.0)
         monkeypatch.setattr(reassign_directories, "POLL_S", 0.0)
         monkeypatch.setattr(reassign_run, "SETTLE_S", 0.0)
         return self
-
-    def close(self) -> None:
-        """Exists because the clients have it."""
 
     def cluster(self) -> ClusterView:
         topics: dict[str, list[PartitionView]] = {}
@@ -67,11 +63,10 @@ class FakeCluster:
             view = PartitionView(partition.partition, in_sync[0] if in_sync else None, replicas, in_sync)
             topics.setdefault(partition.topic, []).append(view)
         return ClusterView(
-            self.controller, self.nodes(), {topic: tuple(partitions) for topic, partitions in topics.items()}
+            self.controller,
+            tuple(NodeView(broker, "host", 9000 + broker, rack) for broker, rack in sorted(self.live.items())),
+            {topic: tuple(partitions) for topic, partitions in topics.items()},
         )
-
-    def nodes(self) -> tuple[NodeView, ...]:
-        return tuple(NodeView(broker, "host", 9000 + broker, rack) for broker, rack in sorted(self.live.items()))
 
     def describe_topics(self, topics: Sequence[str]) -> list[TopicView]:
         known = self.cluster().topics
@@ -86,12 +81,6 @@ class FakeCluster:
 
     def create_partitions(self, topic: str, total: int, added: Sequence[Sequence[int]] | None = None) -> None:
         self.calls.append(("partitions", topic, total, added))
-
-    def alter_topic_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
-        self.alter_configs(Entity(TOPICS, topic), changes)
-
-    def alter_broker_configs(self, broker: int, changes: Mapping[str, str | None]) -> None:
-        self.alter_configs(Entity("brokers", str(broker)), changes)
 
     def alter_configs(self, entity: Entity, changes: Mapping[str, str | None]) -> None:
         unknown = [key for key in changes if entity.kind == TOPICS and key not in KNOWN_KEYS and "throttled" not in key]

@@ -24,7 +24,7 @@ from pathlib import Path
 from struct import Struct
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
-IMPORTED = ("tools.admin.kafka_admin", "tools.admin.kafka_python_admin", "tools.groups.kafka_groups")
+IMPORTED = ("tools.admin.kafka_admin", "tools.groups.kafka_groups")
 """What commands import once they run."""
 REQUEST_MAX = 1024**2
 NUMBER = Struct("=i")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tools.cluster.links.wiring import BadWiring, LinksDirectory
 from tools.failures import ExpectedError
 
 BOOTSTRAP_VARIABLE = "OTTLA_BOOTSTRAP_SERVER"
@@ -73,17 +71,6 @@ def run_directory_brokers(run_directory: Path) -> frozenset[int]:
     files = run_directory.glob("broker-*/server.properties")
     ids = [parse_properties(path.read_text()).get("broker.id", "") for path in files]
     return frozenset(int(broker) for broker in ids if broker.isdecimal())
-
-
-def run_directory_zookeeper(run_directory: Path = DEFAULT_RUN_DIRECTORY) -> str | None:
-    """`host:port[/chroot]` of the ZooKeeper that the first broker of a run directory uses; None without one."""
-    links = LinksDirectory(run_directory / "links")
-    if links.exists():
-        with contextlib.suppress(BadWiring):
-            return links.zookeeper_connect
-    for path in sorted(run_directory.glob("broker-*/server.properties")):
-        return parse_properties(path.read_text()).get("zookeeper.connect")
-    return None
 
 
 def client_endpoints(properties: Mapping[str, str]) -> list[str]:

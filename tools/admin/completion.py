@@ -28,19 +28,6 @@ def complete_brokers(context: click.Context, _parameter: click.Parameter, incomp
     return [] if cluster is None else _extended(incomplete, [str(node.id) for node in cluster.nodes])
 
 
-def complete_groups(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Consumer groups that start with `incomplete`."""
-    from tools.groups.kafka_groups import KafkaGroups
-
-    where = _where(context)
-    try:
-        client = KafkaGroups(where.servers(), where.command_config, connect_timeout_s=TIMEOUT_S)
-        groups, _ = client.list_groups(timeout_s=TIMEOUT_S)
-    except AdminError:
-        return []
-    return [group.group for group in groups if group.group.startswith(incomplete)]
-
-
 def _extended(incomplete: str, names: Iterable[str]) -> list[str]:
     before, comma, last = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
@@ -49,13 +36,14 @@ def _extended(incomplete: str, names: Iterable[str]) -> list[str]:
 def _cluster(context: click.Context) -> ClusterView | None:
     from tools.admin.kafka_admin import KafkaAdmin
 
-    where = _where(context)
+    where = where_of(context)
     try:
         return KafkaAdmin(where.servers(), where.command_config, connect_timeout_s=TIMEOUT_S).cluster()
     except AdminError:
         return None
 
 
-def _where(context: click.Context) -> Where:
+def where_of(context: click.Context) -> Where:
+    """The cluster that the options before this word name."""
     given = context.params
     return Where(given.get("bootstrap_server"), given.get("directory"), given.get("command_config"))

@@ -24,14 +24,14 @@ from tools.admin.config_values import (
     own_configs,
     parse_additions,
 )
-from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
+from tools.admin.connection import connect, connection_options, errors_in_one_line, print_json
 from tools.admin.naming import Where
 from tools.admin.topic_views import ids_text
 from tools.failures import AdminError
 from tools.terminal import echo
 
 if TYPE_CHECKING:
-    from tools.admin.kafka_python_admin import KafkaPythonAdmin
+    from tools.admin.kafka_admin import KafkaAdmin
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -149,11 +149,10 @@ def check_entity(entity_type: str, entity_name: str | None, entity_default: bool
 
 
 @contextmanager
-def connected(where: Where) -> Iterator[tuple[ClusterView, KafkaPythonAdmin]]:
+def connected(where: Where) -> Iterator[tuple[ClusterView, KafkaAdmin]]:
     with errors_in_one_line():
-        cluster = connect(where).cluster()
-        with connect_python(where) as admin:
-            yield cluster, admin
+        admin = connect(where)
+        yield admin.cluster(), admin
 
 
 def _entities(kind: str, name: str | None, is_default: bool, cluster: ClusterView) -> list[Entity]:

@@ -1,4 +1,4 @@
-"""What the admin commands share: options, two clients, one-line errors and JSON."""
+"""What the admin commands share: options, the client, one-line errors and JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tools.terminal import echo, echo_lines
 
 if TYPE_CHECKING:
     from tools.admin.kafka_admin import KafkaAdmin
-    from tools.admin.kafka_python_admin import KafkaPythonAdmin
 
 INTERRUPTED = 130
 
@@ -41,19 +40,10 @@ def connection_options(command: Command) -> Command:
 
 
 def connect(where: Where) -> KafkaAdmin:
-    """The adapter to confluent-kafka. Raises AdminError."""
+    """Raises AdminError for a bad option."""
     from tools.admin.kafka_admin import KafkaAdmin  # imported when needed, so that `--help` is fast
 
     return KafkaAdmin(where.servers(), where.command_config)
-
-
-@contextlib.contextmanager
-def connect_python(where: Where) -> Iterator[KafkaPythonAdmin]:
-    """The adapter to kafka-python, for what confluent-kafka cannot do; closes it at the end. Raises AdminError."""
-    from tools.admin.kafka_python_admin import KafkaPythonAdmin
-
-    with contextlib.closing(KafkaPythonAdmin(where.servers(), where.command_config)) as admin:
-        yield admin
 
 
 @contextlib.contextmanager

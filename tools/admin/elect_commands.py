@@ -8,7 +8,7 @@ import click
 
 from protocol.types import TopicPartition
 from tools.admin.completion import complete_topics
-from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
+from tools.admin.connection import connect, connection_options, errors_in_one_line, print_json
 from tools.admin.input_files import read_file, source_name
 from tools.admin.naming import Where
 from tools.admin.reassign_plan import PlanError, parse_partitions
@@ -53,14 +53,14 @@ def elect(
         raise click.UsageError("use one of --all-topic-partitions, --topic with --partition, --path-to-json-file.")
     with errors_in_one_line():
         partitions = _partitions(topic, partition, file)
-        known = connect(where).cluster().partitions()
+        admin = connect(where)
+        known = admin.cluster().partitions()
         unknown = [str(asked) for asked in partitions or () if asked not in known]
         if unknown:
             raise AdminError(
                 f"partition {', '.join(unknown)} does not exist; `ottla topic describe` shows the partitions"
             )
-        with connect_python(where) as admin:
-            found = admin.elect_leaders(unclean=election_type == "unclean", partitions=partitions)
+        found = admin.elect_leaders(unclean=election_type == "unclean", partitions=partitions)
         answers = dict(sorted(found.items()))
         elected = [asked for asked, error in answers.items() if error is None]
         not_needed = [asked for asked, error in answers.items() if error is not None and error[0] == NOT_NEEDED]

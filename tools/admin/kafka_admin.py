@@ -1,45 +1,119 @@
-"""The only adapter to confluent-kafka's AdminClient: returns plain values and raises one-line `AdminError`s."""
+"""Requests of the admin commands to one cluster: they return plain values, and raise AdminErrors of one line with the broker's reason."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ConfigSource,
-    NewPartitions,
-    NewTopic,
-    ResourceType,
-)
-
+from protocol.errors import ErrorCode, KafkaError, error_name
+from protocol.kafka.api_keys import ApiKey
+from protocol.topic_ids import topic_id_text
+from protocol.types import Assignment, TopicPartition
+from tools.admin.bootstrap import addresses_of
 from tools.admin.client_settings import read_command_config
 from tools.admin.cluster_view import ClusterView, NodeView
+from tools.admin.config_values import TOPICS, ConfigSynonym, ConfigValue, Entity
+from tools.admin.reassign_plan import Place, Replica
 from tools.admin.topic_views import ConfigView, PartitionView, TopicView
 from tools.failures import AdminError, NotServed, TopicExists
+from tools.wire.client import Client
+from tools.wire.client_properties import BadClientProperties, read_security
+from tools.wire.cluster_requests import (
+    ANY_BROKER,
+    CONTROLLER,
+    ClusterRequests,
+    Question,
+    Unsupported,
+    check,
+    error_codes,
+)
+from tools.wire.cluster_view import Unreachable
+from tools.wire.connection import AccessRefused
 
+CLIENT = "ottla-admin"
+DEFAULT_PORT = 9092
 CONNECT_TIMEOUT_S = 5.0
-CONNECT_ATTEMPTS = 3
-"""Of `CONNECT_TIMEOUT_S` each, for a question that any broker can answer."""
 REQUEST_TIMEOUT_S = 30.0
 RETRY_PAUSE_S = 0.2
 
-NOT_SERVED = frozenset({KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION})
-NOBODY_ANSWERS = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN})
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+SET, DELETE = 0, 1
+PREFERRED_ELECTION, UNCLEAN_ELECTION = 0, 1
+SOURCES = (
+    "UNKNOWN",
+    "DYNAMIC_TOPIC_CONFIG",
+    "DYNAMIC_BROKER_CONFIG",
+    "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    "STATIC_BROKER_CONFIG",
+    "DEFAULT_CONFIG",
+    "DYNAMIC_BROKER_LOGGER_CONFIG",
+)
+"""Kafka's names of the numbers in `config_source`."""
 
-Answer = TypeVar("Answer")
+NOT_CARRIED_OUT = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.BROKER_NOT_AVAILABLE})
+"""After these, any request may be sent again."""
+NO_ANSWER = frozenset({*NOT_CARRIED_OUT, ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT})
+"""After these, a request that does no harm when it is carried out twice may be sent again."""
+
+TEXTS: Mapping[int, str] = MappingProxyType(
+    {
+        ErrorCode.NOT_CONTROLLER: "no controller is elected",
+        ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "Deleting offsets of a topic is forbidden while the consumer group is actively "
+        "subscribed to it",
+        ErrorCode.NON_EMPTY_GROUP: "The group is not empty",
+        ErrorCode.GROUP_ID_NOT_FOUND: "The group id does not exist",
+        ErrorCode.LOG_DIR_NOT_FOUND: "The broker does not have this log directory",
+        ErrorCode.REPLICA_NOT_AVAILABLE: "The broker does not have this replica",
+        ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "No partition reassignment is in progress",
+    }
+)
+"""For answers without a text."""
+HEALTH = "see `ottla cluster health`"
+CREATE_ADVICE: Mapping[int, str] = {
+    ErrorCode.INVALID_PARTITIONS: "--partitions must be at least 1",
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT: "check --replica-assignment against the brokers' ids",
+    ErrorCode.INVALID_CONFIG: "correct --config",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "choose another name",
+    ErrorCode.REQUEST_TIMED_OUT: "it may still be created: see `ottla topic describe`",
+    ErrorCode.NETWORK_EXCEPTION: "it may still be created: see `ottla topic describe`",
+}
+DELETE_ADVICE: Mapping[int, str] = {
+    ErrorCode.REQUEST_TIMED_OUT: "it may still be deleted: see `ottla topic list`",
+    ErrorCode.NETWORK_EXCEPTION: "it may still be deleted: see `ottla topic list`",
+    ErrorCode.TOPIC_DELETION_DISABLED: "the brokers' delete.topic.enable is false",
+}
+PARTITIONS_ADVICE: Mapping[int, str] = {
+    ErrorCode.INVALID_PARTITIONS: "--partitions must be above the current count",
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT: "check --replica-assignment against the brokers' ids",
+    ErrorCode.REASSIGNMENT_IN_PROGRESS: "wait for the reassignment: see `ottla reassign list`",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "`ottla topic list` shows the topics",
+}
+CONFIG_ADVICE: Mapping[int, str] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "`ottla topic list` shows the topics",
+    **dict.fromkeys(NO_ANSWER, "is the broker up? See `ottla cluster health`"),
+}
+
+Key = TypeVar("Key")
+Row = TypeVar("Row")
+Outcome = tuple[str, str] | None
+"""None, or the name of the error code and the reason."""
+
+
+class Refused(AdminError):
+    """A request failed with this error code."""
+
+    def __init__(self, code: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class KafkaAdmin:
-    """Requests to one cluster, each with a time limit."""
+    """Each request looks the brokers up and has connections of its own: it may come from any thread without an event loop."""
 
     def __init__(
         self,
@@ -49,62 +123,27 @@ class KafkaAdmin:
         properties: Mapping[str, str] = MappingProxyType({}),
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
-        """Does not connect yet. `properties` are librdkafka's. Raises AdminError for a bad command config or address."""
+        """Does not connect yet. `properties` count more than the file's. Raises AdminError for a bad address or property."""
         self._bootstrap_servers = bootstrap_servers
-        self._command_config = command_config
         self._connect_timeout_s = connect_timeout_s
-        # A command prints one line for an error: librdkafka's own log lines are shown only if they are critical.
-        settings = {"client.id": "ottla-admin", **properties, **read_command_config(command_config)}
-        self._settings = settings | {"bootstrap.servers": bootstrap_servers, "log_level": "2"}
+        name = {**read_command_config(command_config), **properties}.get("client.id", CLIENT)
         try:
-            self._client = AdminClient(self._settings)
-        except (KafkaException, ValueError) as problem:
-            source = f"{command_config}: " if command_config else ""
-            raise AdminError(f"{source}{error_text(problem)}") from None
-
-    def _connect_anew(self) -> None:
-        """Makes a new client, which looks up leaders and coordinators. The old client may keep asking the former ones."""
-        self._client = AdminClient(self._settings)
-
-    # reading
+            self._client = Client(name, read_security(command_config, list(properties.items()), ignores_others=True))
+            servers = [text if ":" in text else f"{text}:{DEFAULT_PORT}" for text in bootstrap_servers.split(",")]
+            self._bootstrap = list(addresses_of(",".join(servers)))
+        except (BadClientProperties, ValueError) as problem:
+            raise AdminError(str(problem)) from None
 
     def cluster(self) -> ClusterView:
         """One broker's Metadata. Raises AdminError if no broker answers in time."""
-        metadata = self._of_any_broker(lambda timeout_s: self._client.list_topics(timeout=timeout_s))
+        answer = self._ask("the cluster cannot be described", _metadata(None))
+        nodes = (NodeView(node.node_id, node.host, node.port, node.rack) for node in answer.brokers)
         return ClusterView(
-            controller=metadata.controller_id if metadata.controller_id >= 0 else None,
-            nodes=tuple(NodeView(b.id, b.host, b.port) for _, b in sorted(metadata.brokers.items())),
-            topics={name: _partitions(topic) for name, topic in sorted(metadata.topics.items())},
-        )
-
-    def nodes(self) -> tuple[NodeView, ...]:
-        """The live brokers with their racks, sorted by id. Raises AdminError."""
-        described = self._of_any_broker(
-            lambda timeout_s: self._result(self._client.describe_cluster(request_timeout=timeout_s))
-        )
-        nodes = sorted(described.nodes, key=lambda node: node.id)
-        return tuple(NodeView(node.id, node.host, node.port, node.rack or None) for node in nodes)
-
-    def _of_any_broker(self, ask: Callable[[float], Answer]) -> Answer:
-        """The answer to `ask(timeout in seconds)`, which any broker can give. Raises AdminError.
-
-        A client asks one of the brokers it is connected to, and waits for that one even when it hangs, or is killed meanwhile. A new
-        client may ask another. Where no broker takes a connection, nothing is tried again.
-        """
-        begun = time.monotonic()
-        for attempt in range(1, CONNECT_ATTEMPTS + 1):
-            try:
-                return ask(self._connect_timeout_s)
-            except KafkaException as problem:
-                code = error_code(problem)
-                if code not in NOBODY_ANSWERS:
-                    raise AdminError(error_text(problem)) from None
-                if code != KafkaError._TIMED_OUT or attempt == CONNECT_ATTEMPTS:
-                    break
-            self._connect_anew()
-        raise AdminError(
-            f"no broker answers at {self._bootstrap_servers} within {time.monotonic() - begun:.0f} s; "
-            "check the address and that the cluster runs (`ottla cluster status`)"
+            controller=answer.controller_id if answer.controller_id >= 0 else None,
+            nodes=tuple(sorted(nodes, key=lambda node: node.id)),
+            topics={
+                topic.name: _partitions(topic) for topic in sorted(answer.topics, key=lambda topic: str(topic.name))
+            },
         )
 
     # topics
@@ -119,216 +158,380 @@ class KafkaAdmin:
         configs: Mapping[str, str] | None = None,
     ) -> None:
         """Creates one topic; None means the brokers' default. Raises TopicExists, AdminError."""
-        request: dict[str, Any] = {"num_partitions": -1 if partitions is None else partitions}
-        if replica_assignment is not None:
-            request["num_partitions"] = len(replica_assignment)
-            request["replica_assignment"] = [list(replicas) for replicas in replica_assignment]
-        else:
-            request["replication_factor"] = -1 if replication_factor is None else replication_factor
-        new_topic = NewTopic(topic, config=dict(configs or {}), **request)
+        assignments = [
+            {"partition_index": number, "broker_ids": replicas}
+            for number, replicas in enumerate(replica_assignment or ())
+        ]
+        request = {
+            "name": topic,
+            "num_partitions": -1 if partitions is None else partitions,
+            "replication_factor": -1 if replication_factor is None else replication_factor,
+            "assignments": assignments,
+            "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
+        }
+        question = Question(CONTROLLER, ApiKey.CREATE_TOPICS, {"topics": [request], **_IN_TIME})
         try:
-            self._ask_controller(
-                lambda: self._client.create_topics([new_topic], operation_timeout=REQUEST_TIMEOUT_S)[topic]
-            )
-        except KafkaException as problem:
-            raise self._create_error(topic, problem) from None
+            self._change(f"topic {topic!r} was not created", question, "topics", CREATE_ADVICE)
+        except Refused as problem:
+            if problem.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise TopicExists(
+                    f"topic {topic!r} already exists; see `ottla topic describe {topic}`, or --if-not-exists"
+                ) from None
+            if problem.code is ErrorCode.INVALID_REPLICATION_FACTOR:
+                brokers = len(self.cluster().live_brokers)
+                raise AdminError(f"{problem}; use --replication-factor 1 to {brokers}, or start more brokers") from None
+            raise
 
     def delete_topic(self, topic: str) -> bool:
         """Returns False if the topic does not exist. Raises AdminError."""
+        question = Question(CONTROLLER, ApiKey.DELETE_TOPICS, {"topic_names": [topic], **_IN_TIME})
         try:
-            self._ask_controller(
-                lambda: self._client.delete_topics([topic], operation_timeout=REQUEST_TIMEOUT_S)[topic]
-            )
-        except KafkaException as problem:
-            if error_code(problem) == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            self._change(f"topic {topic!r} was not deleted", question, "responses", DELETE_ADVICE)
+        except Refused as problem:
+            if problem.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 return False
-            raise refusal(f"topic {topic!r} was not deleted", problem, DELETE_ADVICE) from None
+            raise
         return True
 
     def create_partitions(self, topic: str, total: int, added: Sequence[Sequence[int]] | None = None) -> None:
         """Grows the topic to `total` partitions; `added` has the replicas of each new one. Raises AdminError."""
-        replicas = {} if added is None else {"replica_assignment": [list(brokers) for brokers in added]}
-        request = NewPartitions(topic, total, **replicas)
-        try:
-            self._ask_controller(
-                lambda: self._client.create_partitions([request], operation_timeout=REQUEST_TIMEOUT_S)[topic]
-            )
-        except KafkaException as problem:
-            raise refusal(f"no partitions were added to topic {topic!r}", problem, PARTITIONS_ADVICE) from None
+        assignments = None if added is None else [{"broker_ids": brokers} for brokers in added]
+        request = {"name": topic, "count": total, "assignments": assignments}
+        question = Question(CONTROLLER, ApiKey.CREATE_PARTITIONS, {"topics": [request], **_IN_TIME})
+        self._change(f"no partitions were added to topic {topic!r}", question, "results", PARTITIONS_ADVICE)
 
     def describe_topics(self, topics: Iterable[str]) -> list[TopicView]:
         """The topics that still exist, with configs if the cluster supports DescribeConfigs. Raises AdminError."""
         names = sorted(topics)
         if not names:
             return []
-        configs = self._configs(names)
+        configs: Mapping[Entity, Mapping[str, ConfigValue]] | None
+        try:
+            configs = self.describe_configs([Entity(TOPICS, name) for name in names])
+        except NotServed:
+            configs = None
         views = []
-        for name, future in self._client.describe_topics(
-            TopicCollection(names), request_timeout=REQUEST_TIMEOUT_S
-        ).items():
-            try:
-                description = self._result(future)
-            except KafkaException as problem:
-                if error_code(problem) == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    continue  # deleted after it was listed
-                raise AdminError(f"topic {name!r}: {error_text(problem)}") from None
-            views.append(_topic_view(description, None if configs is None else configs.get(name, {})))
+        for row in self._ask("the topics cannot be described", _metadata(names)).topics:
+            if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                continue  # deleted after it was listed
+            own = None if configs is None else _config_views(configs[Entity(TOPICS, row.name)])
+            topic_id = topic_id_text(getattr(row, "topic_id", None) or uuid.UUID(int=0))
+            views.append(TopicView(row.name, topic_id, _partitions(row), own))
         return sorted(views, key=lambda view: view.topic)
 
     # configs
 
-    def alter_topic_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
-        """Sets each key on the topic, or removes it (None); other keys stay. Raises AdminError."""
-        self._alter_configs(ConfigResource(ResourceType.TOPIC, topic, incremental_configs=_entries(changes)))
+    def describe_configs(self, entities: Sequence[Entity]) -> dict[Entity, dict[str, ConfigValue]]:
+        """All configs of each entity, by key. An entity that does not exist appears to have none. Raises NotServed, AdminError."""
+        what = "configs cannot be described"
+        by_broker: dict[int, list[Entity]] = {}
+        for entity in entities:
+            by_broker.setdefault(_who_knows(entity), []).append(entity)
+        questions = {}
+        for broker, asked in by_broker.items():
+            resources = [_resource(entity) | {"configuration_keys": None} for entity in asked]
+            body = {"resources": resources, "include_synonyms": True, "include_documentation": False}
+            questions[broker] = Question(broker, ApiKey.DESCRIBE_CONFIGS, body)
+        found: dict[Entity, dict[str, ConfigValue]] = {key: {} for key in entities}
+        for broker, answer in self._ask_all(what, questions).items():
+            for entity, row in zip(by_broker[broker], _given(what, answer, CONFIG_ADVICE).results, strict=True):
+                if row.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    _check(what, row)
+                    found[entity] = {
+                        each.name: _config_value(each) for each in sorted(row.configs, key=lambda c: c.name)
+                    }
+        return found
 
-    def alter_broker_configs(self, broker: int, changes: Mapping[str, str | None]) -> None:
-        """Sets or removes keys on one live broker; the request goes to that broker. Raises AdminError."""
-        self._alter_configs(ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=_entries(changes)))
+    def alter_configs(self, entity: Entity, changes: Mapping[str, str | None]) -> None:
+        """Sets each key, or removes it (None); other keys stay. Raises AdminError."""
+        configs = [
+            {"name": key, "config_operation": DELETE if value is None else SET, "value": value}
+            for key, value in changes.items()
+        ]
+        body = {"resources": [_resource(entity) | {"configs": configs}], "validate_only": False}
+        question = Question(_who_knows(entity), ApiKey.INCREMENTAL_ALTER_CONFIGS, body)
+        self._change(f"configs of {entity} were not changed", question, "responses", CONFIG_ADVICE, retried=())
 
-    def _alter_configs(self, resource: ConfigResource) -> None:
-        what = f"configs of {resource.restype.name.lower()} {resource.name!r} were not changed"
-        try:
-            futures = self._client.incremental_alter_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
-            self._result(futures[resource])
-        except KafkaException as problem:
-            raise refusal(what, problem, CONFIG_ADVICE) from None
+    # reassignments and elections
 
-    def _configs(self, topics: Sequence[str]) -> dict[str, dict[str, ConfigView]] | None:
-        """Configs by topic, or None if the cluster does not support DescribeConfigs."""
-        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        configs = {}
-        for resource, future in self._client.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S).items():
-            try:
-                entries = self._result(future)
-            except KafkaException as problem:
-                if error_code(problem) in NOT_SERVED:
-                    return None
-                if error_code(problem) == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    continue
-                raise AdminError(f"configs of topic {resource.name!r}: {error_text(problem)}") from None
-            configs[resource.name] = {
-                key: ConfigView(
-                    "" if entry.value is None else entry.value,
-                    is_default=ConfigSource(entry.source) is ConfigSource.DEFAULT_CONFIG,
-                    is_override=ConfigSource(entry.source) is ConfigSource.DYNAMIC_TOPIC_CONFIG,
-                )
-                for key, entry in entries.items()
-            }
-        return configs
+    def reassignments(self, patience_s: float = REQUEST_TIMEOUT_S) -> dict[TopicPartition, Assignment]:
+        """The reassignments in progress, in order. Retries for `patience_s` without a controller. Raises NotServed, AdminError."""
+        question = Question(CONTROLLER, ApiKey.LIST_PARTITION_REASSIGNMENTS, {"topics": None, **_IN_TIME})
+        answer = self._ask("the reassignments cannot be listed", question, NO_ANSWER, patience_s)
+        return {
+            partition: Assignment(tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas))
+            for partition, row in sorted(rows_of(answer.topics), key=lambda found: found[0])
+        }
 
-    def _result(self, future: Future[Answer]) -> Answer:
-        try:
-            return future.result(timeout=REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S)
-        except TimeoutError:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+    def alter_reassignments(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> dict[TopicPartition, str | None]:
+        """Starts each move, or cancels it (None). Partition -> the reason for a refusal, else None. Raises AdminError."""
+        topics = by_topic(targets, lambda tp: {"partition_index": tp.partition, "replicas": targets[tp]})
+        question = Question(CONTROLLER, ApiKey.ALTER_PARTITION_REASSIGNMENTS, {"topics": topics, **_IN_TIME})
+        answer = self._ask("the reassignments were not changed", question, NO_ANSWER)
+        outcomes = {partition: outcome(row) for partition, row in rows_of(answer.responses)}
+        return {tp: f"{tp}: {refused[1]}" if (refused := outcomes.get(tp)) else None for tp in targets}
 
-    def _ask_controller(self, request: Callable[[], Future[Answer]]) -> Answer:
-        """Retries while no broker is the controller, for at most REQUEST_TIMEOUT_S. Raises KafkaException."""
-        deadline = time.monotonic() + REQUEST_TIMEOUT_S
-        while True:
-            try:
-                return self._result(request())
-            except KafkaException as problem:
-                if error_code(problem) != KafkaError.NOT_CONTROLLER or time.monotonic() > deadline:
-                    raise
+    def elect_leaders(
+        self, *, unclean: bool, partitions: Collection[TopicPartition] | None
+    ) -> dict[TopicPartition, Outcome]:
+        """Partition -> None for a new leader. `partitions` None means all. Raises NotServed, AdminError."""
+        body = {
+            "election_type": UNCLEAN_ELECTION if unclean else PREFERRED_ELECTION,
+            "topic_partitions": None if partitions is None else by_topic(partitions, name="topic"),
+            **_IN_TIME,
+        }
+        answer = self._ask("no leader was elected", Question(CONTROLLER, ApiKey.ELECT_LEADERS, body), NO_ANSWER)
+        return {
+            TopicPartition(topic.topic, row.partition_id): outcome(row)
+            for topic in answer.replica_election_results
+            for row in topic.partition_result
+        }
+
+    # log directories
+
+    def replica_sizes(
+        self, brokers: Collection[int], partitions: Collection[TopicPartition]
+    ) -> dict[tuple[int, TopicPartition], int]:
+        """(broker, partition) -> bytes of that replica, for each broker that answers. Raises NotServed, AdminError."""
+        return {
+            (broker, partition): row.partition_size
+            for broker, directories in self._directories(dict.fromkeys(brokers, partitions)).items()
+            for directory in directories
+            for partition, row in rows_of(directory.topics)
+            if not row.is_future_key
+        }
+
+    def log_directories(self, replicas: Collection[Replica]) -> dict[Replica, Place]:
+        """The directory of each replica, without those of brokers that do not answer. Raises NotServed."""
+        return self._places(replicas)[0]
+
+    def replicas_without_log(self, replicas: Collection[Replica]) -> set[Replica]:
+        """The replicas whose broker answers but has no log of them. Raises NotServed."""
+        found, answered = self._places(replicas)
+        return {replica for replica in replicas if replica.broker in answered and replica not in found}
+
+    def alter_log_directories(self, targets: Mapping[Replica, str]) -> dict[Replica, Outcome]:
+        """Replica -> None if its move started or is not needed. Raises NotServed, AdminError."""
+        what = "the log directories were not changed"
+        moves: dict[int, dict[str, list[TopicPartition]]] = {}
+        for replica, target in targets.items():
+            moves.setdefault(replica.broker, {}).setdefault(target, []).append(replica.partition)
+        questions = {}
+        for broker, of_broker in moves.items():
+            dirs = [{"path": target, "topics": by_topic(partitions)} for target, partitions in of_broker.items()]
+            questions[broker] = Question(broker, ApiKey.ALTER_REPLICA_LOG_DIRS, {"dirs": dirs})
+        outcomes: dict[Replica, Outcome] = dict.fromkeys(targets)
+        for broker, answer in self._ask_all(what, questions).items():
+            for topic in _given(what, answer).results:
+                for row in topic.partitions:
+                    outcomes[Replica(TopicPartition(topic.topic_name, row.partition_index), broker)] = outcome(row)
+        return outcomes
+
+    def _places(self, replicas: Collection[Replica]) -> tuple[dict[Replica, Place], set[int]]:
+        """The directory of each replica, and the brokers that answered."""
+        wanted: dict[int, list[TopicPartition]] = {}
+        for replica in replicas:
+            wanted.setdefault(replica.broker, []).append(replica.partition)
+        found = self._directories(wanted)
+        places: dict[Replica, Place] = {}
+        for broker, directories in found.items():
+            for directory in directories:
+                for partition, row in rows_of(directory.topics):
+                    replica = Replica(partition, broker)
+                    end = "future" if row.is_future_key else "current"
+                    places[replica] = places.get(replica, Place())._replace(**{end: directory.log_dir})
+        return places, set(found)
+
+    def _directories(self, wanted: Mapping[int, Collection[TopicPartition]]) -> dict[int, Any]:
+        """Broker -> its log directories, for each broker that answers."""
+        questions = {
+            broker: Question(broker, ApiKey.DESCRIBE_LOG_DIRS, {"topics": by_topic(partitions, name="topic")})
+            for broker, partitions in wanted.items()
+        }
+        answers = self._ask_all("the log directories cannot be read", questions)
+        return {broker: found.results for broker, found in answers.items() if not isinstance(found, KafkaError)}
+
+    # sending
+
+    def _change(
+        self,
+        what: str,
+        question: Question,
+        rows: str,
+        advice: Mapping[int, str],
+        retried: Collection[ErrorCode] = NOT_CARRIED_OUT,
+    ) -> None:
+        """A request about one thing: `rows` is the answer's field with its outcome. Raises Refused, AdminError."""
+        (row,) = getattr(self._ask(what, question, retried, advice=advice), rows)
+        _check(what, row, advice)
+
+    def _ask(
+        self,
+        what: str,
+        question: Question,
+        retried: Collection[ErrorCode] = (),
+        patience_s: float = REQUEST_TIMEOUT_S,
+        advice: Mapping[int, str] = MappingProxyType({}),
+    ) -> Any:
+        """Raises Refused, AdminError: `what` has failed, the reason, and the advice for its error code."""
+        return _given(what, self._ask_all(what, {None: question}, retried, patience_s)[None], advice)
+
+    def _ask_all(
+        self,
+        what: str,
+        questions: Mapping[Key, Question],
+        retried: Collection[ErrorCode] = (),
+        patience_s: float = REQUEST_TIMEOUT_S,
+        attempt_s: float = REQUEST_TIMEOUT_S,
+        asked: list[Key] | None = None,
+    ) -> dict[Key, Any]:
+        """Each question's answer, or a KafkaError. Those with an error code of `retried` are asked again until `patience_s` is over.
+
+        Every attempt, of at most `attempt_s`, looks brokers and coordinators up. `asked` gets the key of each question that is asked.
+
+        Raises NotServed, and AdminError if no broker answers.
+        """
+        deadline = time.monotonic() + patience_s
+        waiting = dict(questions)
+        answers: dict[Key, Any] = {}
+        while waiting:
+            if asked is not None:
+                asked += waiting
+            answers |= self._attempt(what, waiting, attempt_s)
+            waiting = {key: questions[key] for key in waiting if not set(retried).isdisjoint(_codes(answers[key]))}
+            if time.monotonic() + RETRY_PAUSE_S >= deadline:
+                break
+            if waiting:
                 time.sleep(RETRY_PAUSE_S)
+        return {key: answers[key] for key in questions}
 
-    def _create_error(self, topic: str, problem: KafkaException) -> AdminError:
-        """The error for a refused creation: the broker's text, which has the details, then advice."""
-        text = error_text(problem).rstrip(".")
-        code = error_code(problem)
-        if code == KafkaError.TOPIC_ALREADY_EXISTS:
-            return TopicExists(
-                f"topic {topic!r} already exists; see `ottla topic describe {topic}`, or --if-not-exists"
-            )
-        if code == KafkaError.INVALID_REPLICATION_FACTOR:
-            brokers = len(self.cluster().live_brokers)
-            return AdminError(f"{text}; use --replication-factor 1 to {brokers}, or start more brokers")
-        return refusal(f"topic {topic!r} was not created", problem, CREATE_ADVICE)
+    def _attempt(self, what: str, questions: Mapping[Key, Question], attempt_s: float) -> dict[Key, Any]:
+        async def attempt() -> dict[Key, Any]:
+            async with ClusterRequests(self._client, self._bootstrap, self._connect_timeout_s, attempt_s) as requests:
+                self._bootstrap = requests.bootstrap
 
+                async def answer(question: Question) -> Any:
+                    try:
+                        return await requests.ask(question)
+                    except KafkaError as problem:
+                        return problem
 
-CREATE_ADVICE = {
-    KafkaError.INVALID_PARTITIONS: "--partitions must be at least 1",
-    KafkaError.INVALID_REPLICA_ASSIGNMENT: "check --replica-assignment against the brokers' ids",
-    KafkaError.INVALID_CONFIG: "correct --config",
-    KafkaError.TOPIC_EXCEPTION: "choose another name",
-    KafkaError.REQUEST_TIMED_OUT: "it may still be created: see `ottla topic describe`",
-    KafkaError._TIMED_OUT: "it may still be created: see `ottla topic describe`",
-}
-DELETE_ADVICE = {
-    KafkaError.REQUEST_TIMED_OUT: "it may still be deleted: see `ottla topic list`",
-    KafkaError._TIMED_OUT: "it may still be deleted: see `ottla topic list`",
-    KafkaError.TOPIC_DELETION_DISABLED: "the brokers' delete.topic.enable is false",
-}
-PARTITIONS_ADVICE = {
-    KafkaError.INVALID_PARTITIONS: "--partitions must be above the current count",
-    KafkaError.INVALID_REPLICA_ASSIGNMENT: "check --replica-assignment against the brokers' ids",
-    KafkaError.REASSIGNMENT_IN_PROGRESS: "wait for the reassignment: see `ottla reassign list`",
-    KafkaError.UNKNOWN_TOPIC_OR_PART: "`ottla topic list` shows the topics",
-}
-CONFIG_ADVICE = {
-    KafkaError.UNKNOWN_TOPIC_OR_PART: "`ottla topic list` shows the topics",
-    KafkaError._TIMED_OUT: "is the broker up? See `ottla cluster health`",
-    KafkaError._TRANSPORT: "is the broker up? See `ottla cluster health`",
-}
+                return dict(zip(questions, await asyncio.gather(*map(answer, questions.values())), strict=True))
+
+        began = time.monotonic()
+        try:
+            return asyncio.run(attempt())
+        except Unsupported:
+            raise NotServed(f"{what}: this cluster does not support that request") from None
+        except AccessRefused as problem:
+            raise AdminError(f"cannot connect to {self._bootstrap_servers}: {problem}") from None
+        except Unreachable:
+            raise AdminError(
+                f"no broker answers at {self._bootstrap_servers} within {time.monotonic() - began:.0f} s; "
+                "check the address and that the cluster runs (`ottla cluster status`)"
+            ) from None
 
 
-def refusal(what: str, problem: KafkaException, advice: Mapping[int, str]) -> AdminError:
+_IN_TIME: Mapping[str, Any] = MappingProxyType({"timeout": int(REQUEST_TIMEOUT_S * 1000), "validate_only": False})
+
+
+def refusal(what: str, problem: KafkaError, advice: Mapping[int, str] = MappingProxyType({})) -> Refused:
     """What failed, the broker's reason, and what to do."""
-    code = error_code(problem)
-    if code in NOT_SERVED:
-        return NotServed(f"{what}: this cluster does not support that request ({error_text(problem)})")
-    if code == KafkaError.NOT_CONTROLLER:
-        return AdminError(f"{what}: no controller is elected; see `ottla cluster health`")
-    hint = advice.get(code)
-    return AdminError(f"{what}: {error_text(problem).rstrip('.')}" + (f"; {hint}" if hint else ""))
+    hint = advice.get(problem.code, HEALTH if problem.code in NO_ANSWER else "")
+    return Refused(problem.code, f"{what}: {reason(problem)}" + (f"; {hint}" if hint else ""))
 
 
-def _entries(changes: Mapping[str, str | None]) -> list[ConfigEntry]:
-    return [
-        ConfigEntry(
-            key,
-            value,
-            incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET,
-        )
-        for key, value in changes.items()
-    ]
+def reason(problem: KafkaError) -> str:
+    """In one line: the broker's text, else one for the code."""
+    said = problem.message or TEXTS.get(problem.code) or problem.code.name.replace("_", " ").lower()
+    return " ".join(said.split()).rstrip(".")
+
+
+def outcome(row: Any) -> Outcome:
+    try:
+        check(row)
+    except KafkaError as problem:
+        return error_name(row.error_code), reason(problem)
+    return None
+
+
+def by_topic(
+    partitions: Iterable[TopicPartition],
+    row: Callable[[TopicPartition], Any] = lambda tp: tp.partition,
+    name: str = "name",
+) -> list[dict[str, Any]]:
+    """The topics of a request, with a row for each partition."""
+    topics: dict[str, list[Any]] = {}
+    for partition in partitions:
+        topics.setdefault(partition.topic, []).append(row(partition))
+    return [{name: topic, "partitions": rows} for topic, rows in topics.items()]
+
+
+def rows_of(topics: Iterable[Any]) -> list[tuple[TopicPartition, Any]]:
+    """The partitions of an answer, with their rows."""
+    return [(TopicPartition(topic.name, row.partition_index), row) for topic in topics for row in topic.partitions]
+
+
+def _given(what: str, answer: Any, advice: Mapping[int, str] = MappingProxyType({})) -> Any:
+    """The answer. Raises Refused if it is a KafkaError."""
+    if isinstance(answer, KafkaError):
+        raise refusal(what, answer, advice)
+    return answer
+
+
+def _check(what: str, row: Any, advice: Mapping[int, str] = MappingProxyType({})) -> None:
+    """Raises Refused for an error code of the row."""
+    try:
+        check(row)
+    except KafkaError as problem:
+        raise refusal(what, problem, advice) from None
+
+
+def _codes(answer: Any) -> Iterable[int]:
+    return [answer.code] if isinstance(answer, KafkaError) else error_codes(answer)
+
+
+def _metadata(topics: Sequence[str] | None) -> Question:
+    asked = None if topics is None else [{"name": topic, "topic_id": None} for topic in topics]
+    return Question(ANY_BROKER, ApiKey.METADATA, {"topics": asked, "allow_auto_topic_creation": False})
+
+
+def _who_knows(entity: Entity) -> int:
+    """The broker to ask about the entity's configs."""
+    return ANY_BROKER if entity.kind == TOPICS or not entity.name else int(entity.name)
+
+
+def _resource(entity: Entity) -> dict[str, Any]:
+    kind = TOPIC_RESOURCE if entity.kind == TOPICS else BROKER_RESOURCE
+    return {"resource_type": kind, "resource_name": entity.name}
 
 
 def _partitions(topic: Any) -> tuple[PartitionView, ...]:
-    """The partitions of the client's TopicMetadata, in order."""
+    """The partitions of a topic in Metadata, in order."""
     return tuple(
         PartitionView(
-            partition=partition.id,
-            leader=None if partition.leader < 0 else partition.leader,
-            replicas=tuple(partition.replicas),
-            isr=tuple(partition.isrs),
+            row.partition_index,
+            None if row.leader_id < 0 else row.leader_id,
+            tuple(row.replica_nodes),
+            tuple(row.isr_nodes),
         )
-        for _, partition in sorted(topic.partitions.items())
+        for row in sorted(topic.partitions, key=lambda row: row.partition_index)
     )
 
 
-def _topic_view(description: Any, configs: Mapping[str, ConfigView] | None) -> TopicView:
-    partitions = tuple(
-        PartitionView(
-            partition=partition.id,
-            leader=None if partition.leader is None or partition.leader.id < 0 else partition.leader.id,
-            replicas=tuple(node.id for node in partition.replicas),
-            isr=tuple(node.id for node in partition.isr),
-        )
-        for partition in sorted(description.partitions, key=lambda partition: partition.id)
-    )
-    # librdkafka encodes ids in standard base64, Kafka in the URL-safe alphabet.
-    topic_id = str(description.topic_id).replace("+", "-").replace("/", "_")
-    return TopicView(description.name, topic_id, partitions, configs)
+def _config_value(row: Any) -> ConfigValue:
+    synonyms = tuple(ConfigSynonym(each.name, each.value, _source(each.source)) for each in row.synonyms)
+    return ConfigValue(row.value, _source(row.config_source), row.read_only, row.is_sensitive, synonyms)
 
 
-def error_code(problem: KafkaException) -> int:
-    return int(problem.args[0].code())
+def _source(number: int) -> str:
+    return SOURCES[number] if 0 <= number < len(SOURCES) else SOURCES[0]
 
 
-def error_text(problem: Exception) -> str:
-    """The text of librdkafka's error in one line."""
-    error = problem.args[0]
-    text = error.str() if isinstance(error, KafkaError) else str(error)
-    return " ".join(text.split())
+def _config_views(configs: Mapping[str, ConfigValue]) -> dict[str, ConfigView]:
+    return {
+        key: ConfigView(found.value or "", found.source == "DEFAULT_CONFIG", found.source == "DYNAMIC_TOPIC_CONFIG")
+        for key, found in configs.items()
+    }

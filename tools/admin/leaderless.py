@@ -6,8 +6,8 @@ replaced or has failed must not lead with an empty log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from protocol.types import TopicPartition
@@ -16,7 +16,7 @@ from tools.admin.topic_views import PartitionView
 from tools.failures import AdminError
 
 if TYPE_CHECKING:
-    from tools.admin.kafka_python_admin import KafkaPythonAdmin
+    from tools.admin.kafka_admin import KafkaAdmin
 
 PARTITIONS_ASKED_MAX = 1000
 """Brokers are asked for the logs of this many partitions. For the others, the cause names only dead brokers."""
@@ -25,7 +25,7 @@ PARTITIONS_ASKED_MAX = 1000
 def causes(
     partitions: Mapping[TopicPartition, PartitionView],
     live_brokers: Collection[int],
-    connect: Callable[[], AbstractContextManager[KafkaPythonAdmin]],
+    admin: KafkaAdmin,
 ) -> dict[TopicPartition, str]:
     """The cause for each partition without a leader."""
     leaderless = {tp: view for tp, view in partitions.items() if view.leader not in live_brokers}
@@ -33,7 +33,7 @@ def causes(
     members = [Replica(tp, broker) for tp, view in asked.items() for broker in view.isr if broker in live_brokers]
     without_log: set[Replica] = set()
     if members:
-        with suppress(AdminError), connect() as admin:
+        with suppress(AdminError):
             without_log = admin.replicas_without_log(members)
     return {tp: cause(tp, view, live_brokers, without_log) for tp, view in leaderless.items()}
 

@@ -22,7 +22,6 @@ from tools.admin.bootstrap import (
     find_bootstrap_servers,
     is_named_by_variable,
     run_directory_brokers,
-    run_directory_zookeeper,
 )
 from tools.failures import NoClusterNamed
 
@@ -101,11 +100,6 @@ class Where:
         """The ids of the brokers that belong to the cluster, as far as a run directory says so."""
         directory = self.run_directory()
         return frozenset() if directory is None else run_directory_brokers(directory)
-
-    def zookeeper(self) -> str | None:
-        """`host:port[/chroot]` of the cluster's ZooKeeper, as far as a run directory says so."""
-        directory = self.run_directory()
-        return None if directory is None else run_directory_zookeeper(directory)
 
 
 def server_options(command: Command) -> Command:

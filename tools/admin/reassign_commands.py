@@ -17,7 +17,6 @@ from tools.admin.completion import complete_brokers
 from tools.admin.connection import (
     INTERRUPTED,
     connect,
-    connect_python,
     connection_options,
     errors_in_one_line,
     print_json,
@@ -103,7 +102,7 @@ def generate(
         for topic in topics:
             if topic not in cluster.topics:
                 raise AdminError(f"topic {topic!r} does not exist; `ottla topic list` shows the topics")
-        racks = {node.id: node.rack for node in admin.nodes()}
+        racks = {node.id: node.rack for node in cluster.nodes}
         strangers = [broker for broker in brokers if broker not in racks]
         if strangers:
             raise AdminError(
@@ -160,7 +159,7 @@ def execute(
         directories = parse_directories(text, source_name(file))
         cluster = reassignments.admin.cluster()
         views = cluster.partitions()
-        under_way = reassignments.python_admin.reassignments()
+        under_way = reassignments.admin.reassignments()
         if under_way and not additional:
             raise AdminError(
                 f"{len(under_way)} partitions are already being reassigned (`ottla reassign list`): wait, cancel them, "
@@ -171,7 +170,7 @@ def execute(
         if directory_throttle is not None:
             movers = {replica.broker for replica in directories}
             reassignments.set_directory_throttle(movers, directory_throttle, cluster.live_brokers)
-        directory_moves = DirectoryMoves(reassignments.python_admin)
+        directory_moves = DirectoryMoves(reassignments.admin)
         directory_moves.announce(directories)
         originals = {partition: original_replicas(views[partition], under_way.get(partition)) for partition in plan}
         if output == "text":
@@ -199,7 +198,7 @@ def execute(
         if there_will_be:
             reasons += _move_directories(directory_moves, there_will_be, output, is_watched=is_watched)
         if directories and is_watched:
-            cleared = _clear(reassignments, plan, reassignments.python_admin.reassignments(), preserve_throttles)
+            cleared = _clear(reassignments, plan, reassignments.admin.reassignments(), preserve_throttles)
             if output == "json":
                 print_event("throttles", **_cleared_json(cleared))
             else:
@@ -313,7 +312,7 @@ def verify(file: str, preserve_throttles: bool, where: Where, output: str) -> No
         plan = parse_plan(text, source_name(file))
         outcomes, under_way = reassignments.outcomes(plan)
         directories = parse_directories(text, source_name(file))
-        moved = DirectoryMoves(reassignments.python_admin).outcomes(directories)
+        moved = DirectoryMoves(reassignments.admin).outcomes(directories)
         is_moving = any(outcome.is_under_way for outcome in moved)
         cleared = Cleared() if is_moving else _clear(reassignments, plan, under_way, preserve_throttles)
         if output == "json":
@@ -343,12 +342,12 @@ def cancel(file: str, preserve_throttles: bool, where: Where, output: str) -> No
     """Cancel the moves in a file that are not done; those partitions get their original replicas back."""
     with plan_errors(), connected(where) as reassignments:
         plan = parse_plan(read_file(file), source_name(file))
-        before = reassignments.python_admin.reassignments()
+        before = reassignments.admin.reassignments()
         active = [partition for partition in plan if partition in before]
-        answers = reassignments.python_admin.alter_reassignments(dict.fromkeys(active)) if active else {}
+        answers = reassignments.admin.alter_reassignments(dict.fromkeys(active)) if active else {}
         refused = {partition: reason for partition, reason in answers.items() if reason is not None}
         cancelled = [partition for partition in active if partition not in refused]
-        under_way = reassignments.python_admin.reassignments()
+        under_way = reassignments.admin.reassignments()
         left = {partition: move for partition, move in under_way.items() if partition not in cancelled}
         cleared = _clear(reassignments, plan, left, preserve_throttles)
         if output == "json":
@@ -367,7 +366,7 @@ def cancel(file: str, preserve_throttles: bool, where: Where, output: str) -> No
 def list_moves(where: Where, output: str) -> None:
     """List the reassignments in progress and how far they are."""
     with plan_errors(), connected(where) as reassignments:
-        under_way = reassignments.python_admin.reassignments()
+        under_way = reassignments.admin.reassignments()
         cluster: ClusterView = reassignments.admin.cluster()
         progress = reassignments.progress(under_way, cluster)
     if output == "json":
@@ -409,9 +408,7 @@ def parse_broker_list(text: str) -> list[int]:
 
 @contextmanager
 def connected(where: Where) -> Iterator[Reassignments]:
-    admin = connect(where)
-    with connect_python(where) as python_admin:
-        yield Reassignments(admin, python_admin)
+    yield Reassignments(connect(where))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tools.admin.reassign_plan import Place, Replica
 
 if TYPE_CHECKING:
-    from tools.admin.kafka_python_admin import KafkaPythonAdmin
+    from tools.admin.kafka_admin import KafkaAdmin
 
 POLL_S = 0.1
 PATIENCE_S = 10.0
@@ -72,12 +72,12 @@ class DirectoryMoves:
 
     def __init__(
         self,
-        python_admin: KafkaPythonAdmin,
+        admin: KafkaAdmin,
         *,
         now: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._admin = python_admin
+        self._admin = admin
         self._now = now
         self._pause = pause
 

@@ -26,7 +26,6 @@ from tools.failures import AdminError, NotServed
 
 if TYPE_CHECKING:
     from tools.admin.kafka_admin import KafkaAdmin
-    from tools.admin.kafka_python_admin import KafkaPythonAdmin
 
 POLL_S = 0.5
 SETTLE_S = 5.0
@@ -110,13 +109,11 @@ class Reassignments:
     def __init__(
         self,
         admin: KafkaAdmin,
-        python_admin: KafkaPythonAdmin,
         *,
         now: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self.admin = admin
-        self.python_admin = python_admin
         self._now = now
         self._pause = pause
 
@@ -127,7 +124,7 @@ class Reassignments:
         if not under_way:
             return {}
         try:
-            sizes = self.python_admin.replica_sizes(cluster.live_brokers, list(under_way))
+            sizes = self.admin.replica_sizes(cluster.live_brokers, list(under_way))
         except NotServed:
             return {}
         views = cluster.partitions()
@@ -140,7 +137,7 @@ class Reassignments:
         """The state of each move in the plan, and all reassignments of the cluster. Raises AdminError."""
         deadline = self._now() + SETTLE_S
         while True:
-            under_way = self.python_admin.reassignments()
+            under_way = self.admin.reassignments()
             cluster = self.admin.cluster()
             views = cluster.partitions()
             progress = self.progress({p: move for p, move in under_way.items() if p in plan}, cluster)
@@ -159,15 +156,15 @@ class Reassignments:
     def set_throttles(self, moving: Mapping[TopicPartition, Move], rate: int, live_brokers: Collection[int]) -> None:
         """Sets throttles before a move: on the topics, then on each live broker that takes part. Raises AdminError."""
         for topic, configs in topic_throttles(moving).items():
-            self.admin.alter_topic_configs(topic, configs)
+            self.admin.alter_configs(Entity(TOPICS, topic), configs)
         for broker in throttled_brokers(moving):
             if broker in live_brokers:
-                self.admin.alter_broker_configs(broker, broker_rates(rate))
+                self.admin.alter_configs(Entity(BROKERS, str(broker)), broker_rates(rate))
 
     def set_directory_throttle(self, brokers: Iterable[int], rate: int, live_brokers: Collection[int]) -> None:
         """Sets the throttle before replicas move between the log directories of these brokers. Raises AdminError."""
         for broker in sorted(set(brokers) & set(live_brokers)):
-            self.admin.alter_broker_configs(broker, directory_rate(rate))
+            self.admin.alter_configs(Entity(BROKERS, str(broker)), directory_rate(rate))
 
     def clear_throttles(self, topics: Iterable[str], *, brokers_too: bool = True) -> Cleared:
         """Removes the throttles of the topics and, with `brokers_too`, of all live brokers. Raises AdminError."""
@@ -177,18 +174,18 @@ class Reassignments:
         cleared_brokers = []
         unreachable = []
         try:
-            for entity, configs in self.python_admin.describe_configs(entities).items():
+            for entity, configs in self.admin.describe_configs(entities).items():
                 keys = [key for key in own_configs(entity, configs) if key in TOPIC_THROTTLES]
                 if keys:
-                    self.admin.alter_topic_configs(entity.name, dict.fromkeys(keys))
+                    self.admin.alter_configs(entity, dict.fromkeys(keys))
                     cleared_topics.append(entity.name)
             for broker in sorted(cluster.live_brokers) if brokers_too else ():
                 entity = Entity(BROKERS, str(broker))
                 try:
-                    configs = self.python_admin.describe_configs([entity])[entity]
+                    configs = self.admin.describe_configs([entity])[entity]
                     keys = [key for key in own_configs(entity, configs) if key in BROKER_THROTTLES]
                     if keys:
-                        self.admin.alter_broker_configs(broker, dict.fromkeys(keys))
+                        self.admin.alter_configs(entity, dict.fromkeys(keys))
                         cleared_brokers.append(broker)
                 except NotServed:
                     raise
@@ -200,7 +197,7 @@ class Reassignments:
 
     def start(self, plan: Plan) -> dict[TopicPartition, str]:
         """Starts the moves. Returns the refused partitions with reasons. Raises AdminError if the request itself failed."""
-        answers = self.python_admin.alter_reassignments(plan)
+        answers = self.admin.alter_reassignments(plan)
         return {partition: reason for partition, reason in answers.items() if reason is not None}
 
     def run(
@@ -234,7 +231,7 @@ class Reassignments:
         answered_at = self._now()
         while True:
             try:
-                moving = {p: move for p, move in self.python_admin.reassignments().items() if p in batch}
+                moving = {p: move for p, move in self.admin.reassignments().items() if p in batch}
                 cluster = self.admin.cluster()
                 known = self.progress({**waiting, **moving}, cluster)
             except AdminError as problem:

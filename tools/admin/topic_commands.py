@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from protocol.numbers import whole_number
 from protocol.types import Assignment, TopicPartition
 from tools.admin.completion import complete_topics
-from tools.admin.config_values import ChangeError, merge_changes
-from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
+from tools.admin.config_values import TOPICS, ChangeError, Entity, merge_changes
+from tools.admin.connection import connect, connection_options, errors_in_one_line, print_json
 from tools.admin.leaderless import causes
 from tools.admin.naming import Where
 from tools.admin.topic_names import topic_argument, topic_if_any
@@ -31,6 +31,9 @@ from tools.admin.topic_views import (
 from tools.failures import AdminError, TopicExists
 from tools.numbers import IntRange
 from tools.terminal import echo
+
+if TYPE_CHECKING:
+    from tools.admin.kafka_admin import KafkaAdmin
 
 FILTER_NAMES = (*(kind.value for kind in PartitionFilter), "--topics-with-overrides")
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -154,10 +157,10 @@ def describe(
         names = _select(cluster.partition_counts, patterns, exclude_internal)
         if patterns and not names and not if_exists:
             raise AdminError(f"topic {','.join(patterns)!r} does not exist; `ottla topic list` shows the topics")
-        moves = _moves(where)
+        moves = _moves(admin)
         views = [with_moves(view, moves) for view in admin.describe_topics(names)]
         shown = {TopicPartition(view.topic, row.partition): row for view in views for row in view.partitions}
-        why = causes(shown, cluster.live_brokers, lambda: connect_python(where))
+        why = causes(shown, cluster.live_brokers, admin)
     if topics_with_overrides:
         _print_overridden(views, output)
     elif filters:
@@ -218,7 +221,7 @@ def alter(
             check_partition_count(name, present, total)
             # Config changes come first, because they can be undone: added partitions cannot be removed.
             if changes:
-                admin.alter_topic_configs(name, changes)
+                admin.alter_configs(Entity(TOPICS, name), changes)
             if total is not None:
                 admin.create_partitions(name, total, None if assignment is None else assignment[present:])
     if output == "json":
@@ -329,11 +332,10 @@ def _select(names: Any, patterns: Sequence[str], exclude_internal: bool) -> list
     return select_topics(names, patterns, exclude_internal=exclude_internal)
 
 
-def _moves(where: Where) -> Mapping[TopicPartition, Assignment]:
+def _moves(admin: KafkaAdmin) -> Mapping[TopicPartition, Assignment]:
     """The reassignments in progress; empty if the cluster does not answer, for example without a controller."""
     try:
-        with connect_python(where) as admin:
-            return admin.reassignments(patience_s=0)
+        return admin.reassignments(patience_s=0)
     except AdminError:
         return {}
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tools.admin.completion import complete_groups
 from tools.admin.connection import errors_in_one_line
 from tools.admin.naming import Where, server_options
 from tools.admin.topic_names import one_topic, topic_argument
@@ -21,6 +20,7 @@ from tools.clients.records import ReadRecord
 from tools.clients.starts import EARLIEST, LATEST, NoStart, Start, parse_start
 from tools.clients.stop_signals import StopSignals
 from tools.failures import AdminError
+from tools.groups.completion import complete_groups
 from tools.numbers import IntRange
 from tools.terminal import echo, for_terminal
 

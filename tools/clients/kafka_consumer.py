@@ -20,9 +20,9 @@ from confluent_kafka import (
 )
 
 from tools.admin.client_settings import read_command_config
-from tools.admin.kafka_admin import error_code, error_text
 from tools.clients.kafka_producer import NEW_TOPIC_PATIENCE_S, topic_partitions
 from tools.clients.leave_group import leave_group
+from tools.clients.librdkafka_errors import error_code, error_text
 from tools.clients.records import ReadRecord
 from tools.clients.starts import Start, StartKind, first_offset
 from tools.failures import AdminError

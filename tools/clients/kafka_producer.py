@@ -11,12 +11,13 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tools.admin.client_settings import read_command_config
-from tools.admin.kafka_admin import CONNECT_TIMEOUT_S, NOBODY_ANSWERS, error_code, error_text
 from tools.clients.deliveries import Delivery
+from tools.clients.librdkafka_errors import NOBODY_ANSWERS, error_code, error_text
 from tools.clients.records import Record
 from tools.failures import AdminError
 
 ACKS = {"0": 0, "1": 1, "all": -1}
+CONNECT_TIMEOUT_S = 5.0
 QUEUE_FULL_WAIT_S = 0.1
 RETRY_PAUSE_S = 0.1
 NEW_TOPIC_PATIENCE_S = 1.0

@@ -5,18 +5,23 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
 from protocol.types import Assignment, TopicPartition
-from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
+from tools.admin.connection import connect, connection_options, errors_in_one_line, print_json
 from tools.admin.leaderless import causes
 from tools.admin.naming import Where, zookeeper_option
 from tools.cluster.health import Health, assess, health_json, health_lines, status_json, status_lines, unreachable
+from tools.cluster.run_directory import run_directory_zookeeper
 from tools.cluster.znode_problems import find
 from tools.failures import AdminError, NoClusterNamed
 from tools.numbers import FloatRange
 from tools.terminal import echo, echo_lines
+
+if TYPE_CHECKING:
+    from tools.admin.kafka_admin import KafkaAdmin
 
 WATCH_S = 1.0
 
@@ -70,11 +75,12 @@ def look(where: Where, zookeeper: str | None = None) -> Health:
     """
     try:
         admin = connect(where)
-        zookeeper = zookeeper or where.zookeeper()
+        directory = where.run_directory()
+        zookeeper = zookeeper or (None if directory is None else run_directory_zookeeper(directory))
         znodes = None if zookeeper is None else find(zookeeper)
         cluster = admin.cluster()
-        why = causes(cluster.partitions(), cluster.live_brokers, lambda: connect_python(where))
-        under_way = reassignments(where) or {}
+        why = causes(cluster.partitions(), cluster.live_brokers, admin)
+        under_way = reassignments(admin) or {}
         return assess(cluster, under_way, why, where.expected_brokers(), znodes)
     except AdminError as problem:
         return unreachable(str(problem))
@@ -85,9 +91,9 @@ def remote_status(where: Where, output: str) -> None:
     with errors_in_one_line():
         admin = connect(where)
         cluster = admin.cluster()
-        under_way = reassignments(where)
+        under_way = reassignments(admin)
         found = assess(cluster, under_way or {})
-        status = status_json(cluster, under_way, found, {node.id: node.rack for node in admin.nodes()})
+        status = status_json(cluster, under_way, found, {node.id: node.rack for node in cluster.nodes})
     if output == "json":
         print_json(status)
     else:
@@ -96,11 +102,10 @@ def remote_status(where: Where, output: str) -> None:
         sys.exit(1)
 
 
-def reassignments(where: Where) -> Mapping[TopicPartition, Assignment] | None:
+def reassignments(admin: KafkaAdmin) -> Mapping[TopicPartition, Assignment] | None:
     """The reassignments in progress; None if the cluster does not answer, for example without a controller."""
     try:
-        with connect_python(where) as admin:
-            return admin.reassignments(patience_s=0)
+        return admin.reassignments(patience_s=0)
     except AdminError:
         return None
 

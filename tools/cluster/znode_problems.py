@@ -8,8 +8,8 @@ import logging
 from protocol.types import TopicPartition
 from protocol.zk.znodes import PartitionStateZNode
 from tools.cluster.health import ZnodeProblems
+from tools.cluster.zookeeper_view import ZooKeeperReader, ZooKeeperView
 from tools.failures import AdminError
-from tools.inspect.zookeeper_view import ZooKeeperReader, ZooKeeperView
 
 CONNECT_TIMEOUT_S = 1.0
 PAUSE_S = 0.5

@@ -9,7 +9,7 @@ import click
 
 from protocol.types import TopicPartition
 from tools.admin.completion import complete_topics
-from tools.admin.connection import connect_python, connection_options, errors_in_one_line, print_json
+from tools.admin.connection import connection_options, errors_in_one_line, print_json
 from tools.admin.naming import Where
 from tools.failures import AdminError
 from tools.groups.group_selection import all_groups_option, connect_groups, every_group, group_options, named_groups
@@ -180,8 +180,7 @@ def delete_offsets(
         for partition in client.committed_offsets([name])[name]:
             counts[partition.topic] = max(counts.get(partition.topic, 0), partition.partition + 1)
         partitions = sorted(select_partitions(selections, counts))
-        with connect_python(where) as admin:
-            outcomes = admin.delete_group_offsets(name, partitions)
+        outcomes = client.delete_group_offsets(name, partitions)
         _print_deletions(name, outcomes, output)
         failed: dict[str, list[str]] = {}
         for partition, outcome in sorted(outcomes.items()):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from tools.admin.completion import complete_groups
 from tools.admin.naming import Where
 from tools.failures import AdminError
+from tools.groups.completion import complete_groups
 
 if TYPE_CHECKING:
     from tools.groups.kafka_groups import KafkaGroups

@@ -1,83 +1,72 @@
-"""Requests of confluent-kafka's AdminClient about consumer groups, in addition to `KafkaAdmin`'s: returns plain values."""
+"""Requests about consumer groups, in addition to `KafkaAdmin`'s: they return plain values."""
 
 from __future__ import annotations
 
+import contextlib
+import struct
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future
-from contextlib import closing
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
-from confluent_kafka import (
-    ConsumerGroupState,
-    ConsumerGroupTopicPartitions,
-    ConsumerGroupType,
-    KafkaError,
-    KafkaException,
-)
-from confluent_kafka import TopicPartition as ClientTopicPartition
-from confluent_kafka.admin import OffsetSpec
-
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.api_keys import ApiKey
 from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 from tools.admin.cluster_view import NodeView
 from tools.admin.kafka_admin import (
-    NOT_SERVED,
+    NO_ANSWER,
     REQUEST_TIMEOUT_S,
     RETRY_PAUSE_S,
     KafkaAdmin,
-    error_code,
-    error_text,
+    Outcome,
+    by_topic,
+    outcome,
+    reason,
     refusal,
+    rows_of,
 )
-from tools.admin.kafka_python_admin import KafkaPythonAdmin
-from tools.failures import AdminError
-from tools.groups.group_views import CommittedView, GroupView, ListedGroup, MemberView
+from tools.failures import AdminError, NotServed
+from tools.groups.group_views import DEAD, CommittedView, GroupView, ListedGroup, MemberView
+from tools.wire.cluster_requests import ANY_BROKER, Question, check
 
-STATE_NAMES: Mapping[Any, str] = {
-    ConsumerGroupState.PREPARING_REBALANCING: "PreparingRebalance",
-    ConsumerGroupState.COMPLETING_REBALANCING: "CompletingRebalance",
-    ConsumerGroupState.STABLE: "Stable",
-    ConsumerGroupState.DEAD: "Dead",
-    ConsumerGroupState.EMPTY: "Empty",
-}
-TYPE_NAMES: Mapping[Any, str] = {ConsumerGroupType.CLASSIC: "Classic", ConsumerGroupType.CONSUMER: "Consumer"}
 UNKNOWN = "Unknown"
-
+CONSUMER = "consumer"
+EARLIEST, LATEST = -2, -1
+STATES_SINCE, TYPES_SINCE = 4, 5
+"""The versions of ListGroups since which it filters by state and by type."""
 ATTEMPT_TIMEOUT_S = 6.0
-"""Time limit of one attempt: a client may keep waiting for a dead broker; the next attempt uses a new client."""
-RETRIED = frozenset(
+"""Time limit of one attempt: the next one looks coordinators and leaders up again."""
+MOVING = frozenset(
     {
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
-        KafkaError._TIMED_OUT_QUEUE,
-        KafkaError._WAIT_COORD,
+        *NO_ANSWER,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
     }
 )
 """Errors that a retry may resolve: a coordinator or leader has moved, or is loading."""
 
-COORDINATOR_ADVICE = {
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS: "its coordinator is still loading its groups: try again",
-    KafkaError.NOT_COORDINATOR: "its coordinator is moving: try again; see `ottla cluster health`",
-    KafkaError._TIMED_OUT: "is its coordinator up? See `ottla cluster health`",
-    KafkaError._TIMED_OUT_QUEUE: "is its coordinator up? See `ottla cluster health`",
-    KafkaError.COORDINATOR_NOT_AVAILABLE: "are there enough brokers for __consumer_offsets? See `ottla cluster health`",
-    KafkaError.GROUP_ID_NOT_FOUND: "`ottla group list` shows the groups",
-    KafkaError.INVALID_GROUP_ID: "the name must not be empty",
-    KafkaError.NON_EMPTY_GROUP: "stop its consumers first: see `ottla group describe --members`",
-    KafkaError.UNKNOWN_MEMBER_ID: "a consumer has joined in the meantime: stop it first",
-    KafkaError.REBALANCE_IN_PROGRESS: "consumers have joined in the meantime: stop them first",
+COORDINATOR_ADVICE: Mapping[int, str] = {
+    **dict.fromkeys(NO_ANSWER, "is its coordinator up? See `ottla cluster health`"),
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "its coordinator is still loading its groups: try again",
+    ErrorCode.NOT_COORDINATOR: "its coordinator is moving: try again; see `ottla cluster health`",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "are there enough brokers for __consumer_offsets? See `ottla cluster health`",
+    ErrorCode.GROUP_ID_NOT_FOUND: "`ottla group list` shows the groups",
+    ErrorCode.INVALID_GROUP_ID: "the name must not be empty",
+    ErrorCode.NON_EMPTY_GROUP: "stop its consumers first: see `ottla group describe --members`",
+    ErrorCode.UNKNOWN_MEMBER_ID: "a consumer has joined in the meantime: stop it first",
+    ErrorCode.REBALANCE_IN_PROGRESS: "consumers have joined in the meantime: stop them first",
 }
-
+RESET_ADVICE = {
+    **COORDINATOR_ADVICE,
+    ErrorCode.REQUEST_TIMED_OUT: "they may still be reset: see `ottla group describe`",
+    ErrorCode.NETWORK_EXCEPTION: "they may still be reset: see `ottla group describe`",
+}
 
 Key = TypeVar("Key")
 
@@ -92,234 +81,235 @@ class KafkaGroups(KafkaAdmin):
 
         Raises AdminError.
         """
-        filters: dict[str, Any] = {}
-        if states:
-            filters["states"] = {state for state, name in STATE_NAMES.items() if name in states}
-        if types:
-            filters["types"] = {kind for kind, name in TYPE_NAMES.items() if name in types}
-        answer, unsettled = self._listed(filters, timeout_s)
-        if isinstance(answer, KafkaException):
-            raise refusal("the groups cannot be listed", answer, COORDINATOR_ADVICE)
-        groups = [
-            ListedGroup(
-                group=listing.group_id,
-                type=TYPE_NAMES.get(listing.type, UNKNOWN),
-                state=STATE_NAMES.get(listing.state, UNKNOWN),
-                is_simple=listing.is_simple_consumer_group,
-            )
-            for listing in answer.valid
-        ]
-        problems = _broker_problems(answer)
-        if not groups and any(error_code(problem) in NOT_SERVED for problem in problems):
-            raise refusal("the groups cannot be listed", problems[0], {})
-        words = [error_text(problem) for problem in problems]
-        words += [f"{partition} has no leader, or its leader keeps changing" for partition in unsettled]
-        return sorted(groups, key=lambda group: group.group), words
-
-    def _listed(self, filters: Mapping[str, Any], timeout_s: float) -> tuple[Any, list[TopicPartition]]:
-        """The client's answer, and the partitions of `__consumer_offsets` whose groups may be missing from it."""
+        body = {"states_filter": list(states), "types_filter": list(types)}
+        since = TYPES_SINCE if types else STATES_SINCE if states else 0
         deadline = time.monotonic() + timeout_s
         while True:
-            before = self._coordinators()
-            answer = self._answers(
-                [None],
-                lambda _, attempt_s: {None: self._client.list_consumer_groups(request_timeout=attempt_s, **filters)},
-                deadline - time.monotonic(),
-            )[None]
+            cluster = self.cluster()
+            questions = {
+                node.id: Question(node.id, ApiKey.LIST_GROUPS, body, version_min=since) for node in cluster.nodes
+            }
+            answers = self._ask_all("the groups cannot be listed", questions, attempt_s=ATTEMPT_TIMEOUT_S)
             # Between a coordinator's death and the election of the next one, no broker lists its groups.
-            after = self._coordinators()
-            unsettled = [
-                partition for partition, leader in after.items() if leader is None or before.get(partition) != leader
-            ]
-            if not unsettled or time.monotonic() + RETRY_PAUSE_S >= deadline:
-                return answer, unsettled
+            before = {view.partition: view.leader for view in cluster.topics.get(OFFSETS_TOPIC, ())}
+            after = {view.partition: view.leader for view in self.cluster().topics.get(OFFSETS_TOPIC, ())}
+            unsettled = [number for number, leader in after.items() if leader is None or before.get(number) != leader]
+            problems = [answer for answer in answers.values() if isinstance(answer, KafkaError)]
+            is_over = time.monotonic() + RETRY_PAUSE_S >= deadline
+            if is_over or not (unsettled or any(problem.code in MOVING for problem in problems)):
+                break
             time.sleep(RETRY_PAUSE_S)
-
-    def _coordinators(self) -> dict[TopicPartition, int | None]:
-        """The coordinators of all groups, by partition of `__consumer_offsets`."""
-        partitions = self.cluster().topics.get(OFFSETS_TOPIC, ())
-        return {TopicPartition(OFFSETS_TOPIC, view.partition): view.leader for view in partitions}
+        groups = [
+            _listed(row)
+            for answer in answers.values()
+            if not isinstance(answer, KafkaError)
+            for row in answer.groups
+            if row.protocol_type in ("", CONSUMER)
+        ]
+        words = [reason(problem) for problem in problems]
+        words += [f"{OFFSETS_TOPIC}-{number} has no leader, or its leader keeps changing" for number in unsettled]
+        return sorted(groups, key=lambda group: group.group), words
 
     def describe_groups(self, groups: Iterable[str]) -> list[GroupView]:
         """The groups, in the given order; one that does not exist is Dead. Raises AdminError."""
         names = list(dict.fromkeys(groups))
-        if not names:
-            return []
-        answers = self._answers(
-            names,
-            lambda waiting, attempt_s: self._client.describe_consumer_groups(waiting, request_timeout=attempt_s),
+        rows = dict(
+            _single(self._of_groups(ApiKey.DESCRIBE_GROUPS, {name: {"groups": [name]} for name in names}), "groups")
         )
+        # DescribeGroups does not know the groups of KIP-848: to it, they are dead.
+        dead = {name: {"group_ids": [name]} for name, row in rows.items() if getattr(row, "group_state", "") == DEAD}
+        with contextlib.suppress(NotServed):
+            others = _single(self._of_groups(ApiKey.CONSUMER_GROUP_DESCRIBE, dead), "groups")
+            rows |= {name: row for name, row in others if _problem(row) is None}
+        nodes = self._of_groups(ApiKey.FIND_COORDINATOR, {name: {"key": name, "key_type": 0} for name in names})
         views = []
-        for name, answer in answers.items():
-            if not isinstance(answer, KafkaException):
-                views.append(_group_view(answer))
-            elif error_code(answer) == KafkaError.GROUP_ID_NOT_FOUND:
-                views.append(GroupView(name, "Dead", "", None, ()))
-            else:
-                raise refusal(f"group {name!r} cannot be described", answer, COORDINATOR_ADVICE)
+        for name, row in rows.items():
+            if problem := _problem(row) or _problem(nodes[name]):
+                raise refusal(f"group {name!r} cannot be described", problem, COORDINATOR_ADVICE)
+            node = NodeView(nodes[name].node_id, nodes[name].host, nodes[name].port)
+            views.append(_group_view(name, row, node))
         return views
 
     def committed_offsets(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, CommittedView]]:
         """Group -> partition -> committed offset; empty for a group that does not exist. Raises AdminError."""
-        names = list(dict.fromkeys(groups))
-        if not names:
-            return {}
-        # confluent-kafka may crash here: see `kafka_python_admin`.
-        with closing(
-            KafkaPythonAdmin(self._bootstrap_servers, self._command_config, answer_timeout_s=ATTEMPT_TIMEOUT_S)
-        ) as admin:
-            return {
-                name: {
-                    partition: CommittedView(*committed) for partition, committed in admin.group_offsets(name).items()
-                }
-                for name in names
-            }
+        bodies = {name: {"group_id": name, "topics": None, "require_stable": False} for name in groups}
+        found: dict[str, dict[TopicPartition, CommittedView]] = {}
+        for name, answer in self._of_groups(ApiKey.OFFSET_FETCH, bodies).items():
+            if isinstance(answer, KafkaError):
+                raise refusal(f"the offsets of group {name!r} cannot be fetched", answer, COORDINATOR_ADVICE)
+            found[name] = {tp: _committed(row) for tp, row in rows_of(answer.topics) if row.committed_offset >= 0}
+        return found
 
     def earliest_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The log start offset of each partition with a leader. Raises AdminError."""
-        return self._offsets(partitions, OffsetSpec.earliest())
+        return self.offsets_at(partitions, EARLIEST)
 
     def latest_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The high watermark of each partition with a leader. Raises AdminError."""
-        return self._offsets(partitions, OffsetSpec.latest())
+        return self.offsets_at(partitions, LATEST)
 
     def offsets_at(self, partitions: Collection[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
         """The offset of the first record at or after the time, for each partition with such a record. Raises AdminError."""
-        return self._offsets(partitions, OffsetSpec.for_timestamp(time_ms))
-
-    def _offsets(self, partitions: Collection[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
-        def ask(waiting: list[TopicPartition], attempt_s: float) -> dict[TopicPartition, Future[Any]]:
-            # A request about a partition without a leader would run until its timeout.
-            led = {ClientTopicPartition(*partition): spec for partition in self._with_leader(waiting)}
-            futures = self._client.list_offsets(led, request_timeout=attempt_s) if led else {}
-            return {TopicPartition(key.topic, key.partition): future for key, future in futures.items()}
-
-        offsets = {}
-        for partition, answer in self._answers(sorted(set(partitions)), ask).items():
-            if not isinstance(answer, KafkaException):
-                if answer.offset >= 0:
-                    offsets[partition] = answer.offset
-            elif error_code(answer) not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
-                raise refusal(f"the offsets of {partition} cannot be listed", answer, {})
+        deadline = time.monotonic() + REQUEST_TIMEOUT_S
+        offsets: dict[TopicPartition, int] = {}
+        waiting = set(partitions)
+        while True:
+            failed = self._add_offsets(sorted(waiting), time_ms, offsets)
+            waiting = {tp for tp, problem in failed.items() if problem.code in MOVING}
+            if not waiting or time.monotonic() + RETRY_PAUSE_S >= deadline:
+                break
+            time.sleep(RETRY_PAUSE_S)
+        for tp, problem in failed.items():
+            if problem.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise refusal(f"the offsets of {tp} cannot be listed", problem)
         return offsets
 
-    def _with_leader(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+    def _add_offsets(
+        self, partitions: Collection[TopicPartition], time_ms: int, offsets: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, KafkaError]:
+        """Asks the leaders once. Returns the partitions for which one refuses."""
+        if not partitions:
+            return {}
         known = self.cluster().partitions()
-        return [
-            partition
-            for partition in sorted(set(partitions))
-            if partition in known and known[partition].leader is not None
-        ]
+        led: dict[int, list[TopicPartition]] = {}
+        for tp in partitions:
+            if tp in known and (leader := known[tp].leader) is not None:
+                led.setdefault(leader, []).append(tp)
+        questions = {}
+        for leader, of_leader in led.items():
+            topics = by_topic(of_leader, lambda tp: {"partition_index": tp.partition, "timestamp": time_ms})
+            body = {"replica_id": -1, "isolation_level": 0, "topics": topics}
+            questions[leader] = Question(leader, ApiKey.LIST_OFFSETS, body)
+        failed: dict[TopicPartition, KafkaError] = {}
+        answers = self._ask_all("the offsets cannot be listed", questions, attempt_s=ATTEMPT_TIMEOUT_S)
+        for leader, answer in answers.items():
+            if isinstance(answer, KafkaError):
+                failed |= dict.fromkeys(led[leader], answer)
+                continue
+            for tp, row in rows_of(answer.topics):
+                if problem := _problem(row):
+                    failed[tp] = problem
+                elif row.offset >= 0:
+                    offsets[tp] = row.offset
+        return failed
 
     def alter_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commits the offsets for the group, which must not have members. Raises AdminError."""
         if not offsets:
             return
-        request = ConsumerGroupTopicPartitions(
-            group, [ClientTopicPartition(*partition, offset) for partition, offset in offsets.items()]
+        what = f"the offsets of group {group!r} were not reset"
+        topics = by_topic(
+            offsets,
+            lambda tp: {"partition_index": tp.partition, "committed_offset": offsets[tp], "committed_metadata": ""},
         )
-        answer = self._answers(
-            [group],
-            lambda _, attempt_s: self._client.alter_consumer_group_offsets([request], request_timeout=attempt_s),
-        )[group]
-        if isinstance(answer, KafkaException):
-            advice = COORDINATOR_ADVICE | {
-                KafkaError._TIMED_OUT: "they may still be reset: see `ottla group describe`",
-                KafkaError.REQUEST_TIMED_OUT: "they may still be reset: see `ottla group describe`",
-            }
-            raise refusal(f"the offsets of group {group!r} were not reset", answer, advice)
-        failed = [found for found in answer.topic_partitions if found.error is not None]
+        body = {"group_id": group, "generation_id_or_member_epoch": -1, "member_id": "", "topics": topics}
+        answer = self._of_groups(ApiKey.OFFSET_COMMIT, {group: body})[group]
+        if isinstance(answer, KafkaError):
+            raise refusal(what, answer, RESET_ADVICE)
+        failed = {tp: problem for tp, row in rows_of(answer.topics) if (problem := _problem(row))}
+        if len(failed) == len(offsets):
+            raise refusal(what, next(iter(failed.values())), RESET_ADVICE)
         if failed:
-            reasons = "; ".join(f"{found.topic}-{found.partition}: {found.error.str()}" for found in failed)
+            reasons = "; ".join(f"{tp}: {reason(problem)}" for tp, problem in failed.items())
             raise AdminError(f"some offsets of group {group!r} were not reset: {reasons}")
 
     def delete_groups(self, groups: Collection[str]) -> dict[str, str | None]:
         """Group -> the reason why it was not deleted, or None."""
-        asked: Counter[str] = Counter()
-
-        def ask(waiting: list[str], attempt_s: float) -> dict[str, Future[Any]]:
-            asked.update(waiting)
-            return dict(self._client.delete_consumer_groups(waiting, request_timeout=attempt_s))
-
+        asked: list[str] = []
+        answers = self._of_groups(ApiKey.DELETE_GROUPS, {name: {"groups_names": [name]} for name in groups}, asked)
         outcomes: dict[str, str | None] = {}
-        for group, answer in self._answers(list(dict.fromkeys(groups)), ask).items():
-            if not isinstance(answer, KafkaException):
-                outcomes[group] = None
-            elif asked[group] > 1 and error_code(answer) == KafkaError.GROUP_ID_NOT_FOUND:
-                outcomes[group] = None  # deleted by the previous request, whose answer was lost
+        for group, row in _single(answers, "results"):
+            problem = _problem(row)
+            if problem is None or (asked.count(group) > 1 and problem.code is ErrorCode.GROUP_ID_NOT_FOUND):
+                outcomes[group] = None  # also if the previous request deleted it, and its answer was lost
             else:
-                outcomes[group] = str(refusal(f"group {group!r} could not be deleted", answer, COORDINATOR_ADVICE))
+                outcomes[group] = str(refusal(f"group {group!r} could not be deleted", problem, COORDINATOR_ADVICE))
         return outcomes
 
-    def _answers(
-        self,
-        keys: Collection[Key],
-        ask: Callable[[list[Key], float], Mapping[Key, Future[Any]]],
-        timeout_s: float = REQUEST_TIMEOUT_S,
-    ) -> dict[Key, Any]:
-        """Key -> its answer, or a KafkaException instead; a key for which `ask` returns no future is left out.
+    def delete_group_offsets(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Outcome]:
+        """Partition -> None if the group has no offset there now. Raises NotServed, AdminError."""
+        topics = by_topic(partitions, lambda tp: {"partition_index": tp.partition})
+        answer = self._of_groups(ApiKey.OFFSET_DELETE, {group: {"group_id": group, "topics": topics}})[group]
+        if isinstance(answer, KafkaError):
+            raise refusal(f"the offsets of group {group!r} were not deleted", answer, COORDINATOR_ADVICE)
+        return {tp: outcome(row) for tp, row in rows_of(answer.topics)}
 
-        `ask` gets the keys without an answer and the seconds for this attempt. Answers in `RETRIED` are retried until `timeout_s` has
-        passed, so requests must be safe to repeat.
-        """
-        deadline = time.monotonic() + timeout_s
-        answers: dict[Key, Any] = {}
-        waiting = list(keys)
-        while True:
-            attempt_s = min(ATTEMPT_TIMEOUT_S, max(deadline - time.monotonic(), RETRY_PAUSE_S))
-            futures = ask(waiting, attempt_s)
-            for key in waiting:
-                answers.pop(key, None)
-                if key in futures:
-                    answers[key] = self._outcome(futures[key])
-            waiting = [key for key in waiting if key in answers and not RETRIED.isdisjoint(_error_codes(answers[key]))]
-            if not waiting or time.monotonic() + RETRY_PAUSE_S >= deadline:
-                return {key: answers[key] for key in keys if key in answers}
-            time.sleep(RETRY_PAUSE_S)
-            self._connect_anew()
-
-    def _outcome(self, future: Future[Any]) -> Any:
-        try:
-            return self._result(future)
-        except KafkaException as problem:
-            return problem
+    def _of_groups(
+        self, api_key: ApiKey, bodies: Mapping[str, Mapping[str, Any]], asked: list[str] | None = None
+    ) -> dict[str, Any]:
+        """Group -> its coordinator's answer to its body, or a KafkaError."""
+        any_broker = api_key is ApiKey.FIND_COORDINATOR
+        questions = {name: Question(ANY_BROKER if any_broker else name, api_key, body) for name, body in bodies.items()}
+        what = "the coordinators cannot be asked"
+        return self._ask_all(what, questions, MOVING, attempt_s=ATTEMPT_TIMEOUT_S, asked=asked)
 
 
-def _broker_problems(answer: Any) -> list[KafkaException]:
-    """The errors in a list of groups, which the client returns as errors or as exceptions."""
-    return [
-        problem if isinstance(problem, KafkaException) else KafkaException(problem)
-        for problem in getattr(answer, "errors", ())
-    ]
+def _single(answers: Mapping[str, Any], field: str) -> Iterable[tuple[str, Any]]:
+    """The only row of each answer, or the KafkaError."""
+    for name, answer in answers.items():
+        yield name, answer if isinstance(answer, KafkaError) else getattr(answer, field)[0]
 
 
-def _error_codes(answer: Any) -> list[int]:
-    """The codes in a KafkaException, of the brokers in a list of groups, or of the partitions in a commit's answer."""
-    if isinstance(answer, KafkaException):
-        return [error_code(answer)]
-    failed = [error_code(problem) for problem in _broker_problems(answer)]
-    partitions = getattr(answer, "topic_partitions", ())
-    return failed + [partition.error.code() for partition in partitions if partition.error is not None]
+def _problem(row: Any) -> KafkaError | None:
+    """The error of an answer, or of a part of it; `row` may be a KafkaError itself."""
+    if isinstance(row, KafkaError):
+        return row
+    try:
+        check(row)
+    except KafkaError as problem:
+        return problem
+    return None
 
 
-def _group_view(description: Any) -> GroupView:
-    coordinator = description.coordinator
-    members = [
-        MemberView(
-            consumer_id=member.member_id,
-            instance_id=member.group_instance_id,
-            client_id=member.client_id,
-            host=member.host,
-            assignment=tuple(
-                sorted(TopicPartition(found.topic, found.partition) for found in member.assignment.topic_partitions)
-            ),
-        )
-        for member in description.members
-    ]
-    return GroupView(
-        group=description.group_id,
-        state=STATE_NAMES.get(description.state, UNKNOWN),
-        assignor=description.partition_assignor or "",
-        coordinator=NodeView(coordinator.id, coordinator.host, coordinator.port) if coordinator else None,
-        members=tuple(sorted(members, key=lambda member: member.consumer_id)),
+def _listed(row: Any) -> ListedGroup:
+    return ListedGroup(
+        group=row.group_id,
+        type=getattr(row, "group_type", "").capitalize() or UNKNOWN,
+        state=getattr(row, "group_state", "") or UNKNOWN,
+        is_simple=not row.protocol_type,
     )
+
+
+def _committed(row: Any) -> CommittedView:
+    epoch = getattr(row, "committed_leader_epoch", -1)
+    return CommittedView(row.committed_offset, None if epoch < 0 else epoch, row.metadata or "")
+
+
+def _group_view(name: str, row: Any, coordinator: NodeView) -> GroupView:
+    """`row`: of DescribeGroups, or of ConsumerGroupDescribe."""
+    is_classic = hasattr(row, "protocol_data")
+    members = []
+    for member in row.members:
+        if is_classic:
+            instance, assignment = getattr(member, "group_instance_id", None), _assignment(member.member_assignment)
+        else:
+            instance = member.instance_id
+            assignment = [
+                TopicPartition(topic.topic_name, number)
+                for topic in member.assignment.topic_partitions
+                for number in topic.partitions
+            ]
+        members.append(
+            MemberView(member.member_id, instance, member.client_id, member.client_host, tuple(sorted(assignment)))
+        )
+    members.sort(key=lambda member: member.consumer_id)
+    assignor = row.protocol_data if is_classic else row.assignor_name
+    return GroupView(name, row.group_state, assignor, coordinator, tuple(members))
+
+
+def _assignment(data: bytes) -> list[TopicPartition]:
+    """The partitions of a ConsumerProtocolAssignment; none if it is something else."""
+    found = []
+    try:
+        (topics,) = struct.unpack_from(">i", data, 2)
+        at = 6
+        for _ in range(topics):
+            (size,) = struct.unpack_from(">h", data, at)
+            topic = data[at + 2 : at + 2 + size].decode()
+            (count,) = struct.unpack_from(">i", data, at + 2 + size)
+            at += 6 + size
+            found += [TopicPartition(topic, number) for number in struct.unpack_from(f">{count}i", data, at)]
+            at += 4 * count
+    except (struct.error, UnicodeDecodeError):
+        return []
+    return found

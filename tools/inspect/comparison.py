@@ -14,8 +14,8 @@ from protocol.zk.znodes import TopicZNode
 from tools.admin.config_values import Entity
 from tools.admin.topic_views import ids_text
 from tools.cluster.tables import aligned
+from tools.cluster.zookeeper_view import ZooKeeperView
 from tools.inspect.broker_view import BrokerView, PartitionFacts
-from tools.inspect.zookeeper_view import ZooKeeperView
 
 NO_ANSWER = "no answer"
 MISSING = "missing"

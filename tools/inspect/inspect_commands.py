@@ -12,16 +12,17 @@ import click
 
 from protocol.numbers import is_plain_number
 from protocol.types import Address
-from tools.admin.bootstrap import DEFAULT_CONTROL_PLANE_LISTENER, DEFAULT_RUN_DIRECTORY, run_directory_zookeeper
+from tools.admin.bootstrap import DEFAULT_CONTROL_PLANE_LISTENER, DEFAULT_RUN_DIRECTORY
 from tools.admin.completion import complete_topics
 from tools.admin.connection import errors_in_one_line, format_option, print_json
 from tools.admin.naming import bootstrap_option, directory_option, zookeeper_option
+from tools.cluster.run_directory import run_directory_zookeeper
+from tools.cluster.zookeeper_view import ZooKeeperReader, ZooKeeperView, client_address
 from tools.failures import AdminError
 from tools.inspect.broker_view import BrokerView, live_brokers, read_broker
 from tools.inspect.comparison import Row, compare, comparison_json, comparison_lines
 from tools.inspect.conformance.conformance_command import conformance
 from tools.inspect.log_commands import log_command, verify
-from tools.inspect.zookeeper_view import ZooKeeperReader, ZooKeeperView, client_address
 from tools.terminal import echo_lines
 
 ATTEMPTS = 4
@@ -93,7 +94,7 @@ async def look(
             missing = sorted(set(topics or ()) - set(view.topic_ids))
             if missing:
                 raise AdminError(f"ZooKeeper has no topic {', '.join(missing)}")
-            addresses = brokers_to_ask(view, bootstrap_server)
+            addresses = await asyncio.to_thread(brokers_to_ask, view, bootstrap_server)
             answers = await asyncio.gather(
                 *(asyncio.to_thread(read_broker, broker, address, topics) for broker, address in addresses.items())
             )

@@ -54,7 +54,7 @@ class Verdicts:
         """
         from confluent_kafka import KafkaException
 
-        from tools.admin.kafka_admin import error_text
+        from tools.clients.librdkafka_errors import error_text
         from tools.verify.reading import read_back
 
         for kind in (*allow, *forbid):

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from ottla.records import IdOf
 from protocol.topic_names import INTERNAL_TOPICS
-from tools.admin.kafka_admin import error_text
+from tools.clients.librdkafka_errors import error_text
 from tools.failures import AdminError
 from tools.faults.reporting_clients import READER, watermarks
 from tools.judge.judgement import NO_POSITION, Logs, PartitionLog, Place, Positions

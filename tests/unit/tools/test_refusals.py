@@ -151,8 +151,9 @@ def test_a_command_that_the_cluster_refuses(fake: FakeCluster, line: str, says: 
         ("topic list --bootstrap-server h:1 --command-config missing", "No such file"),
         *(
             (f"{command} --bootstrap-server h:1 --command-config bad", "bad: No such configuration property")
-            for command in ("topic list", "produce t", "consume t")
+            for command in ("produce t", "consume t")
         ),
+        ("topic list --bootstrap-server h:1 --command-config bad", "bad: line 1: no.such.key: unknown property"),
         *(
             (f"cluster {command} --dir .", "Error: there is no cluster in")
             for command in ("status", "stop", "destroy --yes", "kill 1", "pause 1", "resume 1", "restart-broker 1")

@@ -20,7 +20,7 @@ from pathlib import Path
 from protocol.numbers import is_plain_number
 from tools.admin.cluster_view import ClusterView
 from tools.admin.config_values import BROKERS, ConfigValue, Entity
-from tools.admin.kafka_python_admin import KafkaPythonAdmin
+from tools.admin.kafka_admin import KafkaAdmin
 from tools.failures import AdminError
 
 TIMEOUT_S = 10.0
@@ -122,7 +122,7 @@ class BrokerPage:
         return path
 
 
-def pages_of(cluster: ClusterView, admin: KafkaPythonAdmin, given: Mapping[int, str]) -> list[BrokerPage]:
+def pages_of(cluster: ClusterView, admin: KafkaAdmin, given: Mapping[int, str]) -> list[BrokerPage]:
     """The pages of all live brokers, by id. `given` addresses replace those that the brokers name.
 
     A broker that has just died may still count as live; its page has the problem. Raises AdminError if a broker cannot record.

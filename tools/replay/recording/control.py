@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tools.admin.cluster_view import ClusterView
 from tools.admin.config_values import BROKERS, ENTITY_DEFAULT, Entity
-from tools.admin.kafka_python_admin import KafkaPythonAdmin
+from tools.admin.kafka_admin import KafkaAdmin
 from tools.failures import AdminError
 from tools.replay.recording.broker_pages import BrokerPage, PageError, RecordingStatus, pages_of
 from tools.replay.recording.merge import Summary, merge
@@ -46,7 +46,7 @@ class Result:
 class RecordedCluster:
     """`given`: addresses of brokers' pages, by id, for those that cannot be reached at their `metrics.listener`."""
 
-    def __init__(self, cluster: ClusterView, admin: KafkaPythonAdmin, given: Mapping[int, str]) -> None:
+    def __init__(self, cluster: ClusterView, admin: KafkaAdmin, given: Mapping[int, str]) -> None:
         """Raises AdminError."""
         self._cluster = cluster
         self._admin = admin

@@ -13,7 +13,6 @@ import click
 from protocol.plain_text import escaped
 from tools.admin.connection import (
     connect,
-    connect_python,
     connection_options,
     errors_in_one_line,
     print_json,
@@ -139,12 +138,11 @@ def recorded_cluster(pages: Sequence[str], where: Where) -> Iterator[RecordedClu
         ) from None
     with errors_in_one_line():
         given = parse_pages(pages)
-        cluster = connect(where).cluster()
-        with connect_python(where) as admin:
-            try:
-                yield RecordedCluster(cluster, admin, given)
-            except TraceError as problem:
-                raise click.ClickException(escaped(str(problem))) from None
+        admin = connect(where)
+        try:
+            yield RecordedCluster(admin.cluster(), admin, given)
+        except TraceError as problem:
+            raise click.ClickException(escaped(str(problem))) from None
 
 
 def _as_json(status: RecordingStatus) -> dict[str, object]:

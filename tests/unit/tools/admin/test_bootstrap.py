@@ -11,7 +11,6 @@ from tools.admin.bootstrap import (
     client_endpoints,
     find_bootstrap_servers,
     parse_properties,
-    run_directory_zookeeper,
 )
 
 
@@ -35,12 +34,6 @@ def test_options_come_before_the_variable_and_the_variable_before_the_default_di
     assert find_bootstrap_servers(None, there, environment, here) == "there:1"
     assert find_bootstrap_servers(None, None, environment, here) == "from-environment:1"
     assert find_bootstrap_servers(None, None, {}, here) == "127.0.0.1:9009,127.0.0.1:9010"
-
-
-def test_zookeeper_of_a_run_directory(tmp_path: Path) -> None:
-    assert run_directory_zookeeper(tmp_path) is None
-    write_broker(tmp_path, 1, "zookeeper.connect=127.0.0.1:2181/ottla\n")
-    assert run_directory_zookeeper(tmp_path) == "127.0.0.1:2181/ottla"
 
 
 def test_without_a_source_the_error_says_what_to_do(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from tools.admin.cluster_view import ClusterView
 from tools.cluster import health_commands, znode_problems
 from tools.cluster.health import Health, assess, health_lines, status_json, status_lines, unreachable
 from tools.cluster.znode_problems import problems
+from tools.cluster.zookeeper_view import ZooKeeperView
 from tools.failures import AdminError
-from tools.inspect.zookeeper_view import ZooKeeperView
 
 FAILURE = 1
 ORDERS_0 = TopicPartition("orders", 0)

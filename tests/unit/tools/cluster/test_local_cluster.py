@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tools.admin.bootstrap import parse_properties, run_directory_endpoints, run_directory_zookeeper
+from tools.admin.bootstrap import parse_properties, run_directory_endpoints
 from tools.cluster import local_cluster
 from tools.cluster.links.wiring import LinksDirectory
 from tools.cluster.local_cluster import ClusterError, LocalCluster
 from tools.cluster.log_parts import events_of
 from tools.cluster.ports import free_ports
-from tools.cluster.run_directory import ClientListener
+from tools.cluster.run_directory import ClientListener, run_directory_zookeeper
 from tools.cluster.views import cluster_json
 
 REPOSITORY = Path(__file__).resolve().parents[4]

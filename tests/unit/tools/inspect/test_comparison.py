@@ -8,9 +8,9 @@ import pytest
 
 from protocol.types import Assignment, BrokerInfo, Endpoint, LeaderAndIsr, TopicPartition
 from tools.admin.config_values import Entity
+from tools.cluster.zookeeper_view import ZooKeeperView, client_address
 from tools.inspect.broker_view import BrokerView, PartitionFacts
 from tools.inspect.comparison import compare, comparison_json, comparison_lines
-from tools.inspect.zookeeper_view import ZooKeeperView, client_address
 
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS = Entity("topics", "orders")
