@@ -484,8 +484,8 @@ def examples(count: int) -> settings:
 
 
 TestController = ControllerMachine.TestCase
-TestController.settings = examples(50)
+TestController.settings = examples(30)
 TestControllerInSlices = ControllerMachineInSlices.TestCase
-TestControllerInSlices.settings = examples(25)
+TestControllerInSlices.settings = examples(15)
 TestControllerAtLength = pytest.mark.thorough(ControllerMachineAtLength.TestCase)
 TestControllerAtLength.settings = examples(200)

@@ -17,6 +17,7 @@ from protocol.types import TopicPartition
 from tests.support.memory_cluster import MemoryCluster, scenario
 from tests.support.moving_replicas import Steps, ask, catch_up, check_finished, let_in, request
 from tests.support.persisted_steps import MOMENTS, at_multi, at_stop, depose_controller, kill_controller, lose_answers
+from tests.support.thorough import first_in_quick_run
 
 TP = TopicPartition("t", 0)
 TP2 = TopicPartition("u", 0)
@@ -141,7 +142,7 @@ def test_the_steps_of_an_undisturbed_move(name: str) -> None:
     assert all(stop.leader_epoch >= 0 for _, request in steps.stops for stop in request.partitions), "BUG-20"
 
 
-@pytest.mark.parametrize("first", [BYSTANDER, 1])
+@pytest.mark.parametrize("first", first_in_quick_run([BYSTANDER, 1]))
 @pytest.mark.parametrize(("name", "step", "moment"), moments("multis"))
 def test_the_controller_dies_at_a_persisted_step(name: str, step: int, moment: str, first: int) -> None:
     controller_epoch, _ = finished_after(name, at_multi(step, moment, kill_controller), first)
@@ -166,14 +167,14 @@ def test_two_controllers_die_one_after_the_other(name: str, step: int, moment: s
     finished_after(name, disturb)
 
 
-@pytest.mark.parametrize("first", [BYSTANDER, 1])
+@pytest.mark.parametrize("first", first_in_quick_run([BYSTANDER, 1]))
 @pytest.mark.parametrize(("name", "answer", "moment"), moments("stops"))
 def test_the_controller_dies_at_an_answer(name: str, answer: int, moment: str, first: int) -> None:
     """Steps 8 and 9: the request is lost with the controller, or the replica is deleted and the answer is lost."""
     finished_after(name, at_stop(answer, moment, kill_controller), first)
 
 
-@pytest.mark.parametrize("broker_id", [1, 2, 3, 4])
+@pytest.mark.parametrize("broker_id", first_in_quick_run([1, 2, 3, 4]))
 @pytest.mark.parametrize(("name", "step", "moment"), moments("multis"))
 def test_a_broker_of_the_move_dies_at_a_persisted_step(name: str, step: int, moment: str, broker_id: int) -> None:
     """FLT-35: the broker leads, is removed, stays or is added. It is back before the end."""

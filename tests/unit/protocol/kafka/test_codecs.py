@@ -266,7 +266,7 @@ RESPONSES: dict[ApiKey, Callable[[int, Body], bytes]] = {
 
 @pytest.mark.parametrize(("api_key", "version"), [(key, version) for key in RESPONSES for version in versions(key)])
 @given(data=st.data())
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_responses_are_kios_byte_for_byte(api_key: ApiKey, version: int, data: st.DataObject) -> None:
     body = data.draw(response_bodies(api_key, version))
     assert RESPONSES[api_key](version, body) == messages.encode_response(api_key, version, body)

@@ -82,7 +82,7 @@ def by_kio(message: Message, data: bytes) -> Any:
 
 @EVERY_MESSAGE
 @given(data=st.data())
-@settings(max_examples=6)
+@settings(max_examples=3)
 def test_messages_survive_and_kio_reads_and_writes_the_same(key: ApiKey, version: int, data: st.DataObject) -> None:
     for body, message in drawn(data, key, version):
         assert same(as_body(message.decode(message.data)), body)
@@ -95,7 +95,7 @@ def test_messages_survive_and_kio_reads_and_writes_the_same(key: ApiKey, version
 
 @EVERY_MESSAGE
 @given(data=st.data())
-@settings(max_examples=8)
+@settings(max_examples=4)
 def test_broken_frames_are_malformed_or_read_as_by_kio(key: ApiKey, version: int, data: st.DataObject) -> None:
     for _, message in drawn(data, key, version):
         if message.at < len(message.data):
