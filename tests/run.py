@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shlex
 import shutil
 import signal
@@ -62,7 +63,7 @@ FAILURES = (
     "test_zookeeper_*.py",
 )
 """The files of integration tests in which something is killed, stopped or cut off: they mostly wait."""
-SLOWEST = ("--durations=15", "--durations-min=2")
+SLOWEST = ("--durations=40", "--durations-min=2")
 """Each group's output ends with its slowest tests."""
 LAST_LINE = re.compile(r"=+ (.*(?:passed|failed|error|skipped|deselected|no tests ran).*) in [0-9.]+s")
 
@@ -276,6 +277,7 @@ class Runner:
             for line in lines:
                 if SUMMARY_LINES.match(line):
                     print(f"    {line}")
+        print(f"processor time: {processor_s():.0f} s, on {os.cpu_count()} cores")
         print(f"brokers: {self._form}")
         for name, version in self._needs.items():
             print(f"{name}: {version}")
@@ -296,6 +298,12 @@ class Runner:
                 shutil.copyfile(group.log, logs[0])
             where = ", ".join(os.path.relpath(log, REPOSITORY) for log in logs)
             print(f"{result}; {f'seed {seed}; ' if seed else ''}output: {where}")
+
+
+def processor_s() -> float:
+    """Of all processes that have ended, since this one started."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
 def is_only_by_tests(group: Group) -> bool:

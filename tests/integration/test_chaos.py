@@ -20,13 +20,14 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 @pytest.mark.parametrize(
     ("module", "rounds"),
-    [(chaos, 4), thorough(chaos, 30), thorough(group_chaos, 30)],
+    [(chaos, 4), thorough(chaos, 30), thorough(group_chaos, 20)],
     ids=["quick", "long", "groups"],
 )
 def test_chaos(tmp_path: Path, module: ModuleType, rounds: int, capsys: pytest.CaptureFixture[str]) -> None:
     """INV-1, 5, 6, 20, 23, 24, 27; FLT-1, 5, 6, 8; CLI-2, 4; LAI-5; LOG-7; TXN-1, 2, 3, 4, 5; BUG-25.
 
-    Another seed each time: CHAOS_SEED runs one again.
+    Another seed each time: CHAOS_SEED runs one again. There are 33 kinds of faults, 15 of them for groups: if there are fewer rounds than
+    kinds, the seed chooses.
     """
     seed = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(10**6))
     with chaos.chaos_cluster(tmp_path, module.SETTINGS) as cluster:

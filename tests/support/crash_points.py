@@ -1,7 +1,8 @@
 """A broker's storage under a workload, and what must be there after a power loss at any moment of it (INV-21, FLT-24).
 
 The workload runs once. After each call that changes something the disk is copied as a power loss would leave it, in several
-ways (`LOSSES`); each copy is then opened as the next start would, and compared with what was promised at that moment.
+ways (`LOSSES`); each copy is then opened as the next start would, and compared with what was promised at that moment. If two
+ways leave the same files, only the first is opened.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Workload:
         log_dirs: Sequence[str] = (LOG_DIR,),
         one_in: int = 1,
     ) -> None:
-        """Opens one in `one_in` of the disks that power losses could leave."""
+        """Makes one in `one_in` of the disks that power losses could leave; `alike` counts those that are not opened."""
         self.random = Random(seed)
         self.time = FakeTime()
         self.disk = MemoryDisk()
@@ -99,6 +100,7 @@ class Workload:
         self.mark = 0
         self.points = 0
         self.losses = 0
+        self.alike = 0
         self.log_dirs = log_dirs
         self._defaults = defaults
         self._losses = losses
@@ -130,6 +132,7 @@ class Workload:
     def _lose_power(self) -> None:
         self.points += 1
         promises = None
+        seen: list[dict[str, bytes | None]] = []
         for loss in self._losses:
             self.losses += 1
             if self.losses % self._one_in:
@@ -137,6 +140,11 @@ class Workload:
             if promises is None:
                 promises = {tp: [copy(life) for life in lives] for tp, lives in self.lives.items()}
             disk = self.disk.after_power_loss(self.random, loss)
+            files = {path: None if inode is None else bytes(inode.content) for path, inode in disk.names.items()}
+            if files in seen:
+                self.alike += 1
+                continue
+            seen.append(files)
             self._crashes.append(Crash(self._step, self.points, loss, disk, promises))
 
     # -- deeds --------------------------------------------------------------------------------------------------------
