@@ -62,7 +62,7 @@ def compose_option(says: str = "a Compose project: its name, or the directory of
 
 
 def fault_command_option(
-    says: str = "your program carries the faults out: PROGRAM ACTION ID HOST PORT",
+    says: str = "run this program for each fault: PROGRAM ACTION ID HOST PORT",
 ) -> Decorator[Any]:
     """`--fault-command`."""
     return click.option("--fault-command", metavar="PROGRAM", help=says)

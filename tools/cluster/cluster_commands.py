@@ -52,16 +52,22 @@ cluster.add_command(health)
 @click.option(
     "--zookeeper", metavar="HOST:PORT[,HOST:PORT...][/CHROOT]", help="use this ZooKeeper instead of starting one"
 )
-@click.option("--override", "overrides", multiple=True, metavar="KEY=VALUE", help="a broker setting; may be repeated")
+@click.option(
+    "--override", "overrides", multiple=True, metavar="KEY=VALUE", help="set a broker setting; may be repeated"
+)
 @click.option(
     "--links", is_flag=True, help="connect brokers and ZooKeeper through links that `ottla fault isolate` can cut"
 )
 @click.option("--port", type=IntRange(1, 64_000), metavar="PORT", help="the first broker's port; the next ones follow")
-@click.option("--listen", metavar="ADDRESS", help="where brokers listen, such as 0.0.0.0: there is no authentication")
+@click.option(
+    "--listen",
+    metavar="ADDRESS",
+    help="let brokers listen at this address, such as 0.0.0.0; there is no authentication",
+)
 @click.option(
     "--advertise",
     metavar="HOST",
-    help="the host that clients are told  [default: localhost with --listen, for clients on this machine]",
+    help="tell clients this host  [default: localhost with --listen, for clients on this machine]",
 )
 @click.option("--foreground", is_flag=True, help="wait for Ctrl-C, then stop the cluster")
 @format_option
@@ -121,7 +127,7 @@ def start(
 def status(where: Where, output: str) -> None:
     """Show the nodes of the cluster. The exit code is 1 unless all of them serve.
 
-    Of a cluster that is named by an address, show the brokers and the under-replicated, offline and moving partitions.
+    For a cluster named by its address, shows the brokers and the under-replicated, offline and moving partitions.
     """
     directory = where.run_directory()
     if directory is None:

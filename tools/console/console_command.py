@@ -52,11 +52,17 @@ LISTEN = "127.0.0.1:8080"
     default=LISTEN,
     show_default=True,
     metavar="HOST:PORT",
-    help="where the page is served; port 0: a free one",
+    help="serve the page at this address; port 0 takes a free one",
 )
-@click.option("--name", "names", multiple=True, metavar="HOST", help="another name under which browsers may ask for it")
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="HOST",
+    help="another host name by which browsers may request the page; may be repeated",
+)
 @click.option("--allow-faults", is_flag=True, help="show buttons that kill, pause and heal")
-@fault_command_option("with --bootstrap-server: your program carries the faults out, see `ottla fault --help`")
+@fault_command_option("with --bootstrap-server: run this program for each fault, as `ottla fault` does")
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),

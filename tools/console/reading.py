@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from protocol.kafka.api_keys import ApiKey
-from tools.console.links import METADATA_VERSION, Links, NoAnswer
+from tools.console.broker_connections import METADATA_VERSION, Links, NoAnswer
 from tools.console.state import PartitionRow
 
 LIST_OFFSETS_VERSION = 2

@@ -1,4 +1,4 @@
-"""Watches one cluster and keeps the feed up to date. Several loops, each for one kind of question.
+"""Watches one cluster and keeps the feed up to date. Several loops, each for one kind of request.
 
 A broker that comes or goes, and every event of a broker's log, makes the partitions be read at once. Without news they are read every
 second. What takes long is read less often, so that the console uses at most a tenth of a processor for it.
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from protocol.types import Address
 from tools.cluster.processes import ClusterError
 from tools.console import reading
+from tools.console.broker_connections import Links, NoAnswer
 from tools.console.feed import LINES_MAX, Feed
-from tools.console.links import Links, NoAnswer
 from tools.console.metrics import Metrics
 from tools.console.state import (
     BrokerState,

@@ -33,7 +33,7 @@ NO_SESSIONS = "--fault-command cannot expire a session"
 
 @dataclass
 class CommandedBroker:
-    """A broker that a program harms. Its state is what the program was last asked for. The methods raise ClusterError."""
+    """A broker that a program harms. Its state is that of the last action which the program carried out. The methods raise ClusterError."""
 
     program: tuple[str, ...]
     broker_id: int | None
@@ -135,7 +135,7 @@ class CommandedCluster:
             known.current, known.is_harmed = state, is_harmed
 
     def _remember(self) -> None:
-        """Writes down the brokers that are not as they should be. A broker that is down is not in Metadata."""
+        """Writes the harmed brokers to a file, because Metadata does not list brokers that are down."""
         if self._memory is None:
             return
         rows = {

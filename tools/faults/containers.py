@@ -68,7 +68,7 @@ class Container:
         raise ClusterError(NO_SESSIONS)
 
     def sever(self, breakage: Breakage) -> None:
-        """A container that is cut from everybody leaves its networks. Everything else needs root: rules for its packets."""
+        """Takes a container that is cut from everybody out of its networks. Other cuts are rules for packets, which need root."""
         if breakage == Breakage():
             networks.disconnect(self.name, self._saved("networks"))
         elif self.cluster is not None:
@@ -137,7 +137,7 @@ class ComposeCluster:
 
     @property
     def impossible(self) -> Mapping[str, str]:
-        """Also words of links. A disk that cannot be asked now is asked when it is to be filled."""
+        """Also words of links. If a disk cannot be checked now, it is checked when a fault fills it."""
         return {
             "expire-session": NO_SESSIONS,
             **dict.fromkeys(("delay", "throttle", "half"), DROP_OR_RESET),

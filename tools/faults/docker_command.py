@@ -13,12 +13,12 @@ ANSWER_TIMEOUT_S = 60.0 + STOP_TIMEOUT_S
 
 
 def docker(*arguments: str) -> str:
-    """What the command prints. Raises ClusterError with the last line of its complaint."""
+    """Returns what the command prints. Raises ClusterError with the last line of its stderr."""
     return run(["docker", *arguments], f"docker {arguments[0]}", "the command docker was not found: install Docker")
 
 
 def run(command: Sequence[str], name: str, not_found: str) -> str:
-    """What a command prints. Raises ClusterError: `name`, and the last line of its complaint."""
+    """Returns what a command prints. Raises ClusterError with `name` and the last line of its stderr."""
     try:
         done = subprocess.run(
             command,

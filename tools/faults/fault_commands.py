@@ -42,16 +42,16 @@ READY_TIMEOUT_S = 60.0
 INTERRUPTED = 130
 
 HELP = {
-    "kill": "SIGKILL, or `docker kill`.",
-    "stop": "A clean stop: SIGTERM, or `docker stop`. Leaderships move first.",
-    "pause": "SIGSTOP, or `docker pause`.",
-    "bounce": "Kill and start again at once.",
-    "restart": "A clean stop and a start; only a start if it has ended.",
-    "resume": "Ends a pause.",
-    "isolate": "Cut from its peers and from ZooKeeper, silently, or from those that --from names.",
+    "kill": "Kill by SIGKILL, or by `docker kill`.",
+    "stop": "Stop cleanly by SIGTERM, or by `docker stop`. Leaderships move first.",
+    "pause": "Pause by SIGSTOP, or by `docker pause`.",
+    "bounce": "Kill, and start again at once.",
+    "restart": "Stop cleanly and start again. Starts a broker that has ended.",
+    "resume": "End a pause.",
+    "isolate": "Cut the links to all peers and to ZooKeeper, or only those that --from names. No connection is reset.",
     "cut": "Cut, slow down or reset the links to those that --from names.",
     "expire-session": "End the ZooKeeper session without a pause, as if it had expired.",
-    "fill-disk": "Fill the log directory, if it is on a small file system of its own.",
+    "fill-disk": "Fill the log directory, which must be on a small file system of its own.",
     "heal": "Undo the faults of this role or broker; without a role, all faults.",
 }
 
@@ -70,13 +70,16 @@ def cluster_options(command: Command) -> Command:
 
 def links_options(command: Command) -> Command:
     for option in (
-        click.option("--half", is_flag=True, help="half of the next bytes arrive, then the connection is reset"),
+        click.option("--half", is_flag=True, help="deliver half of the next bytes, then reset the connection"),
         click.option("--reset", is_flag=True, help="reset connections, also new ones"),
-        click.option("--throttle", metavar="RATE", help="let no more than this through, such as 3Mbit per second"),
-        click.option("--delay", metavar="TIME", help="let everything through later, such as 100ms"),
+        click.option("--throttle", metavar="RATE", help="deliver at most this many bits per second, such as 3Mbit"),
+        click.option("--delay", metavar="TIME", help="deliver everything this much later, such as 100ms"),
         click.option("--one-way", metavar="in|out", help="in: the victim hears nothing; out: nobody hears it"),
         click.option(
-            "--from", "from_", metavar="WHOM", help="peers, zookeeper, controller, broker:ID; several with commas"
+            "--from",
+            "from_",
+            metavar="WHOM",
+            help="cut only these links: peers, zookeeper, controller, broker:ID; with commas between them",
         ),
     ):
         command = option(command)
@@ -99,7 +102,7 @@ def _add(verb: str) -> None:
     command.__doc__ = HELP[verb]
     decorated = cluster_options(command)
     if verb in LASTING:
-        decorated = click.option("--for", "for_", metavar="TIME", help="undo it after this time")(decorated)
+        decorated = click.option("--for", "for_", metavar="TIME", help="undo the fault after this time")(decorated)
     if verb in OF_LINKS:
         decorated = links_options(decorated)
     decorated = click.argument("role", nargs=-1, required=verb != "heal", metavar="ROLE")(decorated)
@@ -162,19 +165,28 @@ def _topics_of(role: str) -> list[str]:
 
 @fault.command()
 @click.argument("scenario", required=False, type=click.Path(path_type=Path, dir_okay=False), metavar="[SCENARIO.yaml]")
-@click.option("--random", "is_random", is_flag=True, help="faults drawn from a seed instead of a scenario")
-@click.option("--seed", type=IntRange(0), help="with --random: the same seed makes the same schedule")
-@click.option("--count", type=IntRange(1, 100_000), help="with --random: how many faults  [default: 20]")
-@click.option("--kinds", metavar="NAME[,NAME...]", help="with --random: which kinds; `--kinds list` lists them")
+@click.option("--random", "is_random", is_flag=True, help="draw faults from a seed instead of playing a scenario")
+@click.option("--seed", type=IntRange(0), help="with --random: the seed; the same seed makes the same schedule")
+@click.option("--count", type=IntRange(1, 100_000), help="with --random: the number of faults  [default: 20]")
+@click.option(
+    "--kinds", metavar="NAME[,NAME...]", help="with --random: draw only these kinds; `--kinds list` lists them"
+)
 @click.option(
     "--for",
     "for_",
     metavar="TIME[-TIME]",
-    help="with --random: how long each fault lasts, instead of the kind's own time",
+    help="with --random: how long each fault lasts  [default: by its kind]",
 )
-@click.option("--pause", metavar="TIME[-TIME]", help="with --random: between two faults  [default: 500ms-3s]")
-@click.option("--topic", "topics", multiple=True, help="with --random: whose leaders are meant  [default: all topics]")
-@click.option("--group", "groups", multiple=True, help="with --random: whose coordinators are meant")
+@click.option("--pause", metavar="TIME[-TIME]", help="with --random: the time between two faults  [default: 500ms-3s]")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    help="with --random: hit leaders of this topic; may be repeated  [default: of all topics]",
+)
+@click.option(
+    "--group", "groups", multiple=True, help="with --random: hit the coordinator of this group; may be repeated"
+)
 @click.option(
     "--session",
     metavar="TIME",
@@ -194,7 +206,7 @@ def run(
     output: str,
     **options: Any,
 ) -> None:
-    """Carry out a scenario, or a random schedule. At the end, also after Ctrl-C, everything is healed.
+    """Carry out a scenario, or a random schedule. Heals everything at the end, also after Ctrl-C.
 
     The exit code is 1 if a fault could not be carried out, or if a broker does not serve at the end.
     """

@@ -25,7 +25,7 @@ class Action:
 
 
 def _restart(victim: Victim) -> None:
-    """A clean stop and a start; what has ended is only started."""
+    """Stops cleanly and starts again. Starts a process that has ended."""
     if victim.state() is not State.ENDED:
         victim.stop()
     victim.start()

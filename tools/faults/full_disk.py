@@ -20,7 +20,7 @@ HOW = "docs/FAULTS.md says how to give a broker a small disk"
 
 
 def why_not(directories: Sequence[Path]) -> str | None:
-    """Why none of these may be filled; None if one may. Raises ClusterError."""
+    """The reason why none of these directories may be filled; None if one may. Raises ClusterError."""
     if any(_size(directory) <= SIZE_MAX for directory in directories):
         return None
     sizes = ", ".join(f"{directory} is on one of {_size(directory) / (1 << 30):.1f} GiB" for directory in directories)
@@ -46,7 +46,7 @@ def fill(name: str, directories: Sequence[Path], others: Sequence[Path]) -> None
 
 
 def empty(directories: Sequence[Path]) -> bool:
-    """Removes what `fill` wrote. Returns whether there was something. Raises ClusterError."""
+    """Removes the files of `fill`. Returns whether there were any. Raises ClusterError."""
     found = False
     for directory in directories:
         try:

@@ -95,7 +95,7 @@ def remove_rules(container: str, rules: Sequence[Rule], hosts: Mapping[str, Host
 
 
 def remove_all_rules(container: str) -> None:
-    """Does nothing without root or without iptables: then there are none of ours. Raises ClusterError."""
+    """Does nothing without root or iptables: then this program has made no rules. Raises ClusterError."""
     if os.geteuid() != 0 or shutil.which("iptables") is None or not _inspect(container)["State"]["Running"]:
         return
     inside = _Inside(container)

@@ -1,4 +1,4 @@
-"""Rules for links as rules for packets: arguments of iptables, inside the network namespace of the node that a rule is of. Pure."""
+"""Turns rules for links into arguments of iptables, for the network namespace of each rule's node. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CUT, RESET = Effect(is_cut=True), Effect(resets=True)
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Where packets of a node come from. `control_port`: of its control-plane listener; None for ZooKeeper, or if unknown."""
+    """The source of a node's packets. `control_port`: the port of its control-plane listener; None for ZooKeeper, or if unknown."""
 
     address: str
     control_port: int | None = None

@@ -1,4 +1,4 @@
-"""The processes of a local cluster as victims of faults. What is done to them is written to the cluster's fault log, when it was done."""
+"""The processes of a local cluster as victims of faults. Each fault is written to the cluster's fault log after it was carried out."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Broker:
         self.cluster.resume(self.broker_id)
 
     def expire_session(self) -> None:
-        """Ends the broker's session. The broker learns of it from ZooKeeper only."""
+        """Ends the broker's session. Only ZooKeeper tells the broker."""
         address = _zookeeper(self.cluster).address
         began = now_ms()
         try:
@@ -259,7 +259,7 @@ class ProcessCluster:
         return self.cluster.directory / RECORD
 
     def is_stopped(self) -> bool:
-        """Whether nothing runs, and not because of a fault: somebody has stopped the cluster, and a heal must not start it."""
+        """Whether somebody has stopped the cluster: nothing runs, and no fault is the reason. A heal must not start such a cluster."""
         return not self.cluster.running() and not self.record_file.exists()
 
     def session_s(self) -> float:

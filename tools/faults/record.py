@@ -23,7 +23,7 @@ RECORD = "unhealed.json"
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """`said`: the fault in words. `broker`: whom it hit; None for ZooKeeper."""
+    """`said`: the fault in words. `broker`: the broker that it hit; None for ZooKeeper."""
 
     said: str
     broker: int | None
@@ -41,7 +41,7 @@ class FaultRecord:
         self._path = path
 
     def all(self) -> list[Noted]:
-        """The oldest first. Rows that cannot be read are left out: `heal` looks at the processes, too."""
+        """The rows, oldest first. Rows that cannot be read are left out, because `heal` also checks the processes."""
         return self._read()
 
     def note(self, words: Words, broker: int | None) -> Noted:
@@ -53,7 +53,7 @@ class FaultRecord:
         self._change(lambda rows: [row for row in rows if not struck(row)])
 
     def brokers_with(self, role: str) -> list[int | None]:
-        """Whom the faults of this role hit, the latest last."""
+        """The victims of the faults of this role, the latest last."""
         found = []
         for row in self._read():
             with contextlib.suppress(FaultError):
@@ -98,6 +98,6 @@ class FaultRecord:
 
 
 def state_directory() -> Path:
-    """Where records of clusters without a run directory are, such as those in containers."""
+    """The directory for records of clusters without a run directory, such as those in containers."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(home) / "ottla" / "faults"

@@ -50,7 +50,7 @@ class Roles:
         return self._find_coordinator(group, GROUP_KEY)
 
     def transaction_coordinator(self, transactional_id: str) -> int | None:
-        """None also while the brokers make `__transaction_state`: the first question begins that."""
+        """None also while the brokers create `__transaction_state`, which the first request starts."""
         return self._find_coordinator(transactional_id, TRANSACTION_KEY)
 
     def _find_coordinator(self, key: str, key_type: int) -> int | None:
@@ -79,12 +79,12 @@ class Roles:
         return {} if answer is None else _partitions(answer) or {}
 
     def topics(self) -> dict[str, int]:
-        """Topic -> the number of its partitions, without internal ones; empty if nobody answers."""
+        """Topic -> number of partitions, without internal topics; empty if no broker answers."""
         body = {"topics": None, "allow_auto_topic_creation": False}
         return self._ask(ApiKey.METADATA, METADATA_VERSION, body, _topics) or {}
 
     def of(self, role: Role) -> int | None:
-        """The broker with a role that a person has said. `it`, `broker` and `zookeeper` are not asked for here."""
+        """The broker that has a role in words. Callers resolve `it`, `broker` and `zookeeper` themselves."""
         if role.kind in ("leader", "follower"):
             find = self.leader if role.kind == "leader" else self.follower
             return find(role.topic, role.partition)

@@ -17,7 +17,7 @@ NEEDS_PARTITION, NEEDS_GROUP = ("leader", "follower"), ("coordinator", "transact
 
 
 def words_of_round(round_: Round, partitions: Sequence[str], groups: Sequence[str], cluster: Cluster) -> list[Words]:
-    """What the round does, a fault for each of its victims. `partitions`: such as `t-0`."""
+    """The faults of the round, one for each victim. `partitions`: such as `t-0`."""
     kind = round_.kind
     if kind.role in NEEDS_PARTITION:
         roles = [f"{kind.role} of {round_.one_of(partitions)}"]
@@ -69,7 +69,7 @@ class Rounds:
         self._groups = groups
 
     def play(self, round_: Round) -> None:
-        """Harms, waits, undoes, whatever happens. Raises ClusterError if the undo fails: the next round needs it."""
+        """Carries the fault out, waits, and always undoes it. Raises ClusterError if the undo fails, because the next round needs it."""
         harmed: list[tuple[Words, list[Node]]] = []
         try:
             for words in words_of_round(round_, self._partitions, self._groups, self._cluster):
@@ -89,7 +89,7 @@ class Rounds:
 
 
 def why_not(kind: Kind, cluster: Cluster, partitions: Sequence[str], groups: Sequence[str]) -> str | None:
-    """Why this cluster cannot have the kind of fault; None if it can, as far as that is known before."""
+    """The reason why this cluster cannot have the kind of fault; None if none is known before it happens."""
     if kind.action in cluster.impossible:
         return cluster.impossible[kind.action]
     if kind.breakage is not None and (reason := why_not_broken(kind.breakage, cluster)) is not None:

@@ -72,7 +72,7 @@ class ScriptedFault:
 
 @dataclass(slots=True)
 class DoneFault:
-    """A fault that was tried. `broker`: the broker that it hit; None for ZooKeeper, or if it hit nobody.
+    """A fault that was tried. `broker`: the broker that it hit; None if it hit ZooKeeper, or nothing.
 
     `partitions`: (topic, partition) that the broker led before. `error`: why it failed; empty if it did not.
     """
@@ -151,7 +151,7 @@ def why_impossible(words: Words, cluster: Cluster) -> str | None:
 
 
 def why_not_broken(breakage: Breakage, cluster: Cluster) -> str | None:
-    """Why links cannot be broken in this way here; None if they can."""
+    """The reason why links of this cluster cannot be broken in this way; None if they can."""
     effect = breakage.effect
     said = {
         "from": breakage != Breakage(),
@@ -252,7 +252,7 @@ class Faulted:
         self._record = record
 
     def carry_out(self, words: Words, last: Sequence[Node] = ()) -> tuple[list[DoneFault], list[Node]]:
-        """A row for each victim that was tried, and the victims. `last`: who is meant by `it`."""
+        """Returns a row for each victim that was tried, and the victims. `last`: the victims that `it` stands for."""
         begun = self._now_ns()
         if not words.role:
             return [DoneFault(words.verb, "everything", None, begun, error=_error_of(self.heal_all))], []
@@ -291,7 +291,7 @@ class Faulted:
         return rows
 
     def undo_noted(self, words: Words) -> list[DoneFault]:
-        """Undoes what the record has of this fault, also if it was interrupted before its victims were known."""
+        """Undoes this fault as the record has it, also if it was interrupted before its victims were known."""
         said = str(words)
         noted = [row for row in self._record.all() if row.said == said] if self._record is not None else []
         nodes = [self._cluster.zookeeper() if row.broker is None else self._cluster.broker(row.broker) for row in noted]
@@ -343,7 +343,7 @@ class Faulted:
         return [self._cluster.broker(broker)]
 
     def _those_who_had(self, words: Words) -> list[Node]:
-        """Whom the faults of this role hit: by now, another broker may have the role. Raises ClusterError."""
+        """The victims of earlier faults of this role; another broker may have it by now. Raises ClusterError."""
         brokers = [] if self._record is None else self._record.brokers_with(words.role)
         if not brokers:
             raise ClusterError(

@@ -76,7 +76,7 @@ def flight_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--start-day",
             type=click.DateTime(formats=["%Y-%m-%d"]),
             default="2013-01-01",
-            show_default="2013-01-01",
+            show_default=True,
             help="The first day.",
         ),
     ):

@@ -60,10 +60,6 @@ class ClockOffset:
     is_reference: bool = False
 
     @property
-    def is_measured(self) -> bool:
-        return self.low_ms is not None and self.high_ms is not None
-
-    @property
     def offset_ms(self) -> float:
         """The correction: 0 if the clocks may be equal, otherwise the middle of the bounds."""
         if self.low_ms is None or self.high_ms is None:

@@ -40,7 +40,7 @@ AROUND_MS = 2000.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is told, and in which form, by the options of these names."""
+    """The options that say what is printed, and in which form."""
 
     since_ms: int | None
     is_all: bool
@@ -62,28 +62,36 @@ def milliseconds(_: click.Context, option: click.Parameter, text: str | None) ->
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILES]...")
 @directory_option()
 @compose_option()
-@click.option("--follow", is_flag=True, help="print what happened lately, and then what happens, until Ctrl-C")
-@click.option("--topic", metavar="TOPIC", help="only this topic's partitions, and what is about no topic")
+@click.option("--follow", is_flag=True, help="print recent events, then new ones until Ctrl-C")
+@click.option("--topic", metavar="TOPIC", help="leave out events of other topics")
 @click.option(
-    "--broker", "broker_id", type=IntRange(), metavar="ID", help="only what this broker wrote, and faults of it"
+    "--broker",
+    "broker_id",
+    type=IntRange(),
+    metavar="ID",
+    help="show only what this broker wrote, and faults that hit it",
 )
 @click.option(
-    "--since", "since_ms", metavar="DURATION", callback=milliseconds, help="only the last part, for example 30s or 5m"
+    "--since", "since_ms", metavar="DURATION", callback=milliseconds, help="show only the last part, such as 30s or 5m"
 )
-@click.option("--all", "is_all", is_flag=True, help="everything, not only from the last failure on")
-@click.option("--raw", is_flag=True, help="the events themselves, as JSON lines in one order and on one clock")
+@click.option("--all", "is_all", is_flag=True, help="show everything, also what was before the last failure")
+@click.option("--raw", is_flag=True, help="print the events as JSON lines, in one order and on one clock")
 @click.option(
     "--format", "output", type=click.Choice(["text", "json"]), default="text", help="text for people, json for scripts"
 )
 @click.option(
-    "--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="OUT", help="write a page that draws it"
+    "--html",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="OUT",
+    help="write a page that draws the story",
 )
 @click.option(
     "--errors",
     "errors_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="errors of clients for the page: JSON lines with time_ms, client, error",
+    help="show these client errors on the page: JSON lines with time_ms, client, error",
 )
 def timeline(
     files: Sequence[Path],

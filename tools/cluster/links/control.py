@@ -1,4 +1,4 @@
-"""How the links are told their rules: JSON lines over a Unix socket in the run directory, one answer for each line.
+"""Sends the rules of links to their process: JSON lines over a Unix socket in the run directory, one answer for each line.
 
     {"add": [rule, ...]}    {"remove": [id, ...]}    {"remove": null} removes all    {"show": true}
 

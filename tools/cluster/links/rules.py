@@ -1,4 +1,4 @@
-"""What is wrong with which link. Pure.
+"""The rules that break links: which link, and how. Pure.
 
 A *link* leads one way, from a source to a target: brokers, by their ids, and `zookeeper`. What a broker answers travels on the opposite
 link, as with a firewall that looks at packets and not at connections.

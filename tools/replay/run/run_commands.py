@@ -136,15 +136,19 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say what is sent where; `options_of` takes their values."""
     for option in reversed(
         (
-            bootstrap_option(f"The cluster. [default: ${BOOTSTRAP_VARIABLE}, else --dir ./{DEFAULT_RUN_DIRECTORY}]"),
-            directory_option("The local cluster in this run directory."),
-            command_config_option("Properties file: how to connect by TLS and SASL, as for Kafka's tools."),
+            bootstrap_option(
+                f"Send to this cluster. [default: ${BOOTSTRAP_VARIABLE}, else --dir ./{DEFAULT_RUN_DIRECTORY}]"
+            ),
+            directory_option("Send to the local cluster in this run directory."),
+            command_config_option(
+                "Connect by TLS and SASL as this properties file says, which Kafka's tools can read, too."
+            ),
             click.option(
                 "--client-property",
                 "client_properties",
                 type=ClientProperty(),
                 multiple=True,
-                help="KEY=VALUE: counts more than the file. Other users can see a password here; keep it in the file.",
+                help="Set a client property; it overrides the file. Keep passwords in the file: other users can see them here.",
             ),
             click.option(
                 "--out",
@@ -152,7 +156,7 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.Path(path_type=Path, file_okay=False),
                 default="replay-out",
                 show_default=True,
-                help="Results.",
+                help="Write the results to this directory.",
             ),
             click.option(
                 "--speed",
@@ -161,33 +165,37 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 show_default=True,
                 help="Speed-up over the trace, such as 0.1x or 10x; `max` sends as fast as possible.",
             ),
+            click.option("--ramp", type=Ramp(), help="Double the speed after each step, such as 1x..16x/30s."),
             click.option(
-                "--ramp", type=Ramp(), help="FROM..TO/STEP: doubles the speed after each step, such as 1x..16x/30s."
+                "--clients",
+                type=Count(),
+                default="1x",
+                show_default=True,
+                help="Replace each client by this many, each with the whole load.",
             ),
             click.option(
-                "--clients", type=Count(), default="1x", show_default=True, help="Each client becomes that many."
+                "--bytes", type=Factor(), default="1x", show_default=True, help="Multiply all sizes by this factor."
             ),
-            click.option("--bytes", type=Factor(), default="1x", show_default=True, help="Factor of all sizes."),
             click.option(
                 "--map-topic",
                 "topics",
                 type=TopicFor("A=B"),
                 multiple=True,
                 callback=lambda context, option, pairs: dict(pairs),
-                help="A=B: uses topic B for the trace's A.",
+                help="Use topic B where the trace has topic A.",
             ),
             click.option(
                 "--no-groups",
                 "groups",
                 is_flag=True,
                 callback=lambda context, option, given: not given,
-                help="Clients join no consumer groups.",
+                help="Join no consumer groups.",
             ),
             click.option("--create-topics", is_flag=True, help="Create the topics that do not exist."),
             click.option(
                 "--replication-factor",
                 type=IntRange(1, 100),
-                help="Of the topics that are created. [default: the brokers' setting]",
+                help="Replicas of created topics. [default: the brokers' setting]",
             ),
             click.option(
                 "--tasks", type=IntRange(1, 4096), default=2, show_default=True, help="Number of Spark tasks."
@@ -205,7 +213,7 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "spark_settings",
                 type=Setting(),
                 multiple=True,
-                help="Such as spark.executor.memory=2g.",
+                help="Set a Spark property, such as spark.executor.memory=2g.",
             ),
         )
     ):
@@ -239,10 +247,12 @@ def options_of(
 @click.command("run")
 @click.argument("trace", type=click.Path(path_type=Path))
 @load_options
-@click.option("--master", type=Master(), help="Spark's: local[N] or spark://HOST:PORT. [default: local[TASKS]]")
+@click.option(
+    "--master", type=Master(), help="Run on this Spark master: local[N] or spark://HOST:PORT. [default: local[TASKS]]"
+)
 @click.option(
     "--control-host",
-    help="This machine's address for the executors. [default: the one that leads to the master]",
+    help="Tell the executors to reach this machine at this address. [default: the one that leads to the master]",
 )
 @click.option(
     "--event-log",
@@ -253,12 +263,10 @@ def options_of(
     "--fault",
     "faults",
     multiple=True,
-    help="Such as 'kill leader of departures-0 at 20s', 'restart it at 35s'. Needs --dir, --compose or --fault-command.",
+    help="Inject a fault, such as 'kill leader of departures-0 at 20s' or 'restart it at 35s'. Needs --dir, --compose or --fault-command.",
 )
-@compose_option(
-    "The Compose project whose containers the faults hit: its name, or the directory of its docker-compose.yml."
-)
-@fault_command_option("Carries the faults out in any other cluster: called as PROGRAM ACTION BROKER-ID HOST PORT.")
+@compose_option("Inject the faults into this Compose project: its name, or the directory of its docker-compose.yml.")
+@fault_command_option("Inject the faults into any other cluster by this program: PROGRAM ACTION BROKER-ID HOST PORT.")
 def run(
     master: str | None,
     control_host: str | None,
@@ -270,10 +278,10 @@ def run(
     bootstrap_server: str | None,
     **load: Any,
 ) -> None:
-    """Replay TRACE against a cluster: each operation leaves at its time, whether or not earlier ones are answered.
+    """Replay TRACE against a cluster. Each operation is sent at its time, whether or not earlier ones are answered.
 
     Afterwards the replay reads back everything that was acknowledged. The exit code is 1 if records are lost, duplicated, reordered or
-    corrupt, if a Spark task is lost, or if nothing was acknowledged. Ctrl-C ends the sending; the records sent until then are read back.
+    corrupt, if a Spark task is lost, or if nothing was acknowledged. Ctrl-C ends the sending; records sent before are read back.
     """
 
     def work() -> int:
@@ -349,13 +357,13 @@ def report(directory: Path) -> None:
 @click.argument("trace", type=click.Path(path_type=Path))
 @load_options
 @click.option(
-    "--master", default="yarn", show_default=True, help="Any of Spark's masters, such as k8s://https://HOST:PORT."
+    "--master", default="yarn", show_default=True, help="Run on this Spark master, such as k8s://https://HOST:PORT."
 )
 @click.option("--deploy-mode", type=click.Choice(["client", "cluster"]), default="client", show_default=True)
 @click.option(
     "--archive",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A packed Python environment for the executors, as venv-pack or conda-pack write it.",
+    help="Give the executors this packed Python environment, written by venv-pack or conda-pack.",
 )
 @click.option("--event-log", help="Write Spark's event log to this URI, for its history server.")
 def submit_command(
@@ -368,7 +376,7 @@ def submit_command(
 ) -> None:
     """Write the plan of a replay of TRACE to --out, and print the command that runs it by spark-submit.
 
-    The job watches over itself: it prints its progress and the verdict. --create-topics creates the topics now.
+    The job prints its progress and the verdict. --create-topics creates the topics now.
     """
 
     def work() -> int:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from protocol.kafka.api_keys import ApiKey
-from tools.console.links import NoAnswer
+from tools.console.broker_connections import NoAnswer
 from tools.console.reading import WITHOUT_COORDINATOR, GroupRow, groups
 
 

@@ -1,4 +1,4 @@
-"""A connection to each broker that stays open. It breaks at once when the broker's process ends, and it carries all questions.
+"""A connection to each broker that stays open. It breaks at once when the broker's process ends, and carries all requests.
 
 Every half second a broker is asked for the brokers and the controller that it knows. One that does not answer in time is silent, for
 example because it is paused.
