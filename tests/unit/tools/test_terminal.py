@@ -55,7 +55,7 @@ def test_a_reader_that_ends_early_is_not_reported_as_a_time_out(
 
     record = ReadRecord("t", 0, 0, None, "CreateTime", None, b"v", ())
     consumer: Any = SimpleNamespace(is_assigned=True, read=lambda count, wait_s: [(record, None)])
-    reading = _Reading(consumer, Limits(10, 5.0, at_end=False), broken_pipe, StopSignals(), commits=False)
+    reading = _Reading(consumer, Limits(10, 5_000, exit_at_end=False), broken_pipe, StopSignals(), commits=False)
     with (tmp_path / "output").open("w") as output:
         monkeypatch.setattr("sys.stdout", output)
         assert reading.run() == 0
