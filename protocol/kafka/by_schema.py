@@ -473,10 +473,22 @@ def _tag_readers(schema: Any) -> list[tuple[int, Read, Any]]:
     """(tag, reader, value if absent) of each tagged field."""
     tagged = [field for field in fields_of(schema) if field.tag is not None]
     return [
-        (field.tag, _tagged_array_reader(field) if field.is_array else _value_reader(field, True), field.default)
+        (
+            field.tag,
+            _tagged_array_reader(field) if field.is_array else _value_reader(field, True),
+            _as_read(field.default),
+        )
         for field in tagged
         if field.tag is not None
     ]
+
+
+def _as_read(default: Any) -> Any:
+    """The default value of a field as reading returns it: a schema's default for an entity is one of kio's."""
+    if not is_dataclass(default):
+        return default
+    schema: Any = type(default)
+    return _entity_type(schema)(*(_as_read(getattr(default, field.name)) for field in fields_of(schema)))
 
 
 def _tagged_array_reader(field: _Field) -> Read:

@@ -13,7 +13,7 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
 from tests.support.faulty_disks import FailingCalls
-from tests.support.invariants import eventually
+from tests.support.invariants import eventually, wait_known_everywhere
 from tests.support.topics import new_topic
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
@@ -88,6 +88,7 @@ class Producer:
 
 def test_nothing_is_acknowledged_or_shown_before_it_is_synced(cluster: LocalCluster, faults: FailingCalls) -> None:
     topic = new_topic(cluster.bootstrap_servers, assignment=[[LEADER, FOLLOWER]], flush_messages="1")
+    wait_known_everywhere(cluster, topic, 1)
     producer = Producer(cluster, topic)
     for acks in (1, -1):
         producer.acknowledged(producer.send(acks))

@@ -212,7 +212,7 @@ def find(
 async def brokers_at(servers: str, security: Security) -> dict[int, tuple[str, int]]:
     """The brokers that the first of these addresses knows. Raises ClusterError."""
     from protocol.kafka.api_keys import ApiKey
-    from tools.console.links import CLIENT
+    from tools.console.broker_connections import CLIENT
     from tools.wire.client import Client
     from tools.wire.cluster_view import METADATA_VERSION, ClusterView, Unreachable
 
