@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker import compiled
-from tests import run
+from tests import repeats, run
 from tests.run import Group, Runner
 
 PASSES = (sys.executable, "-c", "print('=== 3 passed, 1 skipped in 0.5s ==='); print('SKIPPED [1] no kcat')")
@@ -129,20 +129,22 @@ def pytest_group(directory: Path, always: str) -> Group:
 @pytest.fixture
 def in_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(run, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(repeats, "TIMES", 2)  # each repetition starts a pytest
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # it starts sooner
     return tmp_path
 
 
+@pytest.mark.thorough
 def test_a_flaky_test_does_not_fail_a_lenient_run(in_directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
     group = pytest_group(in_directory, always="True")
     assert Runner([group], is_lenient=True).run() == 0
     summary = capfd.readouterr().out.rpartition("brokers: ")[2]
     found = re.search(
-        r"^FLAKY test_it.py::test_seldom: .*5 times alone; seed 462; output: (.*)$", summary, re.MULTILINE
+        r"^FLAKY test_it.py::test_seldom: .*2 times alone; seed 462; output: (.*)$", summary, re.MULTILINE
     )
     assert found
     assert "test_seldom" in (in_directory / found[1]).read_text()
-    assert len((in_directory / "seldom").read_text()) == 6
+    assert len((in_directory / "seldom").read_text()) == 1 + repeats.TIMES
     assert "PASSED after" in summary
 
 
@@ -152,6 +154,7 @@ def test_without_leniency_it_does(in_directory: Path, capfd: pytest.CaptureFixtu
     assert len((in_directory / "seldom").read_text()) == 1
 
 
+@pytest.mark.thorough
 def test_a_test_that_fails_again_fails_a_lenient_run(in_directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
     group = pytest_group(in_directory, always="False")
     assert Runner([group], is_lenient=True).run() == 1
