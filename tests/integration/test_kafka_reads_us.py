@@ -127,7 +127,8 @@ def look_at(cluster: LocalCluster, kafka_tools: KafkaTools, topic: str, partitio
     logs = [path for replica in replicas for path in sorted(replica.glob("*.log"))]
     assert len(logs) > 3 * len(replicas), "the segments rolled"
     dumped = kafka_tools.dump(logs, "--deep-iteration", "--print-data-log", *STRING_DECODERS)
-    assert dumped.count(" payload: record-") >= count * len(replicas) - 10 * len(replicas)
+    payloads = sum(dumped.count(f" payload: {compression}-") for compression in COMPRESSIONS)
+    assert payloads >= count * len(replicas) - 10 * len(replicas)
     offsets = [int(offset) for offset in OFFSET.findall(dumped)]
     assert offsets == list(range(count)) * len(replicas)
     batches = batches_on_disk(replicas[0])
