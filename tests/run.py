@@ -45,6 +45,7 @@ TESTS_FAILED = 1
 NO_TESTS_SELECTED = 5
 SIDE_BY_SIDE = 3
 SILENCE_S_MAX = 60
+POLL_S = 0.1
 CLEANUP_S_MAX = 30
 SUMMARY_LINES = re.compile(r"(FAILED|ERROR|SKIPPED|LEFT RUNNING) ")
 AGAIN = ("compiled", "consumer_groups", "failover", "single_broker", "transactions")
@@ -154,6 +155,7 @@ class Runner:
         self._form = form
         self._needs = needs or {}
         self._is_lenient = is_lenient
+        self._groups = groups
         self._waiting = deque(groups)
         self._start = time.monotonic()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -179,10 +181,13 @@ class Runner:
         self._threads = [threading.Thread(target=target) for target in targets]
         for thread in self._threads:
             thread.start()
-        for thread in self._threads:
-            while thread.is_alive():
-                thread.join(SILENCE_S_MAX)
+        said = time.monotonic()
+        # Not `join`: an exception that a signal raises in it marks the thread as ended.
+        while any(thread.is_alive() for thread in self._threads):
+            time.sleep(POLL_S)
+            if time.monotonic() > said + SILENCE_S_MAX:
                 self._say_progress()
+                said = time.monotonic()
 
     def _stop(self, number: int) -> None:
         """pytest cleans up after one SIGINT, and not after two; a terminal has sent it to all processes already."""
@@ -203,7 +208,11 @@ class Runner:
                     return
                 group = self._waiting.popleft()
             start = time.monotonic()
-            exit_code = self._exit_code_of(group)
+            try:
+                exit_code = self._exit_code_of(group)
+            except OSError as problem:
+                print(f"{group.name} cannot be started: {problem}", flush=True)
+                continue  # the summary says that it did not run
             with self._lock:
                 self._results.append(
                     (group, 0 if exit_code == NO_TESTS_SELECTED else exit_code, time.monotonic() - start)
@@ -247,9 +256,11 @@ class Runner:
         if self._is_stopped:
             return False
         try:
-            return self._exit_code_of(group, seconds) == 0
+            is_over = self._exit_code_of(group, seconds) == 0
         except subprocess.TimeoutExpired:
             return None
+        found = LAST_LINE.findall(group.log.read_text(errors="replace"))
+        return is_over and bool(found) and found[-1].startswith("1 passed")  # and not skipped
 
     def _say_progress(self) -> None:
         with self._lock:
@@ -267,7 +278,9 @@ class Runner:
 
     def _summarize(self) -> int:
         """Prints what failed or was skipped, and a line for each group. -> the exit code"""
-        has_failed = any(exit_code and not self._is_flaky(group) for group, exit_code, _ in self._results)
+        ran = {group.name for group, _, _ in self._results}
+        missing = [group.name for group in self._groups if group.name not in ran]
+        has_failed = bool(missing) or any(code and not self._is_flaky(group) for group, code, _ in self._results)
         print("\n" + "=" * 100)
         for group, exit_code, seconds in self._results:
             lines = group.log.read_text(errors="replace").splitlines()
@@ -277,6 +290,8 @@ class Runner:
             for line in lines:
                 if SUMMARY_LINES.match(line):
                     print(f"    {line}")
+        for name in missing:
+            print(f"DID NOT RUN  {name}")
         print(f"processor time: {processor_s():.0f} s, on {os.cpu_count()} cores")
         print(f"brokers: {self._form}")
         for name, version in self._needs.items():

@@ -262,7 +262,9 @@ def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Mapping[str, Kind]
         _judge(world, outcome)
         client, _ = client_of(producer, log.now(), world.consumed)
         # `Evidence` knows what was deleted before anybody read it.
-        outcome.verdict = assert_clean([client], log.faults, allowed=[UNSEEN, UNRECOVERED], end=log.now())
+        outcome.verdict = assert_clean(
+            [client], log.faults, allowed=[UNSEEN, UNRECOVERED], end=log.now(), may_be_deleted=True
+        )
     chaos.assert_no_tracebacks(cluster)
     outcome.seconds = log.now()
     return outcome

@@ -46,6 +46,14 @@ def test_if_one_group_fails_the_others_still_run(capfd: pytest.CaptureFixture[st
     assert "FAILED after" in said
 
 
+def test_a_group_that_cannot_be_started_makes_the_run_fail(capfd: pytest.CaptureFixture[str]) -> None:
+    groups = [Group("missing", ("/nonexistent/pytest",)), Group("second", PASSES)]
+    assert Runner(groups).run() == 1
+    said = capfd.readouterr().out
+    assert "DID NOT RUN  missing" in said
+    assert "passed       second" in said
+
+
 def test_quick_and_thorough_together_are_everything() -> None:
     for runs, only in (("quick", "not thorough"), ("thorough", "thorough")):
         groups = [group for group in run.groups_of(runs) if group.name != "compiled"]

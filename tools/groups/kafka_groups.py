@@ -149,17 +149,22 @@ class KafkaGroups(KafkaAdmin):
         return self.offsets_at(partitions, LATEST)
 
     def offsets_at(self, partitions: Collection[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
-        """The offset of the first record at or after the time, for each partition with such a record. Raises AdminError."""
+        """The offset of the first record at or after the time, for each partition with a leader; -1: no record is that recent.
+
+        Raises AdminError.
+        """
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         offsets: dict[TopicPartition, int] = {}
+        refused: dict[TopicPartition, KafkaError] = {}
         waiting = set(partitions)
         while True:
             failed = self._add_offsets(sorted(waiting), time_ms, offsets)
             waiting = {tp for tp, problem in failed.items() if problem.code in MOVING}
+            refused |= {tp: problem for tp, problem in failed.items() if tp not in waiting}
             if not waiting or time.monotonic() + RETRY_PAUSE_S >= deadline:
                 break
             time.sleep(RETRY_PAUSE_S)
-        for tp, problem in failed.items():
+        for tp, problem in (refused | failed).items():
             if problem.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise refusal(f"the offsets of {tp} cannot be listed", problem)
         return offsets
@@ -189,7 +194,7 @@ class KafkaGroups(KafkaAdmin):
             for tp, row in rows_of(answer.topics):
                 if problem := _problem(row):
                     failed[tp] = problem
-                elif row.offset >= 0:
+                else:
                     offsets[tp] = row.offset
         return failed
 
@@ -305,8 +310,12 @@ def _assignment(data: bytes) -> list[TopicPartition]:
         at = 6
         for _ in range(topics):
             (size,) = struct.unpack_from(">h", data, at)
+            if size < 0:
+                return []
             topic = data[at + 2 : at + 2 + size].decode()
             (count,) = struct.unpack_from(">i", data, at + 2 + size)
+            if count < 0:
+                return []
             at += 6 + size
             found += [TopicPartition(topic, number) for number in struct.unpack_from(f">{count}i", data, at)]
             at += 4 * count

@@ -225,11 +225,15 @@ def _log_offsets(client: KafkaGroups, partitions: Collection[TopicPartition], re
     latest = client.latest_offsets(partitions)
     if request.target in (Target.DATETIME, Target.DURATION):
         assert isinstance(request.wanted, int)
-        return LogOffsets(latest=latest, at_time=client.offsets_at(partitions, request.wanted))
+        at_time = client.offsets_at(partitions, request.wanted)
+        # A leader may disappear between the two requests.
+        return LogOffsets(
+            latest={partition: end for partition, end in latest.items() if partition in at_time},
+            at_time={partition: offset for partition, offset in at_time.items() if offset >= 0},
+        )
     if request.target in (Target.LATEST, Target.CURRENT):
         return LogOffsets(latest=latest)
     earliest = client.earliest_offsets(partitions)
-    # A leader may disappear between the two requests.
     return LogOffsets(earliest, {partition: end for partition, end in latest.items() if partition in earliest})
 
 

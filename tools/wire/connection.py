@@ -109,6 +109,9 @@ class BrokerConnection(asyncio.Protocol):
         received = self._received
         if received:
             received += data
+            if len(received) >= 4 and int.from_bytes(received[:4], "big") > ANSWER_BYTES_MAX:
+                self.close()  # the peer does not speak Kafka's protocol
+                return
             data = bytes(received) if len(received) >= 4 + int.from_bytes(received[:4], "big") else b""
             if not data:
                 return
@@ -180,6 +183,8 @@ async def connect(
             _, connection = await loop.create_connection(
                 lambda: BrokerConnection(on_end), host, port, ssl=tls, server_hostname=host if tls else None
             )
+    except (UnicodeError, OverflowError) as problem:
+        raise OSError(f"not an address: {problem}") from None
     except ssl.SSLCertVerificationError as problem:
         raise AccessRefused(f"its certificate is refused: {problem.verify_message.rstrip('.')}") from None
     except (ConnectionResetError, ConnectionAbortedError, ssl.SSLEOFError):

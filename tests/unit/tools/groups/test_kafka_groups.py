@@ -261,6 +261,17 @@ def test_offsets_of_partitions_with_a_leader(make: Make) -> None:
     unknown = TopicPartition("t", 9)
     assert groups.latest_offsets([T0, T1, unknown]) == {T0: 5, T1: 7}
     assert asked(requests, ApiKey.LIST_OFFSETS) == [1, 1]
+    groups, _ = make({ApiKey.LIST_OFFSETS: [answer(row(0, 0, -1), row(1, 0, 7))]})
+    assert groups.offsets_at([T0, T1], 1) == {T0: -1, T1: 7}, "no record is that recent"
+    groups, _ = make({ApiKey.LIST_OFFSETS: [answer(row(0, 56, -1), row(1, 6, -1)), answer(row(1, 0, 7))]})
+    with pytest.raises(AdminError, match="the offsets of t-0 cannot be listed"):
+        groups.offsets_at([T0, T1], 1)
     groups, _ = make({ApiKey.LIST_OFFSETS: [answer(row(0, 29, -1))]})
     with pytest.raises(AdminError, match="the offsets of t-0 cannot be listed: topic authorization failed"):
         groups.earliest_offsets([T0])
+
+
+@pytest.mark.parametrize("data", [b"\0\0\x7f\xff\xff\xff\xff\xfa", b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"])
+def test_a_hostile_assignment_is_none(data: bytes) -> None:
+    """A negative length would move backwards, for as many topics as are announced."""
+    assert kafka_groups._assignment(data + bytes(100)) == []
