@@ -9,7 +9,6 @@ from pathlib import Path
 from tools.failures import ExpectedError
 
 BOOTSTRAP_VARIABLE = "OTTLA_BOOTSTRAP_SERVER"
-PORT_MAX = 65_535
 DEFAULT_RUN_DIRECTORY = Path("ottla-cluster")
 DEFAULT_CONTROL_PLANE_LISTENER = "CONTROLLER"
 
@@ -55,7 +54,7 @@ def addresses_of(bootstrap_servers: str) -> tuple[tuple[str, int], ...]:
     found = []
     for server in bootstrap_servers.split(","):
         host, colon, port = server.strip().rpartition(":")
-        if not colon or not host or not port.isdecimal() or int(port) > PORT_MAX:
+        if not colon or not host or not port.isdecimal():
             raise ValueError(f"{server.strip()!r} is not host:port")
         found.append((host.strip("[]"), int(port)))
     return tuple(found)
