@@ -359,16 +359,20 @@ def _read_many_numbers(frame: bytes, at: int, size: int, count: _Count) -> Steps
     return tuple(values), at
 
 
+def _read_size(frame: bytes, at: int, flexible: bool) -> tuple[int, int]:
+    """Reads the number before an array or bytes, -1 for null: an int32, or in flexible versions a varint of one more (KIP-482)."""
+    if flexible:
+        size, at = read_unsigned_varint(frame, at)
+        return size - 1, at
+    (size,) = INT.unpack_from(frame, at)
+    return size, at + INT.size
+
+
 def _length_reader(field: _Field, flexible: bool) -> Callable[[bytes, int, _Count], tuple[int, int]]:
     """The reader of an array's length: (number of elements or -1 for null, offset after it)."""
 
     def announced(frame: bytes, at: int, count: _Count) -> tuple[int, int]:
-        if flexible:
-            size, at = read_unsigned_varint(frame, at)
-            size -= 1
-        else:
-            (size,) = INT.unpack_from(frame, at)
-            at += INT.size
+        size, at = _read_size(frame, at, flexible)
         if size > 0:
             count.announced(frame, at, size)
         elif size < -1 or (size and not field.is_nullable):
@@ -430,12 +434,7 @@ def _string_reader(field: _Field, flexible: bool) -> Read:
 
 def _bytes_reader(field: _Field, flexible: bool) -> Read:
     def read(frame: bytes, at: int) -> tuple[bytes | None, int]:
-        if flexible:
-            size, at = read_unsigned_varint(frame, at)
-            size -= 1
-        else:
-            (size,) = INT.unpack_from(frame, at)
-            at += INT.size
+        size, at = _read_size(frame, at, flexible)
         if size == -1 and field.is_nullable:
             return None, at
         end = at + size

@@ -23,6 +23,7 @@ from tools.admin.naming import (
     directory_option,
     fault_command_option,
 )
+from tools.failures import ExpectedError
 from tools.judge.kinds import HARMLESS, KINDS
 from tools.numbers import FloatRange, IntRange
 from tools.terminal import echo
@@ -420,14 +421,5 @@ def explained(work: Callable[[ExitStack], int], started: ExitStack) -> int:
     """Raises CouldNotRun for an expected error."""
     try:
         return work(started)
-    except Exception as problem:
-        from tools.admin.bootstrap import NoBootstrapServer
-        from tools.cluster.java import JavaNotFound
-        from tools.cluster.processes import ClusterError
-        from tools.cluster.zookeeper import ZooKeeperError
-        from tools.failures import AdminError
-
-        expected = (AdminError, ClusterError, JavaNotFound, NoBootstrapServer, OSError, TimeoutError, ZooKeeperError)
-        if isinstance(problem, expected):
-            raise CouldNotRun(escaped(str(problem))) from None
-        raise
+    except (ExpectedError, OSError) as problem:
+        raise CouldNotRun(escaped(str(problem))) from None
