@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import forked_brokers
 from tools.cluster.ownership import own_servers
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ SHARED_KAFKA_SETTINGS = {
 # An example that takes long on a busy machine is no failure.
 settings.register_profile("ottla", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ottla")
-own_servers()  # also when the tests are killed
+own_servers(forked_brokers.popen)  # also when the tests are killed
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without job control lets its background processes ignore SIGINT. The commands that the tests interrupt would
     # inherit that.
@@ -42,12 +45,23 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 ClusterFactory = Callable[..., "LocalCluster"]
 
 
+@pytest.fixture(scope="session")
+def new_chroot() -> Iterator[Callable[[], str]]:
+    """Returns an unused chroot of one ZooKeeper each time: `host:port/chroot`."""
+    from tests.support.zookeeper import ZooKeeperServer
+
+    with contextlib.ExitStack() as stack:
+        server = cache(lambda: stack.enter_context(ZooKeeperServer()))
+        numbers = itertools.count(1)
+        yield lambda: f"{server().connect}/cluster-{next(numbers)}"
+
+
 @contextlib.contextmanager
-def running_clusters(directory: Path) -> Iterator[ClusterFactory]:
+def running_clusters(directory: Path, new_chroot: Callable[[], str | None] = lambda: None) -> Iterator[ClusterFactory]:
     """A factory of started clusters below `directory`, every one of which is destroyed at the end, whatever happens.
 
     The factory takes `LocalCluster.create`'s arguments and returns the cluster when it is ready to serve. `racks` are those of its
-    brokers, from broker 1 on.
+    brokers, from broker 1 on. A cluster lives in a new chroot, unless it has links or its `zookeeper` is given; None: its own ZooKeeper.
     """
     from tools.cluster.local_cluster import LocalCluster
 
@@ -59,6 +73,8 @@ def running_clusters(directory: Path) -> Iterator[ClusterFactory]:
             count += 1
             cluster = LocalCluster(directory / f"cluster-{count}")
             stack.callback(cluster.destroy)
+            if not settings.get("links"):
+                settings.setdefault("zookeeper", new_chroot())
             cluster.create(**settings)
             for broker, rack in enumerate(racks, 1):
                 with (cluster.broker_directory(broker) / "server.properties").open("a", encoding="utf-8") as properties:
@@ -75,23 +91,25 @@ CALM = {"zookeeper.session.timeout.ms": "30000"}
 
 
 @pytest.fixture
-def new_cluster(tmp_path: Path) -> Iterator[ClusterFactory]:
+def new_cluster(tmp_path: Path, new_chroot: Callable[[], str]) -> Iterator[ClusterFactory]:
     """`new_cluster(brokers=3, overrides={...})` starts a cluster of this test's own."""
-    with running_clusters(tmp_path) as start:
+    with running_clusters(tmp_path, new_chroot) as start:
         yield start
 
 
 @pytest.fixture(scope="module")
-def new_module_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterFactory]:
+def new_module_cluster(
+    tmp_path_factory: pytest.TempPathFactory, new_chroot: Callable[[], str]
+) -> Iterator[ClusterFactory]:
     """`new_cluster` for a cluster that all tests of a module share. The module's fixture `cluster` calls it."""
-    with running_clusters(tmp_path_factory.mktemp("module-cluster")) as start:
+    with running_clusters(tmp_path_factory.mktemp("module-cluster"), new_chroot) as start:
         yield start
 
 
 @pytest.fixture(scope="session")
-def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory, new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
     """Three brokers for all tests that harm none of them; each test makes topics of its own."""
-    with running_clusters(tmp_path_factory.mktemp("shared-cluster")) as start:
+    with running_clusters(tmp_path_factory.mktemp("shared-cluster"), new_chroot) as start:
         yield start(brokers=3, overrides=CALM)
 
 

@@ -53,9 +53,7 @@ class Worker:
         """Returns when it answers."""
         command = java(FRAMEWORKS.class_path, "org.apache.kafka.connect.cli.ConnectDistributed", str(self._settings))
         with self._log.open("ab") as log:
-            self._process = ownership.start(
-                lambda preexec: subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=preexec)
-            )
+            self._process = ownership.start(command, stdout=log, stderr=log)
         self._when_answered("GET", "/connectors", what="the worker answers")
 
     def kill(self) -> None:

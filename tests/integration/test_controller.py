@@ -69,7 +69,9 @@ def test_election_topic_creation_and_broker_failure(scenario: Scenario) -> None:
         await cluster.becomes("t", 0, LeaderAndIsr(3, 1, (3, 1), 1, 1))
         await cluster.becomes("t", 1, LeaderAndIsr(3, 1, (3,), 1, 1))
         await cluster.becomes("t", 2, LeaderAndIsr(-1, 1, (2,), 1, 1))
-        assert cluster.disks[3].replicas[TopicPartition("t", 0)].leader == 3
+        await cluster.until(
+            lambda: cluster.disks[3].replicas[TopicPartition("t", 0)].leader == 3, "broker 3 hears of it"
+        )
         await cluster.start(2)
         await cluster.becomes("t", 2, LeaderAndIsr(2, 2, (2,), 1, 2))
         first = cluster.disks[2].requests[-4:]
@@ -134,7 +136,9 @@ def test_a_bounce_that_leaves_the_list_of_brokers_unchanged(scenario: Scenario) 
         await cluster.becomes("t", 0, LeaderAndIsr(3, 1, (3,), 1, 1))
         await cluster.becomes("t", 1, LeaderAndIsr(2, 2, (2,), 1, 2))
         assert cluster.processes[1].events.of("brokers_changed")[-1]["bounced"] == [2]
-        assert cluster.disks[2].replicas[TopicPartition("t", 0)].leader == 3
+        await cluster.until(
+            lambda: cluster.disks[2].replicas[TopicPartition("t", 0)].leader == 3, "broker 2 hears of it"
+        )
 
     scenario(play)
 

@@ -60,7 +60,12 @@ def test_the_lesson_as_a_reader_types_it(typed: dict[str, str], tmp_path: Path) 
     for heading, lines, shown in sections():
         output = printed[heading]
         codes = [int(code) for code in re.findall(r"^@ exit (\d+)$", output, re.MULTILINE)]
-        assert codes == [int("verify run" in line) for line in lines], output
+        wrong = [
+            f"`{line}` exits with {code}"
+            for line, code in zip(lines, codes, strict=True)
+            if code != int("verify run" in line)
+        ]
+        assert not wrong, f"{heading}: {wrong}\n{output}"
         missing = {*RULE.findall(shown)} - CONTROLLERS_RULES - {*RULE.findall(output)}
         assert not missing, f"{heading}: {missing}\n{output}"
     assert "FAILED" in printed["4. An unclean election loses records, and the verdict finds them"]

@@ -102,11 +102,7 @@ def _profile(
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)
         words = [*command, "--format", "flamegraph", "--pid", str(cluster.brokers[sampled].pid), "--output", str(file)]
-        sampler = ownership.start(
-            lambda preexec: subprocess.Popen(
-                words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=preexec
-            )
-        )
+        sampler = ownership.start(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
             measure(load, cluster.bootstrap_servers, topic, seconds + AROUND_S, 0.0)
             deadline = time.monotonic() + LATE_S

@@ -71,17 +71,14 @@ class ServerProcess:
         self._since_start.skip()
         with open(open_log(self.log_file), "ab") as log:
             self._child = ownership.start(
-                lambda before_exec: subprocess.Popen(
-                    list(command),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd=self.directory,
-                    env=dict(environment),
-                    start_new_session=True,
-                    umask=server_umask(),
-                    preexec_fn=before_exec,
-                )
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                env=dict(environment),
+                start_new_session=True,
+                umask=server_umask(),
             )
         write_anew(self.pid_file, f"{self._child.pid}\n")
         return self._child.pid

@@ -90,14 +90,11 @@ class Program:
         }
         try:
             self._process = start(
-                lambda preexec: subprocess.Popen(
-                    self.command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    env=variables,
-                    start_new_session=True,
-                    preexec_fn=preexec,
-                )
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                env=variables,
+                start_new_session=True,
             )
         except OSError as problem:
             raise ClusterError(f"{self.command[0]} cannot be started: {problem.strerror or problem}") from None

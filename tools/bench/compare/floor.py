@@ -109,7 +109,7 @@ def _answer(load: Load, batches: Path) -> bytes:
 def _running(server: Path, *arguments: str) -> Iterator[int]:
     """The server; yields its port. It is killed at the end."""
     command: Sequence[str] = [str(server), *arguments]
-    process = ownership.start(lambda preexec: subprocess.Popen(command, stdout=subprocess.PIPE, preexec_fn=preexec))
+    process = ownership.start(command, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         line = process.stdout.readline().strip()

@@ -79,12 +79,7 @@ def read_consumed(output: str) -> Consumed:
 def _run(jars: KafkaJars, *arguments: str) -> str:
     """Both outputs."""
     process = ownership.start(
-        lambda preexec: subprocess.Popen(
-            jars.command(*arguments, options=(HEAP,)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            preexec_fn=preexec,
-        )
+        jars.command(*arguments, options=(HEAP,)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
         output, _ = process.communicate(timeout=TIMEOUT_S)

@@ -67,9 +67,7 @@ def running_kafka(
             (home / file).write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
             log = stack.enter_context((home / "server.log").open("wb"))
             command = jars.command(main_class, str(home / file), options=jvm, logs="server")
-            process = ownership.start(
-                lambda preexec: subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=preexec)
-            )
+            process = ownership.start(command, stdout=log, stderr=log)
             stack.callback(process.wait)
             stack.callback(process.kill)
             running[name] = process

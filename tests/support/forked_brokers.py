@@ -1,0 +1,163 @@
+"""Brokers of tests, without importing everything again: a process that has imported a broker forks one for each start.
+
+A broker needs most of a second of a processor for its imports, and tests start hundreds. Apart from that, a fork is as what
+`python -m broker` starts: its own session, environment, directory and output, its own command line in /proc, and it dies with its
+owner. A broker whose environment changes Python or its libraries (LD_PRELOAD, another PYTHONPATH) is started as usual.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+from broker import compiled
+from tools.cluster.ownership import OWNER_IS_GONE, PR_SET_PDEATHSIG, Popen
+from tools.cluster.process_handle import ProcessHandle
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+BROKER = [sys.executable, "-m", "broker"]
+"""How the command of a broker begins."""
+OF_PYTHON = ("LD_", "PYTHON", compiled.SWITCH)
+"""How the names of the variables begin that decide what a process is before it is a broker."""
+REQUEST_MAX = 64 * 1024
+PADDING = 4096
+"""Bytes. A fork writes its command line over that of the process that forks, which therefore must not be shorter."""
+PID = Struct("=i")
+ARG_START, ARG_END = 47, 48
+"""The fields of /proc/self/stat, from 0, with the addresses of the command line: proc(5) counts from 1."""
+POLL_S = 0.01
+
+
+class ForkedBroker(subprocess.Popen[bytes]):
+    """A process that is no child of this one, so its exit code is unknown."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._handle = ProcessHandle(pid)
+
+    def poll(self) -> int | None:
+        """None while it runs."""
+        return 0 if self._handle.is_over() else None
+
+    def send_signal(self, sig: int) -> None:
+        self._handle.send(signal.Signals(sig))
+
+    def wait(self, timeout: float | None = None) -> int:
+        """`timeout` is not kept: only a broker that was killed is waited for."""
+        while self.poll() is None:
+            time.sleep(POLL_S)
+        return 0
+
+
+def popen(command: Sequence[str], **options: Any) -> Popen:
+    """As `subprocess.Popen`, for a server process of a cluster."""
+    environment: dict[str, str] = options["env"]
+    if list(command[: len(BROKER)]) != BROKER or _of_python(environment) != _of_python(_usual_environment()):
+        return subprocess.Popen(command, **options)
+    request = {
+        "command": command,
+        "environment": environment,
+        "directory": str(options["cwd"]),
+        "umask": options["umask"],
+    }
+    server = _server(os.getpid(), options["preexec_fn"])
+    socket.send_fds(server, [json.dumps(request).encode()], [options["stdout"].fileno()])
+    (pid,) = PID.unpack(server.recv(PID.size))
+    return ForkedBroker(pid)
+
+
+def _of_python(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(OF_PYTHON)}
+
+
+def _usual_environment() -> dict[str, str]:
+    """What a cluster gives to a broker if a test changes nothing."""
+    given = os.environ.get("PYTHONPATH", "")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), given]))}
+
+
+@cache
+def _server(owner: int, before_exec: Callable[[], None]) -> socket.socket:
+    """The connection of this process to the one that forks, which ends with it. A fork of this process gets one of its own."""
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    code = f"from tests.support.forked_brokers import serve; serve({theirs.fileno()})()"
+    server = subprocess.Popen(
+        [sys.executable, "-c", code, " " * PADDING],
+        cwd=REPOSITORY,
+        env=_usual_environment(),
+        pass_fds=[theirs.fileno()],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        preexec_fn=before_exec,
+    )
+    theirs.close()
+    atexit.register(server.wait)
+    atexit.register(mine.close)  # before: the last one is called first
+    return mine
+
+
+def serve(number: int) -> Callable[[], None]:
+    """Forks for each request. Returns in the process of a broker, which calls what was returned; else ends this process."""
+    form = compiled.use()
+    from broker.main import main
+
+    requests = socket.socket(fileno=number)
+    gc.freeze()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the end of the connection ends this process
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a broker ended
+    owner = os.getpid()
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(requests, REQUEST_MAX, 1)
+        if not data:
+            sys.exit()
+        pid = os.fork()
+        if pid == 0:
+            break
+        os.close(descriptors[0])
+        requests.send(PID.pack(pid))
+    requests.close()
+    _become(json.loads(data), descriptors[0], owner)
+    return partial(main, form=form)
+
+
+def _become(request: Mapping[str, Any], log: int, owner: int) -> None:
+    """Takes on what `subprocess` gives to a new process."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != owner:
+        os._exit(OWNER_IS_GONE)
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["directory"])
+    os.umask(request["umask"])
+    sys.argv[1:] = request["command"][len(BROKER) :]
+    _show(request["command"])
+
+
+def _show(command: Sequence[str]) -> None:
+    """Makes this the command line of this process in /proc, by which others recognise it."""
+    stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = (int(stat[field - 2]) for field in (ARG_START, ARG_END))
+    words = b"".join(word.encode() + b"\0" for word in command)
+    assert len(words) <= end - start, "PADDING is too small"
+    memory = os.open("/proc/self/mem", os.O_WRONLY)
+    os.pwrite(memory, words.ljust(end - start, b"\0"), start)
+    os.close(memory)
