@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey, VersionRange
-from tools.inspect.conformance.bodies import BROKER, WELL_FORMED, Body, commit_row, complete
 from tools.inspect.conformance.cluster import RETRY_S, Cluster, is_passing
 from tools.inspect.conformance.normalising import Normaliser, Plain
+from tools.inspect.conformance.requests import Body, commit_row, complete, requests
 from tools.inspect.conformance.scene import Scene
 from tools.inspect.conformance.variants import encoded, sized
 
 MEMBER_TIMEOUT_MS = 30_000
 """Longer than a history takes on a busy machine."""
 PASSING_TRIES = 100
+BROKER_RESOURCE = 4
 
 
 class Step(NamedTuple):
@@ -111,7 +112,7 @@ class Actor:
         if broker is not None:
             address = self.cluster.address_of(broker)
         else:
-            address = await self.cluster.address(WELL_FORMED[api_key][0], of)
+            address = await self.cluster.address(requests()[api_key].where, of)
         if elsewhere:
             address = next(other for other in self.cluster.addresses() if other != address)
         return await self.cluster.outcome((address, line), api_key, version, sized(frame))
@@ -129,19 +130,19 @@ class Actor:
     # -- bodies -------------------------------------------------------------------------------------------------------
 
     def produce(self, records: bytes, *, transactional_id: str | None = None, acks: int = -1) -> Body:
-        body = WELL_FORMED[ApiKey.PRODUCE][1](self.scene)
+        body = requests()[ApiKey.PRODUCE].body(self.scene)
         body["topic_data"][0].update(name=self.topic, topic_id=None)
         body["topic_data"][0]["partition_data"][0].update(records=records)
         return {**body, "transactional_id": transactional_id, "acks": acks}
 
     def fetch(self, offset: int, **more: Any) -> Body:
-        body = WELL_FORMED[ApiKey.FETCH][1](self.scene)
+        body = requests()[ApiKey.FETCH].body(self.scene)
         body["topics"][0].update(topic=self.topic, topic_id=self.scene.topic_ids.get(self.topic))
         body["topics"][0]["partitions"][0].update(fetch_offset=offset)
         return {**body, **more}
 
     def list_offsets(self, timestamp: int, isolation_level: int = 0) -> Body:
-        body = WELL_FORMED[ApiKey.LIST_OFFSETS][1](self.scene)
+        body = requests()[ApiKey.LIST_OFFSETS].body(self.scene)
         body["topics"][0].update(name=self.topic)
         body["topics"][0]["partitions"][0].update(timestamp=timestamp)
         return {**body, "isolation_level": isolation_level}
@@ -169,7 +170,11 @@ class Actor:
 
     async def broker_setting(self, name: str) -> str | None:
         """The home broker's."""
-        resource = {"resource_type": BROKER, "resource_name": str(self.scene.home), "configuration_keys": [name]}
+        resource = {
+            "resource_type": BROKER_RESOURCE,
+            "resource_name": str(self.scene.home),
+            "configuration_keys": [name],
+        }
         answer = await self.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": [resource]})
         return next((row.value for row in answer.results[0].configs), None)
 

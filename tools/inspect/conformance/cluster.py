@@ -17,8 +17,8 @@ from protocol.kafka.api_keys import ApiKey, VersionRange
 from protocol.kafka.framing import MalformedRequest
 from protocol.types import Address
 from tools.failures import AdminError
-from tools.inspect.conformance.bodies import WELL_FORMED, complete
 from tools.inspect.conformance.normalising import Normaliser, field_names
+from tools.inspect.conformance.requests import complete, requests
 from tools.inspect.conformance.scene import Scene, Where, batch
 from tools.inspect.conformance.variants import sized
 from tools.wire.client import Client
@@ -107,7 +107,7 @@ class Cluster:
         scene = Scene(self.run, self.home)
         for name in (scene.topic, scene.scratch):
             await self.make_topic(scene, name)
-        commit = {**WELL_FORMED[ApiKey.OFFSET_COMMIT][1](scene), "group_id": scene.group}
+        commit = requests()[ApiKey.OFFSET_COMMIT].body(scene)
         await self._until_done(ApiKey.OFFSET_COMMIT, commit, Where.GROUP, scene.group)
         if ApiKey.ADD_PARTITIONS_TO_TXN in self.versions:
             body = {"key": scene.transactional_id, "key_type": 1}
@@ -207,7 +207,7 @@ class Cluster:
         return {} if found is None else {name: found}
 
     async def _until_served(self, scene: Scene, name: str) -> None:
-        body = WELL_FORMED[ApiKey.PRODUCE][1](scene)
+        body = requests()[ApiKey.PRODUCE].body(scene)
         body["topic_data"][0].update(name=name)
         body["topic_data"][0]["partition_data"][0].update(records=batch())
         await self._until_done(ApiKey.PRODUCE, body, Where.HOME, "", version=7)

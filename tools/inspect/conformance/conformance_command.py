@@ -16,9 +16,9 @@ from protocol.numbers import is_plain_number
 from protocol.plain_text import escaped
 from protocol.types import Address
 from tools.failures import AdminError
-from tools.inspect.conformance.bodies import WELL_FORMED
 from tools.inspect.conformance.known import BadKnownDifferences, Known, parse_known
 from tools.inspect.conformance.report import Sorted, difference_json, difference_lines, sort_out
+from tools.inspect.conformance.requests import requests
 from tools.inspect.conformance.run import Comparison, compare_clusters
 from tools.inspect.conformance.sequences import HISTORIES
 from tools.numbers import IntRange
@@ -140,7 +140,7 @@ def _address(text: str) -> Address:
 
 
 def _keys(names: tuple[str, ...]) -> list[int]:
-    by_name = {messages.api_name(key).lower(): int(key) for key in WELL_FORMED}
+    by_name = {messages.api_name(key).lower(): int(key) for key in requests()}
     unknown = [name for name in names if name.lower() not in by_name]
     if unknown:
         raise AdminError(f"--api {unknown[0]}: no such API; expected a name such as ListOffsets")

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey, VersionRange
-from tools.inspect.conformance.bodies import WELL_FORMED, Body, complete
 from tools.inspect.conformance.cluster import ANSWER_TIMEOUT_S, CLIENT_ID, SILENCE_S
-from tools.inspect.conformance.extra_bodies import EXTRA
+from tools.inspect.conformance.requests import Body, changes_nothing, complete, requests
 from tools.inspect.conformance.scene import Scene, Where
 from tools.inspect.conformance.variants import (
-    READ_ONLY,
     Variant,
     broken_frames,
     encoded,
@@ -50,7 +46,7 @@ class Case:
 
     @property
     def changes_nothing(self) -> bool:
-        return self.api_key in READ_ONLY or self.api_key < 0
+        return self.api_key < 0 or changes_nothing(self.api_key)
 
     def scene(self, scene: Scene) -> Scene:
         """The part of a cluster's scene that the request has for itself."""
@@ -72,7 +68,7 @@ def cases_of(api_key: int, served: VersionRange, seed: int, scene: Scene) -> Ite
     schemas = messages.versions_with_schemas(api_key)
     for version in range(max(served.min, schemas.start), min(served.max, schemas.stop - 1) + 1):
         seen: set[bytes] = set()
-        alone = scene if api_key in READ_ONLY else scene.of(api_key, version)
+        alone = scene if changes_nothing(api_key) else scene.of(api_key, version)
         for case in _cases_of_version(api_key, version, seed, alone):
             try:
                 data = case.data(alone)
@@ -109,7 +105,7 @@ def _other_version(version: int, api_key: int) -> Callable[[Scene], bytes]:
 
 
 def _cases_of_version(api_key: int, version: int, seed: int, scene: Scene) -> Iterator[Case]:
-    where, build = WELL_FORMED[api_key]
+    request = requests()[api_key]
     schema = messages.request_schema(api_key, version)
 
     def case(name: str, body: Callable[[Scene], Body]) -> Case:
@@ -118,24 +114,18 @@ def _cases_of_version(api_key: int, version: int, seed: int, scene: Scene) -> It
             version,
             name,
             lambda scene: sized(_frame(api_key, version, body(scene))),
-            where,
-            READ_TIMEOUT_S if api_key in READ_ONLY else ANSWER_TIMEOUT_S,
+            request.where,
+            READ_TIMEOUT_S if changes_nothing(api_key) else ANSWER_TIMEOUT_S,
             may_be_silent=api_key == ApiKey.PRODUCE and "acks" in name,
             needs_topic=api_key == ApiKey.DELETE_TOPICS,
         )
 
     def well_formed(scene: Scene) -> Body:
-        return complete(schema, build(scene))
+        return complete(schema, request.body(scene))
 
     yield case(WELL, well_formed)
-    for name, change in EXTRA.get(api_key, {}).items():
-
-        def changed(scene: Scene, change: Callable[[Scene, Body], Any] = change) -> Body:
-            body = copy.deepcopy(build(scene))
-            change(scene, body)
-            return complete(schema, body)
-
-        yield case(name, changed)
+    for special in request.special:
+        yield case(special, lambda scene, name=special: complete(schema, request.special_body(name, scene)))  # type: ignore[misc]
 
     # A variant is found again by its name, because the bodies of the clusters have other names and ids in them.
     def odd(scene: Scene) -> Iterator[Variant]:
@@ -157,7 +147,7 @@ def _cases_of_version(api_key: int, version: int, seed: int, scene: Scene) -> It
             version,
             name,
             lambda scene, name=name: dict(broken(scene))[name],  # type: ignore[misc]
-            where,
+            request.where,
             needs_topic=api_key == ApiKey.DELETE_TOPICS,
         )
 

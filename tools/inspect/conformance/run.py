@@ -15,16 +15,15 @@ from protocol.kafka.api_keys import VersionRange
 from protocol.types import Address
 from tools.failures import AdminError
 from tools.inspect.conformance.actor import Actor, NotServed, Step
-from tools.inspect.conformance.bodies import NEVER_SENT, WELL_FORMED
 from tools.inspect.conformance.cluster import SILENT, Cluster, is_elsewhere, is_passing
 from tools.inspect.conformance.comparing import ABSENT, differences
 from tools.inspect.conformance.known import Known
 from tools.inspect.conformance.matrix import Case, cases_of, other_cases
 from tools.inspect.conformance.normalising import Normaliser, Plain
 from tools.inspect.conformance.report import Found
+from tools.inspect.conformance.requests import changes_nothing, never_sent, requests
 from tools.inspect.conformance.scene import Scene, Where
 from tools.inspect.conformance.sequences import HISTORIES
-from tools.inspect.conformance.variants import READ_ONLY
 
 SERVED = "served versions"
 ATTEMPTS = 3
@@ -91,15 +90,15 @@ async def compare_clusters(
         for api_key, served in _common(sides).items():
             if apis is not None and api_key not in apis:
                 continue
-            if api_key not in WELL_FORMED:
-                why = NEVER_SENT.get(api_key, f"{messages.api_name(api_key)} is not known to this tool")
+            if api_key not in requests():
+                why = never_sent().get(api_key, f"{messages.api_name(api_key)} is not known to this tool")
                 result.left_out.append(f"no request: {why}")
                 continue
             asked = VersionRange(served.max, served.max) if is_quick else served
             result.apis += 1
             result.versions += asked.max - asked.min + 1
             cases = list(cases_of(api_key, asked, seed, ours.scene))
-            if api_key in READ_ONLY:
+            if changes_nothing(api_key):
                 reads += cases
             else:
                 writes[api_key] = cases

@@ -14,8 +14,8 @@ from typing import Any
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from tools.inspect.conformance.actor import Actor, Member
-from tools.inspect.conformance.bodies import Body, commit_row, partitions_to_add
 from tools.inspect.conformance.normalising import Plain
+from tools.inspect.conformance.requests import Body, commit_row
 from tools.inspect.conformance.scene import FIRST_TIME_MS, RECORDS, batch
 from tools.inspect.conformance.tables import group_answers, partition_answers, three_brokers
 
@@ -496,6 +496,13 @@ async def partitions(actor: Actor) -> None:
         if version >= 4:
             is_told = all(0 < directory.usable_bytes < directory.total_bytes for directory in answer.results)
             actor.note(f"{step}: free bytes", ApiKey.DESCRIBE_LOG_DIRS, is_told, version)
+
+
+def partitions_to_add(producer: Body, topics: list[Body]) -> Body:
+    """AddPartitionsToTxn: `producer` has the transactional id, the producer id and the epoch."""
+    one = {**producer, "topics": topics}
+    old = {f"v3_and_below_{name}": value for name, value in one.items()}
+    return {**one, "transactions": [{**one, "verify_only": False}], **old}
 
 
 HISTORIES: Mapping[str, Callable[[Actor], Awaitable[None]]] = {

@@ -16,17 +16,16 @@ import yaml
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from tools.inspect.conformance.actor import Actor, Member, NotServed
-from tools.inspect.conformance.bodies import TOPIC, WELL_FORMED, Body, commit_row
+from tools.inspect.conformance.requests import Body, Names, commit_row, filled, requests
 from tools.inspect.conformance.scene import Where
 
 TABLES = Path(__file__).with_name("tables.yaml")
 GROUPS_TOPIC = "__consumer_offsets"
-TOPIC_SOURCE = 1
-"""DescribeConfigs: the topic's own setting."""
+TOPIC, TOPIC_SOURCE = 2, 1
+"""DescribeConfigs: a topic, and a setting of its own."""
 LONG = 10_000
 MEMBERS_MAX = 2
 UNKNOWN_ID = uuid.UUID("7623a1bd-9572-413f-afe0-01f060ec7bc7")
-Names = Callable[[str], Any]
 
 
 async def group_answers(actor: Actor) -> None:
@@ -61,7 +60,7 @@ async def group_answers(actor: Actor) -> None:
     await actor.until_coordinated(group("idle"))
     idle = [{"name": scene.topic, "partitions": [commit_row(10), commit_row(11) | {"partition_index": 1}]}]
     idle.append({"name": scene.scratch, "partitions": [commit_row(20)]})
-    body = WELL_FORMED[ApiKey.OFFSET_COMMIT][1](scene) | {"group_id": group("idle"), "topics": idle}
+    body = requests()[ApiKey.OFFSET_COMMIT].body(scene) | {"group_id": group("idle"), "topics": idle}
     await actor.ask(ApiKey.OFFSET_COMMIT, body, group("idle"))
     await note_the_topic_of_groups(actor)
 
@@ -112,7 +111,7 @@ def table(name: str) -> list[dict[str, Any]]:
 
 async def play(actor: Actor, rows: Sequence[Mapping[str, Any]], named: Names, group: Callable[[str], str]) -> None:
     """A step for each row and version. No request is tried again: a refusal that clients retry may be the right answer."""
-    keys = {messages.api_name(key): key for key in WELL_FORMED}
+    keys = {messages.api_name(key): key for key in requests()}
     seen: Counter[str] = Counter()
     for row in rows:
         elsewhere = row.get("at", "").startswith("!")
@@ -143,19 +142,8 @@ async def play(actor: Actor, rows: Sequence[Mapping[str, Any]], named: Names, gr
 
 def well_formed(actor: Actor, api_key: int, at: str | None, of: str) -> Body:
     """The request of a client without a member id, to the group `of`."""
-    where, build = WELL_FORMED[api_key]
-    body = build(actor.scene)
-    if where is Where.GROUP and at is not None:
+    request = requests()[api_key]
+    body = request.body(actor.scene)
+    if request.where is Where.GROUP and at is not None:
         body |= {"group_id": of, "member_id": ""}
     return body
-
-
-def filled(value: Any, named: Names) -> Any:
-    """`value` with names in the place of `$name`."""
-    if isinstance(value, dict):
-        return {key: filled(inner, named) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [filled(inner, named) for inner in value]
-    if not (isinstance(value, str) and value.startswith("$")):
-        return value
-    return "x" * int(value[1:-1]) if value[1:-1].isdigit() else named(value[1:])

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from protocol.kafka import by_schema, messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import unsigned_varint
-from tools.inspect.conformance.bodies import Body
+from tools.inspect.conformance.requests import Body, changes_nothing
 from tools.inspect.conformance.scene import Scene
 
 Path = tuple[str, ...]
@@ -37,31 +37,6 @@ UNKNOWN_NUMBER = 99
 MANY_PARTITIONS = 9
 """As telling as 99, and made and deleted in a tenth of the time."""
 LARGEST = {"int8": 2**7 - 1, "int16": 2**15 - 1, "int32": 2**31 - 1, "int64": 2**63 - 1}
-READ_ONLY = frozenset(
-    (
-        ApiKey.FETCH,
-        ApiKey.LIST_OFFSETS,
-        ApiKey.METADATA,
-        ApiKey.OFFSET_FETCH,
-        ApiKey.FIND_COORDINATOR,
-        ApiKey.HEARTBEAT,
-        ApiKey.DESCRIBE_GROUPS,
-        ApiKey.LIST_GROUPS,
-        ApiKey.API_VERSIONS,
-        ApiKey.OFFSET_FOR_LEADER_EPOCH,
-        ApiKey.DESCRIBE_ACLS,
-        ApiKey.DESCRIBE_CONFIGS,
-        ApiKey.DESCRIBE_LOG_DIRS,
-        ApiKey.LIST_PARTITION_REASSIGNMENTS,
-        ApiKey.DESCRIBE_CLUSTER,
-        ApiKey.DESCRIBE_PRODUCERS,
-        ApiKey.DESCRIBE_CLIENT_QUOTAS,
-        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
-        ApiKey.DESCRIBE_TRANSACTIONS,
-        ApiKey.LIST_TRANSACTIONS,
-    )
-)
-"""APIs that change nothing, whatever the request says."""
 
 
 def odd_bodies(api_key: int, schema: Any, body: Body, scene: Scene) -> Iterator[Variant]:
@@ -78,7 +53,7 @@ def odd_bodies(api_key: int, schema: Any, body: Body, scene: Scene) -> Iterator[
 
 def mixed_bodies(api_key: int, schema: Any, body: Body, scene: Scene, seed: int, count: int) -> Iterator[Variant]:
     """Variants that are odd in two places. `seed` chooses them: the same for the same API, version and names."""
-    if api_key not in READ_ONLY:
+    if not changes_nothing(api_key):
         return
     chosen = random.Random(f"{seed} {api_key} {schema.__version__}")
     places = [(path, field) for path, field in _places(schema, body) if not _harms(api_key, path)]

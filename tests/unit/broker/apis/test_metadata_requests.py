@@ -15,7 +15,7 @@ from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from tests.support.api_world import LONG_MS, T_ID, World
-from tools.inspect.conformance.bodies import complete
+from tools.inspect.conformance.requests import complete
 
 VERSIONS = range(SUPPORTED[ApiKey.METADATA].min, SUPPORTED[ApiKey.METADATA].max + 1)
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

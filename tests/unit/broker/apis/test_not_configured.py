@@ -11,7 +11,7 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import parse_request_header
 from tests.support.api_world import World
-from tools.inspect.conformance.bodies import WELL_FORMED, complete
+from tools.inspect.conformance.requests import complete, requests
 from tools.inspect.conformance.scene import Scene
 
 SCENE = Scene("conform-unit", 1)
@@ -38,7 +38,7 @@ CASES: dict[ApiKey, tuple[ErrorCode, str]] = {
     [(key, version) for key in CASES for version in range(SUPPORTED[key].min, SUPPORTED[key].max + 1)],
 )
 async def test_each_version_has_the_error_of_kafka(api_key: ApiKey, version: int) -> None:
-    body = complete(messages.request_schema(api_key, version), WELL_FORMED[api_key][1](SCENE))
+    body = complete(messages.request_schema(api_key, version), requests()[api_key].body(SCENE))
     frame = messages.encode_request(api_key, version, 1, "test", body)
     connection, waiting = World().begin_frame(frame)
     assert waiting is None
