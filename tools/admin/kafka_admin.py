@@ -40,6 +40,8 @@ DEFAULT_PORT = 9092
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
 RETRY_PAUSE_S = 0.2
+RESTART_S = 10.0
+"""How long a request that only one broker can answer waits for a broker that does not: it may be starting."""
 
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 SET, DELETE = 0, 1
@@ -57,7 +59,8 @@ SOURCES = (
 
 NOT_CARRIED_OUT = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.BROKER_NOT_AVAILABLE})
 """After these, any request may be sent again."""
-NO_ANSWER = frozenset({*NOT_CARRIED_OUT, ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT})
+UNKNOWN_OUTCOME = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT})
+NO_ANSWER = NOT_CARRIED_OUT | UNKNOWN_OUTCOME
 """After these, a request that does no harm when it is carried out twice may be sent again."""
 
 TEXTS: Mapping[int, str] = MappingProxyType(
@@ -102,6 +105,8 @@ Key = TypeVar("Key")
 Row = TypeVar("Row")
 Outcome = tuple[str, str] | None
 """None, or the name of the error code and the reason."""
+NOT_NAMED: Outcome = (ErrorCode.UNKNOWN_SERVER_ERROR.name, "the broker's answer does not name it")
+NOT_MOVING = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS.name
 
 
 class Refused(AdminError):
@@ -214,6 +219,7 @@ class KafkaAdmin:
         for row in self._ask("the topics cannot be described", _metadata(names)).topics:
             if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 continue  # deleted after it was listed
+            _check(f"topic {row.name!r} cannot be described", row)
             own = None if configs is None else _config_views(configs[Entity(TOPICS, row.name)])
             topic_id = topic_id_text(getattr(row, "topic_id", None) or uuid.UUID(int=0))
             views.append(TopicView(row.name, topic_id, _partitions(row), own))
@@ -234,7 +240,8 @@ class KafkaAdmin:
             questions[broker] = Question(broker, ApiKey.DESCRIBE_CONFIGS, body)
         found: dict[Entity, dict[str, ConfigValue]] = {key: {} for key in entities}
         for broker, answer in self._ask_all(what, questions).items():
-            for entity, row in zip(by_broker[broker], _given(what, answer, CONFIG_ADVICE).results, strict=True):
+            rows = _given(what, answer, CONFIG_ADVICE).results
+            for entity, row in zip(by_broker[broker], only(what, rows, len(by_broker[broker])), strict=True):
                 if row.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     _check(what, row)
                     found[entity] = {
@@ -250,7 +257,8 @@ class KafkaAdmin:
         ]
         body = {"resources": [_resource(entity) | {"configs": configs}], "validate_only": False}
         question = Question(_who_knows(entity), ApiKey.INCREMENTAL_ALTER_CONFIGS, body)
-        self._change(f"configs of {entity} were not changed", question, "responses", CONFIG_ADVICE, retried=())
+        what = f"configs of {entity} were not changed"
+        self._change(what, question, "responses", CONFIG_ADVICE, NO_ANSWER, RESTART_S)
 
     # reassignments and elections
 
@@ -269,9 +277,16 @@ class KafkaAdmin:
         """Starts each move, or cancels it (None). Partition -> the reason for a refusal, else None. Raises AdminError."""
         topics = by_topic(targets, lambda tp: {"partition_index": tp.partition, "replicas": targets[tp]})
         question = Question(CONTROLLER, ApiKey.ALTER_PARTITION_REASSIGNMENTS, {"topics": topics, **_IN_TIME})
-        answer = self._ask("the reassignments were not changed", question, NO_ANSWER)
-        outcomes = {partition: outcome(row) for partition, row in rows_of(answer.responses)}
-        return {tp: f"{tp}: {refused[1]}" if (refused := outcomes.get(tp)) else None for tp in targets}
+        what = "the reassignments were not changed"
+        earlier: dict[None, list[Any]] = {}
+        answer = _given(what, self._ask_all(what, {None: question}, NO_ANSWER, earlier=earlier)[None])
+        outcomes: dict[TopicPartition, Outcome] = dict.fromkeys(targets, NOT_NAMED)
+        outcomes.update((partition, outcome(row)) for partition, row in rows_of(answer.responses))
+        for tp, refused in outcomes.items():
+            is_cancelled = targets.get(tp, ()) is None and refused is not None and refused[0] == NOT_MOVING
+            if is_cancelled and may_be_done(earlier.get(None, ())):
+                outcomes[tp] = None
+        return {tp: f"{tp}: {refused[1]}" if (refused := outcomes[tp]) else None for tp in targets}
 
     def elect_leaders(
         self, *, unclean: bool, partitions: Collection[TopicPartition] | None
@@ -282,12 +297,18 @@ class KafkaAdmin:
             "topic_partitions": None if partitions is None else by_topic(partitions, name="topic"),
             **_IN_TIME,
         }
-        answer = self._ask("no leader was elected", Question(CONTROLLER, ApiKey.ELECT_LEADERS, body), NO_ANSWER)
-        return {
-            TopicPartition(topic.topic, row.partition_id): outcome(row)
-            for topic in answer.replica_election_results
-            for row in topic.partition_result
-        }
+        question = Question(CONTROLLER, ApiKey.ELECT_LEADERS, body)
+        what = "no leader was elected"
+        earlier: dict[None, list[Any]] = {}
+        answer = _given(what, self._ask_all(what, {None: question}, NO_ANSWER, earlier=earlier)[None])
+        outcomes: dict[TopicPartition, Outcome] = dict.fromkeys(partitions or (), NOT_NAMED)
+        for each in (answer, *(one for one in earlier.get(None, ()) if not isinstance(one, KafkaError))):
+            for topic in each.replica_election_results:
+                for row in topic.partition_result:
+                    tp = TopicPartition(topic.topic, row.partition_id)
+                    if each is answer or row.error_code == ErrorCode.NONE:  # elected by an earlier request
+                        outcomes[tp] = outcome(row)
+        return outcomes
 
     # log directories
 
@@ -322,7 +343,7 @@ class KafkaAdmin:
         for broker, of_broker in moves.items():
             dirs = [{"path": target, "topics": by_topic(partitions)} for target, partitions in of_broker.items()]
             questions[broker] = Question(broker, ApiKey.ALTER_REPLICA_LOG_DIRS, {"dirs": dirs})
-        outcomes: dict[Replica, Outcome] = dict.fromkeys(targets)
+        outcomes: dict[Replica, Outcome] = dict.fromkeys(targets, NOT_NAMED)
         for broker, answer in self._ask_all(what, questions).items():
             for topic in _given(what, answer).results:
                 for row in topic.partitions:
@@ -362,9 +383,10 @@ class KafkaAdmin:
         rows: str,
         advice: Mapping[int, str],
         retried: Collection[ErrorCode] = NOT_CARRIED_OUT,
+        patience_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
         """A request about one thing: `rows` is the answer's field with its outcome. Raises Refused, AdminError."""
-        (row,) = getattr(self._ask(what, question, retried, advice=advice), rows)
+        (row,) = only(what, getattr(self._ask(what, question, retried, patience_s, advice), rows), 1)
         _check(what, row, advice)
 
     def _ask(
@@ -385,11 +407,12 @@ class KafkaAdmin:
         retried: Collection[ErrorCode] = (),
         patience_s: float = REQUEST_TIMEOUT_S,
         attempt_s: float = REQUEST_TIMEOUT_S,
-        asked: list[Key] | None = None,
+        earlier: dict[Key, list[Any]] | None = None,
     ) -> dict[Key, Any]:
         """Each question's answer, or a KafkaError. Those with an error code of `retried` are asked again until `patience_s` is over.
 
-        Every attempt, of at most `attempt_s`, looks brokers and coordinators up. `asked` gets the key of each question that is asked.
+        Every attempt, of at most `attempt_s`, looks brokers and coordinators up. `earlier` gets the answers after which a question was
+        asked again.
 
         Raises NotServed, and AdminError if no broker answers.
         """
@@ -397,8 +420,9 @@ class KafkaAdmin:
         waiting = dict(questions)
         answers: dict[Key, Any] = {}
         while waiting:
-            if asked is not None:
-                asked += waiting
+            for key in waiting.keys() & answers.keys():
+                if earlier is not None:
+                    earlier.setdefault(key, []).append(answers[key])
             answers |= self._attempt(what, waiting, attempt_s)
             waiting = {key: questions[key] for key in waiting if not set(retried).isdisjoint(_codes(answers[key]))}
             if time.monotonic() + RETRY_PAUSE_S >= deadline:
@@ -487,6 +511,18 @@ def _check(what: str, row: Any, advice: Mapping[int, str] = MappingProxyType({})
         check(row)
     except KafkaError as problem:
         raise refusal(what, problem, advice) from None
+
+
+def only(what: str, rows: Sequence[Any], count: int) -> Sequence[Any]:
+    """The rows of an answer. Raises AdminError if they are not as many as were asked for."""
+    if len(rows) != count:
+        raise AdminError(f"{what}: the broker's answer has {len(rows)} rows, not {count}")
+    return rows
+
+
+def may_be_done(earlier: Iterable[Any]) -> bool:
+    """Whether one of the earlier requests may have been carried out, although its answer does not say so."""
+    return any(not UNKNOWN_OUTCOME.isdisjoint(_codes(answer)) for answer in earlier)
 
 
 def _codes(answer: Any) -> Iterable[int]:

@@ -20,6 +20,8 @@ from tools.admin.kafka_admin import (
     KafkaAdmin,
     Outcome,
     by_topic,
+    may_be_done,
+    only,
     outcome,
     reason,
     refusal,
@@ -220,13 +222,14 @@ class KafkaGroups(KafkaAdmin):
 
     def delete_groups(self, groups: Collection[str]) -> dict[str, str | None]:
         """Group -> the reason why it was not deleted, or None."""
-        asked: list[str] = []
-        answers = self._of_groups(ApiKey.DELETE_GROUPS, {name: {"groups_names": [name]} for name in groups}, asked)
+        earlier: dict[str, list[Any]] = {}
+        answers = self._of_groups(ApiKey.DELETE_GROUPS, {name: {"groups_names": [name]} for name in groups}, earlier)
         outcomes: dict[str, str | None] = {}
         for group, row in _single(answers, "results"):
             problem = _problem(row)
-            if problem is None or (asked.count(group) > 1 and problem.code is ErrorCode.GROUP_ID_NOT_FOUND):
-                outcomes[group] = None  # also if the previous request deleted it, and its answer was lost
+            is_gone = problem is not None and problem.code is ErrorCode.GROUP_ID_NOT_FOUND
+            if problem is None or (is_gone and may_be_done(earlier.get(group, ()))):
+                outcomes[group] = None
             else:
                 outcomes[group] = str(refusal(f"group {group!r} could not be deleted", problem, COORDINATOR_ADVICE))
         return outcomes
@@ -240,19 +243,19 @@ class KafkaGroups(KafkaAdmin):
         return {tp: outcome(row) for tp, row in rows_of(answer.topics)}
 
     def _of_groups(
-        self, api_key: ApiKey, bodies: Mapping[str, Mapping[str, Any]], asked: list[str] | None = None
+        self, api_key: ApiKey, bodies: Mapping[str, Mapping[str, Any]], earlier: dict[str, list[Any]] | None = None
     ) -> dict[str, Any]:
         """Group -> its coordinator's answer to its body, or a KafkaError."""
         any_broker = api_key is ApiKey.FIND_COORDINATOR
         questions = {name: Question(ANY_BROKER if any_broker else name, api_key, body) for name, body in bodies.items()}
         what = "the coordinators cannot be asked"
-        return self._ask_all(what, questions, MOVING, attempt_s=ATTEMPT_TIMEOUT_S, asked=asked)
+        return self._ask_all(what, questions, MOVING, attempt_s=ATTEMPT_TIMEOUT_S, earlier=earlier)
 
 
 def _single(answers: Mapping[str, Any], field: str) -> Iterable[tuple[str, Any]]:
     """The only row of each answer, or the KafkaError."""
     for name, answer in answers.items():
-        yield name, answer if isinstance(answer, KafkaError) else getattr(answer, field)[0]
+        yield name, answer if isinstance(answer, KafkaError) else only(f"group {name!r}", getattr(answer, field), 1)[0]
 
 
 def _problem(row: Any) -> KafkaError | None:

@@ -13,7 +13,7 @@ import pytest
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.api_keys import ApiKey
 from protocol.types import TopicPartition
-from tests.support.fake_brokers import Answers, FakeRequests, failing, metadata
+from tests.support.fake_brokers import Answers, FakeRequests, failing, metadata, topic
 from tests.support.fake_time import time_of
 from tools.admin import kafka_admin
 from tools.admin.config_values import BROKERS, ENTITY_DEFAULT, TOPICS, Entity
@@ -159,6 +159,69 @@ def test_an_answer_after_some_time(make: Make) -> None:
     admin, requests = make(lambda _: left.pop(0))
     admin.create_topic("t")
     assert requests.attempts == 3
+
+
+def test_configs_of_a_broker_that_starts_are_set_when_it_answers(make: Make, clock: SimpleNamespace) -> None:
+    row = {"error_code": 0, "error_message": None, "resource_type": 4, "resource_name": "2"}
+    left = [KafkaError(code) for code in (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)]
+    admin, requests = make(lambda _: left.pop(0) if left else {"responses": [row]})
+    admin.alter_configs(Entity(BROKERS, "2"), {"x": "1"})
+    assert requests.attempts == 3
+    admin, _ = make(failing(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE)))
+    began = clock.now
+    with pytest.raises(AdminError, match="is the broker up"):
+        admin.alter_configs(Entity(BROKERS, "2"), {"x": "1"})
+    assert clock.now - began == pytest.approx(10, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("first", "is_cancelled"),
+    [(ErrorCode.REQUEST_TIMED_OUT, True), (ErrorCode.NETWORK_EXCEPTION, True), (ErrorCode.NOT_CONTROLLER, False)],
+)
+def test_a_cancel_whose_answer_was_lost_is_carried_out(make: Make, first: ErrorCode, is_cancelled: bool) -> None:
+    left: list[Any] = [KafkaError(first), moves((0, 85, None), (1, 85, None))]
+    admin, _ = make(lambda _: left.pop(0))
+    outcomes = admin.alter_reassignments({T0: None, T1: [1]})
+    assert (outcomes[T0] is None) is is_cancelled
+    assert outcomes[T1] is not None
+
+
+def test_an_election_keeps_what_an_earlier_request_elected(make: Make) -> None:
+    def results(*codes: int) -> dict[str, Any]:
+        rows = [{"partition_id": n, "error_code": code, "error_message": None} for n, code in enumerate(codes)]
+        return {"error_code": 0, "replica_election_results": [{"topic": "t", "partition_result": rows}]}
+
+    left = [results(0, 7), results(84, 0)]
+    admin, _ = make(lambda _: left.pop(0))
+    found = admin.elect_leaders(unclean=False, partitions=[T0, T1, T2])
+    assert (found[T0], found[T1]) == (None, None)
+    assert found[T2] == ("UNKNOWN_SERVER_ERROR", "the broker's answer does not name it")
+
+
+@pytest.mark.parametrize(
+    ("ask", "answer"),
+    [
+        (lambda admin: admin.create_topic("t"), {"topics": []}),
+        (lambda admin: admin.describe_configs([Entity(TOPICS, "t")]), {"results": []}),
+        (lambda admin: admin.alter_configs(ALL_BROKERS, {"x": "1"}), {"responses": []}),
+    ],
+)
+def test_an_answer_without_its_row_is_an_error(make: Make, ask: Callable[[KafkaAdmin], Any], answer: Any) -> None:
+    admin, _ = make(answer)
+    with pytest.raises(AdminError, match="the broker's answer has 0 rows, not 1"):
+        ask(admin)
+
+
+def test_a_topic_that_may_not_be_read_is_an_error(make: Make) -> None:
+    configs = {"error_code": 0, "error_message": None, "resource_type": 2, "resource_name": "t", "configs": []}
+
+    def answers(question: Question) -> dict[str, Any]:
+        is_metadata = question.api_key is ApiKey.METADATA
+        return metadata({1: ("h", 1)}, 1, topic("t") | {"error_code": 29}) if is_metadata else {"results": [configs]}
+
+    admin, _ = make(answers)
+    with pytest.raises(AdminError, match="topic 't' cannot be described: topic authorization failed"):
+        admin.describe_topics(["t"])
 
 
 @pytest.mark.parametrize(
