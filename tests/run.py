@@ -94,9 +94,10 @@ class Group:
         """pytest's cache: this run's alone, so that it names the tests that failed now."""
         return LOGS / f"{self.name}.cache"
 
-    def alone(self, test: str) -> Group:
-        """Runs one test of the group, by its id."""
-        return Group(f"{self.name}.again", self.command, (test,))
+    def alone(self, test: str, seed: str | None = None) -> Group:
+        """Runs one test of the group, by its id. A chaos test takes the seed; hypothesis has kept its failures."""
+        again = () if seed is None else ("env", f"CHAOS_SEED={seed}")
+        return Group(f"{self.name}.again", (*again, *self.command), (test,))
 
     def words(self) -> list[str]:
         if not self.paths:
@@ -246,7 +247,8 @@ class Runner:
         end = time.monotonic() + SECONDS_MAX
         for group, _ in failed:
             for test in failed_tests(group.cache):
-                result = repeat(test, partial(self._passes, group.alone(test)), end)
+                seed = seed_of(test, group.log.read_text(errors="replace"))
+                result = repeat(test, partial(self._passes, group.alone(test, seed)), end)
                 print(f"\n{result}", flush=True)
                 self._repeated.setdefault(group.name, []).append(result)
                 if not result.is_flaky:

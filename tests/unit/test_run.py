@@ -100,11 +100,12 @@ def test_the_summary_says_in_which_form_the_brokers_ran(
 
 
 FAILS_AT = """
-from pathlib import Path
+import os
 
 def test_seldom(count_of):
     print("chaos: seed 462, 30 rounds")
     assert count_of("seldom") > 1
+    assert os.environ["CHAOS_SEED"] == "462"
 
 def test_always():
     assert {always}

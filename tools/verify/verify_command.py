@@ -212,6 +212,7 @@ def verified(options: Options, started: ExitStack) -> int:
     from tools.judge.lines import lines_of
     from tools.verify.run import Asked
     from tools.verify.run import verify as run_verify
+    from tools.wire.client_properties import read_security
 
     command = options.command
     if options.no_load and not command:
@@ -226,6 +227,7 @@ def verified(options: Options, started: ExitStack) -> int:
         raise click.UsageError("--seed is for --random-faults")
     scripted = scheduled(options.faults, options.scenario)
     settings = read_command_config(options.command_config)
+    read_security(options.command_config, ignores_others=True)  # its errors name the line
     check_times(scripted, options.seconds)
     outputs = writable(options)
     cluster = cluster_of(options, scripted, started)

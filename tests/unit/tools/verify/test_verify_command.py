@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.cli import ottla
@@ -38,3 +40,11 @@ def test_refusals(options: str, reason: str) -> None:
     assert done.exit_code == 2, done.output
     assert reason in done.output
     assert "Traceback" not in done.output
+
+
+def test_a_bad_property_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("client.id=me\nssl.cipher.suites=x\n")
+    done = ottla(f"verify run --bootstrap-server localhost:1 --command-config {file}")
+    assert done.exit_code == 2
+    assert f"{file}: line 2: ssl.cipher.suites: not supported" in done.output
