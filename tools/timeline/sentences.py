@@ -1,20 +1,25 @@
-"""What each kind of event means, in a sentence, with the rule that it comes from. Pure.
+"""What each kind of event means, in a sentence, with the rule that it comes from. Pure, but for the table that it reads.
 
 `SENTENCES` has a function for every kind in docs/EVENTS.md. It gets the event and what the story knows so far, and says one thing,
-several, or nothing. Things that one broker does to many partitions are said once: see `Said.key`.
+several, or nothing. sentences.yaml has the kinds for which one sentence with the event's fields is enough. Things that one broker does
+to many partitions are said once: see `Said.key`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+import yaml
 
 from protocol.types import NO_LEADER
 from tools.timeline import words
 from tools.timeline.merging import Event
 
+TABLE = Path(__file__).with_name("sentences.yaml")
 OPERATOR = "you"
 """Who does what `faults.jsonl` says: a person, or a program such as `ottla demo`."""
 
@@ -119,26 +124,6 @@ def _texts(value: Any) -> tuple[str, ...]:
 # -- what was done to the cluster -------------------------------------------------------------------------------------
 
 
-def _done_to(verb: str, rule: str, *, after: str = "") -> Sentence:
-    """What somebody does to a broker, with what it led and the role by which it was named."""
-
-    def say(event: Event, known: Known) -> list[Said]:
-        broker = event.row.get("broker")
-        if verb not in _HARMS:
-            return one(f"{verb} broker {broker}{after}", rule)
-        led = known.led_by(broker)
-        is_controller = broker is not None and broker == known.controller
-        used = "FLT-4" if is_controller and rule == "FLT-1" else rule
-        roles = _roles(broker, known)
-        text = f"{verb} {_victim(event)}{after}" + (f", which {roles}" if roles else "")
-        return one(text, used, partitions=led, is_trigger=True)
-
-    return say
-
-
-_KILL, _STOP, _PAUSE = "kill the process of", "ask to stop (SIGTERM)", "pause the process of"
-_FILL, _END_SESSION = "fill the disk of", "end the ZooKeeper session of"
-_HARMS = (_KILL, _STOP, _PAUSE, _FILL, _END_SESSION)
 _NAMED_BY_ID = ("broker ", "zookeeper", "it")
 """Roles that say no more than the broker's id."""
 
@@ -210,27 +195,6 @@ def _links_joined(event: Event, known: Known) -> list[Said]:
 
 
 # -- the controller ---------------------------------------------------------------------------------------------------
-
-
-def _controller_found_dead(event: Event, known: Known) -> list[Said]:
-    broker = event.row.get("broker")
-    return one(
-        f"cannot reach broker {broker}, the controller: its address refuses every connection, so the process is dead. Deletes "
-        f"/controller and broker {broker}'s registration in ZooKeeper, so that a new controller is elected",
-        "CTL-16",
-        is_trigger=True,
-    )
-
-
-def _broker_found_dead(event: Event, known: Known) -> list[Said]:
-    broker = event.row.get("broker")
-    return one(
-        f"cannot reach broker {broker}: its address refuses every connection, so the process is dead. Deletes broker {broker}'s "
-        "registration in ZooKeeper",
-        "CTL-16",
-        as_controller=True,
-        is_trigger=True,
-    )
 
 
 def _controller_known(event: Event, known: Known) -> list[Said]:
@@ -401,12 +365,6 @@ def _control_request_sent(event: Event, known: Known) -> list[Said]:
     ]
 
 
-def _control_request_retried(event: Event, known: Known) -> list[Said]:
-    row = event.row
-    text = f"gets no answer from broker {row.get('broker')} to {row.get('request')} and repeats it: {row.get('reason')}"
-    return one(text, "CTL-15", as_controller=True)
-
-
 def _control_request_refused(event: Event, known: Known) -> list[Said]:
     row = event.row
     error = row.get("error")
@@ -427,15 +385,6 @@ def _control_request_done(event: Event, known: Known) -> list[Said]:
 
 
 # -- what the brokers make of it --------------------------------------------------------------------------------------
-
-
-def _control_refused(event: Event, known: Known) -> list[Said]:
-    row = event.row
-    text = (
-        f"refuses {row.get('request')} of broker {row.get('controller')}: its controller epoch {row.get('controller_epoch')} "
-        f"is older than {row.get('known_epoch')}"
-    )
-    return one(text, "LAI-1")
 
 
 def _controller_epoch_raised(event: Event, known: Known) -> list[Said]:
@@ -594,44 +543,7 @@ def _transactions_loaded(event: Event, known: Known) -> list[Said]:
     return one(text, "LAI-5, TXN-1", partitions=[str(row.get("partition"))])
 
 
-def _transactions_given_up(event: Event, known: Known) -> list[Said]:
-    row = event.row
-    number = words.count(row.get("transactional_ids") or 0, "transactional id")
-    text = f"gives up {number}: it no longer leads {row.get('partition')}"
-    return one(text, "LAI-5, TXN-1", partitions=[str(row.get("partition"))])
-
-
-def _groups_loaded(event: Event, known: Known) -> list[Said]:
-    row = event.row
-    number = words.count(row.get("groups") or 0, "group")
-    text = f"coordinates {number} now: it leads {row.get('partition')} and has read their offsets"
-    return one(text, "LAI-5, CLI-2", partitions=[str(row.get("partition"))])
-
-
-def _groups_given_up(event: Event, known: Known) -> list[Said]:
-    row = event.row
-    number = words.count(row.get("groups") or 0, "group")
-    text = f"gives up {number}: it no longer leads {row.get('partition')}"
-    return one(text, "LAI-5, CLI-2", partitions=[str(row.get("partition"))])
-
-
 # -- the others -------------------------------------------------------------------------------------------------------
-
-
-def _sentence(template: str, rule: str, *, as_controller: bool = False, is_trigger: bool = False) -> Sentence:
-    """A line with the event's fields in it. `partition` and `partitions` are also what a filter by topic looks at."""
-
-    def say(event: Event, known: Known) -> list[Said]:
-        row = event.row
-        names = _texts(row.get("partitions")) or ((str(row["partition"]),) if "partition" in row else ())
-        shown = {
-            **{name: ", ".join(map(str, value)) if isinstance(value, list) else value for name, value in row.items()},
-            "of_partitions": words.partitions(names, _int(row.get("more"))) if names else "no partition",
-        }
-        text = template.format_map(_Fields(shown))
-        return one(text, rule, partitions=names, as_controller=as_controller, is_trigger=is_trigger)
-
-    return say
 
 
 class _Fields(dict[str, Any]):
@@ -639,16 +551,6 @@ class _Fields(dict[str, Any]):
 
     def __missing__(self, key: str) -> str:
         return "?"
-
-
-def _topics_end(template: str, rule: str) -> Sentence:
-    sentence = _sentence(template, rule, as_controller=True)
-
-    def say(event: Event, known: Known) -> Iterable[Said]:
-        known.forget_topics(_texts(event.row.get("topics")))
-        return sentence(event, known)
-
-    return say
 
 
 def _registered(event: Event, known: Known) -> list[Said]:
@@ -672,131 +574,79 @@ def _zookeeper_session(event: Event, known: Known) -> list[Said]:
     return one(text, "STA-4", is_trigger=is_trigger)
 
 
+def _of_row(row: Mapping[str, Any]) -> Sentence:
+    """The sentence of a row of sentences.yaml."""
+    return _done_to(row) if "does" in row else _sentence(row)
+
+
+def _sentence(told: Mapping[str, Any]) -> Sentence:
+    """A line with the event's fields in it. `partition` and `partitions` are also what a filter by topic looks at."""
+    counts = told.get("counts", {})
+
+    def say(event: Event, known: Known) -> list[Said]:
+        row = event.row
+        names = _texts(row.get("partitions")) or ((str(row["partition"]),) if "partition" in row else ())
+        shown = {
+            **{name: ", ".join(map(str, value)) if isinstance(value, list) else value for name, value in row.items()},
+            **{name: words.count(row.get(name) or 0, noun) for name, noun in counts.items()},
+            "of_partitions": words.partitions(names, _int(row.get("more"))) if names else "no partition",
+        }
+        if told.get("ends_topics"):
+            known.forget_topics(_texts(row.get("topics")))
+        text = told["says"].format_map(_Fields(shown))
+        as_controller, is_trigger = told.get("controller", False), told.get("trigger", False)
+        return one(text, told["rule"], partitions=names, as_controller=as_controller, is_trigger=is_trigger)
+
+    return say
+
+
+def _done_to(told: Mapping[str, Any]) -> Sentence:
+    """What somebody does to a broker. Of harm, also what the broker led, and the role by which it was named."""
+    verb, rule, after = told["does"], told["rule"], told.get("after", "")
+
+    def say(event: Event, known: Known) -> list[Said]:
+        broker = event.row.get("broker")
+        if not told.get("harms"):
+            return one(f"{verb} broker {broker}{after}", rule)
+        is_controller = broker is not None and broker == known.controller
+        used = "FLT-4" if is_controller and rule == "FLT-1" else rule
+        roles = _roles(broker, known)
+        text = f"{verb} {_victim(event)}{after}" + (f", which {roles}" if roles else "")
+        return one(text, used, partitions=known.led_by(broker), is_trigger=True)
+
+    return say
+
+
 SENTENCES: Mapping[str, Sentence] = MappingProxyType(
     {
-        # faults.jsonl
-        "broker_killed": _done_to(_KILL, "FLT-1"),
-        "broker_stopped": _done_to(_STOP, "FLT-2"),
-        "broker_paused": _done_to(_PAUSE, "FLT-5"),
-        "broker_resumed": _done_to("let the process continue of", "FLT-5"),
-        "broker_started": _done_to("start", "RUN-1"),
-        "broker_signalled": _sentence("send {signal} to broker {broker}", "FAU-1", is_trigger=True),
-        "broker_session_ended": _done_to(_END_SESSION, "FLT-20"),
-        "disk_filled": _done_to(_FILL, "FLT-28"),
-        "disk_emptied": _done_to("empty the disk of", "FLT-28", after=", which was filled"),
+        **{kind: _of_row(row) for kind, row in yaml.load(TABLE.read_text(), yaml.CSafeLoader).items()},
         "links_broken": _links_broken,
         "links_joined": _links_joined,
-        "links_started": _sentence("start the process of the links again: all links are joined", "FAU-2"),
-        "zookeeper_killed": _sentence("kill ZooKeeper", "FLT-21", is_trigger=True),
-        "zookeeper_paused": _sentence("pause ZooKeeper", "FLT-21", is_trigger=True),
-        "zookeeper_resumed": _sentence("let ZooKeeper continue", "FLT-21"),
-        "zookeeper_started": _sentence("start ZooKeeper", "FLT-21"),
-        "cluster_started": _sentence("start the cluster, brokers {brokers}", "RUN-1"),
-        "cluster_stopping": _sentence("stop the cluster", "RUN-2"),
-        # a broker's life
-        "logs_opened": _sentence("has opened its logs, in {seconds} s", "LOG-2"),
         "registered": _registered,
-        "registration_lost": _sentence("has lost its registration: {reason}", "STA-4", is_trigger=True),
         "zookeeper_session": _zookeeper_session,
-        "step_down": _sentence("stops leading all partitions: {reason}", "STA-4", is_trigger=True),
-        "stood_still": _sentence(
-            "notices that its process stood still for {seconds} s, and acknowledges nothing until its session has proved to live",
-            "FLT-6",
-            is_trigger=True,
-        ),
-        "stopping": _sentence(
-            "stops in order: asks the controller to move its leaderships first", "STA-2", is_trigger=True
-        ),
-        "stopped": _sentence("has stopped", "STA-2"),
-        "broker_config": _sentence("has new settings", "CLI-3"),
-        "loop_held": _sentence("could not serve anybody for {ms} ms, in one turn of its loop", "NET-4"),
-        "server_log_failed": _sentence("cannot write its server log: {reason}", "RUN-3"),
-        "events_dropped": _sentence("could not write {count} events", "RUN-3"),
-        "events_left_out": _sentence("left out {count} events of kind {of}: too many in a second", "RUN-3"),
-        # the controller
-        "controller_found_dead": _controller_found_dead,
         "controller_known": _controller_known,
         "controller_elected": _controller_elected,
         "controller_step": _controller_step,
         "controller_in_office": _controller_in_office,
         "controller_resigned": _controller_resigned,
-        "broker_found_dead": _broker_found_dead,
         "brokers_changed": _brokers_changed,
         "leader_elected": _leader_elected,
-        "unclean_election": _sentence(
-            "elects broker {leader} as leader of {partition} from outside of the ISR {isr_before}: acknowledged records may be lost",
-            "CTL-5, INV-18",
-            as_controller=True,
-        ),
         "zookeeper_write": _zookeeper_write,
         "control_request_sent": _control_request_sent,
         "control_request_answered": _nothing,
-        "control_request_retried": _control_request_retried,
         "control_request_refused": _control_request_refused,
-        "controlled_shutdown": _sentence(
-            "moves {moved} leaderships away from broker {broker}, which stops", "STA-2", as_controller=True
-        ),
         "isr_changes_announced": _isr_changes_announced,
-        "reassignment_step": _sentence("moves {partition}, step {step}: {what}", "CTL-10", as_controller=True),
-        "reassignment_refused": _sentence("refuses to move {partition}: {reason}", "CTL-10", as_controller=True),
-        "reassignments_refused": _sentence("refuses all requested moves: {reason}", "CTL-10", as_controller=True),
-        "topic_deletions_queued": _sentence("queues the deletion of topic {topics}", "CTL-9", as_controller=True),
-        "topic_deletions_begun": _sentence("starts to delete topic {topics}", "CTL-9", as_controller=True),
-        "topic_deletions_refused": _sentence("refuses to delete topic {topics}: {reason}", "CTL-9", as_controller=True),
-        "topics_deleted": _topics_end("has deleted topic {topics}", "CTL-9, INV-26"),
-        "topics_gone": _topics_end("sees that the node of topic {topics} was removed", "CTL-9"),
-        "topic_id_written": _sentence(
-            "gives topic {topic}, whose node had no id, the id {topic_id}: {source}", "CTL-6", as_controller=True
-        ),
-        "replicas_deleted": _sentence(
-            "hears that broker {broker} has deleted {deleted} replicas", "CTL-9", as_controller=True
-        ),
-        "replicas_offline": _sentence(
-            "hears that replicas on broker {broker} are offline ({reason}): {of_partitions}",
-            "LOG-6",
-            as_controller=True,
-        ),
-        "log_dir_event": _sentence(
-            "hears that a disk failed, of broker {brokers}", "LOG-6", as_controller=True, is_trigger=True
-        ),
-        # what brokers make of it
         "control_request_received": _nothing,
         "control_request_done": _control_request_done,
-        "control_refused": _control_refused,
         "controller_epoch_raised": _controller_epoch_raised,
         "leader_and_isr": _leader_and_isr,
         "stop_replica": _stop_replica,
-        "log_missing": _sentence("refuses {partition}: it is in the ISR {isr}, but its disk was emptied", "FLT-33"),
-        "other_topics_log": _sentence("finds a log of another topic under the name {partition}", "FLT-36"),
-        "stray_replica": _sentence("finds a replica of {partition} that is not assigned here: {verdict}", "LAI-6"),
-        # replication
         "isr_change": _isr_change,
         "high_watermarks": _high_watermarks,
         "truncation": _truncation,
-        "fetcher_started": _sentence("starts to fetch from broker {leader}", "REP-1"),
-        "fetcher_stopped": _sentence("stops fetching from broker {leader}: it follows it in nothing any more", "LAI-5"),
-        "out_of_range": _sentence(
-            "is at offset {offset} of {partition}, outside of the leader's {leader_start} to {leader_end}", "REP-9"
-        ),
-        # disks
-        "log_dir_failed": _sentence(
-            "loses the log directory {directory}, with {of_partitions}", "LOG-6", is_trigger=True
-        ),
-        "log_uncleanable": _sentence("cannot compact {topic_partition}: {error}", "LOG-4"),
-        "replica_move_begun": _sentence("starts to move {partition} to {target}", "LOG-6"),
-        "replica_move_failed": _sentence("could not move {partition}: {reason}", "LOG-6"),
-        "replica_moved": _sentence("has moved {partition} to {target}", "LOG-6"),
-        # groups
         "group_state": _group_state,
-        "groups_loaded": _groups_loaded,
-        "groups_given_up": _groups_given_up,
-        # transactions
         "transaction_decided": _transaction_decided,
-        "transaction_completed": _sentence(
-            "has written all markers of the transaction of {transactional_id}, after {ms} ms: {state}", "TXN-3"
-        ),
         "transactions_loaded": _transactions_loaded,
-        "transactions_given_up": _transactions_given_up,
     }
 )
 

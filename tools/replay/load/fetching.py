@@ -18,6 +18,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError, error_name
@@ -73,16 +74,14 @@ def wait_ms(recorded_ms: int, now: int, next_due: int | None) -> int:
     return max(min(recorded_ms, (next_due - now - ANSWER_NS) // 1_000_000), 0)
 
 
+@dataclass(slots=True, eq=False)
 class Position:
     """Where a client reads next in a partition. `recorded`: the offset of the trace's next fetch, unless it jumps."""
 
-    __slots__ = ("fetched_ns", "offset", "recorded")
-
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
-        self.recorded: int | None = None
-        self.fetched_ns = NEVER
-        """The scheduled time of the last operation for the partition."""
+    offset: int
+    recorded: int | None = None
+    fetched_ns: int = NEVER
+    """The scheduled time of the last operation for the partition."""
 
 
 class FetchingClient:

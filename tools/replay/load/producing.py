@@ -13,6 +13,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from protocol.errors import ErrorCode, error_name, is_retriable
 from protocol.kafka.api_keys import ApiKey
@@ -37,46 +38,31 @@ def is_passing(error: int) -> bool:
     return error == ErrorCode.BROKER_NOT_AVAILABLE or (is_retriable(error) and error != ErrorCode.CORRUPT_MESSAGE)
 
 
+@dataclass(slots=True, eq=False)
 class Identity:
     """A producer id from the cluster, and its epoch. Each lane counts its own sequence numbers."""
 
-    __slots__ = ("epoch", "producer_id")
-
-    def __init__(self, producer_id: int, epoch: int) -> None:
-        self.producer_id = producer_id
-        self.epoch = epoch
+    producer_id: int
+    epoch: int
 
 
+@dataclass(slots=True, eq=False)
 class Lane:
     """The batches of one producer and partition with the same acks, in order."""
 
-    __slots__ = (
-        "acks",
-        "connection",
-        "count",
-        "failed",
-        "flying",
-        "identity",
-        "next_sequence",
-        "partition",
-        "pending",
-        "waits",
-    )
-
-    def __init__(self, partition: TopicPartition, acks: int) -> None:
-        self.partition = partition
-        self.acks = acks
-        self.identity: Identity | None = None
-        self.next_sequence = 0
-        self.count = 0
-        """Batches so far."""
-        self.pending: deque[Operation] = deque()
-        self.flying: deque[Operation] = deque()
-        self.failed: list[Operation] = []
-        """Batches to send again when no batch of the lane is in flight."""
-        self.connection: BrokerConnection | None = None
-        self.waits = False
-        """True while the lane waits for a leader, a connection or an identity."""
+    partition: TopicPartition
+    acks: int
+    identity: Identity | None = None
+    next_sequence: int = 0
+    count: int = 0
+    """Batches so far."""
+    pending: deque[Operation] = field(default_factory=deque)
+    flying: deque[Operation] = field(default_factory=deque)
+    failed: list[Operation] = field(default_factory=list)
+    """Batches to send again when no batch of the lane is in flight."""
+    connection: BrokerConnection | None = None
+    waits: bool = False
+    """True while the lane waits for a leader, a connection or an identity."""
 
 
 class ProducingClient:

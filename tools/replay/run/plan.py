@@ -62,84 +62,36 @@ class Plan:
         return None
 
 
-@dataclass(frozen=True, slots=True)
 class OutputDirectory:
     """The directory with all files of one replay."""
 
-    path: Path
-
-    @property
-    def plan(self) -> Path:
-        return self.path / "plan.json"
-
-    @property
-    def operations(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.plan = path / "plan.json"
+        self.operations = path / "operations"
         """A directory: the rows of `tools.replay.load.results`."""
-        return self.path / "operations"
-
-    @property
-    def tasks(self) -> Path:
+        self.tasks = path / "tasks.json"
         """Each task's last report: operations expected and sent, offset of its clock. If one is lost: why, and how much is undone."""
-        return self.path / "tasks.json"
-
-    @property
-    def groups(self) -> Path:
+        self.groups = path / "groups"
         """A directory: what each task's consumer groups did, if there were any."""
-        return self.path / "groups"
-
-    @property
-    def faults(self) -> Path:
-        return self.path / "faults.json"
-
-    @property
-    def found(self) -> Path:
+        self.faults = path / "faults.json"
+        self.found = path / "found"
         """A directory: what the verdict read back."""
-        return self.path / "found"
-
-    @property
-    def verdict(self) -> Path:
-        return self.path / "verdict.json"
-
-    @property
-    def analysis(self) -> Path:
-        return self.path / "analysis.json"
-
-    @property
-    def latencies(self) -> Path:
+        self.verdict = path / "verdict.json"
+        self.analysis = path / "analysis.json"
+        self.latencies = path / "latencies.parquet"
         """The histograms of the latencies by interval, which the comparison of runs reads."""
-        return self.path / "latencies.parquet"
-
-    @property
-    def comparison(self) -> Path:
+        self.comparison = path / "comparison.json"
         """In the directory of a comparison."""
-        return self.path / "comparison.json"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
-
-    @property
-    def undone(self) -> Path:
+        self.summary = path / "summary.json"
+        self.report = path / "report.html"
+        self.undone = path / "undone"
         """A directory: the operations without a result, if a task was lost."""
-        return self.path / "undone"
-
-    @property
-    def access(self) -> Path:
+        self.access = path / "access.json"
         """Certificates and passwords, from the replay's start until its job reads them."""
-        return self.path / "access.json"
-
-    @property
-    def scratch(self) -> Path:
+        self.scratch = path / "spark-scratch"
         """Spark's temporary files, removed when it stops."""
-        return self.path / "spark-scratch"
-
-    @property
-    def spark_log(self) -> Path:
-        return self.path / "spark.log"
+        self.spark_log = path / "spark.log"
 
     def read_plan(self) -> Plan:
         return Plan(**json.loads(self.plan.read_text()))

@@ -1,32 +1,7 @@
-"""The columns of a trace (RPL-1, RPL-5), and reading and writing it in batches.
+"""The columns of a trace (RPL-1, RPL-5), and reading and writing it in batches. docs/TRACES.md says what each column means.
 
-A trace is a Parquet file, or a directory of Parquet files whose names are in time order. It holds no keys and no values. Each row is
-one partition of one request:
-
-| column        | type   | produce | fetch | meaning                                                                    |
-|---------------|--------|---------|-------|----------------------------------------------------------------------------|
-| time_ns       | int64  | x       | x     | when the request arrived, in nanoseconds since the trace's start            |
-| request       | int64  | x       | x     | rows with the same number were one request, of one client, at one time      |
-| op            | string | x       | x     | `produce` or `fetch`                                                       |
-| client        | string | x       | x     | the client id; requests of one client keep their order                     |
-| topic         | string | x       | x     |                                                                            |
-| partition     | int32  | x       | x     | -1: `key_hash` decides                                                     |
-| key_hash      | int64  | x, null | null  | the partition is `key_hash` modulo the topic's number of partitions         |
-| records       | int32  | x       | x     | records in the batches that were sent; for a fetch, in the answer           |
-| bytes         | int64  | x       | x     | size of these record batches as sent, after compression                    |
-| compression   | string | x       | null  | `none`, `gzip`, `snappy`, `lz4` or `zstd`                                   |
-| acks          | int16  | x       | null  | -1 (all), 0 or 1                                                            |
-| transactional | bool   | x       | null  | whether the batch was part of a transaction                                |
-| min_bytes     | int32  | null    | x     | of the fetch request                                                       |
-| max_wait_ms   | int32  | null    | x     | of the fetch request                                                       |
-| max_bytes     | int32  | null    | x     | of the fetch request                                                       |
-| group         | string | null    | null  | the consumer group of the client, if it is known                           |
-| offset        | int64  | null    | null  | where the fetch started to read, if it is known                            |
-| behind        | int64  | null    | null  | how many records the fetch was behind the high watermark, if it is known     |
-
-A fetch has a row for each partition that returned records. If none did, it has one row with 0 records.
-
-Rows are sorted by `time_ns`. The Parquet metadata `ottla.trace` holds a JSON object, `TraceInfo`.
+A trace is a Parquet file, or a directory of Parquet files whose names are in time order. Each row is one partition of one request. The
+Parquet metadata `ottla.trace` holds a JSON object, `TraceInfo`.
 """
 
 from __future__ import annotations

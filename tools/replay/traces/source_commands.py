@@ -77,7 +77,7 @@ def _print_example(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     if wanted:
         from tools.replay.traces.workload import EXAMPLE
 
-        click.echo(EXAMPLE, nl=False)
+        click.echo(EXAMPLE.read_text(), nl=False)
         ctx.exit()
 
 

@@ -1,6 +1,6 @@
 """Reads a workload file: the YAML from which `ottla replay trace make` makes a trace (RPL-5). Errors name line and key.
 
-docs/WORKLOADS.md explains each key; `EXAMPLE` shows most of them.
+docs/WORKLOADS.md explains each key; example_workload.yaml shows most of them.
 """
 
 from __future__ import annotations
@@ -17,53 +17,7 @@ from tools.points_in_time import NoTime, parse_duration_ms
 from tools.replay.traces.schema import COMPRESSIONS, TraceError
 from tools.yaml_nodes import NotYaml, nodes_of
 
-EXAMPLE = """\
-# A workload: `ottla replay trace make FILE --out TRACE` makes a trace from it. The same file gives the same trace.
-duration: 60s
-seed: 1
-
-topics:
-  - {name: orders, partitions: 6}
-  - {name: clicks, partitions: 12}
-
-producers:
-  - name: shop
-    count: 2                      # clients shop-0 and shop-1; each has the rate below
-    topics: [orders]
-    rate: {poisson: 200/s}        # records; also 200/s, which is constant
-    record_size: {lognormal: {median: 300, sigma: 0.6, max: 64KiB}}
-    batch: {linger: 5ms}          # also records: 10; bytes: 16KiB is the default limit
-    keys: {zipf: {keys: 10000, exponent: 1.1}}
-    compression: lz4
-    compression_ratio: 0.5        # bytes after / bytes before
-    acks: all
-  - name: web
-    topics: clicks
-    rate: {bursty: {calm: 100/s, burst: 3000/s, mean_calm: 8s, mean_burst: 1s}}
-    record_size: {weights: {80: 6, 200: 3, 2000: 1}}
-    batch: {records: 20, linger: 20ms}
-    acks: 1
-  - name: sensors
-    topics: clicks
-    rate: {diurnal: {mean: 50/s, peak: 90/s, period: 60s}}
-    record_size: {uniform: {min: 40, max: 120}}
-
-consumers:
-  - name: billing
-    count: 2                      # members of the group; they share the partitions
-    topic: orders
-    group: billing
-  - name: dashboard
-    topic: clicks
-    group: dashboard
-    fan_out: 3                    # groups dashboard-0 to dashboard-2; each reads everything
-    min_bytes: 4KiB
-    max_wait: 100ms
-  - name: audit
-    topic: orders
-    max_bytes: 256KiB
-    catch_up: {behind: 200000, from: 20s, rate: 5MiB/s}   # then it reads on, as the others do
-"""
+EXAMPLE = Path(__file__).with_name("example_workload.yaml")
 
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000

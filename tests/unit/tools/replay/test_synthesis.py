@@ -210,7 +210,7 @@ def test_rows_are_sorted_and_valid(producers: list[tuple[str, str, str]], reads:
 
 def test_the_command(tmp_path: Path) -> None:
     example = CliRunner().invoke(make, ["--example"])
-    assert example.output == EXAMPLE
+    assert example.output == EXAMPLE.read_text()
     file = tmp_path / "w.yaml"
     file.write_text(workload(producer()))
     for name, seed in (("a", []), ("b", []), ("c", ["--seed", "9"])):

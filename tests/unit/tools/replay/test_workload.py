@@ -33,7 +33,7 @@ producers:
 
 
 def test_the_example() -> None:
-    workload = parse_workload(EXAMPLE, "example")
+    workload = parse_workload(EXAMPLE.read_text(), "example")
     shop, web, _ = workload.producers
     assert workload.topics == {"orders": 6, "clicks": 12}
     assert (shop.keys, shop.batching, shop.acks) == (Keys(10_000, 1.1), Batching(None, 5_000_000, 16 * 1024), -1)
