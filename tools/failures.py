@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import click
+
+from protocol.plain_text import escaped
+from tools.terminal import echo
+
+INTERRUPTED = 130
 
 Result = TypeVar("Result")
 
@@ -29,6 +35,18 @@ class TopicExists(AdminError):
 
 class NotServed(AdminError):
     """The cluster does not support the API that the request needs."""
+
+
+@contextlib.contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """Prints an expected error as one line on stderr and exits with 1; with 130 after Ctrl-C."""
+    try:
+        yield
+    except ExpectedError as problem:
+        raise click.ClickException(escaped(str(problem))) from None
+    except KeyboardInterrupt:
+        echo("Interrupted.", err=True)
+        sys.exit(INTERRUPTED)
 
 
 def guarded(work: Callable[[], int]) -> None:

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGAIN_S = 2.0
@@ -52,3 +53,20 @@ def ignore_from_now() -> None:
 def interruption_was_handled() -> None:
     """Call it in the handler of Interrupted if the program goes on."""
     signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@contextmanager
+def termination_as_interrupt() -> Iterator[None]:
+    """Within this context, SIGTERM and SIGHUP act like Ctrl-C."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    earlier: dict[signal.Signals, Any] = {
+        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)

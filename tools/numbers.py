@@ -1,15 +1,32 @@
-"""Number types for options and arguments: click's types, parsed as strictly as settings are (`protocol.numbers`).
+"""Types for options and arguments: numbers, parsed as strictly as settings are (`protocol.numbers`), and what a function makes of a text.
 
 Click uses Python's `int` and `float`, which accept `1_0`, digits of other scripts, and `nan`, which passes every range check.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from protocol.numbers import decimal_number, is_plain_number, whole_number
+
+
+class Parsed(click.ParamType):  # type: ignore[type-arg]
+    """`parse` raises ValueError with what the user is to read. `name`: what help shows for the value."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except ValueError as problem:
+            self.fail(str(problem), param, ctx)
 
 
 class IntRange(click.IntRange):
@@ -39,17 +56,12 @@ class FloatRange(click.FloatRange):
         return super().convert(value, param, ctx)
 
 
-class Sizes(click.ParamType):  # type: ignore[type-arg]
-    """Parses `1000,10000`: whole numbers of at least 1."""
+def _sizes(text: str) -> tuple[int, ...]:
+    words = text.split(",")
+    if not all(is_plain_number(word.strip()) and int(word) > 0 for word in words):
+        raise ValueError(f"{text!r}: expected whole numbers of at least 1, separated by commas, for example 1000,10000")
+    return tuple(map(int, words))
 
-    name = "n[,n...]"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        words = str(value).split(",")
-        if not all(is_plain_number(word.strip()) and int(word) > 0 for word in words):
-            self.fail(
-                f"{value!r}: expected whole numbers of at least 1, separated by commas, for example 1000,10000",
-                param,
-                ctx,
-            )
-        return tuple(map(int, words))
+SIZES = Parsed("n[,n...]", _sizes)
+"""`1000,10000`: whole numbers of at least 1."""

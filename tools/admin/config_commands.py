@@ -24,10 +24,10 @@ from tools.admin.config_values import (
     own_configs,
     parse_additions,
 )
-from tools.admin.connection import connect, connection_options, errors_in_one_line, print_json
+from tools.admin.connection import connect, connection_options, print_json
 from tools.admin.naming import Where
 from tools.admin.topic_views import ids_text
-from tools.failures import AdminError
+from tools.failures import AdminError, errors_in_one_line
 from tools.terminal import echo
 
 if TYPE_CHECKING:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from protocol.plain_text import escaped
 from tools.admin.naming import Where, server_options
-from tools.failures import AdminError
-from tools.terminal import echo, echo_lines
+from tools.terminal import echo_lines
 
 if TYPE_CHECKING:
     from tools.admin.kafka_admin import KafkaAdmin
@@ -44,18 +40,6 @@ def connect(where: Where) -> KafkaAdmin:
     from tools.admin.kafka_admin import KafkaAdmin  # imported when needed, so that `--help` is fast
 
     return KafkaAdmin(where.servers(), where.command_config)
-
-
-@contextlib.contextmanager
-def errors_in_one_line() -> Iterator[None]:
-    """Prints an error as one line on stderr and exits with 1; with 130 after Ctrl-C."""
-    try:
-        yield
-    except AdminError as problem:
-        raise click.ClickException(escaped(str(problem))) from None
-    except KeyboardInterrupt:
-        echo("Interrupted.", err=True)
-        sys.exit(INTERRUPTED)
 
 
 def print_json(value: Any) -> None:

@@ -8,11 +8,11 @@ import click
 
 from protocol.types import TopicPartition
 from tools.admin.completion import complete_topics
-from tools.admin.connection import connect, connection_options, errors_in_one_line, print_json
+from tools.admin.connection import connect, connection_options, print_json
 from tools.admin.input_files import read_file, source_name
 from tools.admin.naming import Where
 from tools.admin.reassign_plan import PlanError, parse_partitions
-from tools.failures import AdminError
+from tools.failures import AdminError, errors_in_one_line
 from tools.numbers import IntRange
 from tools.terminal import echo
 

@@ -14,13 +14,7 @@ from protocol.numbers import whole_number
 from protocol.types import Assignment, TopicPartition
 from tools.admin.cluster_view import ClusterView
 from tools.admin.completion import complete_brokers
-from tools.admin.connection import (
-    INTERRUPTED,
-    connect,
-    connection_options,
-    errors_in_one_line,
-    print_json,
-)
+from tools.admin.connection import connect, connection_options, print_json
 from tools.admin.input_files import STDIN, read_file, source_name
 from tools.admin.naming import Where
 from tools.admin.reassign_directories import DirectoryMoves
@@ -43,7 +37,7 @@ from tools.admin.reassign_report import batch_line, print_event, watching
 from tools.admin.reassign_run import FAILED, Cleared, MoveOutcome, Reassignments, progress_json
 from tools.admin.reassign_throttles import moves
 from tools.admin.topic_views import ids_text
-from tools.failures import AdminError
+from tools.failures import INTERRUPTED, AdminError, errors_in_one_line
 from tools.numbers import IntRange
 from tools.terminal import echo, echo_lines
 

@@ -12,7 +12,7 @@ from protocol.numbers import whole_number
 from protocol.types import Assignment, TopicPartition
 from tools.admin.completion import complete_topics
 from tools.admin.config_values import TOPICS, ChangeError, Entity, merge_changes
-from tools.admin.connection import connect, connection_options, errors_in_one_line, print_json
+from tools.admin.connection import connect, connection_options, print_json
 from tools.admin.leaderless import causes
 from tools.admin.naming import Where
 from tools.admin.topic_names import topic_argument, topic_if_any
@@ -28,7 +28,7 @@ from tools.admin.topic_views import (
     select_topics,
     with_moves,
 )
-from tools.failures import AdminError, TopicExists
+from tools.failures import AdminError, TopicExists, errors_in_one_line
 from tools.numbers import IntRange
 from tools.terminal import echo
 

@@ -17,11 +17,12 @@ from tqdm import tqdm
 
 from tools.bench.closed_loop.topic_load import Load, measure
 from tools.bench.compare.clusters import RunningCluster, running_ottla
-from tools.bench.compare.kafka_comparison_command import FORM_HELP, Rows, errors_in_one_line
+from tools.bench.compare.kafka_comparison_command import FORM_HELP, ROW_KEYS
 from tools.bench.compare.rounds import FILL_BYTES
 from tools.bench.compare.rows import ROWS, Row
 from tools.cluster import ownership
 from tools.cluster.processes import ClusterError
+from tools.failures import errors_in_one_line
 from tools.numbers import FloatRange, IntRange
 
 PROFILED = tuple(row for row in ROWS if isinstance(row.load, Load))
@@ -35,7 +36,7 @@ LATE_S = 60.0
 @click.option(
     "--load",
     "rows",
-    type=Rows(),
+    type=ROW_KEYS,
     default=",".join(row.key for row in PROFILED),
     show_default="all",
     help=f"Loads, separated by commas: {', '.join(row.key for row in PROFILED)}.",

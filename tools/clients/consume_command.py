@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tools.admin.connection import errors_in_one_line
 from tools.admin.naming import Where, server_options
 from tools.admin.topic_names import one_topic, topic_argument
 from tools.clients.record_format import DEFAULT, TOKENS, BadFormat, record_formatter
 from tools.clients.records import ReadRecord
 from tools.clients.starts import EARLIEST, LATEST, NoStart, Start, parse_start
 from tools.clients.stop_signals import StopSignals
-from tools.failures import AdminError
+from tools.failures import AdminError, errors_in_one_line
 from tools.groups.completion import complete_groups
 from tools.numbers import IntRange
 from tools.terminal import echo, for_terminal

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from tools.admin.connection import connection_options, errors_in_one_line, print_json
+from tools.admin.connection import connection_options, print_json
 from tools.admin.input_files import STDIN, source_name
 from tools.admin.naming import Where
 from tools.admin.topic_names import one_topic, topic_argument
@@ -21,7 +21,7 @@ from tools.clients.record_format import BadFormat, unescape
 from tools.clients.record_lines import BadLine, LineRules, json_parser, line_parser
 from tools.clients.records import Header, Record
 from tools.clients.stop_signals import StopSignals
-from tools.failures import AdminError
+from tools.failures import AdminError, errors_in_one_line
 from tools.numbers import IntRange
 from tools.terminal import echo
 

@@ -8,15 +8,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from protocol.numbers import is_plain_number
-from protocol.plain_text import escaped
 from tools.admin import naming
 from tools.admin.connection import format_option
 from tools.admin.naming import Where, server_options
@@ -25,6 +23,8 @@ from tools.cluster.local_cluster import DEFAULT_DIRECTORY, ClusterError, LocalCl
 from tools.cluster.ports import LOCAL_HOST
 from tools.cluster.run_directory import ClientListener
 from tools.cluster.views import cluster_json, node_table
+from tools.failures import errors_in_one_line
+from tools.interrupts import termination_as_interrupt
 from tools.numbers import IntRange
 from tools.terminal import echo, echo_lines
 
@@ -305,32 +305,3 @@ def stop_and_say(local: LocalCluster) -> None:
     finally:
         signal.signal(signal.SIGINT, earlier)
     echo("Stopped.")
-
-
-@contextlib.contextmanager
-def errors_in_one_line() -> Iterator[None]:
-    """Prints an error as one line on stderr and exits with 1; with 130 after Ctrl-C."""
-    try:
-        yield
-    except ClusterError as error:
-        raise click.ClickException(escaped(str(error))) from None
-    except KeyboardInterrupt:
-        echo("Interrupted.", err=True)
-        sys.exit(130)
-
-
-@contextlib.contextmanager
-def termination_as_interrupt() -> Iterator[None]:
-    """Within this context, SIGTERM and SIGHUP act like Ctrl-C."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    earlier: dict[signal.Signals, Any] = {
-        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from protocol.types import Assignment, TopicPartition
-from tools.admin.connection import connect, connection_options, errors_in_one_line, print_json
+from tools.admin.connection import connect, connection_options, print_json
 from tools.admin.leaderless import causes
 from tools.admin.naming import Where, zookeeper_option
 from tools.cluster.health import Health, assess, health_json, health_lines, status_json, status_lines, unreachable
 from tools.cluster.run_directory import run_directory_zookeeper
 from tools.cluster.znode_problems import find
-from tools.failures import AdminError, NoClusterNamed
+from tools.failures import AdminError, NoClusterNamed, errors_in_one_line
 from tools.numbers import FloatRange
 from tools.terminal import echo, echo_lines
 

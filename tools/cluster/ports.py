@@ -13,6 +13,8 @@ import random
 import socket
 from pathlib import Path
 
+from tools.failures import ExpectedError
+
 LOCAL_HOST = "127.0.0.1"
 EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 LOWEST = 10_000
@@ -20,7 +22,7 @@ HIGHEST = 65_535
 BLOCK = 50
 
 
-class NoFreePorts(Exception):
+class NoFreePorts(ExpectedError):
     """There are too few free ports on this machine."""
 
 

@@ -15,7 +15,7 @@ import click
 
 from protocol.plain_text import escaped
 from tools.addresses import is_loopback
-from tools.admin.bootstrap import BOOTSTRAP_VARIABLE, NoBootstrapServer, addresses_of, find_bootstrap_servers
+from tools.admin.bootstrap import BOOTSTRAP_VARIABLE, addresses_of, find_bootstrap_servers
 from tools.admin.naming import (
     Where,
     bootstrap_option,
@@ -27,6 +27,7 @@ from tools.admin.naming import (
 from tools.cluster.processes import ClusterError
 from tools.cluster.run_directory import DEFAULT_DIRECTORY, RunDirectory
 from tools.console.access import TOKEN_LENGTH_MIN, Access
+from tools.failures import ExpectedError
 from tools.faults.cluster import Cluster
 from tools.faults.clusters import find_target
 from tools.terminal import echo
@@ -94,8 +95,6 @@ def console(
     if allow_faults and bootstrap_server is not None and fault_command is None:
         raise click.UsageError("--allow-faults needs to know the processes: use --dir, --compose or --fault-command")
     host, port = listen_address(listen)
-    from tools.wire.client_properties import BadClientProperties
-
     try:
         target, addresses, sources, metrics, title, security = find(
             directory, project, bootstrap_server, command_config, fault_command
@@ -111,7 +110,7 @@ def console(
         finally:
             if sources is not None:
                 sources.close()
-    except (ClusterError, BadClientProperties, NoBootstrapServer) as problem:
+    except ExpectedError as problem:
         raise click.ClickException(escaped(str(problem))) from None
 
 

@@ -16,13 +16,11 @@ from typing import Any, TypeVar
 
 import click
 
-from protocol.plain_text import escaped
 from tools.admin.bootstrap import BOOTSTRAP_VARIABLE, NoBootstrapServer
 from tools.admin.naming import bootstrap_option, compose_option, directory_option, fault_command_option
-from tools.cluster.cluster_commands import termination_as_interrupt
 from tools.cluster.local_cluster import DEFAULT_DIRECTORY
 from tools.cluster.processes import ClusterError
-from tools.cluster.zookeeper import ZooKeeperError
+from tools.failures import errors_in_one_line
 from tools.faults.cluster import Cluster
 from tools.faults.clusters import SESSION_DEFAULT_S, find_target, session_s, who_does_not_serve
 from tools.faults.processes import ProcessCluster
@@ -32,6 +30,7 @@ from tools.faults.rounds import Rounds, why_not
 from tools.faults.schedule import Kind, all_kinds, schedule
 from tools.faults.script import DoneFault, Faulted, FaultRun, check, why_impossible
 from tools.faults.words import LASTING, OF_LINKS, OPTIONS, VERBS, FaultError, seconds_of, words_of
+from tools.interrupts import termination_as_interrupt
 from tools.numbers import IntRange
 from tools.terminal import echo
 
@@ -382,15 +381,3 @@ def uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in zip(numbers, earlier, strict=True):
             signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def errors_in_one_line() -> Iterator[None]:
-    """Prints an error as one line on stderr and exits with 1; with 130 after Ctrl-C or SIGTERM."""
-    try:
-        yield
-    except (ClusterError, FaultError, ZooKeeperError) as error:
-        raise click.ClickException(escaped(str(error))) from None
-    except KeyboardInterrupt:
-        echo("Interrupted.", err=True)
-        sys.exit(INTERRUPTED)

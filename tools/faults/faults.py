@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tools.cluster.processes import ClusterError
-from tools.cluster.zookeeper import ZooKeeperError
+from tools.failures import ExpectedError
 from tools.faults.cluster import Cluster, Node, State, Victim
-from tools.faults.words import Breakage, FaultError
+from tools.faults.words import Breakage
 
 Hit = TypeVar("Hit", bound=Victim)
 
@@ -119,7 +118,7 @@ def _to_all(act: Callable[[Hit], None], victims: Sequence[Hit]) -> list[Exceptio
     for victim in victims:
         try:
             act(victim)
-        except (ClusterError, ZooKeeperError, FaultError) as error:
+        except ExpectedError as error:
             errors.append(error)
     return errors
 

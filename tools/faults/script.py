@@ -11,7 +11,7 @@ from typing import Any
 
 from tools.cluster.fault_log import named_as
 from tools.cluster.processes import ClusterError
-from tools.cluster.zookeeper import ZooKeeperError
+from tools.failures import ExpectedError
 from tools.faults.cluster import Cluster, Node
 from tools.faults.faults import ACTIONS, heal
 from tools.faults.record import FaultRecord
@@ -360,6 +360,6 @@ def act(verb: str, victim: Node, breakage: Breakage | None = None) -> None:
 def _error_of(work: Callable[[], None]) -> str:
     try:
         work()
-    except (ClusterError, ZooKeeperError, FaultError) as problem:
+    except ExpectedError as problem:
         return str(problem)
     return ""

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tools.cluster.links.rules import CLEAR, DELAY_MAX_S, RATE_MAX, RATE_MIN, ZOOKEEPER, Effect, Rule
+from tools.failures import ExpectedError
 from tools.points_in_time import NoTime, parse_duration_ms
 
 VERBS = (
@@ -56,7 +57,7 @@ _OTHER_BROKER = re.compile(r"broker:(\d{1,9})")
 _RATE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([A-Za-z]+)")
 
 
-class FaultError(ValueError):
+class FaultError(ExpectedError, ValueError):
     """A fault that cannot be read, or that this cluster cannot have; the text says what was expected."""
 
 

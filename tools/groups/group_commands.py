@@ -9,9 +9,9 @@ import click
 
 from protocol.types import TopicPartition
 from tools.admin.completion import complete_topics
-from tools.admin.connection import connection_options, errors_in_one_line, print_json
+from tools.admin.connection import connection_options, print_json
 from tools.admin.naming import Where
-from tools.failures import AdminError
+from tools.failures import AdminError, errors_in_one_line
 from tools.groups.group_selection import all_groups_option, connect_groups, every_group, group_options, named_groups
 from tools.groups.group_views import (
     DEAD,

@@ -14,11 +14,11 @@ from protocol.numbers import is_plain_number
 from protocol.types import Address
 from tools.admin.bootstrap import DEFAULT_CONTROL_PLANE_LISTENER, DEFAULT_RUN_DIRECTORY
 from tools.admin.completion import complete_topics
-from tools.admin.connection import errors_in_one_line, format_option, print_json
+from tools.admin.connection import format_option, print_json
 from tools.admin.naming import bootstrap_option, directory_option, zookeeper_option
 from tools.cluster.run_directory import run_directory_zookeeper
 from tools.cluster.zookeeper_view import ZooKeeperReader, ZooKeeperView, client_address
-from tools.failures import AdminError
+from tools.failures import AdminError, errors_in_one_line
 from tools.inspect.broker_view import BrokerView, live_brokers, read_broker
 from tools.inspect.comparison import Row, compare, comparison_json, comparison_lines
 from tools.inspect.conformance.conformance_command import conformance

@@ -10,9 +10,9 @@ import click
 
 from protocol.types import TopicPartition
 from tools.admin.bootstrap import parse_properties
-from tools.admin.connection import errors_in_one_line, format_option, print_json
+from tools.admin.connection import format_option, print_json
 from tools.cluster.run_directory import RunDirectory
-from tools.failures import AdminError
+from tools.failures import AdminError, errors_in_one_line
 from tools.inspect import disk_files, log_dump
 from tools.inspect.disk_checks import Finding, LogFacts, settled
 from tools.inspect.replica_comparison import compare

@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 import click
 
 from protocol.topic_names import is_valid_topic_name
-from tools.numbers import FloatRange, IntRange
-from tools.points_in_time import NoTime, parse_duration_ms
+from tools.numbers import FloatRange, IntRange, Parsed
+from tools.points_in_time import parse_duration_ms
 
 MILLISECOND_NS = 1_000_000
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -20,47 +20,29 @@ TRACE = click.Path(path_type=Path)
 WHOLE_YEAR_DAYS = 365
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg]
-    """A time such as `250ms`, `10s`, `2m` or `1h30m`, in nanoseconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_duration_ms(value) * MILLISECOND_NS
-        except NoTime as problem:
-            self.fail(str(problem), param, ctx)
+def time_zone(text: str) -> ZoneInfo:
+    """A time zone of the IANA database, such as Europe/Berlin. Raises ValueError."""
+    try:
+        return ZoneInfo(text)
+    except (KeyError, OSError, ValueError):
+        raise ValueError(f"{text!r} is not a time zone: expected for example Europe/Berlin") from None
 
 
-class TimeZone(click.ParamType):  # type: ignore[type-arg]
-    """A time zone of the IANA database, such as Europe/Berlin."""
-
-    name = "time zone"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> ZoneInfo:
-        if isinstance(value, ZoneInfo):
-            return value
-        try:
-            return ZoneInfo(value)
-        except (KeyError, OSError, ValueError):
-            self.fail(f"{value!r} is not a time zone: expected for example Europe/Berlin", param, ctx)
+DURATION = Parsed("duration", lambda text: parse_duration_ms(text) * MILLISECOND_NS)
+"""A time such as `250ms`, `10s`, `2m` or `1h30m`, in nanoseconds."""
+TIME_ZONE = Parsed("time zone", time_zone)
 
 
-class TopicFor(click.ParamType):  # type: ignore[type-arg]
+def topic_for(form: str) -> Parsed:
     """A pair such as `OLD=NEW`, of which the second part is a topic name. `form` says in messages what the parts are."""
 
-    def __init__(self, form: str) -> None:
-        self.name = form
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        first, separator, topic = value.partition("=")
+    def pair(text: str) -> tuple[str, str]:
+        first, separator, topic = text.partition("=")
         if not separator or not first or not is_valid_topic_name(topic):
-            self.fail(f"{value!r}: expected {self.name}, where the second is a topic name", param, ctx)
+            raise ValueError(f"{text!r}: expected {form}, where the second is a topic name")
         return first, topic
+
+    return Parsed(form, pair)
 
 
 def out_option(command: Callable[..., Any]) -> Callable[..., Any]:

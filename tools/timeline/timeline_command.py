@@ -18,10 +18,10 @@ from typing import Any
 
 import click
 
-from protocol.plain_text import escaped
 from tools.admin.naming import compose_option, directory_option
 from tools.cluster.local_cluster import DEFAULT_DIRECTORY
 from tools.cluster.processes import ClusterError
+from tools.failures import errors_in_one_line
 from tools.numbers import IntRange
 from tools.points_in_time import NoTime, parse_duration_ms
 from tools.private_files import write_anew
@@ -284,11 +284,3 @@ def _follow(
 def terminal_width() -> int | None:
     """None: the output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-@contextlib.contextmanager
-def errors_in_one_line() -> Iterator[None]:
-    try:
-        yield
-    except ClusterError as problem:
-        raise click.ClickException(escaped(str(problem))) from None

@@ -25,7 +25,7 @@ from tools.admin.naming import (
 )
 from tools.failures import ExpectedError
 from tools.judge.kinds import HARMLESS, KINDS
-from tools.numbers import FloatRange, IntRange
+from tools.numbers import FloatRange, IntRange, Parsed
 from tools.terminal import echo
 
 if TYPE_CHECKING:
@@ -47,31 +47,21 @@ class CouldNotRun(click.ClickException):
     exit_code = COULD_NOT_RUN
 
 
-class Setting(click.ParamType):  # type: ignore[type-arg]
-    """`unclean.leader.election.enable=true`. Becomes (key, value)."""
-
-    name = "key=value"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        key, equals, text = value.partition("=")
-        if not equals or not key.strip():
-            self.fail(f"{value!r} is not KEY=VALUE", param, ctx)
-        return key.strip(), text.strip()
+def setting(text: str) -> tuple[str, str]:
+    """(key, value) of `unclean.leader.election.enable=true`. Raises ValueError."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ValueError(f"{text!r} is not KEY=VALUE")
+    return key.strip(), value.strip()
 
 
-class NewTopic(click.ParamType):  # type: ignore[type-arg]
-    """`orders`, `orders:6`, `orders:6:3`. Becomes (name, partitions, replicas or None)."""
-
-    name = "topic"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int, int | None]:
-        name, *numbers = value.split(":")
-        if not name or len(numbers) > 2:
-            self.fail(f"{value!r} is not NAME[:PARTITIONS[:REPLICAS]]", param, ctx)
-        counts = [IntRange(1, 100_000).convert(number, param, ctx) for number in numbers]
-        return name, counts[0] if counts else 1, counts[1] if len(counts) > 1 else None
+def new_topic(text: str) -> tuple[str, int, int | None]:
+    """`orders`, `orders:6`, `orders:6:3`. Becomes (name, partitions, replicas or None). Raises ValueError."""
+    name, *numbers = text.split(":")
+    if not name or len(numbers) > 2:
+        raise ValueError(f"{text!r} is not NAME[:PARTITIONS[:REPLICAS]]")
+    counts = [IntRange(1, 100_000).convert(number, None, None) for number in numbers]
+    return name, counts[0] if counts else 1, counts[1] if len(counts) > 1 else None
 
 
 @click.group()
@@ -89,11 +79,17 @@ def verify() -> None:
 @fault_command_option("Carries faults out in any other cluster: called as PROGRAM ACTION BROKER-ID HOST PORT.")
 @command_config_option("Properties file with client settings (TLS, SASL), for reading back and for ottla's load.")
 @click.option("--brokers", type=IntRange(1, 100), default=3, show_default=True, help="Of a cluster of its own.")
-@click.option("--override", "overrides", type=Setting(), multiple=True, help="KEY=VALUE: of a cluster of its own.")
+@click.option(
+    "--override",
+    "overrides",
+    type=Parsed("key=value", setting),
+    multiple=True,
+    help="KEY=VALUE: of a cluster of its own.",
+)
 @click.option(
     "--topic",
     "topics",
-    type=NewTopic(),
+    type=Parsed("topic", new_topic),
     multiple=True,
     help="NAME[:PARTITIONS[:REPLICAS]]: created before the program starts, unless it exists.",
 )

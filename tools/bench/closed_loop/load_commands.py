@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import signal
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from tools.admin.connection import connection_options, errors_in_one_line, print_json
+from tools.admin.connection import connection_options, print_json
 from tools.admin.naming import Where
 from tools.bench.closed_loop.measurement import Measurement
 from tools.bench.closed_loop.measurement_output import ProgressLine, as_json, as_lines
+from tools.failures import errors_in_one_line
+from tools.interrupts import termination_as_interrupt
 from tools.numbers import FloatRange, IntRange
 from tools.terminal import echo, echo_lines
 
@@ -248,7 +248,7 @@ def end_to_end_command(run: Run, requests: Requests) -> None:
     requests.check_client("in_flight", "batch_size", "connections")
     connections, acks = requests.connections, ACKS[requests.acks]
     run = replace(run, partitions=connections)
-    with errors_in_one_line(), _terminable(), ProgressLine() as progress, run.topics() as (name,):
+    with errors_in_one_line(), termination_as_interrupt(), ProgressLine() as progress, run.topics() as (name,):
         from tools.bench.closed_loop.generate import generate
         from tools.bench.closed_loop.measurement import BenchError
         from tools.bench.closed_loop.target import check_replicas, partitions_of
@@ -285,7 +285,7 @@ def groups_command(run: Run, requests: Requests, groups: int, members: int, reba
     The members commit to a topic of one partition, which is created, and deleted at the end. There is no warm-up.
     """
     _ = requests
-    with errors_in_one_line(), _terminable(), ProgressLine() as progress, run.topics() as (name,):
+    with errors_in_one_line(), termination_as_interrupt(), ProgressLine() as progress, run.topics() as (name,):
         from tools.bench.closed_loop.group_load import GroupLoad, measure_groups
         from tools.bench.closed_loop.target import partitions_of
 
@@ -329,7 +329,7 @@ def many_topics_command(run: Run, requests: Requests, topic_count: int, partitio
     load = _load(run, "produce", requests)
     with (
         errors_in_one_line(),
-        _terminable(),
+        termination_as_interrupt(),
         ProgressLine() as progress,
         _said(run.topics(topic_count), progress) as names,
     ):
@@ -359,7 +359,7 @@ def many_connections_command(run: Run, requests: Requests, idle: int, rounds: in
     load = _load(run, "produce", requests)
     without: list[Measurement] = []
     beside: list[Measurement] = []
-    with errors_in_one_line(), _terminable(), run.topics() as (name,):
+    with errors_in_one_line(), termination_as_interrupt(), run.topics() as (name,):
         from tools.bench.closed_loop.generate import generate
         from tools.bench.closed_loop.request_plan import PlannedConnection
         from tools.bench.closed_loop.target import check_replicas, partitions_of
@@ -413,7 +413,7 @@ def _load(run: Run, kind: Literal["produce", "consume"], requests: Requests) -> 
 def _measure_load(run: Run, load: Load, fill_bytes: int) -> None:
     from tools.bench.closed_loop.topic_load import bench_topic, measure
 
-    with errors_in_one_line(), _terminable(), ProgressLine() as progress:
+    with errors_in_one_line(), termination_as_interrupt(), ProgressLine() as progress:
         progress.say("the topic is prepared")
         with contextlib.ExitStack() as stack:
             topic = run.topic or stack.enter_context(
@@ -461,17 +461,3 @@ def _said(topics: contextlib.AbstractContextManager[list[str]], progress: Progre
     with topics as names:
         yield names
         progress.say("the topics are deleted")
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Inside, SIGTERM is as Ctrl-C: what was created is deleted. The second signal ends that, too."""
-
-    def interrupt(_: int, __: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,43 +15,19 @@ from tools.bench.closed_loop.topic_load import Load
 from tools.bench.compare import drawing, printing, rounds
 from tools.bench.compare.floor import measure_floor
 from tools.bench.compare.rows import ROWS, Row, chosen
-from tools.bench.real_kafka.jars import NoKafka, find_jars
-from tools.cluster.java import JavaNotFound
+from tools.bench.real_kafka.jars import find_jars
 from tools.cluster.ownership import own_servers
-from tools.cluster.ports import NoFreePorts
-from tools.cluster.processes import ClusterError
 from tools.cluster.tables import aligned
-from tools.failures import AdminError
-from tools.numbers import FloatRange, IntRange
+from tools.failures import errors_in_one_line
+from tools.numbers import FloatRange, IntRange, Parsed
 
 FLOOR_WARM_UP_S = 0.3
 
 
-class Rows(click.ParamType):  # type: ignore[type-arg]
-    """Parses `fetch-64k,fetch-1m`: keys of rows."""
-
-    name = "row[,row...]"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> list[Row]:
-        if isinstance(value, list):
-            return value
-        try:
-            return chosen([key.strip() for key in str(value).split(",") if key.strip()])
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
+ROW_KEYS = Parsed("row[,row...]", lambda text: chosen([key.strip() for key in text.split(",") if key.strip()]))
+"""`fetch-64k,fetch-1m`: keys of rows."""
 ROWS_HELP = f"Rows to measure, separated by commas: {', '.join(row.key for row in ROWS)}."
 FORM_HELP = "Whether our brokers run compiled. Without it, they run in the form that is there."
-
-
-@contextlib.contextmanager
-def errors_in_one_line() -> Iterator[None]:
-    """What may fail becomes one line on stderr."""
-    try:
-        yield
-    except (AdminError, ClusterError, JavaNotFound, NoFreePorts, NoKafka) as error:
-        raise click.ClickException(str(error)) from None
 
 
 @click.command("compare")
@@ -69,7 +44,7 @@ def errors_in_one_line() -> Iterator[None]:
 @click.option(
     "--warm-up", type=FloatRange(0.1), default=1.5, show_default=True, help="Seconds of the same load before each row."
 )
-@click.option("--rows", type=Rows(), default="", show_default="all", help=ROWS_HELP)
+@click.option("--rows", type=ROW_KEYS, default="", show_default="all", help=ROWS_HELP)
 @click.option("--floor/--no-floor", default=True, show_default=True, help="Also measure what a C server does.")
 @click.option("--compiled/--plain", default=None, help=FORM_HELP)
 @click.option(
@@ -123,7 +98,7 @@ def compare_command(
 
 
 @click.command("floor")
-@click.option("--rows", type=Rows(), default="", show_default="all", help=ROWS_HELP)
+@click.option("--rows", type=ROW_KEYS, default="", show_default="all", help=ROWS_HELP)
 @click.option("--seconds", type=FloatRange(0.1), default=1.0, show_default=True, help="How long a row counts.")
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def floor_command(rows: Sequence[Row], seconds: float, output: str) -> None:

@@ -15,13 +15,13 @@ from tqdm import tqdm
 from protocol.zk.session import ZkError, ZooKeeperUnavailable
 from tools.bench.controller.cluster_znodes import ClusterShape
 from tools.bench.controller.controller_bench import ControllerBench, Reaction, Takeover
-from tools.cluster.java import JavaNotFound
 from tools.cluster.ownership import own_servers
-from tools.cluster.ports import NoFreePorts, free_ports
+from tools.cluster.ports import free_ports
 from tools.cluster.processes import stop_all
 from tools.cluster.tables import aligned
-from tools.cluster.zookeeper import EmbeddedZooKeeper, ZooKeeperError
-from tools.numbers import IntRange, Sizes
+from tools.cluster.zookeeper import EmbeddedZooKeeper
+from tools.failures import ExpectedError
+from tools.numbers import SIZES, IntRange
 
 ZOOKEEPER_HEAP = "-Xmx1500m"
 """Enough for the two hundred thousand znodes of 100,000 partitions."""
@@ -30,7 +30,7 @@ STOP_TIMEOUT_S = 10.0
 
 
 @click.command("controller")
-@click.option("--partitions", type=Sizes(), default="1000,10000,100000", show_default=True, help="Sizes to measure.")
+@click.option("--partitions", type=SIZES, default="1000,10000,100000", show_default=True, help="Sizes to measure.")
 @click.option("--replication-factor", type=IntRange(1), default=3, show_default=True)
 @click.option(
     "--brokers", type=IntRange(2), default=3, show_default=True, help="Number of brokers, which only acknowledge."
@@ -49,7 +49,7 @@ def controller_command(
     with tempfile.TemporaryDirectory(prefix="ottla-bench-") as directory:
         try:
             results = _measure(Path(directory), shapes, rounds)
-        except (ZooKeeperError, JavaNotFound, NoFreePorts, ZooKeeperUnavailable, ZkError) as error:
+        except (ExpectedError, ZooKeeperUnavailable, ZkError) as error:
             raise click.ClickException(str(error)) from None
         except TimeoutError:
             raise click.ClickException(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from tools.cluster.java import find_java
+from tools.failures import ExpectedError
 
 POM = Path(__file__).with_name("pom.xml")
 SOURCE_TREE = Path(__file__).resolve().parents[3] / ".kafka"
@@ -26,7 +27,7 @@ QUICK_START = "-XX:TieredStopAtLevel=1"
 """A JVM that lives for seconds saves a third of its CPU time without the optimizing compiler."""
 
 
-class NoKafka(Exception):
+class NoKafka(ExpectedError):
     """There are no jars of Kafka; the message says what to do."""
 
 

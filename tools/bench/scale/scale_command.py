@@ -13,12 +13,12 @@ import click
 from tools.bench.scale import scale_bench
 from tools.cluster.local_cluster import ClusterError
 from tools.cluster.tables import aligned
-from tools.numbers import Sizes
+from tools.numbers import SIZES
 
 
 @click.command("scale")
 @click.option(
-    "--partitions-per-broker", type=Sizes(), default="1000,5000,10000", show_default=True, help="Sizes to measure."
+    "--partitions-per-broker", type=SIZES, default="1000,5000,10000", show_default=True, help="Sizes to measure."
 )
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def scale_command(partitions_per_broker: Sequence[int], output: str) -> None:

@@ -11,13 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from protocol.plain_text import escaped
-from tools.admin.connection import (
-    connect,
-    connection_options,
-    errors_in_one_line,
-    print_json,
-)
+from tools.admin.connection import connect, connection_options, print_json
 from tools.admin.naming import Where, server_options
+from tools.failures import errors_in_one_line
 from tools.numbers import IntRange
 from tools.terminal import echo
 
@@ -131,7 +127,6 @@ def recorded_cluster(pages: Sequence[str], where: Where) -> Iterator[RecordedClu
     try:
         from tools.replay.recording.broker_pages import parse_pages
         from tools.replay.recording.control import RecordedCluster
-        from tools.replay.traces.schema import TraceError
     except ModuleNotFoundError as problem:
         raise click.ClickException(
             f"the module {problem.name} is missing; install what a replay needs: pip install 'ottla[replay]'"
@@ -139,10 +134,7 @@ def recorded_cluster(pages: Sequence[str], where: Where) -> Iterator[RecordedClu
     with errors_in_one_line():
         given = parse_pages(pages)
         admin = connect(where)
-        try:
-            yield RecordedCluster(admin.cluster(), admin, given)
-        except TraceError as problem:
-            raise click.ClickException(escaped(str(problem))) from None
+        yield RecordedCluster(admin.cluster(), admin, given)
 
 
 def _as_json(status: RecordingStatus) -> dict[str, object]:

@@ -8,23 +8,17 @@ from typing import Any
 
 import click
 
-from tools.numbers import FloatRange
+from tools.numbers import FloatRange, Parsed
 
 OUT = "compare-out"
 SHARE = FloatRange(min=0)
 
 
-class Percent(click.ParamType):  # type: ignore[type-arg]
-    """`5%`, as the number 0.05."""
-
-    name = "percent"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        if not value.endswith("%"):
-            self.fail(f"{value!r} is not a percentage, such as 5%", param, ctx)
-        return float(SHARE.convert(value.removesuffix("%"), param, ctx)) / 100
+def share(text: str) -> float:
+    """0.05 for `5%`. Raises ValueError."""
+    if not text.endswith("%"):
+        raise ValueError(f"{text!r} is not a percentage, such as 5%")
+    return float(SHARE.convert(text.removesuffix("%"), None, None)) / 100
 
 
 @click.command("compare")
@@ -34,7 +28,11 @@ class Percent(click.ParamType):  # type: ignore[type-arg]
     "--out", type=click.Path(path_type=Path, file_okay=False), default=OUT, show_default=True, help="Results."
 )
 @click.option(
-    "--threshold", type=Percent(), default="5%", show_default=True, help="Smaller changes are no differences."
+    "--threshold",
+    type=Parsed("percent", share),
+    default="5%",
+    show_default=True,
+    help="Smaller changes are no differences.",
 )
 def compare(first: Path, second: Path, out: Path, threshold: float) -> None:
     """Compare two replays by the directories of their results.
@@ -48,14 +46,11 @@ def compare(first: Path, second: Path, out: Path, threshold: float) -> None:
         from tools.replay.pages.checks import write_comparison_checks
         from tools.replay.pages.comparison_page import write_comparison_page
         from tools.replay.run import comparison
-        from tools.replay.run.plan import OutputDirectory, ReplayError, write_json
+        from tools.replay.run.plan import OutputDirectory, write_json
 
-        try:
-            for directory in (first, second):
-                analyse_if_missing(directory)
-            compared = comparison.compare(comparison.read_run(first), comparison.read_run(second), threshold)
-        except ReplayError as problem:
-            raise click.ClickException(str(problem)) from None
+        for directory in (first, second):
+            analyse_if_missing(directory)
+        compared = comparison.compare(comparison.read_run(first), comparison.read_run(second), threshold)
         write_json(OutputDirectory(out).comparison, compared)
         write_comparison_page(out)
         write_comparison_checks(out)

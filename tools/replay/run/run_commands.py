@@ -18,9 +18,9 @@ from tools.admin.naming import (
     fault_command_option,
 )
 from tools.failures import guarded
-from tools.numbers import FloatRange, IntRange
+from tools.numbers import FloatRange, IntRange, Parsed
 from tools.points_in_time import NoTime, parse_duration_ms
-from tools.replay.parameters import POSITIVE, TopicFor
+from tools.replay.parameters import POSITIVE, topic_for
 
 if TYPE_CHECKING:
     from tools.replay.run.driver import Options
@@ -28,108 +28,63 @@ if TYPE_CHECKING:
 AS_FAST_AS_POSSIBLE = "max"
 
 
-class Speed(click.ParamType):  # type: ignore[type-arg]
-    """`2`, `0.5x`, or `max`."""
-
-    name = "speed"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | None:
-        if value is None or isinstance(value, float):
-            return value
-        if value == AS_FAST_AS_POSSIBLE:
-            return None
-        return factor(value, param, ctx)
-
-
-class Ramp(click.ParamType):  # type: ignore[type-arg]
-    """`1x..8x/30s`: the speed doubles every 30 s, from 1x to 8x. Becomes the speeds and the seconds of a step."""
-
-    name = "from..to/step"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[list[float], float]:
-        ends, slash, step = value.partition("/")
-        first, dots, last = ends.partition("..")
-        if not slash or not dots:
-            self.fail(f"{value!r} is not FROM..TO/STEP, such as 1x..16x/30s", param, ctx)
-        try:
-            step_s = parse_duration_ms(step) / 1000
-        except NoTime as problem:
-            self.fail(f"{value!r}: {problem}", param, ctx)
-        lowest, highest = factor(first, param, ctx), factor(last, param, ctx)
-        if not lowest < highest or step_s <= 0:
-            self.fail(f"{value!r}: the first speed must be below the last, and a step above 0 s", param, ctx)
-        speeds = [lowest]
-        while speeds[-1] * 2 < highest:
-            speeds.append(speeds[-1] * 2)
-        return [*speeds, highest], step_s
-
-
-def factor(text: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
+def factor(text: str) -> float:
     """`2` or `2x`, above 0."""
-    number = POSITIVE.convert(text.removesuffix("x"), param, ctx)
-    return float(number)
+    return float(POSITIVE.convert(text.removesuffix("x"), None, None))
 
 
-class Factor(click.ParamType):  # type: ignore[type-arg]
-    """`2` or `2x`."""
-
-    name = "factor"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        return value if isinstance(value, float) else factor(value, param, ctx)
+def speed(text: str) -> float | None:
+    """`2`, `0.5x`, or `max`."""
+    return None if text == AS_FAST_AS_POSSIBLE else factor(text)
 
 
-class Count(click.ParamType):  # type: ignore[type-arg]
+def count(text: str) -> int:
     """`10` or `10x`."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        return (
-            value if isinstance(value, int) else int(IntRange(1, 10_000).convert(value.removesuffix("x"), param, ctx))
-        )
+    return int(IntRange(1, 10_000).convert(text.removesuffix("x"), None, None))
 
 
-class Master(click.ParamType):  # type: ignore[type-arg]
-    """`local[4]`, or `spark://host:port`."""
-
-    name = "master"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from tools.replay.run.masters import check_master
-
-        try:
-            check_master(value)
-        except ValueError as problem:
-            self.fail(str(problem), param, ctx)
-        return str(value)
-
-
-class ClientProperty(click.ParamType):  # type: ignore[type-arg]
-    """`security.protocol=SSL`. Becomes (key, value)."""
-
-    name = "key=value"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        key, equals, text = value.partition("=")
-        if not equals or not key.strip():
-            # The value may be a password.
-            self.fail("expected KEY=VALUE, such as security.protocol=SSL", param, ctx)
-        return key.strip(), text.strip()
+def ramp(text: str) -> tuple[list[float], float]:
+    """The speeds and the seconds of a step. `1x..8x/30s`: the speed doubles every 30 s, from 1x to 8x. Raises ValueError."""
+    ends, slash, step = text.partition("/")
+    first, dots, last = ends.partition("..")
+    if not slash or not dots:
+        raise ValueError(f"{text!r} is not FROM..TO/STEP, such as 1x..16x/30s")
+    try:
+        step_s = parse_duration_ms(step) / 1000
+    except NoTime as problem:
+        raise ValueError(f"{text!r}: {problem}") from None
+    lowest, highest = factor(first), factor(last)
+    if not lowest < highest or step_s <= 0:
+        raise ValueError(f"{text!r}: the first speed must be below the last, and a step above 0 s")
+    speeds = [lowest]
+    while speeds[-1] * 2 < highest:
+        speeds.append(speeds[-1] * 2)
+    return [*speeds, highest], step_s
 
 
-class Setting(click.ParamType):  # type: ignore[type-arg]
-    """`spark.executor.memory=2g`."""
+def master(text: str) -> str:
+    """`local[4]`, or `spark://host:port`. Raises ValueError."""
+    from tools.replay.run.masters import check_master
 
-    name = "key=value"
+    check_master(text)
+    return text
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        key, equals, _ = value.partition("=")
-        if not equals or not key.startswith("spark."):
-            self.fail(f"{value!r} is not spark.KEY=VALUE", param, ctx)
-        return str(value)
+
+def client_property(text: str) -> tuple[str, str]:
+    """(key, value) of `security.protocol=SSL`. Raises ValueError."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        # The value may be a password.
+        raise ValueError("expected KEY=VALUE, such as security.protocol=SSL")
+    return key.strip(), value.strip()
+
+
+def spark_setting(text: str) -> str:
+    """`spark.executor.memory=2g`. Raises ValueError."""
+    key, equals, _ = text.partition("=")
+    if not equals or not key.startswith("spark."):
+        raise ValueError(f"{text!r} is not spark.KEY=VALUE")
+    return text
 
 
 def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -146,7 +101,7 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--client-property",
                 "client_properties",
-                type=ClientProperty(),
+                type=Parsed("key=value", client_property),
                 multiple=True,
                 help="Set a client property; it overrides the file. Keep passwords in the file: other users can see them here.",
             ),
@@ -160,26 +115,34 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option(
                 "--speed",
-                type=Speed(),
+                type=Parsed("speed", speed),
                 default="1x",
                 show_default=True,
                 help="Speed-up over the trace, such as 0.1x or 10x; `max` sends as fast as possible.",
             ),
-            click.option("--ramp", type=Ramp(), help="Double the speed after each step, such as 1x..16x/30s."),
+            click.option(
+                "--ramp",
+                type=Parsed("from..to/step", ramp),
+                help="Double the speed after each step, such as 1x..16x/30s.",
+            ),
             click.option(
                 "--clients",
-                type=Count(),
+                type=Parsed("count", count),
                 default="1x",
                 show_default=True,
                 help="Replace each client by this many, each with the whole load.",
             ),
             click.option(
-                "--bytes", type=Factor(), default="1x", show_default=True, help="Multiply all sizes by this factor."
+                "--bytes",
+                type=Parsed("factor", factor),
+                default="1x",
+                show_default=True,
+                help="Multiply all sizes by this factor.",
             ),
             click.option(
                 "--map-topic",
                 "topics",
-                type=TopicFor("A=B"),
+                type=topic_for("A=B"),
                 multiple=True,
                 callback=lambda context, option, pairs: dict(pairs),
                 help="Use topic B where the trace has topic A.",
@@ -211,7 +174,7 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--spark-setting",
                 "spark_settings",
-                type=Setting(),
+                type=Parsed("key=value", spark_setting),
                 multiple=True,
                 help="Set a Spark property, such as spark.executor.memory=2g.",
             ),
@@ -248,7 +211,9 @@ def options_of(
 @click.argument("trace", type=click.Path(path_type=Path))
 @load_options
 @click.option(
-    "--master", type=Master(), help="Run on this Spark master: local[N] or spark://HOST:PORT. [default: local[TASKS]]"
+    "--master",
+    type=Parsed("master", master),
+    help="Run on this Spark master: local[N] or spark://HOST:PORT. [default: local[TASKS]]",
 )
 @click.option(
     "--control-host",

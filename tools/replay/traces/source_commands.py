@@ -10,7 +10,7 @@ import click
 
 from tools.failures import explained
 from tools.numbers import IntRange
-from tools.replay.parameters import COMPRESSIONS, TimeZone, TopicFor, out_option
+from tools.replay.parameters import COMPRESSIONS, TIME_ZONE, out_option, topic_for
 from tools.terminal import echo, echo_lines
 
 
@@ -18,9 +18,7 @@ from tools.terminal import echo, echo_lines
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @out_option
 @click.option("--hash-clients", is_flag=True, help="Replace the names of clients and groups by hashes.")
-@click.option(
-    "--time-zone", type=TimeZone(), default="UTC", show_default=True, help="The time zone of the log's times."
-)
+@click.option("--time-zone", type=TIME_ZONE, default="UTC", show_default=True, help="The time zone of the log's times.")
 @click.option("--topic", "topics", multiple=True, help="Only this topic. Repeatable. [default: all]")
 @click.option(
     "--compression",
@@ -35,7 +33,7 @@ from tools.terminal import echo, echo_lines
     "--topic-id",
     "topic_ids",
     multiple=True,
-    type=TopicFor("ID=NAME"),
+    type=topic_for("ID=NAME"),
     help="Name of a topic id that the log does not explain. Repeatable.",
 )
 def import_request_log(

@@ -17,14 +17,14 @@ from tools.failures import explained
 from tools.numbers import FloatRange, IntRange
 from tools.replay.parameters import (
     COMPRESSIONS,
+    DURATION,
     POSITIVE,
+    TIME_ZONE,
     TRACE,
     WHOLE_YEAR_DAYS,
-    Duration,
-    TimeZone,
-    TopicFor,
     flight_options,
     out_option,
+    topic_for,
 )
 from tools.terminal import echo, echo_data, echo_lines
 
@@ -77,8 +77,8 @@ def check(source: Path) -> None:
 @trace.command()
 @click.argument("source", type=TRACE, metavar="TRACE")
 @out_option
-@click.option("--from", "from_ns", type=Duration(), default="0s", help="Keep rows from this time after the start.")
-@click.option("--to", "to_ns", type=Duration(), help="Keep rows before this time after the start.")
+@click.option("--from", "from_ns", type=DURATION, default="0s", help="Keep rows from this time after the start.")
+@click.option("--to", "to_ns", type=DURATION, help="Keep rows before this time after the start.")
 @click.option("--topic", "topics", multiple=True, help="Keep this topic. Repeatable.")
 @click.option("--client", "clients", multiple=True, help="Keep this client id. Repeatable.")
 @click.option("--op", "ops", type=click.Choice(["produce", "fetch"]), multiple=True, help="Keep this operation.")
@@ -130,7 +130,7 @@ def merge(sources: Sequence[Path], out: Path, align: bool, prefix_clients: bool)
 @click.option("--speed", type=POSITIVE, default=1.0, show_default=True, help="Divide times by this.")
 @click.option("--clients", type=IntRange(1, 10_000), default=1, show_default=True, help="Multiply clients by cloning.")
 @click.option("--bytes", "factor", type=POSITIVE, default=1.0, show_default=True, help="Multiply sizes by this.")
-@click.option("--topic", "renamed", type=TopicFor("OLD=NEW"), multiple=True, help="Rename a topic. Repeatable.")
+@click.option("--topic", "renamed", type=topic_for("OLD=NEW"), multiple=True, help="Rename a topic. Repeatable.")
 @click.option("--seed", type=IntRange(min=0), default=0, show_default=True, help="Chooses how late each clone is.")
 def scale(
     source: Path,
@@ -157,7 +157,7 @@ def scale(
 @flight_options
 @click.option(
     "--fetch-gap",
-    type=Duration(),
+    type=DURATION,
     default=0,
     help="Each reader fetches once in this time of the trace. [default: at each event]",
 )
@@ -186,7 +186,7 @@ def import_() -> None:
 @click.option("--time-column", required=True, metavar="COLUMN", help="When an event happened.")
 @click.option("--time-unit", type=click.Choice(["s", "ms", "us", "ns"]), help="What numbers count since 1970.")
 @click.option(
-    "--time-zone", type=TimeZone(), default="UTC", show_default=True, help="The time zone of times that name none."
+    "--time-zone", type=TIME_ZONE, default="UTC", show_default=True, help="The time zone of times that name none."
 )
 @click.option("--key-column", metavar="COLUMN", help="The key of the record. [default: no key]")
 @click.option("--value-columns", metavar="A,B,C", help="The columns of the value, a JSON object. [default: all]")
