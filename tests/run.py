@@ -64,6 +64,24 @@ FAILURES = (
     "test_zookeeper_*.py",
 )
 """The files of integration tests in which something is killed, stopped or cut off: they mostly wait."""
+BESIDE_KAFKA = ("test_*kafka*.py", "test_closest_replica.py", "test_conformance.py", "test_transactions.py")
+"""The files of integration tests that start Kafka's Java programs, or compare with a real Kafka."""
+ORDER = {
+    "quick": ("checks", "failures", "unit", "integration", "commands", "kafka", "replay", "hostile"),
+    "thorough": (
+        "replay",
+        "unit",
+        "integration",
+        "clients",
+        "kafka",
+        "failures",
+        "compose",
+        "commands",
+        "hostile",
+        "compiled",
+    ),
+}
+"""The groups of each run."""
 SLOWEST = ("--durations=40", "--durations-min=2")
 """Each group's output ends with its slowest tests."""
 LAST_LINE = re.compile(r"=+ (.*(?:passed|failed|error|skipped|deselected|no tests ran).*) in [0-9.]+s")
@@ -118,27 +136,27 @@ def integration_tests(*patterns: str) -> list[str]:
 
 
 def groups_of(run: str) -> list[Group]:
-    """In the order in which they begin: what takes longest comes early, so that all sides end at about the same time."""
+    """In the order in which they begin: what takes longest begins first, so that all three sides end at about the same time."""
     only = "thorough" if run == "thorough" else "not thorough"
-    commands = integration_tests("test_*_cli*.py")
-    replay = integration_tests("test_replay_*.py", "test_recorder*.py")
-    failures = integration_tests(*FAILURES)
-    others = sorted({*integration_tests("test_*.py")} - {*commands, *replay, *failures})
-    groups = [
-        tests("failures", *failures, only=only),
-        tests("unit", "tests/unit", "tests/sim", "tests/fuzz", only=only),
-        tests("integration", *others, only=only),
-        tests("commands", *commands, only=only),
-        tests("replay", *replay, only=only),
-        tests("hostile", "tests/hostile", only=only),
-    ]
-    if run == "quick":
-        return [Group("checks", ("make", "--no-print-directory", "check")), *groups]
+    paths = {
+        "commands": integration_tests("test_*_cli*.py"),
+        "replay": integration_tests("test_replay_*.py", "test_recorder*.py"),
+        "failures": integration_tests(*FAILURES),
+        "kafka": integration_tests(*BESIDE_KAFKA),
+        "unit": ["tests/unit", "tests/sim", "tests/fuzz"],
+        "hostile": ["tests/hostile"],
+        "clients": ["tests/clients"],
+        "compose": ["tests/compose"],
+    }
+    taken = {path for of_group in paths.values() for path in of_group}
+    paths["integration"] = [path for path in integration_tests("test_*.py") if path not in taken]
+    groups = {name: tests(name, *of_group, only=only) for name, of_group in paths.items()}
+    groups["checks"] = Group("checks", ("make", "--no-print-directory", "check"))
     if compiled.form()[0]:
         again = [f"tests/integration/test_{name}.py" for name in AGAIN]
         plain = tests("compiled", *again, only="not thorough or kafka")
-        groups.insert(1, replace(plain, command=("env", "--unset", compiled.SWITCH, *plain.command)))
-    return [*groups, tests("clients", "tests/clients", only=only), tests("compose", "tests/compose", only=only)]
+        groups["compiled"] = replace(plain, command=("env", "--unset", compiled.SWITCH, *plain.command))
+    return [groups[name] for name in ORDER[run] if name in groups]
 
 
 class Runner:
