@@ -1,6 +1,6 @@
 """Attacks on a running cluster that carries canary traffic, and a report of each.
 
-    python -m tests.hostile.live --minutes 60 --seed 1 --mutated    attacks in a random order, mutated traffic of real clients meanwhile
+    python -m tests.hostile.live --minutes 60 --seed 1                   attacks in a random order
     python -m tests.hostile.live --attack bombs --attack many_connections
 
 A run fails, with its seed, when the canary waited longer than --wait-s, a process died, memory did not come back, the
@@ -27,7 +27,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.hostile.attacks import ATTACKS, Attack, Target
 from tests.hostile.beside import SAMPLE_S, BrokerMemory, CanaryProcess
-from tests.hostile.mutating_proxy import MutatedTraffic, MutatingProxy
 from tests.support.invariants import ZooKeeperView, eventually
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import LogReader
@@ -220,28 +219,18 @@ def live_run(
     *,
     seed: int = 0,
     wait_max_s: float = 0.5,
-    mutated: bool = False,
     overrides: Mapping[str, str] | None = None,
 ) -> Iterator[LiveRun]:
-    """A new cluster of three brokers, which is destroyed at the end. `mutated`: real clients' traffic is, beside all else."""
+    """A new cluster of three brokers, which is destroyed at the end."""
     cluster = LocalCluster(directory)
     with contextlib.ExitStack() as stack:
         stack.callback(cluster.destroy)
         cluster.create(brokers=BROKERS, overrides=overrides)
-        proxy = MutatingProxy(seed)
-        if mutated:
-            proxy.add_listeners(cluster)
-            proxy.start()
-            stack.callback(proxy.close)
         cluster.start()
-        if mutated:
-            stack.callback(MutatedTraffic(proxy, seed).close)
         run = LiveRun(cluster, seed, wait_max_s)
         stack.callback(run.close)
         eventually(lambda: run.canary.mark()["acknowledged"] > 20, "the canary is served")
         yield run
-        if mutated:
-            print(f"{proxy.passed} requests of real clients passed, {proxy.mutated} were mutated", flush=True)
 
 
 def _order(names: Sequence[str], seed: int, until: float | None) -> Iterator[str]:
@@ -261,7 +250,6 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="how long; default: each attack once")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--attack", action="append", choices=sorted(ATTACKS), help="only these")
-    parser.add_argument("--mutated", action="store_true", help="mutated traffic of real clients meanwhile")
     parser.add_argument("--fresh", action="store_true", help="a new cluster for each attack")
     parser.add_argument("--wait-s", type=float, default=0.5, help="longest wait of the canary (default: 0.5)")
     options = parser.parse_args()
@@ -283,9 +271,7 @@ def _play(names: Iterable[str], options: argparse.Namespace) -> Iterator[AttackR
     """On one cluster, until a process of it died."""
     with (
         tempfile.TemporaryDirectory(prefix="ottla-hostile-") as directory,
-        live_run(
-            Path(directory) / "cluster", seed=options.seed, wait_max_s=options.wait_s, mutated=options.mutated
-        ) as run,
+        live_run(Path(directory) / "cluster", seed=options.seed, wait_max_s=options.wait_s) as run,
     ):
         for name in names:
             report = run.play(ATTACKS[name])
