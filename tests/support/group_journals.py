@@ -13,12 +13,12 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from broker.groups.group.messages import GroupMetadata
 from broker.groups.offsets_topic.records import GroupKey, OffsetKey, decode_group_value, decode_key, decode_offset_value
+from protocol.kafka.control_records import marker_in
 from protocol.kafka.record_batch import decode_records, iter_batches
 from tools.judge.reports import COMMITTED, CONSUMED, Report
 
@@ -79,11 +79,6 @@ def reports_of(
     return [replace(report, order=order) for order, report in enumerate(found)]
 
 
-def longest_gap(times: Iterable[float], since: float, until: float) -> float:
-    """The longest time between two neighbours of `times` that overlaps `since` to `until`; 0 if there is none."""
-    return max((after - before for before, after in pairwise(times) if after > since and before < until), default=0.0)
-
-
 def offsets_of(line: Line) -> dict[int, int]:
     return {int(partition): offset for partition, offset in line["offsets"].items()}
 
@@ -93,15 +88,19 @@ class Acknowledged:
 
     def __init__(self) -> None:
         self.offsets: dict[int, int] = {}
+        self._seen: dict[str, int] = {}
+        """The name of a journal -> how many of its lines are in `offsets`."""
 
     def read(self, journals: Iterable[JournalFile]) -> dict[int, int]:
         """A copy of what was acknowledged before this call. Fails with what a member says that it met."""
         for journal in journals:
-            for line in journal.read():
+            journal.read()
+            for line in journal.lines[self._seen.get(journal.name, 0) :]:
                 assert line["what"] != "failed", f"{journal.name}: {line['error']}"
                 if line["what"] == "committed":
                     for partition, offset in offsets_of(line).items():
                         self.offsets[partition] = max(offset, self.offsets.get(partition, 0))
+            self._seen[journal.name] = len(journal.lines)
         return dict(self.offsets)
 
 
@@ -118,6 +117,9 @@ class GroupLog:
     owners: dict[int, dict[int, str]] = field(default_factory=dict)
     commits: list[tuple[int, int, int]] = field(default_factory=list)
     generation: int = 0
+
+    def add_commit(self, partition: int, offset: int) -> None:
+        self.commits.append((self.generation, partition, offset))
 
     def add_group(self, group: GroupMetadata, topic: str) -> None:
         """INV-24, of what was stored."""
@@ -150,20 +152,33 @@ def assigned_partitions(assignment: bytes, topic: str) -> list[int]:
 
 
 def read_group_logs(replicas: Iterable[Path], topic: str) -> Mapping[str, GroupLog]:
-    """Group -> what these replicas, one of each partition, have of it."""
+    """Group -> what these replicas, one of each partition, have of it. Commits of a transaction are where its marker is."""
     logs: dict[str, GroupLog] = defaultdict(GroupLog)
     for replica in replicas:
+        pending: dict[int, dict[tuple[str, int], int]] = defaultdict(dict)
         for segment in sorted(replica.glob("*.log")):
             data = memoryview(segment.read_bytes())
-            for position, _ in iter_batches(data):
+            for position, header in iter_batches(data):
+                if header.is_control:
+                    marker = marker_in(data, position)
+                    offsets = pending.pop(header.producer_id, {})
+                    for (group_id, partition), offset in offsets.items() if marker and marker.is_commit else ():
+                        logs[group_id].add_commit(partition, offset)
+                    continue
                 for record in decode_records(data, position):
                     key = decode_key(record.key)
                     if isinstance(key, GroupKey) and record.value is not None:
                         logs[key.group_id].add_group(decode_group_value(record.value), topic)
                     elif isinstance(key, OffsetKey) and key.topic == topic:
                         assert record.value is not None, f"a tombstone for {key}"
-                        log = logs[key.group_id]
-                        log.commits.append((log.generation, key.partition, decode_offset_value(record.value).offset))
+                        offset = decode_offset_value(record.value).offset
+                        if not header.is_transactional:
+                            logs[key.group_id].add_commit(key.partition, offset)
+                            continue
+                        # A client that was not answered sends it again, perhaps to the next coordinator.
+                        before = pending[header.producer_id].setdefault((key.group_id, key.partition), offset)
+                        assert offset == before, f"{key}: {before}, then {offset} in one transaction"
+        assert not pending, f"{replica.name} has offsets without a marker, of the producers {sorted(pending)}"
     return logs
 
 
