@@ -1,12 +1,13 @@
 """`ottla fault` on a real cluster with links: each action is felt by clients or in ZooKeeper, and its undo heals (FAU-1, FAU-2).
 
-FLT-1, 2, 5, 9 to 12, 15, 17 to 20, 23 and 28, without root except for the small disk; the truth at the level of packets is in
-test_network_faults.py.
+FLT-1, 2, 5, 9 to 15, 17 to 20, 23 and 28, without root except for the small disk. test_network_faults.py drops packets.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import random
 import signal
 import subprocess
 import uuid
@@ -84,13 +85,14 @@ def refused(cluster: LocalCluster, line: str) -> str:
     return said
 
 
-def produced(cluster: LocalCluster, topic: str, broker: int) -> ErrorCode:
-    """The answer of that broker to one more record, with acks=all, for the partition that it led at first."""
+def produced(cluster: LocalCluster, topic: str, broker: int, partition: int | None = None) -> ErrorCode:
+    """The answer of that broker to one more record, with acks=all; without a partition, for the one that it led at first."""
     value = bytes(
         ord("a") + byte % 26 for byte in uuid.uuid4().bytes
     )  # without digits, which number the load's records
     with Wire(cluster.port(broker)) as wire:
-        body = produce_body(topic, build_batch([(None, value, [], 0)]), partitions=[broker - 1])
+        partitions = [broker - 1 if partition is None else partition]
+        body = produce_body(topic, build_batch([(None, value, [], 0)]), partitions=partitions)
         answer = wire.call(ApiKey.PRODUCE, 9, body)
     return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
@@ -188,13 +190,16 @@ def test_cut_from_zookeeper(cluster: LocalCluster, zk: ZooKeeperView, topic: str
         fault(cluster, f"cut broker {leader} --from zookeeper")
         eventually(lambda: leader not in zk.live_brokers(), "its session has expired")
         eventually(lambda: zk.state(topic, leader - 1).leader not in (leader, -1), "another leads")
-        assert zk.state(topic, leader - 1).leader_epoch > before.leader_epoch
+        after = zk.state(topic, leader - 1)
+        assert after.leader_epoch > before.leader_epoch
+        # Until its followers have heard of that, they copy from it, and what they have copied may be acknowledged.
+        eventually(lambda: produced(cluster, topic, after.leader, leader - 1) is ErrorCode.NONE, "it serves")
+        assert produced(cluster, topic, leader) is not ErrorCode.NONE, "it may take records, and acknowledges none"
         producer.wait_for_acks(FEW)
         fault(cluster, f"heal broker {leader}")
         eventually(lambda: leader in zk.live_brokers(), "it has registered again")
 
 
-@pytest.mark.thorough
 def test_cut_from_the_controller(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
     """FLT-11, CTL-15: control requests wait, and arrive in order; the broker leads on meanwhile."""
     broker, controller = another_than_the_controller(zk), zk.controller()
@@ -225,6 +230,59 @@ def test_a_one_way_cut(cluster: LocalCluster, zk: ZooKeeperView, topic: str, dir
         after = zk.state(topic, leader - 1)
         assert (after.leader, after.zk_version) == (leader, before.zk_version + 1), "one write: it did not come and go"
         fault(cluster, f"heal broker {follower}")
+
+
+def miss_each_other(zk: ZooKeeperView, topic: str, one: int, other: int) -> bool:
+    """One of them has left the ISR of what the other led, or another leads it."""
+    states = zk.states(topic)
+    return any(states[a - 1].leader != a or b not in states[a - 1].isr for a, b in ((one, other), (other, one)))
+
+
+@pytest.mark.thorough
+def test_a_ring_of_majorities(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
+    """FLT-13: each of two brokers sees the third one only; at most one leader per epoch, and acknowledged records stay."""
+    with load(cluster, zk, topic) as producer:
+        fault(cluster, "cut broker 1 --from broker:3")
+        eventually(lambda: 3 not in zk.state(topic, 0).isr and 1 not in zk.state(topic, 2).isr, "they miss each other")
+        assert set(zk.state(topic, 1).isr) == {1, 2, 3}, "2 sees both"
+        producer.wait_for_acks(FEW)
+        fault(cluster, "heal")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", [1, 2])
+def test_links_go_one_by_one_and_come_back_in_another_order(
+    cluster: LocalCluster, zk: ZooKeeperView, topic: str, seed: int
+) -> None:
+    """FLT-14: it converges."""
+    order = random.Random(seed)
+    pairs = list(itertools.combinations(BROKERS, 2))
+    with load(cluster, zk, topic) as producer:
+        order.shuffle(pairs)
+        for one, other in pairs:
+            fault(cluster, f"cut broker {one} --from broker:{other}")
+            eventually(lambda a=one, b=other: miss_each_other(zk, topic, a, b), f"{one} and {other} miss each other")
+        assert cluster.links is not None
+        rules = cluster.links.rules()
+        for rule in order.sample(rules, len(rules)):
+            cluster.links.remove([rule.id])
+        producer.wait_for_acks(FEW)
+        fault(cluster, "heal")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("whom", ["controller and broker", "leader and follower"])
+def test_a_storm_of_resets(cluster: LocalCluster, zk: ZooKeeperView, topic: str, whom: str) -> None:
+    """FLT-15: connections between two brokers that live are reset, new ones too. Nothing is lost, and it ends with the storm."""
+    others = [broker for broker in BROKERS if broker != zk.controller()]
+    one, other = (zk.controller(), others[0]) if whom == "controller and broker" else others
+    assert one is not None
+    with load(cluster, zk, topic) as producer:
+        fault(cluster, f"cut broker {one} --from broker:{other} --reset")
+        eventually(lambda: miss_each_other(zk, topic, one, other), "they miss each other")
+        if whom == "leader and follower":
+            producer.wait_for_acks(FEW)
+        fault(cluster, "heal")
 
 
 @pytest.mark.thorough

@@ -114,20 +114,13 @@ class NetworkCluster(LocalCluster):
 
     def cut(self, broker: int, words: str) -> None:
         """Breaks links of the broker, in the words of `ottla fault cut`: `from broker:3 one-way in`, `from zookeeper`, ..."""
-        self._change("-A", broker, words)
-
-    def join(self, broker: int, words: str) -> None:
-        """Undoes `cut`."""
-        self._change("-D", broker, words)
-
-    def _change(self, how: str, broker: int, words: str) -> None:
         breakage = parse_words(f"cut broker {broker} {words}").breakage
         assert breakage is not None
         hosts = {str(each): Host(self.host(each), CONTROL_PORT) for each in self.broker_ids}
         hosts[ZOOKEEPER] = Host(f"{self._prefix}.{ZOOKEEPER_HOST}")
         for rule in breakage.rules(broker, self.broker_ids):
             for match in iptables(rule, hosts):
-                self._iptables(broker, how, *match)
+                self._iptables(broker, "-A", *match)
 
     def reset_control(self, broker: int, sender: int) -> None:
         """The broker's control listener refuses the sender, by a firewall's word: what was connected is reset."""

@@ -15,6 +15,9 @@ from tools.cluster.java import find_java
 from tools.replay.run.job import new_session
 from tools.replay.run.spark_process import job_environment, write_java_home
 
+UNCOMPILED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Spark compiles each query; for the few rows of a test that takes longer than the query."""
+
 
 @contextmanager
 def spark_session(scratch: Path) -> Iterator[SparkSession]:
@@ -23,6 +26,8 @@ def spark_session(scratch: Path) -> Iterator[SparkSession]:
     environment = job_environment(write_java_home(scratch / "java-home", Path(find_java())), scratch)
     with mock.patch.dict(os.environ, environment, clear=True):
         session = new_session(2)
+        for key, value in UNCOMPILED.items():
+            session.conf.set(key, value)
         try:
             yield session
         finally:
