@@ -11,18 +11,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
-from kafka import KafkaAdminClient
-from kafka.admin import ConfigResource as KafkaPythonResource
-from kafka.admin import ConfigResourceType
 
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
 from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.topics import new_topic, produce_batch, set_configs
+from tests.support.topics import new_topic, produce_batch
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -348,29 +343,6 @@ def test_an_unclean_election_when_it_is_allowed(
     cluster.start_broker(1)
     cluster.wait_ready()
     assert_healed(cluster, zk, topic)
-
-
-def test_the_clients_own_admin_calls(cluster: LocalCluster, admin: AdminClient, topic: str) -> None:
-    """confluent-kafka and kafka-python, each way they have."""
-    set_configs(cluster.bootstrap_servers, ResourceType.TOPIC, topic, {"retention.ms": "123456"})
-    asked = [ConfigResource(ResourceType.TOPIC, topic), ConfigResource(ResourceType.BROKER, "1")]
-    of_topic, of_broker = [admin.describe_configs([resource])[resource].result(20) for resource in asked]
-    assert (of_topic["retention.ms"].value, of_topic["retention.ms"].source) == ("123456", DYNAMIC_TOPIC)
-    assert of_broker["broker.id"].value == "1"
-    all_of_it = ConfigResource(ResourceType.TOPIC, topic, set_config={"flush.ms": "5000"})
-    admin.alter_configs([all_of_it])[all_of_it].result(20)
-    bad = ConfigResource(ResourceType.TOPIC, topic, set_config={"flush.ms": "soon"})
-    with pytest.raises(KafkaException, match="expected a whole number"):
-        admin.alter_configs([bad])[bad].result(20)
-
-    python_admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
-    try:
-        changed = KafkaPythonResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": "70000"})
-        python_admin.alter_configs([changed])
-        answers = python_admin.describe_configs([KafkaPythonResource(ConfigResourceType.TOPIC, topic)])
-        assert "70000" in str(answers)
-    finally:
-        python_admin.close()
 
 
 def test_many_resources_in_one_request(wire: Wire, topic: str) -> None:

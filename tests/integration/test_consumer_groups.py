@@ -30,7 +30,7 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "100",
     "offsets.topic.num.partitions": "5",
 }
-CAN_BE_STATIC: tuple[Client, ...] = ("confluent", "confluent cooperative", "kafka-python", "aiokafka")
+CAN_BE_STATIC: tuple[Client, ...] = ("confluent", "confluent cooperative", "kafka-python")
 
 
 @pytest.fixture(scope="module")

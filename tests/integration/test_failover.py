@@ -30,7 +30,6 @@ from tools.faults.processes import Broker
 pytestmark = pytest.mark.integration
 
 PARTITIONS = 4
-"""Well below the session time-out of the local profile, 3 s."""
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +83,25 @@ def test_nothing_is_lost(cluster: LocalCluster, zk: ZooKeeperView, topic: str, r
             eventually(lambda: zk.controller() not in (None, victim), "another controller")
             assert zk.controller_epoch() == epoch + 1
         bring_back(cluster, zk, victim)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_five_leaders_in_a_row_stop_or_die(
+    cluster: LocalCluster, zk: ZooKeeperView, topic: str, how: signal.Signals
+) -> None:
+    """FLT-3, INV-7: each is stopped or killed as soon as it leads, and has its own epoch."""
+    epochs = [zk.state(topic, 0).leader_epoch]
+    with under_load(cluster, zk, topic, PARTITIONS) as producer:
+        for _ in range(5):
+            leader = zk.state(topic, 0).leader
+            cluster.signal(leader, how)
+            eventually(lambda old=leader: leads_no_more(zk, topic, old), f"others than {leader} lead")
+            epochs.append(zk.state(topic, 0).leader_epoch)
+            producer.wait_for_acks(100)
+            bring_back(cluster, zk, leader)
+            eventually(lambda: all(len(state.isr) == 3 for state in zk.states(topic).values()), "full ISRs")
+    assert epochs == sorted(set(epochs))
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, thorough(signal.SIGTERM)], ids=["SIGKILL", "SIGTERM"])

@@ -1,16 +1,13 @@
-"""Real clients of consumer groups: a plain consumer, and members in a thread each by three libraries."""
+"""Real clients of consumer groups: a plain consumer, and members in a thread each by two libraries."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
-from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor as AioRoundRobin
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from kafka import KafkaConsumer
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
@@ -20,14 +17,8 @@ from tests.support.invariants import eventually
 from tests.support.journalled_member import generation_of
 from tools.clients.leave_group import leave_group
 
-Client = Literal["confluent", "confluent cooperative", "kafka-python", "kafka-python cooperative", "aiokafka"]
-CLIENTS: tuple[Client, ...] = (
-    "confluent",
-    "confluent cooperative",
-    "kafka-python",
-    "kafka-python cooperative",
-    "aiokafka",
-)
+Client = Literal["confluent", "confluent cooperative", "kafka-python", "kafka-python cooperative"]
+CLIENTS: tuple[Client, ...] = ("confluent", "confluent cooperative", "kafka-python", "kafka-python cooperative")
 SESSION_MS = 10_000
 HEARTBEAT_MS = 300
 POLL_S = 0.1
@@ -77,13 +68,9 @@ class Member:
         self._stop = threading.Event()
         self._wanted_commits = 0
         self._commits = 0
-        run: dict[str, Callable[[], None]] = {
-            "confluent": self._run_confluent,
-            "kafka-python": self._run_kafka_python,
-            "aiokafka": lambda: asyncio.run(self._run_aiokafka()),
-        }
+        run = self._run_confluent if client.startswith("confluent") else self._run_kafka_python
         self._executor = ThreadPoolExecutor(1)
-        self._running = self._executor.submit(run[client.split()[0]])
+        self._running = self._executor.submit(run)
 
     def __enter__(self) -> Member:
         return self
@@ -187,40 +174,6 @@ class Member:
                     self._commits += 1
         finally:
             consumer.close()
-
-    # -- aiokafka -----------------------------------------------------------------------------------------------------
-
-    async def _run_aiokafka(self) -> None:
-        member = self
-
-        class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-            async def on_partitions_revoked(self, revoked: Any) -> None:
-                member.owned = frozenset()
-
-            async def on_partitions_assigned(self, assigned: Any) -> None:
-                member._assigned({tp.partition for tp in assigned})
-
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=self._servers,
-            group_id=self._group,
-            group_instance_id=self._instance_id,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
-            partition_assignment_strategy=(AioRoundRobin,),
-        )
-        consumer.subscribe([self._topic], listener=Listener())
-        await consumer.start()
-        try:
-            while not self._stop.is_set():
-                for records in (await consumer.getmany(timeout_ms=int(POLL_S * 1000))).values():
-                    self.seen += [(record.partition, record.offset) for record in records]
-                if self._commits < self._wanted_commits:
-                    await consumer.commit()
-                    self._commits += 1
-        finally:
-            await consumer.stop()
 
 
 def commit_from_outside(bootstrap_servers: str, group: str, topic: str, offsets: Mapping[int, int]) -> None:
