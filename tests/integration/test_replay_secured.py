@@ -123,12 +123,14 @@ def plain(password: str = PASSWORD) -> str:
     return f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username={USER}\nsasl.password={password}\n"
 
 
-def check_nothing_is_lost(out: Path, operations: int) -> None:
+def check_nothing_is_lost(out: Path, operations: int | None = None) -> None:
+    """`operations`: of a trace of `write_trace`, half of which are batches of a record."""
     rows: list[dict[str, Any]] = pyarrow.parquet.read_table(out / "operations").to_pylist()
-    assert len(rows) == operations
     assert {row["error"] for row in rows} == {None}
     verdict = json.loads((out / "verdict.json").read_text())
-    assert verdict["acknowledged"] == verdict["found"] == operations // 2
+    assert verdict["acknowledged"] == verdict["found"] > 0
+    if operations is not None:
+        assert (len(rows), verdict["found"]) == (operations, operations // 2)
     assert [verdict[name] for name in ("lost", "duplicated", "reordered", "corrupted", "unseen")] == [0] * 5
 
 
@@ -172,19 +174,6 @@ def test_a_connection_logs_in_again_between_two_requests(secured: Secured) -> No
         connection.close()
 
     uvloop.run(ask_until_the_first_login_is_over())
-
-
-def test_plain_without_tls(secured: Secured, tmp_path: Path) -> None:
-    out, topic = tmp_path / "out", "by-plain"
-    trace = write_trace(tmp_path / "trace", topic)
-    done = subprocess.run(
-        [*COMMAND, "replay", "run", str(trace), "--bootstrap-server", secured.server("sasl_plaintext"),
-         "--create-topics", "--command-config", str(command_config(tmp_path, plain())), "--out", str(out)],
-        capture_output=True, text=True, timeout=500, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    check_nothing_is_lost(out, 120)
-    check_no_secret(out, PASSWORD)
 
 
 def test_a_submitted_job_takes_the_clients_certificate(secured: Secured, tmp_path: Path) -> None:
@@ -266,7 +255,8 @@ def test_the_host_name_is_checked_unless_told_otherwise(secured: Secured, tmp_pa
         assert says in done.stderr
 
 
-def test_the_demos_consumer_group_uses_the_same_properties(secured: Secured, tmp_path: Path) -> None:
+def test_the_demo_by_plain_without_tls(secured: Secured, tmp_path: Path) -> None:
+    """Its replay and its consumer group use the same properties."""
     out = tmp_path / "out"
     done = subprocess.run(
         [*COMMAND, "demo", "--days", "1", "--speed", "10080", "--brokers", "1", "--out", str(out), "--bootstrap-server",
@@ -275,4 +265,6 @@ def test_the_demos_consumer_group_uses_the_same_properties(secured: Secured, tmp
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((out / "group.json").read_text())["lag"] == 0
+    check_nothing_is_lost(out)
     check_no_secret(out, PASSWORD)
+    assert PASSWORD not in done.stdout + done.stderr

@@ -186,11 +186,11 @@ def test_commits_before_processing_are_found(cluster: LocalCluster, orders: Kafk
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("language", ["java", "go", "node"])
-def test_examples_in_other_languages(new_cluster: ClusterFactory, tmp_path: Path, language: str) -> None:
+def test_examples_in_other_languages(quick_cluster: LocalCluster, tmp_path: Path, language: str) -> None:
     program, environment = {"java": java, "go": go, "node": node}[language](tmp_path)
     options = faults("kill leader of orders-0 at 8s", "restart it at 11s", "kill coordinator of billing at 15s")
     options += ["--topic", "orders:6", "--no-load", "--seconds", "18", "--grace", "30", "--allow", "unrecovered"]
-    verified = verify(new_cluster(brokers=3), tmp_path, options, program, **environment)
+    verified = verify(quick_cluster, tmp_path, options, program, **environment)
     assert verified.exit_code == 0, verified.output
     (client,) = verified.found["clients"]
     assert client["reports"]["acked"] > 100
