@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, Producer, TopicPartition
+from confluent_kafka import IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from tests.support.background_load import read_to_end
 from tests.support.kafka_tools import KafkaTools
 from tests.support.swappable_broker import SwappableBroker
 from tests.support.topics import create_topics
@@ -70,27 +71,8 @@ def write(broker: SwappableBroker) -> Producer:
 
 
 def read(broker: SwappableBroker, level: str, fetch_bytes: int) -> list[tuple[int, bytes]]:
-    settings = {
-        "bootstrap.servers": broker.bootstrap_servers,
-        "group.id": "none",
-        "isolation.level": level,
-        "enable.partition.eof": True,
-        "fetch.message.max.bytes": fetch_bytes,
-        "enable.auto.commit": False,
-    }
-    consumer = Consumer(settings)
-    consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
-    found = []
-    try:
-        while (message := consumer.poll(30)) is not None:
-            error = message.error()
-            if error is not None:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                return found
-            found.append((message.offset(), message.value()))
-    finally:
-        consumer.close()
-    raise AssertionError(f"no end of the partition after {len(found)} records")
+    found = read_to_end(broker.bootstrap_servers, TOPIC, 1, level, fetch_message_max_bytes=fetch_bytes)
+    return [(message.offset(), message.value()) for message in found]
 
 
 def look(broker: SwappableBroker, *, fetch_bytes: int = 2000) -> Seen:

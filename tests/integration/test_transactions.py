@@ -21,6 +21,7 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.record_batch import TRANSACTIONAL_BIT, build_batch
 from tests.conftest import START_TIMEOUT_S, ClusterFactory
+from tests.support.background_load import read_to_end
 from tests.support.invariants import ZooKeeperView, eventually
 from tests.support.kafka_tools import KafkaTools
 from tests.support.real_kafka import PROGRAMS, java_command
@@ -116,41 +117,12 @@ def write(producer: Producer, topic: str, *values: str, partitions: int = PARTIT
 
 def read(cluster: LocalCluster, topic: str, isolation: str = COMMITTED, partitions: int = PARTITIONS) -> list[str]:
     """What a new consumer finds up to the end that it is told: of the log, or of what is decided."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": cluster.bootstrap_servers,
-            "group.id": "nobody",
-            "isolation.level": isolation,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 50,
-            "reconnect.backoff.max.ms": 200,
-        }
-    )
-    with closing(consumer):
-        consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-        found: list[str] = []
-        ended: set[int] = set()
-        deadline = time.monotonic() + CLIENT_TIMEOUT_S
-        while len(ended) < partitions:
-            assert time.monotonic() < deadline, f"{topic} cannot be read to its end"
-            message = consumer.poll(0.5)
-            if message is None:
-                continue
-            error = message.error()
-            if error is None:
-                found.append(message.value().decode())
-            elif error.code() == KafkaError._PARTITION_EOF:
-                ended.add(message.partition())
-        return found
+    found = read_to_end(cluster.bootstrap_servers, topic, partitions, isolation, fetch_wait_max_ms=50)
+    return [message.value().decode() for message in found]
 
 
 def names(kind: str, count: int) -> list[str]:
     return [f"{kind}-{number}" for number in range(count)]
-
-
-def kill(cluster: LocalCluster, broker: int) -> None:
-    cluster.kill(broker)
 
 
 @contextmanager
@@ -371,7 +343,7 @@ def test_a_pipeline_processes_each_record_once_while_brokers_die(cluster: LocalC
     def kills_one(number: int) -> None:
         if number in (3, 9):
             with all_back(cluster):
-                kill(cluster, victim())
+                cluster.kill(victim())
 
     pipeline = Pipeline(cluster, source, topic)
     pipeline.run(count, before_commit=kills_one)
@@ -390,7 +362,7 @@ def test_a_leader_dies_in_a_transaction(cluster: LocalCluster, topic: str) -> No
     producer.begin_transaction()
     write(producer, topic, *names("before", 9))
     with all_back(cluster):
-        kill(cluster, leaders(admin, topic)[0])
+        cluster.kill(leaders(admin, topic)[0])
         write(producer, topic, *names("meanwhile", 9))
         assert read(cluster, topic) == []
         retried(producer.commit_transaction)
@@ -405,7 +377,7 @@ def test_a_coordinator_dies_in_a_transaction(cluster: LocalCluster, topic: str, 
     producer.begin_transaction()
     write(producer, topic, *names("before", 3))
     with all_back(cluster):
-        kill(cluster, coordinator_of(cluster, topic, 1))
+        cluster.kill(coordinator_of(cluster, topic, 1))
         write(producer, topic, *names("meanwhile", 3))
         retried(producer.commit_transaction if is_commit else producer.abort_transaction)
         producer.begin_transaction()
@@ -426,7 +398,7 @@ def test_a_coordinator_dies_right_after_a_commit_was_sent(cluster: LocalCluster,
         with Wire(cluster.port(coordinator)) as wire:
             wire.send(ApiKey.END_TXN, 3, session.ending())
             time.sleep(wait_s)  # so that it dies at different places of the commit
-            kill(cluster, coordinator)
+            cluster.kill(coordinator)
         eventually(lambda: session.ask_coordinator(ApiKey.END_TXN, 3, session.ending()) == 0, "the commit is repeated")
         eventually(lambda: read(cluster, topic) == ["decided"], "the transaction is committed")
     assert read(cluster, topic, UNCOMMITTED) == ["decided"]
@@ -448,7 +420,7 @@ def test_an_open_transaction_outlives_all_brokers(cluster: LocalCluster, topic: 
     retried(producer.send_offsets_to_transaction, [position], consumer.consumer_group_metadata())
     with all_back(cluster):
         for broker in cluster.broker_ids:
-            kill(cluster, broker)
+            cluster.kill(broker)
     eventually(lambda: sorted(read(cluster, topic, UNCOMMITTED)) == names("open", 3), "the records are there")
     assert read(cluster, topic) == []
     retried(producer.commit_transaction)
@@ -573,7 +545,7 @@ def test_a_topic_is_deleted_in_a_transaction_while_a_replica_is_down(cluster: Lo
     with all_back(cluster), closing(ZooKeeperView(cluster.zookeeper_connect)) as zk:
         coordinator = coordinator_of(cluster, topic, 1)
         victim = next(broker for broker in cluster.broker_ids if broker != coordinator)
-        kill(cluster, victim)
+        cluster.kill(victim)
         eventually(lambda: victim not in zk.live_brokers(), "the dead broker's node is gone")
         delete(cluster, topic)
         assert session.ask_coordinator(ApiKey.END_TXN, 3, session.ending()) == 0

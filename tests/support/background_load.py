@@ -7,9 +7,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
 from tests.support.invariants import ZooKeeperView, assert_healed
 from tools.cluster.local_cluster import LocalCluster
-from tools.faults.reporting_clients import PROMPT, Load, read_everything, watermarks
+from tools.faults.reporting_clients import PROMPT, READ_TIMEOUT_S, READER, Load, read_everything, watermarks
 from tools.judge.judgement import Logs
 from tools.judge.kinds import DUPLICATES, REFUSED, REORDERED, UNANSWERED
 from tools.judge.lines import lines_of
@@ -105,6 +107,31 @@ def assert_all_read_back(producer: BackgroundProducer, *, allowed: Collection[st
     producer.stop()
     client, _ = client_of(producer, time.monotonic())
     return assert_clean([client], allowed=allowed if producer.idempotent else (*allowed, DUPLICATES, REORDERED))
+
+
+def read_to_end(
+    bootstrap_servers: str, topic: str, partitions: int, isolation: str = "read_committed", **config: Any
+) -> list[Any]:
+    """What such a reader gets from the log start to the end that it is told: the last stable offset, or the high watermark."""
+    settings = {"auto.offset.reset": "error", "enable.partition.eof": True, "isolation.level": isolation}
+    settings |= {key.replace("_", "."): value for key, value in config.items()}
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, **READER, **PROMPT, **settings})
+    found: list[Any] = []
+    unread = set(range(partitions))
+    deadline = time.monotonic() + READ_TIMEOUT_S
+    try:
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in unread])
+        while unread:
+            assert time.monotonic() < deadline, f"{topic} was not read to its end: partitions {unread}"
+            for message in consumer.consume(1000, timeout=0.2):
+                error = message.error()
+                if error is None:
+                    found.append(message)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    unread.discard(message.partition())
+    finally:
+        consumer.close()
+    return found
 
 
 def summary(verdict: Verdict) -> str:

@@ -22,13 +22,13 @@ from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.topic_names import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tests.support import chaos
-from tests.support.background_load import assert_clean, client_of
+from tests.support.background_load import assert_clean, client_of, read_to_end
 from tests.support.chaos import BEYOND_S, SESSION_S, STALLED_S
 from tests.support.group_chaos import ANSWER_TIMEOUT_S, MEMBER_SESSION_S, committed
 from tests.support.group_journals import (
@@ -44,7 +44,6 @@ from tests.support.topics import create_topics
 from tools.cluster.local_cluster import LocalCluster
 from tools.faults.faults import healed, inject
 from tools.faults.processes import ProcessCluster
-from tools.faults.reporting_clients import PROMPT, READER
 from tools.faults.roles import Roles
 from tools.faults.rounds import Rounds
 from tools.faults.schedule import Kind, Round, link_kinds, process_kinds, role_kinds, schedule
@@ -258,7 +257,7 @@ def _judge(world: _World, outcome: Outcome, ends: Mapping[int, int]) -> None:
     cluster = world.cluster
     _assert_all_transactions_end(world)
     wanted = {b"%d@%d" % (partition, offset) for partition, end in ends.items() for offset in range(end)}
-    copies = Counter(read_to_end(cluster.bootstrap_servers, OUTPUT))
+    copies = Counter(message.value() for message in read_to_end(cluster.bootstrap_servers, OUTPUT, PARTITIONS))
     missing, twice = wanted - copies.keys(), {value for value, count in copies.items() if count > 1}
     assert not missing, f"{len(missing)} records of the input are not in the output: {sorted(missing)[:5]}"
     assert not twice, f"{len(twice)} records of the input are in the output twice: {sorted(twice)[:5]}"
@@ -278,26 +277,6 @@ def _judge(world: _World, outcome: Outcome, ends: Mapping[int, int]) -> None:
     log = read_group_logs(replicas, INPUT)[GROUP]
     assert_commits_are_in_the_log(log, journals)
     outcome.generations = assert_one_owner(log, journals)
-
-
-def read_to_end(servers: str, topic: str) -> list[bytes]:
-    """The committed records. Raises AssertionError if it takes too long."""
-    found: list[bytes] = []
-    unread = set(range(PARTITIONS))
-    settings = {"auto.offset.reset": "error", "enable.partition.eof": True, "isolation.level": "read_committed"}
-    consumer = Consumer({"bootstrap.servers": servers, **READER, **PROMPT, **settings})
-    deadline = time.monotonic() + STALLED_S
-    with closing(consumer):
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in unread])
-        while unread:
-            assert time.monotonic() < deadline, f"{topic} was not read in {STALLED_S:g} s: partitions {unread}"
-            for message in consumer.consume(1000, timeout=0.2):
-                error = message.error()
-                if error is None:
-                    found.append(message.value())
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    unread.discard(message.partition())
-    return found
 
 
 def _assert_all_transactions_end(world: _World) -> None:
