@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 @pytest.mark.parametrize(
     ("module", "rounds"),
-    [(chaos, 4), thorough(chaos, 30), thorough(group_chaos, 20)],
+    [(chaos, 4), thorough(chaos, 20), thorough(group_chaos, 14)],
     ids=["quick", "long", "groups"],
 )
 def test_chaos(tmp_path: Path, module: ModuleType, rounds: int, capsys: pytest.CaptureFixture[str]) -> None:
