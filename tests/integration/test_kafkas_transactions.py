@@ -25,8 +25,8 @@ OVERRIDES = {
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
 }
-CONFIG = {"segment.bytes": "4000", "index.interval.bytes": "500"}
-TURNS = 40
+CONFIG = {"segment.bytes": "2000", "index.interval.bytes": "500"}
+TURNS = 20
 LONG = {"transaction.timeout.ms": 600_000}
 LEVELS = {"read_committed": IsolationLevel.READ_COMMITTED, "read_uncommitted": IsolationLevel.READ_UNCOMMITTED}
 
