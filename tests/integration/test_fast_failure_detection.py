@@ -180,11 +180,11 @@ def test_a_broker_that_restarts_while_it_is_judged_dead_rejoins(cluster: LocalCl
     chance = random.Random(1)
     topic = new_topic(cluster, zk)
     with load(cluster, zk, topic) as producer:
-        for number in range(8):
+        for number in range(5):
             victim = chance.choice(cluster.broker_ids)
             before = czxid(zk, victim)
             cluster.kill(victim)
-            time.sleep(0.02 * number)
+            time.sleep(0.03 * number)
             cluster.start_broker(victim)
             eventually(lambda v=victim, b=before: czxid(zk, v) not in (None, b), "its next life is registered")
             producer.wait_for_acks(FEW)
