@@ -23,6 +23,8 @@ from tools.cluster.local_cluster import LocalCluster
 pytestmark = [pytest.mark.integration, pytest.mark.thorough, pytest.mark.timeout(900)]
 TOPIC = "spread"
 CLIENTS = 4
+QUICK = ("--spark-setting", "spark.executor.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+"""Executors that live for seconds need no optimizing compiler."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,7 @@ def test_two_workers_do_what_the_trace_says(
     operations = 600
     trace, out = write_trace(tmp_path / "trace", operations, 2), tmp_path / "out"
     servers = ("--bootstrap-server", shared_cluster.bootstrap_servers, "--create-topics", "--out", str(out))
-    options = ("--master", spark.url, "--event-log", str(tmp_path / "events"))
+    options = ("--master", spark.url, *QUICK, "--event-log", str(tmp_path / "events"))
     command = [*COMMAND, "replay", "run", str(trace), *servers, *options]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -73,7 +75,7 @@ def test_an_executor_is_killed(spark: StandaloneSpark, shared_cluster: LocalClus
     trace = write_trace(tmp_path / "trace", operations, 10)
     out = tmp_path / "out"
     servers = ("--bootstrap-server", shared_cluster.bootstrap_servers, "--create-topics", "--out", str(out))
-    command = [*COMMAND, "replay", "run", str(trace), *servers, "--master", spark.url]
+    command = [*COMMAND, "replay", "run", str(trace), *servers, "--master", spark.url, *QUICK]
     with (tmp_path / "log").open("w") as log:
         replay = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     try:

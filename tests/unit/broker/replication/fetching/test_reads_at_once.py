@@ -9,8 +9,8 @@ import pytest
 
 from protocol.kafka import single_fetch
 from protocol.types import TopicPartition
+from tests.support.one_leader import LEADER, TOPIC, Broker, fetch_frame
 from tests.support.replica_cluster import Cluster
-from tests.support.request_cost import LEADER, TOPIC, Broker, fetch_frame
 
 
 @pytest.mark.parametrize("version", [12, 16])
@@ -20,11 +20,11 @@ async def test_both_ways_give_the_same_answer(tmp_path: Path, version: int, monk
     await cluster.start(LEADER)
     cluster.tp = TopicPartition(TOPIC, 0)
     cluster.lead(LEADER, 0, (LEADER,))
-    broker = Broker(cluster, 1)
+    broker = Broker(cluster)
     broker.fill()
     end = cluster.nodes[LEADER].log(cluster.tp).log_end_offset
     offsets = (0, 5, 1000, end - 3, end - 1, end, end + 1, -1)
-    frames = [fetch_frame(version, (0, -1), {0: offset}, is_follower=False) for offset in offsets]
+    frames = [fetch_frame(version, offset) for offset in offsets]
 
     def answers() -> list[bytes]:
         found = []
