@@ -11,7 +11,9 @@ import json
 import re
 import shutil
 import subprocess
+import threading
 import tomllib
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,9 @@ BUILDS = Path(__file__).resolve().parents[2] / ".clients"
 UNTRACKED = "node_modules"
 LIMIT_S = 900
 """librdkafka takes two minutes of one core."""
+
+_building: dict[str, threading.Lock] = defaultdict(threading.Lock)
+"""By the directory of the programs: two clients may share one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,10 @@ class Build:
 
         Programs with an error in their source are not missing: `program` raises.
         """
+        with _building[self.directory]:
+            return self._missing()
+
+    def _missing(self) -> str | None:
         for tool in self.tools:
             if shutil.which(tool) is None:
                 return f"{tool} is not installed"

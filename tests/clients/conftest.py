@@ -64,7 +64,10 @@ class Matrix:
             assert feature not in client.lacks, f"{client.name} has {feature}: take it out of `lacks`"
 
     def _play(self, feature: str, play: Callable[[Cell], None]) -> None:
-        clients = [client for client in self._selected[feature] if client.why_not() is None]
+        selected = self._selected[feature]
+        with ThreadPoolExecutor(len(selected)) as pool:  # builds what is not built yet, all languages at a time
+            reasons = list(pool.map(Client.why_not, selected))
+        clients = [client for client, reason in zip(selected, reasons, strict=True) if reason is None]
         killed = KILLED.get(feature)
         disaster = Disaster(len(clients), lambda: self._cluster.kill(killed)) if killed is not None else None
 
