@@ -57,7 +57,7 @@ MOMENTS = {"cluster starts": "Starting ZooKeeper", "Spark starts": "Starting Spa
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("number", "moment"), [*((signal.SIGINT, moment) for moment in MOMENTS), (signal.SIGTERM, "replaying")]
+    ("number", "moment"), [*((signal.SIGINT, moment) for moment in MOMENTS), (signal.SIGTERM, "Spark starts")]
 )
 def test_an_interrupted_demo_stops_all_it_started(tmp_path: Path, number: signal.Signals, moment: str) -> None:
     with running_demo(tmp_path, MOMENTS[moment]) as demo:
