@@ -118,6 +118,8 @@ class MemoryDisk(FileSystem):
         self._opened_as: dict[int, str] = {}
         self._next_fd = 100
         self._held: dict[str, tuple[Directory, str]] = {}
+        self._found: dict[str, Node | None] = {}
+        """What `_find` has found since names last changed."""
 
     def is_beyond_limit(self, fd: int) -> bool:
         return False
@@ -129,15 +131,14 @@ class MemoryDisk(FileSystem):
         self.failures[operation] = OSError(number, os.strerror(number), below)
 
     def _call(self, operation: str, path: str) -> None:
-        path = self._shown(path)
         self.calls += 1
         if self.calls_left is not None:
             if self.calls_left == 0:
                 raise PowerLost
             self.calls_left -= 1
         failure = self.failures.get(operation)
-        if failure is not None and path.startswith(failure.filename):
-            raise OSError(failure.errno, failure.strerror, path)
+        if failure is not None and (shown := self._shown(path)).startswith(failure.filename):
+            raise OSError(failure.errno, failure.strerror, shown)
 
     def after_power_loss(self, random: Random, loss: Loss = ANY_LOSS) -> MemoryDisk:
         """The disk that a machine would find if power were lost now."""
@@ -398,12 +399,15 @@ class MemoryDisk(FileSystem):
         return f"{shown}{slash}{name}"
 
     def _find(self, path: str) -> Node | None:
+        if path in self._found:
+            return self._found[path]
         node: Node | None = self.root
         for name in path.split("/"):
             if name.startswith("#"):
                 node = self._held[f"/{name}"][0]
             elif name:
                 node = node.entries.get(name) if isinstance(node, Directory) else None
+        self._found[path] = node
         return node
 
     def _file(self, path: str) -> Inode:
@@ -426,6 +430,7 @@ class MemoryDisk(FileSystem):
         directory.pending.append((self._changes, names))
         self._changes += 1
         _rename(directory.entries, names)
+        self._found.clear()
         self.on_change()
 
 
@@ -496,6 +501,7 @@ class MemoryHeldDirectory(HeldDirectory):
 
     def release(self) -> None:
         del self._disk._held[self._held]
+        self._disk._found.clear()
 
 
 class BusyDisk(MemoryDisk):
