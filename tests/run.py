@@ -7,7 +7,8 @@ one ends, the next one begins, also after a failure. A group's output is printed
 end names every group, and the versions of what the tests need. The exit code is 1 when a group failed. In a thorough run, tests
 that failed are repeated first: `tests/repeats.py` says which failures are flaky and do not count.
 
-A quick run leaves out the tests with the marker `thorough`; a thorough run has only these. `tests/conftest.py` gives the
+A quick run leaves out the tests with the marker `thorough`; a thorough run has only these, and those with hypothesis once more:
+with all of their examples. `tests/conftest.py` gives the
 marker to all tests that need a real Kafka or Docker.
 
 Brokers are plain Python. If the compiled form is there, a thorough run repeats the tests of AGAIN on compiled brokers: the
@@ -137,7 +138,7 @@ def integration_tests(*patterns: str) -> list[str]:
 
 def groups_of(run: str) -> list[Group]:
     """In the order in which they begin: what takes longest begins first, so that all three sides end at about the same time."""
-    only = "thorough" if run == "thorough" else "not thorough"
+    only = "thorough or examples" if run == "thorough" else "not thorough"
     paths = {
         "commands": integration_tests("test_*_cli*.py"),
         "replay": integration_tests("test_replay_*.py", "test_recorder*.py"),

@@ -14,7 +14,6 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -36,6 +35,7 @@ from protocol.zk.znodes import (
     TopicZNode,
 )
 from tests.support.memory_cluster import MemoryCluster
+from tests.support.thorough import examples
 
 BROKERS = (1, 2, 3)
 TOPICS = ("a", "b")
@@ -477,15 +477,9 @@ class ControllerMachineAtLength(ControllerMachine):
     """More examples."""
 
 
-def examples(count: int) -> settings:
-    return settings(
-        max_examples=count, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
-
-
 TestController = ControllerMachine.TestCase
-TestController.settings = examples(30)
+TestController.settings = examples(30, stateful_step_count=40)
 TestControllerInSlices = ControllerMachineInSlices.TestCase
-TestControllerInSlices.settings = examples(15)
+TestControllerInSlices.settings = examples(15, stateful_step_count=40)
 TestControllerAtLength = pytest.mark.thorough(ControllerMachineAtLength.TestCase)
-TestControllerAtLength.settings = examples(200)
+TestControllerAtLength.settings = examples(170, stateful_step_count=40)

@@ -34,7 +34,7 @@ from tests.support.group_cluster import GroupCluster
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.support.transaction_cluster import coordinator_of
 
-FEW, MANY = 200, 1_600
+FEW, MANY = 100, 800
 GROWTH_MAX = 12
 """How much the processor time may grow from FEW to MANY, which are eight times as many. Quadratic work grows by 64."""
 NOISE_S = 0.002

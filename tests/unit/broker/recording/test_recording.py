@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.recording import recording as module
@@ -29,6 +29,7 @@ from protocol.recording import (
     header_frame,
 )
 from protocol.types import TopicPartition
+from tests.support.thorough import examples
 
 HEADS = {PRODUCE: PRODUCE_HEAD, FETCH: FETCH_HEAD}
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -168,7 +169,7 @@ def test_client_ids_become_hashes_that_the_salt_changes(file: File) -> None:
     assert "secret" not in clients
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.lists(st.booleans(), max_size=30))
 def test_every_request_is_recorded_or_counted_as_dropped(turns: list[bool]) -> None:
     """Memory is bounded while the disk is slow. True: the oldest block is written, if one waits; else a block of requests comes."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.settings.config import TopicConfig
@@ -31,6 +31,7 @@ from tests.support.logs import (
     split,
 )
 from tests.support.memory_disk import IS_IN_THREAD, Loss, MemoryDisk, run
+from tests.support.thorough import examples
 
 
 class Listener(LogListener):
@@ -291,7 +292,7 @@ def test_a_deleted_log_never_uses_another_files_descriptor(log: Log, use: Callab
 
 
 @given(st.lists(st.integers(0, 60), max_size=25), st.booleans())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_offsets_by_timestamp(stamps: list[int], reopens: bool) -> None:
     log = open_at(MemoryDisk())
     for stamp in stamps:
@@ -312,7 +313,7 @@ def test_offsets_by_timestamp(stamps: list[int], reopens: bool) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 1)), max_size=16), st.integers(0, 40), st.booleans())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_truncate_then_append(appends: list[tuple[int, int]], offset: int, reopens: bool) -> None:
     """INV-19: what is below the cut stays, byte for byte, what is above is gone, and later appends do not depend on what was cut."""
     disk = MemoryDisk()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.storage.log import Log
@@ -19,6 +19,7 @@ from broker.storage.segment import Segment
 from protocol.kafka.record_batch import BatchHeader, iter_batches, patch
 from tests.support.logs import SMALL, batch, fill, open_at
 from tests.support.memory_disk import MemoryDisk, run
+from tests.support.thorough import examples
 
 CONFIG = replace(SMALL, segment_bytes=1500, index_interval_bytes=400)
 
@@ -136,7 +137,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=60))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_reads_find_the_same_as_a_search_after_appends_cuts_and_deletions(script: list[Step]) -> None:
     run(play(script))
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from random import Random
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.storage.log import Log
 from protocol.kafka.record_batch import parse_header
 from tests.support.logs import TP, batch, check, everything, split, started
 from tests.support.memory_disk import MemoryDisk, PowerLost, run
+from tests.support.thorough import examples
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"
 
@@ -111,7 +112,7 @@ FLUSHED = [("append", 3), ("lead", 0), ("append", 20), ("flush", 0), ("checkpoin
 
 
 @given(lives, st.integers(0, 2**32))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(150)
 def test_what_was_synced_survives_and_the_rest_is_a_valid_prefix(
     lives: list[tuple[list[tuple[str, int]], int]], seed: int
 ) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.storage.aborted_transactions import AbortedTransaction, decode
@@ -33,6 +33,7 @@ from protocol.kafka.record_batch import (
 )
 from tests.support.logs import DIRECTORY, LOG_DIR, SMALL, batch, check, everything, open_at, refused, split
 from tests.support.memory_disk import LOSSES, Loss, MemoryDisk, run
+from tests.support.thorough import examples
 
 P, Q, R = 7, 8, 9
 ONE_SEGMENT = replace(SMALL, segment_bytes=2**20)
@@ -520,7 +521,7 @@ deeds = st.tuples(st.sampled_from(OFTEN + SELDOM), st.integers(1, 9))
 
 
 @given(st.lists(deeds, max_size=25), st.integers(0, 2**32), st.sampled_from([2, 5, 1024]))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(100)
 def test_committed_readers_see_exactly_what_was_committed(
     deeds: list[tuple[str, int]], seed: int, copy_batches: int
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ErrorCode, KafkaError
@@ -11,6 +11,7 @@ from protocol.kafka import record_batch
 from protocol.kafka.record_batch import HEADER_SIZE, build_batch, decode_records, parse_header
 from protocol.kafka.record_checks import check_records, checking_records
 from tests.support.mutations import mutated
+from tests.support.thorough import examples
 
 TIME = 1_357_000_000_000
 some_records = st.lists(
@@ -43,7 +44,7 @@ def in_steps(data: bytes, at: int, count: int) -> int:
 
 
 @given(some_records)
-@settings(max_examples=100)
+@examples(100)
 def test_records_of_producers_are_accepted(records: list[tuple[bytes, bytes, list[tuple[str, bytes]], int]]) -> None:
     """The result is the largest timestamp, from the base timestamp on."""
     batch = build_batch(records)
@@ -58,7 +59,7 @@ def test_a_batch_of_many_records_is_accepted() -> None:
 
 
 @given(st.data())
-@settings(max_examples=500)
+@examples(500)
 def test_accepted_records_can_be_decoded(data: st.DataObject) -> None:
     records = [(b"k", b"v" * 70, [("h", b"x"), ("n", None)], TIME + n * 100) for n in range(3)]
     whole = build_batch(records)

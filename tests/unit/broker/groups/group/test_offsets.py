@@ -6,7 +6,6 @@ from collections.abc import Collection
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -20,6 +19,7 @@ from broker.groups.group.offsets import (
     expiry_rule,
 )
 from protocol.types import TopicPartition
+from tests.support.thorough import examples
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 HOUR_MS = 3_600_000
@@ -385,4 +385,4 @@ class NewsInAnyOrder(RuleBasedStateMachine):
 
 
 TestNewsInAnyOrder = NewsInAnyOrder.TestCase
-TestNewsInAnyOrder.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestNewsInAnyOrder.settings = examples(100, stateful_step_count=30)

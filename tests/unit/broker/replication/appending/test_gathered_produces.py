@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from broker.apis import gathered_produces
@@ -29,6 +29,7 @@ from protocol.kafka.record_batch import build_batch
 from tests.support.held_syncs import held_syncs
 from tests.support.memory_disk import MemoryDisk
 from tests.support.replica_cluster import TP, Cluster
+from tests.support.thorough import examples
 from tests.support.turns import Turns
 from tests.unit.broker.network.test_processor import Transport, receive
 
@@ -179,7 +180,7 @@ async def outcome(steps: list[Step], *, is_gathering: bool) -> tuple[list[bytes]
 
 @pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 @given(STEPS)
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_together_is_like_one_after_the_other(steps: list[Step]) -> None:
     assert asyncio.run(outcome(steps, is_gathering=True)) == asyncio.run(outcome(steps, is_gathering=False))
 

@@ -9,7 +9,7 @@ from random import Random
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.settings.config import TopicConfig
@@ -34,7 +34,7 @@ from tests.support.logs import (
     refused,
 )
 from tests.support.memory_disk import MemoryDisk, run
-from tests.support.thorough import thorough
+from tests.support.thorough import examples, thorough
 
 P, Q = 7, 8
 
@@ -453,7 +453,7 @@ deeds = st.tuples(st.sampled_from(OFTEN + SELDOM), st.integers(1, 9))
 
 
 @given(st.lists(deeds, max_size=25), st.integers(0, 2**32), st.sampled_from([2, 5, 1024]))
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(300)
 def test_the_state_is_a_function_of_the_log(deeds: list[tuple[str, int]], seed: int, copy_batches: int) -> None:
     """BUG-24, INV-21: after any history, the state follows from the batches, including those of deleted segments."""
     with (
