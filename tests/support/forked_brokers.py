@@ -64,7 +64,7 @@ class ForkedBroker(subprocess.Popen[bytes]):
 
 def popen(command: Sequence[str], **options: Any) -> Popen:
     """As `subprocess.Popen`, for a server process of a cluster."""
-    environment: dict[str, str] = options["env"]
+    environment: dict[str, str] = options.get("env", {})
     if list(command[: len(BROKER)]) != BROKER or _of_python(environment) != _of_python(_usual_environment()):
         return subprocess.Popen(command, **options)
     request = {

@@ -21,6 +21,7 @@ from tests.support.compaction import records_of, table_of
 from tests.support.fake_time import FakeTime
 from tests.support.logs import SMALL, Failures, batch, failures_of, fill, log_of
 from tests.support.memory_disk import MemoryDisk, run
+from tests.support.thorough import first_in_quick_run
 
 TOPIC_ID = "qK2jlmhTQcuDVtQ7zJ_nNw"
 A, B = "/a", "/b"
@@ -148,14 +149,17 @@ ON_EVENTS: dict[str, Callable[[LogManager, Log], object]] = {
 }
 
 
+EVERY_CALL = pytest.mark.parametrize("apart", first_in_quick_run([3, 1]))
+"""How many calls are between two that fail."""
+
+
+@EVERY_CALL
 @pytest.mark.parametrize("name", BACKGROUND)
-def test_background_work_continues_with_the_other_directory(name: str) -> None:
+def test_background_work_continues_with_the_other_directory(name: str, apart: int) -> None:
     """It never ends by an error of the disk: the broker would end with it."""
     config, work = BACKGROUND[name]
     intact = stored(config)
-    count = 0
-    while True:
-        count += 1
+    for count in itertools.count(1, apart):
         disk = FailingDisk()
         disk.root = intact.after_kill().root
         manager = started(disk, config)
@@ -177,13 +181,12 @@ def test_background_work_continues_with_the_other_directory(name: str) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE], ids=["the disk", "no descriptor"])
+@EVERY_CALL
 @pytest.mark.parametrize("name", ON_EVENTS)
-def test_who_uses_a_log_gets_a_failure_that_is_reported(name: str, number: int) -> None:
+def test_who_uses_a_log_gets_a_failure_that_is_reported(name: str, apart: int, number: int) -> None:
     intact = stored(SMALL)
     failures: list[LogDirFailed] = []
-    count = 0
-    while True:
-        count += 1
+    for count in itertools.count(1, apart):
         disk = FailingDisk()
         disk.root = intact.after_kill().root
         disk.number = number
@@ -209,9 +212,7 @@ def test_a_log_that_could_not_be_created_is_in_one_directory_after_the_next_try(
     """The next start would refuse a log that is in two."""
     intact = stored(SMALL)
     new = TopicPartition("orders", 2)
-    count = 0
-    while True:
-        count += 1
+    for count in itertools.count(1):
         disk = FailingDisk()
         disk.root = intact.after_kill().root
         disk.number = number
