@@ -20,15 +20,16 @@ import random
 import re
 import shutil
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.kafka.record_batch import iter_batches
@@ -40,12 +41,13 @@ from tools.cluster import log_parts
 from tools.cluster.local_cluster import LocalCluster
 from tools.faults.faults import healed
 from tools.faults.processes import ProcessCluster
-from tools.faults.reporting_clients import BackgroundReader
+from tools.faults.reporting_clients import PROMPT, READER, Load
 from tools.faults.roles import PartitionView, Roles
 from tools.faults.rounds import Rounds, why_not
 from tools.faults.schedule import Kind, all_kinds, schedule
 from tools.faults.script import DoneFault, Faulted
 from tools.judge.lines import lines_of
+from tools.judge.reports import CONSUMED, Report
 from tools.judge.verdict import Client, Fault, Verdict
 
 SESSION_S = 3.0
@@ -77,6 +79,44 @@ DISK_IS_FULL = re.compile(r"log directory \S+ (failed: \[Errno 28\]|is offline f
 """The errors that a broker must report when its disk is full."""
 RECORDS_PER_S = 700
 """Of each topic, if a disk is small: it must not be full by itself."""
+
+
+class BackgroundReader:
+    """Reads a topic of a load from its start during the faults, and reports what it has consumed, as a group that commits nothing."""
+
+    def __init__(self, load: Load, began: float) -> None:
+        """`began`: see `Load`."""
+        self.reports: list[Report] = []
+        self._load, self._began = load, began
+        self._read: set[tuple[int, int]] = set()
+        settings = {"bootstrap.servers": load.bootstrap_servers, "auto.offset.reset": "earliest", **READER, **PROMPT}
+        self._consumer = Consumer(settings)
+        self._consumer.assign([TopicPartition(load.topic, partition, 0) for partition in range(load.partitions)])
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"reader of {load.topic}", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(30)
+        self._consumer.close()
+
+    def has_read(self, count: int) -> bool:
+        """Whether it has read that many records."""
+        return len(self._read) >= count
+
+    def _run(self) -> None:
+        topic = self._load.topic
+        while not self._stopping.is_set():
+            for message in self._consumer.consume(1000, timeout=0.2):
+                if message.error() is None:
+                    id_, at = self._load.id_of(message), time.monotonic() - self._began
+                    report = Report(CONSUMED, topic, message.partition(), message.offset(), id_, "reader", at=at)
+                    self.reports.append(report)
+                    self._read.add((message.partition(), message.offset()))
 
 
 @dataclass

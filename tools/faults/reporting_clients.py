@@ -1,4 +1,4 @@
-"""A load during faults: a producer and a consumer in the background, which report, and a reader of the whole topic afterwards."""
+"""A load during faults: a producer in the background, which reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tools.judge.reports import ACKED, CONSUMED, FAILED, PRODUCED, Report
+from tools.judge.reports import ACKED, FAILED, PRODUCED, Report
 
 PROMPT = {
     "retry.backoff.ms": 50,
@@ -19,12 +19,9 @@ PROMPT = {
     "topic.metadata.refresh.fast.interval.ms": 50,
 }
 """Settings with which librdkafka looks for a new leader sooner than by default."""
-READER_GROUP = "reader"
-"""In the reports of a BackgroundReader."""
 READER = {"group.id": "unused", "enable.auto.commit": False, "log_level": 2}
 MOVING = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 DRAIN_S = 120.0
-READ_TIMEOUT_S = 60.0
 PURGED_S = 10.0
 """How long to wait until the records of a producer that ended are reported as failed."""
 
@@ -155,69 +152,6 @@ class Load:
 
     def _now(self) -> float:
         return time.monotonic() - self._began
-
-
-class BackgroundReader:
-    """Reads a topic of a load from its start during the faults, and reports what it has consumed, as a group that commits nothing."""
-
-    def __init__(self, load: Load, began: float) -> None:
-        """`began`: see `Load`."""
-        self.reports: list[Report] = []
-        self._load, self._began = load, began
-        self._read: set[tuple[int, int]] = set()
-        settings = {"bootstrap.servers": load.bootstrap_servers, "auto.offset.reset": "earliest", **READER, **PROMPT}
-        self._consumer = Consumer(settings)
-        self._consumer.assign([TopicPartition(load.topic, partition, 0) for partition in range(load.partitions)])
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"reader of {load.topic}", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join(30)
-        self._consumer.close()
-
-    def has_read(self, count: int) -> bool:
-        """Whether it has read that many records."""
-        return len(self._read) >= count
-
-    def _run(self) -> None:
-        topic = self._load.topic
-        while not self._stopping.is_set():
-            for message in self._consumer.consume(1000, timeout=0.2):
-                if message.error() is None:
-                    id_, at = self._load.id_of(message), time.monotonic() - self._began
-                    report = Report(CONSUMED, topic, message.partition(), message.offset(), id_, READER_GROUP, at=at)
-                    self.reports.append(report)
-                    self._read.add((message.partition(), message.offset()))
-
-
-def read_everything(bootstrap_servers: str, topic: str, partitions: int) -> list[Any]:
-    """Every record of the topic, from the log start to the current high watermark. Raises KafkaException, TimeoutError."""
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "auto.offset.reset": "error", **READER})
-    try:
-        ranges = {p: watermarks(consumer, TopicPartition(topic, p)) for p in range(partitions)}
-        missing = {p: high for p, (low, high) in ranges.items() if high > low}
-        consumer.assign([TopicPartition(topic, p, ranges[p][0]) for p in missing])
-        records: list[Any] = []
-        deadline = time.monotonic() + READ_TIMEOUT_S
-        while missing:
-            if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"{topic} was not read to its end in {READ_TIMEOUT_S:g} s; partition -> high watermark: {missing}"
-                )
-            for message in consumer.consume(1000, timeout=0.5):
-                if message.error() is not None:
-                    raise KafkaException(message.error())
-                records.append(message)
-                if message.offset() + 1 >= missing.get(message.partition(), 0):
-                    missing.pop(message.partition(), None)
-        return records
-    finally:
-        consumer.close()
 
 
 def watermarks(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:

@@ -1,26 +1,5 @@
 """The rows that a replay writes: one for each operation (RPL-2), as Parquet files of the tasks.
 
-| column         | type   | meaning                                                                                        |
-|----------------|--------|------------------------------------------------------------------------------------------------|
-| request        | int64  | of the trace; an operation is a row of the trace, so a request may have several rows             |
-| op             | string | `produce` or `fetch`                                                                            |
-| client         | string |                                                                                                |
-| producer       | int64  | the number of the client in the replay, which its records carry                                 |
-| task           | int32  | the Spark task                                                                                  |
-| topic          | string | of the cluster                                                                                  |
-| partition      | int32  |                                                                                                |
-| scheduled      | int64  | nanoseconds since 1970 UTC by the driver's clock, as are the next two                            |
-| sent           | int64  | when the first request with it left; null: never                                                 |
-| answered       | int64  | when its last answer came; null: never                                                           |
-| records        | int32  | sent; of a fetch: received                                                                       |
-| bytes          | int64  | of the record batches sent or received                                                           |
-| acks           | int16  | of a produce                                                                                    |
-| error          | string | null: it succeeded                                                                              |
-| leader         | int32  | the broker that was asked last; null: none                                                       |
-| offset         | int64  | of a produce: the batch's base offset, null if it is not known; of a fetch: where it started     |
-| first_sequence | int64  | of a produce: the sequence in its first record, counted by producer                             |
-| retries        | int32  | how often it was sent again                                                                     |
-
 Each task writes a new file every few seconds, so the rows of a lost task stay.
 """
 
@@ -38,31 +17,41 @@ from tools.replay.load.operations import Operation
 
 SCHEMA = pyarrow.schema(
     [
-        pyarrow.field("request", pyarrow.int64(), nullable=False),
-        pyarrow.field("op", pyarrow.string(), nullable=False),
+        pyarrow.field("request", pyarrow.int64(), nullable=False),  # of the trace; each of its rows is an operation
+        pyarrow.field("op", pyarrow.string(), nullable=False),  # `produce` or `fetch`
         pyarrow.field("client", pyarrow.string(), nullable=False),
-        pyarrow.field("producer", pyarrow.int64(), nullable=False),
-        pyarrow.field("task", pyarrow.int32(), nullable=False),
-        pyarrow.field("topic", pyarrow.string(), nullable=False),
+        pyarrow.field(
+            "producer", pyarrow.int64(), nullable=False
+        ),  # the number of the client in the replay, which its records carry
+        pyarrow.field("task", pyarrow.int32(), nullable=False),  # the Spark task
+        pyarrow.field("topic", pyarrow.string(), nullable=False),  # of the cluster
         pyarrow.field("partition", pyarrow.int32(), nullable=False),
-        pyarrow.field("scheduled", pyarrow.int64(), nullable=False),
-        pyarrow.field("sent", pyarrow.int64()),
-        pyarrow.field("answered", pyarrow.int64()),
-        pyarrow.field("records", pyarrow.int32(), nullable=False),
-        pyarrow.field("bytes", pyarrow.int64(), nullable=False),
-        pyarrow.field("acks", pyarrow.int16()),
-        pyarrow.field("error", pyarrow.string()),
-        pyarrow.field("leader", pyarrow.int32()),
-        pyarrow.field("offset", pyarrow.int64()),
-        pyarrow.field("first_sequence", pyarrow.int64()),
-        pyarrow.field("retries", pyarrow.int32(), nullable=False),
+        pyarrow.field(
+            "scheduled", pyarrow.int64(), nullable=False
+        ),  # ns since 1970 UTC by the driver's clock, as the next two
+        pyarrow.field("sent", pyarrow.int64()),  # when the first request with it left; null: never
+        pyarrow.field("answered", pyarrow.int64()),  # when its last answer came; null: never
+        pyarrow.field("records", pyarrow.int32(), nullable=False),  # sent; of a fetch: received
+        pyarrow.field("bytes", pyarrow.int64(), nullable=False),  # of the record batches sent or received
+        pyarrow.field("acks", pyarrow.int16()),  # of a produce
+        pyarrow.field("error", pyarrow.string()),  # null: it succeeded
+        pyarrow.field("leader", pyarrow.int32()),  # the broker that was asked last; null: none
+        pyarrow.field("offset", pyarrow.int64()),  # of a produce: its base offset, if known; of a fetch: its start
+        pyarrow.field(
+            "first_sequence", pyarrow.int64()
+        ),  # of a produce: the sequence in its first record, counted by producer
+        pyarrow.field("retries", pyarrow.int32(), nullable=False),  # how often it was sent again
     ]
 )
-DDL = ", ".join(
-    f"{field.name} {({'int64': 'bigint', 'int32': 'int', 'int16': 'smallint', 'string': 'string'})[str(field.type)]}"
-    for field in SCHEMA
-)
-"""The same columns for Spark."""
+SPARK_TYPES = {"int64": "bigint", "int32": "int", "int16": "smallint", "string": "string"}
+
+
+def ddl_of(schema: pyarrow.Schema) -> str:
+    """The same columns for Spark."""
+    return ", ".join(f"{field.name} {SPARK_TYPES[str(field.type)]}" for field in schema)
+
+
+DDL = ddl_of(SCHEMA)
 
 
 class ResultFiles:

@@ -7,17 +7,18 @@ import zipfile
 from pathlib import Path
 
 PACKAGES = ("protocol", "tools")
+KINDS = ("*.py", "*.sql")
 EARLIEST = (1980, 1, 1, 0, 0, 0)
 """The time of all files in the zip, so that the same code gives the same zip."""
 
 
 def write_packages(path: Path) -> None:
-    """Writes the Python files of PACKAGES as they are installed here."""
+    """Writes the Python files of PACKAGES, and the queries, as they are installed here."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in PACKAGES:
-            found = importlib.util.find_spec(package)
-            assert found is not None
-            for location in found.submodule_search_locations or []:
-                for file in sorted(Path(location).rglob("*.py")):
+            spec = importlib.util.find_spec(package)
+            assert spec is not None
+            for location in spec.submodule_search_locations or []:
+                for file in sorted(found for kind in KINDS for found in Path(location).rglob(kind)):
                     name = str(Path(package) / file.relative_to(location))
                     archive.writestr(zipfile.ZipInfo(name, EARLIEST), file.read_bytes(), zipfile.ZIP_DEFLATED)

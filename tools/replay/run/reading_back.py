@@ -1,16 +1,6 @@
 """Reads back everything that a replay may have written, in parallel, and compares it with what was acknowledged (RPL-6).
 
 The *found* rows are runs of records: consecutive in the log and in the sequence of one producer, so a batch that is intact is one row.
-
-| column         | type   | meaning                                                            |
-|----------------|--------|--------------------------------------------------------------------|
-| topic          | string |                                                                    |
-| partition      | int    |                                                                    |
-| offset         | bigint | of the run's first record                                          |
-| producer       | bigint | as in the results; null in a row about corrupt or unread records    |
-| first_sequence | bigint | of the run's first record                                          |
-| records        | bigint |                                                                    |
-| kind           | string | `intact`, `corrupt`, or `unread`: the partition could not be read   |
 """
 
 from __future__ import annotations
@@ -31,10 +21,11 @@ from protocol.kafka.framing import MalformedRequest
 from protocol.kafka.record_batch import crc_is_valid, iter_batches
 from protocol.types import Address
 from tools.replay.load import fetching, stamps
-from tools.replay.load.results import DDL
+from tools.replay.load.results import DDL, ddl_of
 from tools.replay.load.task import LoadPlan
 from tools.replay.run.masters import file_uri
 from tools.replay.run.plan import OutputDirectory, Plan, write_json
+from tools.replay.run.queries import views
 from tools.replay.run.stage import load_plan
 from tools.wire import frames
 from tools.wire.client import Client
@@ -42,20 +33,18 @@ from tools.wire.cluster_view import ClusterView, Unreachable
 from tools.wire.connection import BrokerConnection
 from tools.wire.security import PLAINTEXT, Security
 
-FOUND_DDL = (
-    "topic string, partition int, offset bigint, producer bigint, first_sequence bigint, records bigint, kind string"
-)
 FOUND_SCHEMA = pyarrow.schema(
     [
         ("topic", pyarrow.string()),
         ("partition", pyarrow.int32()),
-        ("offset", pyarrow.int64()),
-        ("producer", pyarrow.int64()),
-        ("first_sequence", pyarrow.int64()),
+        ("offset", pyarrow.int64()),  # of the run's first record
+        ("producer", pyarrow.int64()),  # as in the results; null in a row about corrupt or unread records
+        ("first_sequence", pyarrow.int64()),  # of the run's first record
         ("records", pyarrow.int64()),
-        ("kind", pyarrow.string()),
+        ("kind", pyarrow.string()),  # `intact`, `corrupt`, or `unread`: the partition could not be read
     ]
 )
+FOUND_DDL = ddl_of(FOUND_SCHEMA)
 RANGE_RECORDS = 1_000_000
 """Offsets in a range. One task reads a range."""
 FETCH_BYTES = 4 * 1024 * 1024
@@ -63,59 +52,6 @@ READ_TIMEOUT_S = 60.0
 """How long the reading of a range may make no progress. Then the rest of the range counts as unread."""
 ROWS_AT_ONCE = 20_000
 EVIDENCE = 20
-
-VIEWS = {
-    # A batch is one interval of its producer's sequence.
-    "acknowledged": """
-        SELECT producer, first_sequence, records, topic, partition, offset, client FROM operations
-        WHERE op = 'produce' AND error IS NULL AND acks <> 0 AND records > 0
-    """,
-    "runs": "SELECT * FROM found WHERE kind = 'intact'",
-    # Batches that were found whole are settled by one join. Only the others are looked at record by record.
-    "unsettled": """
-        SELECT a.* FROM acknowledged a LEFT ANTI JOIN runs r
-            ON a.producer = r.producer AND a.first_sequence = r.first_sequence AND a.records = r.records
-    """,
-    "missing": """
-        SELECT u.producer, u.sequence, u.topic, u.partition, u.offset, u.client FROM (
-            SELECT producer, explode(sequence(first_sequence, first_sequence + records - 1)) AS sequence,
-                topic, partition, offset, client
-            FROM unsettled
-        ) u LEFT ANTI JOIN (
-            SELECT r.producer, explode(sequence(r.first_sequence, r.first_sequence + r.records - 1)) AS sequence
-            FROM runs r JOIN (SELECT DISTINCT producer FROM unsettled) p ON r.producer = p.producer
-        ) f ON u.producer = f.producer AND u.sequence = f.sequence
-    """,
-    "unreadable": "SELECT DISTINCT topic, partition FROM found WHERE kind = 'unread'",
-    "lost": "SELECT m.* FROM missing m LEFT ANTI JOIN unreadable u ON m.topic = u.topic AND m.partition = u.partition",
-    "copies": """
-        SELECT producer, first_sequence, max(records) AS records, count(*) AS copies,
-            sort_array(collect_list(struct(topic, partition, offset))) AS places
-        FROM runs GROUP BY producer, first_sequence HAVING count(*) > 1
-    """,
-    # A second copy of a batch counts as duplicated, and not as reordered too.
-    "steps_back": """
-        SELECT * FROM (
-            SELECT producer, topic, partition, offset, first_sequence,
-                max(first_sequence) OVER (
-                    PARTITION BY producer, topic, partition ORDER BY offset ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-                ) AS before
-            FROM (
-                SELECT producer, topic, partition, first_sequence, min(offset) AS offset FROM runs
-                GROUP BY producer, topic, partition, first_sequence
-            )
-        ) WHERE first_sequence < before
-    """,
-    "elsewhere": """
-        SELECT a.producer, a.first_sequence, a.topic, a.partition, a.offset AS acknowledged_offset,
-            r.place.topic AS found_topic, r.place.partition AS found_partition, r.place.offset
-        FROM acknowledged a JOIN (
-            SELECT producer, first_sequence, min(struct(topic, partition, offset)) AS place FROM runs
-            GROUP BY producer, first_sequence HAVING count(*) = 1
-        ) r ON a.producer = r.producer AND a.first_sequence = r.first_sequence
-        WHERE a.offset <> r.place.offset OR a.topic <> r.place.topic OR a.partition <> r.place.partition
-    """,
-}
 
 EVIDENCE_OF = {
     "lost": "SELECT * FROM lost ORDER BY producer, sequence",
@@ -138,7 +74,7 @@ def compare(session: SparkSession, output: OutputDirectory) -> dict[str, Any]:
     """The verdict on `operations` and `found`. Counts are records; each list of evidence has at most EVIDENCE rows."""
     session.read.schema(DDL).parquet(file_uri(output.operations)).createOrReplaceTempView("operations")
     session.read.schema(FOUND_DDL).parquet(file_uri(output.found)).createOrReplaceTempView("found")
-    for name, text in VIEWS.items():
+    for name, text in views("verdict_views").items():
         session.sql(text).createOrReplaceTempView(name)
 
     def count(text: str) -> int:

@@ -1,0 +1,57 @@
+-- The views from which the verdict is counted. Each starts with its name; later ones use earlier ones.
+
+-- view acknowledged
+-- A batch is one interval of its producer's sequence.
+SELECT producer, first_sequence, records, topic, partition, offset, client FROM operations
+WHERE op = 'produce' AND error IS NULL AND acks <> 0 AND records > 0
+
+-- view runs
+SELECT * FROM found WHERE kind = 'intact'
+
+-- view unsettled
+-- Batches that were found whole are settled by one join. Only the others are looked at record by record.
+SELECT a.* FROM acknowledged a LEFT ANTI JOIN runs r
+    ON a.producer = r.producer AND a.first_sequence = r.first_sequence AND a.records = r.records
+
+-- view missing
+SELECT u.producer, u.sequence, u.topic, u.partition, u.offset, u.client FROM (
+    SELECT producer, explode(sequence(first_sequence, first_sequence + records - 1)) AS sequence,
+        topic, partition, offset, client
+    FROM unsettled
+) u LEFT ANTI JOIN (
+    SELECT r.producer, explode(sequence(r.first_sequence, r.first_sequence + r.records - 1)) AS sequence
+    FROM runs r JOIN (SELECT DISTINCT producer FROM unsettled) p ON r.producer = p.producer
+) f ON u.producer = f.producer AND u.sequence = f.sequence
+
+-- view unreadable
+SELECT DISTINCT topic, partition FROM found WHERE kind = 'unread'
+
+-- view lost
+SELECT m.* FROM missing m LEFT ANTI JOIN unreadable u ON m.topic = u.topic AND m.partition = u.partition
+
+-- view copies
+SELECT producer, first_sequence, max(records) AS records, count(*) AS copies,
+    sort_array(collect_list(struct(topic, partition, offset))) AS places
+FROM runs GROUP BY producer, first_sequence HAVING count(*) > 1
+
+-- view steps_back
+-- A second copy of a batch counts as duplicated, and not as reordered too.
+SELECT * FROM (
+    SELECT producer, topic, partition, offset, first_sequence,
+        max(first_sequence) OVER (
+            PARTITION BY producer, topic, partition ORDER BY offset ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS before
+    FROM (
+        SELECT producer, topic, partition, first_sequence, min(offset) AS offset FROM runs
+        GROUP BY producer, topic, partition, first_sequence
+    )
+) WHERE first_sequence < before
+
+-- view elsewhere
+SELECT a.producer, a.first_sequence, a.topic, a.partition, a.offset AS acknowledged_offset,
+    r.place.topic AS found_topic, r.place.partition AS found_partition, r.place.offset
+FROM acknowledged a JOIN (
+    SELECT producer, first_sequence, min(struct(topic, partition, offset)) AS place FROM runs
+    GROUP BY producer, first_sequence HAVING count(*) = 1
+) r ON a.producer = r.producer AND a.first_sequence = r.first_sequence
+WHERE a.offset <> r.place.offset OR a.topic <> r.place.topic OR a.partition <> r.place.partition
