@@ -120,34 +120,44 @@ def json_for_script(value: Any) -> str:
 
 
 def page(title: str, subtitle: str, content: Iterable[Markup], charts: Iterable[Chart]) -> str:
-    """A whole page. Its policy forbids the browser to fetch anything."""
+    """A whole page with charts."""
     here = files(__package__)
-    style, script, library = (
-        here.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "charts.js", "echarts/echarts.min.js")
+    script, library = (here.joinpath(name).read_text("utf-8") for name in ("charts.js", "echarts/echarts.min.js"))
+    return whole_page(
+        title,
+        subtitle,
+        "".join(part.html for part in content) + here.joinpath("charts.html").read_text("utf-8"),
+        ("charts", [chart.to_json() for chart in charts]),
+        [library, script],
     )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
-<meta name="color-scheme" content="light dark">
-<title>{escape(title)}</title>
-<style>{style}</style>
-<script>document.documentElement.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"</script>
-</head>
-<body>
-<main>
-<header><div><h1>{escape(title)}</h1><p class="soft">{escape(subtitle)}</p></div>
-<button type="button" id="theme" hidden>Dark</button></header>
-{"".join(part.html for part in content)}
-<noscript><p>The charts need JavaScript. The tables show their numbers.</p></noscript>
-<footer class="soft">Drag over a chart to zoom, double-click to see it whole. Click a name in a legend to hide it.</footer>
-</main>
-<script type="application/json" id="charts">{json_for_script([chart.to_json() for chart in charts])}</script>
-<script>{library}</script>
-<script>{script}</script>
-</body>
-</html>
-"""
+
+
+def whole_page(
+    title: str,
+    subtitle: str,
+    content: str,
+    data: tuple[str, Any],
+    scripts: Sequence[str],
+    style: str = "",
+    name: str = "",
+) -> str:
+    """A page whose policy forbids the browser to fetch anything. `data`: the id of the element that the scripts read, and its JSON.
+
+    `style` follows that of all pages; `name` is the class of its content.
+    """
+    here = files(__package__)
+    element, value = data
+    return (
+        here.joinpath("page.html")
+        .read_text("utf-8")
+        .format(
+            title=escape(title),
+            subtitle=escape(subtitle),
+            style=here.joinpath("page.css").read_text("utf-8") + style,
+            name=name,
+            content=content,
+            element=element,
+            data=json_for_script(value),
+            scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+        )
+    )

@@ -88,8 +88,8 @@ def test_the_code_runs_from_its_zip(tmp_path: Path) -> None:
     again = tmp_path / "again.zip"
     write_packages(again)
     assert archive.read_bytes() == again.read_bytes()
-    assert {Path(name).suffix for name in zipfile.ZipFile(archive).namelist()} == {".py"}
-    code = "import tools.replay.run.stage as it; print(it.__file__)"
+    assert {Path(name).suffix for name in zipfile.ZipFile(archive).namelist()} == {".py", ".sql"}
+    code = "import tools.replay.run.stage as it; from tools.replay.run.queries import query; query('lag'); print(it.__file__)"
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(archive)!r}); {code}"],
         cwd=tmp_path,
