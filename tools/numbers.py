@@ -1,4 +1,4 @@
-"""Types for options and arguments: numbers, parsed as strictly as settings are (`protocol.numbers`), and what a function makes of a text.
+"""Types of options and arguments: paths, numbers, parsed as strictly as settings are (`protocol.numbers`), what a function makes of a text.
 
 Click uses Python's `int` and `float`, which accept `1_0`, digits of other scripts, and `nan`, which passes every range check.
 """
@@ -6,11 +6,17 @@ Click uses Python's `int` and `float`, which accept `1_0`, digits of other scrip
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 
 from protocol.numbers import decimal_number, is_plain_number, whole_number
+
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]

@@ -24,6 +24,7 @@ from tools.admin.bootstrap import (
     run_directory_brokers,
 )
 from tools.failures import NoClusterNamed
+from tools.numbers import DIRECTORY, FILE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Command], Command]
@@ -38,7 +39,7 @@ def directory_option(
     return click.option(
         "--dir",
         "directory",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=DIRECTORY,
         metavar="DIR",
         default=default,
         show_default=default is not None,
@@ -70,7 +71,7 @@ def fault_command_option(
 
 def command_config_option(says: str = "properties file with client settings (TLS, SASL)") -> Decorator[Any]:
     """`--command-config`."""
-    return click.option("--command-config", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help=says)
+    return click.option("--command-config", type=FILE, metavar="FILE", help=says)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from tools.bench.compare.rows import ROWS, Row
 from tools.cluster import ownership
 from tools.cluster.processes import ClusterError
 from tools.failures import errors_in_one_line
-from tools.numbers import FloatRange, IntRange
+from tools.numbers import FILE, FloatRange, IntRange
 
 PROFILED = tuple(row for row in ROWS if isinstance(row.load, Load))
 WARM_UP_S = 1.0
@@ -43,7 +43,7 @@ LATE_S = 60.0
 )
 @click.option(
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     default="profile.svg",
     show_default=True,
     help="The flame graph. With several loads, the name of each is added to the file's.",

@@ -25,7 +25,7 @@ from tools.cluster.run_directory import ClientListener
 from tools.cluster.views import cluster_json, node_table
 from tools.failures import errors_in_one_line
 from tools.interrupts import termination_as_interrupt
-from tools.numbers import IntRange
+from tools.numbers import PATH, IntRange
 from tools.terminal import echo, echo_lines
 
 BROKERS_DEFAULT = 3
@@ -225,13 +225,7 @@ def resume(broker_id: int, directory: Path) -> None:
 
 
 @click.command()
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="server.properties",
-)
+@click.option("--config", "config_file", type=PATH, required=True, help="server.properties")
 @click.option("--override", "overrides", multiple=True, metavar="KEY=VALUE", help="a setting that overrides the file")
 def broker(config_file: Path, overrides: Sequence[str]) -> None:
     """Run one broker in the foreground (the same as `python -m broker`)."""

@@ -21,6 +21,7 @@ from tools.cluster.processes import ClusterError
 from tools.compose.project import BUILD_TIMEOUT_S, FILE, REPOSITORY, UP_TIMEOUT_S, Project, end, find_compose
 from tools.faults.clusters import find_target
 from tools.interrupts import Interrupted, ignore_from_now, interruptible
+from tools.numbers import DIRECTORY
 from tools.terminal import echo
 
 PROGRAM = "examples/python/orders.py"
@@ -36,7 +37,7 @@ ENGINE_FAILED = 2
 @click.command()
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=DIRECTORY,
     default=Path("demo-out/containers"),
     show_default=True,
     help="The directory for the pages.",

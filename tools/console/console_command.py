@@ -30,6 +30,7 @@ from tools.console.access import TOKEN_LENGTH_MIN, Access
 from tools.failures import ExpectedError
 from tools.faults.cluster import Cluster
 from tools.faults.clusters import find_target
+from tools.numbers import FILE
 from tools.terminal import echo
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ LISTEN = "127.0.0.1:8080"
 @fault_command_option("with --bootstrap-server: run this program for each fault, as `ottla fault` does")
 @click.option(
     "--token-file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help="the token that every request needs; without one, one is made if others can reach the page",
 )

@@ -31,7 +31,7 @@ from tools.faults.schedule import Kind, all_kinds, schedule
 from tools.faults.script import DoneFault, Faulted, FaultRun, check, why_impossible
 from tools.faults.words import LASTING, OF_LINKS, OPTIONS, VERBS, FaultError, seconds_of, words_of
 from tools.interrupts import termination_as_interrupt
-from tools.numbers import IntRange
+from tools.numbers import FILE, IntRange
 from tools.terminal import echo
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -163,7 +163,7 @@ def _topics_of(role: str) -> list[str]:
 
 
 @fault.command()
-@click.argument("scenario", required=False, type=click.Path(path_type=Path, dir_okay=False), metavar="[SCENARIO.yaml]")
+@click.argument("scenario", required=False, type=FILE, metavar="[SCENARIO.yaml]")
 @click.option("--random", "is_random", is_flag=True, help="draw faults from a seed instead of playing a scenario")
 @click.option("--seed", type=IntRange(0), help="with --random: the seed; the same seed makes the same schedule")
 @click.option("--count", type=IntRange(1, 100_000), help="with --random: the number of faults  [default: 20]")

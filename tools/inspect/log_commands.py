@@ -16,14 +16,14 @@ from tools.failures import AdminError, errors_in_one_line
 from tools.inspect import disk_files, log_dump
 from tools.inspect.disk_checks import Finding, LogFacts, settled
 from tools.inspect.replica_comparison import compare
-from tools.numbers import IntRange
+from tools.numbers import PATH, IntRange
 from tools.terminal import echo, echo_lines
 
 INSIDE = "a partition's directory, for example DIR/orders-0, or one of its .log files"
 
 
 @click.command("log")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH...")
 @click.option("--records", is_flag=True, help="show the records of each batch: time, key, value, headers")
 @click.option(
     "--from-offset",
@@ -63,10 +63,10 @@ def _content(path: Path, records: bool, from_offset: int) -> dict[str, object]:
 
 
 @click.command()
-@click.argument("directories", nargs=-1, type=click.Path(path_type=Path), metavar="[DIR...]")
+@click.argument("directories", nargs=-1, type=PATH, metavar="[DIR...]")
 @click.option(
     "--cluster",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="RUN_DIR",
     help="check all brokers' log.dirs of a cluster from `ottla cluster start`",
 )

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
 
 from protocol.topic_names import is_valid_topic_name
-from tools.numbers import FloatRange, IntRange, Parsed
+from tools.numbers import PATH, FloatRange, IntRange, Parsed
 from tools.points_in_time import parse_duration_ms
 
 MILLISECOND_NS = 1_000_000
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 POSITIVE = FloatRange(min=0, min_open=True)
-TRACE = click.Path(path_type=Path)
+TRACE = PATH
 WHOLE_YEAR_DAYS = 365
 
 

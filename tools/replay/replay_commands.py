@@ -9,7 +9,7 @@ import click
 
 from tools.admin.naming import bootstrap_option, command_config_option, directory_option
 from tools.failures import guarded
-from tools.numbers import IntRange
+from tools.numbers import DIRECTORY, IntRange
 from tools.replay.parameters import POSITIVE, WHOLE_YEAR_DAYS, flight_options
 from tools.replay.recording.recording_commands import record
 from tools.replay.run.compare_runs_command import compare
@@ -31,9 +31,7 @@ WEEK_A_MINUTE = 7.0 * 24 * 60
 )
 @click.option("--brokers", type=IntRange(1, 20), default=3, show_default=True, help="Number of brokers to start.")
 @click.option("--kill/--no-kill", default=True, show_default=True, help="Kill a leader during the replay.")
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), default="demo-out", show_default=True, help="Results."
-)
+@click.option("--out", type=DIRECTORY, default="demo-out", show_default=True, help="Results.")
 @directory_option(
     "The cluster's run directory; an existing cluster is used unchanged. [default: OUT/cluster, created again]"
 )

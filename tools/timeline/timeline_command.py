@@ -22,7 +22,7 @@ from tools.admin.naming import compose_option, directory_option
 from tools.cluster.local_cluster import DEFAULT_DIRECTORY
 from tools.cluster.processes import ClusterError
 from tools.failures import errors_in_one_line
-from tools.numbers import IntRange
+from tools.numbers import FILE, PATH, IntRange
 from tools.points_in_time import NoTime, parse_duration_ms
 from tools.private_files import write_anew
 from tools.terminal import echo, echo_lines
@@ -59,7 +59,7 @@ def milliseconds(_: click.Context, option: click.Parameter, text: str | None) ->
 
 
 @click.command()
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILES]...")
+@click.argument("files", nargs=-1, type=PATH, metavar="[FILES]...")
 @directory_option()
 @compose_option()
 @click.option("--follow", is_flag=True, help="print recent events, then new ones until Ctrl-C")
@@ -79,17 +79,11 @@ def milliseconds(_: click.Context, option: click.Parameter, text: str | None) ->
 @click.option(
     "--format", "output", type=click.Choice(["text", "json"]), default="text", help="text for people, json for scripts"
 )
-@click.option(
-    "--html",
-    "page",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="OUT",
-    help="write a page that draws the story",
-)
+@click.option("--html", "page", type=FILE, metavar="OUT", help="write a page that draws the story")
 @click.option(
     "--errors",
     "errors_file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help="show these client errors on the page: JSON lines with time_ms, client, error",
 )

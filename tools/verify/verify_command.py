@@ -25,7 +25,7 @@ from tools.admin.naming import (
 )
 from tools.failures import ExpectedError
 from tools.judge.kinds import HARMLESS, KINDS
-from tools.numbers import FloatRange, IntRange, Parsed
+from tools.numbers import FILE, FloatRange, IntRange, Parsed
 from tools.terminal import echo
 
 if TYPE_CHECKING:
@@ -99,13 +99,7 @@ def verify() -> None:
     multiple=True,
     help="Such as 'kill leader of orders-0 at 10s', 'restart it at 20s'; times count from the program's first report.",
 )
-@click.option(
-    "--faults",
-    "scenario",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="A scenario, as of `ottla fault run`.",
-)
+@click.option("--faults", "scenario", type=FILE, metavar="FILE", help="A scenario, as of `ottla fault run`.")
 @click.option(
     "--random-faults",
     type=IntRange(1, 10_000),
@@ -152,9 +146,9 @@ def verify() -> None:
     help=f"A failure, too: one of {', '.join(kind for kind in KINDS if kind in HARMLESS)}.",
 )
 @click.option("--no-load", is_flag=True, help="Without ottla's own load beside the program.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the verdict as JSON.")
-@click.option("--junit", "junit_file", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML.")
-@click.option("--html", "html_file", type=click.Path(path_type=Path, dir_okay=False), help="Write a page.")
+@click.option("--json", "json_file", type=FILE, help="Write the verdict as JSON.")
+@click.option("--junit", "junit_file", type=FILE, help="Write JUnit XML.")
+@click.option("--html", "html_file", type=FILE, help="Write a page.")
 def run(**given: Any) -> None:
     """Start COMMAND with BOOTSTRAP_SERVERS in its environment, cause faults, and judge what it reported.
 

@@ -21,7 +21,7 @@ from tools.inspect.conformance.report import Sorted, difference_json, difference
 from tools.inspect.conformance.requests import requests
 from tools.inspect.conformance.run import Comparison, compare_clusters
 from tools.inspect.conformance.sequences import HISTORIES
-from tools.numbers import IntRange
+from tools.numbers import EXISTING_FILE, FILE, IntRange
 from tools.terminal import echo, echo_lines
 
 KNOWN_DIFFERENCES = Path(__file__).with_name("known_differences.yaml")
@@ -43,15 +43,13 @@ DIFFERENT, FAILED = 1, 2
 @click.option("--quick", is_flag=True, help="only the newest version of each API")
 @click.option(
     "--known",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=EXISTING_FILE,
     default=KNOWN_DIFFERENCES,
     metavar="FILE",
     help="differences that are not reported; default: those between Kafka 3.9 and ottla",
 )
 @click.option("--all", "show_all", is_flag=True, help="report known differences, too")
-@click.option(
-    "--json", "output", type=click.Path(path_type=Path, dir_okay=False), metavar="OUT", help="write a JSON file, too"
-)
+@click.option("--json", "output", type=FILE, metavar="OUT", help="write a JSON file, too")
 def conformance(
     reference: str,
     subject: str,

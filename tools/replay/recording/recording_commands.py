@@ -14,7 +14,7 @@ from protocol.plain_text import escaped
 from tools.admin.connection import connect, connection_options, print_json
 from tools.admin.naming import Where, server_options
 from tools.failures import errors_in_one_line
-from tools.numbers import IntRange
+from tools.numbers import PATH, IntRange
 from tools.terminal import echo
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def status(pages: tuple[str, ...], where: Where, output: str) -> None:
 
 
 @record.command()
-@click.option("--out", type=click.Path(path_type=Path), metavar="TRACE", help="where the trace is written")
+@click.option("--out", type=PATH, metavar="TRACE", help="where the trace is written")
 @click.option("--allow-missing", is_flag=True, help="leave out the rows of brokers that do not answer")
 @click.option("--discard", is_flag=True, help="end the recording without a trace")
 @page_option

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tools.numbers import FloatRange, Parsed
+from tools.numbers import DIRECTORY, PATH, FloatRange, Parsed
 
 OUT = "compare-out"
 SHARE = FloatRange(min=0)
@@ -22,11 +22,9 @@ def share(text: str) -> float:
 
 
 @click.command("compare")
-@click.argument("first", metavar="RUN", type=click.Path(path_type=Path))
-@click.argument("second", metavar="RUN", type=click.Path(path_type=Path))
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), default=OUT, show_default=True, help="Results."
-)
+@click.argument("first", metavar="RUN", type=PATH)
+@click.argument("second", metavar="RUN", type=PATH)
+@click.option("--out", type=DIRECTORY, default=OUT, show_default=True, help="Results.")
 @click.option(
     "--threshold",
     type=Parsed("percent", share),

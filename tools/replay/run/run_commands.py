@@ -18,7 +18,7 @@ from tools.admin.naming import (
     fault_command_option,
 )
 from tools.failures import guarded
-from tools.numbers import FloatRange, IntRange, Parsed
+from tools.numbers import DIRECTORY, EXISTING_FILE, PATH, FloatRange, IntRange, Parsed
 from tools.points_in_time import NoTime, parse_duration_ms
 from tools.replay.parameters import POSITIVE, topic_for
 
@@ -108,7 +108,7 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--out",
                 "output",
-                type=click.Path(path_type=Path, file_okay=False),
+                type=DIRECTORY,
                 default="replay-out",
                 show_default=True,
                 help="Write the results to this directory.",
@@ -208,7 +208,7 @@ def options_of(
 
 
 @click.command("run")
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace", type=PATH)
 @load_options
 @click.option(
     "--master",
@@ -221,7 +221,7 @@ def options_of(
 )
 @click.option(
     "--event-log",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=DIRECTORY,
     help="Write Spark's event log to this directory, for its history server.",
 )
 @click.option(
@@ -296,7 +296,7 @@ def run(
 
 
 @click.command("report")
-@click.argument("directory", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="RUN", type=PATH)
 def report(directory: Path) -> None:
     """Analyse an earlier replay again, and rewrite its summary and its report."""
     from tools.failures import guarded
@@ -319,7 +319,7 @@ def report(directory: Path) -> None:
 
 
 @click.command("submit-command")
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace", type=PATH)
 @load_options
 @click.option(
     "--master", default="yarn", show_default=True, help="Run on this Spark master, such as k8s://https://HOST:PORT."
@@ -327,7 +327,7 @@ def report(directory: Path) -> None:
 @click.option("--deploy-mode", type=click.Choice(["client", "cluster"]), default="client", show_default=True)
 @click.option(
     "--archive",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=EXISTING_FILE,
     help="Give the executors this packed Python environment, written by venv-pack or conda-pack.",
 )
 @click.option("--event-log", help="Write Spark's event log to this URI, for its history server.")

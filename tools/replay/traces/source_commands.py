@@ -9,13 +9,13 @@ from zoneinfo import ZoneInfo
 import click
 
 from tools.failures import explained
-from tools.numbers import IntRange
+from tools.numbers import EXISTING_FILE, IntRange
 from tools.replay.parameters import COMPRESSIONS, TIME_ZONE, out_option, topic_for
 from tools.terminal import echo, echo_lines
 
 
 @click.command("request-log")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("files", nargs=-1, required=True, type=EXISTING_FILE)
 @out_option
 @click.option("--hash-clients", is_flag=True, help="Replace the names of clients and groups by hashes.")
 @click.option("--time-zone", type=TIME_ZONE, default="UTC", show_default=True, help="The time zone of the log's times.")
@@ -80,7 +80,7 @@ def _print_example(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 
 
 @click.command("make")
-@click.argument("workload", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("workload", type=EXISTING_FILE)
 @out_option
 @click.option("--seed", type=IntRange(min=0), help="Use this seed instead of the file's.")
 @click.option(
