@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 TOPICS = "topics"
 BROKERS = "brokers"
+TOPIC_SOURCE, DEFAULT_SOURCE = "DYNAMIC_TOPIC_CONFIG", "DEFAULT_CONFIG"
+"""Kafka's names of two sources of a value: set on the topic itself; not set anywhere."""
 ENTITY_DEFAULT = ""
 """The entity name of configs that apply to all brokers."""
 
@@ -28,7 +30,7 @@ class Entity(NamedTuple):
     def own_source(self) -> str:
         """The source of a config that is set on this entity itself."""
         if self.kind == TOPICS:
-            return "DYNAMIC_TOPIC_CONFIG"
+            return TOPIC_SOURCE
         return "DYNAMIC_BROKER_CONFIG" if self.name else "DYNAMIC_DEFAULT_BROKER_CONFIG"
 
 

@@ -19,7 +19,7 @@ from tools.admin.client_settings import read_command_config
 from tools.admin.cluster_view import ClusterView, NodeView
 from tools.admin.config_values import TOPICS, ConfigSynonym, ConfigValue, Entity
 from tools.admin.reassign_plan import Place, Replica
-from tools.admin.topic_views import ConfigView, PartitionView, TopicView
+from tools.admin.topic_views import PartitionView, TopicView
 from tools.failures import AdminError, NotServed, TopicExists
 from tools.wire.client import Client
 from tools.wire.client_properties import BadClientProperties, read_security
@@ -220,7 +220,7 @@ class KafkaAdmin:
             if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 continue  # deleted after it was listed
             _check(f"topic {row.name!r} cannot be described", row)
-            own = None if configs is None else _config_views(configs[Entity(TOPICS, row.name)])
+            own = None if configs is None else configs[Entity(TOPICS, row.name)]
             topic_id = topic_id_text(getattr(row, "topic_id", None) or uuid.UUID(int=0))
             views.append(TopicView(row.name, topic_id, _partitions(row), own))
         return sorted(views, key=lambda view: view.topic)
@@ -564,10 +564,3 @@ def _config_value(row: Any) -> ConfigValue:
 
 def _source(number: int) -> str:
     return SOURCES[number] if 0 <= number < len(SOURCES) else SOURCES[0]
-
-
-def _config_views(configs: Mapping[str, ConfigValue]) -> dict[str, ConfigView]:
-    return {
-        key: ConfigView(found.value or "", found.source == "DEFAULT_CONFIG", found.source == "DYNAMIC_TOPIC_CONFIG")
-        for key, found in configs.items()
-    }

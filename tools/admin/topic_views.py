@@ -11,6 +11,7 @@ from typing import Any
 
 from protocol.topic_names import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from protocol.types import Assignment, TopicPartition
+from tools.admin.config_values import DEFAULT_SOURCE, TOPIC_SOURCE, ConfigValue
 
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
 MIN_ISR = "min.insync.replicas"
@@ -42,22 +43,13 @@ class PartitionView:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigView:
-    """One topic config. `is_override`: set on the topic itself; `is_default`: not set anywhere."""
-
-    value: str
-    is_default: bool
-    is_override: bool
-
-
-@dataclass(frozen=True, slots=True)
 class TopicView:
     """One topic; `configs` is None if the cluster does not support DescribeConfigs."""
 
     topic: str
     topic_id: str
     partitions: tuple[PartitionView, ...]
-    configs: Mapping[str, ConfigView] | None
+    configs: Mapping[str, ConfigValue] | None
 
     @property
     def replication_factor(self) -> int:
@@ -68,17 +60,17 @@ class TopicView:
     def set_configs(self) -> dict[str, str]:
         """Configs set on the topic or its brokers, which Kafka's tool prints."""
         configs = self.configs or {}
-        return {key: config.value for key, config in configs.items() if not config.is_default}
+        return {key: config.value or "" for key, config in configs.items() if config.source != DEFAULT_SOURCE}
 
     @property
     def has_overrides(self) -> bool:
         """Whether a config was set on the topic itself."""
-        return any(config.is_override for config in (self.configs or {}).values())
+        return any(config.source == TOPIC_SOURCE for config in (self.configs or {}).values())
 
     @property
     def min_insync_replicas(self) -> int:
         """Raises KeyError if the configs are unknown."""
-        return int((self.configs or {})[MIN_ISR].value)
+        return int((self.configs or {})[MIN_ISR].value or "")
 
 
 class PartitionFilter(Enum):

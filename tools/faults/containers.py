@@ -17,7 +17,7 @@ from tools.cluster.local_cluster import STOP_TIMEOUT_S
 from tools.cluster.processes import ClusterError
 from tools.faults import networks, volume_disk
 from tools.faults.cluster import State
-from tools.faults.docker_command import docker
+from tools.faults.docker_command import docker, environment_of, inspect
 from tools.faults.packets import DROP_OR_RESET, Host
 from tools.faults.record import state_directory
 from tools.faults.words import Breakage
@@ -43,7 +43,7 @@ class Container:
     cluster: ComposeCluster | None = field(default=None, compare=False, repr=False)
 
     def state(self) -> State:
-        state = json.loads(docker("inspect", "--type", "container", "--format", "{{json .State}}", self.name))
+        state = inspect(self.name)["State"]
         if not state["Running"]:
             return State.ENDED
         return State.PAUSED if state["Paused"] else State.RUNNING
@@ -258,8 +258,3 @@ def name_of(found: Mapping[str, Any]) -> str:
 def labels_of(found: Mapping[str, Any]) -> Mapping[str, str]:
     labels: Mapping[str, str] = found["Config"]["Labels"]
     return labels
-
-
-def environment_of(found: Mapping[str, Any]) -> dict[str, str]:
-    """The variables of a container."""
-    return {name: value for name, _, value in (entry.partition("=") for entry in found["Config"]["Env"] or ())}

@@ -10,14 +10,12 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tools.cluster.links.rules import Rule
 from tools.cluster.processes import ClusterError
-from tools.faults.docker_command import docker, run
+from tools.faults.docker_command import docker, inspect, run, save
 from tools.faults.packets import Host, iptables
 from tools.faults.words import FaultError
-from tools.private_files import write_anew
 
 CHAINS = {"INPUT": "ottla-fault-in", "OUTPUT": "ottla-fault-out"}
 NOT_ROOT = (
@@ -28,7 +26,7 @@ NOT_ROOT = (
 
 def disconnect(container: str, saved: Path) -> None:
     """Takes the container out of its networks, and writes down how it was connected. Raises ClusterError."""
-    found = _inspect(container)
+    found = inspect(container)
     networks = found["NetworkSettings"]["Networks"]
     if not networks:
         return  # it is disconnected already
@@ -40,11 +38,7 @@ def disconnect(container: str, saved: Path) -> None:
         }
         for name, network in networks.items()
     ]
-    try:
-        saved.parent.mkdir(parents=True, exist_ok=True)
-        write_anew(saved, json.dumps(rows))
-    except OSError as problem:
-        raise ClusterError(f"{saved} cannot be written: {problem.strerror}") from None
+    save(saved, json.dumps(rows))
     for row in rows:
         docker("network", "disconnect", row["network"], container)
 
@@ -59,7 +53,7 @@ def reconnect(container: str, saved: Path) -> None:
         raise ClusterError(
             f"{saved} cannot be read: {problem}; `docker network connect` connects {container}"
         ) from None
-    connected = _inspect(container)["NetworkSettings"]["Networks"]
+    connected = inspect(container)["NetworkSettings"]["Networks"]
     for row in rows:
         if row["network"] in connected:
             continue
@@ -96,7 +90,7 @@ def remove_rules(container: str, rules: Sequence[Rule], hosts: Mapping[str, Host
 
 def remove_all_rules(container: str) -> None:
     """Does nothing without root or iptables: then this program has made no rules. Raises ClusterError."""
-    if os.geteuid() != 0 or shutil.which("iptables") is None or not _inspect(container)["State"]["Running"]:
+    if os.geteuid() != 0 or shutil.which("iptables") is None or not inspect(container)["State"]["Running"]:
         return
     inside = _Inside(container)
     for own in CHAINS.values():
@@ -111,7 +105,7 @@ class _Inside:
         """Raises ClusterError."""
         if os.geteuid() != 0:
             raise ClusterError(NOT_ROOT)
-        pid = _inspect(container)["State"]["Pid"]
+        pid = inspect(container)["State"]["Pid"]
         if not pid:
             raise ClusterError(f"{container} does not run, so it has no links")
         self._enter = ["nsenter", "--target", str(pid), "--net", "iptables", "-w"]
@@ -135,8 +129,3 @@ def _packet_rules(rules: Sequence[Rule], hosts: Mapping[str, Host]) -> list[tupl
         if missing:
             raise FaultError(f"{', '.join(missing)} has no address now, so its link cannot be cut")
     return [found for rule in rules for found in iptables(rule, hosts)]
-
-
-def _inspect(container: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(docker("inspect", "--type", "container", container))[0]
-    return found

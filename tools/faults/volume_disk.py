@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 from tools.cluster.processes import ClusterError
-from tools.faults.docker_command import docker
+from tools.faults.docker_command import docker, environment_of, inspect, save
 from tools.faults.full_disk import BALLAST, HOW, SIZE_MAX
-from tools.private_files import write_anew
 
 LOG_DIRS = "KAFKA_LOG_DIRS"
 DEFAULT = "/var/lib/ottla/data"
@@ -25,18 +22,14 @@ def fill(container: str, saved: Path) -> None:
     reason = _why_not(container, directory)
     if reason is not None:
         raise ClusterError(reason)
-    try:
-        saved.parent.mkdir(parents=True, exist_ok=True)
-        write_anew(saved, directory)
-    except OSError as problem:
-        raise ClusterError(f"{saved} cannot be written: {problem.strerror}") from None
+    save(saved, directory)
     # `cat` ends with an error when the disk is full, which is what is wanted.
     docker("exec", container, "sh", "-c", f"cat /dev/zero > {directory}/{BALLAST} || true")
 
 
 def why_not(container: str) -> str | None:
     """Why this container's disk cannot be filled; None if it can, or if the container does not run. Raises ClusterError."""
-    if not _inspect(container)["State"]["Running"]:
+    if not inspect(container)["State"]["Running"]:
         return None
     return _why_not(container, _log_directory(container))
 
@@ -58,7 +51,7 @@ def empty(container: str, saved: Path) -> bool:
         return False
     if PATH.fullmatch(directory) is None:
         raise ClusterError(f"{saved} does not name a directory: remove {BALLAST} in {container} and this file by hand")
-    found = _inspect(container)
+    found = inspect(container)
     remove = ["rm", "-f", f"{directory}/{BALLAST}"]
     if found["State"]["Running"]:
         docker("exec", container, *remove)
@@ -71,14 +64,7 @@ def empty(container: str, saved: Path) -> bool:
 
 def _log_directory(container: str) -> str:
     """The first of KAFKA_LOG_DIRS."""
-    entries: list[str] = _inspect(container)["Config"]["Env"] or []
-    variables = {name: value for name, _, value in (entry.partition("=") for entry in entries)}
-    directory = variables.get(LOG_DIRS, DEFAULT).split(",")[0].strip()
+    directory = environment_of(inspect(container)).get(LOG_DIRS, DEFAULT).split(",")[0].strip()
     if PATH.fullmatch(directory) is None:
         raise ClusterError(f"container {container}: {LOG_DIRS}={directory} is not a plain path")
     return directory
-
-
-def _inspect(container: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(docker("inspect", "--type", "container", container))[0]
-    return found

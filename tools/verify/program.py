@@ -78,7 +78,6 @@ class Program:
         """Starts it. Raises ClusterError if it cannot be started."""
         self.command = tuple(command)
         self.reports = reports
-        self.was_stopped = False
         self.was_killed = False
         report_file.touch()
         variables = {
@@ -115,7 +114,6 @@ class Program:
 
     def stop(self, grace_s: float) -> None:
         """Sends SIGTERM, and SIGKILL after `grace_s` seconds. Returns when it and its children have ended and all lines are read."""
-        self.was_stopped = self.exit_code() is None
         self._signal(signal.SIGTERM)
         deadline = time.monotonic() + grace_s
         while self.exit_code() is None and time.monotonic() < deadline:

@@ -26,12 +26,11 @@ from tools.failures import AdminError
 from tools.wire.client import Client
 from tools.wire.client_properties import BadClientProperties, read_security
 from tools.wire.cluster_view import METADATA_VERSION, ClusterView, TopicPartition, Unreachable
+from tools.wire.offsets import EARLIEST, offsets_at
 from tools.wire.security import PLAINTEXT, Security
 
 OWN_PREFIX = "ottla-bench-"
 REQUESTS_AT_ONCE = 16
-LIST_OFFSETS_VERSION = 5
-EARLIEST, LATEST = -2, -1
 READY_TIMEOUT_S = 15.0
 """How long a topic that was just created may need until its leaders answer."""
 RETRY_S = 0.05
@@ -221,8 +220,8 @@ async def _partitions(target: Target, topics: Sequence[str]) -> list[Partition]:
         for broker, of_leader in of_leaders.items():
             if (address := view.address(broker)) is not None:
                 with contextlib.suppress(OSError, MalformedRequest):
-                    starts = await _offsets(view, address, of_leader, EARLIEST)
-                    ends = await _offsets(view, address, of_leader, LATEST)
+                    starts = await offsets_at(view.client, address, of_leader, EARLIEST)
+                    ends = await offsets_at(view.client, address, of_leader)
                     for topic, index in starts.keys() & ends.keys():
                         offsets = starts[topic, index], ends[topic, index]
                         found[topic, index] = Partition(topic, index, await _numeric(address), *offsets)
@@ -233,35 +232,6 @@ async def _partitions(target: Target, topics: Sequence[str]) -> list[Partition]:
             await asyncio.sleep(RETRY_S)
             await view.start()
     return [found[partition] for partition in wanted]
-
-
-async def _offsets(
-    view: ClusterView, address: Address, partitions: Sequence[TopicPartition], timestamp: int
-) -> dict[TopicPartition, int]:
-    """Without the partitions for which the broker does not answer as the leader. Raises OSError, MalformedRequest."""
-    topics: dict[str, list[int]] = {}
-    for topic, index in partitions:
-        topics.setdefault(topic, []).append(index)
-    body = {
-        "replica_id": -1,
-        "isolation_level": 0,
-        "topics": [
-            {
-                "name": topic,
-                "partitions": [
-                    {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp} for index in indexes
-                ],
-            }
-            for topic, indexes in topics.items()
-        ],
-    }
-    answer = await view.client.ask(address, ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, body)
-    return {
-        (topic.name, int(found.partition_index)): int(found.offset)
-        for topic in answer.topics
-        for found in topic.partitions
-        if int(found.error_code) == 0
-    }
 
 
 async def _numeric(address: Address) -> Address:

@@ -185,7 +185,7 @@ class ScaleBench:
             phase.seconds["done"] = self._timed(self._create)
         yield phase
         with self._phase("fill: a record to each") as phase:
-            phase.seconds["done"] = _written(self._ask(f"each {','.join(self._topics)}"))
+            phase.seconds["done"] = _written(self._running_load.ask(f"each {','.join(self._topics)}"))
         yield phase
         with self._phase("steady load, with all") as phase:
             time.sleep(BASELINE_S)
@@ -208,16 +208,16 @@ class ScaleBench:
     def _kill_and_return(self) -> Iterator[Phase]:
         victim = next(broker for broker in BROKERS if broker != self._controller())
         sample = ",".join(self._sample)
-        self._ask(f"ready {sample}")
+        self._running_load.ask(f"ready {sample}")
         with self._phase(f"kill {victim}", stopped=victim) as phase:
             begin = time.monotonic()
             self._cluster.kill(victim)
-            self._send(f"each {sample}")
+            self._running_load.send(f"each {sample}")
             phase.seconds["all led"] = self._until(self._all_led) - begin
-            phase.seconds[f"{sum(self._sample.values())} written"] = _written(self._answer())
+            phase.seconds[f"{sum(self._sample.values())} written"] = _written(self._running_load.answer())
         yield phase
         with self._phase("a record to each again") as phase:
-            phase.seconds["done"] = _written(self._ask(f"each {','.join(self._topics)}"))
+            phase.seconds["done"] = _written(self._running_load.ask(f"each {','.join(self._topics)}"))
         yield phase
         with self._phase(f"return of {victim}", stopped=victim) as phase:
             phase.seconds["ISRs full"] = self._timed(lambda: self._start_one(victim))
@@ -266,7 +266,7 @@ class ScaleBench:
         yield phase
         brokers = self._running()
         if self._load is not None:
-            rows: Mapping[str, Sequence[float]] = self._ask(f"since {begin}")
+            rows: Mapping[str, Sequence[float]] = self._running_load.ask(f"since {begin}")
             of_interest = self._load_topics if stopped is None else (f"load-without-{stopped}",)
             latencies = sorted(seconds for topic in of_interest for seconds in rows.get(topic, ()))
             if latencies:
@@ -289,24 +289,17 @@ class ScaleBench:
         for future in admin.create_topics(missing).values() if missing else ():
             future.result(30)
         self._load = ScaleLoadProcess(self._cluster.bootstrap_servers)
-        self._ask(f"steady {','.join(self._load_topics)}")
+        self._running_load.ask(f"steady {','.join(self._load_topics)}")
 
     def _end_load(self) -> None:
         assert self._load is not None
         self._load.close()
         self._load = None
 
-    def _ask(self, line: str) -> Any:
-        self._send(line)
-        return self._answer()
-
-    def _send(self, line: str) -> None:
+    @property
+    def _running_load(self) -> ScaleLoadProcess:
         assert self._load is not None
-        self._load.send(line)
-
-    def _answer(self) -> Any:
-        assert self._load is not None
-        return self._load.answer()
+        return self._load
 
     # -- the cluster ------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError, error_name
 from protocol.kafka.api_keys import ApiKey
@@ -33,11 +33,11 @@ from tools.wire import frames
 from tools.wire.client import TIMEOUT_S
 from tools.wire.cluster_view import ClusterView, TopicPartition, Unreachable
 from tools.wire.connection import BrokerConnection
+from tools.wire.offsets import VERSION as OFFSETS_VERSION
+from tools.wire.offsets import offsets_at, offsets_body, offsets_in
 
 CLIENT = "ottla-replay"
 """The client id of requests that no client of the trace sends."""
-LIST_OFFSETS_VERSION = 5
-LATEST = -1
 NEVER = -(2**62)
 RECENTLY_NS = 5_000_000_000
 """A fetch asks for all partitions that the client's trace had within this time, as a consumer asks for all that it is assigned."""
@@ -235,10 +235,10 @@ class FetchingClient:
 
     async def _find_positions(self, connection: BrokerConnection, new: list[Operation]) -> None:
         """Asks for the high watermarks of partitions that the client did not read yet."""
-        body = _latest_body([(operation.topic, operation.partition) for operation in new])
-        frame = frames.request_frame(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, self._name, body)
+        body = offsets_body([(operation.topic, operation.partition) for operation in new])
+        frame = frames.request_frame(ApiKey.LIST_OFFSETS, OFFSETS_VERSION, self._name, body)
         answer = await connection.ask(frame, TIMEOUT_S)
-        ends = _offsets_in(frames.answer(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, answer))
+        ends = offsets_in(frames.answer(ApiKey.LIST_OFFSETS, OFFSETS_VERSION, answer))
         for operation in new:
             partition = (operation.topic, operation.partition)
             if partition in ends:
@@ -404,48 +404,10 @@ async def end_offsets(
             address = view.address(leader)
             if address is not None:
                 with contextlib.suppress(OSError, MalformedRequest):
-                    ends |= await latest_offsets(view, address, of_leader)
+                    ends |= await offsets_at(view.client, address, of_leader)
         if len(ends) == len(partitions) or time.monotonic() > deadline:
             return ends
         await asyncio.sleep(RETRY_S)
-
-
-async def latest_offsets(
-    view: ClusterView, address: tuple[str, int], partitions: list[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """The high watermarks of the partitions that the broker leads; others are missing. Raises OSError, MalformedRequest."""
-    answer = await view.client.ask(address, ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, _latest_body(partitions))
-    return _offsets_in(answer)
-
-
-def _latest_body(partitions: list[TopicPartition]) -> dict[str, Any]:
-    """A ListOffsets request for the high watermarks."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
-    return {
-        "replica_id": -1,
-        "isolation_level": 0,
-        "topics": [
-            {
-                "name": topic,
-                "partitions": [
-                    {"partition_index": index, "current_leader_epoch": -1, "timestamp": LATEST} for index in indexes
-                ],
-            }
-            for topic, indexes in topics.items()
-        ],
-    }
-
-
-def _offsets_in(answer: Any) -> dict[TopicPartition, int]:
-    """Those of a ListOffsets answer, without partitions that have an error."""
-    return {
-        (topic.name, int(found.partition_index)): int(found.offset)
-        for topic in answer.topics
-        for found in topic.partitions
-        if int(found.error_code) == 0
-    }
 
 
 def _results(answer: memoryview, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, Result]:

@@ -26,7 +26,7 @@ import uvloop
 from protocol.kafka.framing import MalformedRequest
 from protocol.types import Address
 from tools.replay.load.background import Background
-from tools.replay.load.fetching import CLIENT, ComingFetch, FetchingClient, latest_offsets
+from tools.replay.load.fetching import CLIENT, ComingFetch, FetchingClient
 from tools.replay.load.membership import Groups
 from tools.replay.load.operations import Operation
 from tools.replay.load.pace import Pace
@@ -35,6 +35,7 @@ from tools.replay.load.results import CLIENT_BITS, ResultFiles, table_of
 from tools.wire.client import Client
 from tools.wire.cluster_view import ClusterView
 from tools.wire.frames import COMPRESSION_CODES
+from tools.wire.offsets import offsets_at
 from tools.wire.security import PLAINTEXT, Security
 
 COLUMNS = [
@@ -259,7 +260,7 @@ class LoadTask:
         address = self._view.address(self._view.leader((topic, 0)))
         if address is not None:
             with contextlib.suppress(OSError, MalformedRequest):
-                await latest_offsets(self._view, address, [(topic, 0)])
+                await offsets_at(self._view.client, address, [(topic, 0)])
 
     # -- in the loop ----------------------------------------------------------------------------------------------------
 

@@ -93,7 +93,6 @@ class Found:
     """What an import found. `skipped`: kind of request -> number of requests that the trace does not have."""
 
     lines: int = 0
-    other_lines: int = 0
     bad_lines: int = 0
     rows: int = 0
     produce: int = 0
@@ -190,11 +189,9 @@ def _requests_of(file: Path, found: Found, options: ImportOptions) -> Iterator[C
         found.lines += 1
         try:
             api = api_of(line)
-            if api is None:
-                found.other_lines += 1
-            elif api in READ_APIS:
+            if api in READ_APIS:
                 yield replace(parse_line(line, options.zone), place=f"{file}, line {number}")
-            else:
+            elif api is not None:
                 found.skipped[api] += 1
         except CutOff as problem:
             _bad_line(f"{file}, line {number}", str(problem), found, options)

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from protocol.types import Assignment, TopicPartition
+from tools.admin.config_values import DEFAULT_SOURCE, TOPIC_SOURCE, ConfigValue
 from tools.admin.topic_views import (
-    ConfigView,
     PartitionFilter,
     PartitionView,
     TopicView,
@@ -26,9 +26,9 @@ UNDER_MIN = PartitionView(2, 3, (3, 1, 2), (3,))
 LEADERLESS = PartitionView(3, None, (1, 2, 3), (1,))
 LED_BY_THE_DEAD = PartitionView(4, 9, (9, 2, 3), (9, 2, 3))
 CONFIGS = {
-    "min.insync.replicas": ConfigView("2", is_default=False, is_override=False),
-    "retention.ms": ConfigView("1000", is_default=False, is_override=True),
-    "segment.bytes": ConfigView("1073741824", is_default=True, is_override=False),
+    "min.insync.replicas": ConfigValue("2", "STATIC_BROKER_CONFIG"),
+    "retention.ms": ConfigValue("1000", TOPIC_SOURCE),
+    "segment.bytes": ConfigValue("1073741824", DEFAULT_SOURCE),
 }
 TOPIC = TopicView("orders", "id", (HEALTHY, AT_MIN, UNDER_MIN, LEADERLESS, LED_BY_THE_DEAD), CONFIGS)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tools.cluster.processes import ClusterError
-from tools.faults import containers
+from tools.faults import containers, docker_command
 from tools.faults.cluster import State
 from tools.faults.containers import BROKER_ID, ComposeCluster, Container, cluster_among, docker, find_cluster
 from tools.faults.rounds import why_not
@@ -110,7 +110,7 @@ STATES = {
 
 @pytest.mark.parametrize("printed", STATES)
 def test_the_state_of_a_container(printed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers, "docker", lambda *_: printed)
+    monkeypatch.setattr(docker_command, "docker", lambda *_: f'[{{"State": {printed}}}]')
     assert Container("c", 1).state() is STATES[printed]
 
 

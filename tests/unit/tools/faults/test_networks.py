@@ -32,8 +32,6 @@ class Docker:
 
     def __call__(self, *arguments: str) -> str:
         if arguments[0] == "inspect":
-            if "--format" in arguments:
-                return json.dumps(self._inspected(arguments[-1])["State"])
             return json.dumps([self._inspected(name) for name in arguments[3:]])
         line = " ".join(arguments)
         self.calls.append(line)
@@ -68,7 +66,7 @@ def environment(number: str) -> list[str]:
 @pytest.fixture
 def docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Docker:
     fake = Docker()
-    for module in ("networks", "containers", "volume_disk"):
+    for module in ("networks", "containers", "volume_disk", "docker_command"):
         monkeypatch.setattr(f"tools.faults.{module}.docker", fake)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return fake

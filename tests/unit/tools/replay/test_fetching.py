@@ -12,9 +12,10 @@ from protocol.kafka import fetch_codec, messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import parse_request_header
 from tools.replay.load.background import Background
-from tools.replay.load.fetching import LIST_OFFSETS_VERSION, ComingFetch, FetchingClient, wait_ms
+from tools.replay.load.fetching import ComingFetch, FetchingClient, wait_ms
 from tools.replay.load.membership import Groups
 from tools.replay.load.operations import Operation
+from tools.wire import offsets
 from tools.wire.cluster_view import TopicPartition
 from tools.wire.frames import FETCH_VERSION
 
@@ -61,15 +62,13 @@ class FakeBroker:
         payload = memoryview(frame)[4:]
         header = parse_request_header(payload)
         assert header.api_key == ApiKey.LIST_OFFSETS
-        asked = messages.decode_request(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, payload, header.body_offset)
+        asked = messages.decode_request(ApiKey.LIST_OFFSETS, offsets.VERSION, payload, header.body_offset)
         known = {"error_code": 0, "timestamp": -1, "offset": 100, "leader_epoch": 0}
         topics = [
             {"name": topic.name, "partitions": [{"partition_index": row.partition_index, **known} for row in topic.partitions]}
             for topic in asked.topics
         ]  # fmt: skip
-        body = messages.encode_response(
-            ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, {"throttle_time": 0, "topics": topics}
-        )
+        body = messages.encode_response(ApiKey.LIST_OFFSETS, offsets.VERSION, {"throttle_time": 0, "topics": topics})
         return memoryview(bytes(4) + body)
 
     def send(self, frame: bytes, on_answer: Callable[[memoryview | None], None]) -> None:

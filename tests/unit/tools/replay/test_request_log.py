@@ -186,7 +186,6 @@ def test_what_no_client_wanted_or_got_is_counted_and_left_out(tmp_path: Path) ->
     )
     assert len(rows) == 1
     assert +found.skipped == {"PRODUCE batch that was refused": 1, "API_VERSIONS": 1, "FETCH without content": 1}
-    assert found.other_lines == 1
 
 
 TEXT = "[2020-01-31 12:00:{:02},500] DEBUG Completed request:RequestHeader(apiKey={}, apiVersion=8, clientId=a, b, correlationId=4) -- "
