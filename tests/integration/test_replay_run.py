@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pyarrow.parquet
 import pytest
 from click.testing import Result
@@ -20,6 +21,7 @@ from tests.support.cli import COMMAND, ottla
 from tests.support.invariants import eventually
 from tools.cluster.local_cluster import LocalCluster
 from tools.replay.load.results import SCHEMA
+from tools.replay.traces import schema
 from tools.replay.traces.schema import TraceInfo, TraceWriter
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -55,7 +57,7 @@ def write_trace(
             produce |= {"partition": -1, "key_hash": number}
         rows.append({**common, **produce})
     with TraceWriter(path, TraceInfo(1_700_000_000 * 1000 * MS, "made by a test", {topic: PARTITIONS})) as writer:
-        writer.write_rows(rows)
+        writer.write(pyarrow.Table.from_pylist(rows, schema=schema.SCHEMA))
     return path
 
 

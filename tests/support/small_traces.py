@@ -28,7 +28,7 @@ def fetch(at_ms: int, request: int, **columns: Any) -> dict[str, Any]:
 def written(path: Path, rows: list[dict[str, Any]], start: int = START, **topics: int) -> Path:
     """A valid trace."""
     with TraceWriter(path, TraceInfo(start, "a test", topics or {"t": 2})) as writer:
-        writer.write_rows(rows)
+        writer.write(pyarrow.Table.from_pylist(rows, schema=SCHEMA))
     return path
 
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import click
 
 from tools.admin.bootstrap import BOOTSTRAP_VARIABLE, NoBootstrapServer
+from tools.admin.connection import format_option
 from tools.admin.naming import bootstrap_option, compose_option, directory_option, fault_command_option
 from tools.cluster.local_cluster import DEFAULT_DIRECTORY
 from tools.cluster.processes import ClusterError
@@ -191,9 +192,7 @@ def _topics_of(role: str) -> list[str]:
     metavar="TIME",
     help="with --random: the brokers' session time-out  [default: a local cluster's own, else 6s]",
 )
-@click.option(
-    "--format", "output", type=click.Choice(["text", "json"]), default="text", help="text for people, json for scripts"
-)
+@format_option
 @cluster_options
 def run(
     scenario: Path | None,

@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 
+from tools.admin.connection import format_option
 from tools.admin.naming import compose_option, directory_option
 from tools.cluster.local_cluster import DEFAULT_DIRECTORY
 from tools.cluster.processes import ClusterError
@@ -76,9 +77,7 @@ def milliseconds(_: click.Context, option: click.Parameter, text: str | None) ->
 )
 @click.option("--all", "is_all", is_flag=True, help="show everything, also what was before the last failure")
 @click.option("--raw", is_flag=True, help="print the events as JSON lines, in one order and on one clock")
-@click.option(
-    "--format", "output", type=click.Choice(["text", "json"]), default="text", help="text for people, json for scripts"
-)
+@format_option
 @click.option("--html", "page", type=FILE, metavar="OUT", help="write a page that draws the story")
 @click.option(
     "--errors",

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import pyarrow
 import pyarrow.compute
@@ -212,10 +212,6 @@ class TraceWriter:
         if self._rows_waiting >= ROW_GROUP_ROWS:
             self._write_waiting(keep=self._rows_waiting % ROW_GROUP_ROWS)
 
-    def write_rows(self, rows: list[dict[str, Any]]) -> None:
-        """Appends rows given as dictionaries; a column that is not there is null."""
-        self.write(pyarrow.Table.from_pylist(rows, schema=SCHEMA))
-
     def _write_waiting(self, keep: int = 0) -> None:
         """Writes the waiting rows, except the last `keep`, in row groups of `ROW_GROUP_ROWS`."""
         if not self._rows_waiting:
@@ -258,13 +254,6 @@ class TraceWriter:
             writer, self._writer = self._writer, None
             writer.add_key_value_metadata({METADATA_KEY: self.info.to_json().encode()})
             writer.close()
-
-
-def partition_of(partition: int, key_hash: int | None, request: int, partitions: int) -> int:
-    """The partition of a row in a topic with that many partitions. Rows without partition and key hash take turns."""
-    if partition >= 0:
-        return partition
-    return (request if key_hash is None else key_hash) % partitions
 
 
 def _batches_of(file: Path, schema: pyarrow.Schema, rows: int) -> Iterator[pyarrow.RecordBatch]:
