@@ -18,12 +18,7 @@ from broker.replication.fetching.fetch_reads import FetchParams, FetchReads
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
 from broker.replication.following.followed_partitions import FollowedPartition, Phase
 from broker.replication.following.follower_session import FetchPosition
-from broker.replication.following.leader_endpoint import (
-    EARLIEST,
-    EpochAnswer,
-    EpochQuestion,
-    LeaderUnavailable,
-)
+from broker.replication.following.leader_endpoint import EARLIEST, EpochAnswer, EpochQuestion, LeaderUnavailable
 from broker.replication.following.replica_fetcher import ReplicaFetcher, Work
 from broker.replication.following.truncation import UNDEFINED
 from broker.replication.hosted_partitions import HostedPartitions

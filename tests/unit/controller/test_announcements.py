@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from controller.announcements import Announcement, ControllerRequest
 from controller.cluster_state import ClusterState
-from protocol.rpc.messages import (
-    LeaderAndIsrRequest,
-    StopReplicaPartition,
-    StopReplicaRequest,
-    UpdateMetadataRequest,
-)
+from protocol.rpc.messages import LeaderAndIsrRequest, StopReplicaPartition, StopReplicaRequest, UpdateMetadataRequest
 from protocol.types import LEADER_DURING_DELETE, Assignment, BrokerInfo, LeaderAndIsr, TopicPartition
 
 T0, T1, T2 = (TopicPartition("t", p) for p in range(3))

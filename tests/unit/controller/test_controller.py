@@ -18,12 +18,7 @@ from protocol.rpc.messages import (
 )
 from protocol.types import LeaderAndIsr, TopicPartition
 from protocol.zk.session import CheckOp, Op, SetOp, Stat, WatchCallback
-from protocol.zk.znodes import (
-    ControllerEpochZNode,
-    ControllerZNode,
-    IsrChangeZNode,
-    PartitionStateZNode,
-)
+from protocol.zk.znodes import ControllerEpochZNode, ControllerZNode, IsrChangeZNode, PartitionStateZNode
 from tests.support.memory_cluster import MemoryCluster, kinds, on_cluster, scenario
 
 T0 = TopicPartition("t", 0)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.rpc.messages import (
-    StopReplicaRequest,
-)
+from protocol.rpc.messages import StopReplicaRequest
 from protocol.types import Assignment, TopicPartition
 from protocol.zk.znodes import ReassignPartitionsZNode, TopicZNode
 from tests.support.memory_cluster import MemoryCluster

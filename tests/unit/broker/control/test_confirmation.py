@@ -11,9 +11,7 @@ import pytest
 from broker.control import confirmation
 from broker.control.confirmation import Confirmation, NotConfirmed
 from protocol.errors import ErrorCode
-from protocol.rpc.messages import (
-    UpdateMetadataRequest,
-)
+from protocol.rpc.messages import UpdateMetadataRequest
 from protocol.zk.session import SessionState, Stat
 from protocol.zk.znodes import BrokerIdZNode, ControllerEpochZNode, ControllerZNode
 from tests.support.control_plane import CONTROLLER, control_listener, requests

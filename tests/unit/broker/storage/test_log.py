@@ -18,18 +18,7 @@ from broker.storage.segment import Segment
 from broker.storage.sparse_index import SparseIndex
 from protocol.errors import ErrorCode
 from protocol.kafka.record_batch import build_batch, parse_header, patch
-from tests.support.logs import (
-    SMALL,
-    batch,
-    batches_of,
-    check,
-    everything,
-    fill,
-    once_before,
-    open_at,
-    refused,
-    split,
-)
+from tests.support.logs import SMALL, batch, batches_of, check, everything, fill, once_before, open_at, refused, split
 from tests.support.memory_disk import IS_IN_THREAD, Loss, MemoryDisk, run
 from tests.support.thorough import examples
 

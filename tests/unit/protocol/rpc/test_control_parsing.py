@@ -12,11 +12,7 @@ import msgpack
 import pytest
 
 from protocol.rpc import framing, parsing
-from protocol.rpc.messages import (
-    UpdateMetadataRequest,
-    request_body,
-    response_body,
-)
+from protocol.rpc.messages import UpdateMetadataRequest, request_body, response_body
 from protocol.topic_names import is_valid_topic_name
 from tests.support.control_plane import SAMPLE_RESPONSE, SAMPLE_STATES, SAMPLE_TOPIC_ID, SAMPLES
 

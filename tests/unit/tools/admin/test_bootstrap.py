@@ -6,12 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.admin.bootstrap import (
-    NoBootstrapServer,
-    client_endpoints,
-    find_bootstrap_servers,
-    parse_properties,
-)
+from tools.admin.bootstrap import NoBootstrapServer, client_endpoints, find_bootstrap_servers, parse_properties
 
 
 def write_broker(directory: Path, broker_id: int, text: str) -> None:

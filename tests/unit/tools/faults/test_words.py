@@ -8,16 +8,7 @@ import pytest
 
 from tools.cluster.links.rules import Effect
 from tools.faults.faults import ACTIONS
-from tools.faults.words import (
-    LASTING,
-    VERBS,
-    Breakage,
-    FaultError,
-    Role,
-    Words,
-    parse_words,
-    role_of,
-)
+from tools.faults.words import LASTING, VERBS, Breakage, FaultError, Role, Words, parse_words, role_of
 
 CUT = Effect(is_cut=True)
 

@@ -7,25 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from broker.groups.group.group import Group
-from broker.groups.group.messages import (
-    AnswerJoin,
-    GroupMetadata,
-    GroupSettings,
-    MemberMetadata,
-    Store,
-)
+from broker.groups.group.messages import AnswerJoin, GroupMetadata, GroupSettings, MemberMetadata, Store
 from broker.groups.group.states import Cause, GroupState, IllegalTransition, next_state
 from protocol.errors import ErrorCode
-from tests.support.group_scripts import (
-    START_MS,
-    ScriptedGroup,
-    completing,
-    kill,
-    preparing,
-    restored,
-    stable,
-    unload,
-)
+from tests.support.group_scripts import START_MS, ScriptedGroup, completing, kill, preparing, restored, stable, unload
 
 EMPTY = GroupState.EMPTY
 COMPLETING = GroupState.COMPLETING_REBALANCE

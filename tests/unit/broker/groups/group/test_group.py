@@ -6,12 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.groups.group.messages import (
-    GroupSettings,
-    JoinedMember,
-    LeavingMember,
-    Protocol,
-)
+from broker.groups.group.messages import GroupSettings, JoinedMember, LeavingMember, Protocol
 from broker.groups.group.states import GroupState
 from protocol.errors import ErrorCode
 from tests.support.group_scripts import (

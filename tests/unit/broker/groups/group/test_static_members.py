@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.groups.group.messages import (
-    LeavingMember,
-)
+from broker.groups.group.messages import LeavingMember
 from broker.groups.group.states import GroupState
 from protocol.errors import ErrorCode
-from tests.support.group_scripts import (
-    BOTH,
-    OTHER_TOPICS,
-    RANGE,
-    STICKY_FIRST,
-    ScriptedGroup,
-    completing,
-    stable,
-)
+from tests.support.group_scripts import BOTH, OTHER_TOPICS, RANGE, STICKY_FIRST, ScriptedGroup, completing, stable
 
 EMPTY = GroupState.EMPTY
 PREPARING = GroupState.PREPARING_REBALANCE
