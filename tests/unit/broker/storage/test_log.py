@@ -39,16 +39,6 @@ class Listener(LogListener):
         self.heard.append(failure)
 
 
-@pytest.fixture
-def disk() -> MemoryDisk:
-    return MemoryDisk()
-
-
-@pytest.fixture
-def log(disk: MemoryDisk) -> Log:
-    return open_at(disk)
-
-
 def reopened(log: Log) -> Log:
     """After a clean stop: nothing is known of the segments."""
     log.segments[-1].close_time_index()

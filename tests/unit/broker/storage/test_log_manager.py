@@ -36,11 +36,6 @@ ORDERS = TopicPartition("orders", 0)
 MARKER = ".kafka_cleanshutdown"
 
 
-@pytest.fixture
-def disk() -> MemoryDisk:
-    return MemoryDisk()
-
-
 # -- start and stop ---------------------------------------------------------------------------------------------------
 
 

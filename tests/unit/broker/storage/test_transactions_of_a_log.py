@@ -98,11 +98,6 @@ def read_committed(log: Log, high_watermark: int, *, max_bytes: int = 2**20, sta
     return found
 
 
-@pytest.fixture
-def disk() -> MemoryDisk:
-    return MemoryDisk()
-
-
 def test_a_reader_of_committed_records_stops_at_an_open_transaction(disk: MemoryDisk) -> None:
     log = open_at(disk)
     log.append_as_leader(batch(1), 0)

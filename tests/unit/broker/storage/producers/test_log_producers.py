@@ -49,16 +49,6 @@ def send_batches(log: Log, count: int, producer: int = P) -> None:
         send(log, producer, 2 * number)
 
 
-@pytest.fixture
-def disk() -> MemoryDisk:
-    return MemoryDisk()
-
-
-@pytest.fixture
-def log(disk: MemoryDisk) -> Log:
-    return open_at(disk)
-
-
 def refuse(log: Log, producer: int, sequence: int, code: ErrorCode, *, epoch: int = 0) -> None:
     end = log.log_end_offset
     with refused(code):

@@ -1,0 +1,19 @@
+"""A disk in memory, and a log on it."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.storage.log import Log
+from tests.support.logs import open_at
+from tests.support.memory_disk import MemoryDisk
+
+
+@pytest.fixture
+def disk() -> MemoryDisk:
+    return MemoryDisk()
+
+
+@pytest.fixture
+def log(disk: MemoryDisk) -> Log:
+    return open_at(disk)
