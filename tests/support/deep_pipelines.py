@@ -1,5 +1,7 @@
 """Clients with deep pipelines: every answer comes, in order, with the right content, and no connection is left behind (NET-1, NET-2).
 
+    python -m tests.support.deep_pipelines --minutes 60 --directory DIR
+
 Each client is one connection with up to DEPTH_MAX requests in flight: fetches of all sizes, Produce requests of an idempotent producer, or
 both mixed with small requests, in old and new versions. Some read slowly, some go away in the middle. What is checked:
 
@@ -16,14 +18,18 @@ real producer begins anew with another producer id; the answers behind it must s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
+import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
+
+import click
 
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
@@ -274,3 +280,35 @@ def run_pipelines(cluster: LocalCluster, *, clients: int, seed: int, seconds: fl
     counts = asyncio.run(keep_running(clients, port, topics, seed, seconds))
     eventually(lambda: left_behind(port) == 0, "no connection is left behind", timeout_s=10)
     return counts
+
+
+@contextlib.contextmanager
+def cluster_in(directory: Path) -> Iterator[LocalCluster]:
+    cluster = LocalCluster(directory / "cluster")
+    try:
+        cluster.create(brokers=1)
+        cluster.start(timeout=60)
+        cluster.wait_ready(timeout=60)
+        yield cluster
+    finally:
+        cluster.destroy()
+
+
+@click.command()
+@click.option("--minutes", default=60.0, show_default=True)
+@click.option("--clients", default=16, show_default=True)
+@click.option("--seed", default=1, show_default=True)
+@click.option(
+    "--directory", type=click.Path(path_type=Path), help="Where the cluster runs.  [default: a temporary directory]"
+)
+def main(minutes: float, clients: int, seed: int, directory: Path | None) -> None:
+    """Run clients with deep pipelines against a broker, and check each answer."""
+    with tempfile.TemporaryDirectory() as temporary, cluster_in(directory or Path(temporary)) as cluster:
+        counts = run_pipelines(cluster, clients=clients, seed=seed, seconds=minutes * 60)
+    answers = ", ".join(f"{number:,} {name}" for name, number in counts.answers.most_common())
+    click.echo(f"passed: {counts.connections:,} connections, {counts.refused} of them refused; answers: {answers}")
+    click.echo(f"the longest answer took {counts.longest_s:.2f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -10,10 +10,12 @@ acknowledged before.
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from confluent_kafka import TopicPartition
@@ -32,8 +34,9 @@ from tests.support.group_journals import (
     read_group_logs,
     reports_of,
 )
+from tests.support.group_probe import CoordinatorProbe
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
-from tests.support.member_processes import MemberProcesses
+from tests.support.member_processes import MemberProcess, MemberProcesses
 from tools.cluster.local_cluster import LocalCluster
 from tools.faults.cluster import Victim
 from tools.faults.faults import healed, inject
@@ -55,6 +58,7 @@ TOPIC, PARTITIONS = "group-chaos", 6
 GROUPS = {"eager": ["range"] * 3, "cooperative": ["cooperative-sticky"] * 3}
 """Group -> the assignors of its members. The second is of impatient clients (`TUNED`), the first leaves all at librdkafka's defaults."""
 TUNED = "cooperative"
+PROBE = "probe"
 RECORDS_PER_S = 400
 ANSWER_TIMEOUT_S = 1.0
 MEMBER_SESSION_S = 4.0
@@ -83,12 +87,24 @@ KINDS = {
 
 @dataclass
 class Outcome(chaos.Outcome):
-    """`generations`: of both groups."""
+    """`gaps`: kind of fault, group or PROBE -> the longest times without a commit, in seconds, of each member that was not harmed itself,
+    in faults that found and left the groups quiet; PROBE: of a client that only commits, and asks often."""
 
     generations: int = 0
+    gaps: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def __str__(self) -> str:
-        return f"{super().__str__()}\n\n{self.generations} generations"
+        rows = [
+            f"  {kind:<42}" + ", ".join(f"{of} {_median_and_longest(self.gaps[kind, of])}" for of in (*GROUPS, PROBE))
+            for kind in KINDS
+            if self.gaps[kind, PROBE]
+        ]
+        title = "longest time without a commit (median, longest; s):"
+        return "\n".join([super().__str__(), "", f"{self.generations} generations", title, *rows])
+
+
+def _median_and_longest(times: Sequence[float]) -> str:
+    return f"{statistics.median(times):5.2f} {max(times):5.2f} ({len(times)})" if times else "    -     -"
 
 
 def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Mapping[str, Kind] = KINDS) -> Outcome:
@@ -100,19 +116,24 @@ def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Mapping[str, Kind]
     with healed(ProcessCluster(cluster)), ExitStack() as stack:
         world = _World(cluster, stack)
         world.wait_quiet()
+        world.start_probes(stack)
+        was_quiet = True
         for fault in schedule(seed, rounds, cluster.broker_ids, kinds):
             print(f"{time.strftime('%T')} {fault}", flush=True)
             outcome.kinds[fault.name] += 1
-            world.play(fault)
+            is_quiet = fault.then != "nothing"
+            measured = world.play(fault, measures=was_quiet and is_quiet)
+            for group, gaps in measured.items():
+                outcome.gaps[fault.name, group] += gaps
+            was_quiet = is_quiet
         cluster.wait_ready()
         world.wait_quiet()
         world.producer.stop()
         latest = {TopicPartition(TOPIC, partition): OffsetSpec.latest() for partition in range(PARTITIONS)}
         ends = {at.partition: future.result(30).offset for at, future in admin.list_offsets(latest).items()}
-        eventually(lambda: all(committed(cluster, group) == [ends] for group in GROUPS), "no lag", STALLED_S)
+        eventually(lambda: all(world.committed(group) == [ends] for group in GROUPS), "no lag", STALLED_S)
         world.assert_offsets(must_answer=True)
-        for members in world.groups.values():
-            members.close()
+        world.close()
         _judge(world, outcome)
     chaos.assert_no_tracebacks(cluster)
     outcome.seconds = world.log.now()
@@ -133,29 +154,60 @@ class _World:
             name: stack.enter_context(MemberProcesses(cluster, name, TOPIC, assignors, is_tuned=name == TUNED))
             for name, assignors in GROUPS.items()
         }
+        self.probes: dict[str, CoordinatorProbe] = {}
         self._acknowledged = {group: Acknowledged() for group in GROUPS}
 
-    def play(self, fault: Round) -> None:
-        """The order of the brokers says which group is harmed, and which member."""
+    def start_probes(self, stack: ExitStack) -> None:
+        for group in GROUPS:
+            probe = CoordinatorProbe(self.cluster, group, OFFSETS_PARTITIONS, TOPIC)
+            self.probes[group] = stack.enter_context(probe)
+
+    def close(self) -> None:
+        for probe in self.probes.values():
+            probe.stop()
+        for members in self.groups.values():
+            members.close()
+
+    def play(self, fault: Round, *, measures: bool) -> dict[str, list[float]]:
+        """Group, or PROBE -> how long it was without a commit. The order of the brokers says which group is harmed, and which member."""
         first, second, *_ = fault.order
         members = list(self.groups.values())[first % len(self.groups)]
         member = members.running[second % len(members.running)]
+        coordinators = {group: self.roles.coordinator(group) for group in GROUPS}
         brokers: Sequence[int] = []
+        struck = list(GROUPS)
         if fault.kind.role == "member":
             self.log.add_now(fault.kind.action, f"{MEMBER}{member.name}")
         elif fault.kind.role == "coordinator":
-            brokers = [self.roles.coordinator(members.group) or first]
+            broker = coordinators[members.group] or first
+            brokers = [broker]
+            struck = [group for group, at in coordinators.items() if at == broker]
         else:
             brokers = self.roles.some(fault.kind.role, fault.order)
         for each in brokers:
             self.log.add_now(fault.kind.action, fault.kind.role, each)
         victims: list[Victim] = [Broker(self.cluster, each) for each in brokers] or [member]
+        living = {group: [m for m in self.groups[group].running if m not in victims] for group in GROUPS}
+        begun = time.monotonic()
         inject(fault.kind.action, victims, fault.seconds)
         chaos.assert_all_run(self.cluster)
         self.assert_offsets(must_answer=fault.then != "nothing")
         if fault.then != "nothing":
             self.wait_quiet()
         chaos.assert_none_failed(self.producer)
+        return self._gaps(begun, {group: living[group] for group in struck}) if measures else {}
+
+    def _gaps(self, begun: float, living: Mapping[str, Sequence[MemberProcess]]) -> dict[str, list[float]]:
+        found: dict[str, list[float]] = {PROBE: []}
+        for group, members in living.items():
+            probe = self.probes[group]
+            eventually(probe.has_committed, f"{probe.group} commits", STALLED_S)
+            now = time.monotonic()
+            found[group] = [gap for member in members if (gap := member.longest_gap(begun, now))]
+            found[PROBE].append(probe.longest_gap(begun, now))
+            gaps = ", ".join(f"{gap:.2f}" for gap in found[group])
+            print(f"    {group}: without a commit {gaps} s; {PROBE} {found[PROBE][-1]:.2f} s", flush=True)
+        return found
 
     def wait_quiet(self) -> None:
         """Records acknowledged, the groups Stable with all members, all of these commit, and all replicas are in sync."""
@@ -169,7 +221,7 @@ class _World:
         if any(member.last_commit() < since for member in members.running):
             return False
         body = {"groups": [members.group], "include_authorized_operations": False}
-        for answer in ask_all(self.cluster, ApiKey.DESCRIBE_GROUPS, 5, body):
+        for answer in self._ask_all(ApiKey.DESCRIBE_GROUPS, 5, body):
             (group,) = answer.groups
             if not group.error_code and group.group_state == "Stable":
                 return len(group.members) == len(members.running)
@@ -179,35 +231,32 @@ class _World:
         """INV-23, from whichever broker says that it is the coordinator."""
         for group, members in self.groups.items():
             floor = self._acknowledged[group].read(member.journal for member in members.all)
-            answers = committed(self.cluster, group)
+            answers = self.committed(group)
             if must_answer and not answers:
-                answers = eventually(
-                    lambda g=group: committed(self.cluster, g), f"a coordinator of {group} answers", STALLED_S
-                )
+                answers = eventually(lambda g=group: self.committed(g), f"a coordinator of {group} answers", STALLED_S)
             for offsets in answers:
                 lost = {p: (at, offsets.get(p)) for p, at in floor.items() if offsets.get(p, -1) < at}
                 assert not lost, f"{group}: acknowledged and answered: {lost}"
 
+    def committed(self, group: str) -> list[dict[int, int]]:
+        """Partition -> offset, of every broker that answers without an error."""
+        body = {"groups": [{"group_id": group, "topics": None}], "require_stable": False}
+        found = []
+        for answer in self._ask_all(ApiKey.OFFSET_FETCH, 8, body):
+            (row,) = answer.groups
+            if not row.error_code:
+                partitions = [
+                    partition for topic in row.topics if topic.name == TOPIC for partition in topic.partitions
+                ]
+                assert not any(partition.error_code for partition in partitions), partitions
+                found.append({int(p.partition_index): int(p.committed_offset) for p in partitions})
+        return found
 
-def ask_all(cluster: LocalCluster, api_key: ApiKey, version: int, body: Mapping[str, Any]) -> list[Any]:
-    """The answers of those that are not just starting."""
-    addresses = [("127.0.0.1", cluster.port(broker)) for broker in cluster.broker_ids]
-    answers = [ask(address, ANSWER_TIMEOUT_S, api_key, version, body) for address in addresses]
-    return [answer for answer in answers if answer is not None]
-
-
-def committed(cluster: LocalCluster, group: str, *, is_stable: bool = False) -> list[dict[int, int]]:
-    """Partition -> offset in the group's one topic, of every broker that answers without an error.
-
-    `is_stable`: without the partitions that have a pending offset.
-    """
-    body = {"groups": [{"group_id": group, "topics": None}], "require_stable": is_stable}
-    rows = [answer.groups[0] for answer in ask_all(cluster, ApiKey.OFFSET_FETCH, 8, body)]
-    return [
-        {int(p.partition_index): int(p.committed_offset) for t in row.topics for p in t.partitions if not p.error_code}
-        for row in rows
-        if not row.error_code
-    ]
+    def _ask_all(self, api_key: ApiKey, version: int, body: Mapping[str, Any]) -> list[Any]:
+        """The answers of those that are not just starting."""
+        addresses = [("127.0.0.1", self.cluster.port(broker)) for broker in self.cluster.broker_ids]
+        answers = [ask(address, ANSWER_TIMEOUT_S, api_key, version, body) for address in addresses]
+        return [answer for answer in answers if answer is not None]
 
 
 def _judge(world: _World, outcome: Outcome) -> None:

@@ -13,12 +13,12 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from broker.groups.group.messages import GroupMetadata
 from broker.groups.offsets_topic.records import GroupKey, OffsetKey, decode_group_value, decode_key, decode_offset_value
-from protocol.kafka.control_records import marker_in
 from protocol.kafka.record_batch import decode_records, iter_batches
 from tools.judge.reports import COMMITTED, CONSUMED, Report
 
@@ -79,6 +79,11 @@ def reports_of(
     return [replace(report, order=order) for order, report in enumerate(found)]
 
 
+def longest_gap(times: Iterable[float], since: float, until: float) -> float:
+    """The longest time between two neighbours of `times` that overlaps `since` to `until`; 0 if there is none."""
+    return max((after - before for before, after in pairwise(times) if after > since and before < until), default=0.0)
+
+
 def offsets_of(line: Line) -> dict[int, int]:
     return {int(partition): offset for partition, offset in line["offsets"].items()}
 
@@ -118,9 +123,6 @@ class GroupLog:
     commits: list[tuple[int, int, int]] = field(default_factory=list)
     generation: int = 0
 
-    def add_commit(self, partition: int, offset: int) -> None:
-        self.commits.append((self.generation, partition, offset))
-
     def add_group(self, group: GroupMetadata, topic: str) -> None:
         """INV-24, of what was stored."""
         assert group.generation >= self.generation, f"generation {group.generation} after {self.generation}"
@@ -152,33 +154,20 @@ def assigned_partitions(assignment: bytes, topic: str) -> list[int]:
 
 
 def read_group_logs(replicas: Iterable[Path], topic: str) -> Mapping[str, GroupLog]:
-    """Group -> what these replicas, one of each partition, have of it. Commits of a transaction are where its marker is."""
+    """Group -> what these replicas, one of each partition, have of it."""
     logs: dict[str, GroupLog] = defaultdict(GroupLog)
     for replica in replicas:
-        pending: dict[int, dict[tuple[str, int], int]] = defaultdict(dict)
         for segment in sorted(replica.glob("*.log")):
             data = memoryview(segment.read_bytes())
-            for position, header in iter_batches(data):
-                if header.is_control:
-                    marker = marker_in(data, position)
-                    offsets = pending.pop(header.producer_id, {})
-                    for (group_id, partition), offset in offsets.items() if marker and marker.is_commit else ():
-                        logs[group_id].add_commit(partition, offset)
-                    continue
+            for position, _ in iter_batches(data):
                 for record in decode_records(data, position):
                     key = decode_key(record.key)
                     if isinstance(key, GroupKey) and record.value is not None:
                         logs[key.group_id].add_group(decode_group_value(record.value), topic)
                     elif isinstance(key, OffsetKey) and key.topic == topic:
                         assert record.value is not None, f"a tombstone for {key}"
-                        offset = decode_offset_value(record.value).offset
-                        if not header.is_transactional:
-                            logs[key.group_id].add_commit(key.partition, offset)
-                            continue
-                        # A client that was not answered sends it again, perhaps to the next coordinator.
-                        before = pending[header.producer_id].setdefault((key.group_id, key.partition), offset)
-                        assert offset == before, f"{key}: {before}, then {offset} in one transaction"
-        assert not pending, f"{replica.name} has offsets without a marker, of the producers {sorted(pending)}"
+                        log = logs[key.group_id]
+                        log.commits.append((log.generation, key.partition, decode_offset_value(record.value).offset))
     return logs
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,16 @@ from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
 
-def eventually(check: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
-    """Polls `check` until it returns something true; fails with `what` and its last answer after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
+def eventually(
+    check: Callable[[], Any], what: str, timeout_s: float = 60.0, now: Callable[[], float] = time.monotonic
+) -> Any:
+    """Polls `check` until it returns something true; fails with `what` and its last answer after `timeout_s`, by the clock `now`."""
+    deadline = now() + timeout_s
     while True:
         answer = check()
         if answer:
             return answer
-        assert time.monotonic() < deadline, f"not in {timeout_s} s: {what}; last answer {answer!r}"
+        assert now() < deadline, f"not in {timeout_s} s: {what}; last answer {answer!r}"
         time.sleep(0.02)
 
 
@@ -90,9 +92,12 @@ def replica_directory(cluster: LocalCluster, broker: int, topic: str, partition:
     return Path(cluster.directory) / f"broker-{broker}" / "data" / f"{topic}-{partition}"
 
 
-def assert_healed(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
+def assert_healed(
+    cluster: LocalCluster, zk: ZooKeeperView, topic: str, log_starts: Mapping[int, int] | None = None
+) -> None:
     """Full ISR and a leader everywhere, equal replica logs, and the same metadata on every broker as in ZooKeeper.
 
+    Below the `log_starts` of partitions, where DeleteRecords has cut them, a replica may or may not have records.
     Every broker must answer first: right after a kill and a start, ZooKeeper still has the earlier ISR.
     """
     assert_known_alike(cluster, zk, topic)
@@ -114,7 +119,8 @@ def assert_healed(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
 
     def compared_batches(broker: int, partition: int) -> tuple[tuple[int, int, int, int], ...]:
         batches = batches_on_disk(replica_directory(cluster, broker, topic, partition))
-        return tuple(batch for batch in batches if batch[0] <= last_offset[partition])
+        start = (log_starts or {}).get(partition, 0)
+        return tuple(batch for batch in batches if start <= batch[0] <= last_offset[partition])
 
     def last_batches() -> dict[int, dict[int, tuple[int, tuple[tuple[int, int, int, int], ...]]]]:
         """Partition -> broker -> (number of batches, the last ones), of the partitions whose replicas differ."""

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support.group_journals import JournalFile
-from tests.support.pipeline_worker import HUNG
+from tests.support.group_journals import JournalFile, longest_gap
+from tests.support.pipeline_worker import HUNG, STALE
 from tools.cluster.local_cluster import LocalCluster
 from tools.faults.cluster import State
 
@@ -32,6 +32,11 @@ class MemberProcess:
         """When the last one was acknowledged; 0: never."""
         self.journal.read()
         return max((line["at"] for line in self.journal.lines[-20:] if line["what"] == "committed"), default=0.0)
+
+    def longest_gap(self, begun: float, ended: float) -> float:
+        """The longest time without an acknowledged commit that reaches into this time; 0: it had nothing to commit."""
+        self.journal.read()
+        return longest_gap([line["at"] for line, _ in self.journal.commits()], begun, ended)
 
     def state(self) -> State:
         if self._process.poll() is not None:
@@ -125,13 +130,22 @@ class WorkerProcesses(MemberProcesses):
     has an id of its own, and what a dead one left open ends only by its time-out.
     """
 
-    ENDINGS = frozenset((0, HUNG))
+    ENDINGS = frozenset((0, HUNG, STALE))
 
     def __init__(
-        self, cluster: LocalCluster, group: str, topic: str, output: str, partitions: int, ids: Sequence[str]
+        self,
+        cluster: LocalCluster,
+        group: str,
+        topic: str,
+        output: str,
+        partitions: int,
+        side: str,
+        ids: Sequence[str],
+        *,
+        kind: str = "lasting",
     ) -> None:
-        """`partitions`: of the output."""
-        self._output = [output, str(partitions)]
+        """`partitions`: of the output. `side`, `kind`: see `pipeline_worker`."""
+        self._output = [output, str(partitions), side, kind]
         self.ids: list[str] = []
         """The transactional ids of all that were started, each once."""
         super().__init__(cluster, group, topic, ids, is_tuned=True)
@@ -145,7 +159,7 @@ class WorkerProcesses(MemberProcesses):
 
     def replace_ended(self) -> None:
         """Starts another worker for each that ended itself."""
-        for worker in [worker for worker in self.running if worker.exit_code() == HUNG]:
+        for worker in [worker for worker in self.running if worker.exit_code() in (HUNG, STALE)]:
             worker.start()
 
     def hung(self) -> int:

@@ -1,15 +1,23 @@
 """A worker of an exactly-once pipeline as a process of its own: it reads, writes and commits its positions in one transaction (KIP-447).
 
-    python -m tests.support.pipeline_worker TRANSACTIONAL_ID SERVERS GROUP INPUT OUTPUT OUTPUT_PARTITIONS JOURNAL
+    python -m tests.support.pipeline_worker TRANSACTIONAL_ID SERVERS GROUP INPUT OUTPUT OUTPUT_PARTITIONS SIDE KIND JOURNAL
 
-For each record of INPUT it writes one record to OUTPUT, whose value is the place of the record that was read, such as `3@117`.
+For each record of INPUT it writes one record to OUTPUT and one to SIDE, whose value is the place of the record that was read, such as
+`3@117`. SIDE may be deleted and made again at any time, with another number of partitions; librdkafka chooses the partition.
+If KIND is `fleeting`, this may happen to INPUT too: the positions may go back, and the value that was read is before the place.
 It does what librdkafka asks of an application: it retries a retriable error, aborts if the transaction must be aborted, and
 replaces the producer after a fatal error, such as being fenced. Then it continues at the committed positions. It leaves the
 group at SIGTERM, and ends when its standard input does. The lines of its journal are those of `group_chaos_member`, but:
 
-    committed   generations, offsets, since         the transaction is committed; its marker may come in a later generation, so -1
-    refused     error, offsets, since, does         the transaction is not committed, or that is unknown; does: abort or replace
-    hung        call                                librdkafka does not go on by itself; the worker has ended itself (HUNG)
+    committed   generations, offsets, since, places   the transaction is committed; places: partition -> ranges (first, last) that were read
+    refused     error, offsets, since, does           the transaction is not committed, or that is unknown; does: abort or replace
+    skipped     partition, from, to                   the records from `from` to before `to` are not there any more
+    hung        call                                  librdkafka does not go on by itself; the worker has ended itself (HUNG)
+    stale                                             nothing of a fleeting input came for STALE_S; the worker has ended itself (STALE)
+
+librdkafka (2.16) keeps the leader of a topic that is made again if the leader epochs of the old topic were higher: "ignoring outdated
+metadata update". Its messages then time out, and its fetches fail, until the client is replaced. Messages for a partition that is gone
+may even stay for ever, beyond their time-out.
 """
 
 from __future__ import annotations
@@ -18,7 +26,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -44,6 +52,10 @@ NEVER_FETCHED = "Failed to fetch committed offsets for 0 partition(s)"
 """With NOT_COORDINATOR: librdkafka 2.16 does not ask the next coordinator, and never reads the partitions (its issue 5586)."""
 HUNG = 4
 """The exit code."""
+FLEETING = "fleeting"
+STALE_S = 10.0
+STALE = 5
+"""The exit code."""
 TIMED_OUT_MAX = 2
 """A producer whose messages timed out in so many transactions, one after the other, is replaced."""
 INSISTED_S = 15.0
@@ -60,6 +72,18 @@ class MustAbort(Exception):
     """The worker aborts its transaction, although librdkafka does not ask for it."""
 
 
+def ranges_of(batch: Iterable[tuple[int, int]]) -> dict[int, list[list[int]]]:
+    """Partition -> the ranges (first, last) of its offsets, which are in order."""
+    found: dict[int, list[list[int]]] = {}
+    for partition, offset in batch:
+        ranges = found.setdefault(partition, [])
+        if ranges and ranges[-1][1] == offset - 1:
+            ranges[-1][1] = offset
+        else:
+            ranges.append([offset, offset])
+    return found
+
+
 class Worker:
     """`stopping` is set by SIGTERM."""
 
@@ -71,13 +95,16 @@ class Worker:
         topic: str,
         output: str,
         partitions: int,
+        side: str,
+        kind: str,
         journal: Journal,
     ) -> None:
+        self._is_fleeting = kind == FLEETING
         self.stopping = threading.Event()
-        self._topic, self._output, self._output_partitions = topic, output, partitions
+        self._topic, self._output, self._output_partitions, self._side = topic, output, partitions, side
         self._journal = journal
-        self._batch: list[tuple[int, int]] = []
-        """The places of the records that were read and are in no transaction yet."""
+        self._batch: list[tuple[int, int, bytes]] = []
+        """The places of the records that were read and are in no transaction yet, and what to write for each."""
         self._next: dict[int, int | None] = {}
         """Own partition -> the offset that must be read next; None: whichever is committed."""
         self._misplaced: set[int] = set()
@@ -88,9 +115,12 @@ class Worker:
             "transactional.id": transactional_id,
             "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
             "linger.ms": 2,
+            # A side output with fewer partitions is noticed.
+            "topic.metadata.refresh.interval.ms": 1000,
         }
         self._producer: Producer | None = None
         self._timed_out = 0
+        self._read_at = time.monotonic()
         self._consumer = Consumer(
             {
                 **common,
@@ -102,6 +132,7 @@ class Worker:
                 "heartbeat.interval.ms": HEARTBEAT_MS,
                 "partition.assignment.strategy": "cooperative-sticky",
                 "fetch.wait.max.ms": 50,
+                "topic.metadata.refresh.interval.ms": 1000,
             }
         )
         self._consumer.subscribe(
@@ -115,6 +146,9 @@ class Worker:
         try:
             while not self.stopping.is_set():
                 self._read()
+                if self._is_stale():
+                    self._journal.write("stale")
+                    os._exit(STALE)
                 if self._misplaced:
                     self._continue_at_committed()
                 elif self._batch:
@@ -122,6 +156,11 @@ class Worker:
         finally:
             leave_group(self._consumer)
         self._journal.write("closed")
+
+    def _is_stale(self) -> bool:
+        if not self._next or not self._is_fleeting or self._batch:
+            self._read_at = time.monotonic()
+        return time.monotonic() - self._read_at > STALE_S
 
     def _given(self, partitions: list[int]) -> None:
         generation, member = generation_of(self._consumer.consumer_group_metadata())
@@ -153,15 +192,21 @@ class Worker:
             partition, offset = message.partition(), message.offset()
             if partition in self._misplaced or partition not in self._next:
                 continue
-            if self._next[partition] not in (None, offset):
-                self._journal.write("failed", error=f"{partition}@{offset} was read, not {self._next[partition]}")
+            expected = self._next[partition]
+            if expected is not None and offset > expected:
+                self._journal.write("skipped", partition=partition, **{"from": expected, "to": offset})
+            elif expected is not None and offset < expected and not self._is_fleeting:
+                self._journal.write("failed", error=f"{partition}@{offset} was read, not {expected}")
             self._next[partition] = offset + 1
-            self._batch.append((partition, offset))
+            value = b"%d@%d" % (partition, offset)
+            if self._is_fleeting:
+                value = b"%s at %s" % (message.value(), value)
+            self._batch.append((partition, offset, value))
 
     def _transact(self) -> None:
         batch, self._batch = self._batch, []
         offsets: dict[int, int] = {}
-        for partition, offset in batch:
+        for partition, offset, _ in batch:
             offsets[partition] = offset + 1
         since = time.monotonic()
         producer = self._producer
@@ -170,9 +215,7 @@ class Worker:
                 self._producer = producer = Producer(self._producer_settings)
                 self._insist(lambda: producer.init_transactions(CALL_TIMEOUT_S))
             producer.begin_transaction()
-            for partition, offset in batch:
-                value = b"%d@%d" % (partition, offset)
-                producer.produce(self._output, value, partition=offset % self._output_partitions)
+            self._produce(producer, batch)
             metadata = self._consumer.consumer_group_metadata()
             generation, _ = generation_of(metadata)
             if generation < 0:
@@ -196,7 +239,21 @@ class Worker:
                 self._timed_out = 0
         else:
             self._timed_out = 0
-            self._journal.write("committed", generations=[generation, -1], offsets=offsets, since=since)
+            self._journal.write(
+                "committed",
+                generations=[generation] * 2,
+                offsets=offsets,
+                since=since,
+                places=ranges_of(at[:2] for at in batch),
+            )
+
+    def _produce(self, producer: Producer, batch: Iterable[tuple[int, int, bytes]]) -> None:
+        try:
+            for _, offset, value in batch:
+                producer.produce(self._output, value, partition=offset % self._output_partitions)
+                producer.produce(self._side, value)
+        except KafkaException as problem:
+            raise MustAbort(f"produce: {problem.args[0]}") from problem  # such as an unknown topic
 
     def _abort(self, producer: Producer | None) -> bool:
         """False: the producer must be replaced."""
@@ -251,10 +308,21 @@ class Worker:
             time.sleep(RETRY_S)
 
 
-def main(transactional_id: str, servers: str, group: str, topic: str, output: str, partitions: str, path: str) -> int:
-    return run_member(
-        path, lambda journal: Worker(transactional_id, servers, group, topic, output, int(partitions), journal)
-    )
+def main(
+    transactional_id: str,
+    servers: str,
+    group: str,
+    topic: str,
+    output: str,
+    partitions: str,
+    side: str,
+    kind: str,
+    path: str,
+) -> int:
+    def worker(journal: Journal) -> Worker:
+        return Worker(transactional_id, servers, group, topic, output, int(partitions), side, kind, journal)
+
+    return run_member(path, worker)
 
 
 if __name__ == "__main__":
