@@ -20,9 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.cli import COMMAND, ottla
 from tests.support.invariants import eventually
 from tools.cluster.local_cluster import LocalCluster
-from tools.replay.load.results import SCHEMA
-from tools.replay.traces import schema
-from tools.replay.traces.schema import TraceInfo, TraceWriter
+from tools.replay.traces.schema import SCHEMA, TraceInfo, TraceWriter
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 MS = 1_000_000
@@ -57,7 +55,7 @@ def write_trace(
             produce |= {"partition": -1, "key_hash": number}
         rows.append({**common, **produce})
     with TraceWriter(path, TraceInfo(1_700_000_000 * 1000 * MS, "made by a test", {topic: PARTITIONS})) as writer:
-        writer.write(pyarrow.Table.from_pylist(rows, schema=schema.SCHEMA))
+        writer.write(pyarrow.Table.from_pylist(rows, schema=SCHEMA))
     return path
 
 
@@ -197,11 +195,3 @@ def test_bad_input_is_one_line_and_leaves_nothing(shared_cluster: LocalCluster, 
         done = in_this_process(trace, *servers, *arguments)
         assert done.exit_code == 2
         assert says in done.stderr
-
-
-def test_the_columns_of_the_results_are_the_documented_ones() -> None:
-    from tools.replay.load import results
-
-    assert [field.name for field in SCHEMA] == [
-        line.split("|")[1].strip() for line in (results.__doc__ or "").splitlines() if line.startswith("| ")
-    ][1:]

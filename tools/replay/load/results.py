@@ -20,15 +20,13 @@ SCHEMA = pyarrow.schema(
         pyarrow.field("request", pyarrow.int64(), nullable=False),  # of the trace; each of its rows is an operation
         pyarrow.field("op", pyarrow.string(), nullable=False),  # `produce` or `fetch`
         pyarrow.field("client", pyarrow.string(), nullable=False),
-        pyarrow.field(
-            "producer", pyarrow.int64(), nullable=False
-        ),  # the number of the client in the replay, which its records carry
+        # the number of the client in the replay, which its records carry
+        pyarrow.field("producer", pyarrow.int64(), nullable=False),
         pyarrow.field("task", pyarrow.int32(), nullable=False),  # the Spark task
         pyarrow.field("topic", pyarrow.string(), nullable=False),  # of the cluster
         pyarrow.field("partition", pyarrow.int32(), nullable=False),
-        pyarrow.field(
-            "scheduled", pyarrow.int64(), nullable=False
-        ),  # ns since 1970 UTC by the driver's clock, as the next two
+        # ns since 1970 UTC by the driver's clock, as the next two
+        pyarrow.field("scheduled", pyarrow.int64(), nullable=False),
         pyarrow.field("sent", pyarrow.int64()),  # when the first request with it left; null: never
         pyarrow.field("answered", pyarrow.int64()),  # when its last answer came; null: never
         pyarrow.field("records", pyarrow.int32(), nullable=False),  # sent; of a fetch: received
@@ -37,9 +35,8 @@ SCHEMA = pyarrow.schema(
         pyarrow.field("error", pyarrow.string()),  # null: it succeeded
         pyarrow.field("leader", pyarrow.int32()),  # the broker that was asked last; null: none
         pyarrow.field("offset", pyarrow.int64()),  # of a produce: its base offset, if known; of a fetch: its start
-        pyarrow.field(
-            "first_sequence", pyarrow.int64()
-        ),  # of a produce: the sequence in its first record, counted by producer
+        # of a produce: the sequence in its first record, counted by producer
+        pyarrow.field("first_sequence", pyarrow.int64()),
         pyarrow.field("retries", pyarrow.int32(), nullable=False),  # how often it was sent again
     ]
 )
