@@ -93,7 +93,7 @@ def analysis(slow: float = 1.0, seed: int = 1) -> dict[str, Any]:
         "totals": {
             "operations": 96_000, "not_done": 0,
             "produce": {
-                "operations": 48_000, "acknowledged": 48_000, "failed": 0, "records": 576_000, "bytes": produced,
+                "operations": 48_000, "acknowledged": 48_000, "failed": 0, "records": 576_000, "sent_records": 576_000, "bytes": produced,
                 "per_second": 800.0, "records_per_second": 9600.0, "bytes_per_second": produced / SECONDS,
             },
             "fetch": {

@@ -11,34 +11,32 @@ from xml.etree import ElementTree
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One criterion. `problem`: what is wrong, or None; `skipped`: why it was not checked, or None."""
+    """One criterion. `problem`: what is wrong, or None; `unverified`: why nobody knows whether it holds, or None."""
 
     name: str
     problem: str | None = None
     evidence: Sequence[Mapping[str, Any]] = ()
-    skipped: str | None = None
+    unverified: str | None = None
 
 
 def junit(suite: str, checks: Sequence[Check], took_s: float | None = None) -> str:
-    """JUnit XML with one test case for each check."""
+    """JUnit XML with one test case for each check. What could not be verified is an error: only a failure or an error stops a CI."""
     counts = {
         "tests": str(len(checks)),
         "failures": str(sum(check.problem is not None for check in checks)),
-        "skipped": str(sum(check.skipped is not None for check in checks)),
-        "errors": "0",
+        "errors": str(sum(check.problem is None and check.unverified is not None for check in checks)),
     }
     time = {} if took_s is None else {"time": f"{took_s:.3f}"}
     top = ElementTree.Element("testsuites")
     inner = ElementTree.SubElement(top, "testsuite", {"name": _xml(suite), **counts, **time})
     for check in checks:
         case = ElementTree.SubElement(inner, "testcase", {"classname": _xml(suite), "name": _xml(check.name)})
-        if check.problem is not None:
-            failure = ElementTree.SubElement(case, "failure", {"message": _xml(check.problem)})
-            failure.text = _xml(
+        words = check.unverified if check.problem is None else check.problem
+        if words is not None:
+            kind = "error" if check.problem is None else "failure"
+            ElementTree.SubElement(case, kind, {"message": _xml(words)}).text = _xml(
                 "\n".join(", ".join(f"{name} {value}" for name, value in row.items()) for row in check.evidence)
             )
-        elif check.skipped is not None:
-            ElementTree.SubElement(case, "skipped", {"message": _xml(check.skipped)})
     ElementTree.indent(top)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(top, encoding="unicode") + "\n"
 

@@ -33,7 +33,7 @@ from tools.replay.demo.group_reader import MEMBERS, GroupReader, choose_name, re
 from tools.replay.demo.group_summary import group_lines, group_summary
 from tools.replay.run.conclusion import conclude
 from tools.replay.run.driver import Options, Replay, check_access, end_offsets, say_fault
-from tools.replay.run.outcome import exit_code, read_analysis
+from tools.replay.run.outcome import read_analysis
 from tools.replay.run.plan import OutputDirectory, ReplayError
 from tools.replay.traces.flights import TOPIC, write_flights_trace
 from tools.replay.traces.schema import PRODUCE, Trace
@@ -121,10 +121,10 @@ def run_steps(options: DemoOptions, started: ExitStack) -> int:
     verdict = replay.run(faults)
     group.finish()
     results = group_results(output)
-    print_results(output, verdict, results, is_killed=faults is not None)
+    exit_code = print_results(output, verdict, results, is_killed=faults is not None)
     if cluster is not None:
         print_next_steps(bootstrap_servers, cluster_directory(options), output, group.name)
-    return 1 if results["skipped"] else exit_code(verdict)
+    return 1 if results["skipped"] else exit_code
 
 
 def faults_at(partition: int, seconds: float, days: int) -> list[ScriptedFault]:
@@ -163,14 +163,14 @@ def group_results(output: OutputDirectory) -> dict[str, Any]:
     return analyse_group(facts, reads, acknowledged_events(output), faults, began)
 
 
-def print_results(output: OutputDirectory, verdict: dict[str, Any], group: dict[str, Any], *, is_killed: bool) -> None:
-    """Writes the summary and the report, and prints the measurements in words."""
+def print_results(output: OutputDirectory, verdict: dict[str, Any], group: dict[str, Any], *, is_killed: bool) -> int:
+    """Writes the summary and the report, and prints the measurements in words. Returns the replay's exit code."""
+    conclusion = conclude(output, verdict, group=group_summary(group))
     click.echo("\nMeasured:")
-    for line in conclude(output, verdict, group=group_summary(group)):
+    for line in [*conclusion.measured, *(f"  {line}" for line in group_lines(group, is_killed)), *conclusion.outcome]:
         click.echo(line)
-    for line in group_lines(group, is_killed):
-        click.echo(f"  {line}")
     click.echo(f"\nReport   {output.report}\nSummary  {output.summary}")
+    return conclusion.exit_code
 
 
 def acknowledged_events(output: OutputDirectory) -> list[ProducedEvent]:

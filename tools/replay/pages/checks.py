@@ -1,4 +1,4 @@
-"""What must hold for a run or a comparison, as CI reads it: JUnit XML and Markdown (RPL-3)."""
+"""A run or a comparison as CI reads it: JUnit XML and Markdown (RPL-3)."""
 
 from __future__ import annotations
 
@@ -10,58 +10,10 @@ from typing import Any
 from tools.pages.checks import Check, junit
 from tools.pages.units import count, digits, milliseconds, percent, quantity, scaled, seconds
 from tools.private_files import write_anew
+from tools.replay.checks import NOT_READ, run_checks, undelivered
 from tools.replay.pages import files
 from tools.replay.pages.run_charts import fault_name
-from tools.replay.pages.words import evidence_rows, is_incomplete, longest_outage
-
-DELIVERY = {
-    "lost": "acknowledged records are not in the log",
-    "duplicated": "records are in the log more than once",
-    "reordered": "records are behind a later record of their producer",
-    "corrupted": "records have another content than was sent",
-    "unseen": "acknowledged records could not be read back",
-    "elsewhere": "batches have another offset than was acknowledged",
-}
-"""Count in the verdict -> what it counts, in words."""
-EVIDENCE = {"unseen": "unread"}
-"""Count in the verdict -> key of its evidence, where it has another name."""
-NOT_READ = "the records were not read back"
-
-
-def run_checks(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> list[Check]:
-    """Delivery, then errors, then operations that were not done."""
-    checks = []
-    for name, words in DELIVERY.items():
-        if verdict is None:
-            checks.append(Check(name, skipped=NOT_READ))
-        elif verdict[name]:
-            evidence = verdict["evidence"].get(EVIDENCE.get(name, name), ())
-            checks.append(Check(name, f"{count(verdict[name])} {words}", evidence))
-        else:
-            checks.append(Check(name))
-    totals = analysis["totals"]
-    failed = totals["produce"]["failed"] + totals["fetch"]["failed"]
-    most = f", most of them with: {analysis['errors'][0]['error']}" if analysis["errors"] else ""
-    not_done = totals["not_done"]
-    return [
-        *checks,
-        Check(
-            "errors",
-            f"{count(failed)} operations failed{most}" if failed else None,
-            analysis["errors"] if failed else (),
-        ),
-        Check(
-            "not done",
-            f"{count(not_done)} operations were not done" if not_done else None,
-            [task for task in analysis["tasks"] if is_incomplete(task)] if not_done else (),
-        ),
-        Check("whole", analysis.get("problem") or None),
-    ]
-
-
-def undelivered(verdict: Mapping[str, Any] | None) -> list[str]:
-    """The counts of a verdict that are not zero, in words."""
-    return [f"{count(verdict[name])} {name}" for name in DELIVERY if verdict.get(name)] if verdict else []
+from tools.replay.pages.words import evidence_rows, longest_outage
 
 
 def delivery_words(verdict: Mapping[str, Any] | None) -> str:
@@ -73,7 +25,7 @@ def delivery_words(verdict: Mapping[str, Any] | None) -> str:
 def comparison_checks(comparison: Mapping[str, Any]) -> list[Check]:
     """Each run delivered; no row is worse beyond noise."""
     delivered = [
-        Check(f"{letter} delivered", ", ".join(undelivered(verdict)) or None, skipped=None if verdict else NOT_READ)
+        Check(f"{letter} delivered", ", ".join(undelivered(verdict)) or None, unverified=None if verdict else NOT_READ)
         for letter, verdict in zip("AB", comparison["verdicts"], strict=True)
     ]
     return delivered + [
@@ -154,19 +106,20 @@ def _heading(checks: Sequence[Check], what: str) -> str:
     wrong = [check.name for check in checks if check.problem is not None]
     if wrong:
         return f"❌ {what}: {_markdown(', '.join(wrong))}"
-    return f"⚠️ {what}: {NOT_READ}" if any(check.skipped for check in checks) else f"✅ {what}: all checks passed"
+    unknown = [check.name for check in checks if check.unverified is not None]
+    return f"⚠️ {what}: not verified: {', '.join(unknown)}" if unknown else f"✅ {what}: all checks passed"
 
 
 def _checks_table(checks: Sequence[Check]) -> str:
     rows = [
-        (check.name, check.problem or (f"not checked: {check.skipped}" if check.skipped else "passed"))
+        (check.name, check.problem or (f"not verified: {check.unverified}" if check.unverified else "passed"))
         for check in checks
     ]
     return markdown_table(("check", "result"), rows)
 
 
 def _evidence(check: Check) -> str:
-    if check.problem is None or not check.evidence:
+    if not check.evidence:
         return ""
     header, rows = evidence_rows(check.evidence)
     return f"\n### {_markdown(check.name)}\n\n{markdown_table([_markdown(name) for name in header], rows)}"

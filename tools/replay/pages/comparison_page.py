@@ -10,8 +10,9 @@ from tools.pages.charts import Chart, Line, View
 from tools.pages.markup import Markup, banner, figure, page, section, table, text
 from tools.pages.units import count, percent, quantity, seconds
 from tools.private_files import write_anew
+from tools.replay.checks import undelivered
 from tools.replay.pages import files
-from tools.replay.pages.checks import delivery_words, undelivered
+from tools.replay.pages.checks import delivery_words
 from tools.replay.pages.run_charts import column, fault_marks
 from tools.replay.pages.run_page import fault_table, speeds
 

@@ -11,10 +11,10 @@ from tools.pages.checks import Check
 from tools.pages.markup import Markup, banner, figure, folded, page, section, table, tiles
 from tools.pages.units import NONE, count, digits, milliseconds, moment, scaled, seconds
 from tools.private_files import write_anew
+from tools.replay.checks import DELIVERY, NOT_READ, is_incomplete, run_checks, undelivered
 from tools.replay.pages import files
-from tools.replay.pages.checks import DELIVERY, NOT_READ, run_checks, undelivered
 from tools.replay.pages.run_charts import charts_of, partition_name
-from tools.replay.pages.words import evidence_rows, fault_sentence, is_incomplete, longest_outage
+from tools.replay.pages.words import evidence_rows, fault_sentence, longest_outage
 
 HALF = {"distribution", "lateness", "by_broker", "by_partition", "ramp", "ramp-latency"}
 """Charts that stand side by side where there is room."""
@@ -67,32 +67,28 @@ def speeds(values: Sequence[float]) -> str:
 
 
 def verdict_banner(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> Markup:
-    """Red: the cluster did not deliver what it acknowledged. Yellow: something else is wrong."""
+    """Red: a check failed. Yellow: something could not be verified. Green: all that was asked for holds."""
     checks = run_checks(analysis, verdict)
-    wrong = [check for check in checks if check.problem is not None]
-    failed = [check for check in wrong if check.name in DELIVERY]
-    others = [sentence(check) for check in wrong if check.name not in DELIVERY]
+    failed = [check for check in checks if check.problem is not None]
+    unverified = [check for check in checks if check.problem is None and check.unverified is not None]
     costs = [fault_sentence(fault) for fault in analysis["faults"]]
-    if verdict is not None and failed:
-        return banner(
-            "bad",
-            ", ".join(dict.fromkeys([f"{count(verdict['lost'])} lost", *undelivered(verdict)])),
-            [*(sentence(check) for check in wrong), *costs],
-            evidence(failed),
-        )
+    sentences = [*map(sentence, failed), *map(sentence, unverified)]
+    if any(check.name in DELIVERY for check in failed) and verdict is not None:
+        words = ", ".join(dict.fromkeys([f"{count(verdict['lost'])} lost", *undelivered(verdict)]))
+        return banner("bad", words, [*sentences, *costs], evidence(checks))
     if verdict is None:
-        return banner("warning", f"Not known whether anything was lost: {NOT_READ}", [*others, *costs])
-    if not verdict["acknowledged"]:
-        return banner(
-            "bad" if analysis["totals"]["produce"]["operations"] else "warning", "Nothing was acknowledged", others
-        )
+        return banner("warning", f"Not known whether anything was lost: {NOT_READ}", [*map(sentence, failed), *costs])
     whole = f"All {count(verdict['acknowledged'])} acknowledged records were read back: once, in order and intact."
-    words = "0 lost, but not all went well" if others else "0 lost"
-    return banner("warning" if others else "good", words, [*others, whole, *costs])
+    if failed:
+        words = "Nothing was acknowledged" if not verdict["acknowledged"] else "0 lost, but not all went well"
+        return banner("bad", words, [*sentences, *costs], evidence(checks))
+    if unverified:
+        return banner("warning", "Not all was verified", [*sentences, *costs], evidence(checks))
+    return banner("good", "0 lost", [whole, *costs])
 
 
 def sentence(check: Check) -> str:
-    problem = str(check.problem)
+    problem = str(check.problem or check.unverified)
     return f"{problem[:1].upper()}{problem[1:]}."
 
 

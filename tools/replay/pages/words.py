@@ -38,11 +38,6 @@ def fault_sentence(fault: Mapping[str, Any]) -> str:
     return f"{cost}, normal again after {seconds(fault['normal_after_s'])}."
 
 
-def is_incomplete(task: Mapping[str, Any]) -> bool:
-    """Whether operations of a task were not done; a task that was lost does not say how many it had."""
-    return task["expected"] is None or bool(task["done"] < task["expected"])
-
-
 def evidence_rows(evidence: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of a table of evidence."""
     header = list(dict.fromkeys(name for row in evidence for name in row))

@@ -21,6 +21,7 @@ from tools.admin.kafka_admin import KafkaAdmin
 from tools.failures import AdminError
 from tools.faults.script import FaultRun
 from tools.interrupts import Interrupted, interruption_was_handled
+from tools.replay.checks import NO_FAILURES
 from tools.replay.load import fetching
 from tools.replay.run.access import write_access
 from tools.replay.run.control import ControlServer
@@ -57,6 +58,9 @@ class Options:
     replication_factor: int | None = None
     answer_timeout_s: float = 60.0
     groups: bool = True
+    max_failed: str = NO_FAILURES
+    gates: Sequence[str] = ()
+    """What --assert asks for."""
     master: str | None = None
     """As Spark names it. None: Spark runs in the job's process."""
     control_host: str | None = None
@@ -121,6 +125,8 @@ def new_plan(options: Options, control: str) -> Plan:
         trace_rows=facts.rows,
         trace_seconds=facts.seconds,
         groups=options.groups,
+        max_failed=options.max_failed,
+        gates=list(options.gates),
         security_protocol=options.security.protocol,
     )
 

@@ -24,12 +24,11 @@ from pyspark.sql import SparkSession
 from tools.replay.run.access import take_access
 from tools.replay.run.analysis import analyse
 from tools.replay.run.control import KILL_TIMEOUT_S, ControlServer
-from tools.replay.run.outcome import exit_code, read_analysis, read_verdict, undone_lines
+from tools.replay.run.outcome import conclusion_of, read_verdict
 from tools.replay.run.plan import PARENT_PIPE_VARIABLE, OutputDirectory, Plan, ReplayError, write_json
 from tools.replay.run.progress import shown
 from tools.replay.run.reading_back import judge
 from tools.replay.run.stage import replay
-from tools.replay.run.summary import summary_lines
 from tools.replay.run.undone import write_undone
 from tools.wire.security import Security
 
@@ -105,10 +104,11 @@ def say_outcome(output: OutputDirectory) -> int:
     except ReplayError as problem:
         print(f"Error: {problem}", file=sys.stderr)
         return 1
-    for line in [*summary_lines(read_analysis(output), verdict), *undone_lines(output)]:
+    conclusion = conclusion_of(output, verdict)
+    for line in [*conclusion.measured, *conclusion.outcome]:
         print(line)
     print(f"\nReport   ottla replay report {output.path}")
-    return exit_code(verdict)
+    return conclusion.exit_code
 
 
 def wait_for_slots(session: SparkSession, tasks: int) -> None:

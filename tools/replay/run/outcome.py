@@ -1,14 +1,29 @@
-"""What a replay leaves: its verdict, its analysis, what a lost task did not do, and the exit code."""
+"""What came of a replay, from its files: verdict, analysis, what a lost task did not do, and the exit code."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
+from tools.replay.checks import exit_code, outcome_lines, run_checks
 from tools.replay.run.plan import OutputDirectory, ReplayError
+from tools.replay.run.summary import summary_lines
 
-FAULTY = ("lost", "duplicated", "reordered", "corrupted")
+
+class Conclusion(NamedTuple):
+    """In words: what was measured, and which checks failed. `exit_code` is that of the replay."""
+
+    measured: list[str]
+    outcome: list[str]
+    exit_code: int
+
+
+def conclusion_of(output: OutputDirectory, verdict: dict[str, Any]) -> Conclusion:
+    analysis = read_analysis(output)
+    checks = run_checks(analysis, verdict)
+    measured = [*summary_lines(analysis, verdict), *undone_lines(output)]
+    return Conclusion(measured, outcome_lines(checks), exit_code(checks))
 
 
 def read_verdict(output: OutputDirectory) -> dict[str, Any]:
@@ -35,12 +50,6 @@ def undone_lines(output: OutputDirectory) -> Iterator[str]:
                 f"  task {task['task']}: {task['undone']:,} of {task['expected']:,} operations have no result, "
                 f"the first {task['first_ns'] / 1e9:,.3f} s after the trace's start; they are in {output.undone}"
             )
-
-
-def exit_code(verdict: dict[str, Any]) -> int:
-    """1 if something is wrong, if a task was lost, or if nothing was acknowledged."""
-    is_faulty = any(verdict[name] for name in FAULTY) or verdict["problem"] or not verdict["acknowledged"]
-    return 1 if is_faulty else 0
 
 
 def first_line(text: str) -> str:

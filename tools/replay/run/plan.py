@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,10 @@ class Plan:
     trace_seconds: float
     groups: bool = True
     """Whether clients with a consumer group are members of one in the cluster."""
+    max_failed: str = "0"
+    """How many operations may fail, or which share of them."""
+    gates: list[str] = field(default_factory=list)
+    """What must hold of the figures, besides: conditions of --assert."""
     security_protocol: str = "PLAINTEXT"
     """Kafka's name. The rest of what a client needs to connect is in `access.json`."""
 

@@ -20,10 +20,12 @@ from tools.admin.naming import (
 from tools.failures import guarded
 from tools.numbers import DIRECTORY, EXISTING_FILE, PATH, FloatRange, IntRange, Parsed
 from tools.points_in_time import NoTime, parse_duration_ms
+from tools.replay.checks import parse_gate, parse_limit
 from tools.replay.parameters import POSITIVE, topic_for
 
 if TYPE_CHECKING:
     from tools.replay.run.driver import Options
+    from tools.replay.run.plan import OutputDirectory
 
 AS_FAST_AS_POSSIBLE = "max"
 
@@ -172,6 +174,20 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 help="Seconds after which an operation without an answer has failed.",
             ),
             click.option(
+                "--max-failed",
+                type=Parsed("limit", lambda text: parse_limit(text).text),
+                default="0",
+                show_default=True,
+                help="So many operations may fail, or such a share of them: 10 or 0.1%.",
+            ),
+            click.option(
+                "--assert",
+                "gates",
+                type=Parsed("condition", lambda text: parse_gate(text).text),
+                multiple=True,
+                help="Exit with 1 if this does not hold, such as 'produce.p99 < 50ms' or 'errors < 0.1%'. docs/REPLAY.md has all metrics.",
+            ),
+            click.option(
                 "--spark-setting",
                 "spark_settings",
                 type=Parsed("key=value", spark_setting),
@@ -246,7 +262,8 @@ def run(
     """Replay TRACE against a cluster. Each operation is sent at its time, whether or not earlier ones are answered.
 
     Afterwards the replay reads back everything that was acknowledged. The exit code is 1 if records are lost, duplicated, reordered or
-    corrupt, if a Spark task is lost, or if nothing was acknowledged. Ctrl-C ends the sending; records sent before are read back.
+    corrupt, if more than --max-failed operations failed, if an --assert does not hold, if a Spark task is lost, or if nothing was
+    acknowledged; it is 2 if something could not be verified. Ctrl-C ends the sending; records sent before are read back.
     """
 
     def work() -> int:
@@ -254,9 +271,7 @@ def run(
         from tools.faults.record import FaultRecord
         from tools.faults.script import FaultError, FaultRun, check, parse_all
         from tools.interrupts import ignore_from_now
-        from tools.replay.run.conclusion import conclude
         from tools.replay.run.driver import Replay, say_fault
-        from tools.replay.run.outcome import exit_code, undone_lines
 
         try:
             scripted = parse_all(faults)
@@ -287,12 +302,20 @@ def run(
                 replay.job.stop()
                 if run_of_faults is not None:
                     run_of_faults.finish()
-        for line in [*conclude(replay.output, verdict), *undone_lines(replay.output)]:
-            click.echo(line)
-        click.echo(f"\nReport   {replay.output.report}\nSummary  {replay.output.summary}")
-        return exit_code(verdict)
+        return say_conclusion(replay.output, verdict)
 
     guarded(work)
+
+
+def say_conclusion(output: OutputDirectory, verdict: dict[str, Any]) -> int:
+    """Writes the report and says what came of the replay. Returns the exit code."""
+    from tools.replay.run.conclusion import conclude
+
+    conclusion = conclude(output, verdict)
+    for line in [*conclusion.measured, *conclusion.outcome]:
+        click.echo(line)
+    click.echo(f"\nReport   {output.report}\nSummary  {output.summary}")
+    return conclusion.exit_code
 
 
 @click.command("report")
@@ -303,17 +326,12 @@ def report(directory: Path) -> None:
 
     def work() -> int:
         from tools.replay.run.compare_runs_command import analyse
-        from tools.replay.run.conclusion import conclude
-        from tools.replay.run.outcome import exit_code, read_verdict
+        from tools.replay.run.outcome import read_verdict
         from tools.replay.run.plan import OutputDirectory
 
         analyse(directory)
         output = OutputDirectory(directory)
-        verdict = read_verdict(output)
-        for line in conclude(output, verdict):
-            click.echo(line)
-        click.echo(f"\nReport   {output.report}\nSummary  {output.summary}")
-        return exit_code(verdict)
+        return say_conclusion(output, read_verdict(output))
 
     guarded(work)
 

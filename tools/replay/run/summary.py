@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tools.pages.checks import Check
+from tools.replay.checks import run_checks
+
 VERDICT_WORDS = {
     "acknowledged": "records acknowledged",
     "found": "records read back",
@@ -22,12 +25,14 @@ GROUPS_SHOWN = 5
 def summary_of(analysis: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
     """The content of `summary.json`. Counts are records.
 
-    `read`: acknowledged records that were found. `throughput`: acknowledged records per second. `outages`: those of the partitions that
-    a killed broker led. `groups` is there if clients were in consumer groups.
+    `checks`: name -> "passed", "failed" or "not verified", and why. `read`: acknowledged records that were found. `throughput`:
+    acknowledged records per second. `outages`: those of the partitions that a killed broker led. `groups` is there if clients were in
+    consumer groups.
     """
     produce = analysis["totals"]["produce"]
     latency = analysis["latency_ms"]["produce"]["scheduled"]
     return {
+        "checks": {check.name: _result(check) for check in run_checks(analysis, verdict)},
         "sent": produce["sent_records"],
         "acknowledged": verdict["acknowledged"],
         "read": verdict["acknowledged"] - verdict["lost"] - verdict["unseen"],
@@ -44,6 +49,14 @@ def summary_of(analysis: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
         "latency_ms": {name: rounded(latency[name]) for name in ("p50", "p95", "p99", "p999")},
         **({"groups": analysis["groups"]} if analysis["groups"] else {}),
     }
+
+
+def _result(check: Check) -> dict[str, str | None]:
+    if check.problem is not None:
+        return {"result": "failed", "reason": check.problem}
+    if check.unverified is not None:
+        return {"result": "not verified", "reason": check.unverified}
+    return {"result": "passed", "reason": None}
 
 
 def rounded(value: float | None) -> float | None:

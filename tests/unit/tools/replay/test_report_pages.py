@@ -139,7 +139,7 @@ def test_a_comparison_page_has_the_data() -> None:
     assert sum(tag == "svg" for tag, _ in parsed.elements) == 6
 
 
-FAILED = {"totals": {**report_data.analysis()["totals"], "not_done": 5}}
+INCOMPLETE = {"totals": {**report_data.analysis()["totals"], "not_done": 5}}
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,9 @@ FAILED = {"totals": {**report_data.analysis()["totals"], "not_done": 5}}
         ({}, report_data.verdict(), "good", "0 lost"),
         ({}, report_data.verdict(lost=1), "bad", "1 lost"),
         ({}, report_data.verdict(reordered=2), "bad", "0 lost, 2 reordered"),
-        ({}, report_data.verdict(unseen=9), "bad", "0 lost, 9 unseen"),
-        (FAILED, report_data.verdict(), "warning", "0 lost, but not all went well"),
+        ({}, report_data.verdict(unseen=9), "warning", "Not all was verified"),
+        (INCOMPLETE, report_data.verdict(), "warning", "Not all was verified"),
+        ({"problem": "a task was lost"}, report_data.verdict(), "bad", "0 lost, but not all went well"),
         ({}, None, "warning", "Not known whether anything was lost"),
         ({}, report_data.verdict(acknowledged=0), "bad", "Nothing was acknowledged"),
     ],
@@ -187,12 +188,13 @@ def test_junit_has_a_case_for_each_check() -> None:
     checks = run_checks(report_data.bad_analysis(), report_data.bad_verdict())
     suite = ElementTree.fromstring(junit("ottla.replay", checks, 60.0))[0]
     failed = [case.get("name") for case in suite if case.find("failure") is not None]
-    assert failed == ["lost", "duplicated", "errors", "not done", "whole"]
-    assert suite.get("failures") == "5"
+    assert failed == ["lost", "duplicated", "errors", "whole"]
+    assert [case.get("name") for case in suite if case.find("error") is not None] == ["not done"]
+    assert (suite.get("failures"), suite.get("errors")) == ("4", "1")
     assert "offset 19200" in "".join(suite.itertext())
-    assert suite.get("tests") == str(len(suite)) == "9"
-    skipped = ElementTree.fromstring(junit("s", run_checks(report_data.analysis(), None)))[0]
-    assert skipped.get("skipped") == "6"
+    assert suite.get("tests") == str(len(suite)) == "10"
+    unread = ElementTree.fromstring(junit("s", run_checks(report_data.analysis(), None)))[0]
+    assert (unread.get("failures"), unread.get("errors")) == ("0", "6")
     worse = ElementTree.fromstring(junit("c", comparison_checks(report_data.comparison())))[0]
     assert [case.get("name") for case in worse if case.find("failure") is not None] == [
         "latency of produce, median",
@@ -209,7 +211,7 @@ def test_junit_says_what_xml_cannot() -> None:
 
 def test_markdown_is_text() -> None:
     summary = run_markdown(report_data.bad_analysis(), report_data.bad_verdict())
-    assert summary.startswith("## ❌ replay: lost, duplicated, errors, not done, whole\n")
+    assert summary.startswith("## ❌ replay: lost, duplicated, errors, whole\n")
     assert "<img" not in summary
     assert "departures-0@70, departures-0@82" in summary
     assert run_markdown(report_data.analysis(), report_data.verdict()).startswith("## ✅ replay")

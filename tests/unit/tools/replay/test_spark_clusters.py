@@ -18,7 +18,7 @@ from tools.replay.load.task import Progress
 from tools.replay.run.control import ControlClient, ControlServer
 from tools.replay.run.job import reason
 from tools.replay.run.masters import address_towards, check_master, is_local
-from tools.replay.run.outcome import exit_code, read_verdict, undone_lines
+from tools.replay.run.outcome import read_verdict, undone_lines
 from tools.replay.run.packages import write_packages
 from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
 from tools.replay.run.spark_process import SparkSettings
@@ -148,14 +148,11 @@ def test_a_verdict_on_a_part_says_what_is_undone(tmp_path: Path) -> None:
     with pytest.raises(ReplayError, match="nothing was measured: an executor is gone"):
         read_verdict(output)
     write_json(output.verdict, CLEAN)
-    verdict = read_verdict(output)
-    assert exit_code(verdict) == 1
+    assert read_verdict(output)["problem"] == "an executor is gone"
     (line,) = undone_lines(output)
     assert line.startswith(
         "  task 1: 1,500 of 2,000 operations have no result, the first 2.500 s after the trace's start"
     )
-    write_json(output.tasks, {"tasks": [], "problem": "", "undone": []})
-    assert exit_code(read_verdict(output)) == 0
 
 
 def test_the_command_for_spark_submit(tmp_path: Path) -> None:
