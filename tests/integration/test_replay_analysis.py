@@ -222,7 +222,7 @@ def test_the_knee_of_a_ramp(session: SparkSession, tmp_path: Path) -> None:
 
 # -- the delivery verdict --------------------------------------------------------------------------------------------------
 
-Found = tuple[int, int, int | None, int | None, int, str]
+Found = tuple[int, int, int | None, int | None, int | None, str]
 """Partition, offset, producer, first sequence, records, kind."""
 
 
@@ -243,7 +243,7 @@ def judged(
     return compare(session, output)
 
 
-WRONG = ("lost", "duplicated", "reordered", "corrupted", "unseen", "elsewhere")
+WRONG = ("lost", "duplicated", "reordered", "corrupted", "unseen", "deleted", "elsewhere")
 GOOD: list[Found] = [(0, at, 0, at, 10, "intact") for at in (0, 10, 20)]
 CASES: dict[str, tuple[list[dict[str, Any]], list[Found], dict[str, int]]] = {
     "all is well": ([], GOOD, {}),
@@ -265,6 +265,17 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[Found], dict[str, int]]] = {
         {"lost": 1, "corrupted": 1},
     ),
     "a partition read in part": ([], [GOOD[0], GOOD[1], (0, 20, None, None, 10, "unread")], {"unseen": 10}),
+    "a loss beside what could not be read": (
+        [],
+        [GOOD[0], (0, 20, None, None, 10, "unread")],
+        {"lost": 10, "unseen": 10},
+    ),
+    "deleted since": ([], [(0, 0, None, None, 20, "deleted"), GOOD[2]], {"deleted": 20}),
+    "an unknown offset in a partition that could not be read": (
+        [batch(30, offset=-1)],
+        [*GOOD, (0, 40, None, None, None, "unread")],
+        {"unseen": 10},
+    ),
     "a batch in another partition": ([], [GOOD[0], (1, 10, 0, 10, 10, "intact"), GOOD[2]], {"elsewhere": 1}),
     "neither failures nor acks=0 must be found": (
         [batch(30, error="NOT_LEADER_OR_FOLLOWER"), batch(40, acks=0), batch(50, records=0)],
@@ -303,7 +314,8 @@ def test_the_verdict_names_what_was_planted(session: SparkSession, tmp_path: Pat
             for row in evidence["duplicated"]
         }
     )
-    counted.update({("unseen", row["topic"]): row["records"] for row in evidence["unread"]})
+    for name, kind in (("unseen", "unread"), ("deleted", "deleted")):
+        counted.update({(name, row["topic"]): row["records"] or 10 for row in evidence[kind]})
     assert counted == {(name, case): count for case, of_case in expected.items() for name, count in of_case.items()}
 
 

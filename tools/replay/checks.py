@@ -23,10 +23,11 @@ DELIVERY = {
     "corrupted": "records have another content than was sent",
     "elsewhere": "batches have another offset than was acknowledged",
     "unseen": "acknowledged records could not be read back",
+    "deleted": "acknowledged records were deleted since, by retention or a DeleteRecords",
 }
 """Count in the verdict -> what it counts, in words."""
-NOT_VERIFIED = ("unseen",)
-"""Counts that say nothing about the cluster: what could not be read may be there or not."""
+NOT_VERIFIED = ("unseen", "deleted")
+"""Counts of records that nobody can judge: they may have been lost before."""
 EVIDENCE = {"unseen": "unread"}
 """Count in the verdict -> key of its evidence, where it has another name."""
 NOT_READ = "the records were not read back"
@@ -82,7 +83,7 @@ def is_incomplete(task: Mapping[str, Any]) -> bool:
 def _delivered(name: str, verdict: Mapping[str, Any] | None) -> Check:
     if verdict is None:
         return Check(name, unverified=NOT_READ)
-    if not verdict[name]:
+    if not verdict.get(name):  # a verdict of an older ottla has no `deleted`
         return Check(name)
     words, evidence = f"{count(verdict[name])} {DELIVERY[name]}", verdict["evidence"].get(EVIDENCE.get(name, name), ())
     if name in NOT_VERIFIED:

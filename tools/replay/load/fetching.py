@@ -33,8 +33,8 @@ from tools.wire import frames
 from tools.wire.client import TIMEOUT_S
 from tools.wire.cluster_view import ClusterView, TopicPartition, Unreachable
 from tools.wire.connection import BrokerConnection
+from tools.wire.offsets import LATEST, offsets_at, offsets_body, offsets_in
 from tools.wire.offsets import VERSION as OFFSETS_VERSION
-from tools.wire.offsets import offsets_at, offsets_body, offsets_in
 
 CLIENT = "ottla-replay"
 """The client id of requests that no client of the trace sends."""
@@ -388,9 +388,10 @@ class FetchingClient:
 
 
 async def end_offsets(
-    view: ClusterView, partitions: Collection[TopicPartition], timeout_s: float
+    view: ClusterView, partitions: Collection[TopicPartition], timeout_s: float, timestamp: int = LATEST
 ) -> dict[TopicPartition, int]:
-    """The high watermark of each partition. Partitions whose leader does not answer within `timeout_s` are missing."""
+    """The high watermark of each partition, or its log start offset (EARLIEST). Partitions whose leader does not answer within
+    `timeout_s` are missing."""
     ends: dict[TopicPartition, int] = {}
     deadline = time.monotonic() + timeout_s
     while True:
@@ -404,7 +405,7 @@ async def end_offsets(
             address = view.address(leader)
             if address is not None:
                 with contextlib.suppress(OSError, MalformedRequest):
-                    ends |= await offsets_at(view.client, address, of_leader)
+                    ends |= await offsets_at(view.client, address, of_leader, timestamp)
         if len(ends) == len(partitions) or time.monotonic() > deadline:
             return ends
         await asyncio.sleep(RETRY_S)

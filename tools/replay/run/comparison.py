@@ -31,7 +31,7 @@ SEED = 14
 LATENCIES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 LATENCY_FLOOR_MS = 0.1
 OUTAGE_FLOOR_S = 0.5
-RECORD_FAULTS = ("lost", "duplicated", "reordered", "corrupted", "unseen")
+RECORD_FAULTS = ("lost", "duplicated", "reordered", "corrupted", "unseen", "deleted")
 LOWER, HIGHER = "lower", "higher"
 
 
@@ -148,7 +148,7 @@ def metrics(runs: tuple[Run, Run]) -> list[Metric]:
     left_out = [float(run.analysis["totals"]["not_done"]) for run in runs]
     found.append(Metric("not done", "operations", LOWER, (left_out[0], left_out[1]), is_exact=True))
     for name in RECORD_FAULTS:
-        wrong = [run.verdict.get(name) for run in runs]
+        wrong = [run.verdict.get(name, 0) for run in runs]
         unit = "batches" if name == "reordered" else "records"
         found.append(Metric(name, unit, LOWER, (wrong[0], wrong[1]), is_exact=True))
     return found

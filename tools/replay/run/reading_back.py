@@ -16,7 +16,7 @@ import numpy
 import pyarrow
 from pyspark.sql import SparkSession
 
-from protocol.errors import KafkaError
+from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.framing import MalformedRequest
 from protocol.kafka.record_batch import crc_is_valid, iter_batches
 from protocol.types import Address
@@ -31,6 +31,7 @@ from tools.wire import frames
 from tools.wire.client import Client
 from tools.wire.cluster_view import ClusterView, Unreachable
 from tools.wire.connection import BrokerConnection
+from tools.wire.offsets import EARLIEST
 from tools.wire.security import PLAINTEXT, Security
 
 FOUND_SCHEMA = pyarrow.schema(
@@ -40,8 +41,8 @@ FOUND_SCHEMA = pyarrow.schema(
         ("offset", pyarrow.int64()),  # of the run's first record
         ("producer", pyarrow.int64()),  # as in the results; null in a row about corrupt or unread records
         ("first_sequence", pyarrow.int64()),  # of the run's first record
-        ("records", pyarrow.int64()),
-        ("kind", pyarrow.string()),  # `intact`, `corrupt`, or `unread`: the partition could not be read
+        ("records", pyarrow.int64()),  # null: all from the offset on
+        ("kind", pyarrow.string()),  # `intact`, `corrupt`, `unread`: could not be read, `deleted`: below the log start
     ]
 )
 FOUND_DDL = ddl_of(FOUND_SCHEMA)
@@ -91,14 +92,16 @@ def compare(session: SparkSession, output: OutputDirectory) -> dict[str, Any]:
         "duplicated": count("SELECT sum(records * (copies - 1)) FROM copies"),
         "reordered": count("SELECT count(*) FROM steps_back"),
         "corrupted": count("SELECT sum(records) FROM found WHERE kind = 'corrupt'"),
-        "unseen": count(
-            "SELECT count(*) FROM missing m JOIN unreadable u ON m.topic = u.topic AND m.partition = u.partition"
-        ),
+        "unseen": count("SELECT count(*) FROM excuses WHERE kind = 'unread'"),
+        "deleted": count("SELECT count(*) FROM excuses WHERE kind = 'deleted'"),
         "elsewhere": count("SELECT count(*) FROM elsewhere"),
     }
-    unread = rows("SELECT topic, partition, offset, records FROM found WHERE kind = 'unread' ORDER BY 1, 2, 3")
     evidence = {name: rows(text) if verdict[name] else [] for name, text in EVIDENCE_OF.items()}
-    return verdict | {"evidence": evidence | {"unread": unread}}
+    for kind in ("unread", "deleted"):
+        evidence[kind] = rows(
+            f"SELECT topic, partition, offset, records FROM found WHERE kind = '{kind}' ORDER BY 1, 2, 3"
+        )
+    return verdict | {"evidence": evidence}
 
 
 def read_back(session: SparkSession, plan: Plan, output: OutputDirectory, security: Security) -> None:
@@ -112,7 +115,7 @@ def read_back(session: SparkSession, plan: Plan, output: OutputDirectory, securi
     ]
     known = {(topic, partition) for topic, partition in ends}
     unread = [
-        (topic, partition, plan.start_offsets[topic][partition], None, None, 0, "unread")
+        (topic, partition, plan.start_offsets[topic][partition], None, None, None, "unread")
         for topic, count in plan.partitions.items()
         for partition in range(count)
         if (topic, partition) not in known
@@ -139,8 +142,12 @@ async def end_offsets(plan: Plan, load: LoadPlan) -> dict[tuple[str, int], int]:
     )
 
 
+class BelowTheLogStart(Exception):
+    """Retention or a DeleteRecords has removed the records at this offset."""
+
+
 class Reader:
-    """Reads one range of a partition."""
+    """Reads one range of a partition. What was deleted since is one row; reading goes on behind it."""
 
     def __init__(
         self, bootstrap: tuple[Address, ...], topics: tuple[str, ...], run: int, security: Security = PLAINTEXT
@@ -162,6 +169,8 @@ class Reader:
                         connection = self._loop.run_until_complete(self._connect(topic, partition))
                     answer = self._loop.run_until_complete(self._fetch(connection, topic, partition, at))
                     following = self._take(answer, at, stop)
+                except BelowTheLogStart:
+                    following = self._skip(topic, partition, at, stop)
                 except (OSError, Unreachable, MalformedRequest, KafkaError):
                     following = at
                     del self._rows[kept:]  # the answer is read again
@@ -182,6 +191,15 @@ class Reader:
             self._loop.run_until_complete(asyncio.sleep(0))
             self._loop.close()
 
+    def _skip(self, topic: str, partition: int, at: int, stop: int) -> int:
+        """Notes what is below the log start, if that is above `at`. Returns where to go on."""
+        wanted = {(topic, partition)}
+        starts = self._loop.run_until_complete(fetching.end_offsets(self._view, wanted, READ_TIMEOUT_S, EARLIEST))
+        start = min(starts.get((topic, partition), at), stop)
+        if start > at:
+            self._rows.append((at, None, None, start - at, "deleted"))
+        return start
+
     async def _connect(self, topic: str, partition: int) -> BrokerConnection:
         await self._view.start()
         return await self._view.connect(self._view.leader((topic, partition)), lambda _: None)
@@ -194,6 +212,8 @@ class Reader:
         """Notes what is in the answer; returns the offset after it, or `at` if it has nothing."""
         response = frames.fetched(answer)
         data = response.topics[0][1][0] if response.topics else None
+        if data is not None and data.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise BelowTheLogStart
         if response.error or data is None or data.error:
             raise ConnectionError(f"error {response.error or (data and data.error)}")
         following = at

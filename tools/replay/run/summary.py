@@ -15,7 +15,8 @@ VERDICT_WORDS = {
     "duplicated": "in the log more than once",
     "reordered": "batches behind a later one of their producer",
     "corrupted": "records whose checksum does not fit",
-    "unseen": "acknowledged, not found, in a partition that could not be read completely",
+    "unseen": "acknowledged, not found, where the partition could not be read",
+    "deleted": "acknowledged, deleted since by retention or a DeleteRecords",
 }
 
 
@@ -35,7 +36,7 @@ def summary_of(analysis: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
         "checks": {check.name: _result(check) for check in run_checks(analysis, verdict)},
         "sent": produce["sent_records"],
         "acknowledged": verdict["acknowledged"],
-        "read": verdict["acknowledged"] - verdict["lost"] - verdict["unseen"],
+        "read": verdict["acknowledged"] - sum(verdict.get(name, 0) for name in ("lost", "unseen", "deleted")),
         "lost": verdict["lost"],
         "duplicated": verdict["duplicated"],
         "outages": [
@@ -92,7 +93,7 @@ def summary_lines(analysis: dict[str, Any], verdict: dict[str, Any]) -> Iterator
         knee = analysis["knee"]
         yield f"  knee          {knee['per_second']:>12,.0f}   operations/s at speed {knee['speed']:g}x; the next step falls behind"
     for name, text in VERDICT_WORDS.items():
-        yield f"  {name:13} {verdict[name]:>12,}   {text}"
+        yield f"  {name:13} {verdict.get(name, 0):>12,}   {text}"
 
 
 def latency_line(latency: dict[str, float | None]) -> Iterator[str]:

@@ -14,20 +14,29 @@ SELECT a.* FROM acknowledged a LEFT ANTI JOIN runs r
     ON a.producer = r.producer AND a.first_sequence = r.first_sequence AND a.records = r.records
 
 -- view missing
-SELECT u.producer, u.sequence, u.topic, u.partition, u.offset, u.client FROM (
+-- The offset is that of the record; null if that of its batch is not known.
+SELECT u.producer, u.sequence, u.topic, u.partition, u.base + u.sequence - u.first_sequence AS offset, u.client FROM (
     SELECT producer, explode(sequence(first_sequence, first_sequence + records - 1)) AS sequence,
-        topic, partition, offset, client
+        topic, partition, IF(offset < 0, NULL, offset) AS base, first_sequence, client
     FROM unsettled
 ) u LEFT ANTI JOIN (
     SELECT r.producer, explode(sequence(r.first_sequence, r.first_sequence + r.records - 1)) AS sequence
     FROM runs r JOIN (SELECT DISTINCT producer FROM unsettled) p ON r.producer = p.producer
 ) f ON u.producer = f.producer AND u.sequence = f.sequence
 
--- view unreadable
-SELECT DISTINCT topic, partition FROM found WHERE kind = 'unread'
+-- view gaps
+SELECT topic, partition, offset AS begin, offset + coalesce(records, 1L << 62) AS stop, kind FROM found
+WHERE kind IN ('unread', 'deleted')
+
+-- view excuses
+-- Why a missing record may be no lost one: it is where the partition could not be read, or was deleted.
+SELECT m.producer, m.sequence, max(g.kind) AS kind FROM missing m JOIN gaps g
+    ON m.topic = g.topic AND m.partition = g.partition
+    AND (m.offset IS NULL OR (m.offset >= g.begin AND m.offset < g.stop))
+GROUP BY m.producer, m.sequence
 
 -- view lost
-SELECT m.* FROM missing m LEFT ANTI JOIN unreadable u ON m.topic = u.topic AND m.partition = u.partition
+SELECT m.* FROM missing m LEFT ANTI JOIN excuses e ON m.producer = e.producer AND m.sequence = e.sequence
 
 -- view copies
 SELECT producer, first_sequence, max(records) AS records, count(*) AS copies,

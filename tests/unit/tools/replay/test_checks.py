@@ -38,6 +38,7 @@ def of(
         (of(), {"lost": 1}, FAILED, ["lost"]),
         (of(), {"elsewhere": 1}, FAILED, ["elsewhere"]),
         (of(), {"unseen": 800}, UNVERIFIED, ["unseen"]),
+        (of(), {"deleted": 3000}, UNVERIFIED, ["deleted"]),
         (of(), {"unseen": 800, "reordered": 1}, FAILED, ["reordered", "unseen"]),
         (of(), {"acknowledged": 0}, FAILED, ["acknowledged"]),
         (of(produce={"operations": 0}), {"acknowledged": 0}, 0, []),

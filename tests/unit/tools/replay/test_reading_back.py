@@ -6,7 +6,7 @@ import pytest
 
 from protocol.errors import ErrorCode, KafkaError
 from tools.replay.run import reading_back
-from tools.replay.run.reading_back import Reader
+from tools.replay.run.reading_back import BelowTheLogStart, Reader
 from tools.wire.cluster_view import Unreachable
 
 
@@ -36,6 +36,22 @@ class ReaderOfBrokenAnswers(Reader):
         return stop
 
 
+class ReaderOfDeletedRecords(Reader):
+    """The log starts at offset 7."""
+
+    async def _connect(self, *_: object) -> OpenConnection:  # type: ignore[override]
+        return OpenConnection()
+
+    async def _fetch(self, _connection: object, _topic: str, _partition: int, at: int) -> memoryview:
+        return memoryview(bytes([at]))
+
+    def _take(self, answer: memoryview, at: int, stop: int) -> int:
+        if answer[0] < 7:
+            raise BelowTheLogStart
+        self._rows.append((at, 1, at, stop - at, "intact"))
+        return stop
+
+
 class ReaderWithoutBrokers(Reader):
     async def _connect(self, *_: object) -> OpenConnection:  # type: ignore[override]
         raise Unreachable("no broker answers")
@@ -48,6 +64,25 @@ def found(reader: Reader) -> list[tuple[int, int, str]]:
 
 def test_an_answer_that_is_read_again_counts_once() -> None:
     assert found(ReaderOfBrokenAnswers((), (), 1)) == [(5, 3, "intact")]
+
+
+@pytest.mark.parametrize(
+    ("log_start", "expected"),
+    [
+        (7, [(5, 2, "deleted"), (7, 1, "intact")]),
+        (9, [(5, 3, "deleted")]),
+        (5, [(5, 3, "unread")]),  # the log has been cut: not deleted
+    ],
+)
+def test_what_was_deleted_since_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, log_start: int, expected: list[tuple[int, int, str]]
+) -> None:
+    async def start_offsets(*_: object) -> dict[tuple[str, int], int]:
+        return {("t", 0): log_start}
+
+    monkeypatch.setattr(reading_back, "READ_TIMEOUT_S", 0)
+    monkeypatch.setattr(reading_back.fetching, "end_offsets", start_offsets)
+    assert found(ReaderOfDeletedRecords((), (), 1)) == expected
 
 
 def test_a_range_that_no_broker_serves_is_unread(monkeypatch: pytest.MonkeyPatch) -> None:
