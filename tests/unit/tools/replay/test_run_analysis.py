@@ -97,13 +97,14 @@ def test_the_summary_has_the_names_of_the_demo() -> None:
     ]
     fault = {"role": "leader of t-0", "broker": 1, "second": 20.0, "error": "", "outages": outages, "delayed": 7}
     fault |= {"outage_s": 2.0, "normal_after_s": None}
-    fetch = {"operations": 0, "answered": 0, "records_per_second": 0.0, "bytes_per_second": 0.0}
-    produce = {"operations": 12, "acknowledged": 11, "sent_records": 120, "records_per_second": 10.126}
+    fetch = {"operations": 0, "answered": 0, "failed": 0, "records_per_second": 0.0, "bytes_per_second": 0.0}
+    produce = {"operations": 12, "acknowledged": 11, "failed": 1, "sent_records": 120, "records_per_second": 10.126}
     group = {"members": 2, "joins": 4, "rebalances": 1, "commits": 9, "failed_commits": 3, "error": ""}
     group |= {"longest_without_heartbeat_s": 1.26, "longest_without_commit_s": 5.5}
     analysis: dict[str, Any] = {
         "seconds": 60.0,
-        "totals": {"produce": produce | {"bytes_per_second": 1e6}, "fetch": fetch, "not_done": 3},
+        "totals": {"produce": produce | {"bytes_per_second": 1e6}, "fetch": fetch, "operations": 12, "not_done": 3},
+        "tasks": [],
         "latency_ms": {"produce": {"scheduled": points}},
         "lateness_ms": points,
         "errors": [{"op": "produce", "error": "REQUEST_TIMED_OUT", "operations": 1}],
@@ -120,8 +121,20 @@ def test_the_summary_has_the_names_of_the_demo() -> None:
         "reordered": 0,
         "corrupted": 0,
         "unseen": 4,
+        "elsewhere": 0,
+        "evidence": {},
     }
-    assert summary_of(analysis, verdict) == {
+    summary = summary_of(analysis, verdict)
+    checks = {name: row["result"] for name, row in summary.pop("checks").items() if row["result"] != "passed"}
+    assert checks == {
+        "lost": "failed",
+        "duplicated": "failed",
+        "unseen": "not verified",
+        "errors": "failed",
+        "not done": "not verified",
+        "whole": "failed",
+    }
+    assert summary == {
         "sent": 120,
         "acknowledged": 110,
         "read": 105,
