@@ -2,14 +2,13 @@
 
     python -m tests.run quick|thorough
 
-Three groups of tests run side by side, because some need a processor and others mostly wait for starts and time-outs. When
+Four groups of tests run side by side, because some need a processor and others mostly wait for starts and time-outs. When
 one ends, the next one begins, also after a failure. A group's output is printed when the group ends; the summary at the
 end names every group, and the versions of what the tests need. The exit code is 1 when a group failed. In a thorough run, tests
 that failed are repeated first: `tests/repeats.py` says which failures are flaky and do not count.
 
-A quick run leaves out the tests with the marker `thorough`; a thorough run has only these, and those with hypothesis once more:
-with all of their examples. `tests/conftest.py` gives the
-marker to all tests that need a real Kafka or Docker.
+A quick run leaves out the tests with the marker `thorough`; a thorough run has only these, and those with hypothesis once more,
+with all of their examples. `tests/conftest.py` gives the marker to all tests that need a real Kafka or Docker.
 
 Brokers are plain Python. If the compiled form is there, a thorough run repeats the tests of AGAIN on compiled brokers: the
 quick ones, and those with Kafka's own clients. The summary says in which form they ran.
@@ -44,7 +43,7 @@ FLAKY_LOGS = "flaky"
 """The directory in LOGS with the output of runs in which a test was flaky. Later runs do not overwrite it."""
 TESTS_FAILED = 1
 NO_TESTS_SELECTED = 5
-SIDE_BY_SIDE = 3
+SIDE_BY_SIDE = 4
 SILENCE_S_MAX = 60
 POLL_S = 0.1
 CLEANUP_S_MAX = 30
@@ -68,7 +67,7 @@ FAILURES = (
 BESIDE_KAFKA = ("test_*kafka*.py", "test_closest_replica.py", "test_conformance.py", "test_transactions.py")
 """The files of integration tests that start Kafka's Java programs, or compare with a real Kafka."""
 ORDER = {
-    "quick": ("checks", "failures", "unit", "integration", "commands", "kafka", "replay", "hostile"),
+    "quick": ("unit", "failures", "integration", "checks", "replay", "commands", "kafka", "hostile"),
     "thorough": (
         "replay",
         "unit",
@@ -137,7 +136,7 @@ def integration_tests(*patterns: str) -> list[str]:
 
 
 def groups_of(run: str) -> list[Group]:
-    """In the order in which they begin: what takes longest begins first, so that all three sides end at about the same time."""
+    """In the order in which they begin: what takes longest begins first, so that all sides end at about the same time."""
     only = "thorough or examples" if run == "thorough" else "not thorough"
     paths = {
         "commands": integration_tests("test_*_cli*.py"),

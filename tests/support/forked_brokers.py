@@ -65,7 +65,7 @@ class ForkedBroker(subprocess.Popen[bytes]):
 def popen(command: Sequence[str], **options: Any) -> Popen:
     """As `subprocess.Popen`, for a server process of a cluster."""
     environment: dict[str, str] = options.get("env", {})
-    if list(command[: len(BROKER)]) != BROKER or _of_python(environment) != _of_python(_usual_environment()):
+    if list(command[: len(BROKER)]) != BROKER or _of_python(environment) != USUAL:
         return subprocess.Popen(command, **options)
     request = {
         "command": command,
@@ -87,6 +87,10 @@ def _usual_environment() -> dict[str, str]:
     """What a cluster gives to a broker if a test changes nothing."""
     given = os.environ.get("PYTHONPATH", "")
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), given]))}
+
+
+USUAL = _of_python(_usual_environment())
+"""Before any test has changed its own environment."""
 
 
 @cache
