@@ -67,12 +67,13 @@ FAILURES = (
 BESIDE_KAFKA = ("test_*kafka*.py", "test_closest_replica.py", "test_conformance.py", "test_transactions.py")
 """The files of integration tests that start Kafka's Java programs, or compare with a real Kafka."""
 ORDER = {
-    "quick": ("unit", "failures", "integration", "checks", "replay", "commands", "kafka", "hostile"),
+    "quick": ("broker", "unit", "failures", "integration", "checks", "replay", "commands", "kafka", "hostile"),
     "thorough": (
         "replay",
-        "unit",
+        "broker",
         "integration",
         "clients",
+        "unit",
         "kafka",
         "failures",
         "compose",
@@ -135,6 +136,15 @@ def integration_tests(*patterns: str) -> list[str]:
     )
 
 
+def unit_tests_beside(folder: str) -> list[str]:
+    paths = (REPOSITORY / "tests" / "unit").iterdir()
+    return sorted(
+        str(path.relative_to(REPOSITORY))
+        for path in paths
+        if (path.is_dir() and path.name not in (folder, "__pycache__")) or path.match("test_*.py")
+    )
+
+
 def groups_of(run: str) -> list[Group]:
     """In the order in which they begin: what takes longest begins first, so that all sides end at about the same time."""
     only = "thorough or examples" if run == "thorough" else "not thorough"
@@ -143,7 +153,8 @@ def groups_of(run: str) -> list[Group]:
         "replay": integration_tests("test_replay_*.py", "test_recorder*.py"),
         "failures": integration_tests(*FAILURES),
         "kafka": integration_tests(*BESIDE_KAFKA),
-        "unit": ["tests/unit", "tests/sim", "tests/fuzz"],
+        "broker": ["tests/unit/broker"],
+        "unit": [*unit_tests_beside("broker"), "tests/sim", "tests/fuzz"],
         "hostile": ["tests/hostile"],
         "clients": ["tests/clients"],
         "compose": ["tests/compose"],
