@@ -67,7 +67,7 @@ FAILURES = (
 BESIDE_KAFKA = ("test_*kafka*.py", "test_closest_replica.py", "test_conformance.py", "test_transactions.py")
 """The files of integration tests that start Kafka's Java programs, or compare with a real Kafka."""
 ORDER = {
-    "quick": ("broker", "unit", "failures", "integration", "checks", "replay", "commands", "kafka", "hostile"),
+    "quick": ("unit", "broker", "failures", "integration", "commands", "replay", "checks", "kafka", "hostile"),
     "thorough": (
         "replay",
         "broker",

@@ -84,6 +84,7 @@ def test_one_bomb_many_times_for_one_partition(cluster: LocalCluster) -> None:
     assert set(send(cluster, [0] * 500, bomb)) == {ErrorCode.INVALID_REQUEST}
 
 
+@pytest.mark.thorough
 def test_very_many_records(cluster: LocalCluster) -> None:
     packed = tiny_records(300_000, 4)
     assert send(cluster, [1, 2], packed) == [ErrorCode.NONE, ErrorCode.NONE]

@@ -310,6 +310,7 @@ def test_with_a_dead_broker(new_cluster: ClusterFactory) -> None:
     assert [line.split()[-1] for line in told.splitlines() if line.startswith("Healthy:")][-1] == "true"
 
 
+@pytest.mark.thorough
 def test_watching_continues_with_the_next_controller(new_cluster: ClusterFactory) -> None:
     """CTL-10: the next controller resumes the move, and the watching command asks the next controller."""
     cluster = new_cluster(brokers=3)

@@ -17,6 +17,7 @@ from tools.bench.real_kafka.jars import KafkaJars
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
+@pytest.mark.thorough
 def test_rows_of_our_cluster_are_measured(tmp_path: Path) -> None:
     rows = chosen(["all-20x1-100b", "fetch-64k", "librdkafka-produce"])
     with running_ottla(tmp_path / "cluster") as cluster:

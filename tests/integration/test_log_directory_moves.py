@@ -148,6 +148,7 @@ def test_unknown_targets_are_refused_and_the_present_directory_is_not(
     assert alter(cluster, 1, where(cluster, 1, topic, 0), topic, 0, version) is ErrorCode.NONE
 
 
+@pytest.mark.thorough
 def test_a_throttled_move_is_shown_and_continues_after_a_kill(cluster: LocalCluster, topic: str) -> None:
     """`is_future_key` with its lag; the copy is still there after SIGKILL, and ends once nothing throttles it."""
     with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS, b"x" * 1000) as producer:

@@ -54,6 +54,7 @@ def a_cluster(directory: Path) -> Iterator[tuple[NetworkCluster, ZooKeeperView, 
         cluster.destroy()
 
 
+@pytest.mark.thorough
 def test_a_one_way_cut(tmp_path: Path) -> None:
     """FLT-12: a leader that gets no packets of a follower is as good as cut off from it, and the ISR does not flap."""
     with a_cluster(tmp_path) as (cluster, zk, producer):

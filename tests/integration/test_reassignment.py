@@ -234,7 +234,7 @@ def test_invalid_requests_are_refused(move: Move) -> None:
     move.assert_at((move.leaving, move.staying))
 
 
-@pytest.mark.parametrize("role", ["controller", "coming", thorough("leaving"), thorough("staying")])
+@pytest.mark.parametrize("role", ["controller", thorough("coming"), thorough("leaving"), thorough("staying")])
 @pytest.mark.parametrize("how", [signal.SIGKILL, thorough(signal.SIGTERM)], ids=["SIGKILL", "SIGTERM"])
 def test_a_broker_bounces_during_the_move(
     move: Move, role: str, how: signal.Signals, capsys: pytest.CaptureFixture[str]

@@ -151,7 +151,7 @@ def test_an_interrupt_keeps_what_was_measured(shared_cluster: LocalCluster, tmp_
     try:
         eventually(lambda: any((out / "operations").glob("*.parquet")), "the first rows are written", timeout_s=120)
         os.killpg(replay.pid, signal.SIGINT)
-        assert replay.wait(120) == 0, (tmp_path / "log").read_text()
+        assert replay.wait(120) == 2, (tmp_path / "log").read_text()  # the rest was not done
     finally:
         replay.kill()
         replay.wait()

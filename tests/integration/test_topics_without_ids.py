@@ -142,6 +142,7 @@ def test_a_topic_of_an_old_tool_is_replicated(cluster: LocalCluster, zk: ZooKeep
     delete(cluster, zk, topic)
 
 
+@pytest.mark.thorough
 def test_health_and_znodes_name_what_only_zookeeper_shows(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
     """The next controller leaves a partition out of the metadata if its state cannot be read."""
     cli = Cli(cluster.bootstrap_servers, list(cluster.broker_ids), cluster.zookeeper_connect)
@@ -168,7 +169,7 @@ def leaderless(cli: Cli, *options: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("logs_have_ids", [True, False])
+@pytest.mark.parametrize("logs_have_ids", [thorough(True), False])
 def test_an_id_lost_while_no_broker_runs(
     cluster: LocalCluster, zk: ZooKeeperView, topic: str, logs_have_ids: bool
 ) -> None:
