@@ -26,6 +26,7 @@ from tests.conftest import ClusterFactory
 from tests.support.background_load import read_everything
 from tests.support.cli import Cli
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory, wait_known_everywhere
+from tests.support.thorough import thorough
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
