@@ -232,6 +232,11 @@ def batch(sequence: int, partition: int = 0, **changed: Any) -> dict[str, Any]:
     return produced(0, 1, partition, **(values | changed))
 
 
+def of_batches(records: int | None) -> int:
+    """The records of the batches of which an unread range has the start."""
+    return -(-(records or 1) // 10) * 10
+
+
 def judged(
     session: SparkSession, directory: Path, batches: list[dict[str, Any]], found: Iterable[tuple[Any, ...]]
 ) -> dict[str, Any]:
@@ -267,10 +272,15 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[Found], dict[str, int]]] = {
     "a partition read in part": ([], [GOOD[0], GOOD[1], (0, 20, None, None, 10, "unread")], {"unseen": 10}),
     "a loss beside what could not be read": (
         [],
-        [GOOD[0], (0, 20, None, None, 10, "unread")],
-        {"lost": 10, "unseen": 10},
+        [GOOD[0], (0, 10, 0, 10, 6, "intact"), (0, 20, None, None, 10, "unread")],
+        {"lost": 4, "unseen": 10},
     ),
     "deleted since": ([], [(0, 0, None, None, 20, "deleted"), GOOD[2]], {"deleted": 20}),
+    "a batch that starts in what could not be read": (
+        [],
+        [(0, 0, None, None, 15, "unread"), GOOD[2]],  # its end, 15 to 19, is in the next range, which leaves it out
+        {"unseen": 20},
+    ),
     "an unknown offset in a partition that could not be read": (
         [batch(30, offset=-1)],
         [*GOOD, (0, 40, None, None, None, "unread")],
@@ -315,7 +325,7 @@ def test_the_verdict_names_what_was_planted(session: SparkSession, tmp_path: Pat
         }
     )
     for name, kind in (("unseen", "unread"), ("deleted", "deleted")):
-        counted.update({(name, row["topic"]): row["records"] or 10 for row in evidence[kind]})
+        counted.update({(name, row["topic"]): of_batches(row["records"]) for row in evidence[kind]})
     assert counted == {(name, case): count for case, of_case in expected.items() for name, count in of_case.items()}
 
 

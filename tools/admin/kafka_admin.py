@@ -41,7 +41,7 @@ CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
 RETRY_PAUSE_S = 0.2
 RESTART_S = 10.0
-"""How long a request that only one broker can answer waits for a broker that does not: it may be starting."""
+"""How long a change of configs is tried again while the broker does not answer; it may be starting."""
 
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 SET, DELETE = 0, 1
@@ -95,11 +95,22 @@ PARTITIONS_ADVICE: Mapping[int, str] = {
     ErrorCode.INVALID_REPLICA_ASSIGNMENT: "check --replica-assignment against the brokers' ids",
     ErrorCode.REASSIGNMENT_IN_PROGRESS: "wait for the reassignment: see `ottla reassign list`",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "`ottla topic list` shows the topics",
+    **dict.fromkeys(UNKNOWN_OUTCOME, "they may still be added: see `ottla topic describe`"),
 }
 CONFIG_ADVICE: Mapping[int, str] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "`ottla topic list` shows the topics",
     **dict.fromkeys(NO_ANSWER, "is the broker up? See `ottla cluster health`"),
 }
+ALTER_ADVICE: Mapping[int, str] = {
+    **CONFIG_ADVICE,
+    **dict.fromkeys(UNKNOWN_OUTCOME, "they may still be changed: see `ottla config describe`"),
+}
+REASSIGN_ADVICE: Mapping[int, str] = dict.fromkeys(
+    UNKNOWN_OUTCOME, "they may still be changed: see `ottla reassign list`"
+)
+ELECT_ADVICE: Mapping[int, str] = dict.fromkeys(
+    UNKNOWN_OUTCOME, "leaders may still be elected: see `ottla topic describe`"
+)
 
 Key = TypeVar("Key")
 Row = TypeVar("Row")
@@ -258,7 +269,7 @@ class KafkaAdmin:
         body = {"resources": [_resource(entity) | {"configs": configs}], "validate_only": False}
         question = Question(_who_knows(entity), ApiKey.INCREMENTAL_ALTER_CONFIGS, body)
         what = f"configs of {entity} were not changed"
-        self._change(what, question, "responses", CONFIG_ADVICE, NO_ANSWER, RESTART_S)
+        self._change(what, question, "responses", ALTER_ADVICE, NO_ANSWER, RESTART_S)
 
     # reassignments and elections
 
@@ -279,12 +290,13 @@ class KafkaAdmin:
         question = Question(CONTROLLER, ApiKey.ALTER_PARTITION_REASSIGNMENTS, {"topics": topics, **_IN_TIME})
         what = "the reassignments were not changed"
         earlier: dict[None, list[Any]] = {}
-        answer = _given(what, self._ask_all(what, {None: question}, NO_ANSWER, earlier=earlier)[None])
+        answer = _given(what, self._ask_all(what, {None: question}, NO_ANSWER, earlier=earlier)[None], REASSIGN_ADVICE)
         outcomes: dict[TopicPartition, Outcome] = dict.fromkeys(targets, NOT_NAMED)
         outcomes.update((partition, outcome(row)) for partition, row in rows_of(answer.responses))
         for tp, refused in outcomes.items():
-            is_cancelled = targets.get(tp, ()) is None and refused is not None and refused[0] == NOT_MOVING
-            if is_cancelled and may_be_done(earlier.get(None, ())):
+            # An earlier request has cancelled it, or may have.
+            is_unneeded = targets.get(tp, ()) is None and refused is not None and refused[0] == NOT_MOVING
+            if is_unneeded and any(_may_have_moved(before, tp) for before in earlier.get(None, ())):
                 outcomes[tp] = None
         return {tp: f"{tp}: {refused[1]}" if (refused := outcomes[tp]) else None for tp in targets}
 
@@ -300,9 +312,11 @@ class KafkaAdmin:
         question = Question(CONTROLLER, ApiKey.ELECT_LEADERS, body)
         what = "no leader was elected"
         earlier: dict[None, list[Any]] = {}
-        answer = _given(what, self._ask_all(what, {None: question}, NO_ANSWER, earlier=earlier)[None])
+        answer = self._ask_all(what, {None: question}, NO_ANSWER, earlier=earlier)[None]
+        answers = [one for one in (answer, *reversed(earlier.get(None, []))) if not isinstance(one, KafkaError)]
+        answer = answers[0] if answers else _given(what, answer, ELECT_ADVICE)
         outcomes: dict[TopicPartition, Outcome] = dict.fromkeys(partitions or (), NOT_NAMED)
-        for each in (answer, *(one for one in earlier.get(None, ()) if not isinstance(one, KafkaError))):
+        for each in answers:
             for topic in each.replica_election_results:
                 for row in topic.partition_result:
                     tp = TopicPartition(topic.topic, row.partition_id)
@@ -520,9 +534,12 @@ def only(what: str, rows: Sequence[Any], count: int) -> Sequence[Any]:
     return rows
 
 
-def may_be_done(earlier: Iterable[Any]) -> bool:
-    """Whether one of the earlier requests may have been carried out, although its answer does not say so."""
-    return any(not UNKNOWN_OUTCOME.isdisjoint(_codes(answer)) for answer in earlier)
+def _may_have_moved(answer: Any, partition: TopicPartition) -> bool:
+    """Whether a request with this answer may have changed the partition's reassignment."""
+    if isinstance(answer, KafkaError):
+        return answer.code in UNKNOWN_OUTCOME
+    codes = [int(row.error_code) for found, row in rows_of(answer.responses) if found == partition]
+    return not codes or codes[0] in (ErrorCode.NONE, *UNKNOWN_OUTCOME)
 
 
 def _codes(answer: Any) -> Iterable[int]:

@@ -29,13 +29,14 @@ class _Role:
     popen: Callable[..., Popen] = subprocess.Popen
 
 
-def own_servers(popen: Callable[..., Popen] = subprocess.Popen) -> None:
+def own_servers(popen: Callable[..., Popen] | None = None) -> None:
     """Makes servers that this process starts from now on die with it. Has no effect outside Linux.
 
     `popen` starts them. The tests have one that spares each broker its imports.
     """
     _Role.is_owner = sys.platform == "linux"
-    _Role.popen = popen
+    if popen is not None:
+        _Role.popen = popen
 
 
 def start(command: Sequence[str], **options: Any) -> Popen:

@@ -15,13 +15,12 @@ from protocol.types import TopicPartition
 from tools.admin.cluster_view import NodeView
 from tools.admin.kafka_admin import (
     NO_ANSWER,
+    NOT_NAMED,
     REQUEST_TIMEOUT_S,
     RETRY_PAUSE_S,
     KafkaAdmin,
     Outcome,
     by_topic,
-    may_be_done,
-    only,
     outcome,
     reason,
     refusal,
@@ -213,7 +212,8 @@ class KafkaGroups(KafkaAdmin):
         answer = self._of_groups(ApiKey.OFFSET_COMMIT, {group: body})[group]
         if isinstance(answer, KafkaError):
             raise refusal(what, answer, RESET_ADVICE)
-        failed = {tp: problem for tp, row in rows_of(answer.topics) if (problem := _problem(row))}
+        named = {tp: _problem(row) for tp, row in rows_of(answer.topics)}
+        failed = {tp: problem for tp in offsets if (problem := named.get(tp, UNNAMED))}
         if len(failed) == len(offsets):
             raise refusal(what, next(iter(failed.values())), RESET_ADVICE)
         if failed:
@@ -228,8 +228,8 @@ class KafkaGroups(KafkaAdmin):
         for group, row in _single(answers, "results"):
             problem = _problem(row)
             is_gone = problem is not None and problem.code is ErrorCode.GROUP_ID_NOT_FOUND
-            if problem is None or (is_gone and may_be_done(earlier.get(group, ()))):
-                outcomes[group] = None
+            if problem is None or (is_gone and group in earlier):
+                outcomes[group] = None  # also if an earlier request deleted it, whose answer was lost or an error
             else:
                 outcomes[group] = str(refusal(f"group {group!r} could not be deleted", problem, COORDINATOR_ADVICE))
         return outcomes
@@ -240,7 +240,7 @@ class KafkaGroups(KafkaAdmin):
         answer = self._of_groups(ApiKey.OFFSET_DELETE, {group: {"group_id": group, "topics": topics}})[group]
         if isinstance(answer, KafkaError):
             raise refusal(f"the offsets of group {group!r} were not deleted", answer, COORDINATOR_ADVICE)
-        return {tp: outcome(row) for tp, row in rows_of(answer.topics)}
+        return dict.fromkeys(partitions, NOT_NAMED) | {tp: outcome(row) for tp, row in rows_of(answer.topics)}
 
     def _of_groups(
         self, api_key: ApiKey, bodies: Mapping[str, Mapping[str, Any]], earlier: dict[str, list[Any]] | None = None
@@ -252,10 +252,14 @@ class KafkaGroups(KafkaAdmin):
         return self._ask_all(what, questions, MOVING, attempt_s=ATTEMPT_TIMEOUT_S, earlier=earlier)
 
 
+UNNAMED = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer does not name it")
+
+
 def _single(answers: Mapping[str, Any], field: str) -> Iterable[tuple[str, Any]]:
     """The only row of each answer, or the KafkaError."""
     for name, answer in answers.items():
-        yield name, answer if isinstance(answer, KafkaError) else only(f"group {name!r}", getattr(answer, field), 1)[0]
+        rows = [answer] if isinstance(answer, KafkaError) else getattr(answer, field)
+        yield name, rows[0] if rows else UNNAMED
 
 
 def _problem(row: Any) -> KafkaError | None:

@@ -27,7 +27,7 @@ DELIVERY = {
 }
 """Count in the verdict -> what it counts, in words."""
 NOT_VERIFIED = ("unseen", "deleted")
-"""Counts of records that nobody can judge: they may have been lost before."""
+"""Counts of records that can no longer be looked up, so nobody knows whether they had been lost."""
 EVIDENCE = {"unseen": "unread"}
 """Count in the verdict -> key of its evidence, where it has another name."""
 NOT_READ = "the records were not read back"
@@ -93,7 +93,10 @@ def _delivered(name: str, verdict: Mapping[str, Any] | None) -> Check:
 
 def _errors(analysis: Mapping[str, Any]) -> Check:
     failed = _failed(analysis)
-    allowed = parse_limit(_asked(analysis)["max_failed"])
+    asked = _asked(analysis)
+    if asked["max_failed"] == NO_FAILURES and any(parse_gate(text).metric == "errors" for text in asked["assert"]):
+        return Check("errors")  # --assert says how many
+    allowed = parse_limit(asked["max_failed"])
     if not allowed.is_exceeded(failed, analysis["totals"]["operations"]):
         return Check("errors")
     most = f", most of them with: {analysis['errors'][0]['error']}" if analysis["errors"] else ""
@@ -131,7 +134,10 @@ def parse_limit(text: str) -> Limit:
     found = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?)%", text.strip())
     if found is None:
         raise ValueError(f"{text!r} is neither a number of operations, such as 10, nor a share of them, such as 0.1%")
-    return Limit(text.strip(), float(found[1] or float(found[2]) / 100), found[1] is None)
+    limit = Limit(text.strip(), float(found[1] or float(found[2]) / 100), found[1] is None)
+    if limit.is_share and limit.number > 1:
+        raise ValueError(f"{text!r} is more than all operations")
+    return limit
 
 
 COMPARISONS: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
@@ -142,6 +148,7 @@ TIMES = MappingProxyType({"us": 0.001, "ms": 1.0, "s": 1000.0})
 UNITS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {"time": TIMES, "share": MappingProxyType({"%": 0.01}), "rate": MappingProxyType({"/s": 1.0})}
 )
+OUTAGE_MS_MIN = 100
 POINTS = ("p50", "p90", "p95", "p99", "p999", "p9999", "max")
 
 
@@ -213,6 +220,8 @@ def parse_gate(text: str) -> Gate:
     units = UNITS[METRICS[metric][0]]
     if unit not in units:
         raise ValueError(f"{text!r}: the unit of {metric} is {' or '.join(units)}")
+    if metric == "outage.longest" and float(number) * units[unit] < OUTAGE_MS_MIN:
+        raise ValueError(f"{text!r}: outages shorter than {OUTAGE_MS_MIN:g} ms are not measured")
     return Gate(" ".join(text.split()), metric, comparison, float(number) * units[unit])
 
 

@@ -19,6 +19,7 @@ from protocol.types import NO_LEADER
 from tools.timeline import words
 from tools.timeline.merging import Event
 
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 TABLE = Path(__file__).with_name("sentences.yaml")
 OPERATOR = "you"
 """Who does what `faults.jsonl` says: a person, or a program such as `ottla demo`."""
@@ -619,7 +620,7 @@ def _done_to(told: Mapping[str, Any]) -> Sentence:
 
 SENTENCES: Mapping[str, Sentence] = MappingProxyType(
     {
-        **{kind: _of_row(row) for kind, row in yaml.load(TABLE.read_text(), yaml.CSafeLoader).items()},
+        **{kind: _of_row(row) for kind, row in yaml.load(TABLE.read_text(), LOADER).items()},
         "links_broken": _links_broken,
         "links_joined": _links_joined,
         "registered": _registered,

@@ -75,7 +75,7 @@ def never_sent() -> Mapping[int, str]:
 @cache
 def _rows() -> Mapping[int, Mapping[str, Any]]:
     keys = {messages.api_name(key): key for key in API_KEYS}
-    rows = yaml.load(REQUESTS.read_text(), yaml.CSafeLoader)
+    rows = yaml.load(REQUESTS.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return {keys[name]: row for name, row in sorted(rows.items(), key=lambda item: keys[item[0]])}
 
 

@@ -167,7 +167,11 @@ def print_results(output: OutputDirectory, verdict: dict[str, Any], group: dict[
     """Writes the summary and the report, and prints the measurements in words. Returns the replay's exit code."""
     conclusion = conclude(output, verdict, group=group_summary(group))
     click.echo("\nMeasured:")
-    for line in [*conclusion.measured, *(f"  {line}" for line in group_lines(group, is_killed)), *conclusion.outcome]:
+    outcome = conclusion.outcome
+    if group["skipped"]:
+        unread = f"  FAILED        group: {group['skipped']:,} acknowledged events were never read"
+        outcome = [unread, *(outcome if conclusion.exit_code else [])]
+    for line in [*conclusion.measured, *(f"  {line}" for line in group_lines(group, is_killed)), *outcome]:
         click.echo(line)
     click.echo(f"\nReport   {output.report}\nSummary  {output.summary}")
     return conclusion.exit_code

@@ -10,7 +10,7 @@ from typing import Any
 from tools.pages.checks import Check, junit
 from tools.pages.units import count, digits, milliseconds, percent, quantity, scaled, seconds
 from tools.private_files import write_anew
-from tools.replay.checks import NOT_READ, run_checks, undelivered
+from tools.replay.checks import DELIVERY, NOT_READ, NOT_VERIFIED, run_checks, undelivered
 from tools.replay.pages import files
 from tools.replay.pages.run_charts import fault_name
 from tools.replay.pages.words import evidence_rows, longest_outage
@@ -24,10 +24,7 @@ def delivery_words(verdict: Mapping[str, Any] | None) -> str:
 
 def comparison_checks(comparison: Mapping[str, Any]) -> list[Check]:
     """Each run delivered; no row is worse beyond noise."""
-    delivered = [
-        Check(f"{letter} delivered", ", ".join(undelivered(verdict)) or None, unverified=None if verdict else NOT_READ)
-        for letter, verdict in zip("AB", comparison["verdicts"], strict=True)
-    ]
+    delivered = [_run_delivered(letter, verdict) for letter, verdict in zip("AB", comparison["verdicts"], strict=True)]
     return delivered + [
         Check(
             row["metric"],
@@ -37,6 +34,15 @@ def comparison_checks(comparison: Mapping[str, Any]) -> list[Check]:
         )
         for row in comparison["rows"]
     ]
+
+
+def _run_delivered(letter: str, verdict: Mapping[str, Any] | None) -> Check:
+    name = f"{letter} delivered"
+    if verdict is None:
+        return Check(name, unverified=NOT_READ)
+    words = ", ".join(undelivered(verdict)) or None
+    is_failure = any(verdict.get(each) for each in DELIVERY if each not in NOT_VERIFIED)
+    return Check(name, words) if is_failure else Check(name, unverified=words)
 
 
 def _markdown(value: Any) -> str:
@@ -107,7 +113,7 @@ def _heading(checks: Sequence[Check], what: str) -> str:
     if wrong:
         return f"❌ {what}: {_markdown(', '.join(wrong))}"
     unknown = [check.name for check in checks if check.unverified is not None]
-    return f"⚠️ {what}: not verified: {', '.join(unknown)}" if unknown else f"✅ {what}: all checks passed"
+    return f"⚠️ {what}: not verified: {_markdown(', '.join(unknown))}" if unknown else f"✅ {what}: all checks passed"
 
 
 def _checks_table(checks: Sequence[Check]) -> str:

@@ -77,13 +77,22 @@ def verdict_banner(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | Non
         words = ", ".join(dict.fromkeys([f"{count(verdict['lost'])} lost", *undelivered(verdict)]))
         return banner("bad", words, [*sentences, *costs], evidence(checks))
     if verdict is None:
-        return banner("warning", f"Not known whether anything was lost: {NOT_READ}", [*map(sentence, failed), *costs])
-    whole = f"All {count(verdict['acknowledged'])} acknowledged records were read back: once, in order and intact."
+        words = f"Not known whether anything was lost: {NOT_READ}"
+        return banner("bad" if failed else "warning", words, [*map(sentence, failed), *costs])
     if failed:
-        words = "Nothing was acknowledged" if not verdict["acknowledged"] else "0 lost, but not all went well"
-        return banner("bad", words, [*sentences, *costs], evidence(checks))
+        is_nothing = any(check.name == "acknowledged" for check in failed)
+        known = "Not all was verified, and not" if unverified else "0 lost, but not"
+        return banner(
+            "bad",
+            "Nothing was acknowledged" if is_nothing else f"{known} all went well",
+            [*sentences, *costs],
+            evidence(checks),
+        )
     if unverified:
         return banner("warning", "Not all was verified", [*sentences, *costs], evidence(checks))
+    if not verdict["acknowledged"]:
+        return banner("good", "All checks passed", ["The replay produced nothing.", *costs])
+    whole = f"All {count(verdict['acknowledged'])} acknowledged records were read back: once, in order and intact."
     return banner("good", "0 lost", [whole, *costs])
 
 

@@ -281,7 +281,7 @@ def clear_results(output: OutputDirectory) -> None:
             raise ReplayError(f"{directory} exists, but is not of an earlier replay; choose another --out")
         shutil.rmtree(directory, ignore_errors=True)
     files = (output.plan, output.tasks, output.faults, output.verdict, output.analysis, output.latencies)
-    for path in (*files, output.summary, output.report, output.spark_log, output.access):
+    for path in (*files, output.summary, output.report, *output.for_ci, output.spark_log, output.access):
         path.unlink(missing_ok=True)
 
 

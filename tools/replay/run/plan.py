@@ -89,6 +89,7 @@ class OutputDirectory:
         """In the directory of a comparison."""
         self.summary = path / "summary.json"
         self.report = path / "report.html"
+        self.for_ci = path / "junit.xml", path / "summary.md"
         self.undone = path / "undone"
         """A directory: the operations without a result, if a task was lost."""
         self.access = path / "access.json"

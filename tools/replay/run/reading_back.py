@@ -168,7 +168,7 @@ class Reader:
                     if connection is None or not connection.is_open:
                         connection = self._loop.run_until_complete(self._connect(topic, partition))
                     answer = self._loop.run_until_complete(self._fetch(connection, topic, partition, at))
-                    following = self._take(answer, at, stop)
+                    following = self._take(answer, begin, at, stop)
                 except BelowTheLogStart:
                     following = self._skip(topic, partition, at, stop)
                 except (OSError, Unreachable, MalformedRequest, KafkaError):
@@ -208,8 +208,11 @@ class Reader:
         frame = frames.fetch_frame(fetching.CLIENT, 500, 1, FETCH_BYTES, FETCH_BYTES, {topic: [(partition, at)]})
         return await connection.ask(frame, READ_TIMEOUT_S)
 
-    def _take(self, answer: memoryview, at: int, stop: int) -> int:
-        """Notes what is in the answer; returns the offset after it, or `at` if it has nothing."""
+    def _take(self, answer: memoryview, begin: int, at: int, stop: int) -> int:
+        """Notes what is in the answer; returns the offset after it, or `at` if it has nothing.
+
+        A batch belongs to the range in which it starts, even if its first records were deleted since.
+        """
         response = frames.fetched(answer)
         data = response.topics[0][1][0] if response.topics else None
         if data is not None and data.error == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -225,8 +228,7 @@ class Reader:
                 if header.base_offset >= stop:
                     return stop
                 following = header.next_offset
-                # A batch belongs to the range in which it starts.
-                if header.base_offset < at:
+                if header.base_offset < begin:
                     continue
                 if not crc_is_valid(buffer, position, header):
                     self._rows.append((header.base_offset, None, None, header.record_count, "corrupt"))

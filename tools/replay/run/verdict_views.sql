@@ -14,8 +14,8 @@ SELECT a.* FROM acknowledged a LEFT ANTI JOIN runs r
     ON a.producer = r.producer AND a.first_sequence = r.first_sequence AND a.records = r.records
 
 -- view missing
--- The offset is that of the record; null if that of its batch is not known.
-SELECT u.producer, u.sequence, u.topic, u.partition, u.base + u.sequence - u.first_sequence AS offset, u.client FROM (
+-- `base` is the offset of the record's batch; both offsets are null if it is not known.
+SELECT u.producer, u.sequence, u.topic, u.partition, u.base, u.base + u.sequence - u.first_sequence AS offset, u.client FROM (
     SELECT producer, explode(sequence(first_sequence, first_sequence + records - 1)) AS sequence,
         topic, partition, IF(offset < 0, NULL, offset) AS base, first_sequence, client
     FROM unsettled
@@ -29,10 +29,13 @@ SELECT topic, partition, offset AS begin, offset + coalesce(records, 1L << 62) A
 WHERE kind IN ('unread', 'deleted')
 
 -- view excuses
--- Why a missing record may be no lost one: it is where the partition could not be read, or was deleted.
+-- Missing records that are not counted as lost: their offset, or that of their batch, could not be read or was deleted; of records
+-- whose offset is not known, any offset of their partition. A batch is read in the range in which it starts.
 SELECT m.producer, m.sequence, max(g.kind) AS kind FROM missing m JOIN gaps g
-    ON m.topic = g.topic AND m.partition = g.partition
-    AND (m.offset IS NULL OR (m.offset >= g.begin AND m.offset < g.stop))
+    ON m.topic = g.topic AND m.partition = g.partition AND (
+        m.offset IS NULL OR (m.offset >= g.begin AND m.offset < g.stop)
+        OR (m.base >= g.begin AND m.base < g.stop)
+    )
 GROUP BY m.producer, m.sequence
 
 -- view lost

@@ -50,6 +50,8 @@ def of(
         (of({"operations": 1000}, {"failed": 1}, {"max_failed": "0.1%"}), {}, 0, []),
         (of({"operations": 1000}, {"failed": 2}, {"max_failed": "0.1%"}), {}, FAILED, ["errors"]),
         (of(asked={"assert": ["produce.p99 < 1s", "errors < 0.1%"]}), {}, 0, []),
+        (of({"operations": 1000}, {"failed": 3}, {"assert": ["errors < 0.5%"]}), {}, 0, []),
+        (of({"operations": 1000}, {"failed": 6}, {"assert": ["errors < 0.5%"]}), {}, FAILED, ["errors < 0.5%"]),
         (of(asked={"assert": ["produce.p50 < 1ms"]}), {}, FAILED, ["produce.p50 < 1ms"]),
         (of(asked={"assert": ["lateness.max < 1ms"]}, lateness_ms=None), {}, UNVERIFIED, ["lateness.max < 1ms"]),
     ],
@@ -106,6 +108,8 @@ def test_conditions(text: str, metric: str, limit: float, shown: str) -> None:
         (["--assert", "produce.p99 < 5"], "the unit of produce.p99 is us or ms or s"),
         (["--assert", "errors < 5ms"], "the unit of errors is %"),
         (["--max-failed", "-1"], "is neither a number of operations, such as 10, nor a share of them"),
+        (["--max-failed", "5000%"], "is more than all operations"),
+        (["--assert", "outage.longest < 50ms"], "outages shorter than 100 ms are not measured"),
         (["--max-failed", "1.5"], "is neither a number of operations"),
     ],
 )

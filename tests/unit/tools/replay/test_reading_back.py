@@ -28,7 +28,7 @@ class ReaderOfBrokenAnswers(Reader):
     async def _fetch(self, *_: object) -> memoryview:
         return memoryview(b"")
 
-    def _take(self, answer: memoryview, at: int, stop: int) -> int:
+    def _take(self, answer: memoryview, begin: int, at: int, stop: int) -> int:
         self._rows.append((at, 1, 0, stop - at, "intact"))
         self.answers += 1
         if self.answers == 1:
@@ -45,7 +45,7 @@ class ReaderOfDeletedRecords(Reader):
     async def _fetch(self, _connection: object, _topic: str, _partition: int, at: int) -> memoryview:
         return memoryview(bytes([at]))
 
-    def _take(self, answer: memoryview, at: int, stop: int) -> int:
+    def _take(self, answer: memoryview, begin: int, at: int, stop: int) -> int:
         if answer[0] < 7:
             raise BelowTheLogStart
         self._rows.append((at, 1, at, stop - at, "intact"))
