@@ -2,7 +2,7 @@
 
     python -m tests.run quick|thorough
 
-Four groups of tests run side by side, because some need a processor and others mostly wait for starts and time-outs. When
+Several groups of tests run side by side, because some need a processor and others mostly wait for starts and time-outs. When
 one ends, the next one begins, also after a failure. A group's output is printed when the group ends; the summary at the
 end names every group, and the versions of what the tests need. The exit code is 1 when a group failed. In a thorough run, tests
 that failed are repeated first: `tests/repeats.py` says which failures are flaky and do not count.
@@ -43,7 +43,8 @@ FLAKY_LOGS = "flaky"
 """The directory in LOGS with the output of runs in which a test was flaky. Later runs do not overwrite it."""
 TESTS_FAILED = 1
 NO_TESTS_SELECTED = 5
-SIDE_BY_SIDE = 4
+SIDE_BY_SIDE = {"quick": 4, "thorough": 3}
+"""More would fit into the waiting of a thorough run, but its tests have limits that real Kafkas and Spark need for themselves."""
 SILENCE_S_MAX = 60
 POLL_S = 0.1
 CLEANUP_S_MAX = 30
@@ -180,11 +181,13 @@ class Runner:
         needs: Mapping[str, str] | None = None,
         *,
         is_lenient: bool = False,
+        side_by_side: int = 1,
     ) -> None:
         """`form` is that of the brokers, in words; `needs` are the versions of what the tests need; a lenient run repeats failures."""
         self._form = form
         self._needs = needs or {}
         self._is_lenient = is_lenient
+        self._side_by_side = side_by_side
         self._groups = groups
         self._waiting = deque(groups)
         self._start = time.monotonic()
@@ -198,7 +201,7 @@ class Runner:
     def run(self) -> int:
         LOGS.mkdir(exist_ok=True)
         try:
-            self._run_threads(*[self._run_groups] * SIDE_BY_SIDE)
+            self._run_threads(*[self._run_groups] * self._side_by_side)
             if self._is_lenient:
                 self._run_threads(self._repeat_failures)
         except Interrupted as interrupted:
@@ -379,7 +382,8 @@ def main(arguments: list[str]) -> int:
     # The tests start hundreds of processes. Without bytecode on the disk, each of them compiles every module that it imports.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     print(f"brokers: {form}", flush=True)
-    return Runner(groups, form, versions(), is_lenient=arguments[0] == "thorough").run()
+    is_thorough = arguments[0] == "thorough"
+    return Runner(groups, form, versions(), is_lenient=is_thorough, side_by_side=SIDE_BY_SIDE[arguments[0]]).run()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from tools.bench.compare.rounds import ClusterRound
 from tools.bench.compare.rows import chosen
 from tools.bench.real_kafka.jars import KafkaJars
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 @pytest.mark.thorough
