@@ -31,7 +31,7 @@ def test_the_demo_loses_nothing_when_a_leader_is_killed(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=420, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((out / "summary.json").read_text())
-    counted = {"sent", "acknowledged", "read", "lost", "duplicated", "outages", "throughput", "latency_ms"}
+    counted = {"checks", "sent", "acknowledged", "read", "lost", "duplicated", "outages", "throughput", "latency_ms"}
     assert set(summary) == counted | {"group"}
     assert summary["sent"] == summary["acknowledged"] == 1669
     assert summary["read"] == summary["acknowledged"]
