@@ -4,7 +4,7 @@
 #   make demo-year  the same with the whole year of flights, in two minutes, and two killed leaders
 #   make compose-demo  a failover in containers, judged: needs a Docker engine and Compose
 #   make check    formatting, lints, types, import contracts
-#   make test     check, and the tests that take about nine minutes together
+#   make test     check, and the tests that take about eight minutes together
 #   make test-thorough  all other tests: long runs, many examples, a real Kafka, Docker
 #   make kafka    the jars of a real Kafka in .kafka, which `make test-thorough` compares with; needs Maven and a JDK
 #   make fuzz     hostile bytes for every decoder; MINUTES=10, DECODER=all
