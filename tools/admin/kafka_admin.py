@@ -116,7 +116,9 @@ Key = TypeVar("Key")
 Row = TypeVar("Row")
 Outcome = tuple[str, str] | None
 """None, or the name of the error code and the reason."""
-NOT_NAMED: Outcome = (ErrorCode.UNKNOWN_SERVER_ERROR.name, "the broker's answer does not name it")
+UNNAMED = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer does not name it")
+"""In the place of a row that an answer lacks."""
+NOT_NAMED: Outcome = (UNNAMED.code.name, UNNAMED.message)
 NOT_MOVING = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS.name
 
 

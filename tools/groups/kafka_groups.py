@@ -18,6 +18,7 @@ from tools.admin.kafka_admin import (
     NOT_NAMED,
     REQUEST_TIMEOUT_S,
     RETRY_PAUSE_S,
+    UNNAMED,
     KafkaAdmin,
     Outcome,
     by_topic,
@@ -250,9 +251,6 @@ class KafkaGroups(KafkaAdmin):
         questions = {name: Question(ANY_BROKER if any_broker else name, api_key, body) for name, body in bodies.items()}
         what = "the coordinators cannot be asked"
         return self._ask_all(what, questions, MOVING, attempt_s=ATTEMPT_TIMEOUT_S, earlier=earlier)
-
-
-UNNAMED = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer does not name it")
 
 
 def _single(answers: Mapping[str, Any], field: str) -> Iterable[tuple[str, Any]]:

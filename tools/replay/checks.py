@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from tools.pages.checks import Check
+from tools.pages.checks import FAILED, NOT_VERIFIED, PASSED, Check
 from tools.pages.units import count, milliseconds
 
 DELIVERY = {
@@ -26,14 +26,13 @@ DELIVERY = {
     "deleted": "acknowledged records were deleted since, by retention or a DeleteRecords",
 }
 """Count in the verdict -> what it counts, in words."""
-NOT_VERIFIED = ("unseen", "deleted")
+UNKNOWN = ("unseen", "deleted")
 """Counts of records that can no longer be looked up, so nobody knows whether they had been lost."""
 EVIDENCE = {"unseen": "unread"}
 """Count in the verdict -> key of its evidence, where it has another name."""
 NOT_READ = "the records were not read back"
 
-FAILED, UNVERIFIED = 1, 2
-"""Exit codes."""
+EXIT_CODES = {FAILED: 1, NOT_VERIFIED: 2}
 
 
 def run_checks(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> list[Check]:
@@ -54,20 +53,19 @@ def run_checks(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -
 
 def exit_code(checks: Sequence[Check]) -> int:
     """0: all that was asked for holds, and was verified."""
-    if any(check.problem is not None for check in checks):
-        return FAILED
-    return UNVERIFIED if any(check.unverified is not None for check in checks) else 0
+    results = {check.result for check in checks}
+    return next((code for result, code in EXIT_CODES.items() if result in results), 0)
 
 
 def outcome_lines(checks: Sequence[Check]) -> list[str]:
     """The last lines of a replay: what has failed and what could not be verified, or that all checks passed."""
-    failed = [f"  FAILED        {check.name}: {check.problem}" for check in checks if check.problem is not None]
-    unverified = [
-        f"  NOT VERIFIED  {check.name}: {check.unverified}"
+    lines = [
+        f"  {result.upper():<12}  {check.name}: {check.reason}"
+        for result in EXIT_CODES
         for check in checks
-        if check.problem is None and check.unverified is not None
+        if check.result == result
     ]
-    return [*failed, *unverified] or [f"  PASSED        all {len(checks)} checks"]
+    return lines or [f"  {PASSED.upper():<12}  all {len(checks)} checks"]
 
 
 def undelivered(verdict: Mapping[str, Any] | None) -> list[str]:
@@ -86,7 +84,7 @@ def _delivered(name: str, verdict: Mapping[str, Any] | None) -> Check:
     if not verdict.get(name):  # a verdict of an older ottla has no `deleted`
         return Check(name)
     words, evidence = f"{count(verdict[name])} {DELIVERY[name]}", verdict["evidence"].get(EVIDENCE.get(name, name), ())
-    if name in NOT_VERIFIED:
+    if name in UNKNOWN:
         return Check(name, evidence=evidence, unverified=words)
     return Check(name, words, evidence)
 
@@ -149,6 +147,7 @@ UNITS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {"time": TIMES, "share": MappingProxyType({"%": 0.01}), "rate": MappingProxyType({"/s": 1.0})}
 )
 OUTAGE_MS_MIN = 100
+"""A partition without an answer for a shorter time is not out."""
 POINTS = ("p50", "p90", "p95", "p99", "p999", "p9999", "max")
 
 

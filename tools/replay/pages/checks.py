@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.pages.checks import Check, junit
+from tools.pages.checks import FAILED, NOT_VERIFIED, Check, junit
 from tools.pages.units import count, digits, milliseconds, percent, quantity, scaled, seconds
 from tools.private_files import write_anew
-from tools.replay.checks import DELIVERY, NOT_READ, NOT_VERIFIED, run_checks, undelivered
+from tools.replay.checks import DELIVERY, NOT_READ, UNKNOWN, run_checks, undelivered
 from tools.replay.pages import files
 from tools.replay.pages.run_charts import fault_name
 from tools.replay.pages.words import evidence_rows, longest_outage
@@ -41,7 +41,7 @@ def _run_delivered(letter: str, verdict: Mapping[str, Any] | None) -> Check:
     if verdict is None:
         return Check(name, unverified=NOT_READ)
     words = ", ".join(undelivered(verdict)) or None
-    is_failure = any(verdict.get(each) for each in DELIVERY if each not in NOT_VERIFIED)
+    is_failure = any(verdict.get(each) for each in DELIVERY if each not in UNKNOWN)
     return Check(name, words) if is_failure else Check(name, unverified=words)
 
 
@@ -109,10 +109,10 @@ def comparison_markdown(comparison: Mapping[str, Any]) -> str:
 
 
 def _heading(checks: Sequence[Check], what: str) -> str:
-    wrong = [check.name for check in checks if check.problem is not None]
+    wrong = [check.name for check in checks if check.result == FAILED]
     if wrong:
         return f"❌ {what}: {_markdown(', '.join(wrong))}"
-    unknown = [check.name for check in checks if check.unverified is not None]
+    unknown = [check.name for check in checks if check.result == NOT_VERIFIED]
     return f"⚠️ {what}: not verified: {_markdown(', '.join(unknown))}" if unknown else f"✅ {what}: all checks passed"
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Any
 
-from tools.pages.checks import Check
+from tools.pages.checks import FAILED, NOT_VERIFIED, Check
 from tools.pages.markup import Markup, banner, figure, folded, page, section, table, tiles
 from tools.pages.units import NONE, count, digits, milliseconds, moment, scaled, seconds
 from tools.private_files import write_anew
@@ -69,8 +69,8 @@ def speeds(values: Sequence[float]) -> str:
 def verdict_banner(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> Markup:
     """Red: a check failed. Yellow: something could not be verified. Green: all that was asked for holds."""
     checks = run_checks(analysis, verdict)
-    failed = [check for check in checks if check.problem is not None]
-    unverified = [check for check in checks if check.problem is None and check.unverified is not None]
+    failed = [check for check in checks if check.result == FAILED]
+    unverified = [check for check in checks if check.result == NOT_VERIFIED]
     costs = [fault_sentence(fault) for fault in analysis["faults"]]
     sentences = [*map(sentence, failed), *map(sentence, unverified)]
     if any(check.name in DELIVERY for check in failed) and verdict is not None:
@@ -97,7 +97,7 @@ def verdict_banner(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | Non
 
 
 def sentence(check: Check) -> str:
-    problem = str(check.problem or check.unverified)
+    problem = str(check.reason)
     return f"{problem[:1].upper()}{problem[1:]}."
 
 

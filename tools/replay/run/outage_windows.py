@@ -16,11 +16,12 @@ from typing import Any
 from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 
+from tools.replay.checks import OUTAGE_MS_MIN
 from tools.replay.run.cube import literal
 from tools.replay.run.queries import query
 
 BIN_NS = 10_000_000
-SHOWN_NS = 100_000_000
+SHOWN_NS = OUTAGE_MS_MIN * 1_000_000
 SHOWN = 100
 OTHERS_SHOWN = 200
 """Limit of the outages of one fault that are shown of partitions which its broker did not lead."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tools.pages.checks import Check
 from tools.replay.checks import run_checks
 
 VERDICT_WORDS = {
@@ -33,7 +32,9 @@ def summary_of(analysis: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
     produce = analysis["totals"]["produce"]
     latency = analysis["latency_ms"]["produce"]["scheduled"]
     return {
-        "checks": {check.name: _result(check) for check in run_checks(analysis, verdict)},
+        "checks": {
+            check.name: {"result": check.result, "reason": check.reason} for check in run_checks(analysis, verdict)
+        },
         "sent": produce["sent_records"],
         "acknowledged": verdict["acknowledged"],
         "read": verdict["acknowledged"] - sum(verdict.get(name, 0) for name in ("lost", "unseen", "deleted")),
@@ -50,14 +51,6 @@ def summary_of(analysis: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
         "latency_ms": {name: rounded(latency[name]) for name in ("p50", "p95", "p99", "p999")},
         **({"groups": analysis["groups"]} if analysis["groups"] else {}),
     }
-
-
-def _result(check: Check) -> dict[str, str | None]:
-    if check.problem is not None:
-        return {"result": "failed", "reason": check.problem}
-    if check.unverified is not None:
-        return {"result": "not verified", "reason": check.unverified}
-    return {"result": "passed", "reason": None}
 
 
 def rounded(value: float | None) -> float | None:

@@ -13,10 +13,13 @@ from click.testing import CliRunner
 from tests.support import report_data
 from tools.cli import main
 from tools.pages.checks import junit
-from tools.replay.checks import FAILED, UNVERIFIED, exit_code, outcome_lines, parse_gate, parse_limit, run_checks
+from tools.replay.checks import exit_code, outcome_lines, parse_gate, parse_limit, run_checks
 from tools.replay.pages.checks import run_markdown
 from tools.replay.pages.run_page import verdict_banner
 from tools.replay.run.summary import summary_of
+
+FAILED, UNVERIFIED = 1, 2
+"""Exit codes."""
 
 
 def of(
