@@ -25,8 +25,7 @@ from tools.replay.load.membership import HEARTBEAT_S
 from tools.replay.load.pace import Pace
 from tools.replay.load.task import COLUMNS, LoadPlan, LoadTask
 from tools.replay.run.groups import groups_of
-from tools.replay.run.plan import OutputDirectory
-from tools.replay.run.stage import GROUP_NAMES
+from tools.replay.run.plan import GROUP_NAMES, OutputDirectory
 from tools.replay.traces.schema import SCHEMA
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

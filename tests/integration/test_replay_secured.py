@@ -264,7 +264,9 @@ def test_the_demo_by_plain_without_tls(secured: Secured, tmp_path: Path) -> None
         capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads((out / "group.json").read_text())["lag"] == 0
+    (group,) = json.loads((out / "summary.json").read_text())["groups"]
+    assert (group["members"], group["error"]) == (6, "")
+    assert group["commits"]
     check_nothing_is_lost(out)
     check_no_secret(out, PASSWORD)
     assert PASSWORD not in done.stdout + done.stderr

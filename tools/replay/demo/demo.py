@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import time
@@ -11,12 +10,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy
 import pyarrow.compute
-import pyarrow.parquet
 
 from tools.admin.kafka_admin import KafkaAdmin
 from tools.cluster.guard import ClusterGuard
@@ -25,16 +22,12 @@ from tools.cluster.ownership import own_servers
 from tools.failures import AdminError, TopicExists
 from tools.faults.processes import ProcessCluster
 from tools.faults.roles import Roles
-from tools.faults.script import DoneFault, FaultRun, ScriptedFault
+from tools.faults.script import FaultRun, ScriptedFault
+from tools.groups.kafka_groups import KafkaGroups
 from tools.interrupts import ignore_from_now
-from tools.replay.demo.group_analysis import ProducedEvent, analyse_group
-from tools.replay.demo.group_member import event_id
-from tools.replay.demo.group_reader import MEMBERS, GroupReader, choose_name, read_group
-from tools.replay.demo.group_summary import group_lines, group_summary
 from tools.replay.run.conclusion import conclude
 from tools.replay.run.driver import Options, Replay, check_access, end_offsets, say_fault
-from tools.replay.run.outcome import read_analysis
-from tools.replay.run.plan import OutputDirectory, ReplayError
+from tools.replay.run.plan import GROUP_NAMES, OutputDirectory, ReplayError
 from tools.replay.traces.flights import TOPIC, write_flights_trace
 from tools.replay.traces.schema import PRODUCE, Trace
 from tools.wire.security import PLAINTEXT, Security
@@ -88,43 +81,42 @@ def run_steps(options: DemoOptions, started: ExitStack) -> int:
     output = OutputDirectory(options.output)
     trace = output.path / "trace"
     output.path.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(trace, ignore_errors=True)
-    fetch_gap_ns = round(LONG_FETCH_GAP_NS * options.speed) if options.days > LONG_DAYS else 0
-    write_flights_trace(trace, options.start_day, options.days, fetch_gap_ns)
     cluster = None
     if options.bootstrap_servers is None:
         cluster = start_cluster(options, started)
     bootstrap_servers = options.bootstrap_servers or str(cluster.bootstrap_servers if cluster else "")
+    shutil.rmtree(trace, ignore_errors=True)
+    fetch_gap_ns = round(LONG_FETCH_GAP_NS * options.speed) if options.days > LONG_DAYS else 0
+    write_flights_trace(trace, options.start_day, options.days, fetch_gap_ns, GROUP)
     asked = Options(
         trace, bootstrap_servers, output.path, speeds=[options.speed], tasks=TASKS, security=options.security
     )
-    is_new = create_topic(asked, options.brokers)
+    create_topic(asked, options.brokers)
     replay = Replay(asked)
+    group = GROUP_NAMES + GROUP
     started.callback(replay.job.stop)
     seconds = replay.plan.seconds or 0.0
     click.echo(
         f"\nReplaying {options.days} day(s) of flights from {options.start_day}: {replay.plan.trace_rows:,} operations, "
-        f"{options.speed:,.0f} times as fast as in reality, in about {seconds:.0f} s."
+        f"{options.speed:,.0f} times as fast as in reality, in about {seconds:.0f} s.\n"
+        f"Consumer group {group} reads along."
     )
-    partition = busiest_partition(Trace(trace), PARTITIONS)
     faults = None
-    victim = None
     if cluster is not None and options.kill:
-        scripted = faults_at(partition, seconds, options.days)
         target = ProcessCluster(cluster)
-        faults = FaultRun(target, scripted, [TOPIC], lambda row: say(row, group), replay.control.clock.now_ns)
+        partition = busiest_partition(Trace(trace), led_by_coordinator(Roles(target), bootstrap_servers, group))
+        scripted = faults_at(partition, seconds, options.days)
+        faults = FaultRun(target, scripted, [TOPIC], say_fault, replay.control.clock.now_ns)
         started.callback(faults.finish)
-        victim = Roles(target).leader(TOPIC, partition)
-    group = consumer_group(replay, is_new, victim)
-    started.callback(group.stop)
-    group.start()
     verdict = replay.run(faults)
-    group.finish()
-    results = group_results(output)
-    exit_code = print_results(output, verdict, results, is_killed=faults is not None)
+    conclusion = conclude(output, verdict)
+    click.echo("\nMeasured:")
+    for line in [*conclusion.measured, *conclusion.outcome]:
+        click.echo(line)
+    click.echo(f"\nReport   {output.report}\nSummary  {output.summary}")
     if cluster is not None:
-        print_next_steps(bootstrap_servers, cluster_directory(options), output, group.name)
-    return 1 if results["skipped"] else exit_code
+        print_next_steps(bootstrap_servers, cluster_directory(options), output, group)
+    return conclusion.exit_code
 
 
 def faults_at(partition: int, seconds: float, days: int) -> list[ScriptedFault]:
@@ -140,52 +132,22 @@ def faults_at(partition: int, seconds: float, days: int) -> list[ScriptedFault]:
     ]
 
 
-def say(fault: DoneFault, group: GroupReader) -> None:
-    coordinates = fault.verb == "kill" and fault.broker == group.coordinator
-    say_fault(f"{fault}, and coordinates group {group.name}" if coordinates else str(fault))
+def led_by_coordinator(roles: Roles, bootstrap_servers: str, group: str) -> set[int]:
+    """The topic's partitions that the group's coordinator leads, so one kill takes a leader and a coordinator; all if it leads none."""
+    (view,) = KafkaGroups(bootstrap_servers).describe_groups([group])
+    partitions = roles.partitions(TOPIC)
+    led = {number for number, of in partitions.items() if view.coordinator and of.leader == view.coordinator.id}
+    return led or set(partitions)
 
 
-def busiest_partition(trace: Trace, partitions: int) -> int:
+def busiest_partition(trace: Trace, among: set[int]) -> int:
     """The partition with the most produced records, where the loss of a leader is visible at once."""
-    load = numpy.zeros(partitions, numpy.int64)
+    load = numpy.zeros(PARTITIONS, numpy.int64)
     for batch in trace.batches(["op", "key_hash", "records"]):
         is_produce = pyarrow.compute.equal(batch["op"], PRODUCE)
         chosen = batch.filter(is_produce)
-        numpy.add.at(load, chosen["key_hash"].to_numpy() % partitions, chosen["records"].to_numpy())
-    return int(load.argmax())
-
-
-def group_results(output: OutputDirectory) -> dict[str, Any]:
-    """The analysis of the consumer group that read along."""
-    facts, reads = read_group(output)
-    faults = [DoneFault(**row) for row in json.loads(output.faults.read_text())]
-    began = read_analysis(output)["began_ns"] / 1e9
-    return analyse_group(facts, reads, acknowledged_events(output), faults, began)
-
-
-def print_results(output: OutputDirectory, verdict: dict[str, Any], group: dict[str, Any], *, is_killed: bool) -> int:
-    """Writes the summary and the report, and prints the measurements in words. Returns the replay's exit code."""
-    conclusion = conclude(output, verdict, group=group_summary(group))
-    click.echo("\nMeasured:")
-    outcome = conclusion.outcome
-    if group["skipped"]:
-        unread = f"  FAILED        group: {group['skipped']:,} acknowledged events were never read"
-        outcome = [unread, *(outcome if conclusion.exit_code else [])]
-    for line in [*conclusion.measured, *(f"  {line}" for line in group_lines(group, is_killed)), *outcome]:
-        click.echo(line)
-    click.echo(f"\nReport   {output.report}\nSummary  {output.summary}")
-    return conclusion.exit_code
-
-
-def acknowledged_events(output: OutputDirectory) -> list[ProducedEvent]:
-    """Each acknowledged record. The trace of the flights has one in each operation."""
-    columns = ["producer", "first_sequence", "partition", "scheduled", "error"]
-    table = pyarrow.parquet.read_table(output.operations, columns=columns, filters=[("op", "=", PRODUCE)])
-    return [
-        ProducedEvent(event_id(row["producer"], row["first_sequence"]), row["partition"], row["scheduled"] / 1e9)
-        for row in table.to_pylist()
-        if row["error"] is None
-    ]
+        numpy.add.at(load, chosen["key_hash"].to_numpy() % PARTITIONS, chosen["records"].to_numpy())
+    return max(among, key=lambda partition: int(load[partition]))
 
 
 def cluster_directory(options: DemoOptions) -> Path:
@@ -247,8 +209,8 @@ def print_nodes(cluster: LocalCluster, directory: Path) -> None:
     click.echo(f"\n  bootstrap servers: {cluster.bootstrap_servers}\n")
 
 
-def create_topic(options: Options, brokers: int) -> bool:
-    """Creates the topic through the public API; returns False if it already exists and is used unchanged."""
+def create_topic(options: Options, brokers: int) -> None:
+    """Creates the topic through the public API. One that exists is used unchanged."""
     replication_factor = min(REPLICATION_FACTOR, brokers)
     min_insync = min(MIN_INSYNC_REPLICAS, replication_factor)
     check_access(options.bootstrap_servers, options.security)
@@ -262,7 +224,7 @@ def create_topic(options: Options, brokers: int) -> bool:
         )
     except TopicExists:
         click.echo(f"Topic {TOPIC} exists and is used unchanged; reading starts at its end.")
-        return False
+        return
     except AdminError as problem:
         raise ReplayError(str(problem)) from None
     end_offsets(
@@ -272,21 +234,6 @@ def create_topic(options: Options, brokers: int) -> bool:
         f"Topic {TOPIC}: {PARTITIONS} partitions, replication factor {replication_factor}, "
         f"min.insync.replicas={min_insync}"
     )
-    return True
-
-
-def consumer_group(replay: Replay, is_new: bool, broker: int | None) -> GroupReader:
-    """The group that reads along. `broker` (the one to be killed) coordinates it, if a suitable name is found. An existing
-    topic may have had groups; then the name is new."""
-    plan = replay.plan
-    base = GROUP if is_new else f"{GROUP}-{plan.run:08x}"
-    properties = replay.options.security.librdkafka_properties()
-    name, coordinator = choose_name(plan.bootstrap_servers, properties, base, broker)
-    click.echo(
-        f"Group {name}: {MEMBERS} consumers share the {plan.partitions[TOPIC]} partitions and commit their offsets; "
-        f"its coordinator is broker {coordinator}"
-    )
-    return GroupReader(name, coordinator, TOPIC, plan, replay.output, replay.options.security)
 
 
 def print_next_steps(bootstrap_servers: str, directory: Path, output: OutputDirectory, group: str) -> None:

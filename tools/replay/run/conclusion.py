@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from tools.replay.pages.checks import write_run_checks
@@ -12,9 +11,9 @@ from tools.replay.run.plan import OutputDirectory, write_json
 from tools.replay.run.summary import summary_of
 
 
-def conclude(output: OutputDirectory, verdict: dict[str, Any], **more: Mapping[str, Any]) -> Conclusion:
-    """Writes `summary.json` (with `more`), `report.html`, `junit.xml` and `summary.md`."""
-    write_json(output.summary, {**summary_of(read_analysis(output), verdict), **more})
+def conclude(output: OutputDirectory, verdict: dict[str, Any]) -> Conclusion:
+    """Writes `summary.json`, `report.html`, `junit.xml` and `summary.md`."""
+    write_json(output.summary, summary_of(read_analysis(output), verdict))
     write_run_page(output.path)
     write_run_checks(output.path)
     return conclusion_of(output, verdict)

@@ -12,6 +12,8 @@ from tools.private_files import write_anew
 
 PARENT_PIPE_VARIABLE = "OTTLA_REPLAY_PARENT_PIPE"
 """Set in the job's environment if its standard input is a pipe that closes when the parent process ends."""
+GROUP_NAMES = "ottla-replay-"
+"""Put before each consumer group's name, so that a replay never joins a group of the target's own consumers."""
 
 
 class ReplayError(ExpectedError):

@@ -20,13 +20,11 @@ from tools.replay.load.pace import Pace
 from tools.replay.load.task import COLUMNS, LoadPlan, LoadTask
 from tools.replay.run.control import ControlClient
 from tools.replay.run.masters import file_uri
-from tools.replay.run.plan import OutputDirectory, Plan, ReplayError
+from tools.replay.run.plan import GROUP_NAMES, OutputDirectory, Plan, ReplayError
 from tools.wire.security import PLAINTEXT, Security
 
 START_LEAD_NS = 1_000_000_000
 """Time from the moment when all tasks are ready to the start of the replay."""
-GROUP_NAMES = "ottla-replay-"
-"""Put before each consumer group's name, so that a replay never joins a group of the target's own consumers."""
 COPIES_APART_MS = 100
 """The copies of a client are spread over this time."""
 CLIENTS_BALANCED_MAX = 100_000

