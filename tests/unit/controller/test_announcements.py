@@ -7,7 +7,7 @@ from controller.cluster_state import ClusterState
 from protocol.rpc.messages import LeaderAndIsrRequest, StopReplicaPartition, StopReplicaRequest, UpdateMetadataRequest
 from protocol.types import LEADER_DURING_DELETE, Assignment, BrokerInfo, LeaderAndIsr, TopicPartition
 
-T0, T1, T2 = (TopicPartition("t", p) for p in range(3))
+T0, T1 = (TopicPartition("t", p) for p in range(2))
 
 
 def cluster() -> ClusterState:
@@ -29,10 +29,6 @@ def names(requests: dict[int, list[ControllerRequest]]) -> dict[int, list[tuple[
         ]
         for broker, rows in requests.items()
     }
-
-
-def test_without_changes_there_are_no_requests() -> None:
-    assert Announcement(1, cluster()).requests() == {}
 
 
 def test_leadership_goes_to_the_live_replicas_and_metadata_to_all() -> None:

@@ -11,7 +11,7 @@ import pytest
 from controller.assignment_store import remove_requested_moves, requested_moves, write_assignments, write_topic_ids
 from controller.cluster_store import ClusterStore, ControllerMoved
 from protocol.types import Assignment, TopicPartition
-from protocol.zk.session import CheckOp, MultiFailed, Op, RequestTooLarge, SessionState, WatchCallback, ZkError
+from protocol.zk.session import CheckOp, MultiFailed, Op, RequestTooLarge, WatchCallback, ZkError
 from protocol.zk.znodes import ControllerEpochZNode, ReassignPartitionsZNode, TopicZNode
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.support.played import played
@@ -96,19 +96,6 @@ async def test_a_write_whose_answer_is_lost_is_not_repeated(world: World) -> Non
     assert await world.write({T0: MOVING, U0: MOVING}) == {}
     assert world.found("t")[0] == MOVING
     assert len(world.server.writes) == 2
-
-
-@played(play)
-async def test_a_write_waits_for_the_connection(world: World) -> None:
-    """CTL-14."""
-    world.zk.change_state(SessionState.SUSPENDED)
-    writing = asyncio.create_task(world.write({T0: MOVING}))
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert not writing.done()
-    world.zk.change_state(SessionState.CONNECTED)
-    assert await writing == {}
-    assert world.found("t")[0] == MOVING
 
 
 @pytest.mark.parametrize("made_again", [False, True])

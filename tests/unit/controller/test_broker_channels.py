@@ -135,16 +135,6 @@ async def test_waiting_requests_are_dropped_with_the_broker(world: World) -> Non
 
 
 @played(play)
-async def test_a_silent_broker_does_not_delay_requests_to_others(world: World) -> None:
-    world.channels.add(broker(1))
-    world.channels.add(broker(2))
-    world.channels.send(1, request(0))
-    world.channels.send(2, request(1))
-    await turns()
-    assert len(world.client.sent) == 2
-
-
-@played(play)
 async def test_a_broker_without_a_control_listener_gets_no_channel(world: World) -> None:
     world.channels.add(broker(1, "PLAINTEXT"))
     assert world.channels.send(1, request(0)) is None

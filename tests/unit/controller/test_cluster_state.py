@@ -76,19 +76,6 @@ def test_an_illegal_transition_is_refused_and_logged(caplog: pytest.LogCaptureFi
     assert "NonExistentPartition to OnlinePartition" in caplog.text
 
 
-def test_the_states_of_a_partition_from_creation_to_deletion() -> None:
-    cluster = cluster_with((1,), {0: (1,)})
-    for state, waits in (
-        (PartitionStatus.NEW, True),
-        (PartitionStatus.ONLINE, False),
-        (PartitionStatus.OFFLINE, True),
-        (PartitionStatus.NON_EXISTENT, False),
-    ):
-        assert cluster.move_partition(T0, state)
-        assert cluster.partition_status(T0) is state
-        assert cluster.waiting_for_leader() == ([T0] if waits else [])
-
-
 def test_a_replica_is_online_or_offline_with_its_broker() -> None:
     cluster = cluster_with((1, 2), {0: (1, 2, 3)})
     assert [cluster.replica_status(T0, r) for r in (1, 3, 4)] == [
@@ -102,20 +89,6 @@ def test_a_replica_is_online_or_offline_with_its_broker() -> None:
     assert cluster.replica_status(T0, 1) is ReplicaStatus.OFFLINE
     cluster.broker_came(BrokerInfo(1, 99, ()))
     assert cluster.replica_status(T0, 1) is ReplicaStatus.ONLINE, "the new life was not stopped"
-
-
-def test_the_states_of_a_replica_during_its_deletion() -> None:
-    cluster = cluster_with((1,), {0: (1,)})
-    cluster.add_replicas(T0)
-    for state in (
-        ReplicaStatus.ONLINE,
-        ReplicaStatus.OFFLINE,
-        ReplicaStatus.DELETION_STARTED,
-        ReplicaStatus.DELETION_SUCCESSFUL,
-        ReplicaStatus.NON_EXISTENT,
-    ):
-        assert cluster.move_replica(T0, 1, state)
-        assert cluster.replica_status(T0, 1) is state
 
 
 def test_a_term_starts_with_the_states_in_zookeeper() -> None:

@@ -13,7 +13,6 @@ from protocol.rpc.messages import (
     ControlledShutdownRequest,
     ControlResponse,
     LeaderAndIsrRequest,
-    StopReplicaRequest,
     UpdateMetadataRequest,
 )
 from protocol.types import LeaderAndIsr, TopicPartition
@@ -29,13 +28,6 @@ async def stop(cluster: MemoryCluster, broker: int) -> ControlResponse:
     return await cluster.controllers[1].controlled_shutdown(
         ControlledShutdownRequest(broker, cluster.running[broker].epoch)
     )
-
-
-@on_cluster()
-async def test_the_first_broker_is_elected_and_the_others_learn_it(cluster: MemoryCluster) -> None:
-    assert (cluster.controller, cluster.controller_epoch) == (1, 1)
-    assert [c.is_active for c in cluster.controllers.values()] == [True, False, False]
-    assert [c.controller_id for c in cluster.controllers.values()] == [1, 1, 1]
 
 
 @on_cluster()
@@ -426,14 +418,6 @@ async def test_requests_are_repeated_until_the_broker_answers_or_is_gone(cluster
     await asyncio.sleep(0.12)
     await cluster.settle()
     assert kinds(silent.requests[before:]) == ["LeaderAndIsr", "UpdateMetadata"] * 2
-
-
-@on_cluster()
-async def test_a_controller_that_stops_is_replaced_at_once(cluster: MemoryCluster) -> None:
-    await cluster.controllers[1].stop()
-    await cluster.settle()
-    assert (cluster.controller, cluster.controller_epoch) == (2, 2)
-    assert not any(isinstance(r, StopReplicaRequest) for r in cluster.running[2].requests)
 
 
 @pytest.mark.parametrize("turns", range(8))

@@ -110,21 +110,6 @@ async def test_a_broker_that_was_wrongly_judged_dead_is_not_judged_again(cluster
 
 
 @detecting()
-async def test_nothing_is_decided_while_zookeeper_is_away(cluster: MemoryCluster) -> None:
-    """CTL-14: the dead broker is unregistered when ZooKeeper is back."""
-    await cluster.create_topic("t", {0: (2, 3)})
-    await cluster.end_process(2)
-    cluster.set_connected(1, False)
-    cluster.watches.refuse(2)
-    await cluster.settle()
-    assert registered(cluster) == {1, 2, 3}
-    cluster.set_connected(1, True)
-    await cluster.settle()
-    assert registered(cluster) == {1, 3}
-    assert cluster.state("t").leader == 3
-
-
-@detecting()
 async def test_a_lost_answer_to_the_deletion_does_no_harm(cluster: MemoryCluster) -> None:
     """FLT-19, BUG-5."""
     await cluster.end_process(2)
@@ -153,17 +138,6 @@ async def test_a_dead_controller_is_found_by_the_others(cluster: MemoryCluster) 
     assert fence.path == ControllerEpochZNode.PATH
     assert (office, registration) == (DeleteOp(ControllerZNode.PATH), DeleteOp(BrokerIdZNode.path(1), 0))
     assert [row["broker"] for row in cluster.events.of("controller_found_dead")] == [1]
-
-
-@detecting(1, 2, 3, 4, 5)
-async def test_each_dead_controller_is_replaced(cluster: MemoryCluster) -> None:
-    for expected in range(2, 5):
-        dead = cluster.controller
-        await cluster.end_process(dead)
-        cluster.watches.refuse(dead)
-        await cluster.settle()
-        assert cluster.controller_epoch == expected
-        assert dead not in registered(cluster)
 
 
 @detecting()

@@ -265,14 +265,6 @@ async def test_the_same_request_again_changes_nothing(cluster: MemoryCluster) ->
     check_finished(cluster, {TP: (3, 2)})
 
 
-@on_topic_t()
-async def test_another_order_of_the_same_replicas_does_not_move_the_leader(cluster: MemoryCluster) -> None:
-    """CTL-10: a preferred election moves it."""
-    await moved_to(cluster, (2, 1))
-    assert cluster.state("t").leader == 1
-    check_finished(cluster, {TP: (2, 1)})
-
-
 # -- what waits, and for whom -----------------------------------------------------------------------------------------
 
 
@@ -322,25 +314,6 @@ async def test_the_isr_shrinks_just_before_the_hand_over_is_written(cluster: Mem
     assert steps.stops == []
     await catch_up(cluster)
     check_finished(cluster, {TP: (3, 2)})
-
-
-@on_topic_t()
-async def test_partitions_added_just_before_the_node_is_written_are_kept(cluster: MemoryCluster) -> None:
-    """CTL-8."""
-
-    def meanwhile(ops: Sequence[Op]) -> None:
-        for op in ops:
-            if isinstance(op, SetOp) and op.path == TopicZNode.path("t"):
-                session.before_multi = lambda ops: None
-                cluster.put_topic("t", {0: (1, 2), 1: (2, 4)})
-
-    session = cluster.sessions[1]
-    session.before_multi = meanwhile
-    await moved_to(cluster, (3, 2))
-    assert assignment_of(cluster, TP) == Assignment((3, 2, 1), (3,), (1,))
-    assert assignment_of(cluster, TopicPartition("t", 1)) == Assignment((2, 4))
-    await catch_up(cluster)
-    check_finished(cluster, {TP: (3, 2), TopicPartition("t", 1): (2, 4)})
 
 
 @on_topic_t()

@@ -235,16 +235,3 @@ async def test_a_late_answer_does_not_confirm_the_deletion_of_the_next_topic(clu
     go_on[1].set()
     await cluster.settle()
     assert (nodes_of(cluster, "t"), cluster.running[3].replicas) == ([], {})
-
-
-@on_cluster()
-async def test_many_partitions_are_one_request_for_each_broker(
-    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster_store, "BATCH", 100)
-    await cluster.create_topic("t", {p: (p % 3 + 1,) for p in range(200)}, {})
-    deletions = Deletions(cluster)
-    cluster.server.ensure(DeleteTopicZNode.path("t"))
-    await cluster.settle()
-    assert sorted(broker for broker, _ in deletions.stops) == [1, 2, 3]
-    assert len(deletions.multis) == 6, "200 states, 200 nodes and the one above them by the hundred, and the last"

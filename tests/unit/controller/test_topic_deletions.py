@@ -6,12 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.cluster_state import ClusterState
-from controller.decisions import topic_deletion
-from controller.decisions.topic_deletion import Replica
-from controller.replica_status import ReplicaStatus
 from protocol.rpc.messages import LeaderAndIsrRequest, StopReplicaRequest
-from protocol.types import Assignment, BrokerInfo, LeaderAndIsr, TopicPartition
+from protocol.types import TopicPartition
 from protocol.zk.session import DeleteOp, Op
 from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, PreferredElectionZNode, TopicZNode
 from tests.support.memory_cluster import MemoryCluster, on_cluster
@@ -26,115 +22,6 @@ def request_deletion(cluster: MemoryCluster, *topics: str) -> None:
 
 def is_requested(cluster: MemoryCluster, topic: str) -> bool:
     return DeleteTopicZNode.path(topic) in cluster.server.nodes
-
-
-# -- the pure decisions -------------------------------------------------------------------------------------------
-
-
-def state(*live: int) -> ClusterState:
-    """Topic t with two partitions on 1, 2 and on 2, 3."""
-    cluster = ClusterState(epoch=1)
-    for broker in live:
-        cluster.broker_came(BrokerInfo(broker, broker, ()))
-    cluster.set_assignment("t", None, {0: Assignment((1, 2)), 1: Assignment((2, 3))})
-    for tp in (T0, T1):
-        cluster.set_leadership(tp, LeaderAndIsr(2, 0, (2,), 1, 0))
-    cluster.start_state_machines()
-    cluster.topics_to_delete.add("t")
-    return cluster
-
-
-def finished(cluster: ClusterState) -> list[str]:
-    """INV-26: the topics whose replicas have all confirmed their deletion."""
-    return sorted(
-        topic
-        for topic in cluster.deletions_begun
-        if all(
-            cluster.replica_status(tp, broker) is ReplicaStatus.DELETION_SUCCESSFUL
-            for broker, tp in topic_deletion.replicas_of(cluster, topic)
-        )
-    )
-
-
-def replicas_to_stop(cluster: ClusterState) -> list[Replica]:
-    """The replicas on live brokers that must get the request now."""
-    return [
-        replica
-        for replica in topic_deletion.being_deleted(cluster)
-        if topic_deletion.is_to_be_stopped(cluster, replica)
-    ]
-
-
-def replicas_out_of_reach(cluster: ClusterState) -> list[Replica]:
-    """The replicas on dead brokers that have not confirmed and are not yet ineligible."""
-    return [
-        replica for replica in topic_deletion.being_deleted(cluster) if topic_deletion.is_out_of_reach(cluster, replica)
-    ]
-
-
-def test_a_reassignment_delays_the_start() -> None:
-    cluster = state(1, 2, 3)
-    cluster.reassigning.add(T1)
-    assert topic_deletion.may_begin(cluster) == []
-    assert replicas_to_stop(cluster) == []
-    assert topic_deletion.why_ineligible(cluster, "t") == "partitions [1] are being reassigned"
-    cluster.reassigning.discard(T1)
-    assert topic_deletion.may_begin(cluster) == ["t"]
-
-
-def test_a_partition_whose_deletion_started_has_no_leadership() -> None:
-    """All other reactions skip partitions without leadership."""
-    cluster = state(1, 2, 3)
-    assert cluster.begin_deletion("t") == [T0, T1]
-    assert topic_deletion.may_begin(cluster) == []
-    assert not cluster.leadership
-    assert not cluster.led_by(2)
-    assert not cluster.waiting_for_leader()
-    assert replicas_to_stop(cluster) == [(1, T0), (2, T0), (2, T1), (3, T1)]
-    assert finished(cluster) == []
-
-
-def test_replicas_on_dead_brokers_wait_for_their_return() -> None:
-    cluster = state(1, 2)
-    cluster.begin_deletion("t")
-    assert replicas_out_of_reach(cluster) == [(3, T1)]
-    cluster.move_replica(T1, 3, ReplicaStatus.DELETION_INELIGIBLE)
-    assert replicas_out_of_reach(cluster) == []
-    assert topic_deletion.why_ineligible(cluster, "t") == "brokers [3] are dead"
-    cluster.broker_came(BrokerInfo(3, 30, ()))
-    assert topic_deletion.why_ineligible(cluster, "t") is None
-    assert (3, T1) in replicas_to_stop(cluster)
-
-
-def test_finished_when_every_replica_has_confirmed() -> None:
-    """INV-26."""
-    cluster = state(1, 2, 3)
-    cluster.begin_deletion("t")
-    for broker, tp in replicas_to_stop(cluster):
-        assert finished(cluster) == []
-        for target in (ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_STARTED, ReplicaStatus.DELETION_SUCCESSFUL):
-            assert cluster.move_replica(tp, broker, target)
-    assert finished(cluster) == ["t"]
-    cluster.broker_went(1)
-    assert finished(cluster) == ["t"], "what is confirmed stays so"
-    cluster.remove_topic("t")
-    assert not cluster.topics_to_delete
-    assert not cluster.deletions_begun
-
-
-def test_a_broker_that_dies_between_request_and_answer_gets_the_request_again() -> None:
-    cluster = state(1, 2, 3)
-    cluster.begin_deletion("t")
-    for target in (ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_STARTED):
-        cluster.move_replica(T0, 1, target)
-    assert (1, T0) not in replicas_to_stop(cluster)
-    cluster.broker_went(1)
-    assert cluster.replica_status(T0, 1) is ReplicaStatus.DELETION_INELIGIBLE
-    cluster.broker_came(BrokerInfo(1, 10, ()))
-    assert (1, T0) in replicas_to_stop(cluster)
-
-
-# -- the controller -----------------------------------------------------------------------------------------------
 
 
 @on_cluster()
