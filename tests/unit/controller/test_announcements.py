@@ -53,15 +53,6 @@ def test_leadership_goes_to_the_live_replicas_and_metadata_to_all() -> None:
     assert not metadata.is_full
 
 
-def test_only_new_partitions_are_marked_as_new() -> None:
-    announcement = Announcement(1, cluster())
-    announcement.leadership([T0], is_new=True)
-    announcement.leadership([T0, T1])
-    request = announcement.requests()[2][0]
-    assert isinstance(request, LeaderAndIsrRequest)
-    assert {row.partition: row.is_new for row in request.partitions} == {0: True, 1: False}
-
-
 def test_a_new_broker_first_gets_everything() -> None:
     announcement = Announcement(1, cluster())
     announcement.leadership([T1])
@@ -71,18 +62,6 @@ def test_a_new_broker_first_gets_everything() -> None:
     assert names(requests)[2] == [("UpdateMetadata", [T0, T1]), ("LeaderAndIsr", [T0, T1])]
     assert [getattr(request, "is_full", None) for request in requests[2]] == [True, True]
     assert names(requests)[3] == [("UpdateMetadata", [T1])]
-
-
-def test_a_full_request_is_sent_even_without_partitions() -> None:
-    announcement = Announcement(1, cluster())
-    announcement.full_leadership([3])
-    assert names(announcement.requests()) == {3: [("LeaderAndIsr", [])]}
-
-
-def test_a_change_of_the_live_brokers_alone_is_announced() -> None:
-    announcement = Announcement(1, cluster())
-    announcement.metadata(())
-    assert names(announcement.requests()) == {broker: [("UpdateMetadata", [])] for broker in (1, 2, 3)}
 
 
 def test_stops_come_after_leadership() -> None:
@@ -97,17 +76,6 @@ def test_stops_come_after_leadership() -> None:
     stop = requests[2][1]
     assert isinstance(stop, StopReplicaRequest)
     assert stop.partitions == (StopReplicaPartition("t", 0, 7, False), StopReplicaPartition("gone", 0, -2, True))
-
-
-def test_a_deleted_topic_is_removed_from_all_metadata_caches() -> None:
-    state = cluster()
-    announcement = Announcement(1, state)
-    announcement.deleted(state.remove_topic("t"))
-    for requests in announcement.requests().values():
-        (request,) = requests
-        assert isinstance(request, UpdateMetadataRequest)
-        assert {row.leader for row in request.partitions} == {LEADER_DURING_DELETE}
-        assert request.topic_ids == {}
 
 
 def test_the_number_of_partitions_is_sent_with_them() -> None:

@@ -74,14 +74,6 @@ async def test_a_multi_is_smaller_than_zookeepers_limit_whatever_the_states_are(
 
 
 @played(play)
-async def test_writing_no_states_is_no_request(world: World) -> None:
-    assert (await world.store.write_states({})).done == {}
-    assert (await world.store.create_states({})).done == {}
-    await world.store.delete([])
-    assert world.server.writes == []
-
-
-@played(play)
 async def test_conflicts_are_returned_and_the_other_states_are_written(world: World) -> None:
     await world.store.create_states({tp: state(0) for tp in TPS})
     world.put(TPS[3], state(0, isr=(1,)))

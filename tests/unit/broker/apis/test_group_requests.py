@@ -274,14 +274,6 @@ async def test_a_commit_with_its_own_retention(
     assert world.groups.asked[0][-1][T0].expire_timestamp_ms == expires
 
 
-@versions(ApiKey.OFFSET_COMMIT)
-async def test_a_commit_of_unknown_partitions_does_not_reach_the_group(world: GroupWorld, version: int) -> None:
-    for topics in ([], [commit_body()["topics"][1]]):
-        answer = await world.ask(ApiKey.OFFSET_COMMIT, version, commit_body(topics=topics), {})
-        assert set(commit_rows(answer).values()) == ({UNKNOWN_PARTITION} if topics else set())
-    assert world.groups.asked == []
-
-
 # -- OffsetFetch and OffsetDelete -----------------------------------------------------------------------------------------
 
 
@@ -484,14 +476,6 @@ async def test_errors_of_a_transactional_commit_are_in_the_words_of_its_version(
     assert commit_rows(answer) == {T0: told, T1: told} | nowhere
     if is_of_verification:
         assert world.groups.asked == [("g", PRODUCER)]
-
-
-async def test_a_transactional_commit_waits_for_its_verification(world: GroupWorld) -> None:
-    world.groups.verifies = NONE
-    answer = await world.ask(ApiKey.TXN_OFFSET_COMMIT, 4, transactional_body(), {T0: NONE, T1: NONE})
-    assert [question[0] for question in world.groups.asked] == ["g", "g"]
-    assert world.groups.asked[1][-1] == PRODUCER
-    assert commit_rows(answer)[T0] == 0
 
 
 async def test_a_topic_that_is_deleted_while_a_commit_is_verified_gets_no_offset(world: GroupWorld) -> None:

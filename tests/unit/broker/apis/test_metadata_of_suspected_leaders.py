@@ -81,12 +81,6 @@ async def test_the_answer_waits_for_the_next_leader(topics: list[Any] | None) ->
     assert {row.node_id for row in asking.ask(topics)().brokers} == {1, 3}
 
 
-async def test_a_request_for_brokers_only_is_answered_at_once() -> None:
-    asking = Asking()
-    asking.suspected_leaders.suspect(2)
-    assert {row.node_id for row in asking.ask([])().brokers} == {1, 2, 3}
-
-
 async def test_after_too_long_a_wait_the_answer_has_no_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client retries, as it does with Kafka."""
     monkeypatch.setattr(suspected_leaders, "HOLD_S", 0.0)

@@ -133,10 +133,6 @@ async def test_the_answer_waits_for_all_markers(world: MarkerWorld) -> None:
     assert rows(world.answer(connection, ApiKey.WRITE_TXN_MARKERS, 1)) == {7: {T0: NONE}, 8: {GROUPS3: NONE}}
 
 
-async def test_a_request_without_markers_is_answered(world: MarkerWorld) -> None:
-    assert await world.write() == {}
-
-
 @pytest.mark.parametrize("change", [{"producer_id": -1}, {"producer_epoch": -1}])
 async def test_a_marker_needs_a_producer(world: MarkerWorld, change: dict[str, int]) -> None:
     found = await world.write(marker(7, T0) | change, marker(8, T0))

@@ -73,16 +73,6 @@ def test_a_full_update_removes_the_partitions_that_it_does_not_contain(cache: Me
     assert (cache.topic_id("a"), cache.topic_name(FIRST_ID)) == (None, None)
 
 
-def test_leader_during_delete_removes_the_partition_and_then_the_topic(cache: MetadataCache) -> None:
-    cache.update(update(state("a", 0), state("a", 1), ids={"a": FIRST_ID}))
-    cache.update(update(state("a", 0, leader=LEADER_DURING_DELETE)))
-    assert cache.topics() == ("a",)
-    cache.update(update(state("a", 1, leader=LEADER_DURING_DELETE)))
-    assert cache.topics() == ()
-    assert cache.topic_name(FIRST_ID) is None
-    assert dict(cache.partitions_of("a")) == {}
-
-
 def test_a_topic_that_was_created_again_starts_empty(cache: MetadataCache) -> None:
     """FLT-36."""
     cache.update(update(state("a", 0), state("a", 1), ids={"a": FIRST_ID}))

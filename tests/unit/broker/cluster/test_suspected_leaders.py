@@ -59,13 +59,6 @@ def world() -> World:
     return World()
 
 
-async def test_without_a_leader_in_doubt_the_answer_is_given_at_once(world: World) -> None:
-    world.ask("both", "a", "b")
-    world.ask("of nothing")
-    world.ask("unknown", "c")
-    assert world.answered == ["both", "of nothing", "unknown"]
-
-
 async def test_a_request_that_came_just_before_the_suspicion_waits_for_the_next_leader(world: World) -> None:
     """A client may notice a death before or after the brokers."""
     world.leaders.peers_are_watched = True
@@ -111,26 +104,6 @@ async def test_the_answer_is_released_when_there_is_no_leader(world: World) -> N
     world.ask("a", "a")
     world.lead(a=[NO_LEADER, 3])
     assert world.answered == ["a"]
-
-
-async def test_a_broker_that_is_live_again_is_not_in_doubt(world: World) -> None:
-    world.leaders.depart(broker(2))
-    world.ask("a", "a")
-    world.leaders.forget_departure(2)
-    world.leaders.look_again()
-    assert world.answered == ["a"]
-    assert world.leaders.departed() == []
-
-
-async def test_an_answer_waits_for_a_limited_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suspected_leaders, "HOLD_S", 0.001)
-    world.leaders.suspect(2)
-    answered = asyncio.Event()
-    world.leaders.when_settled(("a",), answered.set)
-    await answered.wait()
-    assert world.leaders.unreachable == {2}
-    world.leaders.trust(2)
-    assert world.answered == []
 
 
 async def test_waiting_requests_are_answered_when_the_broker_stops(world: World) -> None:

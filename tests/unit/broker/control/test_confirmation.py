@@ -88,12 +88,6 @@ async def test_an_invented_controller_epoch_changes_nothing_and_locks_nobody_out
     assert await world.error(5, kind=kind) is ErrorCode.STALE_CONTROLLER_EPOCH
 
 
-async def test_zookeeper_is_asked_once_for_each_controller(world: World) -> None:
-    for _ in range(3):
-        assert [await world.error(5, kind=kind) for kind in (1, 0, 2)] == [ErrorCode.NONE] * 3
-    assert world.session.reads == 1
-
-
 async def test_a_deposed_controller_is_refused_before_the_new_one_sends_a_request(world: World) -> None:
     """INV-8: the broker learned the new epoch when it checked another claim."""
     assert await world.error(5) is ErrorCode.NONE

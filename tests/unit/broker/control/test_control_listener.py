@@ -109,21 +109,6 @@ async def test_a_late_request_of_an_abandoned_connection_is_refused(
     )
 
 
-async def test_a_late_isr_does_not_replace_a_newer_one(node: Node, listener: ControlListener) -> None:
-    """The ISR changes within a leader epoch, so only the number says which metadata is newer."""
-
-    def metadata(number: int, isr: tuple[int, ...]) -> UpdateMetadataRequest:
-        state = STATE._replace(isr=isr, replicas=(1, 2))
-        return UpdateMetadataRequest(9, 1, node.epoch, (state,), {TP.topic: TOPIC_ID}, (), number=number)
-
-    await listener.handle(metadata(1, (1,)))
-    await listener.handle(metadata(2, (1, 2)))
-    await listener.handle(metadata(1, (1,)))
-    known = node.metadata.partition(TP)
-    assert known is not None
-    assert known.isr == (1, 2)
-
-
 async def test_the_settings_of_a_topic_are_read_before_its_logs_are_opened(
     node: Node, settings: TopicSettings, listener: ControlListener
 ) -> None:

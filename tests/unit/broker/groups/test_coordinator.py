@@ -6,10 +6,7 @@ import pytest
 
 from broker.groups.group.messages import LeavingMember, SyncAnswer
 from protocol.errors import ErrorCode
-from protocol.types import TopicPartition
 from tests.support.group_cluster import GROUP, READ, SESSION_MS, Answers, GroupCluster, turns
-
-OTHER = TopicPartition("t", 1)
 
 
 async def test_a_member_joins_syncs_commits_and_leaves(cluster: GroupCluster) -> None:
@@ -163,16 +160,6 @@ async def test_groups_are_listed_by_state_and_type(cluster: GroupCluster) -> Non
     assert names({"stable"}, set()) == {GROUP}
     assert names({"Empty", "Dead"}, {"Classic"}) == {"simple"}
     assert names(set(), {"consumer"}) == set()
-
-
-async def test_a_suspension_of_the_machine_does_not_prolong_sessions(cluster: GroupCluster) -> None:
-    await cluster.start_serving(1)
-    await cluster.start_stable_group(1)
-    cluster.time.suspended_s += 3600
-    assert cluster.heartbeat(1, "m", 1) is ErrorCode.NOT_COORDINATOR
-    cluster.nodes[1].lease.reset()
-    cluster.pass_time(12)
-    assert cluster.heartbeat(1, "m", 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 async def test_time_in_which_the_process_stood_still_does_not_count_against_sessions(cluster: GroupCluster) -> None:

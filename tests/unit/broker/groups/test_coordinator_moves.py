@@ -10,11 +10,8 @@ from broker.purgatory import KEYS_MAX
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import PartitionState, StopReplicaPartition, StopReplicaRequest, UpdateMetadataRequest
 from protocol.topic_names import OFFSETS_TOPIC
-from protocol.types import TopicPartition
-from tests.support.group_cluster import GROUP, OFFSETS, READ, SESSION_MS, GroupCluster, turns
+from tests.support.group_cluster import GROUP, OFFSETS, SESSION_MS, GroupCluster, turns
 from tests.support.replica_cluster import SESSION_TIMEOUT_MS
-
-NOBODY = TopicPartition("t", 9)
 
 
 async def a_group_with_an_offset(cluster: GroupCluster) -> None:
@@ -226,20 +223,6 @@ async def test_a_partition_is_gained_again_while_its_groups_are_removed(
     assert coordinator.groups.bytes == sum(held.counted_bytes for held in coordinator.groups) > 0
     cluster.pass_time(SESSION_MS / 1000 + 0.5)
     assert coordinator.describe(GROUP).state == "Empty", "its timer is armed"
-
-
-async def test_offsets_of_a_group_without_a_generation_move_too(cluster: GroupCluster) -> None:
-    """Consumers that assign partitions to themselves commit them."""
-    await cluster.start_serving(1, 2)
-    committed = cluster.commit(1, 5, partitions=(READ, NOBODY))
-    await cluster.settle()
-    assert committed == [ErrorCode.NONE]
-    cluster.kill(1)
-    await cluster.serve(2, 1, (2,), replicas=(1, 2))
-    assert (cluster.position(2), cluster.position(2, NOBODY)) == (5, 5)
-    assert cluster.coordinators[2].describe(GROUP).state == "Empty"
-    cluster.commit(2, 6)
-    assert cluster.position(2) == 6
 
 
 async def test_a_topic_that_is_deleted_during_a_load_leaves_no_offsets(cluster: GroupCluster) -> None:

@@ -20,7 +20,6 @@ from tests.support.thorough import first_in_quick_run
 
 OTHER = TopicPartition("t", 1)
 A = TransactionalProducer("a", 7, 0)
-B = TransactionalProducer("b", 8, 0)
 UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 
@@ -43,35 +42,6 @@ async def test_offsets_of_a_transaction_count_when_its_commit_marker_is_replicat
     assert marked == [ErrorCode.NONE]
     expected = (9, 9) if is_commit else (5, None)
     assert (cluster.position(1, stable=True), cluster.position(1, OTHER, stable=True)) == expected
-
-
-async def test_an_aborted_transaction_leaves_no_group(cluster: GroupCluster) -> None:
-    await cluster.start_serving(1)
-    cluster.commit(1, 9, producer=A)
-    assert [listing.group_id for listing in cluster.listed(1)] == [GROUP]
-    cluster.mark(1, A, is_commit=False)
-    assert cluster.listed(1) == []
-
-
-async def test_each_producer_ends_its_own_transaction_and_the_later_offset_counts(cluster: GroupCluster) -> None:
-    await cluster.start_serving(1)
-    cluster.commit(1, 1, producer=A)
-    cluster.commit(1, 2, producer=B)
-    cluster.commit(1, 3, producer=A, partitions=(OTHER,), group="second")
-    cluster.mark(1, B, is_commit=True)
-    assert (cluster.position(1), cluster.position(1, stable=True)) == (2, UNSTABLE)
-    cluster.mark(1, A, is_commit=True)
-    assert cluster.position(1, stable=True) == 2, "B's offset is later in the log"
-    assert cluster.position(1, OTHER, "second", stable=True) == 3
-
-
-async def test_an_offset_that_was_committed_after_a_transactional_one_stays(cluster: GroupCluster) -> None:
-    await cluster.start_serving(1)
-    cluster.commit(1, 1, producer=A)
-    cluster.commit(1, 2)
-    assert (cluster.position(1), cluster.position(1, stable=True)) == (2, UNSTABLE)
-    cluster.mark(1, A, is_commit=True)
-    assert cluster.position(1, stable=True) == 2
 
 
 @pytest.mark.parametrize("is_commit", [True, False])

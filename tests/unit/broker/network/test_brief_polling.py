@@ -44,14 +44,6 @@ def test_the_loop_polls_while_requests_come_soon_one_after_the_other() -> None:
     assert not client.polling.is_on, "it polled in vain"
 
 
-def test_a_broker_with_few_requests_never_polls() -> None:
-    client = Client()
-    for _ in range(100):
-        client.send(30 * US, ROW_MIN - 1)
-        client.send(SOON_S + 1 * US)
-    assert client.polled_s == 0
-
-
 def test_polling_in_vain_takes_little_of_the_time() -> None:
     """Each request comes just when the loop has given up."""
     client = Client()

@@ -5,20 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.network.kept_buffers import KEPT_FRAME_MAX, KEPT_S, KeptBuffers, is_free
-
-
-def test_a_buffer_is_free_when_nothing_looks_at_it() -> None:
-    buffer = bytearray(b"abc")
-    assert is_free(buffer)
-    view = memoryview(buffer)
-    part = view[1:]
-    del view
-    assert not is_free(buffer)
-    assert bytes(part) == b"b\x00", "a check of a free buffer may change its last byte, another one changes nothing"
-    del part
-    assert is_free(buffer)
-    assert len(buffer) == 3
+from broker.network.kept_buffers import KEPT_FRAME_MAX, KEPT_S, KeptBuffers
 
 
 @given(st.lists(st.tuples(st.integers(1, 400), st.integers(0, 5)), max_size=60))

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.network.answer_writer import WRITE_BUFFER_HIGH
 from broker.network.connection import AHEAD_MAX, ClientConnection, Limits
 from broker.network.connection_state import ConnectionState, Hold
 from broker.network.frame_reader import RECEIVE_BUFFER_SIZE, SMALL_FRAME_MAX
@@ -157,13 +156,6 @@ def test_after_a_broken_header_earlier_requests_are_not_answered(world: World) -
     world.handled[0].respond([b"late"])
     world.turns.run()
     assert transport.written == b""
-
-
-def test_a_large_buffer_grows_with_what_arrived(world: World) -> None:
-    """BAD-4: the announced size is not allocated."""
-    connection, transport = world.connect()
-    receive(connection, transport, struct.pack(">i", 900_000) + bytes(SMALL_FRAME_MAX - 4))
-    assert len(connection.get_buffer(-1)) <= 2 * SMALL_FRAME_MAX
 
 
 def test_a_large_frame_arrives_in_the_buffer_of_one_that_was_dropped(world: World) -> None:
@@ -355,33 +347,6 @@ def test_pipelined_requests_are_bounded_and_none_is_lost(world: World) -> None:
     assert world.ids() == list(range(35))
 
 
-def test_requests_wait_while_an_async_api_is_running(world: World) -> None:
-    connection, transport = world.connect()
-    other, other_transport = world.connect()
-    connection.hold(Hold.ASYNC_API)
-    receive(connection, transport, frame(1) + frame(2))
-    receive(other, other_transport, frame(3))
-    world.turns.run()
-    assert world.ids() == [3]
-    connection.release(Hold.ASYNC_API)
-    receive(connection, transport, frame(4))
-    world.turns.run()
-    assert world.ids() == [3, 1, 2, 4]
-
-
-def test_requests_of_a_client_that_does_not_read_are_not_handled(world: World) -> None:
-    connection, transport = world.connect()
-    transport.unsent = WRITE_BUFFER_HIGH + 1
-    connection.pause_writing()
-    receive(connection, transport, frame(1))
-    world.turns.run()
-    assert world.handled == []
-    transport.unsent = 0
-    connection.resume_writing()
-    world.turns.run()
-    assert len(world.handled) == 1
-
-
 @pytest.mark.parametrize(("room", "are_reading"), [(8, [True, False, False]), (3, [False, False, False])])
 def test_in_a_crowded_queue_each_connection_has_one_request(room: int, are_reading: list[bool]) -> None:
     """NET-2, BAD-5: a client that pipelines does not get ahead of others."""
@@ -478,15 +443,6 @@ def test_large_frames_have_a_share_of_each_turn() -> None:
     assert len(world.handled) == len(opened)
     assert max(of_turns) < LARGE_TURN_MAX + len(opened) * LARGE_STEP_MAX // 2
     assert len(of_turns) >= 3
-
-
-def test_a_large_frame_releases_its_room_when_its_connection_ends() -> None:
-    world = World(max_large_bytes=300_000)
-    connection, transport = world.connect()
-    receive(connection, transport, frame(1, bytes(400_000))[:290_000])
-    assert world.channel.large.bytes > 200_000
-    connection.connection_lost(None)
-    assert world.channel.large.bytes == 0
 
 
 def test_frames_and_connections_that_take_too_long_are_closed(world: World) -> None:

@@ -50,13 +50,6 @@ def test_the_next_request_is_timed_when_there_are_few() -> None:
     assert metrics.requests == [100 * EVERY_MAX, 1]
 
 
-def test_each_version_is_counted_while_all_requests_are_timed() -> None:
-    metrics = ApiMetrics(3, Clock())
-    for number in range(TIMED_PER_S):
-        metrics.count(number % 4, 0.0)
-    assert metrics.requests == [TIMED_PER_S // 4] * 4
-
-
 def test_the_parts_of_a_requests_time() -> None:
     clock = Clock()
     metrics = ApiMetrics(0, clock)

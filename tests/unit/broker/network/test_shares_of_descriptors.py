@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from broker.control import connections
 from broker.network.acceptor import ConnectionCounts
 from broker.process.descriptors import shares_of
 
@@ -47,10 +46,6 @@ def test_a_broker_above_the_limit_replaces_the_one_silent_for_longest() -> None:
     another = Connection(counts, last_heard=101.0)
     assert another.is_open
     assert all(other.is_open for other in others)
-
-
-def test_the_control_planes_share_is_at_most_the_listeners_limit() -> None:
-    assert shares_of(2**20).control <= connections.CONNECTIONS_MAX
 
 
 def test_changed_limits_apply_to_the_next_connection() -> None:

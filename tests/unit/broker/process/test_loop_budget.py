@@ -89,13 +89,6 @@ def test_other_work_runs_between_slices(world: World) -> None:
     assert world.done == [0, 1, 2, 3, 100, 4, -1]
 
 
-def test_work_that_fits_into_a_slice_ends_at_once(world: World) -> None:
-    world.begin()
-    world.step_s = LONG_SLICE_S / 10
-    world.begin(0, 1)
-    assert world.done == [-1, 0, 1, -1]
-
-
 def test_all_works_share_one_slice_in_each_turn(world: World) -> None:
     """Fifty partitions that are lost in one turn must not have a slice each."""
     world.step_s = 1.5 * LONG_SLICE_S

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Generator
 
 import pytest
@@ -48,10 +47,6 @@ def asked(size: int = 1, is_wanted: Callable[[], bool] = lambda: True) -> Asked:
     return Asked(size, is_wanted)
 
 
-async def test_an_answer_that_fits_into_a_slice_is_done_at_once(time: Time, answers: LongAnswers) -> None:
-    assert answers.begin(time.steps("a", 9)) == (True, 9)
-
-
 async def test_answers_that_start_in_the_same_turn_share_a_slice(time: Time, answers: LongAnswers) -> None:
     for name in "abc":
         assert answers.begin(time.steps(name, 100)) == (False, None)
@@ -69,15 +64,6 @@ async def test_long_answers_take_turns(time: Time, answers: LongAnswers) -> None
     runs = [name for at, (name, _) in enumerate(time.slices) if at == 0 or time.slices[at - 1][0] != name]
     assert runs == ["a", "b", "a", "b", "a", "b"]
     assert len(answers) == 0
-
-
-async def test_other_work_runs_between_slices(time: Time, answers: LongAnswers) -> None:
-    done = answers.go_on(asked(), time.steps("a", 30))
-    seen = []
-    while not done.done():
-        seen.append(len(time.slices))
-        await asyncio.sleep(0)
-    assert max(after - before for before, after in itertools.pairwise(seen)) <= 11
 
 
 async def test_the_bytes_of_requests_in_progress_are_limited(

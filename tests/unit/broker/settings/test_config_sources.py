@@ -92,13 +92,6 @@ def test_a_later_source_wins() -> None:
     assert (config.num_partitions, config.broker_rack, config.message_max_bytes, config.broker_id) == (4, "b", 5, 1)
 
 
-def test_defaults_are_kafkas() -> None:
-    config = load().config
-    assert (config.zookeeper_session_timeout_ms, config.replica_lag_time_max_ms) == (18000, 30000)
-    assert config.auto_create_topics_enable
-    assert config.log_retention_ms == 7 * 24 * 3600 * 1000
-
-
 def test_log_dirs_has_no_default() -> None:
     with pytest.raises(ConfigError, match=r"log\.dirs is not set: .*log\.dirs=/"):
         config_sources.load(ENOUGH, "f", {}, ())

@@ -16,7 +16,7 @@ from broker.settings import dynamic_configs
 from broker.settings.config import BrokerConfig
 from broker.settings.dynamic_configs import CHANGE_KEPT_MS, DynamicConfigs
 from protocol.errors import ErrorCode, KafkaError
-from protocol.zk.session import ConnectionLoss, Op, SessionState, SetOp
+from protocol.zk.session import ConnectionLoss, Op, SessionState
 from protocol.zk.znodes import PERSISTENT_PATHS, ConfigChangeZNode, ConfigZNode
 from tests.support.fake_time import FakeTime
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
@@ -359,11 +359,3 @@ async def test_alter_configs_resets_settings_that_it_does_not_name(world: World)
     assert world.stored(ORDERS) == {"segment.ms": "7"}
     await world.admin.alter(Resource(ResourceType.TOPIC, "orders"), [], replaces_all=True, validate_only=False)
     assert world.stored(ORDERS) == {}
-
-
-async def test_a_change_goes_over_the_version_that_was_read(world: World) -> None:
-    await world.alter(("flush.ms", "5"))
-    await world.alter(("flush.ms", "6"))
-    writes = [op for _, ops in world.server.writes for op in ops if op.path == ORDERS]
-    assert isinstance(writes[-1], SetOp)
-    assert writes[-1].version == 0

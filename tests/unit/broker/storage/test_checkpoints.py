@@ -68,11 +68,6 @@ def test_a_broken_checkpoint_of_epochs_counts_as_missing(data: bytes) -> None:
     assert checkpoints.read_epochs(disk, "/c") is None
 
 
-def test_missing_files() -> None:
-    assert checkpoints.read_offsets(MemoryDisk(), "/c") == {}
-    assert checkpoints.read_epochs(MemoryDisk(), "/c") is None
-
-
 @given(st.integers(0, len(TEXT) - 1))
 def test_a_torn_file_is_never_read_in_part(size: int) -> None:
     with pytest.raises(ValueError):

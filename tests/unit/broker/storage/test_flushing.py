@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from broker.settings.config import LONG_MAX
 from broker.storage.disk.disk_threads import SYNCS_MAX
 from broker.storage.log import Log
 from broker.storage.log_manager import LogManager
@@ -39,12 +38,6 @@ def test_an_append_is_claimed_after_the_flush_that_it_asks_for() -> None:
     assert claims(log) == (8, 8, False)
 
 
-def test_without_an_interval_everything_is_claimed() -> None:
-    log = open_at(MemoryDisk())
-    fill(log, 30)
-    assert claims(log) == (60, 60, False)
-
-
 @pytest.mark.parametrize("offset", [1, 4, 5, 8, 10, 100])
 def test_a_cut_claims_no_more_than_before(offset: int) -> None:
     """Of eight records four are synced. 100: the log restarts there."""
@@ -65,21 +58,6 @@ def test_a_cut_claims_no_more_than_before(offset: int) -> None:
     assert log.claimable_end <= min(before, log.log_end_offset - 2)
     run(log.flush())
     assert claims(log) == (log.log_end_offset, log.log_end_offset, False)
-
-
-def test_another_interval_applies_to_later_appends() -> None:
-    log = open_at(MemoryDisk(), EACH)
-    fill(log, 1)
-    log.config = replace(SMALL, flush_messages=LONG_MAX)
-    log.was_configured()
-    fill(log, 1)
-    assert claims(log) == (0, 4, True)
-    run(log.flush())
-    assert claims(log) == (4, 4, False)
-    fill(log, 1)
-    log.config = EACH
-    log.was_configured()
-    assert claims(log) == (4, 6, True)
 
 
 class Kept:
@@ -134,24 +112,6 @@ async def test_a_flush_begins_whenever_the_others_end(syncs: HeldSyncs, count: i
     await syncs.end()
 
 
-async def test_a_deleted_log_is_forgotten(syncs: HeldSyncs) -> None:
-    """Its flush ends like any other, and nobody hears of it: there may be another log of that name."""
-    kept = Kept(MemoryDisk())
-    manager = await kept.start()
-    fill(manager.get_or_create(TP, TOPIC_ID, {}), 1)
-    await turns()
-    manager.delete(TP)
-    again = manager.get_or_create(TP, TOPIC_ID, {})
-    fill(again, 1)
-    await turns()
-    assert syncs.count() == 2
-    await syncs.end()
-    assert (kept.moved, claims(again)) == ([], (0, 2, True))
-    await syncs.end()
-    assert (kept.moved, claims(again)) == ([TP], (2, 2, False))
-    assert kept.failures.directories == []
-
-
 async def test_a_copy_takes_over_the_flush_that_its_log_owes(syncs: HeldSyncs) -> None:
     """LOG-6: the log moves to another directory before the flush is done. Whoever waits for it waits for the copy's."""
     kept = Kept(MemoryDisk(), "/a", "/b")
@@ -181,23 +141,6 @@ async def test_a_stop_waits_for_the_flush_under_way(syncs: HeldSyncs) -> None:
     await syncs.end()
     await stopping
     assert disk.open_files() == 0
-
-
-async def test_what_a_killed_process_left_is_flushed_before_it_is_claimed(syncs: HeldSyncs) -> None:
-    """Its topic's settings arrive with the first LeaderAndIsr."""
-    disk = MemoryDisk()
-    manager = await Kept(disk).start()
-    fill(manager.get_or_create(TP, TOPIC_ID, {"flush.messages": "100"}), 1)
-    after = Kept(disk.after_kill())
-    manager = await after.start()
-    log = manager.get(TP)
-    assert log is not None
-    assert syncs.count() == 0
-    manager.get_or_create(TP, TOPIC_ID, {"flush.messages": "2"})
-    assert claims(log) == (0, 2, True)
-    await turns()
-    await syncs.end_all()
-    assert (after.moved, claims(log)) == ([TP], (2, 2, False))
 
 
 def test_logs_that_nobody_claims_yet_are_flushed_by_the_next_tick() -> None:

@@ -243,14 +243,6 @@ def test_a_cold_read_checks_everything_again(disk: MemoryDisk, log: Log) -> None
         run(log.read_cold(12, 10_000, 20, True))
 
 
-def test_a_broken_batch_in_an_old_segment_is_reported_and_not_skipped(disk: MemoryDisk, log: Log) -> None:
-    fill(log, 10)
-    run(log.flush())
-    disk.corrupt(log.segments[0].path, 16, 0x01)
-    with refused(ErrorCode.CORRUPT_MESSAGE):
-        run(reopened(log).read_cold(0, 10_000, 20, True))
-
-
 @pytest.mark.parametrize(
     "use",
     [
@@ -344,39 +336,6 @@ def test_a_cut_inside_of_broken_bytes_changes_nothing(disk: MemoryDisk, log: Log
     assert log.segments[-1].next_offset == end + 2
 
 
-def test_truncation_moves_the_recovery_point_back_and_reports_it(disk: MemoryDisk) -> None:
-    listener = Listener()
-    log = open_at(disk, listener=listener)
-    fill(log, 10)
-    run(log.flush())
-    assert log.recovery_point == 20
-    log.truncate_to(8)
-    assert (log.recovery_point, listener.heard) == (8, ["rolled", "rolled", "was cut"])
-
-
-def test_retention_keeps_what_is_above_the_high_watermark(disk: MemoryDisk) -> None:
-    log = open_at(disk, replace(SMALL, retention_ms=0))
-    fill(log, 20)
-    bases = [segment.base_offset for segment in log.segments]
-    files = len(disk.list(log.directory))
-    assert log.delete_old_segments(bases[2] + 1, 10**9) == 2
-    assert (log.log_start_offset, log.segments[0].base_offset) == (bases[2], bases[2])
-    assert len(disk.list(log.directory)) == files - 7  # with the snapshot at the second's begin
-    check(log)
-    log.config = replace(SMALL, retention_ms=0, cleanup_policy="compact")
-    assert log.delete_old_segments(log.log_end_offset, 10**9) == 0
-
-
-def test_log_start_hides_records_and_retention_drops_their_segments(log: Log) -> None:
-    fill(log, 20)
-    log.increment_log_start(15)
-    log.increment_log_start(3)
-    assert log.log_start_offset == 15
-    assert log.delete_old_segments(40, 0) > 0
-    assert log.segments[0].base_offset <= 15
-    assert parse_header(everything(log)).base_offset == 14
-
-
 # -- the disk ---------------------------------------------------------------------------------------------------------
 
 
@@ -410,20 +369,6 @@ def append_and_flush(log: Log, listener: Listener) -> None:
         run(log.flush())
     finally:
         assert len(listener.heard) == 1
-
-
-def test_flush_does_not_count_records_that_replaced_others_during_the_sync(disk: MemoryDisk, log: Log) -> None:
-    fill(log, 5)
-
-    def cut() -> None:
-        log.truncate_to(4)
-        fill(log, 10, epoch=1)
-
-    once_before(disk, "sync_directory", cut)
-    run(log.flush())
-    assert log.recovery_point == 0
-    run(log.flush())
-    assert log.recovery_point == log.log_end_offset
 
 
 def after_a_kill(segments: int) -> tuple[MemoryDisk, Log]:
@@ -525,28 +470,6 @@ def test_an_idle_log_keeps_no_file_open(disk: MemoryDisk, log: Log) -> None:
     fill(log, 10, epoch=1)
     check(log)
     log.close()
-    assert disk.open_files() == 0
-
-
-def test_only_the_segment_that_is_appended_to_remembers_its_newest_batches(disk: MemoryDisk, log: Log) -> None:
-    """A sealed segment would keep 7 KB as long as it exists."""
-    fill(log, 20)
-    assert [segment._recent_ends is None for segment in log.segments] == [*[True] * (len(log.segments) - 1), False]
-    run(log.flush())
-    rest(disk)
-    assert log.segments[-1]._recent_ends is None
-    assert offsets(log, 39) == [38]
-
-
-def test_a_file_that_a_thread_uses_stays_open(disk: MemoryDisk, log: Log) -> None:
-    fill(log, 20)
-    run(log.flush())
-    log.segments[0].pin()
-    rest(disk)
-    assert disk.open_files() == 1
-    log.close()
-    assert disk.open_files() == 1
-    log.segments[0].unpin()
     assert disk.open_files() == 0
 
 

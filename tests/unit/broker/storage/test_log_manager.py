@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import itertools
-import os
 import random
 import threading
 from dataclasses import replace
@@ -15,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from broker.process.clock import SystemClock
 from broker.storage import recovery
 from broker.storage.directories.log_directory import LogDirectory, LogDirectoryError
 from broker.storage.disk.filesystem import FileSystem
@@ -448,51 +446,9 @@ def test_background_flushes_checkpoints_and_retention(disk: MemoryDisk, monkeypa
     assert log.log_start_offset == max(base for s in log.segments if (base := s.base_offset) <= 20) > 0
 
 
-def test_background_work_continues_after_a_directory_failed(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = FakeTime()
-    manager = started(disk, config=replace(SMALL, flush_messages=1), time=clock)
-    failed = failures_of(manager)
-    fill(manager.get_or_create(ORDERS, TOPIC_ID, {}), 1)
-    disk.fail("sync")
-    tick(monkeypatch, manager, clock, 3)
-    assert failed == ["/data"]
-
-
 def test_an_older_checkpoint_never_overwrites_a_newer_one(disk: MemoryDisk) -> None:
     directory = LogDirectory(disk, "/data")
     disk.make_directory("/data")
     directory.write_offsets("c", {ORDERS: 2}, 2)
     directory.write_offsets("c", {ORDERS: 1}, 1)
     assert directory.read_offsets("c") == {ORDERS: 2}
-
-
-def test_on_the_real_disk_with_real_threads(tmp_path: Path) -> None:
-    path = str(tmp_path / "data")
-
-    async def life(expected: int) -> bytes:
-        manager = LogManager([path], SMALL, FileSystem(), SystemClock())
-        await manager.start()
-        log = manager.get_or_create(ORDERS, TOPIC_ID, {})
-        assert log.log_end_offset == expected
-        fill(log, 20, epoch=expected)
-        await log.flush()
-        log.truncate_to(log.log_end_offset - 3)
-        log.append_as_leader(batch(3), expected)
-        gone = manager.get_or_create(TopicPartition("gone", 0), TOPIC_ID, {})
-        fill(gone, 9)
-        reading = asyncio.ensure_future(gone.read_cold(0, 100, 18, True))
-        manager.delete(TopicPartition("gone", 0))
-        await asyncio.gather(reading, return_exceptions=True)
-        assert (await log.read_cold(0, 2**20, log.log_end_offset, True)).size
-        check(log)
-        content = everything(log)
-        await manager.shutdown()
-        return content
-
-    first = asyncio.run(life(0))
-    assert asyncio.run(life(39)).startswith(first)
-    assert sorted(name for name in os.listdir(path) if not name.startswith(".")) == [
-        "log-start-offset-checkpoint",
-        "orders-0",
-        "recovery-point-offset-checkpoint",
-    ]

@@ -63,16 +63,6 @@ def test_records_of_a_new_epoch_are_kept_although_the_checkpoint_does_not_know_i
     check(again)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_a_new_epoch_that_starts_with_the_last_batch_of_a_segment_is_kept(count: int) -> None:
-    disk = MemoryDisk()
-    log = open_at(disk)
-    fill(log, 5 + count, epoch=0)
-    run(log.flush())
-    fill(log, 12, epoch=1)
-    assert everything(open_at(disk.after_kill())) == everything(log)
-
-
 def behind_the_last_batch(data: bytes) -> Callable[[MemoryDisk, Log], None]:
     return lambda disk, log: write_behind(disk, log, data)
 
@@ -136,20 +126,6 @@ def test_damage_outside_of_the_records_loses_no_record(
     again.truncate_to(7)
     fill(again, 10, epoch=4)
     check(again)
-
-
-def test_holes_made_by_compaction_are_not_treated_as_damage() -> None:
-    disk = MemoryDisk()
-    log = open_at(disk)
-    bases = [0, 2, 8, 10, 30, 32]
-    for base in bases:
-        data = bytearray(batch())
-        patch(data, 0, base, 0)
-        log.append_as_follower(memoryview(bytes(data)))
-    again = open_at(disk.after_kill())
-    assert [header.base_offset for header in check(again, is_gapless=False)] == bases
-    assert parse_header(bytes(again.read(4, 1, 34, True).records[0])).base_offset == 8
-    assert sum(len(part) for part in again.read(0, 10_000, 5, True).records) == 2 * len(batch())
 
 
 # -- where the log is cut ---------------------------------------------------------------------------------------------
@@ -243,25 +219,6 @@ def test_a_flipped_bit_of_the_epoch_checkpoint_costs_no_synced_record(was_clean:
             check(unsynced)
 
 
-def test_a_hole_cuts_everything_after_it() -> None:
-    disk, log = filled()
-    disk.corrupt(path_of(log, 1), 30, 0xFF)
-    again = open_at(disk.after_kill())
-    assert len(again.segments) == 2
-    assert again.log_end_offset == log.segments[1].base_offset
-    names = {name for name in again.files.disk.list(DIRECTORY) if name.endswith(".log")}
-    assert names == {s.path.rpartition("/")[2] for s in again.segments}
-    check(again)
-
-
-def test_a_recovery_point_beyond_the_end_is_lowered_to_it() -> None:
-    disk, log = filled()
-    disk.cut(path_of(log, -1), 5)
-    again = open_at(disk.after_kill(), recovery_point=10**9)
-    assert again.recovery_point == again.log_end_offset == log.segments[-1].base_offset
-    check(again)
-
-
 def test_a_single_batch_with_an_unknown_epoch_is_cut() -> None:
     disk, log = filled()
     data = bytearray(batch())
@@ -303,14 +260,6 @@ def test_epochs_that_were_cut_and_not_yet_written_do_not_come_back() -> None:
     fill(log, 4, epoch=5)
     again = open_at(disk.after_kill(), recovery_point=log.recovery_point)
     assert again.leader_epochs.entries == log.leader_epochs.entries == [(0, 0), (1, 10), (5, 12)]
-    check(again)
-
-
-def test_an_epoch_whose_records_were_lost_is_forgotten() -> None:
-    disk, log = filled()
-    disk.cut(path_of(log, 2), 0)
-    again = open_at(disk.after_kill())
-    assert again.leader_epochs.entries == [e for e in log.leader_epochs.entries if e[1] <= again.log_end_offset]
     check(again)
 
 

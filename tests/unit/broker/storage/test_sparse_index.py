@@ -96,11 +96,6 @@ def test_a_file_that_is_not_an_index_is_refused(data: bytes) -> None:
         loaded(OffsetIndex, data)
 
 
-def test_a_missing_file_is_refused() -> None:
-    with pytest.raises(IndexCorrupt):
-        OffsetIndex(MemoryDisk(), "/x.index", BASE).load()
-
-
 rising = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), max_size=30)
 
 

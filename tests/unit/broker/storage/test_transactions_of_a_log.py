@@ -132,17 +132,6 @@ def test_a_read_may_end_inside_any_batch(disk: MemoryDisk) -> None:
             assert set(whole) <= {producer for producer, _ in result.aborted}
 
 
-def test_deleted_records_do_not_hold_readers_back(disk: MemoryDisk) -> None:
-    """The transaction began below the log start: its later records are still unstable."""
-    log = open_at(disk)
-    send(log, P)
-    send(log, P)
-    log.increment_log_start(1)
-    assert log.last_stable_offset(2) == 1
-    end(log, P, is_commit=False)
-    assert read_committed(log, 3) == []
-
-
 def test_coordinators_are_fenced(disk: MemoryDisk) -> None:
     log = open_at(disk)
     send(log, P)

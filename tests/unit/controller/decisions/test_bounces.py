@@ -32,7 +32,3 @@ def test_a_bounced_member_registered_after_the_write(
     newer = {tp: {b for b in states[tp].isr if epochs.get(b, 0) > mzxids[tp]} for tp in states}
     assert found == {tp: members for tp, members in newer.items() if members}
     assert len(bounces) == len(found)
-
-
-def test_without_live_brokers_nobody_bounced() -> None:
-    assert not Bounces([])

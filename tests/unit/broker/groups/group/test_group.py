@@ -336,14 +336,6 @@ def test_leaving_in_a_batch_is_one_rebalance() -> None:
     assert script.group.generation == generation + 1
 
 
-def test_a_member_that_leaves_while_it_waits() -> None:
-    script = preparing()
-    assert script.error(1) is ErrorCode.NONE
-    waiting = script.join("id-1")
-    script.leave("id-1")
-    assert script.error(waiting) is ErrorCode.UNKNOWN_MEMBER_ID
-
-
 def test_the_last_one_that_leaves_empties_the_group() -> None:
     script = stable(None)
     script.leave("id-1")

@@ -57,48 +57,6 @@ def test_a_commit_counts_when_it_is_complete() -> None:
     assert list(offsets) == [T0, T1]
 
 
-@pytest.mark.parametrize("is_first_failed", [True, False])
-def test_of_two_commits_the_later_in_the_log_counts(is_first_failed: bool) -> None:
-    offsets = GroupOffsets()
-    first, second = offsets.begin({T0: at(9)}), offsets.begin({T0: at(4)})
-    offsets.complete(second, 11)
-    assert offsets.is_pending(T0)
-    if is_first_failed:
-        offsets.fail(first)
-    else:
-        offsets.complete(first, 10)
-    assert offsets.get(T0) == at(4)
-    assert offsets.log_offset(T0) == 11
-    assert not offsets.is_pending(T0)
-
-
-def test_two_equal_commits_are_counted_apart() -> None:
-    offsets = GroupOffsets()
-    first, second = offsets.begin({T0: at(9)}), offsets.begin({T0: at(9)})
-    offsets.complete(first, 10)
-    assert offsets.is_pending(T0)
-    offsets.complete(second, 11)
-    assert offsets.log_offset(T0) == 11
-
-
-def test_a_tombstone_removes_what_was_committed_before_it() -> None:
-    """It may be anywhere in the log: memory must have what a load would give."""
-    offsets = with_offsets(t=0, u=0)
-    before, behind = offsets.begin({T0: at(8), T1: at(8), U0: at(8)}), offsets.begin({U0: at(9)})
-    offsets.removed([T0, T1], 52)
-    offsets.removed([T0], 51)
-    assert list(offsets) == [U0]
-    offsets.complete(before, 49)
-    offsets.complete(behind, 55)
-    assert {tp: offsets.get(tp) for tp in offsets} == {U0: at(9)}
-    offsets.removed([U0], 55)
-    assert list(offsets) == [U0], "it came behind the tombstone"
-    offsets.removed([U0, T0], 60)
-    assert offsets.is_empty
-    offsets.complete(offsets.begin({T0: at(3)}), 61)
-    assert offsets.get(T0) == at(3)
-
-
 def every(offsets: GroupOffsets, topics: Collection[str] | None = None) -> list[TopicPartition]:
     """The partitions of all parts."""
     return sorted({tp for part in offsets.parts(2, topics) for tp in part})

@@ -44,10 +44,6 @@ def group(generation: int, group_id: str = "g") -> Record:
     return encode_group_key(group_id), encode_group_value(metadata(generation))
 
 
-def no_group(group_id: str = "g") -> Record:
-    return encode_group_key(group_id), None
-
-
 def metadata(generation: int) -> GroupMetadata:
     return GroupMetadata("consumer", generation, None, None, 5, ())
 
@@ -104,14 +100,6 @@ def test_the_last_record_of_a_key_counts() -> None:
     }
 
 
-def test_tombstones_remove_their_keys() -> None:
-    log = Log().write(commit(T0, 1), commit(T1, 2), group(1)).write(no_commit(T0), no_commit(T0, "never seen"))
-    assert log.found() == {"g": (metadata(1), {T1: 2})}
-    assert log.write(no_group()).found() == {"g": (None, {T1: 2})}
-    assert log.write(no_commit(T1), no_group("never seen")).found() == {}
-    assert log.write(commit(T1, 5)).found() == {"g": (None, {T1: 5})}
-
-
 def test_each_offset_has_the_log_offset_of_its_batch() -> None:
     """The log offset of an offset is that of its batch, as when a commit completes."""
     image = Log().write(group(1)).write(commit(T0, 1), commit(T1, 2)).image()
@@ -160,19 +148,6 @@ def test_offsets_of_a_transaction_count_from_its_marker_on(kind: int) -> None:
     image = log.mark(7, kind).image()
     assert image.open_transactions == 0
     assert found(image) == {"g": (None, {T0: 2, T1: 3} if kind else {T0: 1})}
-
-
-def test_the_size_of_a_group_does_not_depend_on_how_its_offsets_were_committed() -> None:
-    plain = Log().write(commit(T0, 1), commit(T1, 2)).image()
-    in_transactions = (
-        Log().write(commit(T0, 1)).write_in_transaction(7, commit(T0, 1), commit(T1, 2)).mark(7, 1).image()
-    )
-    sizes = []
-    for image in (plain, in_transactions):
-        ((_, _, offsets),) = image.groups()
-        assert list(offsets.counting()) is not None
-        sizes.append(offsets.bytes)
-    assert sizes[0] == sizes[1] > 0
 
 
 def pending(log: Log) -> dict[tuple[str, int, TopicPartition], int]:
@@ -225,16 +200,6 @@ def test_other_control_records_end_no_transaction() -> None:
     log.end += 1
     assert pending(log) == {("g", 7, T0): 0}
     assert log.mark(7, 1).found() == {"g": (None, {T0: 2})}
-
-
-def test_a_commit_after_a_transactional_one_counts_whenever_the_transaction_ends() -> None:
-    log = Log().write_in_transaction(7, commit(T0, 2), commit(T1, 3)).write(commit(T0, 9)).mark(8, 1).mark(7, 1)
-    assert log.found() == {"g": (None, {T0: 9, T1: 3})}
-
-
-@pytest.mark.parametrize("compression", range(5))
-def test_compressed_batches(compression: int) -> None:
-    assert Log().write(commit(T0, 1), commit(T1, 2), compression=compression).found() == {"g": (None, {T0: 1, T1: 2})}
 
 
 def test_an_incomplete_batch_is_taken_with_the_next_read() -> None:

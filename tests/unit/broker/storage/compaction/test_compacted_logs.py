@@ -71,19 +71,6 @@ def test_a_follower_copies_holes_and_truncates_in_them(cut_at: int) -> None:
         check(again.log, is_gapless=False)
 
 
-def test_a_follower_that_is_killed_keeps_what_has_holes() -> None:
-    """Nothing was synced. Recovery accepts holes between batches, but not a hole before the last batch."""
-    leader = CompactedLog()
-    for number in range(60):
-        leader.append((b"k%d" % (number * number % 17), b"%d" % number))
-    leader.roll()
-    leader.append((b"y", b""))
-    leader.append((b"z", b""))
-    leader.clean()
-    again = copied(leader).reopened()
-    assert everything_with_holes(again.log) == everything_with_holes(leader.log)
-
-
 keys = st.sampled_from([b"a", b"b", b"c", b"d", b"a key of more than sixteen bytes", b""])
 written = st.tuples(keys, st.none() | st.binary(max_size=12))
 batches = st.tuples(st.lists(written, min_size=1, max_size=4), st.integers(0, 4), st.integers(-1, 2))

@@ -79,15 +79,6 @@ def test_the_last_record_of_each_key_stays_at_its_offset() -> None:
     assert it.clean() == 0
 
 
-def test_nothing_at_or_above_the_high_watermark_is_touched() -> None:
-    it = filled(30, keys=1)
-    it.high_watermark = 17
-    before = records_of(it.log)
-    it.clean()
-    base = max(s.base_offset for s in it.log.segments if s.base_offset <= 17)
-    assert records_of(it.log) == before[base - 1 :]
-
-
 def test_a_tombstone_is_removed_delete_retention_ms_after_its_first_cleaning() -> None:
     """KIP-534: the first cleaning writes the delete horizon into the batch."""
     it = CompactedLog()
@@ -218,15 +209,6 @@ def test_max_compaction_lag_rolls_the_active_segment() -> None:
     it.time.now += 10.001
     it.append((b"k", b"2"))
     assert [segment.base_offset for segment in it.log.segments] == [0, 1]
-
-
-def test_more_keys_than_the_memory_takes_several_passes() -> None:
-    it = filled(60, keys=20, settings=CleanerSettings(dedupe_bytes=1200))  # five keys
-    expected = table_of(records_of(it.log))
-    assert it.clean() > 3
-    found = records_of(it.log)
-    assert len(found) == len({record.key for record in found}) == 20
-    assert table_of(found) == expected
 
 
 def test_small_segments_become_one_again() -> None:
@@ -373,15 +355,6 @@ def test_the_checkpoint_is_lowered_before_the_next_append(waits: bool) -> None:
     delete(it)
     it.manager.get_or_create(it.log.topic_partition, None, {})
     assert it.disk.content(path) == b"0\n0\n"
-
-
-def test_a_disk_that_fails_takes_its_directory_offline() -> None:
-    it = filled()
-    failed = failures_of(it.manager)
-    run(it.log.flush())
-    it.disk.fail("sync")
-    assert it.clean() == 0
-    assert failed == [LOG_DIR]
 
 
 def test_a_record_without_a_key_is_refused() -> None:

@@ -6,13 +6,12 @@ Power lost at every call of a move: `test_move_crash_points.py`.
 from __future__ import annotations
 
 import errno
-import re
 from random import Random
 
 import pytest
 
 from broker.storage.directories import future_logs
-from broker.storage.directories.future_logs import REPLACES_CURRENT, new_suffix
+from broker.storage.directories.future_logs import REPLACES_CURRENT
 from broker.storage.directories.log_directory import LogDirectoryError
 from broker.storage.failures import is_passing
 from broker.storage.log import Log, LogDirFailed
@@ -134,14 +133,6 @@ def test_a_power_loss_may_keep_the_names_of_two_file_systems_from_different_step
     assert plain(survivor) == [f"{B}/{TP}"]
 
 
-def test_a_complete_copy_beside_its_log_counts_as_incomplete(it: Copied) -> None:
-    it.manager.futures.declare_complete(it.copy)
-    again = started(it.disk.after_kill(), A, B)
-    assert log_of(again).log_dir == A
-    assert everything(copy_of(again)) == it.data
-    assert not again._filesystem.exists(f"{it.copy.directory}/{REPLACES_CURRENT}")
-
-
 def test_nothing_is_decided_or_removed_while_a_directory_is_offline(it: Copied) -> None:
     """The log is renamed to `-delete`, and the disk with the complete copy does not come back. The log must still exist."""
     it.manager.futures.declare_complete(it.copy)
@@ -160,13 +151,6 @@ def test_what_cuts_the_log_cuts_the_copy(it: Copied) -> None:
     assert everything(it.copy) == everything(it.log)
     it.log.truncate_fully_and_start_at(4)
     assert it.copy.log_end_offset <= 4
-
-
-def test_a_copy_that_has_more_than_the_log_after_a_crash_is_cut(it: Copied) -> None:
-    survivor = it.disk.after_kill()
-    survivor.cut(it.log.segments[-1].path, 10)
-    again = started(survivor, A, B)
-    assert copy_of(again).log_end_offset == log_of(again).log_end_offset < it.copy.log_end_offset
 
 
 def test_deletion_removes_the_copy_too_and_old_checkpoints_are_not_used(it: Copied) -> None:
@@ -248,10 +232,6 @@ def test_a_copy_that_could_not_be_renamed_is_removed_by_the_next_try(it: Copied)
     assert (copy_of(it.manager), log_of(it.manager)) == (it.copy, it.log)
     it.manager.delete(TP)
     assert not [name for place in (A, B) for name in it.disk.list(place) if name.startswith("orders")]
-
-
-def test_the_name_of_a_copy_is_kafkas() -> None:
-    assert re.fullmatch(r"\.[0-9a-f]{32}-future", new_suffix())
 
 
 @pytest.mark.parametrize("agreed", [0, 18])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.storage.directories.log_directory import LogDirectory, path_of, path_of_renamed
+from broker.storage.directories.log_directory import LogDirectory
 from broker.storage.disk.filesystem import FileSystem
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
@@ -48,13 +48,6 @@ def test_nothing_is_made_or_renamed_outside(tp: TopicPartition, tmp_path: Path) 
         assert manager.offline_dirs == ()
     finally:
         run(manager.shutdown())
-
-
-@pytest.mark.parametrize("tp", OUTSIDE, ids=ascii)
-def test_path_of_refuses_a_name_that_leads_outside(tp: TopicPartition) -> None:
-    for make in (lambda: path_of("/data", tp), lambda: path_of_renamed("/data", tp, "-delete")):
-        with pytest.raises(KafkaError):
-            make()
 
 
 def test_directories_with_names_that_no_topic_has_are_left_alone(tmp_path: Path) -> None:

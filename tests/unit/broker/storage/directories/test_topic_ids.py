@@ -14,10 +14,6 @@ from protocol.topic_ids import topic_id_text
 RANDOM_IDS = st.uuids(version=4).map(topic_id_text)
 
 
-def test_the_file_is_kafkas() -> None:
-    assert topic_ids.encode("qK2jlmhTQcuDVtQ7zJ_nNw") == b"version: 0\ntopic_id: qK2jlmhTQcuDVtQ7zJ_nNw"
-
-
 @pytest.mark.parametrize(
     ("data", "found"),
     [

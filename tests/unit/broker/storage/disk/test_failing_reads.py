@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from broker.settings.config import TopicConfig
-from broker.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_manager import LogManager
 from broker.storage.upkeep import LogSchedule
@@ -16,7 +15,6 @@ from protocol.errors import KafkaError
 from protocol.kafka.framing import StoredBytes
 from protocol.types import TopicPartition
 from tests.support import logs
-from tests.support.fake_time import FakeTime
 from tests.support.logs import SMALL, batch, everything, failures_of, fill, log_of
 from tests.support.memory_disk import MemoryDisk, run
 
@@ -106,28 +104,6 @@ def test_records_that_were_to_be_sent_from_the_file(monkeypatch: pytest.MonkeyPa
     with pytest.raises(LogDirFailed):
         stored.read(10)
     assert manager.offline_dirs == (A,)
-
-
-def test_retention_reports_a_failed_directory_and_continues_with_the_other() -> None:
-    """One task applies retention to all logs of the broker."""
-    disk, _ = filled(is_clean=True)
-    manager = started(disk, replace(SMALL, retention_ms=OLD, retention_bytes=480))
-    disk.fail("read", below=A)
-    run(manager.upkeep._retention_due(manager._clock.monotonic()))
-    assert manager.offline_dirs == (A,)
-    assert manager.get(IN_A) is None
-    assert log_of(manager, IN_B).log_start_offset > 0
-
-
-def test_the_cleaner_reports_a_failed_directory_and_continues_with_the_other() -> None:
-    disk, _ = filled(is_clean=True)
-    manager = started(disk, replace(SMALL, cleanup_policy="compact", min_cleanable_dirty_ratio=0.01))
-    disk.fail("read", below=A)
-    cleaner = LogCleaner(manager, FakeTime(), CleanerSettings(dedupe_bytes=1024**2), lambda kind, **fields: None)
-    assert True in [run(cleaner.clean_next()) for _ in range(3)]
-    assert manager.offline_dirs == (A,)
-    assert log_of(manager, IN_B).cleaned_up_to > 0
-    assert not any(found.is_uncleanable for found in manager.logs()), "it is the disk, not the log"
 
 
 @pytest.mark.parametrize("operation", ["read", "read_file", "list"])

@@ -122,16 +122,6 @@ def test_a_missing_file_is_not_an_error(tmp_path: Path) -> None:
     assert not os.path.exists(path)
 
 
-def test_locks(tmp_path: Path) -> None:
-    files = FileSystem()
-    path = str(tmp_path / ".lock")
-    fd = files.lock(path)
-    with pytest.raises(BlockingIOError):
-        files.lock(path)
-    files.close(fd)
-    files.close(files.lock(path))
-
-
 def test_a_path_that_cannot_be_read_does_not_count_as_missing(tmp_path: Path) -> None:
     """A log whose directory's inode cannot be read must not be made anew (LOG-6)."""
     disk = FileSystem()

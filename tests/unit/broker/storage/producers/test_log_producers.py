@@ -26,7 +26,6 @@ from tests.support.logs import (
     batch,
     batches_of,
     check,
-    everything,
     fill,
     once_before,
     open_at,
@@ -173,47 +172,7 @@ def test_a_log_that_is_renamed_while_its_snapshots_are_written(disk: MemoryDisk,
     assert names == names_of(log.producers.snapshots)
 
 
-@pytest.mark.usefixtures("many")
-def test_a_log_that_is_deleted_while_its_snapshots_are_written(disk: MemoryDisk, log: Log) -> None:
-    """This is not a failure."""
-    send_batches(log, 30)
-
-    def delete() -> None:
-        log.mark_deleted()
-        disk.rename(DIRECTORY, f"{DIRECTORY}-delete")
-
-    once_before(disk, "sync_directory", delete)
-    run(log.flush())
-    assert log.is_deleted
-
-
 # -- what a producer is told ------------------------------------------------------------------------------------------
-
-
-def test_a_repeat_of_the_last_five_batches_is_acknowledged_and_not_written_again(log: Log) -> None:
-    """INV-20."""
-    send(log, Q, 0)
-    send_batches(log, 7)
-    size = log.size
-    for number in range(2, 7):
-        info = log.append_as_leader(produced(P, 2 * number), 0)
-        assert (info.first_offset, info.last_offset) == (2 + 2 * number, 3 + 2 * number)
-        assert (info.log_append_time_ms, info.is_duplicate) == (1_001, True)  # Kafka: the kept batch's timestamp
-    refuse(log, P, 2, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)  # the sixth last
-    assert (log.size, log.log_end_offset) == (size, 16)
-    check(log)
-
-
-def test_a_follower_does_not_check_the_leaders_sequences(log: Log) -> None:
-    """The leader has checked them, and may know more or fewer producers than the follower."""
-    follower = open_at(MemoryDisk())
-    for sequence in (10, 12):
-        send(log, P, sequence)
-    follower.append_as_follower(memoryview(everything(log)))
-    assert follower.producers.state.producers == log.producers.state.producers
-    follower.append_as_follower(memoryview(replicated(P, 90, 4)))
-    assert follower.append_as_leader(produced(P, 90, 1), 1).is_duplicate
-    check(follower)
 
 
 def test_bug_24_a_failed_append_does_not_change_the_state(disk: MemoryDisk, log: Log) -> None:
@@ -276,18 +235,6 @@ def test_the_next_snapshot_replaces_that_of_a_clean_stop(disk: MemoryDisk) -> No
         names.append(snapshots(disk))
     # As in Kafka, the earlier one goes in the next start.
     assert names == [names_of([2]), names_of([2, 4]), names_of([4, 6])]
-
-
-def test_producers_of_deleted_records_are_known_after_a_restart(disk: MemoryDisk, log: Log) -> None:
-    """Retention and DeleteRecords up to the LEO. Kafka 3.9 forgets the producers, and accepts a repeated batch as new."""
-    send_batches(log, 20)
-    log.config = replace(SMALL, retention_ms=0)
-    log.increment_log_start(40)
-    log.delete_old_segments(40, 10**12)
-    closed(log)
-    again = open_at(disk, was_clean=True, recovery_point=40, log_start=40)
-    assert (again.log_start_offset, again.log_end_offset) == (40, 40)
-    assert again.append_as_leader(produced(P, 38), 0).is_duplicate
 
 
 @pytest.mark.parametrize(

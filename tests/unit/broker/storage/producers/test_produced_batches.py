@@ -269,14 +269,6 @@ def test_a_log_stores_the_topics_compression_and_time() -> None:
     assert {record.timestamp for record in decode_records(stored)} == {info.log_append_time_ms}
 
 
-def test_nothing_of_a_refused_batch_is_appended() -> None:
-    """BAD-21"""
-    log = open_at(MemoryDisk(), SMALL)
-    with refused(ErrorCode.CORRUPT_MESSAGE):
-        log.append_as_leader(with_payload(build_batch(records(), compression=3), b"rubbish"), 0)
-    assert (log.log_end_offset, log.size, log.leader_epochs.latest_epoch()) == (0, 0, -1)
-
-
 def _timed(timestamps: Sequence[int], compression: int = 0) -> bytes:
     return build_batch(
         [(b"key", bytes(20 + n % 90), (), at) for n, at in enumerate(timestamps)], compression=compression

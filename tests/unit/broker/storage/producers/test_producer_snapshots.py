@@ -48,12 +48,6 @@ def test_a_snapshot_that_kafka_wrote() -> None:
     assert encode(state) == KAFKA_WROTE
 
 
-def test_an_empty_snapshot() -> None:
-    data = encode(ProducerState(5))
-    assert len(data) == 10
-    assert (decode(data, 5).producers, decode(data, 5).end_offset) == ({}, 5)
-
-
 def test_all_kept_batches_survive_and_the_last_entry_of_a_producer_is_kafkas() -> None:
     state = some_state()
     data = encode(state)

@@ -16,7 +16,6 @@ from broker.storage.producers.producer_state import (
     BatchMetadata,
     Duplicate,
     EndedTransaction,
-    ProducerEntry,
     ProducerState,
 )
 from protocol.errors import ErrorCode, KafkaError
@@ -49,14 +48,6 @@ def write(state: ProducerState, batch: BatchHeader) -> int:
         assert state.check(batch) is None
     state.append(batch, offset)
     return offset
-
-
-def test_batches_of_other_clients_only_move_the_end() -> None:
-    state = ProducerState()
-    for _ in range(3):
-        assert state.check(header(-1, 5, producer_id=-1, epoch=-1)) is None
-        state.append(header(-1, 5, producer_id=-1, epoch=-1), state.end_offset)
-    assert (state.producers, state.end_offset) == ({}, 15)
 
 
 @pytest.mark.parametrize("sequence", [0, 1, 500, SEQUENCE_MAX])
@@ -120,15 +111,6 @@ def test_only_one_of_the_last_five_whole_batches_is_a_duplicate(batch: BatchHead
     assert state.end_offset == 1060
 
 
-def test_a_new_epoch_forgets_the_batches_of_the_old_one() -> None:
-    state = ProducerState()
-    write(state, header(0, 5))
-    write(state, header(0, 5, epoch=1))
-    assert state.check(header(0, 5, epoch=1)) == Duplicate(5, 9, 1000)
-    with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
-        state.check(header(0, 5, epoch=0))
-
-
 @pytest.mark.parametrize(
     ("first", "count", "following"),
     [(SEQUENCE_MAX - 4, 5, 0), (SEQUENCE_MAX - 1, 5, 3), (SEQUENCE_MAX, 1, 0), (SEQUENCE_MAX, 2, 1)],
@@ -153,14 +135,6 @@ def test_a_check_changes_nothing() -> None:
         with contextlib.suppress(KafkaError):
             state.check(batch)
     assert (state.producers, state.end_offset) == before
-
-
-def test_a_follower_accepts_what_its_leader_accepted() -> None:
-    """Nothing is checked: a gap, or an epoch that goes back, is already in the leader's log."""
-    state = ProducerState()
-    for batch, offset in ((header(0, 5, epoch=2), 0), (header(50, 5, epoch=2), 5), (header(7, epoch=1), 10)):
-        state.append(batch, offset)
-    assert state.producers[PRODUCER] == ProducerEntry(1, last_timestamp=1000, batches=[BatchMetadata(7, 10, 0, 1000)])
 
 
 def test_a_producer_that_wrote_nothing_for_long_is_forgotten() -> None:
