@@ -44,6 +44,10 @@ def test_the_demo_loses_nothing_when_a_leader_is_killed(tmp_path: Path) -> None:
     assert group["group"] == "ottla-replay-flight-readers"
     assert (group["members"], group["error"]) == (6, "")
     assert group["commits"] > 0
+    assert group["skipped"] == 0
+    assert group["read"] - group["read_again"] > 1600, (
+        "all but what was there before the group, or came after its last fetch"
+    )
     assert group["longest_without_heartbeat_s"] > HEARTBEAT_S, "the killed broker coordinated the group"
     assert f"group describe {group['group']} --bootstrap-server" in done.stdout
     assert (out / "report.html").exists()

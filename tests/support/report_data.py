@@ -148,6 +148,7 @@ def analysis(slow: float = 1.0, seed: int = 1) -> dict[str, Any]:
         "groups": [
             {
                 "group": "ottla-replay-boards", "members": 3, "joins": 9, "rebalances": 2, "commits": 34, "failed_commits": 1,
+                "read": 143_000, "read_again": 120, "skipped": 0, "longest_overdue_s": 0.3,
                 "longest_without_heartbeat_s": 2.6, "longest_without_commit_s": 7.1, "error": "",
             },
         ],

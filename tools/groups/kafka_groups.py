@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import struct
 import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.consumer_protocol import assigned
+from protocol.kafka.framing import MalformedRequest
 from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 from tools.admin.cluster_view import NodeView
@@ -309,21 +310,7 @@ def _group_view(name: str, row: Any, coordinator: NodeView) -> GroupView:
 
 def _assignment(data: bytes) -> list[TopicPartition]:
     """The partitions of a ConsumerProtocolAssignment; none if it is something else."""
-    found = []
     try:
-        (topics,) = struct.unpack_from(">i", data, 2)
-        at = 6
-        for _ in range(topics):
-            (size,) = struct.unpack_from(">h", data, at)
-            if size < 0:
-                return []
-            topic = data[at + 2 : at + 2 + size].decode()
-            (count,) = struct.unpack_from(">i", data, at + 2 + size)
-            if count < 0:
-                return []
-            at += 6 + size
-            found += [TopicPartition(topic, number) for number in struct.unpack_from(f">{count}i", data, at)]
-            at += 4 * count
-    except (struct.error, UnicodeDecodeError):
+        return assigned(data)
+    except MalformedRequest:
         return []
-    return found

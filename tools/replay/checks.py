@@ -44,6 +44,8 @@ def run_checks(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -
         is_nothing = produce["operations"] > 0 and not verdict["acknowledged"]
         checks.append(Check("acknowledged", "nothing was acknowledged" if is_nothing else None))
     checks.append(_errors(analysis))
+    if analysis["groups"]:
+        checks.append(_read_by_groups(analysis))
     undone = [task for task in analysis["tasks"] if is_incomplete(task)] if not_done else ()
     words = f"{count(not_done)} operations were not done" if not_done else None
     checks.append(Check("not done", evidence=undone, unverified=words))
@@ -100,6 +102,17 @@ def _errors(analysis: Mapping[str, Any]) -> Check:
     most = f", most of them with: {analysis['errors'][0]['error']}" if analysis["errors"] else ""
     limit = "" if allowed.text == NO_FAILURES else f", more than --max-failed {allowed.text}"
     return Check("errors", f"{count(failed)} operations failed{limit}{most}", analysis["errors"])
+
+
+def _read_by_groups(analysis: Mapping[str, Any]) -> Check:
+    """No group has skipped a record between the first and the last that it read."""
+    skipping = [group for group in analysis["groups"] if group.get("skipped")]  # an older ottla did not count it
+    if not skipping:
+        return Check("groups")
+    words = f"{count(sum(group['skipped'] for group in skipping))} records were skipped by consumer groups"
+    if analysis.get("problem"):  # what a lost task has read is not known
+        return Check("groups", unverified=words, evidence=skipping)
+    return Check("groups", words, skipping)
 
 
 def _failed(analysis: Mapping[str, Any]) -> int:

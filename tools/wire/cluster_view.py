@@ -9,7 +9,7 @@ from typing import Any
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
-from protocol.types import Address
+from protocol.types import Address, TopicPartition
 from tools.failures import ExpectedError
 from tools.wire.client import Client
 from tools.wire.connection import AccessRefused, BrokerConnection
@@ -18,8 +18,6 @@ from tools.wire.security import PLAINTEXT
 METADATA_VERSION = 7
 RETRY_S = 0.03
 """Pause before the metadata is asked for again while somebody waits for a leader."""
-
-TopicPartition = tuple[str, int]
 
 
 class Unreachable(ExpectedError):
@@ -114,7 +112,7 @@ class ClusterView:
             self._addresses = addresses
         for topic in metadata.topics:
             for partition in topic.partitions:
-                self._leaders[topic.name, int(partition.partition_index)] = int(partition.leader_id)
+                self._leaders[TopicPartition(topic.name, int(partition.partition_index))] = int(partition.leader_id)
 
     def _known(self) -> list[Address]:
         return list(dict.fromkeys([*self._addresses.values(), *self._bootstrap]))

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from protocol.kafka.api_keys import ApiKey
-from protocol.types import Address
+from protocol.types import Address, TopicPartition
 from tools.wire.client import Client
-from tools.wire.cluster_view import TopicPartition
 
 VERSION = 5
 EARLIEST, LATEST = -2, -1
@@ -26,7 +25,7 @@ def offsets_body(partitions: Iterable[TopicPartition], timestamp: int = LATEST) 
 def offsets_in(answer: Any) -> dict[TopicPartition, int]:
     """Without the partitions that have an error, such as those that the broker does not lead."""
     return {
-        (topic.name, int(found.partition_index)): int(found.offset)
+        TopicPartition(topic.name, int(found.partition_index)): int(found.offset)
         for topic in answer.topics
         for found in topic.partitions
         if int(found.error_code) == 0

@@ -15,7 +15,7 @@ from pathlib import Path
 from protocol.errors import error_name
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
-from protocol.types import Address
+from protocol.types import Address, TopicPartition
 from tools.admin.bootstrap import addresses_of
 from tools.admin.connection import connect
 from tools.admin.naming import Where
@@ -25,7 +25,7 @@ from tools.bench.closed_loop.request_plan import CLIENT_ID, batch, produce_frame
 from tools.failures import AdminError
 from tools.wire.client import Client
 from tools.wire.client_properties import BadClientProperties, read_security
-from tools.wire.cluster_view import METADATA_VERSION, ClusterView, TopicPartition, Unreachable
+from tools.wire.cluster_view import METADATA_VERSION, ClusterView, Unreachable
 from tools.wire.offsets import EARLIEST, offsets_at
 from tools.wire.security import PLAINTEXT, Security
 
@@ -139,7 +139,7 @@ def fill(target: Target, topic: str, record_bytes: int, records_per_batch: int, 
 
     async def fill_one(view: ClusterView, partition: Partition) -> None:
         frame = produce_frame([(topic, partition.index)], -1, records)
-        connection = await view.connect(view.leader((topic, partition.index)), lambda _: None)
+        connection = await view.connect(view.leader(TopicPartition(topic, partition.index)), lambda _: None)
         at_once = max(1, FILL_IN_FLIGHT_BYTES // (batch_bytes * len(partitions)))
         try:
             for first in range(0, count, at_once):
@@ -210,7 +210,7 @@ async def _partitions(target: Target, topics: Sequence[str]) -> list[Partition]:
                 )
             await asyncio.sleep(RETRY_S)
             await view.start()
-    wanted = [(topic, index) for topic in topics for index in range(view.partitions(topic))]
+    wanted = [TopicPartition(topic, index) for topic in topics for index in range(view.partitions(topic))]
     found: dict[TopicPartition, Partition] = {}
     while len(found) < len(wanted):
         of_leaders: dict[int, list[TopicPartition]] = {}
@@ -222,9 +222,8 @@ async def _partitions(target: Target, topics: Sequence[str]) -> list[Partition]:
                 with contextlib.suppress(OSError, MalformedRequest):
                     starts = await offsets_at(view.client, address, of_leader, EARLIEST)
                     ends = await offsets_at(view.client, address, of_leader)
-                    for topic, index in starts.keys() & ends.keys():
-                        offsets = starts[topic, index], ends[topic, index]
-                        found[topic, index] = Partition(topic, index, await _numeric(address), *offsets)
+                    for place in starts.keys() & ends.keys():
+                        found[place] = Partition(*place, await _numeric(address), starts[place], ends[place])
         if len(found) < len(wanted):
             if time.monotonic() > deadline:
                 topic, index = next(partition for partition in wanted if partition not in found)

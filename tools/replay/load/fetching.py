@@ -7,14 +7,18 @@ The first fetch of a partition starts as far behind the high watermark as the re
 not known. The next fetches continue from there. When the recorded offset jumps, the position jumps by as much.
 
 A fetch also asks for the client's other partitions at that broker, so it returns when one of them has records, as a consumer's fetch
-does. The records of the other partitions count for the first operation of the fetch. A client with a consumer group is a member of it
-(`membership`), and no longer asks for a partition that the group has given to another member.
+does. The records of the other partitions count for the first operation of the fetch.
+
+A client with a consumer group is a member of it (`membership`) and fetches what it owns: the partition of the trace if it owns that, else
+the one that it has not fetched for the longest time. It goes on where the group has committed. Its fetches wait while the group rebalances.
+A member that owns nothing has nothing to fetch: its operations end at once, without records.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -25,13 +29,14 @@ from protocol.errors import ErrorCode, KafkaError, error_name
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest
 from protocol.kafka.record_batch import iter_batches
+from protocol.types import TopicPartition
 from tools.replay.load.background import Background
-from tools.replay.load.membership import Groups, Membership
+from tools.replay.load.membership import ANSWER_TIMEOUT_S, Groups
 from tools.replay.load.operations import Operation
 from tools.replay.load.producing import NOT_ANSWERED, REQUEST_TIMEOUT_MS, is_passing
 from tools.wire import frames
 from tools.wire.client import TIMEOUT_S
-from tools.wire.cluster_view import ClusterView, TopicPartition, Unreachable
+from tools.wire.cluster_view import ClusterView, Unreachable
 from tools.wire.connection import BrokerConnection
 from tools.wire.offsets import LATEST, offsets_at, offsets_body, offsets_in
 from tools.wire.offsets import VERSION as OFFSETS_VERSION
@@ -79,6 +84,8 @@ class Position:
     """Where a client reads next in a partition. `recorded`: the offset of the trace's next fetch, unless it jumps."""
 
     offset: int
+    is_end: bool = False
+    """Whether it is the high watermark. Then the first operation says how far behind to start."""
     recorded: int | None = None
     fetched_ns: int = NEVER
     """The scheduled time of the last operation for the partition."""
@@ -87,7 +94,7 @@ class Position:
 class FetchingClient:
     """One client of the trace. `done` is called with each operation that has its answer, or will have none.
 
-    `connecting` limits the connections that all clients open at the same time before they need them. `groups`: None if clients join none.
+    `connecting` limits the connections that all clients open at the same time before they need them. `group`: as the trace names it.
     """
 
     def __init__(
@@ -100,6 +107,7 @@ class FetchingClient:
         done: Callable[[Operation], None],
         connecting: asyncio.Semaphore,
         groups: Groups | None = None,
+        group: str | None = None,
     ) -> None:
         self._name = name
         self._view = view
@@ -108,9 +116,11 @@ class FetchingClient:
         self._timeout_ns = timeout_ns
         self._done = done
         self._connecting = connecting
-        self._groups = groups
-        self._members: dict[str, Membership] = {}
-        """By the group's name in the trace."""
+        self._member = groups.join(group, name, self) if groups is not None and group is not None else None
+        self._owned: list[TopicPartition] | None = None
+        """What the group has assigned to it; None while the group rebalances."""
+        self._unassigned: list[list[Operation]] = []
+        """Requests that wait for the assignment."""
         self._coming: deque[ComingFetch] = deque()
         """The operations for which `add` will be called, as far as they are known."""
         self._positions: dict[TopicPartition, Position] = {}
@@ -129,40 +139,97 @@ class FetchingClient:
         """Says which operations `add` will be called with after those that were expected before. Opens the connections that they need."""
         for fetch in fetches:
             self._coming.append(fetch)
-            leader = self._view.leader(fetch.partition)
-            if leader >= 0 and leader not in self._connection_locks:
-                self._connection_locks[leader] = asyncio.Lock()
-                self._background.start(self._connect_ahead(leader))
+            if self._member is None:
+                self.connect_ahead(fetch.partition)
+            else:
+                self._member.expect(fetch.partition.topic, fetch.due)
+
+    def connect_ahead(self, partition: TopicPartition) -> list[asyncio.Task[None]]:
+        """Starts to open the connection to the partition's leader, unless there was one."""
+        leader = self._view.leader(partition)
+        if leader < 0 or leader in self._connection_locks:
+            return []
+        self._connection_locks[leader] = asyncio.Lock()
+        return [self._background.start(self._connect_ahead(leader))]
+
+    def join(self, topic: str) -> None:
+        """Joins the client's group before it fetches from the topic."""
+        if self._member is not None:
+            self._member.expect(topic, self._now())
 
     def add(self, request: list[Operation]) -> None:
         """Sends the rows of one request. Each of them was expected. Rows whose partitions have different leaders become requests of their
         own."""
-        for _ in request:
+        for operation in request:
             self._coming.popleft()
+            if self._member is not None:
+                self._member.expect(operation.topic, operation.scheduled)
         self._queue(request)
 
-    def offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the client reads next in these partitions, as far as it has read them."""
-        return {
-            partition: self._positions[partition].offset for partition in partitions if partition in self._positions
-        }
+    def offsets(self) -> dict[TopicPartition, int]:
+        return {partition: position.offset for partition, position in self._positions.items()}
 
-    def leave_out(self, partitions: Iterable[TopicPartition]) -> None:
-        """Asks for these partitions no more until the trace has an operation for them."""
-        for partition in partitions:
-            if partition in self._positions:
-                self._positions[partition].fetched_ns = NEVER
+    def revoke(self) -> None:
+        self._owned = None
+        self._positions.clear()
+        for queue in self._queues.values():
+            self._unassigned += queue
+            queue.clear()
+
+    async def assign(self, partitions: Collection[TopicPartition], offsets: Mapping[TopicPartition, int]) -> None:
+        new = [partition for partition in partitions if partition not in offsets]
+        ends = await end_offsets(self._view, new, ANSWER_TIMEOUT_S) if new else {}
+        self._owned = sorted(partitions)
+        for partition in self._owned:
+            if partition in offsets:
+                self._positions[partition] = Position(offsets[partition])
+            elif partition in ends:
+                self._positions[partition] = Position(ends[partition], is_end=True)
+            self.connect_ahead(partition)
+        waiting, self._unassigned = self._unassigned, []
+        for request in waiting:
+            self._queue(request)
 
     def _queue(self, request: list[Operation]) -> None:
+        if self._member is not None:
+            if self._owned is None:
+                self._unassigned.append(request)
+                return
+            if not self._owned:
+                self._end_without_records(request)
+                return
+            self._redirect(request, self._owned)
         by_leader: dict[int, list[Operation]] = {}
         for operation in request:
-            by_leader.setdefault(self._view.leader((operation.topic, operation.partition)), []).append(operation)
+            by_leader.setdefault(self._view.leader(operation.topic_partition), []).append(operation)
         for leader, operations in by_leader.items():
             if leader < 0:
                 self._look_for_leaders(operations)
             else:
                 self._queues.setdefault(leader, deque()).append(operations)
                 self._next(leader)
+
+    def _redirect(self, request: list[Operation], owned: list[TopicPartition]) -> None:
+        """Makes the rows fetch partitions that the member owns, and one broker leads."""
+
+        def fetched_ns(partition: TopicPartition) -> int:
+            position = self._positions.get(partition)
+            return NEVER if position is None else position.fetched_ns
+
+        first = request[0].topic_partition
+        if first not in owned:
+            first = min(owned, key=fetched_ns)
+        leader = self._view.leader(first)
+        others = [partition for partition in owned if partition != first and self._view.leader(partition) == leader]
+        places = [first, *sorted(others, key=fetched_ns)]
+        for operation, place in zip(request, itertools.cycle(places)):
+            operation.topic, operation.partition = place
+
+    def _end_without_records(self, request: list[Operation]) -> None:
+        for operation in request:
+            operation.sent = operation.answered = self._now()
+            operation.records = operation.bytes = 0
+            self._done(operation)
 
     def expire(self) -> None:
         """Fails operations that wait for too long, and closes connections whose broker is silent. To be called every second."""
@@ -172,6 +239,8 @@ class FetchingClient:
         for queue in self._queues.values():
             while queue and queue[0][0].scheduled < latest:
                 self._fail(queue.popleft())
+        while self._unassigned and self._unassigned[0][0].scheduled < latest:
+            self._fail(self._unassigned.pop(0))
         late = [operation for operation in self._looking if operation.scheduled < latest]
         self._looking = [operation for operation in self._looking if operation.scheduled >= latest]
         self._fail(late)
@@ -184,7 +253,7 @@ class FetchingClient:
             self._fail(operations)
         for connection in list(self._connections.values()):
             connection.close()
-        for queue in self._queues.values():
+        for queue in (*self._queues.values(), self._unassigned):
             for operations in queue:
                 self._fail(operations)
             queue.clear()
@@ -199,7 +268,7 @@ class FetchingClient:
         operations = self._queues[leader].popleft()
         self._busy.add(leader)
         self._flying[leader] = operations
-        new = [operation for operation in operations if (operation.topic, operation.partition) not in self._positions]
+        new = [operation for operation in operations if operation.topic_partition not in self._positions]
         connection = self._connections.get(leader)
         if connection is None or not connection.is_open or new:
             self._background.start(self._prepare_and_send(leader, operations, new))
@@ -214,7 +283,7 @@ class FetchingClient:
         except (OSError, MalformedRequest):
             self._again(leader, operations)
             return
-        is_unknown = any((operation.topic, operation.partition) not in self._positions for operation in operations)
+        is_unknown = any(operation.topic_partition not in self._positions for operation in operations)
         if is_unknown or not connection.is_open:
             self._again(leader, operations)
             return
@@ -235,22 +304,23 @@ class FetchingClient:
 
     async def _find_positions(self, connection: BrokerConnection, new: list[Operation]) -> None:
         """Asks for the high watermarks of partitions that the client did not read yet."""
-        body = offsets_body([(operation.topic, operation.partition) for operation in new])
+        body = offsets_body([operation.topic_partition for operation in new])
         frame = frames.request_frame(ApiKey.LIST_OFFSETS, OFFSETS_VERSION, self._name, body)
         answer = await connection.ask(frame, TIMEOUT_S)
         ends = offsets_in(frames.answer(ApiKey.LIST_OFFSETS, OFFSETS_VERSION, answer))
-        for operation in new:
-            partition = (operation.topic, operation.partition)
-            if partition in ends:
-                self._positions[partition] = Position(max(ends[partition] - (operation.behind or 0), 0))
+        for partition, end in ends.items():
+            if self._member is None or partition in (self._owned or ()):
+                self._positions.setdefault(partition, Position(end, is_end=True))
 
     def _send(self, leader: int, connection: BrokerConnection, operations: list[Operation]) -> None:
         if self._flying.get(leader) is not operations:
             return  # they have failed by `give_up`
         now = self._now()
         for operation in operations:
-            position = self._positions[operation.topic, operation.partition]
-            if operation.recorded_offset is not None:
+            position = self._positions[operation.topic_partition]
+            if position.is_end:
+                position.offset, position.is_end = max(position.offset - (operation.behind or 0), 0), False
+            if operation.recorded_offset is not None and self._member is None:
                 if position.recorded is not None and operation.recorded_offset != position.recorded:
                     position.offset = max(position.offset + operation.recorded_offset - position.recorded, 0)
                 position.recorded = operation.recorded_offset + operation.trace_records
@@ -260,19 +330,21 @@ class FetchingClient:
             operation.sent = operation.sent or now
             operation.leader = leader
         first = operations[0]
-        if self._groups is not None and first.group is not None:
-            self._claim(self._groups, first.group, operations)
-        asked = {(operation.topic, operation.partition): operation.offset for operation in operations}
+        asked = {operation.topic_partition: operation.offset for operation in operations}
         for partition, position in self._positions.items():
-            if position.fetched_ns > first.scheduled - RECENTLY_NS and self._view.leader(partition) == leader:
-                asked.setdefault(partition, position.offset)
+            is_read = self._member is not None or position.fetched_ns > first.scheduled - RECENTLY_NS
+            if is_read and self._view.leader(partition) == leader and partition not in asked:
+                asked[partition] = position.offset
+                if self._member is not None:
+                    position.fetched_ns = first.scheduled
         positions: dict[str, list[tuple[int, int]]] = {}
         for (topic, number), offset in asked.items():
             positions.setdefault(topic, []).append((number, offset))
         most = first.max_bytes if first.max_bytes > 0 else RESPONSE_MAX_BYTES
         wait = wait_ms(first.max_wait_ms, now, self._next_due(leader, now + first.max_wait_ms * 1_000_000))
         frame = frames.fetch_frame(self._name, wait, first.min_bytes, most, min(most, PARTITION_MAX_BYTES), positions)
-        connection.send(frame, lambda answer: self._answered(leader, operations, asked, answer))
+        due = first.scheduled + wait * 1_000_000
+        connection.send(frame, lambda answer: self._answered(leader, operations, asked, due, answer))
 
     def _next_due(self, leader: int, until: int) -> int | None:
         """When the client's next fetch at the broker is due; None if it is not known, or not due until then."""
@@ -281,22 +353,21 @@ class FetchingClient:
         for due, partition in self._coming:
             if due > until:
                 break
-            if self._view.leader(partition) == leader:
+            if self._view.leader(partition) == leader or (self._owned is not None and partition not in self._owned):
                 return due
         return None
-
-    def _claim(self, groups: Groups, group: str, operations: list[Operation]) -> None:
-        member = self._members.get(group)
-        if member is None:
-            member = self._members[group] = groups.join(group, self._name, self.offsets, self.leave_out)
-        for operation in operations:
-            member.reads((operation.topic, operation.partition), operation.scheduled)
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def _answered(
-        self, leader: int, operations: list[Operation], asked: Mapping[TopicPartition, int], answer: memoryview | None
+        self,
+        leader: int,
+        operations: list[Operation],
+        asked: Mapping[TopicPartition, int],
+        due: int,
+        answer: memoryview | None,
     ) -> None:
+        """`due`: when the answer was due at the latest."""
         if self._flying.get(leader) is not operations:
             return
         try:
@@ -305,15 +376,20 @@ class FetchingClient:
             self._connections[leader].close()
             results = {}
         now = self._now()
+        if self._member is not None and results:
+            self._member.note_read(
+                asked, {partition: found.next_offset for partition, found in results.items()}, now - due
+            )
         more_records, more_bytes = self._take_others(operations, asked, results)
         again: list[Operation] = []
         for operation in operations:
-            partition = (operation.topic, operation.partition)
+            partition = operation.topic_partition
             error, records, size, next_offset = results.get(partition, NO_RESULT)
             if error == ErrorCode.NONE:
                 operation.answered, operation.records, operation.bytes = now, records + more_records, size + more_bytes
                 more_records = more_bytes = 0
-                if next_offset >= 0:
+                results[partition] = Result(error, 0, 0, next_offset)  # another row may be for the same partition
+                if next_offset >= 0 and partition in self._positions:
                     self._positions[partition].offset = next_offset
                 self._done(operation)
             elif error == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -336,7 +412,7 @@ class FetchingClient:
         self, operations: list[Operation], asked: Mapping[TopicPartition, int], results: Mapping[TopicPartition, Result]
     ) -> tuple[int, int]:
         """Moves on in the partitions that are asked for beside those of the operations; (records, bytes) of them together."""
-        own = {(operation.topic, operation.partition) for operation in operations}
+        own = {operation.topic_partition for operation in operations}
         records_of_all = bytes_of_all = 0
         for partition in asked.keys() - own:
             error, records, size, next_offset = results.get(partition, NO_RESULT)
@@ -417,7 +493,7 @@ def _results(answer: memoryview, asked: Mapping[TopicPartition, int]) -> dict[To
     results = {}
     for topic, partitions in response.topics:
         for data in partitions:
-            partition = (str(topic), data.partition)
+            partition = TopicPartition(str(topic), data.partition)
             records = size = 0
             next_offset = -1
             for buffer in data.records:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 from dataclasses import dataclass, field
 
+from protocol.types import TopicPartition
+
 
 @dataclass(slots=True, eq=False)
 class Operation:
@@ -52,8 +54,10 @@ class Operation:
     max_bytes: int = 0
     behind: int | None = None
     recorded_offset: int | None = None
-    group: str | None = None
-    """As the trace names it."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
     def __post_init__(self) -> None:
         self.trace_records = self.records

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 
 from protocol.errors import ErrorCode, error_name, is_retriable
 from protocol.kafka.api_keys import ApiKey
+from protocol.types import TopicPartition
 from tools.replay.load import stamps
 from tools.replay.load.background import Background
 from tools.replay.load.operations import Operation
 from tools.wire import frames
-from tools.wire.cluster_view import ClusterView, TopicPartition, Unreachable
+from tools.wire.cluster_view import ClusterView, Unreachable
 from tools.wire.connection import BrokerConnection
 
 LANE_IN_FLIGHT = 5
@@ -99,7 +100,7 @@ class ProducingClient:
     def add(self, operation: Operation) -> None:
         """Queues a batch, and puts it into the outbox if its lane can send. Call `flush` afterwards."""
         assert operation.acks is not None
-        key = ((operation.topic, operation.partition), operation.acks)
+        key = (operation.topic_partition, operation.acks)
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane(*key)
@@ -220,7 +221,7 @@ class ProducingClient:
         results: dict[TopicPartition, frames.Produced] = {}
         if answer is not None:
             try:
-                results = {(result.topic, result.partition): result for result in frames.produced(answer)}
+                results = {TopicPartition(result.topic, result.partition): result for result in frames.produced(answer)}
             except (struct.error, UnicodeDecodeError):
                 answer = None
         now = self._now()

@@ -24,7 +24,7 @@ import pyarrow.compute
 import uvloop
 
 from protocol.kafka.framing import MalformedRequest
-from protocol.types import Address
+from protocol.types import Address, TopicPartition
 from tools.replay.load.background import Background
 from tools.replay.load.fetching import CLIENT, ComingFetch, FetchingClient
 from tools.replay.load.membership import Groups
@@ -69,6 +69,8 @@ TURN_NS = 2_000_000
 """When operations are late, the loop serves its sockets after this time."""
 CLOSE_NS = 300_000
 """An operation that is due within this time leaves now, because the loop's timers count milliseconds."""
+JOIN_TIMEOUT_S = 15.0
+"""Limit of the time for which the start waits for consumer groups."""
 FINISHED_AT_ONCE = 500
 """Finished operations that are turned into rows at once, in the loop: half a millisecond. A thread that did it for a whole file would
 hold back the loop, because only one thread runs Python at a time."""
@@ -128,8 +130,12 @@ class Progress:
 class _Client:
     number: int
     producing: ProducingClient | None = None
-    fetching: FetchingClient | None = None
-    request: list[Operation] = field(default_factory=list)
+    fetching: dict[str | None, FetchingClient] = field(default_factory=dict)
+    """By the group, or None. Several processes may have one client id."""
+
+    @property
+    def parts(self) -> list[ProducingClient | FetchingClient]:
+        return [*self.fetching.values(), *([self.producing] if self.producing is not None else [])]
 
 
 class LoadError(Exception):
@@ -137,7 +143,7 @@ class LoadError(Exception):
 
 
 class LoadTask:
-    """Call `open`, `start`, `feed` for all rows, `finish`. `now_ns`: the replay's common clock."""
+    """Call `open`, `prepare`, `start`, `feed` for all rows, `finish`. `now_ns`: the replay's common clock."""
 
     def __init__(self, plan: LoadPlan, task: int, now_ns: Callable[[], int]) -> None:
         self.progress = Progress()
@@ -172,6 +178,10 @@ class LoadTask:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._warm_up(), self._loop).result()
+
+    def prepare(self, first: pyarrow.RecordBatch) -> None:
+        """Waits until the clients of these first rows are members of their groups: that takes seconds. At most JOIN_TIMEOUT_S."""
+        asyncio.run_coroutine_threadsafe(self._prepare(first), self._loop).result()
 
     def start(self, start_ns: int) -> None:
         """The replay's time 0, in ns since 1970 by the common clock."""
@@ -210,14 +220,14 @@ class LoadTask:
         due: list[int | None] = self._plan.pace.due_ns(rows.column("time_ns").to_numpy()).tolist()
         return due
 
-    def _coming_fetches(self, batch: pyarrow.RecordBatch) -> dict[str, list[ComingFetch]]:
-        """The fetches of each client, in their order."""
+    def _coming_fetches(self, batch: pyarrow.RecordBatch) -> dict[tuple[str, str | None], list[ComingFetch]]:
+        """The fetches of each client and group, in their order."""
         rows = batch.filter(pyarrow.compute.equal(batch.column("op"), "fetch"))
-        coming: dict[str, list[ComingFetch]] = {}
-        columns = (rows.column(name).to_pylist() for name in ("client", "topic", "partition"))
-        for due, client, topic, partition in zip(self._due_ns(rows), *columns, strict=True):
+        coming: dict[tuple[str, str | None], list[ComingFetch]] = {}
+        columns = (rows.column(name).to_pylist() for name in ("client", "group", "topic", "partition"))
+        for due, client, group, topic, partition in zip(self._due_ns(rows), *columns, strict=True):
             due_ns = 0 if due is None else self._start_ns + due
-            coming.setdefault(client, []).append(ComingFetch(due_ns, (topic, partition)))
+            coming.setdefault((client, group), []).append(ComingFetch(due_ns, TopicPartition(topic, partition)))
         return coming
 
     def stop(self) -> None:
@@ -253,14 +263,21 @@ class LoadTask:
         self._background = Background()
         self._connecting = asyncio.Semaphore(CONNECTING_AHEAD_MAX)
         if self._plan.group_names is not None:
-            self._groups = Groups(self._view, self._background, self._plan.group_names)
+            self._groups = Groups(self._view, self._background, self._plan.group_names, self._plan.run, self._now)
         await self._view.start()
         await new_producer_id(self._view)
         topic = self._plan.topics[0]
-        address = self._view.address(self._view.leader((topic, 0)))
+        address = self._view.address(self._view.leader(TopicPartition(topic, 0)))
         if address is not None:
             with contextlib.suppress(OSError, MalformedRequest):
-                await offsets_at(self._view.client, address, [(topic, 0)])
+                await offsets_at(self._view.client, address, [TopicPartition(topic, 0)])
+
+    async def _prepare(self, first: pyarrow.RecordBatch) -> None:
+        if self._groups is not None:
+            for (client, group), fetches in self._coming_fetches(first).items():
+                for topic in {fetch.partition.topic for fetch in fetches}:
+                    self._fetching(client, group).join(topic)
+            await self._groups.until_settled(JOIN_TIMEOUT_S)
 
     # -- in the loop ----------------------------------------------------------------------------------------------------
 
@@ -277,9 +294,8 @@ class LoadTask:
             work.cancel()
             self._background.cancel()
             for client in self._clients.values():
-                for each in (client.producing, client.fetching):
-                    if each is not None:
-                        each.give_up()
+                for each in client.parts:
+                    each.give_up()
             self._view.close()
             self._write()
             if self._groups is not None:
@@ -294,9 +310,9 @@ class LoadTask:
         if self._groups is not None:
             await self._groups.leave()
 
-    def _expect(self, coming: Mapping[str, list[ComingFetch]]) -> None:
-        for name, fetches in coming.items():
-            self._fetching(name).expect(fetches)
+    def _expect(self, coming: Mapping[tuple[str, str | None], list[ComingFetch]]) -> None:
+        for (name, group), fetches in coming.items():
+            self._fetching(name, group).expect(fetches)
 
     async def _send_all(self, start_ns: int) -> None:
         turn_began = self._now()
@@ -344,7 +360,7 @@ class LoadTask:
                 client.producing.add(operation)
             client.producing.flush()
         else:
-            self._fetching(rows[0][4]).add(operations)
+            self._fetching(rows[0][4], rows[0][-1]).add(operations)
         return True
 
     async def _until_unanswered_below(self, limit: int) -> None:
@@ -354,7 +370,7 @@ class LoadTask:
             await self._is_below.wait()
 
     def _operation(self, row: Any, scheduled: int) -> Operation:
-        _, _, request, op, _, topic, partition, records, size, compression, acks, *of_fetch, group = row
+        _, _, request, op, _, topic, partition, records, size, compression, acks, *of_fetch, _ = row
         operation = Operation(op, request, 0, topic, partition, records, size, scheduled)
         if op == "produce":
             operation.acks = acks
@@ -362,7 +378,6 @@ class LoadTask:
         else:
             operation.min_bytes, operation.max_wait_ms, operation.max_bytes = of_fetch[:3]
             operation.recorded_offset, operation.behind = of_fetch[3:]
-            operation.group = group
         return operation
 
     def _client(self, name: str) -> _Client:
@@ -383,12 +398,12 @@ class LoadTask:
             plan.client_names + name, number, plan.run, self._view, self._background, self._now, timeout_ns, self._done
         )
 
-    def _fetching(self, name: str) -> FetchingClient:
+    def _fetching(self, name: str, group: str | None) -> FetchingClient:
         client = self._client(name)
-        if client.fetching is None:
+        if group not in client.fetching:
             plan = self._plan
             timeout_ns = int(plan.answer_timeout_s * 1e9)
-            client.fetching = FetchingClient(
+            client.fetching[group] = FetchingClient(
                 plan.client_names + name,
                 self._view,
                 self._background,
@@ -397,8 +412,9 @@ class LoadTask:
                 self._done,
                 self._connecting,
                 self._groups,
+                group,
             )
-        return client.fetching
+        return client.fetching[group]
 
     def _done(self, operation: Operation) -> None:
         self._unanswered -= 1
@@ -436,6 +452,5 @@ class LoadTask:
         while True:
             await asyncio.sleep(SWEEP_S)
             for client in self._clients.values():
-                for each in (client.producing, client.fetching):
-                    if each is not None:
-                        each.expire()
+                for each in client.parts:
+                    each.expire()

@@ -173,7 +173,10 @@ def tables(analysis: Mapping[str, Any]) -> Iterator[Markup]:
         words = "The 100 longest. Delayed: operations that were due in the outage."
         yield section("Outages", words, outage_table(analysis["outages"]))
     if analysis["groups"]:
-        words = "The longest time of a member between two heartbeats or commits that succeeded."
+        words = (
+            "Overdue: how late the latest answer to a fetch was, beyond the time for which it waits for records. "
+            "Then the longest time of a member between two heartbeats or commits that succeeded."
+        )
         yield section("Consumer groups", words, group_table(analysis["groups"]))
     yield section("Latency", "In percentiles, from the scheduled time and from the sent time.", latency_table(analysis))
     yield section(
@@ -223,20 +226,28 @@ def outage_table(outages: Sequence[Mapping[str, Any]]) -> Markup:
 
 
 def group_table(groups: Sequence[Mapping[str, Any]]) -> Markup:
-    header = ("group", "members", "joins", "rebalances", "commits", "failed", "without heartbeat", "without commit", "")
+    counts = ("members", "joins", "rebalances", "commits", "failed_commits", "read", "read_again", "skipped")
+    times = ("longest_overdue_s", "longest_without_heartbeat_s", "longest_without_commit_s")
+    header = (
+        "group",
+        *(name.replace("_", " ") for name in counts),
+        "overdue",
+        "without heartbeat",
+        "without commit",
+        "",
+    )
     return table(
         header,
         [
             (
                 row["group"],
-                *(count(row[name]) for name in ("members", "joins", "rebalances", "commits", "failed_commits")),
-                seconds(row["longest_without_heartbeat_s"]),
-                seconds(row["longest_without_commit_s"]),
+                *(count(row[name]) for name in counts),
+                *(seconds(row[name]) for name in times),
                 row["error"],
             )
             for row in groups
         ],
-        marked=[at for at, row in enumerate(groups) if row["error"]],
+        marked=[at for at, row in enumerate(groups) if row["error"] or row["skipped"]],
     )
 
 

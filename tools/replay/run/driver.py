@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import click
 import pyarrow.compute
 
-from protocol.types import Address
+from protocol.types import Address, TopicPartition
 from tools.admin.bootstrap import addresses_of
 from tools.admin.kafka_admin import KafkaAdmin
 from tools.failures import AdminError
@@ -231,12 +231,14 @@ def end_offsets(
     async def ends_of(view: ClusterView) -> dict[str, list[int]]:
         await view.start()
         counts = {topic: created.get(topic) or view.partitions(topic) for topic in topics}
-        wanted = {(topic, number) for topic, count in counts.items() for number in range(count)}
+        wanted = {TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)}
         ends = await fetching.end_offsets(view, wanted, LEADER_TIMEOUT_S)
         if missing := wanted - ends.keys():
             topic, number = min(missing)
             raise ReplayError(f"partition {topic}-{number} has no leader that answers within {LEADER_TIMEOUT_S:g} s")
-        return {topic: [ends[topic, number] for number in range(count)] for topic, count in counts.items()}
+        return {
+            topic: [ends[TopicPartition(topic, number)] for number in range(count)] for topic, count in counts.items()
+        }
 
     return ask(bootstrap_servers, security, topics, ends_of)
 

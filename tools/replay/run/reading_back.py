@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.framing import MalformedRequest
 from protocol.kafka.record_batch import crc_is_valid, iter_batches
-from protocol.types import Address
+from protocol.types import Address, TopicPartition
 from tools.replay.load import fetching, stamps
 from tools.replay.load.results import DDL, ddl_of
 from tools.replay.load.task import LoadPlan
@@ -134,9 +134,11 @@ def read_back(session: SparkSession, plan: Plan, output: OutputDirectory, securi
     found.write.mode("overwrite").parquet(file_uri(output.found))
 
 
-async def end_offsets(plan: Plan, load: LoadPlan) -> dict[tuple[str, int], int]:
+async def end_offsets(plan: Plan, load: LoadPlan) -> dict[TopicPartition, int]:
     """The high watermark of each partition of the plan. Partitions without a leader for READ_TIMEOUT_S are missing."""
-    wanted = {(topic, partition) for topic, count in plan.partitions.items() for partition in range(count)}
+    wanted = {
+        TopicPartition(topic, partition) for topic, count in plan.partitions.items() for partition in range(count)
+    }
     return await fetching.end_offsets(
         ClusterView(Client(fetching.CLIENT, load.security), load.bootstrap, load.topics), wanted, READ_TIMEOUT_S
     )
@@ -193,16 +195,16 @@ class Reader:
 
     def _skip(self, topic: str, partition: int, at: int, stop: int) -> int:
         """Notes what is below the log start, if that is above `at`. Returns where to go on."""
-        wanted = {(topic, partition)}
-        starts = self._loop.run_until_complete(fetching.end_offsets(self._view, wanted, READ_TIMEOUT_S, EARLIEST))
-        start = min(starts.get((topic, partition), at), stop)
+        wanted = TopicPartition(topic, partition)
+        starts = self._loop.run_until_complete(fetching.end_offsets(self._view, [wanted], READ_TIMEOUT_S, EARLIEST))
+        start = min(starts.get(wanted, at), stop)
         if start > at:
             self._rows.append((at, None, None, start - at, "deleted"))
         return start
 
     async def _connect(self, topic: str, partition: int) -> BrokerConnection:
         await self._view.start()
-        return await self._view.connect(self._view.leader((topic, partition)), lambda _: None)
+        return await self._view.connect(self._view.leader(TopicPartition(topic, partition)), lambda _: None)
 
     async def _fetch(self, connection: BrokerConnection, topic: str, partition: int, at: int) -> memoryview:
         frame = frames.fetch_frame(fetching.CLIENT, 500, 1, FETCH_BYTES, FETCH_BYTES, {topic: [(partition, at)]})

@@ -166,6 +166,8 @@ def run_task(
     task = LoadTask(load, number, control.clock.now_ns)
     task.open()
     first = next(batches, None)  # Spark has sorted the rows when the first ones come
+    if first is not None:
+        task.prepare(first)
     clocks = context.allGather(json.dumps(control.clock.now_ns()))
     started_ns = max(map(int, clocks)) + START_LEAD_NS
     task.start(started_ns)

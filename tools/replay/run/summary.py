@@ -101,9 +101,12 @@ def group_lines(groups: list[dict[str, Any]]) -> Iterator[str]:
     for row in worst[:GROUPS_SHOWN]:
         yield (
             f"  group         {row['group']}: {row['members']:,} members, {row['rebalances']:,} rebalances, "
-            f"{row['commits']:,} commits, {row['failed_commits']:,} failed; at most "
-            f"{row['longest_without_heartbeat_s']:,.1f} s without a heartbeat, "
-            f"{row['longest_without_commit_s']:,.1f} s without a commit{', ' * bool(row['error'])}{row['error']}"
+            f"{row['commits']:,} commits, {row['failed_commits']:,} failed{', ' * bool(row['error'])}{row['error']}"
+        )
+        yield (
+            f"                {row['read']:,} records read, {row['read_again']:,} of them again, {row['skipped']:,} skipped; at most "
+            f"{row['longest_overdue_s']:,.2f} s overdue, {row['longest_without_heartbeat_s']:,.1f} s without a heartbeat, "
+            f"{row['longest_without_commit_s']:,.1f} s without a commit"
         )
     if len(worst) > GROUPS_SHOWN:
         yield f"  group         {len(worst) - GROUPS_SHOWN:,} others"

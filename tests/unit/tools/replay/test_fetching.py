@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, cast
 
 import pytest
@@ -11,12 +11,13 @@ import pytest
 from protocol.kafka import fetch_codec, messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import parse_request_header
+from protocol.types import TopicPartition
+from tools.replay.load import fetching
 from tools.replay.load.background import Background
 from tools.replay.load.fetching import ComingFetch, FetchingClient, wait_ms
 from tools.replay.load.membership import Groups
 from tools.replay.load.operations import Operation
 from tools.wire import offsets
-from tools.wire.cluster_view import TopicPartition
 from tools.wire.frames import FETCH_VERSION
 
 MS = 1_000_000
@@ -109,21 +110,28 @@ class FakeView:
 
 
 class FakeMember:
-    def __init__(self, lose: Callable[[Iterable[TopicPartition]], None]) -> None:
-        self.lose = lose
-        self.read: list[tuple[TopicPartition, int]] = []
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+        self.read: list[tuple[dict[int, int], dict[int, int], int]] = []
+        """Partition -> offset asked for; partition -> offset after the answer; milliseconds overdue."""
 
-    def reads(self, partition: TopicPartition, scheduled: int) -> None:
-        self.read.append((partition, scheduled))
+    def expect(self, topic: str, due: int) -> None:
+        self.topics.add(topic)
+
+    def note_read(
+        self, first: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], overdue_ns: int
+    ) -> None:
+        by_number = [{partition.partition: offset for partition, offset in each.items()} for each in (first, ends)]
+        self.read.append((by_number[0], by_number[1], overdue_ns // MS))
 
 
 class FakeGroups:
     def __init__(self) -> None:
-        self.members: dict[str, FakeMember] = {}
+        self.member = FakeMember()
 
-    def join(self, group: str, client: str, offsets: object, lose: Any) -> FakeMember:
-        self.members[group] = FakeMember(lose)
-        return self.members[group]
+    def join(self, group: str, client: str, reader: object) -> FakeMember:
+        assert group == "readers"
+        return self.member
 
 
 class World:
@@ -135,7 +143,6 @@ class World:
         self.groups = FakeGroups()
         self.done: list[Operation] = []
         self.background = Background()
-        self._group = group
         self.client = FetchingClient(
             "reader",
             cast(Any, self.view),
@@ -145,18 +152,24 @@ class World:
             self.done.append,
             asyncio.Semaphore(1),
             cast(Groups, self.groups),
+            group,
         )
 
     def expect(self, *rows: tuple[int, int]) -> None:
-        self.client.expect([ComingFetch(NOW + at * MS, (TOPIC, partition)) for at, partition in rows])
+        self.client.expect([ComingFetch(NOW + at * MS, TopicPartition(TOPIC, partition)) for at, partition in rows])
 
     async def send(self, at_ms: int, partition: int, late_ms: int = 0) -> None:
         """The next row of the trace is due. The client gets it late by `late_ms`."""
         self.now = NOW + (at_ms + late_ms) * MS
         operation = Operation("fetch", at_ms, 0, TOPIC, partition, 0, 0, NOW + at_ms * MS)
         operation.max_wait_ms = MAX_WAIT_MS
-        operation.group = self._group
         self.client.add([operation])
+        await settled()
+
+    async def assign(self, offsets: Mapping[int, int], others: Collection[TopicPartition] = ()) -> None:
+        """The group assigns these partitions. `others`: those for which it has committed nothing."""
+        known = {TopicPartition(TOPIC, partition): offset for partition, offset in offsets.items()}
+        await self.client.assign([*known, *others], known)
         await settled()
 
     def waits(self, broker: int) -> list[int]:
@@ -223,7 +236,7 @@ def test_a_fetch_whose_partition_has_moved_no_longer_limits_the_wait() -> None:
 
 def test_without_times_a_fetch_waits_only_if_no_other_is_known() -> None:
     async def work(world: World) -> None:
-        world.client.expect([ComingFetch(0, (TOPIC, 0))] * 2)
+        world.client.expect([ComingFetch(0, TopicPartition(TOPIC, 0))] * 2)
         await world.send(0, 0)
         await world.send(0, 0)
         world.view.brokers[0].answer()
@@ -233,20 +246,46 @@ def test_without_times_a_fetch_waits_only_if_no_other_is_known() -> None:
     play(work)
 
 
-def test_a_member_does_not_ask_for_a_partition_that_it_lost_until_the_trace_has_it_again() -> None:
+def test_a_member_fetches_what_it_owns() -> None:
     async def work(world: World) -> None:
-        rows = [(0, 0), (10, 2), (20, 0), (30, 2), (40, 0)]
-        world.expect(*rows)
-        broker = None
-        for number, (at, partition) in enumerate(rows):
-            if number == 2:
-                world.groups.members["readers"].lose([(TOPIC, 2)])
-            await world.send(at, partition)
-            broker = world.view.brokers[0]
-            broker.answer()
-        assert broker is not None
-        assert [asked.partitions for asked in broker.asked] == [{0}, {0, 2}, {0}, {0, 2}, {0, 2}]
-        read = world.groups.members["readers"].read
-        assert read == [((TOPIC, partition), NOW + at * MS) for at, partition in rows]
+        world.expect((0, 0), (10, 1), (20, 6), (30, 6), (40, 5), (50, 5))
+        await world.send(0, 0)
+        assert not world.view.brokers, "it waits for its assignment"
+        await world.assign({2: 7, 5: 8, 6: 9})
+        broker = world.view.brokers[0]
+        assert broker.asked == [Asked(9, {2, 6})], "2 instead of 0, and 6 has the same leader"
+        broker.answer()
+        await world.send(10, 1)
+        assert world.view.brokers[1].asked == [Asked(29, {5})], "the one that was not fetched for the longest time"
+        world.view.brokers[1].answer()
+        await world.send(20, 6)
+        assert broker.asked[1:] == [Asked(9, {2, 6})]
+        assert [operation.partition for operation in world.done] == [2, 5]
+        world.client.revoke()
+        broker.answer()
+        await world.send(30, 6)
+        assert len(broker.asked) == 2
+        await world.assign({})
+        assert [(operation.error, operation.records) for operation in world.done] == [(None, 0)] * 4, (
+            "it has nothing to fetch"
+        )
+        assert world.groups.member.topics == {TOPIC}
+        assert world.groups.member.read[0] == ({2: 7, 6: 9}, {2: -1, 6: -1}, -9)
+
+    play(work, group="readers")
+
+
+def test_a_member_starts_at_the_end_where_the_group_has_committed_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ends(view: object, partitions: list[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 100)
+
+    monkeypatch.setattr(fetching, "end_offsets", ends)
+
+    async def work(world: World) -> None:
+        world.expect((0, 3))
+        await world.send(0, 3)
+        await world.assign({}, [TopicPartition(TOPIC, 2)])
+        world.view.brokers[0].answer()
+        assert [(operation.partition, operation.offset) for operation in world.done] == [(2, 100)]
 
     play(work, group="readers")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 import pytest
@@ -12,28 +12,36 @@ from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import parse_request_header
+from protocol.types import TopicPartition
 from tools.replay.load import membership
 from tools.replay.load.background import Background
-from tools.replay.load.membership import VERSIONS, Groups
+from tools.replay.load.membership import Groups
 from tools.wire.cluster_view import ClusterView
+from tools.wire.group_member import VERSIONS
 
-FIND, JOIN, SYNC, BEAT, COMMIT, LEAVE = (key.name for key in VERSIONS)
+FIND, JOIN, SYNC, BEAT, READ, COMMIT, LEAVE = (key.name for key in VERSIONS)
 TOPIC = "t"
+RUN = 0xABC
+ENTERED = [FIND, JOIN, SYNC, READ, COMMIT, BEAT]
+"""What a new member asks."""
 LOST = -2
 """The connection ends instead of an answer."""
 
 
 class Coordinator:
-    """One member's coordinator; as ClusterView, and as the connection to it."""
+    """One member's coordinator; as ClusterView, as its client, and as the connection to it."""
 
     def __init__(self) -> None:
         self.is_open = False
         self.generation = 0
+        self.now_ns = 0
         self.errors: list[int] = []
         """Of the next heartbeats."""
         self.asked: list[tuple[str, str]] = []
         """(API, member id)"""
-        self.committed: dict[int, int] = {}
+        self.committed: dict[int, tuple[int, str]] = {}
+        """Partition -> offset and metadata."""
+        self.client = self
         self._news = asyncio.Event()
         self._members = 0
 
@@ -62,10 +70,10 @@ class Coordinator:
             key, version, memoryview(bytes(4) + messages.encode_response(key, version, answer))
         )[1]
 
-    def address(self, broker: int) -> tuple[str, int]:
-        return "h", 1
+    def partitions(self, topic: str) -> int:
+        return 2
 
-    async def connect(self, broker: int, on_end: object) -> Coordinator:
+    async def connect(self, address: object, on_end: object) -> Coordinator:
         self.is_open = True
         return self
 
@@ -79,7 +87,7 @@ class Coordinator:
         header = parse_request_header(payload)
         key, version = ApiKey(header.api_key), header.api_version
         request = messages.decode_request(key, version, payload, header.body_offset)
-        self._note(key, request.member_id)
+        self._note(key, getattr(request, "member_id", ""))
         answer = {"throttle_time": 0, "error_code": 0, **self._answer(key, request)}
         return memoryview(bytes(4) + messages.encode_response(key, version, answer))
 
@@ -98,9 +106,19 @@ class Coordinator:
                 return {"assignment": assigned.assignment}
             case ApiKey.OFFSET_COMMIT:
                 (topic,) = request.topics
-                self.committed = {int(row.partition_index): int(row.committed_offset) for row in topic.partitions}
+                self.committed = {
+                    int(row.partition_index): (int(row.committed_offset), row.committed_metadata)
+                    for row in topic.partitions
+                }
                 rows = [{"partition_index": partition, "error_code": 0} for partition in self.committed]
                 return {"topics": [{"name": topic.name, "partitions": rows}]}
+            case ApiKey.OFFSET_FETCH:
+                rows = [
+                    {"partition_index": partition, "committed_offset": offset, "committed_leader_epoch": -1}
+                    | {"metadata": metadata, "error_code": 0}
+                    for partition, (offset, metadata) in self.committed.items()
+                ]
+                return {"topics": [{"name": TOPIC, "partitions": rows}]}
             case ApiKey.HEARTBEAT:
                 error = self.errors.pop(0) if self.errors else 0
                 if error == LOST:
@@ -116,21 +134,38 @@ class Coordinator:
 
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HEARTBEAT_S", "RETRY_S", "CLAIM_PAUSE_S"):
+    for name in ("HEARTBEAT_S", "RETRY_S"):
         monkeypatch.setattr(membership, name, 0.01)
 
 
-def play(work: Callable[[Coordinator, Groups, membership.Membership], Any]) -> None:
-    """`work` gets a member that has read partition 0 up to offset 7, and partition 1 up to 8."""
+class Reader:
+    """Has read each partition that it is given up to 7."""
+
+    def __init__(self) -> None:
+        self.owned: set[TopicPartition] | None = None
+        self.starts: dict[TopicPartition, int] = {}
+
+    def offsets(self) -> dict[TopicPartition, int]:
+        return dict.fromkeys(self.owned or (), 7)
+
+    def revoke(self) -> None:
+        self.owned = None
+
+    async def assign(self, partitions: Collection[TopicPartition], offsets: Mapping[TopicPartition, int]) -> None:
+        self.owned, self.starts = set(partitions), dict(offsets)
+
+
+def play(work: Callable[[Coordinator, Groups, membership.Membership, Reader], Any]) -> None:
+    """`work` gets a member that owns both partitions."""
 
     async def run() -> None:
-        coordinator, background = Coordinator(), Background()
-        groups = Groups(cast(ClusterView, coordinator), background, "replay-")
-        offsets = {(TOPIC, 0): 7, (TOPIC, 1): 8}
-        member = groups.join("g", "c", lambda asked: {key: offsets[key] for key in asked}, lambda lost: None)
-        member.reads((TOPIC, 0), 1)
-        await coordinator.until([FIND, JOIN, SYNC, BEAT])
-        await work(coordinator, groups, member)
+        coordinator, background, reader = Coordinator(), Background(), Reader()
+        coordinator.committed = {0: (3, "of another replay"), 1: (4, f"{RUN:08x}")}
+        groups = Groups(cast(ClusterView, coordinator), background, "replay-", RUN, lambda: coordinator.now_ns)
+        member = groups.join("g", "c", reader)
+        member.expect(TOPIC, 0)
+        await coordinator.until(ENTERED)
+        await work(coordinator, groups, member, reader)
         await groups.leave()
         assert not background.failed.done()
 
@@ -140,9 +175,9 @@ def play(work: Callable[[Coordinator, Groups, membership.Membership], Any]) -> N
 @pytest.mark.parametrize(
     ("error", "then", "id_of_join"),
     [
-        (ErrorCode.UNKNOWN_MEMBER_ID, [JOIN, SYNC, BEAT], ""),
-        (ErrorCode.ILLEGAL_GENERATION, [JOIN, SYNC, BEAT], "m1"),
-        (ErrorCode.REBALANCE_IN_PROGRESS, [COMMIT, JOIN, SYNC, BEAT], "m1"),
+        (ErrorCode.UNKNOWN_MEMBER_ID, [JOIN, SYNC, READ, COMMIT, BEAT], ""),
+        (ErrorCode.ILLEGAL_GENERATION, [JOIN, SYNC, READ, COMMIT, BEAT], "m1"),
+        (ErrorCode.REBALANCE_IN_PROGRESS, [COMMIT, JOIN, SYNC, READ, COMMIT, BEAT], "m1"),
         (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [BEAT, BEAT], None),
         (ErrorCode.NOT_COORDINATOR, [FIND, BEAT, BEAT], None),
         (LOST, [FIND, BEAT, BEAT], None),
@@ -151,7 +186,7 @@ def play(work: Callable[[Coordinator, Groups, membership.Membership], Any]) -> N
 def test_after_an_error_the_member_does_what_a_consumer_does(
     error: int, then: list[str], id_of_join: str | None
 ) -> None:
-    async def work(coordinator: Coordinator, groups: Groups, member: membership.Membership) -> None:
+    async def work(coordinator: Coordinator, groups: Groups, member: membership.Membership, reader: Reader) -> None:
         coordinator.asked.clear()
         coordinator.errors = [error]
         await coordinator.until([BEAT, *then])
@@ -161,17 +196,38 @@ def test_after_an_error_the_member_does_what_a_consumer_does(
     play(work)
 
 
-def test_a_member_claims_what_it_reads_and_leaves_with_its_offsets_committed() -> None:
-    async def work(coordinator: Coordinator, groups: Groups, member: membership.Membership) -> None:
-        coordinator.asked.clear()
-        member.reads((TOPIC, 0), 2)
-        member.reads((TOPIC, 1), 2)
-        await coordinator.until_asked(SYNC)
-        assert coordinator.committed == {0: 7}, "the positions are committed before the group changes"
-        await coordinator.until_asked(BEAT)
+def test_a_member_reads_on_where_its_own_replay_has_committed_and_leaves_with_its_offsets_committed() -> None:
+    async def work(coordinator: Coordinator, groups: Groups, member: membership.Membership, reader: Reader) -> None:
+        assert reader.owned == {TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)}
+        assert reader.starts == {TopicPartition(TOPIC, 1): 4}, "another replay's commit does not count"
         await groups.leave()
-        assert coordinator.committed == {0: 7, 1: 8}
+        assert coordinator.committed == {0: (7, f"{RUN:08x}"), 1: (7, f"{RUN:08x}")}
         assert [name for name, _ in coordinator.asked[-2:]] == [COMMIT, LEAVE]
         assert not coordinator.is_open
+
+    play(work)
+
+
+def test_an_idle_member_leaves_and_joins_again_when_it_has_something_to_fetch() -> None:
+    async def work(coordinator: Coordinator, groups: Groups, member: membership.Membership, reader: Reader) -> None:
+        coordinator.now_ns = membership.IDLE_NS + 1
+        await coordinator.until_asked(LEAVE)
+        await asyncio.sleep(0.05)
+        assert reader.owned is None
+        coordinator.asked.clear()
+        member.expect(TOPIC, coordinator.now_ns)
+        await coordinator.until([JOIN, SYNC, READ, COMMIT, BEAT])
+        assert reader.owned is not None
+
+    play(work)
+
+
+def test_what_was_read_is_kept_as_ranges() -> None:
+    async def work(coordinator: Coordinator, groups: Groups, member: membership.Membership, reader: Reader) -> None:
+        place = TopicPartition(TOPIC, 0)
+        for first, end in ((5, 9), (9, 12), (12, -1), (20, 21)):
+            member.note_read({place: first}, {place: end}, 1_000_000)
+        assert member.figures.ranges == {"t-0": [[5, 12], [20, 21]]}
+        assert member.figures.longest_overdue_s == 0.001
 
     play(work)

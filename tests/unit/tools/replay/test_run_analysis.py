@@ -100,7 +100,8 @@ def test_the_summary_has_the_names_of_the_demo() -> None:
     fetch = {"operations": 0, "answered": 0, "failed": 0, "records_per_second": 0.0, "bytes_per_second": 0.0}
     produce = {"operations": 12, "acknowledged": 11, "failed": 1, "sent_records": 120, "records_per_second": 10.126}
     group = {"members": 2, "joins": 4, "rebalances": 1, "commits": 9, "failed_commits": 3, "error": ""}
-    group |= {"longest_without_heartbeat_s": 1.26, "longest_without_commit_s": 5.5}
+    group |= {"longest_without_heartbeat_s": 1.26, "longest_without_commit_s": 5.5, "longest_overdue_s": 0.126}
+    group |= {"read": 20, "read_again": 1, "skipped": 2}
     analysis: dict[str, Any] = {
         "seconds": 60.0,
         "totals": {"produce": produce | {"bytes_per_second": 1e6}, "fetch": fetch, "operations": 12, "not_done": 3},
@@ -131,6 +132,7 @@ def test_the_summary_has_the_names_of_the_demo() -> None:
         "duplicated": "failed",
         "unseen": "not verified",
         "errors": "failed",
+        "groups": "not verified",
         "not done": "not verified",
         "whole": "failed",
     }
@@ -148,7 +150,10 @@ def test_the_summary_has_the_names_of_the_demo() -> None:
     text = "\n".join(summary_lines(analysis, verdict))
     assert "at 20.0 s: kill leader of t-0 (broker 1): outage 2.00 s, 7 records delayed, did not become normal" in text
     assert "operations because a task was lost: task 1 was lost\n" in text
-    assert "g4: 2 members, 1 rebalances, 9 commits, 3 failed; at most 1.3 s without a heartbeat, 5.5 s without" in text
+    assert "g4: 2 members, 1 rebalances, 9 commits, 3 failed\n" in text
+    assert (
+        "20 records read, 1 of them again, 2 skipped; at most 0.13 s overdue, 1.3 s without a heartbeat, 5.5 s" in text
+    )
     assert "g5" not in text
     assert "  group         1 others" in text
 
@@ -157,10 +162,14 @@ def test_the_figures_of_a_group_are_those_of_all_tasks(tmp_path: Path) -> None:
     figures = {"members": 2, "joins": 4, "rebalances": 1, "commits": 9, "failed_commits": 3, "error": ""}
     figures |= {"longest_without_heartbeat_s": 1.5, "longest_without_commit_s": 5.5}
     other = figures | {"rebalances": 2, "commits": 1, "longest_without_heartbeat_s": 1.0, "error": "INVALID_GROUP_ID"}
+    read = {"ranges": {"t-0": [[0, 10], [12, 20]], "t-1": [[5, 9]]}}
+    more = {"ranges": {"t-0": [[9, 11], [15, 16]], "u-0": [[7, 8]]}}
     output = OutputDirectory(tmp_path)
     assert groups_of(output) == []
-    write_json(output.groups / "task-0000.json", {"b": figures, "a": figures})
-    write_json(output.groups / "task-0001.json", {"a": other})
+    write_json(output.groups / "task-0000.json", {"b": figures | read, "a": figures | read})
+    write_json(output.groups / "task-0001.json", {"a": other | more})
     both = {"members": 4, "joins": 8, "rebalances": 2, "commits": 10, "failed_commits": 6, "error": "INVALID_GROUP_ID"}
     both |= {"longest_without_heartbeat_s": 1.5, "longest_without_commit_s": 5.5}
-    assert groups_of(output) == [{"group": "a", **both}, {"group": "b", **figures}]
+    of_a = {"read": 10 + 8 + 4 + 2 + 1 + 1, "read_again": 1 + 1, "skipped": 1}
+    of_b = {"read": 10 + 8 + 4, "read_again": 0, "skipped": 2}
+    assert groups_of(output) == [{"group": "a", **both, **of_a}, {"group": "b", **figures, **of_b}]
