@@ -12,9 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.support.replay_runs import a_plan
 from tools.replay.pages.checks import write_comparison_checks, write_run_checks
 from tools.replay.pages.comparison_page import write_comparison_page
 from tools.replay.pages.run_page import write_run_page
+from tools.replay.run.comparison import Run, compare
 
 SECONDS, KILLED, BACK, OUT_S = 60, 20.0, 35.0, 2.3
 TOPICS = ("departures", "arrivals")
@@ -234,38 +236,20 @@ def plan() -> dict[str, Any]:
 
 
 def comparison() -> dict[str, Any]:
-    a, b = analysis(), analysis(1.7, seed=2)
+    """Four runs a side, of which those of B are slower."""
 
-    def row(metric: str, unit: str, better: str, of_a: float, of_b: float, noise: float) -> dict[str, Any]:
-        is_lower = better == "lower"
-        differs = abs(of_b - of_a) > noise * (of_a + of_b)
-        return {
-            "metric": metric, "unit": unit, "better": better, "a": of_a, "b": of_b, "change": of_b / of_a - 1,
-            "a_interval": [of_a * (1 - noise), of_a * (1 + noise)], "b_interval": [of_b * (1 - noise), of_b * (1 + noise)],
-            "differs": differs, "worse": differs and (of_b > of_a) == is_lower,
-        }  # fmt: skip
+    def side(name: str, address: str, slow: float) -> list[Run]:
+        return [
+            Run(
+                Path("runs") / f"{name}-{at}",
+                a_plan(Path(), bootstrap_servers=address, speeds=[60.0]),
+                analysis(slow * noise, seed=at),
+                verdict(),
+            )
+            for at, noise in enumerate((1.0, 1.01, 0.98, 1.02), start=1)
+        ]
 
-    return {
-        "runs": [
-            {
-                "name": name, "directory": f"runs/{name}", "bootstrap_servers": address, "speeds": [60.0],
-                "operations": 96_000, "seconds": 60.0,
-            }
-            for name, address in (("ottla", "127.0.0.1:9092"), ("kafka-3.9", "127.0.0.1:19092"))
-        ],
-        "rows": [
-            row("latency of produce, median", "ms", "lower", 2.2, 3.7, 0.03),
-            row("latency of produce, 99 %", "ms", "lower", 11.8, 20.1, 0.1),
-            row("throughput", "bytes/s", "higher", 5_012_000, 5_005_000, 0.02),
-            row("records", "records/s", "higher", 9600, 9590, 0.02),
-            row("longest outage", "s", "lower", 2.28, 1.1, 0.05),
-            {**row("lost", "", "lower", 1, 1, 0), "a": 0, "b": 0, "change": None, "a_interval": None, "b_interval": None},
-        ],
-        "over_time": [a["over_time"], b["over_time"]],
-        "distribution": [a["distribution"], b["distribution"]],
-        "faults": [a["faults"], [{**fault, "second": fault["second"] + 0.6} for fault in b["faults"]]],
-        "verdicts": [verdict(), verdict()],
-    }  # fmt: skip
+    return compare(side("ottla", "127.0.0.1:9092", 1.0), side("kafka", "127.0.0.1:19092", 1.7), 0.05)
 
 
 def write_run(directory: Path, of: dict[str, Any], judged: dict[str, Any] | None) -> None:

@@ -3,46 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tools.pages.checks import FAILED, NOT_VERIFIED, Check, junit
 from tools.pages.units import count, digits, milliseconds, percent, quantity, scaled, seconds
 from tools.private_files import write_anew
-from tools.replay.checks import DELIVERY, NOT_READ, UNKNOWN, run_checks, undelivered
+from tools.replay.checks import run_checks
 from tools.replay.pages import files
 from tools.replay.pages.run_charts import fault_name
 from tools.replay.pages.words import evidence_rows, longest_outage
 
 
-def delivery_words(verdict: Mapping[str, Any] | None) -> str:
-    if not verdict:
-        return NOT_READ
-    return f"{', '.join(undelivered(verdict)) or '0 lost'} of {count(verdict['acknowledged'])} acknowledged records"
-
-
 def comparison_checks(comparison: Mapping[str, Any]) -> list[Check]:
-    """Each run delivered; no row is worse beyond noise."""
-    delivered = [_run_delivered(letter, verdict) for letter, verdict in zip("AB", comparison["verdicts"], strict=True)]
-    return delivered + [
-        Check(
-            row["metric"],
-            f"{quantity(row['a'], row['unit'])} became {quantity(row['b'], row['unit'])} ({percent(row['change'])})"
-            if row["worse"]
-            else None,
-        )
-        for row in comparison["rows"]
-    ]
+    """Each run delivered; there are enough runs; no row is worse beyond noise."""
+    return [Check(**check) for check in comparison["checks"]]
 
 
-def _run_delivered(letter: str, verdict: Mapping[str, Any] | None) -> Check:
-    name = f"{letter} delivered"
-    if verdict is None:
-        return Check(name, unverified=NOT_READ)
-    words = ", ".join(undelivered(verdict)) or None
-    is_failure = any(verdict.get(each) for each in DELIVERY if each not in UNKNOWN)
-    return Check(name, words) if is_failure else Check(name, unverified=words)
+def difference_word(row: Mapping[str, Any]) -> str:
+    """What the runs say of a row."""
+    if row["p"] is None:
+        return "no statement"
+    return "worse" if row["worse"] else "better" if row["differs"] else "no difference beyond noise"
+
+
+def side_names(comparison: Mapping[str, Any]) -> Iterator[str]:
+    """`A: run-1, run-2`, then B."""
+    for side in "AB":
+        yield f"{side}: {', '.join(run['name'] for run in comparison['runs'] if run['side'] == side)}"
 
 
 def _markdown(value: Any) -> str:
@@ -93,19 +82,24 @@ def run_markdown(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None)
 
 
 def comparison_markdown(comparison: Mapping[str, Any]) -> str:
-    checks, (a, b) = comparison_checks(comparison), comparison["runs"]
+    checks = comparison_checks(comparison)
     rows = [
         (
             row["metric"],
             quantity(row["a"], row["unit"]),
             quantity(row["b"], row["unit"]),
             percent(row["change"]),
-            "worse" if row["worse"] else "better" if row["differs"] else "no difference beyond noise",
+            difference_word(row),
         )
         for row in comparison["rows"]
     ]
-    names = f"A: {_markdown(a['name'])}, B: {_markdown(b['name'])}\n\n"
-    return f"## {_heading(checks, 'comparison')}\n\n{names}" + markdown_table(("metric", "A", "B", "change", ""), rows)
+    words = "".join(f"{_markdown(line)}\n\n" for line in [*side_names(comparison), *comparison["unlike"]])
+    return (
+        f"## {_heading(checks, 'comparison')}\n\n{words}"
+        + markdown_table(("metric", "A", "B", "change", ""), rows)
+        + "\n"
+        + _checks_table(checks)
+    )
 
 
 def _heading(checks: Sequence[Check], what: str) -> str:

@@ -1,4 +1,4 @@
-"""The page that lays two runs over each other (RPL-3). A is blue and B is orange, everywhere."""
+"""The page that lays the runs of two sides over each other (RPL-3). A is blue and B is orange, everywhere."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from tools.pages.charts import Chart, Line, View
+from tools.pages.checks import FAILED, NOT_VERIFIED, PASSED
 from tools.pages.markup import Markup, banner, figure, page, section, table, text
 from tools.pages.units import count, percent, quantity, seconds
 from tools.private_files import write_anew
-from tools.replay.checks import undelivered
 from tools.replay.pages import files
-from tools.replay.pages.checks import delivery_words
+from tools.replay.pages.checks import comparison_checks, difference_word, side_names
 from tools.replay.pages.run_charts import column, fault_marks
 from tools.replay.pages.run_page import fault_table, speeds
 
-COLOURS = ("blue", "orange")
+COLOURS = {"A": "blue", "B": "orange"}
 WIDTH, EDGE = 240, 8
-"""Of the drawing of the confidence intervals, in pixels."""
+"""Of the drawing of the figures, in pixels."""
 
 
 def write_comparison_page(directory: Path) -> None:
@@ -33,61 +33,68 @@ def comparison_page(comparison: Mapping[str, Any]) -> str:
         runs_section(comparison["runs"]),
         section(
             "Differences",
-            "The bar is the confidence interval, the dot the value: A above, B below. A difference beyond noise is in words.",
+            "A dot is the figure of a run: those of A above, those of B below. The columns A and B are means. "
+            "The interval contains the true change with a confidence of 95 %. A difference beyond noise is in words.",
             difference_table(comparison["rows"]),
         ),
         *(figure(chart) for chart in charts),
         *fault_sections(comparison),
     ]
-    a, b = (run["name"] for run in comparison["runs"])
-    return page(f"{a} and {b}", "Comparison of two replays", content, charts)
+    return page(" and ".join(side_names(comparison)), "Comparison of replays", content, charts)
+
+
+COLOUR_OF_RESULT = {PASSED: "good", NOT_VERIFIED: "warning", FAILED: "bad"}
 
 
 def verdict_banner(comparison: Mapping[str, Any]) -> Markup:
-    """Red: B is worse, or one of the clusters did not deliver what it acknowledged."""
-    rows = comparison["rows"]
-    worse = [row for row in rows if row["worse"]]
-    better = [row for row in rows if row["differs"] and not row["worse"]]
-    delivered = [
-        f"{letter}: {delivery_words(verdict)}." for letter, verdict in zip("AB", comparison["verdicts"], strict=True)
-    ]
-    if worse:
-        words = f"B is worse in {len(worse)} of {len(rows)} figures"
-    elif better:
-        words = f"B is better in {len(better)} of {len(rows)} figures, worse in none"
+    """Red: B is worse, or a run did not deliver what it acknowledged."""
+    rows, checks = comparison["rows"], comparison_checks(comparison)
+    better = [f"{row['metric']} ({percent(row['change'])})" for row in rows if row["differs"] and not row["worse"]]
+    wrong = {result: [check for check in checks if check.result == result] for result in (FAILED, NOT_VERIFIED)}
+    result = next((result for result, of in wrong.items() if of), PASSED)
+    if result == FAILED:
+        words = f"{len(wrong[FAILED])} of {len(checks)} checks failed"
+    elif result == NOT_VERIFIED:
+        words = "No statement"
     else:
-        words = "No difference beyond noise"
-    is_bad = worse or any(undelivered(verdict) for verdict in comparison["verdicts"])
+        words = (
+            f"B is better in {len(better)} of {len(rows)} figures, worse in none"
+            if better
+            else "No difference beyond noise"
+        )
+    reasons = [f"{check.name}: {check.reason}." for of in wrong.values() for check in of]
     return banner(
-        "bad" if is_bad else "good", words, [*changed("Worse", worse), *changed("Better", better), *delivered]
+        COLOUR_OF_RESULT[result],
+        words,
+        [
+            *reasons,
+            *([f"Better: {', '.join(better)}."] if better else []),
+            *(f"Different load: {each}." for each in comparison["unlike"]),
+        ],
     )
-
-
-def changed(word: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = [f"{row['metric']} ({percent(row['change'])})" for row in rows]
-    return [f"{word}: {', '.join(names)}."] if names else []
 
 
 def runs_section(runs: Sequence[Mapping[str, Any]]) -> Markup:
     rows = [
         (
-            run_key(at, run["name"]),
+            run_key(run),
             run["bootstrap_servers"],
             speeds(run["speeds"]),
             count(run["operations"]),
             seconds(run["seconds"]),
         )
-        for at, run in enumerate(runs)
+        for run in runs
     ]
     return section("Runs", "", table(("run", "cluster", "speed", "operations", "took"), rows))
 
 
-def run_key(at: int, name: str) -> Markup:
-    return Markup(f'<span class="key {"ab"[at]}"><i></i>{"AB"[at]}: {text(name)}</span>')
+def run_key(run: Mapping[str, Any]) -> Markup:
+    side = run["side"]
+    return Markup(f'<span class="key {side.lower()}"><i></i>{side}: {text(run["name"])}</span>')
 
 
 def difference_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
-    header = ("metric", "A", "B", "change", "", "")
+    header = ("metric", "A", "B", "change", "interval", "", "")
     return table(
         header,
         [
@@ -96,8 +103,9 @@ def difference_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
                 quantity(row["a"], row["unit"]),
                 quantity(row["b"], row["unit"]),
                 percent(row["change"]),
-                "worse" if row["worse"] else "better" if row["differs"] else "",
-                intervals_drawn(row),
+                "" if row["interval"] is None else " to ".join(percent(end) for end in row["interval"]),
+                difference_word(row),
+                figures_drawn(row),
             )
             for row in rows
         ],
@@ -105,30 +113,23 @@ def difference_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
     )
 
 
-def intervals_drawn(row: Mapping[str, Any]) -> Markup:
-    """Both confidence intervals on one scale, as SVG."""
-    pairs = [(row["a"], row["a_interval"]), (row["b"], row["b_interval"])]
-    known = [value for value, _ in pairs if value is not None] + [
-        end for _, interval in pairs for end in interval or ()
-    ]
+def figures_drawn(row: Mapping[str, Any]) -> Markup:
+    """The figures of all runs on one scale, as SVG."""
+    sides = [[value for value in row[f"{side}_runs"] if value is not None] for side in "ab"]
+    known = [value for side in sides for value in side]
     if not known:
         return Markup("")
     low, high = min(known), max(known)
     place = _scale(low, high)
-    parts = []
-    for at, (value, interval) in enumerate(pairs):
-        y = 8 + 12 * at
-        if interval:
-            parts.append(
-                f'<line class="{"ab"[at]}" x1="{place(interval[0]):.1f}" x2="{place(interval[1]):.1f}" y1="{y}" y2="{y}" '
-                'stroke-width="5" stroke-opacity=".4" stroke-linecap="round"/>'
-            )
-        if value is not None:
-            parts.append(f'<circle class="{"ab"[at]}" cx="{place(value):.1f}" cy="{y}" r="3.5"/>')
+    dots = [
+        f'<circle class="{"ab"[at]}" cx="{place(value):.1f}" cy="{8 + 12 * at}" r="3.5" fill-opacity=".6"/>'
+        for at, side in enumerate(sides)
+        for value in side
+    ]
     ends = " to ".join(quantity(end, row["unit"]) for end in (low, high))
     return Markup(
         f'<svg class="intervals" viewBox="0 0 {WIDTH} 28" role="img" aria-label="A and B between {text(ends)}">'
-        f"<title>{text(ends)}</title>{''.join(parts)}</svg>"
+        f"<title>{text(ends)}</title>{''.join(dots)}</svg>"
     )
 
 
@@ -141,11 +142,12 @@ def _scale(low: float, high: float) -> Callable[[float], float]:
 
 def charts_of(comparison: Mapping[str, Any]) -> Iterator[Chart]:
     over_time, runs = comparison["over_time"], comparison["runs"]
-    names = [f"{letter}: {run['name']}" for letter, run in zip("AB", runs, strict=True)]
+    names = [f"{run['side']}: {run['name']}" for run in runs]
+    colours = [COLOURS[run["side"]] for run in runs]
     marks = [
         mark
-        for run, faults, colour in zip("AB", comparison["faults"], COLOURS, strict=True)
-        for mark in fault_marks(faults, colour, run)
+        for run, faults in of_first_runs(comparison)
+        for mark in fault_marks(faults, COLOURS[run["side"]], run["side"])
     ]
 
     end = max(run["seconds"] for run in runs)
@@ -158,7 +160,7 @@ def charts_of(comparison: Mapping[str, Any]) -> Iterator[Chart]:
                 colour,
                 x=column(rows, "second"),
             )
-            for name, rows, colour in zip(names, over_time, COLOURS, strict=True)
+            for name, rows, colour in zip(names, over_time, colours, strict=True)
         ]
 
     def in_time(name: str, title: str, views: Sequence[View], note: str) -> Chart:
@@ -174,7 +176,7 @@ def charts_of(comparison: Mapping[str, Any]) -> Iterator[Chart]:
             View("fetched", "B/s", lines("fetched_bytes", is_rate=True)),
             View("failed", "operations/s", lines("failed", is_rate=True)),
         ],
-        "Acknowledged by the cluster. The faults have the colour of their run.",
+        "Acknowledged by the cluster. The faults are those of the first run of each side, in its colour.",
     )
     yield in_time(
         "latency",
@@ -192,7 +194,7 @@ def charts_of(comparison: Mapping[str, Any]) -> Iterator[Chart]:
     def quantiles(key: str) -> list[Line]:
         return [
             Line(name, column(rows, key), colour, x=column(rows, "quantile"))
-            for name, rows, colour in zip(names, below_all, COLOURS, strict=True)
+            for name, rows, colour in zip(names, below_all, colours, strict=True)
         ]
 
     yield Chart(
@@ -213,7 +215,16 @@ def interval(rows: Sequence[Mapping[str, Any]]) -> float:
     return float(rows[1]["second"] - rows[0]["second"]) if len(rows) > 1 else 1.0
 
 
+def of_first_runs(comparison: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]:
+    """The first run of each side, and its faults."""
+    seen = set()
+    for run, faults in zip(comparison["runs"], comparison["faults"], strict=True):
+        if run["side"] not in seen:
+            seen.add(run["side"])
+            yield run, faults
+
+
 def fault_sections(comparison: Mapping[str, Any]) -> Iterator[Markup]:
-    for at, (run, faults) in enumerate(zip(comparison["runs"], comparison["faults"], strict=True)):
+    for run, faults in of_first_runs(comparison):
         if faults:
-            yield section("Faults and what they cost", "", run_key(at, run["name"]), fault_table(faults))
+            yield section("Faults and what they cost", "", run_key(run), fault_table(faults))

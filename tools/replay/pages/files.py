@@ -24,7 +24,7 @@ OF_VERDICT = (
     "elsewhere",
     "evidence",
 )
-OF_COMPARISON = ("runs", "rows", "over_time", "distribution", "faults", "verdicts")
+OF_COMPARISON = ("runs", "rows", "unlike", "over_time", "distribution", "faults", "checks")
 
 
 def read(path: Path, keys: Iterable[str], advice: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""`ottla replay compare`: two runs side by side, with an exit code for CI."""
+"""`ottla replay compare`: two sides of runs, with an exit code for CI."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from tools.numbers import DIRECTORY, PATH, FloatRange, Parsed
 
 OUT = "compare-out"
 SHARE = FloatRange(min=0)
+RUNS = "run-[0-9]*"
+"""What `ottla replay run --repeat` calls the directories of its runs."""
 
 
 def share(text: str) -> float:
@@ -21,9 +23,32 @@ def share(text: str) -> float:
     return float(SHARE.convert(text.removesuffix("%"), None, None)) / 100
 
 
-@click.command("compare")
-@click.argument("first", metavar="RUN", type=PATH)
-@click.argument("second", metavar="RUN", type=PATH)
+def limit(text: str) -> Any:
+    """`produce.p99:10%`. Raises ValueError."""
+    from tools.replay.run.comparison import parse_worse_limit
+
+    return parse_worse_limit(text)
+
+
+class SidesCommand(click.Command):
+    """`--a RUN RUN --b RUN RUN`: an option for a side takes all words up to the next option."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        given: list[str] = []
+        side = ""
+        for word in args:
+            if word.startswith("-"):
+                side = word if word in ("--a", "--b") else ""
+                given += [] if side else [word]
+            else:
+                given += [side, word] if side else [word]
+        return super().parse_args(context, given)
+
+
+@click.command("compare", cls=SidesCommand)
+@click.argument("runs", metavar="[A B]", nargs=-1, type=PATH)
+@click.option("--a", "a", metavar="RUN...", multiple=True, type=PATH, help="Runs before the change.")
+@click.option("--b", "b", metavar="RUN...", multiple=True, type=PATH, help="Runs after the change.")
 @click.option("--out", type=DIRECTORY, default=OUT, show_default=True, help="Results.")
 @click.option(
     "--threshold",
@@ -32,32 +57,73 @@ def share(text: str) -> float:
     show_default=True,
     help="Smaller changes are no differences.",
 )
-def compare(first: Path, second: Path, out: Path, threshold: float) -> None:
-    """Compare two replays by the directories of their results.
+@click.option(
+    "--fail-if-worse",
+    "limits",
+    type=Parsed("metric:percent", limit),
+    multiple=True,
+    help="Look at this metric only, and allow it to be so much worse, such as produce.p99:10%. May be given more than once.",
+)
+@click.option("--allow-different", is_flag=True, help="Compare runs of different loads, too, and say how they differ.")
+def compare(
+    runs: Sequence[Path],
+    a: Sequence[Path],
+    b: Sequence[Path],
+    out: Path,
+    threshold: float,
+    limits: Sequence[Any],
+    allow_different: bool,
+) -> None:
+    """Compare replays of the same load by the directories of their results: `compare A B`, or `compare --a A1 A2 A3 --b B1 B2 B3`.
 
-    A difference counts if it is above the threshold and beyond noise (95 % bootstrap confidence intervals). Exits with 1 if something
-    is worse in the second run.
+    A directory of `ottla replay run --repeat N` stands for its N runs. A difference counts if it is above the threshold and beyond noise:
+    a permutation test over the runs, corrected for the number of metrics. That needs four runs a side, or three and four.
+
+    Exits with 1 if something is worse in B, or if a run did not deliver; with 2 if the runs are too few for a statement, are of different
+    loads, or were not verified.
     """
     from tools.failures import guarded
 
+    if (len(runs), bool(a), bool(b)) not in ((2, False, False), (0, True, True)):
+        raise click.UsageError("name two directories, A and B, or runs of both sides with --a and --b")
+
     def work() -> int:
-        from tools.replay.pages.checks import write_comparison_checks
+        from tools.replay.checks import exit_code, outcome_lines
+        from tools.replay.pages.checks import comparison_checks, write_comparison_checks
         from tools.replay.pages.comparison_page import write_comparison_page
         from tools.replay.run import comparison
         from tools.replay.run.plan import OutputDirectory, write_json
 
-        for directory in (first, second):
+        sides = [
+            [run for directory in directories for run in runs_in(directory)]
+            for directories in (a or runs[:1], b or runs[1:])
+        ]
+        for directory in (*sides[0], *sides[1]):
             analyse_if_missing(directory)
-        compared = comparison.compare(comparison.read_run(first), comparison.read_run(second), threshold)
+        first, second = ([comparison.read_run(directory) for directory in side] for side in sides)
+        unlike = comparison.unlike([*first, *second])
+        for words in unlike:
+            click.echo(f"Different load: {words}", err=True)
+        if unlike and not allow_different:
+            click.echo("Error: the runs are not comparable; --allow-different compares them all the same", err=True)
+            return 2
+        compared = comparison.compare(first, second, threshold, limits)
         write_json(OutputDirectory(out).comparison, compared)
         write_comparison_page(out)
         write_comparison_checks(out)
-        for line in table(compared):
+        checks = comparison_checks(compared)
+        for line in [*table(compared), "", *outcome_lines(checks)]:
             click.echo(line)
         click.echo(f"\nReport   {OutputDirectory(out).report}")
-        return 1 if any(row["worse"] for row in compared["rows"]) else 0
+        return exit_code(checks)
 
     guarded(work)
+
+
+def runs_in(directory: Path) -> list[Path]:
+    """The directory itself, or the runs of --repeat in it."""
+    found = [path for path in directory.glob(RUNS) if (path / "plan.json").exists()]
+    return sorted(found, key=lambda path: int(path.name.partition("-")[2])) or [directory]
 
 
 def analyse_if_missing(directory: Path) -> None:
@@ -67,7 +133,7 @@ def analyse_if_missing(directory: Path) -> None:
     output = OutputDirectory(directory)
     if not output.plan.exists():
         raise ReplayError(f"{directory} is not the directory of a replay: it has no {output.plan.name}")
-    if not (output.analysis.exists() and output.latencies.exists()):
+    if not output.analysis.exists():
         analyse(directory)
 
 
@@ -92,22 +158,14 @@ def analyse(directory: Path) -> None:
 
 def table(compared: dict[str, Any]) -> Iterator[str]:
     """The rows for a terminal."""
-    names = [run["name"] for run in compared["runs"]]
-    yield f"{'':22} {'':12} {names[0][:24]:>24} {names[1][:24]:>24} {'change':>9}"
+    from tools.pages.units import quantity
+
+    counts = [sum(run["side"] == side for run in compared["runs"]) for side in "AB"]
+    heads = [f"{side} ({number} run{'s' * (number > 1)})" for side, number in zip("AB", counts, strict=True)]
+    yield f"{'':18} {heads[0]:>18} {heads[1]:>18} {'change':>9}"
     for row in compared["rows"]:
         change = "" if row["change"] is None else f"{100 * row['change']:+.1f} %"
+        ends = "" if row["interval"] is None else " to ".join(f"{100 * end:+.1f}" for end in row["interval"])
         mark = "worse" if row["worse"] else "better" if row["differs"] else ""
-        a, b = (shown(row[side], row[f"{side}_interval"]) for side in ("a", "b"))
-        yield f"{row['metric']:22} {row['unit']:12} {a:>24} {b:>24} {change:>9}  {mark}".rstrip()
-
-
-def shown(value: float | None, interval: list[float] | None) -> str:
-    """The value, and how far its confidence interval reaches to each side."""
-    if value is None:
-        return "unknown"
-    text = short(value)
-    return text if interval is None else f"{text} [{short(interval[0])}, {short(interval[1])}]"
-
-
-def short(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
+        a, b = (quantity(row[side], row["unit"]) for side in ("a", "b"))
+        yield f"{row['metric']:18} {a:>18} {b:>18} {change:>9}  {f'[{ends}]' if ends else '':18} {mark}".rstrip()

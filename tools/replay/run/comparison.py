@@ -1,38 +1,34 @@
-"""Compares two runs: which differences are more than noise.
+"""Compares two sides, A and B, each of one or more runs of the same load (RPL-3).
 
-Intervals are 95 % bootstrap confidence intervals. Neighbouring intervals of a run are alike, so blocks of them are drawn, around the end
-(circular block bootstrap), with as many intervals as the run has; the histograms of the latencies are drawn with them. If both runs
-replay the same load, they use the same draws, so that what the trace itself varies is no noise. A metric *differs* if the interval of the
-relative difference excludes 0, and the change is above the threshold and above the metric's floor.
-
-Counts of wrong records (lost, duplicated ...) are no samples: any difference differs. An outage is one event without an interval: it
-differs above the threshold and its floor, because the moment of a fault between two heartbeats decides so much.
+A figure is one that `--assert` knows; each run has its own, and a side has the mean of its runs'. A figure *differs* if a permutation
+test of the runs says so, corrected for all figures that are looked at (`permutations`), and if the change is above the threshold and the
+figure's floor. Runs that are too few for that say nothing: neither better nor worse.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy
-import pyarrow.parquet
 
-from tools.replay.run.histograms import milliseconds, quantiles
+from tools.pages.checks import FAILED, NOT_VERIFIED, Check
+from tools.pages.units import percent, quantity
+from tools.replay.checks import DELIVERY, METRICS, run_checks
+from tools.replay.run.permutations import LEVEL, adjusted, can_tell, deals, interval
 from tools.replay.run.plan import OutputDirectory, Plan, ReplayError
 
-RESAMPLES = 1000
-CONFIDENCE = (0.025, 0.975)
-INTERVALS_MIN = 5
-"""A run with fewer intervals has no confidence intervals."""
-SEED = 14
-LATENCIES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
+UNITS = {"time": "ms", "share": "%", "rate": "records/s"}
+"""Kind of a metric -> the unit of its figures here."""
 LATENCY_FLOOR_MS = 0.1
-OUTAGE_FLOOR_S = 0.5
-RECORD_FAULTS = ("lost", "duplicated", "reordered", "corrupted", "unseen", "deleted")
-LOWER, HIGHER = "lower", "higher"
+COMPARED = re.compile(r"(produce|fetch|end_to_end)\.(p50|p99|p999|rate)|errors|outage\.longest")
+"""What is compared if --fail-if-worse names nothing. Fewer figures leave more for each to show."""
+OF_EACH_RUN = (*DELIVERY, "acknowledged", "not done", "whole")
+"""Checks of a replay without which its figures say little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,35 +38,30 @@ class Run:
     directory: Path
     plan: Plan
     analysis: dict[str, Any]
-    verdict: dict[str, Any]
-    latencies: dict[str, Any]
-    """Operation -> histograms, as an array (intervals x buckets)."""
-    values_ms: Any
-    """The latency of each bucket."""
+    verdict: dict[str, Any] | None
 
     @property
-    def load(self) -> tuple[Any, ...]:
-        """Runs with the same load replay the same operations at the same times."""
-        plan = self.plan
-        size = (plan.trace_rows, plan.trace_seconds, plan.clients, plan.bytes)
-        return (*size, tuple(plan.speeds), plan.step_s, self.analysis["interval_s"])
+    def name(self) -> str:
+        return self.directory.resolve().name
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
-    """One number of both runs. `draws`: its values in the resamples, for each run, or None."""
+class WorseLimit:
+    """A condition of --fail-if-worse: this metric may be worse by this share."""
 
-    name: str
-    unit: str
-    better: str
-    values: tuple[float | None, float | None]
-    draws: tuple[Any, Any] | None = None
-    floor: float = 0.0
-    """A smaller difference is none."""
-    is_exact: bool = False
-    """Any difference differs."""
-    is_event: bool = False
-    """There are no intervals; a difference above the threshold and the floor differs."""
+    text: str
+    metric: str
+    share: float
+
+
+def parse_worse_limit(text: str) -> WorseLimit:
+    """`produce.p99:10%`. Raises ValueError."""
+    found = re.fullmatch(r"\s*([a-z_.0-9]+)\s*:\s*(\d+(?:\.\d+)?)\s*%\s*", text)
+    if found is None:
+        raise ValueError(f"{text!r} is not METRIC:PERCENT, such as produce.p99:10%")
+    if found[1] not in METRICS:
+        raise ValueError(f"{text!r}: there is no {found[1]!r}; there are {', '.join(METRICS)}")
+    return WorseLimit(text.strip(), found[1], float(found[2]) / 100)
 
 
 def read_run(directory: Path) -> Run:
@@ -78,42 +69,49 @@ def read_run(directory: Path) -> Run:
     output = OutputDirectory(directory)
     try:
         plan, analysis = output.read_plan(), json.loads(output.analysis.read_text())
-        verdict = json.loads(output.verdict.read_text()) if output.verdict.exists() else {}
-        table = pyarrow.parquet.read_table(output.latencies)
-    except (OSError, ValueError, TypeError, pyarrow.ArrowException) as problem:
+        verdict = json.loads(output.verdict.read_text()) if output.verdict.exists() else None
+    except (OSError, ValueError, TypeError) as problem:
         raise ReplayError(f"{directory} has no analysis that can be read: {problem}") from None
-    buckets = table["bucket"].to_numpy()
-    lowest, highest = (int(buckets.min()), int(buckets.max())) if len(buckets) else (0, 0)
-    ops = numpy.array(table["op"].to_pylist(), dtype=object)
-    latencies = {}
-    for op in ("produce", "fetch"):
-        counts = numpy.zeros((len(analysis["over_time"]), highest - lowest + 1))
-        mine = ops == op
-        numpy.add.at(
-            counts,
-            (table["interval"].to_numpy()[mine], buckets[mine] - lowest),
-            table["operations"].to_numpy()[mine],
-        )
-        latencies[op] = counts
-    return Run(directory, plan, analysis, verdict, latencies, milliseconds(numpy.arange(lowest, highest + 1.0)))
+    return Run(directory, plan, analysis, verdict)
 
 
-def compare(first: Run, second: Run, threshold: float) -> dict[str, Any]:
-    """The content of `comparison.json`. `threshold`: a relative change, such as 0.05."""
-    runs = (first, second)
-    return {
-        "runs": [run_facts(run) for run in runs],
-        "rows": [row_of(metric, threshold) for metric in metrics(runs)],
+def unlike(runs: Sequence[Run]) -> list[str]:
+    """How the loads of the runs differ, in words."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for run in runs:
+        for name, value in run.plan.load.items():
+            found.setdefault(name, {}).setdefault(str(value), []).append(str(run.directory))
+    return [
+        f"{name}: " + "; ".join(f"{value} in {', '.join(directories)}" for value, directories in values.items())
+        for name, values in found.items()
+        if len(values) > 1
+    ]
+
+
+def compare(a: Sequence[Run], b: Sequence[Run], threshold: float, limits: Sequence[WorseLimit] = ()) -> dict[str, Any]:
+    """The content of `comparison.json`. `threshold`: a smaller relative change, such as 0.05, is none. `limits`: what --fail-if-worse
+    asks for; nothing else is tested then."""
+    runs = [*a, *b]
+    names = {limit.metric for limit in limits} or {name for name in METRICS if COMPARED.fullmatch(name)}
+    values = {name: [METRICS[name][1](run.analysis) for run in runs] for name in METRICS if name in names}
+    rows = [row_of(name, of, len(a)) for name, of in values.items() if any(value is not None for value in of)]
+    judge(rows, len(a), len(b), 0.0 if limits else threshold)
+    compared = {
+        "runs": [run_facts(side, run) for side, of in (("A", a), ("B", b)) for run in of],
+        "rows": rows,
+        "unlike": unlike(runs),
         "over_time": [run.analysis["over_time"] for run in runs],
         "distribution": [run.analysis["distribution"] for run in runs],
         "faults": [run.analysis["faults"] for run in runs],
-        "verdicts": [run.verdict for run in runs],
     }
+    checks = [side_check("A", a), side_check("B", b), enough_runs(len(a), len(b)), *worse_checks(rows, limits)]
+    return compared | {"checks": [asdict(check) for check in checks]}
 
 
-def run_facts(run: Run) -> dict[str, Any]:
+def run_facts(side: str, run: Run) -> dict[str, Any]:
     return {
-        "name": run.directory.resolve().name,
+        "side": side,
+        "name": run.name,
         "directory": str(run.directory),
         "bootstrap_servers": run.plan.bootstrap_servers,
         "speeds": run.plan.speeds,
@@ -122,121 +120,67 @@ def run_facts(run: Run) -> dict[str, Any]:
     }
 
 
-def metrics(runs: tuple[Run, Run]) -> list[Metric]:
-    """All that is compared."""
-    weights = draws_of(runs)
-    found = []
-    for name, unit, column, op in (
-        ("produced", "records/s", "records", "produce"),
-        ("produced", "bytes/s", "bytes", "produce"),
-        ("fetched", "records/s", "fetched_records", "fetch"),
-        ("fetched", "bytes/s", "fetched_bytes", "fetch"),
-    ):
-        if any(run.analysis["totals"][op]["operations"] for run in runs):
-            found.append(Metric(name, unit, HIGHER, *per_second(runs, weights, column)))
-    for op in ("produce", "fetch"):
-        for name, point in LATENCIES.items():
-            values = tuple(percentile(run, op, point) for run in runs)
-            if any(value is not None for value in values):
-                drawn = drawn_percentiles(runs, weights, op, point)
-                found.append(
-                    Metric(f"{op} latency {name}", "ms", LOWER, (values[0], values[1]), drawn, LATENCY_FLOOR_MS)
-                )
-    longest = [max((row["seconds"] for row in run.analysis["outages"]), default=0.0) for run in runs]
-    found.append(Metric("longest outage", "s", LOWER, (longest[0], longest[1]), floor=OUTAGE_FLOOR_S, is_event=True))
-    found.append(Metric("failed produces", "operations/s", LOWER, *per_second(runs, weights, "failed")))
-    left_out = [float(run.analysis["totals"]["not_done"]) for run in runs]
-    found.append(Metric("not done", "operations", LOWER, (left_out[0], left_out[1]), is_exact=True))
-    for name in RECORD_FAULTS:
-        wrong = [run.verdict.get(name, 0) for run in runs]
-        unit = "batches" if name == "reordered" else "records"
-        found.append(Metric(name, unit, LOWER, (wrong[0], wrong[1]), is_exact=True))
-    return found
+def row_of(name: str, values: Sequence[float | None], of_a: int) -> dict[str, Any]:
+    """The row of a figure, not judged yet. `a`, `b`: means; None if the figure of a run is unknown. `interval` of the relative change."""
+    kind = METRICS[name][0]
+    shown = [None if value is None else value * (100 if kind == "share" else 1) for value in values]
+    a, b = (None if None in side else float(numpy.mean(side)) for side in (shown[:of_a], shown[of_a:]))
+    row: dict[str, Any] = {"metric": name, "unit": UNITS[kind], "better": "higher" if kind == "rate" else "lower"}
+    row |= {"a": a, "b": b, "a_runs": shown[:of_a], "b_runs": shown[of_a:], "change": None, "interval": None}
+    return row | {"change": b / a - 1 if a and b is not None else None, "p": None, "differs": False, "worse": False}
 
 
-def row_of(metric: Metric, threshold: float) -> dict[str, Any]:
-    """The row of a metric, judged."""
-    a, b = metric.values
-    row: dict[str, Any] = {"metric": metric.name, "unit": metric.unit, "better": metric.better, "a": a, "b": b}
-    change = None if a is None or b is None or not a else b / a - 1
-    intervals = [None, None] if metric.draws is None else [interval(draws) for draws in metric.draws]
-    differs = False
-    if a is not None and b is not None and a != b:
-        is_above = abs(b - a) > metric.floor and (change is None or abs(change) > threshold)
-        if metric.is_exact:
-            differs = True
-        elif metric.draws is not None:
-            bounds = interval(metric.draws[1] - metric.draws[0])
-            differs = is_above and bounds is not None and (bounds[0] > 0 or bounds[1] < 0)
-        else:
-            differs = is_above and metric.is_event
-    is_better = b is not None and a is not None and ((b < a) if metric.better == LOWER else (b > a))
-    return row | {
-        "change": change,
-        "a_interval": intervals[0],
-        "b_interval": intervals[1],
-        "differs": differs,
-        "worse": differs and not is_better,
-    }
+def judge(rows: Sequence[dict[str, Any]], of_a: int, of_b: int, threshold: float) -> None:
+    """Fills in what the runs tell of each row, if they are enough."""
+    known = [row for row in rows if row["a"] is not None and row["b"] is not None]
+    if not known or not can_tell(of_a, of_b):
+        return
+    values = numpy.array([[*row["a_runs"], *row["b_runs"]] for row in known], dtype=numpy.float64)
+    dealt = deals(of_a, of_b)
+    for row, p, own in zip(known, adjusted(values, dealt), values, strict=True):
+        bounds = interval(own, dealt)
+        if bounds is not None and row["a"]:
+            row["interval"] = [bound / row["a"] for bound in bounds]
+        change, floor = row["change"], LATENCY_FLOOR_MS if row["unit"] == "ms" else 0.0
+        is_large = abs(row["b"] - row["a"]) > floor and (change is None or abs(change) > threshold)
+        row["p"] = float(p)
+        row["differs"] = bool(p <= LEVEL and is_large)
+        row["worse"] = row["differs"] and (row["b"] > row["a"]) == (row["better"] == "lower")
 
 
-def interval(draws: Any) -> list[float] | None:
-    """The confidence interval; None if the metric is unknown in a resample."""
-    if not len(draws) or numpy.isnan(draws).any():
-        return None
-    return [float(bound) for bound in numpy.quantile(draws, CONFIDENCE)]
+def side_check(side: str, runs: Sequence[Run]) -> Check:
+    """Whether each run of a side was a replay that delivered and was verified."""
+    found: dict[str, list[str]] = {FAILED: [], NOT_VERIFIED: []}
+    for run in runs:
+        for check in run_checks(run.analysis, run.verdict):
+            if check.name in OF_EACH_RUN and check.result in found:
+                found[check.result].append(f"{run.name}: {check.reason}")
+    problem, unverified = ("; ".join(found[result]) or None for result in (FAILED, NOT_VERIFIED))
+    return Check(f"{side} delivered", problem, unverified=unverified)
 
 
-def draws_of(runs: tuple[Run, Run]) -> tuple[Any, Any] | None:
-    """For each run, how often each interval is in each resample: RESAMPLES x intervals. None if a run is too short."""
-    counts = [len(run.analysis["over_time"]) for run in runs]
-    if min(counts) < INTERVALS_MIN:
-        return None
-    if runs[0].load == runs[1].load:
-        # What one run has beyond the other's end is drawn as often as the interval at that place.
-        weights = block_weights(max(counts), numpy.random.default_rng(SEED))
-        return weights[:, : counts[0]], weights[:, : counts[1]]
-    random = numpy.random.default_rng(SEED)
-    return block_weights(counts[0], random), block_weights(counts[1], random)
+def enough_runs(a: int, b: int) -> Check:
+    if can_tell(a, b):
+        return Check("enough runs")
+    words = "one run each" if a == b == 1 else f"{a} and {b} runs"
+    return Check("enough runs", unverified=f"{words}: no statement; replay both sides with --repeat 5")
 
 
-def block_weights(count: int, random: numpy.random.Generator) -> Any:
-    """Resamples of `count` intervals in circular blocks: how often each is drawn, RESAMPLES x count."""
-    length = max(round(count ** (1 / 3)), 1)
-    starts = random.integers(0, count, (RESAMPLES, -(-count // length)))
-    drawn = ((starts[:, :, None] + numpy.arange(length)) % count).reshape(RESAMPLES, -1)[:, :count]
-    weights = numpy.zeros((RESAMPLES, count))
-    numpy.add.at(weights, (numpy.arange(RESAMPLES)[:, None], drawn), 1)
-    return weights
+def worse_checks(rows: Sequence[Mapping[str, Any]], limits: Sequence[WorseLimit]) -> list[Check]:
+    """A check for each row, or for each limit."""
+    if not limits:
+        return [Check(row["metric"], became(row) if row["worse"] else None) for row in rows]
+    found, checks = {row["metric"]: row for row in rows}, []
+    for limit in limits:
+        row = found.get(limit.metric)
+        if row is None or row["a"] is None or row["b"] is None:
+            checks.append(Check(limit.text, unverified=f"{limit.metric} was not measured in every run"))
+            continue
+        is_above = row["change"] is None or abs(row["change"]) > limit.share
+        checks.append(Check(limit.text, became(row) if row["worse"] and is_above else None))
+    return checks
 
 
-def per_second(
-    runs: Sequence[Run], weights: tuple[Any, Any] | None, column: str
-) -> tuple[tuple[float, float], tuple[Any, Any] | None]:
-    """A column of `over_time` as a rate: its value for both runs, and its draws."""
-    values, drawn = [], []
-    for number, run in enumerate(runs):
-        over, length = run.analysis["over_time"], run.analysis["interval_s"]
-        counts = numpy.array([row[column] for row in over], dtype=numpy.float64)
-        seconds = numpy.minimum(length, run.analysis["seconds"] - numpy.array([row["second"] for row in over]))
-        seconds = numpy.maximum(seconds, 1e-9)
-        values.append(float(counts.sum() / seconds.sum()))
-        if weights is not None:
-            drawn.append(weights[number] @ counts / numpy.maximum(weights[number] @ seconds, 1e-9))
-    return (values[0], values[1]), None if weights is None else (drawn[0], drawn[1])
-
-
-def percentile(run: Run, op: str, point: float) -> float | None:
-    found = quantiles(run.latencies[op].sum(axis=0, keepdims=True), run.values_ms, [point])[0, 0]
-    return None if numpy.isnan(found) else float(found)
-
-
-def drawn_percentiles(
-    runs: Sequence[Run], weights: tuple[Any, Any] | None, op: str, point: float
-) -> tuple[Any, Any] | None:
-    if weights is None:
-        return None
-    drawn = [
-        quantiles(weights[number] @ run.latencies[op], run.values_ms, [point])[:, 0] for number, run in enumerate(runs)
-    ]
-    return drawn[0], drawn[1]
+def became(row: Mapping[str, Any]) -> str:
+    a, b = (quantity(row[side], row["unit"]) for side in ("a", "b"))
+    return f"{a} became {b} ({percent(row['change'])})"

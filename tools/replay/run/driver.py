@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import secrets
 import shutil
 import sys
@@ -81,6 +82,8 @@ class TraceFacts:
     """Topic -> the number of partitions that it needs at least: the highest partition plus one, 0 if only key hashes decide."""
     recorded: dict[str, int]
     """Topic -> the number of partitions in the cluster that the trace comes from, if that is known."""
+    digest: str = ""
+    """Of the trace's files, in their order."""
 
 
 def facts_of(trace: Trace) -> TraceFacts:
@@ -92,7 +95,16 @@ def facts_of(trace: Trace) -> TraceFacts:
         table = pyarrow.table({"topic": batch["topic"], "partition": batch["partition"]})
         for row in table.group_by("topic").aggregate([("partition", "max")]).to_pylist():
             partitions[row["topic"]] = max(partitions.get(row["topic"], 0), row["partition_max"] + 1)
-    return TraceFacts(trace.rows, last_ns / 1e9, partitions, dict(trace.info.topics))
+    return TraceFacts(trace.rows, last_ns / 1e9, partitions, dict(trace.info.topics), digest_of(trace.files))
+
+
+def digest_of(files: Iterable[Path]) -> str:
+    """Differs if the content of a file does."""
+    whole = hashlib.blake2b(digest_size=8)
+    for path in files:
+        with path.open("rb") as file:
+            whole.update(hashlib.file_digest(file, "blake2b").digest())
+    return whole.hexdigest()
 
 
 def new_plan(options: Options, control: str) -> Plan:
@@ -124,6 +136,7 @@ def new_plan(options: Options, control: str) -> Plan:
         control=control,
         trace_rows=facts.rows,
         trace_seconds=facts.seconds,
+        trace_hash=facts.digest,
         groups=options.groups,
         max_failed=options.max_failed,
         gates=list(options.gates),
@@ -145,15 +158,28 @@ class Replay:
         except OSError as problem:
             raise ReplayError(f"--control-host {host}: {problem}; use an address of this machine") from None
         self.plan = new_plan(options, self.control.address)
-        settings = SparkSettings(options.master, host, options.event_log, tuple(options.spark_settings))
-        self.job = SparkProcess(self.output, ["replay", "verdict", "analysis"], settings)
+        self._settings = SparkSettings(options.master, host, options.event_log, tuple(options.spark_settings))
+        self.job = SparkProcess(self.output, ["replay", "verdict", "analysis"], self._settings)
         self._faults_written = 0
+        self._stop_after_s: float | None = None
+        self.was_interrupted = False
+        """Whether a person ended the sending."""
+
+    def warm_up(self, seconds: float) -> None:
+        """Sends the first seconds of the load. Nothing is read back or analysed. Raises ReplayError."""
+        self.job = SparkProcess(self.output, ["replay"], self._settings)
+        self._stop_after_s = seconds
+        self._carry_out(None, judges_after_interrupt=False)
 
     def run(self, faults: FaultRun | None = None, *, judges_after_interrupt: bool = False) -> dict[str, Any]:
         """Runs the replay, shows its progress, carries out the faults. Returns the verdict.
 
         `judges_after_interrupt`: the first Ctrl-C ends the sending, and the verdict is on the operations that were sent.
         """
+        self._carry_out(faults, judges_after_interrupt)
+        return read_verdict(self.output)
+
+    def _carry_out(self, faults: FaultRun | None, judges_after_interrupt: bool) -> None:
         clear_results(self.output)
         self.output.write_plan(self.plan)
         write_json(self.output.faults, [])
@@ -166,14 +192,16 @@ class Replay:
                 pass
         line.end()
         self.job.check()
-        return read_verdict(self.output)
 
     def _goes_on(self, faults: FaultRun | None, line: ProgressLine, judges_after_interrupt: bool) -> bool:
         try:
             goes_on = self.job.is_running(TURN_S)
             started = self.control.totals().started_ns
+            second = (self.control.clock.now_ns() - started) / 1e9 if started else 0.0
+            if self._stop_after_s is not None and second > self._stop_after_s and not self.control.is_stopping:
+                self.control.stop()
             if started and faults is not None:
-                faults.step((self.control.clock.now_ns() - started) / 1e9)
+                faults.step(second)
                 done = list(faults.done)  # another thread adds to it
                 if len(done) != self._faults_written:
                     write_json(self.output.faults, [fault.to_row() for fault in done])
@@ -183,6 +211,7 @@ class Replay:
             if not judges_after_interrupt or self.control.is_stopping:
                 raise
             interruption_was_handled()
+            self.was_interrupted = True
             click.echo("\nStopping: what was sent is judged. Another Ctrl-C ends everything at once.", err=True)
             self.control.stop()
             return True

@@ -48,6 +48,8 @@ class Plan:
     """host:port of the control server; empty: the job has its own."""
     trace_rows: int
     trace_seconds: float
+    trace_hash: str = ""
+    """Of the trace's files; empty in a plan of an older ottla."""
     groups: bool = True
     """Whether clients with a consumer group are members of one in the cluster."""
     max_failed: str = "0"
@@ -56,6 +58,18 @@ class Plan:
     """What must hold of the figures, besides: conditions of --assert."""
     security_protocol: str = "PLAINTEXT"
     """Kafka's name. The rest of what a client needs to connect is in `access.json`."""
+
+    @property
+    def load(self) -> dict[str, Any]:
+        """What decides which operations are due when, in words. Runs can be compared if it is the same."""
+        speeds = " then ".join(f"{speed:g}x" for speed in self.speeds) or "as fast as possible"
+        return {
+            "trace": f"{self.trace_rows:,} operations, {self.trace_hash or 'of an unknown content'}",
+            "speed": speeds + (f", {self.step_s:g} s each" if len(self.speeds) > 1 else ""),
+            "clients": self.clients,
+            "bytes": self.bytes,
+            "groups": self.groups,
+        }
 
     @property
     def seconds(self) -> float | None:

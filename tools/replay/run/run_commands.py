@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,17 +20,20 @@ from tools.admin.naming import (
     directory_option,
     fault_command_option,
 )
-from tools.failures import guarded
+from tools.failures import INTERRUPTED, guarded
 from tools.numbers import DIRECTORY, EXISTING_FILE, PATH, FloatRange, IntRange, Parsed
 from tools.points_in_time import NoTime, parse_duration_ms
 from tools.replay.checks import parse_gate, parse_limit
 from tools.replay.parameters import POSITIVE, topic_for
 
 if TYPE_CHECKING:
-    from tools.replay.run.driver import Options
+    from tools.faults.script import FaultRun
+    from tools.replay.run.driver import Options, Replay
     from tools.replay.run.plan import OutputDirectory
 
 AS_FAST_AS_POSSIBLE = "max"
+WARM_UP = "warm-up"
+"""The directory of what --warm-up sends."""
 
 
 def factor(text: str) -> float:
@@ -87,6 +93,14 @@ def spark_setting(text: str) -> str:
     if not equals or not key.startswith("spark."):
         raise ValueError(f"{text!r} is not spark.KEY=VALUE")
     return text
+
+
+def seconds(text: str) -> float:
+    """`30s`. Raises ValueError."""
+    try:
+        return parse_duration_ms(text) / 1000
+    except NoTime as problem:
+        raise ValueError(str(problem)) from None
 
 
 def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -246,6 +260,19 @@ def options_of(
     multiple=True,
     help="Inject a fault, such as 'kill leader of departures-0 at 20s' or 'restart it at 35s'. Needs --dir, --compose or --fault-command.",
 )
+@click.option(
+    "--repeat",
+    type=IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Replay so many times, into the directories run-1, run-2 ... of --out. `ottla replay compare` needs several runs.",
+)
+@click.option(
+    "--warm-up",
+    "warm_up_s",
+    type=Parsed("duration", seconds),
+    help="First send the load for so long, such as 30s, and leave it out of every figure.",
+)
 @compose_option("Inject the faults into this Compose project: its name, or the directory of its docker-compose.yml.")
 @fault_command_option("Inject the faults into any other cluster by this program: PROGRAM ACTION BROKER-ID HOST PORT.")
 def run(
@@ -253,6 +280,8 @@ def run(
     control_host: str | None,
     event_log: Path | None,
     faults: Sequence[str],
+    repeat: int,
+    warm_up_s: float | None,
     directory: Path | None,
     project: str | None,
     fault_command: str | None,
@@ -264,13 +293,13 @@ def run(
     Afterwards the replay reads back everything that was acknowledged. The exit code is 1 if records are lost, duplicated, reordered or
     corrupt, if more than --max-failed operations failed, if an --assert does not hold, if a Spark task is lost, or if nothing was
     acknowledged; it is 2 if something could not be verified. Ctrl-C ends the sending; records sent before are read back.
+    With --repeat, the exit code is 1 if it is 1 for any run, else 2 if it is 2 for any.
     """
 
     def work() -> int:
         from tools.faults.clusters import find_target
         from tools.faults.record import FaultRecord
         from tools.faults.script import FaultError, FaultRun, check, parse_all
-        from tools.interrupts import ignore_from_now
         from tools.replay.run.driver import Replay, say_fault
 
         try:
@@ -287,24 +316,74 @@ def run(
             raise click.BadParameter(str(problem), param_hint="--fault") from None
         servers = cluster.bootstrap_servers if cluster is not None and not bootstrap_server else bootstrap_server
         options = options_of(bootstrap_server=servers, directory=directory, **load)
-        replay = Replay(replace(options, master=master, control_host=control_host, event_log=event_log))
-        run_of_faults: FaultRun | None = None
-        if cluster is not None and scripted:
+        options = replace(options, master=master, control_host=control_host, event_log=event_log)
+
+        def faults_of(replay: Replay) -> FaultRun | None:
+            if cluster is None or not scripted:
+                return None
             topics = sorted(set(replay.plan.topics.values()))
             record = FaultRecord(cluster.record_file)
-            run_of_faults = FaultRun(cluster, scripted, topics, say_fault, replay.control.clock.now_ns, record)
+            return FaultRun(cluster, scripted, topics, say_fault, replay.control.clock.now_ns, record)
+
+        if warm_up_s:
+            click.echo(f"Warming up for {warm_up_s:g} s")
+            warm_up = Replay(replace(options, output=options.output / WARM_UP))
+            with ended(warm_up, None):
+                warm_up.warm_up(warm_up_s)
+        codes = []
+        for number in range(1, repeat + 1):
+            if repeat > 1:
+                click.echo(f"Run {number} of {repeat}")
+            output = options.output / f"run-{number}" if repeat > 1 else options.output
+            replay = Replay(replace(options, output=output))
+            if number == 1:
+                remove_runs(options.output)
+            run_of_faults = faults_of(replay)
+            with ended(replay, run_of_faults):
+                verdict = replay.run(run_of_faults, judges_after_interrupt=True)
+            codes.append(say_conclusion(replay.output, verdict))
+            if replay.was_interrupted and number < repeat:
+                click.echo(f"Interrupted: {number} of {repeat} runs are done", err=True)
+                return INTERRUPTED
+        return worst(codes)
+
+    guarded(work)
+
+
+@contextlib.contextmanager
+def ended(replay: Replay, faults: FaultRun | None) -> Iterator[None]:
+    """Stops the job and heals the cluster at the end."""
+    from tools.interrupts import ignore_from_now, interruptible
+
+    with interruptible():  # the next run can be interrupted, too
         try:
-            verdict = replay.run(run_of_faults, judges_after_interrupt=True)
+            yield
         finally:
             try:
                 ignore_from_now()
             finally:  # an interrupt may come first
                 replay.job.stop()
-                if run_of_faults is not None:
-                    run_of_faults.finish()
-        return say_conclusion(replay.output, verdict)
+                if faults is not None:
+                    faults.finish()
 
-    guarded(work)
+
+def remove_runs(directory: Path) -> None:
+    """Removes what earlier replays left: one, or several by --repeat, of which there may have been more than now."""
+    from tools.replay.run.compare_runs_command import runs_in
+    from tools.replay.run.driver import clear_results
+    from tools.replay.run.plan import OutputDirectory
+
+    for path in runs_in(directory):
+        if path != directory:
+            shutil.rmtree(path)
+    output = OutputDirectory(directory)
+    if output.plan.exists():
+        clear_results(output)
+
+
+def worst(codes: Sequence[int]) -> int:
+    """1 before 2 before 0."""
+    return min(codes, key=lambda code: code or sys.maxsize)
 
 
 def say_conclusion(output: OutputDirectory, verdict: dict[str, Any]) -> int:
