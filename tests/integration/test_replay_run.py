@@ -119,8 +119,8 @@ def test_a_trace_is_replayed_while_a_leader_dies(cluster: LocalCluster, tmp_path
 
 
 @pytest.mark.thorough
-def test_factors_and_other_topics(shared_cluster: LocalCluster, tmp_path: Path) -> None:
-    """--clients, --bytes, --map-topic, --create-topics, and as fast as possible."""
+def test_factors_other_topics_and_repeats(shared_cluster: LocalCluster, tmp_path: Path) -> None:
+    """--clients, --bytes, --map-topic, --create-topics, and as fast as possible; twice, after a warm-up that no run contains."""
     trace = write_trace(tmp_path / "trace", 200)
     out = tmp_path / "out"
     options = (
@@ -132,13 +132,18 @@ def test_factors_and_other_topics(shared_cluster: LocalCluster, tmp_path: Path) 
         "max",
         "--create-topics",
     )
-    done = run(trace, *options, "--clients", "3x", "--bytes", "2x", "--map-topic", f"{TOPIC}=elsewhere")
+    factors = ("--clients", "3x", "--bytes", "2x", "--map-topic", f"{TOPIC}=elsewhere")
+    done = run(trace, *options, *factors, "--repeat", "2", "--warm-up", "1s", timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = rows_of(out)
-    assert len(rows) == 600
-    assert {row["topic"] for row in rows} == {"elsewhere"}
-    assert {"writer-0-0", "writer-0-1", "writer-0-2"} <= {row["client"] for row in rows}
-    assert {row["bytes"] for row in rows if row["client"] == "writer-0-0"} <= set(range(790, 801))
+    for name in ("run-1", "run-2"):
+        rows = rows_of(out / name)
+        assert len(rows) == 600
+        assert {row["topic"] for row in rows} == {"elsewhere"}
+        assert {"writer-0-0", "writer-0-1", "writer-0-2"} <= {row["client"] for row in rows}
+        assert {row["bytes"] for row in rows if row["client"] == "writer-0-0"} <= set(range(790, 801))
+    compared = ottla(f"replay compare {out}/run-1 {out}/run-2 --out {tmp_path}/compared")
+    assert compared.exit_code == 2  # one run each says nothing
+    assert "Different load" not in compared.output
 
 
 @pytest.mark.thorough

@@ -124,10 +124,16 @@ def row_of(name: str, values: Sequence[float | None], of_a: int) -> dict[str, An
     """The row of a figure, not judged yet. `a`, `b`: means; None if the figure of a run is unknown. `interval` of the relative change."""
     kind = METRICS[name][0]
     shown = [None if value is None else value * (100 if kind == "share" else 1) for value in values]
-    a, b = (None if None in side else float(numpy.mean(side)) for side in (shown[:of_a], shown[of_a:]))
+    a, b = mean(shown[:of_a]), mean(shown[of_a:])
     row: dict[str, Any] = {"metric": name, "unit": UNITS[kind], "better": "higher" if kind == "rate" else "lower"}
     row |= {"a": a, "b": b, "a_runs": shown[:of_a], "b_runs": shown[of_a:], "change": None, "interval": None}
     return row | {"change": b / a - 1 if a and b is not None else None, "p": None, "differs": False, "worse": False}
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """None if a value is unknown."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def judge(rows: Sequence[dict[str, Any]], of_a: int, of_b: int, threshold: float) -> None:
