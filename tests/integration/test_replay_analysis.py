@@ -329,6 +329,27 @@ def test_the_verdict_names_what_was_planted(session: SparkSession, tmp_path: Pat
     assert counted == {(name, case): count for case, of_case in expected.items() for name, count in of_case.items()}
 
 
+def test_batches_without_acks_all_are_counted_apart(session: SparkSession, tmp_path: Path) -> None:
+    """Two processes behind one client id, one with acks=1, are two producers: their batches may lie in any order among each other."""
+    batches = [*map(batch, (0, 10, 20)), *(batch(at, producer=1, acks=1, offset=30 + at) for at in (0, 10, 20, 30))]
+    found: list[Found] = [
+        *(((0, at, 0, at, 10, "intact")) for at in (0, 20)),
+        (0, 10, 1, 20, 10, "intact"),  # before its batch 10
+        (0, 30, 0, 10, 10, "intact"),  # behind its batch 20
+        (0, 40, 1, 10, 10, "intact"),
+        (0, 50, 1, 30, 10, "intact"),
+        (0, 60, 1, 30, 10, "intact"),
+    ]
+    verdict = judged(session, tmp_path, batches, [("t", *row) for row in found])
+    assert verdict["without_acks_all"] == {"lost": 10, "duplicated": 10, "reordered": 1}
+    assert {name: verdict[name] for name in ("lost", "duplicated", "reordered")} == {
+        "lost": 0,
+        "duplicated": 0,
+        "reordered": 1,
+    }
+    assert [row["acks"] for row in verdict["evidence"]["reordered"]] == [-1, 1]
+
+
 class History:
     """Random batches of many producers in two partitions: acknowledged or not, lost in part or whole, doubled, swapped, moved, unread."""
 

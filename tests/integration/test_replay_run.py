@@ -89,9 +89,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def test_a_trace_is_replayed_while_a_leader_dies(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Every operation of the trace has one row; batches have the trace's records, acks and compression; nothing is lost."""
+    """Every operation of the trace has one row; batches have the trace's records, acks and compression; nothing with acks=all is lost, or
+    out of order beside the same client's batches with other acks."""
     operations = 2000
-    acks = -1, -1, -1, 0  # what acks=1 acknowledges may be lost with the leader
+    acks = -1, 1, -1, 0  # what acks=1 acknowledges may be lost with the leader, and is counted apart
     trace = write_trace(tmp_path / "trace", operations, acks=acks)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     settings = {"min.insync.replicas": "2"}
@@ -112,7 +113,8 @@ def test_a_trace_is_replayed_while_a_leader_dies(cluster: LocalCluster, tmp_path
     verdict = json.loads((out / "verdict.json").read_text())
     acknowledged = sum(row["records"] for row in rows if row["op"] == "produce" and row["acks"])
     assert verdict["acknowledged"] == acknowledged
-    assert [verdict[name] for name in ("lost", "corrupted", "unseen", "elsewhere", "duplicated")] == [0] * 5
+    wrong = ("lost", "corrupted", "unseen", "elsewhere", "duplicated", "reordered")
+    assert [verdict[name] for name in wrong] == [0] * len(wrong)
     faults_done = json.loads((out / "faults.json").read_text())
     assert [(row["verb"], row["error"]) for row in faults_done] == [("kill", ""), ("restart", "")]
     assert [TOPIC, 0] in faults_done[0]["partitions"]

@@ -26,6 +26,8 @@ DELIVERY = {
     "deleted": "acknowledged records were deleted since, by retention or a DeleteRecords",
 }
 """Count in the verdict -> what it counts, in words."""
+FORBIDDEN = ("lost", "duplicated", "reordered")
+"""What --forbid makes a failure also for batches without acks=all."""
 UNKNOWN = ("unseen", "deleted")
 """Counts of records that can no longer be looked up, so nobody knows whether they had been lost."""
 EVIDENCE = {"unseen": "unread"}
@@ -39,7 +41,8 @@ def run_checks(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -
     """Delivery, then errors, then operations that were not done, then what --assert asks for."""
     totals = analysis["totals"]
     produce, not_done = totals["produce"], totals["not_done"]
-    checks = [_delivered(name, verdict) for name in DELIVERY]
+    forbidden = _asked(analysis).get("forbid", ())
+    checks = [_delivered(name, verdict, name in forbidden) for name in DELIVERY]
     if verdict is not None:
         is_nothing = produce["operations"] > 0 and not verdict["acknowledged"]
         checks.append(Check("acknowledged", "nothing was acknowledged" if is_nothing else None))
@@ -80,12 +83,25 @@ def is_incomplete(task: Mapping[str, Any]) -> bool:
     return task["expected"] is None or bool(task["done"] < task["expected"])
 
 
-def _delivered(name: str, verdict: Mapping[str, Any] | None) -> Check:
+def accepted(verdict: Mapping[str, Any] | None) -> Mapping[str, int]:
+    """What happened to batches without acks=all: name -> count, if it is not 0. Such a client accepts it; `--forbid` does not.
+
+    A verdict of an older ottla counts them with the others.
+    """
+    counts: Mapping[str, int] = (verdict or {}).get("without_acks_all") or {}
+    return {name: number for name, number in counts.items() if number}
+
+
+def _delivered(name: str, verdict: Mapping[str, Any] | None, is_forbidden: bool) -> Check:
     if verdict is None:
         return Check(name, unverified=NOT_READ)
-    if not verdict.get(name):  # a verdict of an older ottla has no `deleted`
+    also = accepted(verdict).get(name, 0) if is_forbidden else 0
+    wrong = verdict.get(name, 0) + also  # a verdict of an older ottla has no `deleted`
+    if not wrong:
         return Check(name)
-    words, evidence = f"{count(verdict[name])} {DELIVERY[name]}", verdict["evidence"].get(EVIDENCE.get(name, name), ())
+    words, evidence = f"{count(wrong)} {DELIVERY[name]}", verdict["evidence"].get(EVIDENCE.get(name, name), ())
+    if also:
+        words += f", {count(also)} of them without acks=all"
     if name in UNKNOWN:
         return Check(name, evidence=evidence, unverified=words)
     return Check(name, words, evidence)

@@ -129,13 +129,14 @@ class Progress:
 @dataclass(slots=True)
 class _Client:
     number: int
-    producing: ProducingClient | None = None
+    producing: dict[int, ProducingClient] = field(default_factory=dict)
+    """By acks: a Kafka producer has one. A client id with several is several processes, each with an order of its own."""
     fetching: dict[str | None, FetchingClient] = field(default_factory=dict)
     """By the group, or None. Several processes may have one client id."""
 
     @property
     def parts(self) -> list[ProducingClient | FetchingClient]:
-        return [*self.fetching.values(), *([self.producing] if self.producing is not None else [])]
+        return [*self.fetching.values(), *self.producing.values()]
 
 
 class LoadError(Exception):
@@ -351,15 +352,15 @@ class LoadTask:
         self.progress.sent += len(operations)
         self.progress.unanswered = self._unanswered
         self.progress.late_ns = max(self._now() - scheduled, 0)
-        for operation in operations:
-            operation.client = client.number
         if operations[0].op == "produce":
-            if client.producing is None:
-                client.producing = self._new_producer(rows[0][4], client.number)
+            producing = self._producing(rows[0][4], rows[0][10])
             for operation in operations:
-                client.producing.add(operation)
-            client.producing.flush()
+                operation.client = producing.number
+                producing.add(operation)
+            producing.flush()
         else:
+            for operation in operations:
+                operation.client = client.number
             self._fetching(rows[0][4], rows[0][-1]).add(operations)
         return True
 
@@ -383,20 +384,31 @@ class LoadTask:
     def _client(self, name: str) -> _Client:
         client = self._clients.get(name)
         if client is None:
-            if len(self._names) >> CLIENT_BITS:
-                raise LoadError(
-                    f"a task has more than {1 << CLIENT_BITS:,} clients; use more --tasks, or fewer --clients"
-                )
-            client = self._clients[name] = _Client(self._task << CLIENT_BITS | len(self._names))
-            self._names.append(name)
+            client = self._clients[name] = _Client(self._new_number(name))
         return client
 
-    def _new_producer(self, name: str, number: int) -> ProducingClient:
-        plan = self._plan
-        timeout_ns = int(plan.answer_timeout_s * 1e9)
-        return ProducingClient(
-            plan.client_names + name, number, plan.run, self._view, self._background, self._now, timeout_ns, self._done
-        )
+    def _new_number(self, name: str) -> int:
+        """Of a client, or of one of its producers, which the stamps name."""
+        if len(self._names) >> CLIENT_BITS:
+            raise LoadError(f"a task has more than {1 << CLIENT_BITS:,} clients; use more --tasks, or fewer --clients")
+        self._names.append(name)
+        return self._task << CLIENT_BITS | len(self._names) - 1
+
+    def _producing(self, name: str, acks: int) -> ProducingClient:
+        client = self._client(name)
+        if acks not in client.producing:
+            plan = self._plan
+            client.producing[acks] = ProducingClient(
+                plan.client_names + name,
+                self._new_number(name),
+                plan.run,
+                self._view,
+                self._background,
+                self._now,
+                int(plan.answer_timeout_s * 1e9),
+                self._done,
+            )
+        return client.producing[acks]
 
     def _fetching(self, name: str, group: str | None) -> FetchingClient:
         client = self._client(name)

@@ -14,7 +14,7 @@ from tools.private_files import write_anew
 from tools.replay.checks import DELIVERY, NOT_READ, is_incomplete, run_checks, undelivered
 from tools.replay.pages import files
 from tools.replay.pages.run_charts import charts_of, partition_name
-from tools.replay.pages.words import evidence_rows, fault_sentence, longest_outage
+from tools.replay.pages.words import accepted_words, evidence_rows, fault_sentence, longest_outage
 
 HALF = {"distribution", "lateness", "by_broker", "by_partition", "ramp", "ramp-latency"}
 """Charts that stand side by side where there is room."""
@@ -72,6 +72,8 @@ def verdict_banner(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | Non
     failed = [check for check in checks if check.result == FAILED]
     unverified = [check for check in checks if check.result == NOT_VERIFIED]
     costs = [fault_sentence(fault) for fault in analysis["faults"]]
+    if also := accepted_words(verdict):
+        costs.insert(0, f"{also}.")
     sentences = [*map(sentence, failed), *map(sentence, unverified)]
     if any(check.name in DELIVERY for check in failed) and verdict is not None:
         words = ", ".join(dict.fromkeys([f"{count(verdict['lost'])} lost", *undelivered(verdict)]))
@@ -93,6 +95,8 @@ def verdict_banner(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | Non
     if not verdict["acknowledged"]:
         return banner("good", "All checks passed", ["The replay produced nothing.", *costs])
     whole = f"All {count(verdict['acknowledged'])} acknowledged records were read back: once, in order and intact."
+    if also:
+        whole = "All records with acks=all that were acknowledged were read back: once, in order and intact."
     return banner("good", "0 lost", [whole, *costs])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tools.pages.units import count, moment, seconds
+from tools.replay.checks import accepted
 
 DONE = {
     "kill": "was killed",
@@ -36,6 +37,12 @@ def fault_sentence(fault: Mapping[str, Any]) -> str:
     if fault["normal_after_s"] is None:
         return f"{cost}."
     return f"{cost}, normal again after {seconds(fault['normal_after_s'])}."
+
+
+def accepted_words(verdict: Mapping[str, Any] | None) -> str:
+    """What happened to batches without acks=all; empty if nothing did."""
+    found = ", ".join(f"{count(number)} {name}" for name, number in accepted(verdict).items())
+    return f"{found} without acks=all, which such a client accepts (--forbid does not)" if found else ""
 
 
 def evidence_rows(evidence: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:

@@ -108,7 +108,7 @@ def analyse(session: SparkSession, plan: Plan, output: OutputDirectory) -> dict[
         "knee": knee_of(ramp),
         "tasks": shown_tasks(tasks["tasks"], slices["task"], facts),
         "problem": tasks["problem"],
-        "asked": {"max_failed": plan.max_failed, "assert": plan.gates},
+        "asked": {"max_failed": plan.max_failed, "assert": plan.gates, "forbid": plan.forbid},
     }
     for view in ("windows", "bins"):
         session.catalog.uncacheTable(view)

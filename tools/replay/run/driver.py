@@ -62,6 +62,7 @@ class Options:
     max_failed: str = NO_FAILURES
     gates: Sequence[str] = ()
     """What --assert asks for."""
+    forbid: Sequence[str] = ()
     master: str | None = None
     """As Spark names it. None: Spark runs in the job's process."""
     control_host: str | None = None
@@ -140,6 +141,7 @@ def new_plan(options: Options, control: str) -> Plan:
         groups=options.groups,
         max_failed=options.max_failed,
         gates=list(options.gates),
+        forbid=list(options.forbid),
         security_protocol=options.security.protocol,
     )
 

@@ -56,6 +56,8 @@ class Plan:
     """How many operations may fail, or which share of them."""
     gates: list[str] = field(default_factory=list)
     """What must hold of the figures, besides: conditions of --assert."""
+    forbid: list[str] = field(default_factory=list)
+    """What fails the replay also if it happens to batches without acks=all: some of `checks.FORBIDDEN`."""
     security_protocol: str = "PLAINTEXT"
     """Kafka's name. The rest of what a client needs to connect is in `access.json`."""
 

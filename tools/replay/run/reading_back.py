@@ -54,10 +54,16 @@ READ_TIMEOUT_S = 60.0
 ROWS_AT_ONCE = 20_000
 EVIDENCE = 20
 
+BY_ACKS = {
+    "lost": "SELECT count(*) FROM lost",
+    "duplicated": "SELECT sum(records * (copies - 1)) FROM copies",
+    "reordered": "SELECT count(*) FROM steps_back",
+}
+"""Counted apart for producers without acks=all, which accept these after a failure."""
 EVIDENCE_OF = {
-    "lost": "SELECT * FROM lost ORDER BY producer, sequence",
-    "duplicated": "SELECT * FROM copies ORDER BY producer, first_sequence",
-    "reordered": "SELECT * FROM steps_back ORDER BY topic, partition, offset",
+    "lost": "SELECT * FROM lost ORDER BY acks, producer, sequence",
+    "duplicated": "SELECT * FROM copies ORDER BY acks, producer, first_sequence",
+    "reordered": "SELECT * FROM steps_back ORDER BY acks, topic, partition, offset",
     "corrupted": "SELECT topic, partition, offset FROM found WHERE kind = 'corrupt' ORDER BY 1, 2, 3",
     "elsewhere": "SELECT * FROM elsewhere ORDER BY topic, partition, offset",
 }
@@ -72,7 +78,10 @@ def judge(session: SparkSession, plan: Plan, output: OutputDirectory, security: 
 
 
 def compare(session: SparkSession, output: OutputDirectory) -> dict[str, Any]:
-    """The verdict on `operations` and `found`. Counts are records; each list of evidence has at most EVIDENCE rows."""
+    """The verdict on `operations` and `found`. Counts are records; each list of evidence has at most EVIDENCE rows.
+
+    `lost`, `duplicated` and `reordered` count batches with acks=all; `without_acks_all` has the same counts of the others.
+    """
     session.read.schema(DDL).parquet(file_uri(output.operations)).createOrReplaceTempView("operations")
     session.read.schema(FOUND_DDL).parquet(file_uri(output.found)).createOrReplaceTempView("found")
     for name, text in views("verdict_views").items():
@@ -88,20 +97,19 @@ def compare(session: SparkSession, output: OutputDirectory) -> dict[str, Any]:
     verdict: dict[str, Any] = {
         "acknowledged": count("SELECT sum(records) FROM acknowledged"),
         "found": count("SELECT sum(records) FROM runs"),
-        "lost": count("SELECT count(*) FROM lost"),
-        "duplicated": count("SELECT sum(records * (copies - 1)) FROM copies"),
-        "reordered": count("SELECT count(*) FROM steps_back"),
+        **{name: count(f"{text} WHERE acks = -1") for name, text in BY_ACKS.items()},
         "corrupted": count("SELECT sum(records) FROM found WHERE kind = 'corrupt'"),
         "unseen": count("SELECT count(*) FROM excuses WHERE kind = 'unread'"),
         "deleted": count("SELECT count(*) FROM excuses WHERE kind = 'deleted'"),
         "elsewhere": count("SELECT count(*) FROM elsewhere"),
     }
-    evidence = {name: rows(text) if verdict[name] else [] for name, text in EVIDENCE_OF.items()}
+    accepted = {name: count(f"{text} WHERE acks <> -1") for name, text in BY_ACKS.items()}
+    evidence = {name: rows(text) if verdict[name] or accepted.get(name) else [] for name, text in EVIDENCE_OF.items()}
     for kind in ("unread", "deleted"):
         evidence[kind] = rows(
             f"SELECT topic, partition, offset, records FROM found WHERE kind = '{kind}' ORDER BY 1, 2, 3"
         )
-    return verdict | {"evidence": evidence}
+    return verdict | {"without_acks_all": accepted, "evidence": evidence}
 
 
 def read_back(session: SparkSession, plan: Plan, output: OutputDirectory, security: Security) -> None:

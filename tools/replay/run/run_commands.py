@@ -23,7 +23,7 @@ from tools.admin.naming import (
 from tools.failures import INTERRUPTED, guarded
 from tools.numbers import DIRECTORY, EXISTING_FILE, PATH, FloatRange, IntRange, Parsed
 from tools.points_in_time import NoTime, parse_duration_ms
-from tools.replay.checks import parse_gate, parse_limit
+from tools.replay.checks import FORBIDDEN, parse_gate, parse_limit
 from tools.replay.parameters import POSITIVE, topic_for
 
 if TYPE_CHECKING:
@@ -200,6 +200,12 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 type=Parsed("condition", lambda text: parse_gate(text).text),
                 multiple=True,
                 help="Exit with 1 if this does not hold, such as 'produce.p99 < 50ms' or 'errors < 0.1%'. docs/REPLAY.md has all metrics.",
+            ),
+            click.option(
+                "--forbid",
+                type=click.Choice(FORBIDDEN),
+                multiple=True,
+                help="Exit with 1 if this happens to batches without acks=all, too.",
             ),
             click.option(
                 "--spark-setting",

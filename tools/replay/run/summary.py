@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tools.replay.checks import run_checks
+from tools.replay.checks import accepted, run_checks
+from tools.replay.pages.words import accepted_words
 
 VERDICT_WORDS = {
     "acknowledged": "records acknowledged",
@@ -37,9 +38,12 @@ def summary_of(analysis: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
         },
         "sent": produce["sent_records"],
         "acknowledged": verdict["acknowledged"],
-        "read": verdict["acknowledged"] - sum(verdict.get(name, 0) for name in ("lost", "unseen", "deleted")),
+        "read": verdict["acknowledged"]
+        - sum(verdict.get(name, 0) for name in ("lost", "unseen", "deleted"))
+        - accepted(verdict).get("lost", 0),
         "lost": verdict["lost"],
         "duplicated": verdict["duplicated"],
+        "without_acks_all": dict(accepted(verdict)),
         "outages": [
             {"topic": outage["topic"], "partition": outage["partition"], "seconds": round(outage["seconds"], 3)}
             for fault in analysis["faults"]
@@ -87,6 +91,8 @@ def summary_lines(analysis: dict[str, Any], verdict: dict[str, Any]) -> Iterator
         yield f"  knee          {knee['per_second']:>12,.0f}   operations/s at speed {knee['speed']:g}x; the next step falls behind"
     for name, text in VERDICT_WORDS.items():
         yield f"  {name:13} {verdict.get(name, 0):>12,}   {text}"
+    if words := accepted_words(verdict):
+        yield f"  accepted                     {words}"
 
 
 def latency_line(latency: dict[str, float | None]) -> Iterator[str]:

@@ -2,8 +2,12 @@
 
 -- view acknowledged
 -- A batch is one interval of its producer's sequence.
-SELECT producer, first_sequence, records, topic, partition, offset, client FROM operations
+SELECT producer, first_sequence, records, topic, partition, offset, client, acks FROM operations
 WHERE op = 'produce' AND error IS NULL AND acks <> 0 AND records > 0
+
+-- view producers
+-- A producer has one acks. Without acks=all, it accepts that a failure loses, doubles or reorders its batches.
+SELECT producer, min(acks) AS acks FROM operations WHERE op = 'produce' GROUP BY producer
 
 -- view runs
 SELECT * FROM found WHERE kind = 'intact'
@@ -15,9 +19,9 @@ SELECT a.* FROM acknowledged a LEFT ANTI JOIN runs r
 
 -- view missing
 -- `base` is the offset of the record's batch; both offsets are null if it is not known.
-SELECT u.producer, u.sequence, u.topic, u.partition, u.base, u.base + u.sequence - u.first_sequence AS offset, u.client FROM (
+SELECT u.producer, u.sequence, u.topic, u.partition, u.base, u.base + u.sequence - u.first_sequence AS offset, u.client, u.acks FROM (
     SELECT producer, explode(sequence(first_sequence, first_sequence + records - 1)) AS sequence,
-        topic, partition, IF(offset < 0, NULL, offset) AS base, first_sequence, client
+        topic, partition, IF(offset < 0, NULL, offset) AS base, first_sequence, client, acks
     FROM unsettled
 ) u LEFT ANTI JOIN (
     SELECT r.producer, explode(sequence(r.first_sequence, r.first_sequence + r.records - 1)) AS sequence
@@ -42,13 +46,15 @@ GROUP BY m.producer, m.sequence
 SELECT m.* FROM missing m LEFT ANTI JOIN excuses e ON m.producer = e.producer AND m.sequence = e.sequence
 
 -- view copies
-SELECT producer, first_sequence, max(records) AS records, count(*) AS copies,
-    sort_array(collect_list(struct(topic, partition, offset))) AS places
-FROM runs GROUP BY producer, first_sequence HAVING count(*) > 1
+SELECT c.*, coalesce(p.acks, -1) AS acks FROM (
+    SELECT producer, first_sequence, max(records) AS records, count(*) AS copies,
+        sort_array(collect_list(struct(topic, partition, offset))) AS places
+    FROM runs GROUP BY producer, first_sequence HAVING count(*) > 1
+) c LEFT JOIN producers p ON c.producer = p.producer
 
 -- view steps_back
 -- A second copy of a batch counts as duplicated, and not as reordered too.
-SELECT * FROM (
+SELECT s.*, coalesce(p.acks, -1) AS acks FROM (
     SELECT producer, topic, partition, offset, first_sequence,
         max(first_sequence) OVER (
             PARTITION BY producer, topic, partition ORDER BY offset ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
@@ -57,7 +63,7 @@ SELECT * FROM (
         SELECT producer, topic, partition, first_sequence, min(offset) AS offset FROM runs
         GROUP BY producer, topic, partition, first_sequence
     )
-) WHERE first_sequence < before
+) s LEFT JOIN producers p ON s.producer = p.producer WHERE s.first_sequence < s.before
 
 -- view elsewhere
 SELECT a.producer, a.first_sequence, a.topic, a.partition, a.offset AS acknowledged_offset,

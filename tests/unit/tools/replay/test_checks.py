@@ -39,6 +39,8 @@ def of(
     [
         (of(), {}, 0, []),
         (of(), {"lost": 1}, FAILED, ["lost"]),
+        (of(), {"without_acks_all": {"lost": 3, "duplicated": 2, "reordered": 1}}, 0, []),
+        (of(asked={"forbid": ["lost"]}), {"without_acks_all": {"lost": 3, "duplicated": 2}}, FAILED, ["lost"]),
         (of(), {"elsewhere": 1}, FAILED, ["elsewhere"]),
         (of(), {"unseen": 800}, UNVERIFIED, ["unseen"]),
         (of(), {"deleted": 3000}, UNVERIFIED, ["deleted"]),
