@@ -53,17 +53,6 @@ def test_leadership_goes_to_the_live_replicas_and_metadata_to_all() -> None:
     assert not metadata.is_full
 
 
-def test_a_new_broker_first_gets_everything() -> None:
-    announcement = Announcement(1, cluster())
-    announcement.leadership([T1])
-    announcement.full_metadata([2])
-    announcement.full_leadership([2])
-    requests = announcement.requests()
-    assert names(requests)[2] == [("UpdateMetadata", [T0, T1]), ("LeaderAndIsr", [T0, T1])]
-    assert [getattr(request, "is_full", None) for request in requests[2]] == [True, True]
-    assert names(requests)[3] == [("UpdateMetadata", [T1])]
-
-
 def test_stops_come_after_leadership() -> None:
     announcement = Announcement(1, cluster())
     announcement.stop(2, T0, delete=False)

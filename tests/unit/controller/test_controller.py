@@ -16,7 +16,7 @@ from protocol.rpc.messages import (
     UpdateMetadataRequest,
 )
 from protocol.types import LeaderAndIsr, TopicPartition
-from protocol.zk.session import CheckOp, Op, SetOp, Stat, WatchCallback
+from protocol.zk.session import Op, SetOp, Stat, WatchCallback
 from protocol.zk.znodes import ControllerEpochZNode, ControllerZNode, IsrChangeZNode, PartitionStateZNode
 from tests.support.memory_cluster import MemoryCluster, kinds, on_cluster, scenario
 
@@ -63,22 +63,6 @@ async def test_a_dead_leader_is_replaced_in_the_order_of_the_assignment(cluster:
     assert cluster.state("t", 2) == LeaderAndIsr(1, 1, (1, 3), 1, 1)
     assert cluster.state("t", 3) == LeaderAndIsr(3, 0, (3, 1), 1, 0)
     assert kinds(cluster.running[3].requests[before:]) == ["LeaderAndIsr", "UpdateMetadata"]
-
-
-@on_cluster()
-async def test_a_failover_is_one_write_that_is_fenced_and_conditional(cluster: MemoryCluster) -> None:
-    """CTL-5: one multi, which starts with the check of the controller epoch. Each state is conditional on the version that was read."""
-    await cluster.create_topic("t", dict.fromkeys(range(20), (2, 3)))
-    before = len(cluster.server.writes)
-    await cluster.kill(2)
-    writes = [ops for _, ops in cluster.server.writes[before:]]
-    (multi,) = [ops for ops in writes if any(op.path.endswith("/state") for op in ops)]
-    fence = multi[0]
-    assert isinstance(fence, CheckOp)
-    assert fence.path == ControllerEpochZNode.PATH
-    assert fence.version == cluster.server.nodes[ControllerEpochZNode.PATH].version
-    assert all(isinstance(op, SetOp) and op.version == 0 for op in multi[1:])
-    assert {cluster.state("t", p) for p in range(20)} == {LeaderAndIsr(3, 1, (3,), 1, 1)}
 
 
 @on_cluster(1, 2, 3, 4)
@@ -250,16 +234,6 @@ async def test_a_controller_whose_session_expired_resigns_first(cluster: MemoryC
     await cluster.settle()
     assert controller.controller_id == 2
     assert cluster.state("t", 0) == LeaderAndIsr(1, 2, (1,), 2, 2)
-
-
-@on_cluster(1)
-async def test_the_only_controllers_session_expires(cluster: MemoryCluster) -> None:
-    """With no other broker it is elected again. Its broker keeps leading in a new epoch, as after any new registration."""
-    await cluster.create_topic("t", {0: (1,)})
-    cluster.expire(1)
-    await cluster.settle()
-    assert cluster.controller_epoch == 2
-    assert cluster.state("t") == LeaderAndIsr(1, 1, (1,), 2, 1)
 
 
 @on_cluster()

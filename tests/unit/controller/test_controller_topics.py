@@ -38,21 +38,6 @@ async def test_a_topic_removed_by_hand_is_forgotten(cluster: MemoryCluster) -> N
     assert cluster.state("t").leader == 3
 
 
-@on_cluster()
-async def test_a_topic_deleted_and_created_again_between_two_reads(cluster: MemoryCluster) -> None:
-    """FLT-36: same name, another id."""
-    cluster.put_topic("t", {0: (2, 3)}, ID_1)
-    await cluster.settle()
-    await cluster.kill(2)
-    await cluster.start(2)
-    cluster.delete_tree(TopicZNode.path("t"))
-    cluster.put_topic("t", {0: (2, 1)}, ID_2)
-    await cluster.settle()
-    assert cluster.state("t") == LeaderAndIsr(2, 0, (2, 1), 1, 0)
-    last = [r for r in cluster.running[2].requests if isinstance(r, LeaderAndIsrRequest)][-1]
-    assert last.topic_ids == {"t": ID_2}
-
-
 @pytest.mark.parametrize("turns", range(12))
 @on_cluster()
 async def test_a_topic_deleted_and_created_again_during_the_reads(cluster: MemoryCluster, turns: int) -> None:

@@ -89,15 +89,6 @@ async def test_a_request_through_the_api_replaces_one_in_the_node(cluster: Memor
 
 
 @on_topic_t()
-async def test_removing_the_node_by_hand_does_not_stop_the_move(cluster: MemoryCluster) -> None:
-    request(cluster, {TP: (3, 2)})
-    await cluster.settle()
-    cluster.delete_tree(ReassignPartitionsZNode.PATH)
-    await catch_up(cluster)
-    check_finished(cluster, {TP: (3, 2)})
-
-
-@on_topic_t()
 async def test_a_new_controller_handles_a_request_that_nobody_has_read(cluster: MemoryCluster) -> None:
     """CTL-2."""
     cluster.crash(1)

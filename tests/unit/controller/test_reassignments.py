@@ -252,19 +252,6 @@ async def test_a_cancellation_during_the_deletions(cluster: MemoryCluster) -> No
     check_finished(cluster, {TP: (2, 1)})
 
 
-@on_topic_t()
-async def test_the_same_request_again_changes_nothing(cluster: MemoryCluster) -> None:
-    await moved_to(cluster, (3, 2))
-    steps = Steps(cluster)
-    await moved_to(cluster, (3, 2))
-    request(cluster, {TP: (3, 2)})
-    await cluster.settle()
-    assert steps.multis == []
-    await catch_up(cluster)
-    await moved_to(cluster, (3, 2))
-    check_finished(cluster, {TP: (3, 2)})
-
-
 # -- what waits, and for whom -----------------------------------------------------------------------------------------
 
 

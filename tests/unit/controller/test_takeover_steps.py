@@ -8,7 +8,7 @@ import pytest
 
 from controller.reactions import failover
 from protocol.rpc.messages import LeaderAndIsrRequest, UpdateMetadataRequest
-from protocol.types import NO_LEADER, LeaderAndIsr, TopicPartition
+from protocol.types import LeaderAndIsr, TopicPartition
 from protocol.zk.session import CreateOp, SetOp
 from protocol.zk.znodes import (
     BrokerIdZNode,
@@ -185,36 +185,6 @@ async def test_bounces_before_the_term(
     await cluster.settle()
     await unseen(cluster, *bounced)
     assert cluster.state("t") == expected
-
-
-@on_cluster(4, 1, 2, 3)
-async def test_a_partition_without_a_leader_gets_an_ordinary_election(cluster: MemoryCluster) -> None:
-    """A controller saw both members of the ISR die. They registered after the state was written, and may lead."""
-    await cluster.create_topic("t", {0: (1, 2)})
-    cluster.crash(1)
-    cluster.crash(2)
-    await cluster.settle()
-    assert cluster.state("t").leader == NO_LEADER
-    isr = cluster.state("t").isr
-    cluster.crash(4)
-    await cluster.start(*isr)
-    state = cluster.state("t")
-    assert (state.leader, state.leader_epoch, state.isr) == (isr[0], 2, isr)
-
-
-@on_cluster(4, 1, 2, 3)
-async def test_a_bounce_that_a_controller_saw_is_not_handled_again(cluster: MemoryCluster) -> None:
-    """The state was written after the broker registered again, by the controller and by the leader that expanded the ISR."""
-    await cluster.create_topic("t", {0: (1, 2, 3)})
-    for broker in (1, 2, 3):
-        await cluster.bounce(broker)
-        cluster.leader_writes_isr("t", 0, (*cluster.state("t").isr, broker))
-        await cluster.settle()
-    before = cluster.state("t")
-    assert len(before.isr) == 3
-    cluster.crash(4)
-    await cluster.settle()
-    assert cluster.state("t") == before
 
 
 @on_cluster(4, 1, 2, 3)

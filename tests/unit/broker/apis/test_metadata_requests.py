@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from broker.apis import metadata
-from broker.cluster import suspected_leaders
 from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.requests.metadata_topics import MetadataTopics
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
-from tests.support.api_world import LONG_MS, T_ID, World
+from tests.support.api_world import T_ID, World
 from tools.inspect.conformance.requests import complete
 
 VERSIONS = range(SUPPORTED[ApiKey.METADATA].min, SUPPORTED[ApiKey.METADATA].max + 1)
@@ -97,24 +96,3 @@ async def test_the_topics_that_a_request_creates_are_limited(monkeypatch: pytest
     assert found == [(made, "a", 0), (made, "b", 0), (UNKNOWN, "c", 0)]
     assert {"a", "b"} <= set(world.zk.children("/brokers/topics"))
     assert "c" not in world.zk.children("/brokers/topics")
-
-
-async def test_a_request_that_creates_a_topic_waits_for_the_next_leader_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """CTL-16."""
-    monkeypatch.setattr(suspected_leaders, "HOLD_S", LONG_MS / 1000)
-    world = MetadataWorld(auto_create_topics_enable=True)
-    world.context.suspected_leaders.suspect(2)
-    body = {
-        "topics": [{"name": name, "topic_id": None} for name in ("t", "new")],
-        "allow_auto_topic_creation": True,
-        "include_topic_authorized_operations": False,
-    }
-    connection, waiting = world.begin(ApiKey.METADATA, 9, body)
-    assert waiting is not None
-    await waiting
-    assert connection.sent == b""
-    world.context.suspected_leaders.trust(2)
-    answer = World.answer(connection, ApiKey.METADATA, 9)
-    assert [row.name for row in answer.topics] == ["t", "new"]
