@@ -257,16 +257,6 @@ async def test_a_broker_that_died_as_it_joined_the_isr_leaves_it_again(cluster: 
     assert cluster.state("t") == LeaderAndIsr(2, 2, (2, 1), 1, 3)
 
 
-@on_cluster()
-async def test_a_leader_wrote_its_isr_just_before_it_died(cluster: MemoryCluster) -> None:
-    """CTL-5: after a conflict the state is read and the decision repeated. Here 3 has left the ISR."""
-    await cluster.create_topic("t", {0: (2, 3, 1), 1: (2, 3, 1)})
-    cluster.leader_writes_isr("t", 0, (2, 1), notify=False)
-    await cluster.kill(2)
-    assert cluster.state("t", 0) == LeaderAndIsr(1, 1, (1,), 1, 2)
-    assert cluster.state("t", 1) == LeaderAndIsr(3, 1, (3, 1), 1, 1)
-
-
 @pytest.mark.parametrize("lost", [1, 2, 3])
 @on_cluster()
 async def test_after_a_lost_answer_the_states_are_read_again(cluster: MemoryCluster, lost: int) -> None:
@@ -378,20 +368,6 @@ async def test_an_unexpected_error_ends_the_term_but_not_the_controller(
     await cluster.kill(2)
     assert cluster.state("t") == LeaderAndIsr(3, 1, (3,), 2, 1)
     assert cluster.controller == 3
-
-
-@on_cluster()
-async def test_requests_are_repeated_until_the_broker_answers_or_is_gone(cluster: MemoryCluster) -> None:
-    """CTL-15, BUG-4: requests wait in order, and arrive when the broker answers again."""
-    silent = cluster.running.pop(3)
-    await cluster.create_topic("t", {0: (3, 2)})
-    await cluster.create_topic("u", {0: (3, 2)})
-    assert cluster.state("u").leader == 3
-    before = len(silent.requests)
-    cluster.running[3] = silent
-    await asyncio.sleep(0.12)
-    await cluster.settle()
-    assert kinds(silent.requests[before:]) == ["LeaderAndIsr", "UpdateMetadata"] * 2
 
 
 @pytest.mark.parametrize("turns", range(8))

@@ -96,22 +96,6 @@ async def test_a_node_that_another_broker_created_meanwhile_is_not_replaced(serv
 
 
 @played(on_zookeeper)
-async def test_a_broker_that_another_one_overtakes_loses(server: MemoryZooKeeper) -> None:
-    server.ensure(ControllerEpochZNode.PATH, b"3")
-    slow, fast = MemorySession(server), MemorySession(server)
-    pending = iter([True])
-
-    def overtake(ops: Sequence[Op]) -> None:
-        if next(pending, False):
-            create = CreateOp(ControllerZNode.PATH, ControllerZNode.encode(2, 0), ephemeral=True)
-            server.multi([create, *ops[1:]], fast.session_id)
-
-    slow.before_multi = overtake
-    assert await run_for(slow, 1) == Lost(2)
-    assert ControllerEpochZNode.decode(server.nodes[ControllerEpochZNode.PATH].data) == 4
-
-
-@played(on_zookeeper)
 async def test_an_unreadable_controller_node_is_a_loss(server: MemoryZooKeeper) -> None:
     server.ensure(ControllerZNode.PATH, b"rubbish")
     assert await run_for(MemorySession(server), 1) == Lost(None)

@@ -70,16 +70,6 @@ async def test_the_only_member_of_the_isr_leads_again_in_the_next_life_of_its_br
     assert offline(cluster) == {()}
 
 
-@on_cluster()
-async def test_an_unclean_election_does_not_choose_a_replica_without_a_disk(cluster: MemoryCluster) -> None:
-    await cluster.create_topic("t", {0: (2, 3, 1)}, {"unclean.leader.election.enable": "true"})
-    cluster.leader_writes_isr("t", 0, (2,))
-    await cluster.settle()
-    await fail(cluster, 3, T0)
-    await fail(cluster, 2, T0)
-    assert (cluster.state("t").leader, cluster.state("t").isr) == (1, (1,))
-
-
 @pytest.mark.parametrize("unclean", [False, True])
 @on_cluster()
 async def test_elections_by_request_do_not_choose_a_replica_without_a_disk(
@@ -121,18 +111,6 @@ async def test_a_new_controller_learns_of_failed_disks_from_the_answers(cluster:
     assert offline(cluster) == {(2,)}
     assert cluster.state("t").leader == 3
     assert 2 not in cluster.state("t").isr
-
-
-@on_cluster()
-async def test_a_broker_that_starts_with_a_failed_directory_has_offline_replicas(cluster: MemoryCluster) -> None:
-    """KIP-112: its first answer names the replicas that it cannot serve."""
-    await cluster.create_topic("t", {0: (2, 3, 1), 1: (2, 3, 1)})
-    await cluster.kill(2)
-    cluster.disks[2].offline.add(T0)
-    await cluster.start(2)
-    assert offline(cluster) == {(2,)}
-    assert offline(cluster, T1) == {()}
-    assert cluster.state("t").leader == 3
 
 
 @on_cluster()

@@ -9,8 +9,7 @@ import pytest
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import LeaderAndIsr, TopicPartition
-from protocol.zk.session import SetOp
-from protocol.zk.znodes import DeleteTopicZNode, PartitionStateZNode
+from protocol.zk.znodes import DeleteTopicZNode
 from tests.support.memory_cluster import MemoryCluster, scenario
 from tests.support.played import played
 
@@ -81,24 +80,6 @@ async def test_an_unclean_election_needs_a_request_and_a_partition_without_a_lea
     (event,) = cluster.events.of("unclean_election")
     assert event == {"partition": "t-1", "leader": 2, "isr_before": [3]}
     assert cluster.state("t", 2) == before
-
-
-@played(play)
-async def test_an_unclean_election_prefers_a_live_member_of_the_isr(cluster: MemoryCluster) -> None:
-    """No records are lost then, although the request allows it."""
-    await cluster.create_topic("u", {0: (2, 3)})
-    node = cluster.server.nodes[PartitionStateZNode.path(TopicPartition("u", 0))]
-    leaderless = LeaderAndIsr(-1, 1, (3,), 1)
-    cluster.server.apply(
-        SetOp(PartitionStateZNode.path(TopicPartition("u", 0)), PartitionStateZNode.encode(leaderless), node.version),
-        0,
-    )
-    await cluster.bounce(1)
-    assert cluster.state("u").leader == 3, "the next controller has done it already"
-    assert await elect(cluster, [TopicPartition("u", 0)], unclean=True) == {
-        TopicPartition("u", 0): ErrorCode.ELECTION_NOT_NEEDED
-    }
-    assert not cluster.events.of("unclean_election")
 
 
 @pytest.mark.parametrize("unclean", [False, True])
