@@ -87,7 +87,6 @@ async def took_over(cluster: MemoryCluster) -> Journal:
     return journal
 
 
-@on_cluster()
 async def test_steps_1_to_3_the_epoch_the_watches_and_the_reads(cluster: MemoryCluster) -> None:
     """INV-9: the multi that wins raises the epoch. Each watch is set before or with the read whose changes it reports."""
     journal = await took_over(cluster)
@@ -106,7 +105,6 @@ async def test_steps_1_to_3_the_epoch_the_watches_and_the_reads(cluster: MemoryC
     assert all(journal.first("read", BrokerIdZNode.path(broker)) < sent for broker in (2, 3))
 
 
-@on_cluster()
 async def test_steps_4_to_7_all_brokers_get_everything(cluster: MemoryCluster) -> None:
     """First the whole metadata, then the results of earlier events: a topic was created, and a leader died."""
     journal = await took_over(cluster)
@@ -125,7 +123,6 @@ async def test_steps_4_to_7_all_brokers_get_everything(cluster: MemoryCluster) -
     assert cluster.state("t", 2) == LeaderAndIsr(3, 1, (3,), 2, 1)
 
 
-@on_cluster()
 async def test_step_6_a_requested_preferred_election_is_held(cluster: MemoryCluster) -> None:
     """Reassignments and deletions have their own tests, because they can resume at each of their steps."""
     await cluster.create_topic("t", {0: (3, 2)})
@@ -204,7 +201,6 @@ async def test_a_bounced_leader_is_not_replaced_by_a_dead_broker(
     assert (cluster.state("t").leader, cluster.state("t").isr) == (1, (1,))
 
 
-@on_cluster()
 async def test_each_step_is_in_the_event_log(cluster: MemoryCluster) -> None:
     """RUN-3, OBS-1: a reader of the timeline can name each step, and finds the requests of steps 4 and 6 beside them."""
     await took_over(cluster)
@@ -222,7 +218,6 @@ async def test_each_step_is_in_the_event_log(cluster: MemoryCluster) -> None:
     assert {fields["request"] for fields in sent} == {"UpdateMetadata", "LeaderAndIsr"}
 
 
-@on_cluster()
 async def test_each_write_to_zookeeper_is_in_the_event_log(cluster: MemoryCluster) -> None:
     """INV-9: path, expected version and outcome."""
     await took_over(cluster)
