@@ -175,6 +175,56 @@ def test_outages_errors_lag_and_what_a_fault_costs(session: SparkSession, tmp_pa
     assert analysis["problem"] == "task 1 was lost"
 
 
+def test_a_standstill_of_the_generator_is_no_outage(session: SparkSession, tmp_path: Path) -> None:
+    """The loop of task 0 stands still from 2.005 s to 5 s beside a cluster that answers within 5 ms; partition 1 has no leader from 7 s on
+    until 8 s, so its batches are not even sent."""
+    still = (2.005, 5.0)
+    operations = []
+    for number in range(1000):
+        due = number / 100
+        ready = still[1] if still[0] < due < still[1] else due
+        operations.append(produced(due, ready + 0.005, 0, ready=ns(ready), sent=ns(ready), offset=number))
+    operations[200] |= {"answered": ns(still[1]), "unheard": ns(still[0])}  # in flight when the loop stopped
+    operations += [produced(7, 8.002, 1, sent=ns(8), offset=at) for at in range(5)]
+    meters = {
+        0: {"still": [list(map(ns, still))], "cpu": [[ns(0), 0], [ns(10), 5 * 10**9]]},
+        1: {"still": [], "cpu": [[ns(0), 0], [ns(10), 10**9]]},
+    }
+    analysis = analysed(session, tmp_path, operations, meters=meters)
+    assert [(row["partition"], row["from_second"], row["to_second"]) for row in analysis["outages"]] == [(1, 7, 8.002)]
+    assert [row["second"] for row in analysis["over_time"] if row["limited"]] == [2, 3, 4]
+    generator = analysis["generator"]
+    assert (generator["is_limited"], generator["limited"], generator["intervals"]) == (True, 3, 10)
+    assert generator["late_ms"]["p99"] == pytest.approx(2900, rel=0.01)
+    # The batches of partition 1 left late, but the generator was ready.
+    assert analysis["over_time"][7]["late_p99_ms"] > 900
+    assert analysis["over_time"][7]["ready_p99_ms"] == pytest.approx(0.001)
+    assert generator["cpu"] == {"brokers": None, "generator": pytest.approx(0.6), "spark": None}
+    assert (analysis["tasks"][0]["longest_still_ms"], analysis["tasks"][0]["cores"]) == (2995, 0.5)
+
+
+def test_end_to_end_latency_counts_to_the_first_read_of_each_record(session: SparkSession, tmp_path: Path) -> None:
+    """Batches of ten records each second. Of two readers, the slow one reads first up to record 19; the other one starts at record 25."""
+    batches = [produced(at, at + 0.01, 0, records=10, offset=10 * at) for at in range(6)]
+    reads = [
+        fetched(1, 1.5, 0, offset=0, records=20, client="slow"),
+        fetched(3.3, 3.4, 0, offset=25, records=15, client="fast"),
+        fetched(4, 4.1, 0, offset=40, records=10, client="fast"),
+        fetched(4, 4.2, 0, offset=20, records=30, client="slow"),
+        fetched(4.5, 4.6, 0, offset=0, records=10, client="slow"),  # again: not the first read
+        produced(3, 3.01, 1, records=7, offset=0),  # a partition that nobody reads
+    ]
+    analysis = analysed(session, tmp_path, [*batches, *reads])
+    found = analysis["end_to_end"]
+    # 0: 1.5 s, 1: 0.5 s, 2: read whole at 4.2 s, but its last five records at 3.4 s, 3: 0.4 s, 4: 0.1 s; 5 is not read.
+    assert (found["records"], found["unread"], found["drained_s"]) == (45, 10, None)
+    assert found["ms"]["max"] == 1500
+    assert found["ms"]["p50"] == pytest.approx(500, rel=APART)
+    whole = analysed(session, tmp_path / "read", [*batches, *reads, fetched(6, 6.5, 0, offset=50, records=10)])
+    assert (whole["end_to_end"]["unread"], whole["end_to_end"]["drained_s"]) == (0, pytest.approx(1.49))
+    assert whole["lag"][-1]["records"] == 0
+
+
 def test_outages_are_those_of_the_judge_whatever_the_chunks_in_which_they_are_found(session: SparkSession) -> None:
     """A random load with gaps, failures and lost answers. Answers of two times are in two bins; the shortest chunk is one bin, 10 ms."""
     random = Random(7)

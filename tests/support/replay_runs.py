@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow
@@ -51,8 +52,10 @@ def produced(due_s: float, answered_s: float | None, partition: int = 0, **chang
         "topic": "t",
         "partition": partition,
         "scheduled": ns(due_s),
+        "ready": ns(due_s),
         "sent": ns(due_s),
         "answered": None if answered_s is None else ns(answered_s),
+        "unheard": None,
         "records": 1,
         "bytes": 100,
         "acks": -1,
@@ -61,13 +64,18 @@ def produced(due_s: float, answered_s: float | None, partition: int = 0, **chang
         "offset": None,
         "first_sequence": None,
         "retries": 0,
+        "reads": None,
     }
     return row | changed
 
 
 def fetched(due_s: float, answered_s: float | None, partition: int = 0, **changed: Any) -> dict[str, Any]:
-    """A row of a fetch of one record of 100 bytes."""
-    return produced(due_s, answered_s, partition, **({"op": "fetch", "client": "c", "task": 1, "acks": None} | changed))
+    """A row of a fetch of one record of 100 bytes, or of `records` from `offset` on."""
+    row = produced(due_s, answered_s, partition, **({"op": "fetch", "client": "c", "task": 1, "acks": None} | changed))
+    if answered_s is not None and row["offset"] is not None:
+        place = {"topic": "t", "partition": partition}
+        row["reads"] = [place | {"begin": row["offset"], "stop": row["offset"] + row["records"]}]
+    return row
 
 
 def ns(seconds: float) -> int:
@@ -80,8 +88,9 @@ def write_run(
     plan: Plan | None = None,
     faults: Sequence[dict[str, Any]] = (),
     tasks: dict[str, Any] | None = None,
+    meters: Mapping[int, dict[str, Any]] = MappingProxyType({}),
 ) -> OutputDirectory:
-    """The files that a replay leaves for its analysis."""
+    """The files that a replay leaves for its analysis. `meters`: what the tasks' loops measured."""
     output = OutputDirectory(directory)
     output.operations.mkdir(parents=True, exist_ok=True)
     output.write_plan(plan or a_plan(directory, trace_rows=len(operations)))
@@ -98,5 +107,7 @@ def write_run(
         }
         for task in sorted({row["task"] for row in operations})
     ]
+    for task, meter in meters.items():
+        write_json(output.generator / f"task-{task:04}.json", meter)
     write_json(output.tasks, tasks or {"tasks": by_task, "problem": ""})
     return output

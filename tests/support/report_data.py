@@ -43,7 +43,7 @@ def over_time(chance: random.Random, slow: float = 1.0) -> list[dict[str, Any]]:
                 "failed": 3 if second == 21 else 0, "records": acknowledged * 12, "bytes": acknowledged * 6200,
                 "fetched_records": acknowledged * 24, "fetched_bytes": acknowledged * 12400, "p50_ms": p50,
                 "p99_ms": worst * 0.95 if is_out else slow * chance.uniform(7, 13), "max_ms": worst,
-                "late_p99_ms": chance.uniform(0.2, 1.4),
+                "late_p99_ms": chance.uniform(0.2, 1.4), "ready_p99_ms": 0.2, "limited": False,
             }
         )  # fmt: skip
     return rows
@@ -114,6 +114,14 @@ def analysis(slow: float = 1.0, seed: int = 1) -> dict[str, Any]:
             },
         },
         "lateness_ms": percentiles(0.11, 0.3, 0.5, 1.1, 3.2, 4.8, 6.1),
+        "loop": "open",
+        "generator": {
+            "is_limited": False, "limited": 0, "intervals": SECONDS, "late_ms": percentiles(0.1, 0.2, 0.4, 0.9, 2.0, 3.0, 4.0),
+            "cpu": {"brokers": 0.91, "generator": 0.42, "spark": None},
+        },
+        "end_to_end": {
+            "records": 576_000, "unread": 0, "drained_s": 0.12, "ms": percentiles(*(slow * ms for ms in (5, 12, 19, 33, 2100, 2300, 2400))),
+        },
         "distribution": distribution(slow),
         "over_time": [{**row, "failed": 0} for row in rows],
         "by_topic": [load(part, op, topic=name) for name, part in zip(TOPICS, (0.7, 0.3), strict=True) for op in OPS],

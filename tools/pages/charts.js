@@ -120,6 +120,10 @@
     return found;
   };
 
+  const area = (name) => (span) => [
+    { xAxis: span.begin, itemStyle: { color: colour(name), opacity: 0.16 } }, { xAxis: span.end },
+  ];
+
   // A series without data that carries what stands across the chart, so that no click in the legend hides it.
   const across = (spec, withSpans) => ({
     type: "line", name: " ", data: [], silent: true, tooltip: { show: false },
@@ -134,8 +138,7 @@
       })),
     },
     markArea: {
-      data: withSpans ? spec.spans.map((span) => [{ xAxis: span.begin }, { xAxis: span.end }]) : [],
-      itemStyle: { color: colour("red"), opacity: 0.16 },
+      data: [...(withSpans ? spec.spans.map(area("red")) : []), ...spec.bands.map(area("purple"))],
     },
   });
 

@@ -69,6 +69,8 @@ class Chart:
     note: str = ""
     marks: Sequence[Mark] = ()
     spans: Sequence[Span] = ()
+    bands: Sequence[Span] = ()
+    """Of a chart in time: when its values say little."""
     seconds: float = 0.0
     """The end of the x axis of a chart in time."""
     interval: float = 0.0

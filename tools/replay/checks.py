@@ -56,21 +56,36 @@ def run_checks(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -
     return checks + [parse_gate(text).check(analysis) for text in _asked(analysis)["assert"]]
 
 
+def generator_limit(analysis: Mapping[str, Any]) -> str | None:
+    """Why the run says little about the cluster; None if the generator kept up. An analysis that an older ottla made does not know."""
+    generator = analysis.get("generator")
+    if generator is None or not generator["is_limited"]:
+        return None
+    return (
+        f"generator limited: the generator was the limit in {count(generator['limited'])} of {count(generator['intervals'])} intervals, "
+        f"and made 1 % of the operations {milliseconds(generator['late_ms']['p99'])} late or more"
+    )
+
+
 def exit_code(checks: Sequence[Check]) -> int:
     """0: all that was asked for holds, and was verified."""
     results = {check.result for check in checks}
     return next((code for result, code in EXIT_CODES.items() if result in results), 0)
 
 
-def outcome_lines(checks: Sequence[Check]) -> list[str]:
-    """The last lines of a replay: what has failed and what could not be verified, or that all checks passed."""
+def outcome_lines(checks: Sequence[Check], limit: str | None = None) -> list[str]:
+    """The last lines of a replay: what has failed and what could not be verified, or that all checks passed.
+
+    `limit`: from `generator_limit`.
+    """
     lines = [
         f"  {result.upper():<12}  {check.name}: {check.reason}"
         for result in EXIT_CODES
         for check in checks
         if check.result == result
     ]
-    return lines or [f"  {PASSED.upper():<12}  all {len(checks)} checks"]
+    passed = f"  {PASSED.upper():<12}  all {len(checks)} checks" if limit is None else f"  LIMITED       {limit}"
+    return lines or [passed]
 
 
 def undelivered(verdict: Mapping[str, Any] | None) -> list[str]:
@@ -184,6 +199,10 @@ def _latency(op: str, point: str) -> Callable[[Mapping[str, Any]], float | None]
     return lambda analysis: (analysis["latency_ms"][op]["scheduled"] or {}).get(point)
 
 
+def _end_to_end(point: str) -> Callable[[Mapping[str, Any]], float | None]:
+    return lambda analysis: ((analysis.get("end_to_end") or {}).get("ms") or {}).get(point)
+
+
 def _lateness(point: str) -> Callable[[Mapping[str, Any]], float | None]:
     return lambda analysis: (analysis["lateness_ms"] or {}).get(point)
 
@@ -209,6 +228,7 @@ METRICS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], float | None]]] =
     {
         **{f"{op}.{point}": ("time", _latency(op, point)) for op in ("produce", "fetch") for point in POINTS},
         **{f"{op}.rate": ("rate", _rate(op)) for op in ("produce", "fetch")},
+        **{f"end_to_end.{point}": ("time", _end_to_end(point)) for point in POINTS},
         **{f"lateness.{point}": ("time", _lateness(point)) for point in POINTS},
         "errors": ("share", _share_of_errors),
         "outage.longest": ("time", _longest_outage_ms),
@@ -232,6 +252,9 @@ class Gate:
         value = value_of(analysis)
         if value is None:
             return Check(self.text, unverified=f"{self.metric} was not measured")
+        limit = generator_limit(analysis)
+        if limit is not None and kind == "time" and not self.metric.startswith("lateness."):
+            return Check(self.text, unverified=f"{self.metric} is {shown(kind, value)}, {limit}")
         if COMPARISONS[self.comparison](value, self.limit):
             return Check(self.text)
         return Check(self.text, f"{self.metric} is {shown(kind, value)}")

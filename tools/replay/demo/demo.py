@@ -26,6 +26,7 @@ from tools.faults.script import FaultRun, ScriptedFault
 from tools.groups.kafka_groups import KafkaGroups
 from tools.interrupts import ignore_from_now
 from tools.replay.run.conclusion import conclude
+from tools.replay.run.cpu_meter import broker_pids
 from tools.replay.run.driver import Options, Replay, check_access, end_offsets, say_fault
 from tools.replay.run.plan import GROUP_NAMES, OutputDirectory, ReplayError
 from tools.replay.traces.flights import TOPIC, write_flights_trace
@@ -89,7 +90,13 @@ def run_steps(options: DemoOptions, started: ExitStack) -> int:
     fetch_gap_ns = round(LONG_FETCH_GAP_NS * options.speed) if options.days > LONG_DAYS else 0
     write_flights_trace(trace, options.start_day, options.days, fetch_gap_ns, GROUP)
     asked = Options(
-        trace, bootstrap_servers, output.path, speeds=[options.speed], tasks=TASKS, security=options.security
+        trace,
+        bootstrap_servers,
+        output.path,
+        speeds=[options.speed],
+        tasks=TASKS,
+        security=options.security,
+        broker_pids=None if cluster is None else broker_pids(cluster),
     )
     create_topic(asked, options.brokers)
     replay = Replay(asked)

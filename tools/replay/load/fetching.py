@@ -1,7 +1,9 @@
 """A replayed consumer: it sends the fetches of the trace at their times, each from the client's position.
 
-A client has at most one fetch in flight at each broker, as Kafka's consumers do. Later fetches wait, which shows as a late `sent`. A
-fetch therefore waits for records at most until the client's next fetch at that broker is due: in the trace, it had been answered by then.
+A client has at most one fetch in flight at each broker, as Kafka's consumers do. What becomes due meanwhile leaves together in the next
+fetch, as a consumer would ask once for all; the records of a partition count for the first of these operations. A fetch waits for records
+at most until the client's next fetch at that broker is due: in the trace, it had been answered by then. A closed loop sends each fetch of
+the trace by itself.
 
 The first fetch of a partition starts as far behind the high watermark as the recorded fetch was, or at the high watermark if that is
 not known. The next fetches continue from there. When the recorded offset jumps, the position jumps by as much.
@@ -95,6 +97,7 @@ class FetchingClient:
     """One client of the trace. `done` is called with each operation that has its answer, or will have none.
 
     `connecting` limits the connections that all clients open at the same time before they need them. `group`: as the trace names it.
+    `merges`: whether the requests that wait for a broker become one.
     """
 
     def __init__(
@@ -108,6 +111,8 @@ class FetchingClient:
         connecting: asyncio.Semaphore,
         groups: Groups | None = None,
         group: str | None = None,
+        *,
+        merges: bool = True,
     ) -> None:
         self._name = name
         self._view = view
@@ -116,6 +121,7 @@ class FetchingClient:
         self._timeout_ns = timeout_ns
         self._done = done
         self._connecting = connecting
+        self._merges = merges
         self._member = groups.join(group, name, self) if groups is not None and group is not None else None
         self._owned: list[TopicPartition] | None = None
         """What the group has assigned to it; None while the group rebalances."""
@@ -265,17 +271,21 @@ class FetchingClient:
     def _next(self, leader: int) -> None:
         if leader in self._busy or self._is_closed or not self._queues[leader]:
             return
-        operations = self._queues[leader].popleft()
+        queue = self._queues[leader]
+        operations = queue.popleft()
+        if self._merges and queue:
+            operations = [*operations, *itertools.chain.from_iterable(queue)]
+            queue.clear()
         self._busy.add(leader)
         self._flying[leader] = operations
-        new = [operation for operation in operations if operation.topic_partition not in self._positions]
+        new = [partition for partition in partitions_of(operations) if partition not in self._positions]
         connection = self._connections.get(leader)
         if connection is None or not connection.is_open or new:
             self._background.start(self._prepare_and_send(leader, operations, new))
         else:
             self._send(leader, connection, operations)
 
-    async def _prepare_and_send(self, leader: int, operations: list[Operation], new: list[Operation]) -> None:
+    async def _prepare_and_send(self, leader: int, operations: list[Operation], new: list[TopicPartition]) -> None:
         try:
             connection = await self._connected(leader)
             if new:
@@ -302,9 +312,9 @@ class FetchingClient:
             with contextlib.suppress(OSError):  # the first fetch at the broker tries again
                 await self._connected(leader)
 
-    async def _find_positions(self, connection: BrokerConnection, new: list[Operation]) -> None:
+    async def _find_positions(self, connection: BrokerConnection, new: list[TopicPartition]) -> None:
         """Asks for the high watermarks of partitions that the client did not read yet."""
-        body = offsets_body([operation.topic_partition for operation in new])
+        body = offsets_body(new)
         frame = frames.request_frame(ApiKey.LIST_OFFSETS, OFFSETS_VERSION, self._name, body)
         answer = await connection.ask(frame, TIMEOUT_S)
         ends = offsets_in(frames.answer(ApiKey.LIST_OFFSETS, OFFSETS_VERSION, answer))
@@ -329,21 +339,21 @@ class FetchingClient:
             operation.offset = position.offset
             operation.sent = operation.sent or now
             operation.leader = leader
-        first = operations[0]
+        newest = operations[-1]
         asked = {operation.topic_partition: operation.offset for operation in operations}
         for partition, position in self._positions.items():
-            is_read = self._member is not None or position.fetched_ns > first.scheduled - RECENTLY_NS
+            is_read = self._member is not None or position.fetched_ns > newest.scheduled - RECENTLY_NS
             if is_read and self._view.leader(partition) == leader and partition not in asked:
                 asked[partition] = position.offset
                 if self._member is not None:
-                    position.fetched_ns = first.scheduled
+                    position.fetched_ns = newest.scheduled
         positions: dict[str, list[tuple[int, int]]] = {}
         for (topic, number), offset in asked.items():
             positions.setdefault(topic, []).append((number, offset))
-        most = first.max_bytes if first.max_bytes > 0 else RESPONSE_MAX_BYTES
-        wait = wait_ms(first.max_wait_ms, now, self._next_due(leader, now + first.max_wait_ms * 1_000_000))
-        frame = frames.fetch_frame(self._name, wait, first.min_bytes, most, min(most, PARTITION_MAX_BYTES), positions)
-        due = first.scheduled + wait * 1_000_000
+        most = max(operation.max_bytes for operation in operations) or RESPONSE_MAX_BYTES
+        wait = wait_ms(newest.max_wait_ms, now, self._next_due(leader, now + newest.max_wait_ms * 1_000_000))
+        frame = frames.fetch_frame(self._name, wait, newest.min_bytes, most, min(most, PARTITION_MAX_BYTES), positions)
+        due = operations[0].scheduled + wait * 1_000_000
         connection.send(frame, lambda answer: self._answered(leader, operations, asked, due, answer))
 
     def _next_due(self, leader: int, until: int) -> int | None:
@@ -381,6 +391,7 @@ class FetchingClient:
                 asked, {partition: found.next_offset for partition, found in results.items()}, now - due
             )
         more_records, more_bytes = self._take_others(operations, asked, results)
+        reads = [(*each, asked[each], found.next_offset) for each, found in results.items() if found.next_offset >= 0]
         again: list[Operation] = []
         for operation in operations:
             partition = operation.topic_partition
@@ -388,6 +399,7 @@ class FetchingClient:
             if error == ErrorCode.NONE:
                 operation.answered, operation.records, operation.bytes = now, records + more_records, size + more_bytes
                 more_records = more_bytes = 0
+                operation.reads, reads = reads or None, []
                 results[partition] = Result(error, 0, 0, next_offset)  # another row may be for the same partition
                 if next_offset >= 0 and partition in self._positions:
                     self._positions[partition].offset = next_offset
@@ -461,6 +473,11 @@ class FetchingClient:
             operation.error = error
             operation.records = operation.bytes = 0
             self._done(operation)
+
+
+def partitions_of(operations: Iterable[Operation]) -> list[TopicPartition]:
+    """Each once."""
+    return list(dict.fromkeys(operation.topic_partition for operation in operations))
 
 
 async def end_offsets(

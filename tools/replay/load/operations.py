@@ -7,13 +7,18 @@ from dataclasses import dataclass, field
 
 from protocol.types import TopicPartition
 
+Read = tuple[str, int, int, int]
+"""Topic, partition, the offset that was asked for, and the offset after the last record."""
+
 
 @dataclass(slots=True, eq=False)
 class Operation:
     """Times are nanoseconds since 1970 UTC by the replay's common clock; 0: not yet.
 
-    `sent`: when the first request with the operation left. `answered`: when the last answer came; between them, the operation may have
-    been sent again. A failed operation has an `error`. If no broker answered it, it also has no `answered`.
+    `scheduled`: when it was due; in a closed loop, when it was sent. `ready`: when the loop gave it to its client; what is late until then,
+    the generator has caused. After that it waits for a leader, a connection or the batches in flight before it. `sent`: when the first
+    request with the operation left. `answered`: when the last answer was read; between them, the operation may have been sent again. A
+    failed operation has an `error`. If no broker answered it, it also has no `answered`.
     """
 
     op: str
@@ -30,6 +35,9 @@ class Operation:
     trace_records: int = field(init=False)
     sent: int = 0
     answered: int = 0
+    ready: int = 0
+    unheard: int = 0
+    """From when on the answer may have waited in the socket, because the loop stood still until `answered`; 0: the loop listened."""
     error: str | None = None
     leader: int = -1
     """The broker that was asked last."""
@@ -54,6 +62,8 @@ class Operation:
     max_bytes: int = 0
     behind: int | None = None
     recorded_offset: int | None = None
+    reads: list[Read] | None = None
+    """What the answer brought, also of the client's other partitions."""
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -13,6 +13,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from protocol.errors import ErrorCode, error_name, is_retriable
@@ -32,6 +33,7 @@ REQUEST_TIMEOUT_MS = 30_000
 INIT_PRODUCER_ID_VERSION = 1
 SEQUENCES = 2**31
 NOT_ANSWERED = "not answered in time"
+NO_LIMIT = nullcontext()
 
 
 def is_passing(error: int) -> bool:
@@ -94,8 +96,23 @@ class ProducingClient:
         self._outbox: dict[BrokerConnection, list[tuple[Lane, Operation]]] = {}
         self._identity: Identity | None = None
         self._identity_wanted: list[Lane] = []
+        self._renewal: asyncio.Task[None] | None = None
         self._sequence = 0
         self._is_closed = False
+
+    def connect_ahead(self, partition: TopicPartition, acks: int, limit: asyncio.Semaphore) -> list[asyncio.Task[None]]:
+        """Starts to get the connection and the producer id that batches of the partition will need, unless they were asked for.
+
+        `limit`: of the connections that all clients open at the same time before they need them.
+        """
+        started = []
+        leader = self._view.leader(partition)
+        if leader >= 0 and leader not in self._connections and leader not in self._opening:
+            self._opening[leader] = []
+            started.append(self._background.start(self._open(leader, limit)))
+        if acks == ACKS_ALL and self._identity is None and self._renewal is None:
+            started.append(self._renew_identity(limit))
+        return started
 
     def add(self, operation: Operation) -> None:
         """Queues a batch, and puts it into the outbox if its lane can send. Call `flush` afterwards."""
@@ -307,12 +324,13 @@ class ProducingClient:
             waiting.append(lane)
         else:
             self._opening[leader] = [lane]
-            self._background.start(self._open(leader))
+            self._background.start(self._open(leader, NO_LIMIT))
         return None
 
-    async def _open(self, leader: int) -> None:
+    async def _open(self, leader: int, limit: AbstractAsyncContextManager[None]) -> None:
         try:
-            self._connections[leader] = await self._view.connect(leader, lambda _: None)
+            async with limit:
+                self._connections[leader] = await self._view.connect(leader, lambda _: None)
         except OSError:
             for lane in self._opening.pop(leader):
                 self._wait_for_leader(lane)
@@ -334,15 +352,21 @@ class ProducingClient:
     def _want_identity(self, lane: Lane) -> None:
         lane.waits = True
         self._identity_wanted.append(lane)
-        if len(self._identity_wanted) == 1:
-            self._background.start(self._renew_identity())
+        if self._renewal is None:
+            self._renew_identity(NO_LIMIT)
 
-    async def _renew_identity(self) -> None:
+    def _renew_identity(self, limit: AbstractAsyncContextManager[None]) -> asyncio.Task[None]:
+        self._renewal = self._background.start(self._get_identity(limit))
+        return self._renewal
+
+    async def _get_identity(self, limit: AbstractAsyncContextManager[None]) -> None:
         while self._identity is None:
             try:
-                self._identity = await new_producer_id(self._view)
+                async with limit:
+                    self._identity = await new_producer_id(self._view)
             except Unreachable:
                 await asyncio.sleep(0.1)
+        self._renewal = None
         lanes, self._identity_wanted = self._identity_wanted, []
         for lane in lanes:
             self._resume(lane)

@@ -15,6 +15,16 @@ import pyarrow.parquet
 
 from tools.replay.load.operations import Operation
 
+READS = pyarrow.list_(
+    pyarrow.struct(
+        [
+            ("topic", pyarrow.string()),
+            ("partition", pyarrow.int32()),
+            ("begin", pyarrow.int64()),  # the offset that was asked for
+            ("stop", pyarrow.int64()),  # the offset after the last record
+        ]
+    )
+)
 SCHEMA = pyarrow.schema(
     [
         pyarrow.field("request", pyarrow.int64(), nullable=False),  # of the trace; each of its rows is an operation
@@ -25,10 +35,13 @@ SCHEMA = pyarrow.schema(
         pyarrow.field("task", pyarrow.int32(), nullable=False),  # the Spark task
         pyarrow.field("topic", pyarrow.string(), nullable=False),  # of the cluster
         pyarrow.field("partition", pyarrow.int32(), nullable=False),
-        # ns since 1970 UTC by the driver's clock, as the next two
+        # when it was due, in ns since 1970 UTC by the driver's clock, as the next four; of a closed loop: `sent`
         pyarrow.field("scheduled", pyarrow.int64(), nullable=False),
+        pyarrow.field("ready", pyarrow.int64()),  # when the loop gave it to its client
         pyarrow.field("sent", pyarrow.int64()),  # when the first request with it left; null: never
-        pyarrow.field("answered", pyarrow.int64()),  # when its last answer came; null: never
+        pyarrow.field("answered", pyarrow.int64()),  # when its last answer was read; null: never
+        # the answer may have come at any time from here to `answered`, because the loop stood still; null: it listened
+        pyarrow.field("unheard", pyarrow.int64()),
         pyarrow.field("records", pyarrow.int32(), nullable=False),  # sent; of a fetch: received
         pyarrow.field("bytes", pyarrow.int64(), nullable=False),  # of the record batches sent or received
         pyarrow.field("acks", pyarrow.int16()),  # of a produce
@@ -38,9 +51,16 @@ SCHEMA = pyarrow.schema(
         # of a produce: the sequence in its first record, counted by producer
         pyarrow.field("first_sequence", pyarrow.int64()),
         pyarrow.field("retries", pyarrow.int32(), nullable=False),  # how often it was sent again
+        pyarrow.field("reads", READS),  # of a fetch: what the answer brought, also of the client's other partitions
     ]
 )
-SPARK_TYPES = {"int64": "bigint", "int32": "int", "int16": "smallint", "string": "string"}
+SPARK_TYPES = {
+    "int64": "bigint",
+    "int32": "int",
+    "int16": "smallint",
+    "string": "string",
+    str(READS): "array<struct<topic:string,partition:int,begin:bigint,stop:bigint>>",
+}
 
 
 def ddl_of(schema: pyarrow.Schema) -> str:
@@ -86,8 +106,10 @@ def table_of(operations: Sequence[Operation], clients: Sequence[str], task: int)
         "topic": _words([operation.topic for operation in operations]),
         "partition": _numbers("i", [operation.partition for operation in operations]),
         "scheduled": _numbers("q", [operation.scheduled for operation in operations]),
+        "ready": _known([operation.ready or None for operation in operations]),
         "sent": _known([operation.sent or None for operation in operations]),
         "answered": _known([operation.answered or None for operation in operations]),
+        "unheard": _known([operation.unheard or None for operation in operations]),
         "records": _numbers("i", [operation.records for operation in operations]),
         "bytes": _numbers("q", [operation.bytes for operation in operations]),
         "acks": _known([operation.acks for operation in operations]),
@@ -98,6 +120,7 @@ def table_of(operations: Sequence[Operation], clients: Sequence[str], task: int)
             [operation.first_sequence if operation.first_sequence >= 0 else None for operation in operations]
         ),
         "retries": _numbers("i", [operation.retries for operation in operations]),
+        "reads": pyarrow.array([operation.reads for operation in operations], READS),
     }
     return pyarrow.table(columns).cast(SCHEMA)
 

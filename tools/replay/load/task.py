@@ -1,8 +1,9 @@
 """One task of a replay: it gets the rows of its clients in the order of their times, and sends each when it is due.
 
 The calling thread reads the rows from Spark in batches. An event loop in another thread sends them, so Spark delays no operation.
-The task is open loop: an operation leaves when it is due, whether or not the operations before it are answered. When it cannot, it
-leaves late, and its row shows by how much.
+The task is an open loop: an operation leaves when it is due, whether or not the operations before it are answered. When it cannot, it
+leaves late, and its row shows by how much, and whether the loop or the cluster was the reason. Without a pace, the task is a closed loop:
+an operation leaves when there are fewer than UNANSWERED_MAX_AT_ONCE unanswered ones.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +26,10 @@ import uvloop
 
 from protocol.kafka.framing import MalformedRequest
 from protocol.types import Address, TopicPartition
+from tools.replay.load import stamps
 from tools.replay.load.background import Background
 from tools.replay.load.fetching import CLIENT, ComingFetch, FetchingClient
+from tools.replay.load.loop_meter import LoopMeter
 from tools.replay.load.membership import Groups
 from tools.replay.load.operations import Operation
 from tools.replay.load.pace import Pace
@@ -67,10 +70,14 @@ SWITCH_INTERVAL_S = 0.0005
 """How long Python lets the calling thread run before the loop's thread gets its turn."""
 TURN_NS = 2_000_000
 """When operations are late, the loop serves its sockets after this time."""
-CLOSE_NS = 300_000
-"""An operation that is due within this time leaves now, because the loop's timers count milliseconds."""
 JOIN_TIMEOUT_S = 15.0
 """Limit of the time for which the start waits for consumer groups."""
+TIMER_S = 0.001
+"""The loop's timers count milliseconds. After less, it would look again and again, and take the processor from the brokers."""
+CONNECT_TIMEOUT_S = 30.0
+"""Limit of the time for which the start waits for connections."""
+SHAPES_MAX = 500
+"""Batches of so many sizes are built once before the start."""
 FINISHED_AT_ONCE = 500
 """Finished operations that are turned into rows at once, in the loop: half a millisecond. A thread that did it for a whole file would
 hold back the loop, because only one thread runs Python at a time."""
@@ -104,6 +111,8 @@ class LoadPlan:
     """Put before each consumer group's name. None: clients join no groups."""
     group_results: str = ""
     """The directory for the figures of the groups."""
+    generator: str = ""
+    """The directory for what `loop_meter` measures; empty: none."""
     security: Security = PLAINTEXT
 
 
@@ -173,6 +182,9 @@ class LoadTask:
         self._stopping = False
         self._running: Future[None] | None = None
         self._groups: Groups | None = None
+        self._meter = LoopMeter(now_ns)
+        self._lanes: set[tuple[Any, ...]] = set()
+        """Those whose connections were opened ahead, as `lanes_of` has them."""
 
     def open(self) -> None:
         """Connects to the cluster. Raises Unreachable."""
@@ -181,7 +193,8 @@ class LoadTask:
         asyncio.run_coroutine_threadsafe(self._warm_up(), self._loop).result()
 
     def prepare(self, first: pyarrow.RecordBatch) -> None:
-        """Waits until the clients of these first rows are members of their groups: that takes seconds. At most JOIN_TIMEOUT_S."""
+        """Waits until the clients of these first rows have connections and producer ids and are members of their groups, and runs the code
+        that they will run."""
         asyncio.run_coroutine_threadsafe(self._prepare(first), self._loop).result()
 
     def start(self, start_ns: int) -> None:
@@ -201,6 +214,9 @@ class LoadTask:
         coming = self._coming_fetches(batch)
         if coming:
             self._loop.call_soon_threadsafe(self._expect, coming)
+        if new := set(lanes_of(batch)) - self._lanes:
+            self._lanes |= new
+            self._loop.call_soon_threadsafe(self._connect_ahead, new)
         for at in range(0, batch.num_rows, ROWS_AT_ONCE):
             part = batch.slice(at, ROWS_AT_ONCE)
             columns = [part.column(name).to_pylist() for name in COLUMNS]
@@ -274,10 +290,22 @@ class LoadTask:
                 await offsets_at(self._view.client, address, [TopicPartition(topic, 0)])
 
     async def _prepare(self, first: pyarrow.RecordBatch) -> None:
+        self._lanes = set(lanes_of(first))
+        opening = self._connect_ahead(self._lanes)
+        for (client, group), fetches in self._coming_fetches(first).items():
+            fetching = self._fetching(client, group)
+            for topic in {fetch.partition.topic for fetch in fetches}:
+                fetching.join(topic)
+            if self._groups is None or group is None:
+                for partition in {fetch.partition for fetch in fetches}:
+                    opening += fetching.connect_ahead(partition)
+        for records, size, compression in distinct(first, "produce", "records", "bytes", "compression")[:SHAPES_MAX]:
+            code = COMPRESSION_CODES[compression]
+            stamps.build(records, size, run=0, producer=0, first_sequence=0, timestamp_ms=0, compression=code)
+        table_of([Operation("fetch", 0, 0, "", 0, 0, 0, 0, reads=[("", 0, 0, 0)])], [""], 0)
+        if opening:
+            await asyncio.wait(opening, timeout=CONNECT_TIMEOUT_S)
         if self._groups is not None:
-            for (client, group), fetches in self._coming_fetches(first).items():
-                for topic in {fetch.partition.topic for fetch in fetches}:
-                    self._fetching(client, group).join(topic)
             await self._groups.until_settled(JOIN_TIMEOUT_S)
 
     # -- in the loop ----------------------------------------------------------------------------------------------------
@@ -285,6 +313,7 @@ class LoadTask:
     async def _run(self, start_ns: int) -> None:
         self.progress.started_ns = start_ns
         self._background.start(self._sweep())
+        self._background.start(self._meter.run())
         work = asyncio.ensure_future(self._send_and_wait(start_ns))
         try:
             await asyncio.wait([work, self._background.failed], return_when=asyncio.FIRST_COMPLETED)
@@ -301,6 +330,8 @@ class LoadTask:
             self._write()
             if self._groups is not None:
                 self._groups.write(Path(self._plan.group_results), self._task)
+            if self._plan.generator:
+                self._meter.write(Path(self._plan.generator), self._task)
 
     async def _send_and_wait(self, start_ns: int) -> None:
         await self._send_all(start_ns)
@@ -314,6 +345,15 @@ class LoadTask:
     def _expect(self, coming: Mapping[tuple[str, str | None], list[ComingFetch]]) -> None:
         for (name, group), fetches in coming.items():
             self._fetching(name, group).expect(fetches)
+
+    def _connect_ahead(self, lanes: Iterable[tuple[Any, ...]]) -> list[asyncio.Task[None]]:
+        return [
+            task
+            for client, topic, partition, acks in lanes
+            for task in self._producing(client, acks).connect_ahead(
+                TopicPartition(topic, partition), acks, self._connecting
+            )
+        ]
 
     async def _send_all(self, start_ns: int) -> None:
         turn_began = self._now()
@@ -341,17 +381,19 @@ class LoadTask:
             await self._until_unanswered_below(self._unanswered_max)
             if self._stopping:
                 return False
-            left = scheduled - self._now()
-            if left <= CLOSE_NS:
+            ready = self._now()
+            if ready >= scheduled:
                 break
-            await asyncio.sleep(min(left / 1e9, 0.2))
-        scheduled = scheduled or self._now()
+            await asyncio.sleep(min(max((scheduled - ready) / 1e9, TIMER_S), 0.2))
+        scheduled = scheduled or ready
         operations = [self._operation(row, scheduled) for row in rows]
         client = self._client(rows[0][4])
         self._unanswered += len(operations)
         self.progress.sent += len(operations)
         self.progress.unanswered = self._unanswered
-        self.progress.late_ns = max(self._now() - scheduled, 0)
+        self.progress.late_ns = ready - scheduled
+        for operation in operations:
+            operation.ready = ready
         if operations[0].op == "produce":
             producing = self._producing(rows[0][4], rows[0][10])
             for operation in operations:
@@ -425,10 +467,15 @@ class LoadTask:
                 self._connecting,
                 self._groups,
                 group,
+                merges=plan.pace is not None,
             )
         return client.fetching[group]
 
     def _done(self, operation: Operation) -> None:
+        if operation.answered:
+            operation.unheard = self._meter.unheard_since(operation.sent, operation.answered)
+        if self._plan.pace is None and operation.sent:
+            operation.scheduled = operation.sent  # a closed loop has no schedule
         self._unanswered -= 1
         progress = self.progress
         progress.unanswered = self._unanswered
@@ -466,3 +513,13 @@ class LoadTask:
             for client in self._clients.values():
                 for each in client.parts:
                     each.expire()
+
+
+def lanes_of(batch: pyarrow.RecordBatch) -> list[tuple[Any, ...]]:
+    """Client, topic, partition and acks of the batch's produces, each once."""
+    return distinct(batch, "produce", "client", "topic", "partition", "acks")
+
+
+def distinct(batch: pyarrow.RecordBatch, op: str, *columns: str) -> list[tuple[Any, ...]]:
+    rows = pyarrow.Table.from_batches([batch.filter(pyarrow.compute.equal(batch["op"], op))]).select(columns)
+    return list(zip(*rows.group_by(list(columns)).aggregate([]).to_pydict().values(), strict=True))

@@ -10,10 +10,10 @@ from typing import Any
 from tools.pages.checks import FAILED, NOT_VERIFIED, Check, junit
 from tools.pages.units import count, digits, milliseconds, percent, quantity, scaled, seconds
 from tools.private_files import write_anew
-from tools.replay.checks import run_checks
+from tools.replay.checks import generator_limit, run_checks
 from tools.replay.pages import files
 from tools.replay.pages.run_charts import fault_name
-from tools.replay.pages.words import evidence_rows, longest_outage
+from tools.replay.pages.words import cpu_words, evidence_rows, longest_outage
 
 
 def comparison_checks(comparison: Mapping[str, Any]) -> list[Check]:
@@ -51,6 +51,7 @@ def run_markdown(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None)
     checks = run_checks(analysis, verdict)
     totals, produced = analysis["totals"], analysis["latency_ms"]["produce"]["scheduled"] or {}
     worst = longest_outage(analysis)
+    read = (analysis["end_to_end"] or {}).get("ms") or {}
     figures = [
         ("acknowledged records", count(totals["produce"]["records"])),
         (
@@ -65,14 +66,19 @@ def run_markdown(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None)
             "longest outage",
             "none" if worst is None else f"{seconds(worst['seconds'])} ({worst['topic']}-{worst['partition']})",
         ),
+        (
+            "latency end to end, 50 % / 99 % / max",
+            " / ".join(milliseconds(read.get(name)) for name in ("p50", "p99", "max")),
+        ),
         ("lateness, 99 %", milliseconds((analysis["lateness_ms"] or {}).get("p99"))),
+        ("cores", cpu_words(analysis)),
     ]
     faults = [
         (fault_name(fault), seconds(fault["second"]), seconds(fault["outage_s"]), count(fault["delayed"]))
         for fault in analysis["faults"]
     ]
     return (
-        f"## {_heading(checks, 'replay')}\n\n"
+        f"## {_heading(checks, 'replay', generator_limit(analysis))}\n\n"
         + _checks_table(checks)
         + "\n"
         + markdown_table(("figure", "value"), figures)
@@ -102,12 +108,14 @@ def comparison_markdown(comparison: Mapping[str, Any]) -> str:
     )
 
 
-def _heading(checks: Sequence[Check], what: str) -> str:
+def _heading(checks: Sequence[Check], what: str, limit: str | None = None) -> str:
     wrong = [check.name for check in checks if check.result == FAILED]
     if wrong:
         return f"❌ {what}: {_markdown(', '.join(wrong))}"
     unknown = [check.name for check in checks if check.result == NOT_VERIFIED]
-    return f"⚠️ {what}: not verified: {_markdown(', '.join(unknown))}" if unknown else f"✅ {what}: all checks passed"
+    if unknown:
+        return f"⚠️ {what}: not verified: {_markdown(', '.join(unknown))}"
+    return f"✅ {what}: all checks passed" if limit is None else f"⚠️ {what}: {limit}"
 
 
 def _checks_table(checks: Sequence[Check]) -> str:

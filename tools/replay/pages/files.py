@@ -10,7 +10,8 @@ from typing import Any
 from tools.replay.traces.schema import TraceError
 
 OF_ANALYSIS = (
-    "began_ns", "seconds", "interval_s", "totals", "latency_ms", "lateness_ms", "distribution", "over_time", "by_topic",
+    "began_ns", "seconds", "interval_s", "totals", "latency_ms", "lateness_ms", "loop", "generator", "end_to_end", "distribution",
+    "over_time", "by_topic",
     "by_broker", "by_client", "by_partition", "series", "errors", "outages", "faults", "lag", "groups", "skew", "ramp", "knee", "tasks",
 )  # fmt: skip
 OF_VERDICT = (

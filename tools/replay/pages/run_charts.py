@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tools.pages.charts import HEIGHT_PX, Chart, Line, Mark, Span, View
+from tools.replay.pages.words import counted_from
 
 ENDS = ("start", "restart", "resume")
 LABELLED_FAULTS = 4
@@ -25,7 +26,7 @@ def charts_of(analysis: Mapping[str, Any]) -> list[Chart]:
         latency(analysis),
         *outages(analysis),
         distribution(analysis["distribution"]),
-        lateness(analysis),
+        *lateness(analysis),
         *failures(analysis),
         *lag(analysis),
         bars(analysis, "by_broker", "brokers", "Load of each broker"),
@@ -93,9 +94,7 @@ def latency(analysis: Mapping[str, Any]) -> Chart:
         "latency",
         "Latency of produce over time",
         [View("", "ms", lines, is_log=True)],
-        note="From the scheduled time, by the second in which an operation was due. Red bands: a partition is out."
-        if spans
-        else "From the scheduled time, by the second in which an operation was due.",
+        note=f"Counted {counted_from(analysis)}; by the second of that time.{' Red bands: a partition is out.' if spans else ''}",
         spans=spans,
     )
 
@@ -138,7 +137,7 @@ def outages(analysis: Mapping[str, Any]) -> Iterable[Chart]:
         kind="spans",
         spans=spans,
         height_px=FRAME_PX + ROW_PX * len(names),
-        note="No operation on the partition was answered although one was due, for at least 0.1 s.",
+        note="No operation on the partition was answered although one was ready to be sent, for at least 0.1 s.",
     )
 
 
@@ -159,13 +158,23 @@ def distribution(rows: Sequence[Mapping[str, Any]]) -> Chart:
     )
 
 
-def lateness(analysis: Mapping[str, Any]) -> Chart:
-    return in_time(
+def lateness(analysis: Mapping[str, Any]) -> Iterable[Chart]:
+    """A closed loop has no schedule."""
+    if analysis["loop"] == "closed":
+        return
+    rows, generator = analysis["over_time"], analysis["generator"]
+    lines = [
+        Line("99 % of operations left", column(rows, "late_p99_ms"), "blue"),
+        Line("were ready", column(rows, "ready_p99_ms"), "purple", is_dashed=True),
+    ]
+    limit = f"The generator was the limit in {generator['limited']} of {generator['intervals']} intervals."
+    yield in_time(
         analysis,
         "lateness",
-        "Lateness of the generator",
-        [View("", "ms", [Line("99 %", column(analysis["over_time"], "late_p99_ms"), "purple")], is_log=True)],
-        note="How long after its scheduled time an operation left. High: the generator, not the cluster, is the limit.",
+        "Lateness",
+        [View("", "ms", lines, is_log=True)],
+        note=f"How long after its scheduled time an operation was ready, and left. {limit if generator['limited'] else ''} Between the "
+        "lines, operations waited for the cluster: for a leader, a connection, or the batches in flight before them.",
     )
 
 
@@ -190,7 +199,7 @@ def lag(analysis: Mapping[str, Any]) -> Iterable[Chart]:
     yield in_time(
         analysis,
         "lag",
-        "Consumer lag",
+        "Backlog (consumer lag)",
         [View("", "records", lines)],
         x=seconds,
         height_px=LOW_PX,
@@ -265,16 +274,19 @@ def in_time(
     spans: Sequence[Span] = (),
     height_px: int = HEIGHT_PX,
 ) -> Chart:
-    """A chart over the seconds of the run, with its faults."""
+    """A chart over the seconds of the run, with its faults, and the intervals in which the generator was the limit."""
+    length = analysis["interval_s"]
+    bands = together([Span(row["second"], row["second"] + length) for row in analysis["over_time"] if row["limited"]])
     return Chart(
         name,
         kind,
         title,
         views,
         x=column(analysis["over_time"], "second") if x is None else x,
-        note=note,
+        note=f"{note} Purple bands: the generator was the limit.".lstrip() if bands else note,
         marks=fault_marks(analysis["faults"]),
         spans=spans,
+        bands=bands,
         seconds=analysis["seconds"],
         interval=analysis["interval_s"] if x is None else 0.0,
         height_px=height_px,

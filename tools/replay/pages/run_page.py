@@ -11,10 +11,17 @@ from tools.pages.checks import FAILED, NOT_VERIFIED, Check
 from tools.pages.markup import Markup, banner, figure, folded, page, section, table, tiles
 from tools.pages.units import NONE, count, digits, milliseconds, moment, scaled, seconds
 from tools.private_files import write_anew
-from tools.replay.checks import DELIVERY, NOT_READ, is_incomplete, run_checks, undelivered
+from tools.replay.checks import DELIVERY, NOT_READ, generator_limit, is_incomplete, run_checks, undelivered
 from tools.replay.pages import files
 from tools.replay.pages.run_charts import charts_of, partition_name
-from tools.replay.pages.words import accepted_words, evidence_rows, fault_sentence, longest_outage
+from tools.replay.pages.words import (
+    accepted_words,
+    counted_from,
+    cpu_words,
+    evidence_rows,
+    fault_sentence,
+    longest_outage,
+)
 
 HALF = {"distribution", "lateness", "by_broker", "by_partition", "ramp", "ramp-latency"}
 """Charts that stand side by side where there is room."""
@@ -60,7 +67,7 @@ def subtitle(plan: Mapping[str, Any], analysis: Mapping[str, Any]) -> str:
 
 def speeds(values: Sequence[float]) -> str:
     if not values:
-        return "as fast as possible"
+        return "as fast as possible, a closed loop"
     if len(values) == 1:
         return f"speed {values[0]:g}×"
     return f"speeds {values[0]:g}× to {values[-1]:g}×"
@@ -92,6 +99,8 @@ def verdict_banner(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | Non
         )
     if unverified:
         return banner("warning", "Not all was verified", [*sentences, *costs], evidence(checks))
+    if limit := generator_limit(analysis):
+        return banner("warning", "Generator limited", [f"{limit[:1].upper()}{limit[1:]}.", "No check failed.", *costs])
     if not verdict["acknowledged"]:
         return banner("good", "All checks passed", ["The replay produced nothing.", *costs])
     whole = f"All {count(verdict['acknowledged'])} acknowledged records were read back: once, in order and intact."
@@ -120,6 +129,8 @@ def key_figures(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) 
     produce, fetch, worst = totals["produce"], totals["fetch"], longest_outage(analysis)
     produced, fetched = latencies["produce"]["scheduled"] or {}, latencies["fetch"]["scheduled"] or {}
     failed = produce["failed"] + fetch["failed"]
+    read, generator = analysis["end_to_end"] or {}, analysis["generator"]
+    read_ms = read.get("ms") or {}
     return tiles(
         [
             (
@@ -155,6 +166,16 @@ def key_figures(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) 
                 f"median {milliseconds(fetched.get('p50'))}, with the wait that the fetch asked for",
             ),
             (
+                "Latency end to end, 99 %",
+                milliseconds(read_ms.get("p99")),
+                f"from due to first read; median {milliseconds(read_ms.get('p50'))}, slowest {milliseconds(read_ms.get('max'))}",
+            ),
+            (
+                "Backlog drained after",
+                seconds(read.get("drained_s")),
+                f"since the last acknowledgement; {count(read.get('unread'))} records were not read",
+            ),
+            (
                 "Failed or not done",
                 count(failed + totals["not_done"]),
                 f"{count(failed)} failed, {count(totals['not_done'])} not done",
@@ -162,7 +183,12 @@ def key_figures(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) 
             (
                 "Lateness, 99 %",
                 milliseconds(late.get("p99")),
-                f"how late operations left; most {milliseconds(late.get('max'))}",
+                f"how late operations left; the generator had 99 % ready {milliseconds(generator['late_ms'].get('p99'))} late",
+            ),
+            (
+                "Generator the limit",
+                count(generator["limited"]),
+                f"of {count(generator['intervals'])} intervals; cores on average: {cpu_words(analysis)}",
             ),
         ]
     )
@@ -182,7 +208,9 @@ def tables(analysis: Mapping[str, Any]) -> Iterator[Markup]:
             "Then the longest time of a member between two heartbeats or commits that succeeded."
         )
         yield section("Consumer groups", words, group_table(analysis["groups"]))
-    yield section("Latency", "In percentiles, from the scheduled time and from the sent time.", latency_table(analysis))
+    yield section(
+        "Latency", f"In percentiles, {counted_from(analysis)}, and from the sent time.", latency_table(analysis)
+    )
     yield section(
         "Where the load went",
         "",
@@ -198,7 +226,7 @@ def tables(analysis: Mapping[str, Any]) -> Iterator[Markup]:
     )
     yield section(
         "Tasks of the generator",
-        "Their clocks are compared with the driver's; all times are the driver's.",
+        "Their clocks are compared with the driver's at the start and at the end (drift); all times are the driver's.",
         task_table(analysis["tasks"]),
     )
 
@@ -257,7 +285,17 @@ def group_table(groups: Sequence[Mapping[str, Any]]) -> Markup:
 
 def task_table(tasks: Sequence[Mapping[str, Any]]) -> Markup:
     return table(
-        ("task", "operations", "done", "last at", "clock offset", "uncertainty"),
+        (
+            "task",
+            "operations",
+            "done",
+            "last at",
+            "clock offset",
+            "uncertainty",
+            "drift",
+            "cores",
+            "longest standstill",
+        ),
         [
             (
                 count(task["task"]),
@@ -266,6 +304,9 @@ def task_table(tasks: Sequence[Mapping[str, Any]]) -> Markup:
                 moment(task["last_second"]),
                 milliseconds(task["clock_offset_ms"]),
                 milliseconds(task["clock_uncertainty_ms"]),
+                milliseconds(task.get("clock_drift_ms")),
+                NONE if task.get("cores") is None else f"{task['cores']:.2f}",
+                milliseconds(task.get("longest_still_ms")),
             )
             for task in tasks
         ],
@@ -323,7 +364,9 @@ def latency_table(analysis: Mapping[str, Any]) -> Markup:
         for op in ("produce", "fetch")
         for start in ("scheduled", "sent")
     ]
+    shown.append(("end to end, until the first read", (analysis["end_to_end"] or {}).get("ms")))
     shown.append(("lateness: sent after scheduled", analysis["lateness_ms"]))
+    shown.append(("of it the generator: ready after scheduled", analysis["generator"]["late_ms"]))
     rows = [(name, *(milliseconds(found[key]) for key in PERCENTILES)) for name, found in shown if found is not None]
     return table(("", *PERCENTILES.values()), rows)
 

@@ -60,3 +60,25 @@ def _plain(value: Any) -> str:
             return f"{value['topic']}-{value['partition']}@{value['offset']}"
         return ", ".join(f"{name} {one}" for name, one in value.items())
     return "–" if value is None else str(value)
+
+
+def counted_from(analysis: Mapping[str, Any]) -> str:
+    """From when latencies count."""
+    if analysis["loop"] == "closed":
+        return "from the sent time, in a closed loop: operations leave as answers come"
+    return "from the scheduled time"
+
+
+def cpu_words(analysis: Mapping[str, Any]) -> str:
+    """The cores that brokers, generator and Spark used on average while operations were sent."""
+    found = analysis["generator"]["cpu"].items()
+    return ", ".join(f"{name} {'not known' if cores is None else f'{cores:.2f}'}" for name, cores in found)
+
+
+def clock_words(analysis: Mapping[str, Any]) -> str | None:
+    """How far the clocks of the tasks moved from the driver's during the run; None if that was not measured."""
+    drifts = [task for task in analysis["tasks"] if task.get("clock_drift_ms") is not None]
+    if not drifts:
+        return None
+    worst = max(drifts, key=lambda task: float(abs(task["clock_drift_ms"])))
+    return f"{worst['clock_drift_ms']:+.3f} ms, ±{worst['clock_drift_uncertainty_ms']:.3f} ms (task {worst['task']})"

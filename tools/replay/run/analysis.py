@@ -1,9 +1,11 @@
 """Analyses the operations of a replay with Spark SQL and writes `analysis.json` (RPL-3).
 
-Latency counts from when an operation was due, and of operations that succeeded. Percentiles come from histograms (`histograms`): they are
-exact to 0.5 %, maxima are exact. Records and bytes are those of operations that succeeded. Seconds count from the start of the replay.
+Latency counts from when an operation was due, in a closed loop from when it was sent, and of operations that succeeded. Percentiles come
+from histograms (`histograms`): they are exact to 0.5 %, maxima are exact. Records and bytes are those of operations that succeeded. Seconds
+count from the start of the replay.
 
-The lateness is that of produce operations, or of fetches if the trace has no others: a fetch also waits for the one before it.
+The lateness is that of produce operations, or of fetches if the trace has no others: a fetch also waits for the one before it. How much
+of it the generator caused (`generator`) is that of all operations of that kind until they were ready.
 
 A step of a ramp **holds** if the rate achieved in its time is at least HELD_SHARE of the offered rate, and the p99 of its lateness is at
 most LATE_FACTOR times that of the first step, or LATE_FLOOR_MS if that is more. The **knee** is the last step before the first one that
@@ -26,6 +28,8 @@ from pyspark.sql import SparkSession
 from tools.replay.load.results import DDL
 from tools.replay.run import outage_windows
 from tools.replay.run.cube import POINTS, Grid, cube
+from tools.replay.run.end_to_end import end_to_end
+from tools.replay.run.generator import Measured, cores, cpu_of, generator_of, is_limited, read_meters, still_shares
 from tools.replay.run.groups import groups_of
 from tools.replay.run.lag import lags
 from tools.replay.run.plan import OutputDirectory, Plan, write_json
@@ -43,6 +47,7 @@ LATE_FACTOR = 10.0
 LATE_FLOOR_MS = 5.0
 NAMED_POINTS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999, "p9999": 0.9999, "max": 1.0}
 OPS = ("produce", "fetch")
+CLOCK = ("clock_offset", "clock_uncertainty", "clock_drift", "clock_drift_uncertainty")
 LATENCIES = pyarrow.schema(
     [
         ("op", pyarrow.string()),
@@ -71,11 +76,14 @@ def analyse(session: SparkSession, plan: Plan, output: OutputDirectory) -> dict[
     spans = outage_windows.fault_spans(faults, facts.ended)
     of_faults = outage_windows.longest_of_faults(session, spans)
     waits = outage_windows.delayed(session, [*longest, *(row for rows in of_faults for row in rows)])
-    over = over_time(slices, facts)
+    meters = read_meters(output)
+    still = still_shares(meters, facts.began, facts.grid.interval, facts.intervals)
+    over = over_time(slices, facts, still)
     ramp = ramp_of(slices, facts, plan)
     has_both = {row["op"] for row in slices["all"]} == set(OPS)
     lag = lags(session, grid, facts.intervals, facts.topics, plan.start_offsets) if has_both else []
     analysis = {
+        "loop": "open" if plan.speeds else "closed",
         "began_ns": facts.began,
         "seconds": facts.seconds,
         "interval_s": facts.interval_s,
@@ -85,6 +93,15 @@ def analyse(session: SparkSession, plan: Plan, output: OutputDirectory) -> dict[
             for op in OPS
         },
         "lateness_ms": named_points(slices["all_late"], facts.main_op),
+        "generator": generator_of(
+            over,
+            len({row["due"] for row in slices["due"]}),
+            named_points(slices["all_ready"], facts.main_op),
+            cpu_of(output, meters),
+        ),
+        "end_to_end": end_to_end(session, (facts.of_op.get("produce") or {"done": None})["done"] or 0, NAMED_POINTS)
+        if has_both
+        else None,
         "distribution": distribution(slices),
         "over_time": over,
         "by_topic": by(slices["topic"], "topic", limit=ROWS_SHOWN),
@@ -106,7 +123,7 @@ def analyse(session: SparkSession, plan: Plan, output: OutputDirectory) -> dict[
         "skew": skew(slices, plan),
         "ramp": ramp,
         "knee": knee_of(ramp),
-        "tasks": shown_tasks(tasks["tasks"], slices["task"], facts),
+        "tasks": shown_tasks(tasks["tasks"], slices["task"], facts, meters),
         "problem": tasks["problem"],
         "asked": {"max_failed": plan.max_failed, "assert": plan.gates, "forbid": plan.forbid},
     }
@@ -223,14 +240,17 @@ def distribution(slices: dict[str, Rows]) -> Rows:
     ]
 
 
-def over_time(slices: dict[str, Rows], facts: Facts) -> Rows:
-    """A row for each interval. Due and failed count by the scheduled time, sent by the sent time, the rest by the answer."""
+def over_time(slices: dict[str, Rows], facts: Facts, still: Sequence[float]) -> Rows:
+    """A row for each interval. Due and failed count by the scheduled time, sent by the sent time, the rest by the answer.
+
+    `still`: the share of each interval in which the loop of a task stood still.
+    """
     rows: Rows = [
         {"second": number * facts.interval_s}
         | dict.fromkeys(
             ("due", "sent", "acknowledged", "failed", "records", "bytes", "fetched_records", "fetched_bytes"), 0
         )
-        | dict.fromkeys(("p50_ms", "p99_ms", "max_ms", "late_p99_ms"))
+        | dict.fromkeys(("p50_ms", "p99_ms", "max_ms", "late_p99_ms", "ready_p99_ms"))
         for number in range(facts.intervals)
     ]
 
@@ -245,9 +265,10 @@ def over_time(slices: dict[str, Rows], facts: Facts) -> Rows:
             if row["points"] is not None:
                 found = dict(zip(POINTS, row["points"], strict=True))
                 mine |= {"p50_ms": found[0.5], "p99_ms": found[0.99], "max_ms": found[1.0]}
-    for row in slices["due_late"]:
-        if row["op"] == facts.main_op and row["points"] is not None:
-            at(row["due"])["late_p99_ms"] = dict(zip(POINTS, row["points"], strict=True))[0.99]
+    for name, slice_name in (("late_p99_ms", "due_late"), ("ready_p99_ms", "due_ready")):
+        for row in slices[slice_name]:
+            if row["op"] == facts.main_op and row["points"] is not None:
+                at(row["due"])[name] = dict(zip(POINTS, row["points"], strict=True))[0.99]
     for row in slices["left"]:
         if row["op"] == "produce" and row["left"] is not None:
             at(row["left"])["sent"] += row["operations"]
@@ -262,6 +283,8 @@ def over_time(slices: dict[str, Rows], facts: Facts) -> Rows:
         else:
             mine["fetched_records"] += row["records"]
             mine["fetched_bytes"] += row["bytes"]
+    for row, share in zip(rows, still, strict=True):
+        row["limited"] = is_limited(row["ready_p99_ms"], share)
     return rows
 
 
@@ -441,18 +464,26 @@ def knee_of(ramp: Rows) -> dict[str, float] | None:
     )
 
 
-def shown_tasks(tasks: Rows, done: Rows, facts: Facts) -> Rows:
+def shown_tasks(tasks: Rows, done: Rows, facts: Facts, meters: Measured) -> Rows:
     """Each task that said something at its end or wrote rows; `expected` is None for one that was lost."""
     said = {task["task"]: task for task in tasks}
     wrote = {row["task"]: row for row in done}
+
+    def ms(number: int, name: str) -> float | None:
+        value = said.get(number, {}).get(name)
+        return None if value is None else value / 1e6
+
     return [
         {
             "task": number,
             "expected": said[number]["expected"] if number in said else None,
             "done": wrote[number]["operations"] if number in wrote else 0,
             "last_second": facts.second(wrote[number]["last"]) if number in wrote else None,
-            "clock_offset_ms": said[number]["clock_offset_ns"] / 1e6 if number in said else None,
-            "clock_uncertainty_ms": said[number]["clock_uncertainty_ns"] / 1e6 if number in said else None,
+            **{f"{name}_ms": ms(number, f"{name}_ns") for name in CLOCK},
+            "cores": cores(meters[number]) if number in meters else None,
+            "longest_still_ms": max((end - begin for begin, end in meters[number]["still"]), default=0) / 1e6
+            if number in meters
+            else None,
         }
         for number in sorted(said.keys() | wrote.keys())
     ]

@@ -80,6 +80,11 @@ class ControlServer:
         self._server.shutdown()
         self._server.server_close()
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether a task is connected."""
+        return bool(self._tasks)
+
     def stop(self) -> None:
         """Orders all tasks to send nothing more, also those that connect later."""
         with self._lock:
@@ -163,17 +168,17 @@ class _Handler(socketserver.StreamRequestHandler):
 class ControlClient:
     """A task's connection. `clock` differs from the driver's clock by at most `uncertainty_ns`."""
 
-    def __init__(self, address: str, task: int) -> None:
-        """Measures the clock's offset. Raises OSError if the driver does not answer."""
+    def __init__(self, address: str, task: int, local: Clock | None = None) -> None:
+        """Measures the clock's offset. Raises OSError if the driver does not answer. `local`: this machine's clock, if it was read."""
         host, _, port = address.rpartition(":")
-        self._task = task
+        self._address, self._task = address, task
         self._socket = socket.create_connection((host, int(port)), TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._lines = self._socket.makefile("rb")
         self._stopped = False
-        local = Clock()
-        self.offset_ns, self.uncertainty_ns = self._measure(local)
-        self.clock = local.shifted(self.offset_ns)
+        self._local = local or Clock()
+        self.offset_ns, self.uncertainty_ns = self._measure(self._local)
+        self.clock = self._local.shifted(self.offset_ns)
         self._ended = threading.Event()
 
     def watch(self, progress: Callable[[], Progress], stop: Callable[[], None]) -> None:
@@ -181,6 +186,15 @@ class ControlClient:
         self._socket.settimeout(None)
         threading.Thread(target=self._report, args=(progress,), name="progress", daemon=True).start()
         threading.Thread(target=self._listen, args=(stop,), name="orders", daemon=True).start()
+
+    def drift_ns(self) -> tuple[int, int] | None:
+        """How far the driver's clock has moved from `clock` since the start, and by how much that may be wrong; None: not known."""
+        try:
+            again = ControlClient(self._address, self._task, self._local)
+        except OSError:
+            return None
+        again.close(None)
+        return again.offset_ns - self.offset_ns, again.uncertainty_ns + self.uncertainty_ns
 
     def close(self, progress: Progress | None) -> None:
         """Sends the last totals; None: the task has failed."""

@@ -20,13 +20,15 @@ from pyspark.sql import SparkSession
 
 from tools.replay.run.histograms import bucket_sql, milliseconds
 
-FROM_DUE, FROM_SENT, LATE = "from_due", "from_sent", "late"
+FROM_DUE, FROM_SENT, LATE, READY_LATE = "from_due", "from_sent", "late", "ready_late"
 TIMES = {
     FROM_DUE: "IF(error IS NULL, answered - scheduled, NULL)",
     FROM_SENT: "IF(error IS NULL, answered - sent, NULL)",
     LATE: "sent - scheduled",
+    READY_LATE: "IF(ready < scheduled, 0L, ready - scheduled)",
 }
-"""The times with histograms, in nanoseconds: the latency from the scheduled and from the sent time, and the lateness."""
+"""The times with histograms, in nanoseconds: the latency from the scheduled and from the sent time, the lateness, and how much of it the
+generator caused."""
 POINTS = [
     *(0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.985),
     *(0.99, 0.992, 0.994, 0.996, 0.998, 0.999, 0.9995, 0.9999, 1.0),
@@ -78,6 +80,7 @@ BASES = (
     Base({"all_sent": ("op",)}, FROM_SENT),
     Base({"due": ("op", "due")}, FROM_DUE, ("failed",)),
     Base({"due_late": ("op", "due"), "all_late": ("op",)}, LATE),
+    Base({"due_ready": ("op", "due"), "all_ready": ("op",)}, READY_LATE),
     Base({"client": ("op", "client"), "task": ("task",)}, FROM_DUE, ("failed", "records", "bytes", "last")),
     Base({"left": ("op", "left")}),
     Base(

@@ -26,6 +26,7 @@ from tools.replay.checks import NO_FAILURES
 from tools.replay.load import fetching
 from tools.replay.run.access import write_access
 from tools.replay.run.control import ControlServer
+from tools.replay.run.cpu_meter import CpuMeter
 from tools.replay.run.masters import LOOPBACK, address_towards, is_local
 from tools.replay.run.outcome import read_verdict
 from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
@@ -71,6 +72,8 @@ class Options:
     spark_settings: Sequence[str] = ()
     """Each `key=value`."""
     security: Security = PLAINTEXT
+    broker_pids: Callable[[], Iterable[int]] | None = None
+    """The processes of the brokers, if they run on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,12 @@ class Replay:
         self.plan = new_plan(options, self.control.address)
         self._settings = SparkSettings(options.master, host, options.event_log, tuple(options.spark_settings))
         self.job = SparkProcess(self.output, ["replay", "verdict", "analysis"], self._settings)
+        measured: dict[str, Callable[[], Iterable[int]]] = (
+            {"job": lambda: self.job.pids()} if is_local(options.master) else {}
+        )
+        if options.broker_pids is not None:
+            measured["brokers"] = options.broker_pids
+        self._cpu = CpuMeter(measured)
         self._faults_written = 0
         self._stop_after_s: float | None = None
         self.was_interrupted = False
@@ -202,6 +211,8 @@ class Replay:
             second = (self.control.clock.now_ns() - started) / 1e9 if started else 0.0
             if self._stop_after_s is not None and second > self._stop_after_s and not self.control.is_stopping:
                 self.control.stop()
+            if started and self.control.is_watched and self._cpu.sample():
+                write_json(self.output.cpu, self._cpu.cores())
             if started and faults is not None:
                 faults.step(second)
                 done = list(faults.done)  # another thread adds to it
@@ -309,11 +320,11 @@ def clear_results(output: OutputDirectory) -> None:
     """Removes the files of an earlier replay, so that nobody mistakes them for this one's. Raises ReplayError if they may be another
     program's."""
     output.path.mkdir(parents=True, exist_ok=True)
-    for directory in (output.operations, output.groups, output.found, output.undone):
+    for directory in (output.operations, output.groups, output.generator, output.found, output.undone):
         if directory.exists() and not output.plan.exists():
             raise ReplayError(f"{directory} exists, but is not of an earlier replay; choose another --out")
         shutil.rmtree(directory, ignore_errors=True)
-    files = (output.plan, output.tasks, output.faults, output.verdict, output.analysis, output.latencies)
+    files = (output.plan, output.tasks, output.cpu, output.faults, output.verdict, output.analysis, output.latencies)
     for path in (*files, output.summary, output.report, *output.for_ci, output.spark_log, output.access):
         path.unlink(missing_ok=True)
 

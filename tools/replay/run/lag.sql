@@ -1,13 +1,17 @@
 -- The lag of each topic at the end of each interval.
 WITH places AS (
     SELECT topic, partition, IF(op = 'fetch', client, NULL) AS reader,
-        coalesce(IF(error IS NULL, {came}, NULL), {due}) AS at, IF(error IS NULL, offset + records, NULL) AS position, answered
+        coalesce(IF(error IS NULL, {came}, NULL), {due}) AS at,
+        IF(error IS NULL, IF(op = 'produce', offset + records, offset), NULL) AS position, answered
     FROM operations WHERE topic IN ({topics}) AND (op = 'fetch' OR offset IS NOT NULL)
+    UNION ALL
+    SELECT read.topic, read.partition, client, {came}, read.stop, answered
+    FROM (SELECT client, answered, explode(reads) AS read FROM operations WHERE error IS NULL) WHERE read.topic IN ({topics})
     UNION ALL
     SELECT topic, CAST(partition AS INT), NULL, -1, position, 0L FROM {starts}
 ), positions AS (
     SELECT topic, partition, reader, at,
-        IF(reader IS NULL, max(position), max_by(position, answered) FILTER (WHERE position IS NOT NULL)) AS position
+        IF(reader IS NULL, max(position), max_by(position, struct(answered, position)) FILTER (WHERE position IS NOT NULL)) AS position
     FROM places GROUP BY topic, partition, reader, at
 ), spans AS (
     SELECT topic, partition, reader, at, following,

@@ -1,8 +1,10 @@
 """For how long partitions were away, and what a fault cost (RPL-3).
 
-An **outage** of a partition is a window without an acknowledgement in which at least one produce operation was due and not
-acknowledged. It starts at the previous acknowledgement or, if nothing was waiting then, when the oldest waiting operation became due.
-It ends with the next acknowledgement, or when the last waiting operation fails. A partition to which nothing is produced has none.
+An **outage** of a partition is a window without an acknowledgement in which at least one produce operation waited for the cluster. It
+starts at the previous acknowledgement or, if nothing was waiting then, when the oldest waiting operation was ready: from then on it was
+sent, or could not be sent because there was no leader. It ends with the next acknowledgement, or when the last waiting operation fails. A
+partition to which nothing is produced has none. A standstill of the generator is no outage: what became due in it was ready after it, and
+an answer that was read after it may have come when it began.
 
 Operations of a partition that end within the same BIN_NS count as one, so that the windows are few. A window that is shorter may be
 missed; longer ones are exact, unless an operation fails within BIN_NS before an acknowledgement.

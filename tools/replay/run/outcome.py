@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tools.replay.checks import exit_code, outcome_lines, run_checks
+from tools.replay.checks import exit_code, generator_limit, outcome_lines, run_checks
 from tools.replay.run.plan import OutputDirectory, ReplayError
 from tools.replay.run.summary import summary_lines
 
@@ -23,7 +23,7 @@ def conclusion_of(output: OutputDirectory, verdict: dict[str, Any]) -> Conclusio
     analysis = read_analysis(output)
     checks = run_checks(analysis, verdict)
     measured = [*summary_lines(analysis, verdict), *undone_lines(output)]
-    return Conclusion(measured, outcome_lines(checks), exit_code(checks))
+    return Conclusion(measured, outcome_lines(checks, generator_limit(analysis)), exit_code(checks))
 
 
 def read_verdict(output: OutputDirectory) -> dict[str, Any]:

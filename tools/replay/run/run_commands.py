@@ -303,9 +303,11 @@ def run(
     """
 
     def work() -> int:
+        from tools.cluster.local_cluster import LocalCluster
         from tools.faults.clusters import find_target
         from tools.faults.record import FaultRecord
         from tools.faults.script import FaultError, FaultRun, check, parse_all
+        from tools.replay.run.cpu_meter import broker_pids
         from tools.replay.run.driver import Replay, say_fault
 
         try:
@@ -323,6 +325,8 @@ def run(
         servers = cluster.bootstrap_servers if cluster is not None and not bootstrap_server else bootstrap_server
         options = options_of(bootstrap_server=servers, directory=directory, **load)
         options = replace(options, master=master, control_host=control_host, event_log=event_log)
+        if directory is not None:
+            options = replace(options, broker_pids=broker_pids(LocalCluster(directory)))
 
         def faults_of(replay: Replay) -> FaultRun | None:
             if cluster is None or not scripted:

@@ -146,6 +146,10 @@ class SparkProcess:
             return True
         return False
 
+    def pids(self) -> list[int]:
+        """The job's processes: driver, JVM, and on this machine the Python workers."""
+        return [] if self._process is None else processes_of_session(self._process.pid)
+
     def check(self) -> None:
         """Raises ReplayError if the job failed."""
         assert self._process is not None

@@ -30,7 +30,8 @@ COPIES_APART_MS = 100
 CLIENTS_BALANCED_MAX = 100_000
 """With more clients, the hash of a client's name decides its task. The tasks of so many clients are even without a plan."""
 DONE_DDL = (
-    "task int, expected bigint, sent bigint, clock_offset_ns bigint, clock_uncertainty_ns bigint, started_ns bigint"
+    "task int, expected bigint, sent bigint, clock_offset_ns bigint, clock_uncertainty_ns bigint, clock_drift_ns bigint, "
+    "clock_drift_uncertainty_ns bigint, started_ns bigint"
 )
 
 
@@ -130,6 +131,7 @@ def load_plan(plan: Plan, security: Security) -> LoadPlan:
         results=str(output.operations),
         group_names=GROUP_NAMES if plan.groups else None,
         group_results=str(output.groups),
+        generator=str(output.generator),
         security=security,
     )
 
@@ -180,6 +182,7 @@ def run_task(
             is_wanted = is_wanted and task.feed(first)
             first = next(batches, None)
         progress = task.finish()
+        drift_ns, drift_uncertainty_ns = control.drift_ns() or (None, None)
     except BaseException:  # also when Spark ends the task: what was done is still written
         task.stop()
         with contextlib.suppress(Exception):
@@ -194,6 +197,8 @@ def run_task(
             "sent": [progress.sent],
             "clock_offset_ns": [control.offset_ns],
             "clock_uncertainty_ns": [control.uncertainty_ns],
+            "clock_drift_ns": pyarrow.array([drift_ns], pyarrow.int64()),
+            "clock_drift_uncertainty_ns": pyarrow.array([drift_uncertainty_ns], pyarrow.int64()),
             "started_ns": [started_ns],
         }
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tools.replay.checks import accepted, run_checks
-from tools.replay.pages.words import accepted_words
+from tools.replay.checks import accepted, generator_limit, run_checks
+from tools.replay.pages.words import accepted_words, clock_words, counted_from, cpu_words
 
 VERDICT_WORDS = {
     "acknowledged": "records acknowledged",
@@ -28,8 +28,11 @@ def summary_of(analysis: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
 
     `checks`: name -> "passed", "failed" or "not verified", and why. `read`: acknowledged records that were found. `throughput`:
     acknowledged records per second. `outages`: those of the partitions that a killed broker led. `groups` is there if clients were in
-    consumer groups.
+    consumer groups. `generator`: whether it was the limit, in how many intervals, and the cores that were used.
+    `end_to_end`: None if nothing was fetched.
     """
+    generator = {name: analysis["generator"][name] for name in ("is_limited", "limited", "intervals", "cpu")}
+    end_to_end = analysis["end_to_end"]
     produce = analysis["totals"]["produce"]
     latency = analysis["latency_ms"]["produce"]["scheduled"]
     return {
@@ -53,6 +56,10 @@ def summary_of(analysis: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
         ],
         "throughput": round(produce["records_per_second"], 2),
         "latency_ms": {name: rounded(latency[name]) for name in ("p50", "p95", "p99", "p999")},
+        "loop": analysis["loop"],
+        "generator": generator,
+        "end_to_end": end_to_end
+        and end_to_end | {"ms": {name: rounded(value) for name, value in (end_to_end["ms"] or {}).items()}},
         **({"groups": analysis["groups"]} if analysis["groups"] else {}),
     }
 
@@ -63,6 +70,8 @@ def rounded(value: float | None) -> float | None:
 
 def summary_lines(analysis: dict[str, Any], verdict: dict[str, Any]) -> Iterator[str]:
     """The measurements, then the verdict, in words."""
+    if limit := generator_limit(analysis):
+        yield f"  {limit}"
     totals = analysis["totals"]
     produce, fetch = totals["produce"], totals["fetch"]
     if produce["operations"]:
@@ -70,15 +79,22 @@ def summary_lines(analysis: dict[str, Any], verdict: dict[str, Any]) -> Iterator
             f"  produced      {produce['acknowledged']:>12,}   batches acknowledged in {analysis['seconds']:,.1f} s: "
             f"{produce['records_per_second']:,.0f} records/s, {produce['bytes_per_second'] / 1e6:,.2f} MB/s"
         )
-        yield from latency_line(analysis["latency_ms"]["produce"]["scheduled"])
+        yield from latency_line(analysis["latency_ms"]["produce"]["scheduled"], counted_from(analysis))
     if fetch["operations"]:
         yield (
             f"  fetched       {fetch['answered']:>12,}   answers: "
             f"{fetch['records_per_second']:,.0f} records/s, {fetch['bytes_per_second'] / 1e6:,.2f} MB/s"
         )
-        yield from latency_line(analysis["latency_ms"]["fetch"]["scheduled"])
-    if analysis["lateness_ms"]["p99"] is not None:
-        yield f"  late (p99)    {analysis['lateness_ms']['p99']:>12,.1f}   ms, between the scheduled and the sent time"
+        yield from latency_line(analysis["latency_ms"]["fetch"]["scheduled"], counted_from(analysis))
+    yield from end_to_end_lines(analysis["end_to_end"])
+    if analysis["loop"] == "open" and analysis["lateness_ms"]["p99"] is not None:
+        yield (
+            f"  late (p99)    {analysis['lateness_ms']['p99']:>12,.1f}   ms, between the scheduled and the sent time; of it the generator "
+            f"{analysis['generator']['late_ms']['p99'] or 0.0:,.1f} ms"
+        )
+    yield f"  cores                        {cpu_words(analysis)}"
+    if clocks := clock_words(analysis):
+        yield f"  clock drift                  {clocks}"
     for error in analysis["errors"]:
         yield f"  failed        {error['operations']:>12,}   {error['op']} operations: {error['error']}"
     if totals["not_done"]:
@@ -95,10 +111,22 @@ def summary_lines(analysis: dict[str, Any], verdict: dict[str, Any]) -> Iterator
         yield f"  accepted                     {words}"
 
 
-def latency_line(latency: dict[str, float | None]) -> Iterator[str]:
+def end_to_end_lines(found: dict[str, Any] | None) -> Iterator[str]:
+    if found is None:
+        return
+    yield f"  read          {found['records']:>12,}   records for the first time"
+    if found["ms"] is not None:
+        yield from latency_line(found["ms"], "end to end, from due to first read")
+    if found["drained_s"] is not None:
+        yield f"  drained       {found['drained_s']:>12,.2f}   s after the last acknowledgement"
+    elif found["unread"]:
+        yield f"  backlog       {found['unread']:>12,}   records were not read until the end"
+
+
+def latency_line(latency: dict[str, float | None], counted: str) -> Iterator[str]:
     known = [f"{name} {latency[name]:,.1f}" for name in ("p50", "p95", "p99", "p999") if latency[name] is not None]
     if known:
-        yield f"  latency (ms)                 {'   '.join(known)}   from the scheduled time"
+        yield f"  latency (ms)                 {'   '.join(known)}   {counted}"
 
 
 def group_lines(groups: list[dict[str, Any]]) -> Iterator[str]:

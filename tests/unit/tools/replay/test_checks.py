@@ -13,13 +13,17 @@ from click.testing import CliRunner
 from tests.support import report_data
 from tools.cli import main
 from tools.pages.checks import junit
-from tools.replay.checks import exit_code, outcome_lines, parse_gate, parse_limit, run_checks
+from tools.replay.checks import exit_code, generator_limit, outcome_lines, parse_gate, parse_limit, run_checks
 from tools.replay.pages.checks import run_markdown
 from tools.replay.pages.run_page import verdict_banner
 from tools.replay.run.summary import summary_of
 
 FAILED, UNVERIFIED = 1, 2
 """Exit codes."""
+
+
+LIMITED = report_data.analysis()["generator"] | {"is_limited": True, "limited": 9}
+BOTH = ["produce.p99 < 1s", "outage.longest < 9s"]
 
 
 def of(
@@ -58,6 +62,12 @@ def of(
         (of({"operations": 1000}, {"failed": 3}, {"assert": ["errors < 0.5%"]}), {}, 0, []),
         (of({"operations": 1000}, {"failed": 6}, {"assert": ["errors < 0.5%"]}), {}, FAILED, ["errors < 0.5%"]),
         (of(asked={"assert": ["produce.p50 < 1ms"]}), {}, FAILED, ["produce.p50 < 1ms"]),
+        (of(asked={"assert": ["end_to_end.p99 < 1s"]}), {}, 0, []),
+        (of(asked={"assert": ["end_to_end.p99 < 30ms"]}), {}, FAILED, ["end_to_end.p99 < 30ms"]),
+        (of(asked={"assert": ["end_to_end.p99 < 1s"]}, end_to_end=None), {}, UNVERIFIED, ["end_to_end.p99 < 1s"]),
+        (of(asked={"assert": ["produce.p99 < 1s", "outage.longest < 9s"]}, generator=LIMITED), {}, UNVERIFIED, BOTH),
+        (of(asked={"assert": ["produce.p50 < 1ms"]}, generator=LIMITED), {}, UNVERIFIED, ["produce.p50 < 1ms"]),
+        (of(asked={"assert": ["lateness.p99 < 1ms"]}, generator=LIMITED), {}, FAILED, ["lateness.p99 < 1ms"]),
         (of(asked={"assert": ["lateness.max < 1ms"]}, lateness_ms=None), {}, UNVERIFIED, ["lateness.max < 1ms"]),
     ],
 )
@@ -79,6 +89,20 @@ def test_all_that_is_written_says_the_same(
     assert run_markdown(analysis, verdict).startswith(f"## {'✅❌⚠'[code]}")
     banner = verdict_banner(analysis, verdict).html
     assert {0: "good", FAILED: "bad", UNVERIFIED: "warning"}[code] in banner
+
+
+def test_a_run_that_the_generator_limited_is_not_green() -> None:
+    """Nothing failed, and yet no line says that all checks passed."""
+    analysis, verdict = of(generator=LIMITED), report_data.verdict()
+    checks, limit = run_checks(analysis, verdict), generator_limit(analysis)
+    assert exit_code(checks) == 0
+    assert outcome_lines(checks, limit) == [f"  LIMITED       {limit}"]
+    assert run_markdown(analysis, verdict).startswith(
+        "## ⚠️ replay: generator limited: the generator was the limit in 9"
+    )
+    assert 'class="banner warning"' in (banner := verdict_banner(analysis, verdict).html)
+    assert "Generator limited" in banner
+    assert generator_limit(of()) is None
 
 
 def test_records_that_were_not_read_back_are_not_verified() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -12,7 +13,7 @@ from protocol.kafka import fetch_codec, messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import parse_request_header
 from protocol.types import TopicPartition
-from tools.replay.load import fetching
+from tools.replay.load import fetching, stamps
 from tools.replay.load.background import Background
 from tools.replay.load.fetching import ComingFetch, FetchingClient, wait_ms
 from tools.replay.load.membership import Groups
@@ -51,6 +52,11 @@ class Asked(NamedTuple):
     partitions: set[int]
 
 
+def a_batch(records: int, offset: int) -> memoryview:
+    batch = stamps.build(records, 0, run=1, producer=1, first_sequence=0, timestamp_ms=0)
+    return memoryview(struct.pack(">q", offset) + batch[8:])
+
+
 class FakeBroker:
     """One connection. `waiting` has the fetches without an answer."""
 
@@ -77,12 +83,18 @@ class FakeBroker:
         request = fetch_codec.decode_request(FETCH_VERSION, payload, parse_request_header(payload).body_offset)
         ((_, partitions),) = request.topics
         self.asked.append(Asked(request.max_wait_ms, {row.partition for row in partitions}))
+        assert len(self.asked[-1].partitions) == len(partitions)
         self.waiting.append((partitions, on_answer))
 
-    def answer(self) -> None:
-        """Answers the oldest fetch, without records."""
+    def answer(self, records: int = 0) -> None:
+        """Answers the oldest fetch with so many records of each partition."""
         partitions, on_answer = self.waiting.pop(0)
-        rows = [fetch_codec.FetchPartitionData(row.partition, 0) for row in partitions]
+        rows = [
+            fetch_codec.FetchPartitionData(
+                row.partition, 0, records=[a_batch(records, row.fetch_offset)] if records else []
+            )
+            for row in partitions
+        ]
         body = fetch_codec.encode_response(FETCH_VERSION, 0, 0, 0, [(TOPIC, rows)])
         on_answer(memoryview(bytes(5) + b"".join(map(bytes, body))))
 
@@ -137,7 +149,7 @@ class FakeGroups:
 class World:
     """One client; the trace's rows are (milliseconds, partition)."""
 
-    def __init__(self, group: str | None = None) -> None:
+    def __init__(self, group: str | None, merges: bool) -> None:
         self.now = NOW
         self.view = FakeView()
         self.groups = FakeGroups()
@@ -153,6 +165,7 @@ class World:
             asyncio.Semaphore(1),
             cast(Groups, self.groups),
             group,
+            merges=merges,
         )
 
     def expect(self, *rows: tuple[int, int]) -> None:
@@ -181,9 +194,9 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def play(work: Callable[[World], Any], group: str | None = None) -> None:
+def play(work: Callable[[World], Any], group: str | None = None, *, merges: bool = True) -> None:
     async def run() -> None:
-        world = World(group)
+        world = World(group, merges)
         await work(world)
         assert not world.background.failed.done()
         world.client.give_up()
@@ -214,12 +227,12 @@ def test_a_late_client_does_not_wait() -> None:
         await world.send(0, 0)
         await world.send(10, 0, late_ms=50)
         await world.send(20, 0, late_ms=50)
-        for _ in range(2):
-            world.view.brokers[0].answer()
-            await settled()
-        # The first fetch was on time. The second one is answered at once, because the third one is due. The third one waits.
-        assert world.waits(0) == [9, 0, 329]
-        assert [operation.error for operation in world.done] == [None, None]
+        world.view.brokers[0].answer()
+        await settled()
+        # The first fetch was on time. The other two are one fetch, which waits for the next one.
+        assert world.waits(0) == [9, 329]
+        world.view.brokers[0].answer()
+        assert [operation.error for operation in world.done] == [None] * 3
 
     play(work)
 
@@ -234,6 +247,33 @@ def test_a_fetch_whose_partition_has_moved_no_longer_limits_the_wait() -> None:
     play(work)
 
 
+@pytest.mark.parametrize(("merges", "fetches"), [(True, 2), (False, 201)])
+def test_overdue_fetches_of_an_open_loop_are_one(merges: bool, fetches: int) -> None:
+    """A broker that answers 10 s late: 200 fetches of two partitions wait for it. Each row has its answer, the records count once."""
+
+    async def work(world: World) -> None:
+        rows = [(10 * at, at % 2 * 2) for at in range(201)]
+        world.expect(*rows)
+        for at, partition in rows:
+            await world.send(at, partition)
+        world.now = NOW + 12_000 * MS
+        broker = world.view.brokers[0]
+        while broker.waiting:
+            broker.answer(records=3)
+            await settled()
+        assert len(broker.asked) == fetches
+        assert len(world.done) == 201
+        assert {operation.answered for operation in world.done} == {world.now}
+        if merges:
+            assert broker.asked[1].partitions == {0, 2}
+            # Of the first fetch, then of both partitions in the second one.
+            assert [operation.records for operation in world.done if operation.records] == [3, 3, 3]
+            reads = [read for operation in world.done for read in operation.reads or ()]
+            assert reads == [(TOPIC, 0, 100, 103), (TOPIC, 2, 100, 103), (TOPIC, 0, 103, 106)]
+
+    play(work, merges=merges)
+
+
 def test_without_times_a_fetch_waits_only_if_no_other_is_known() -> None:
     async def work(world: World) -> None:
         world.client.expect([ComingFetch(0, TopicPartition(TOPIC, 0))] * 2)
@@ -243,7 +283,7 @@ def test_without_times_a_fetch_waits_only_if_no_other_is_known() -> None:
         await settled()
         assert world.waits(0) == [0, MAX_WAIT_MS]
 
-    play(work)
+    play(work, merges=False)
 
 
 def test_a_member_fetches_what_it_owns() -> None:

@@ -120,6 +120,26 @@ def test_a_run_page_has_the_data() -> None:
     assert "ramp" in {chart["id"] for chart in Parsed(PAGES["bad"]).charts}
 
 
+def test_the_intervals_in_which_the_generator_was_the_limit_are_marked_on_every_chart_in_time() -> None:
+    run = report_data.analysis()
+    for second in (7, 8, 30):
+        run["over_time"][second]["limited"] = True
+    charts = Parsed(run_page(report_data.plan(), run, report_data.verdict())).charts
+    marked = {chart["id"]: [(band["begin"], band["end"]) for band in chart["bands"]] for chart in charts}
+    in_time = {chart["id"] for chart in charts if chart["kind"] in ("time", "spans")}
+    assert in_time >= {"throughput", "latency", "outages", "lateness", "lag"}
+    assert marked == {name: [(7, 9), (30, 31)] if name in in_time else [] for name in marked}
+
+
+def test_a_closed_loop_is_called_so_and_has_no_lateness() -> None:
+    plan, run = report_data.plan() | {"speeds": []}, report_data.analysis() | {"loop": "closed"}
+    parsed = Parsed(run_page(plan, run, report_data.verdict()))
+    assert "as fast as possible, a closed loop" in parsed.text
+    assert "from the sent time, in a closed loop" in parsed.text
+    assert "from the scheduled time" not in parsed.text
+    assert "lateness" not in {chart["id"] for chart in parsed.charts}
+
+
 def test_names_from_outside_are_text() -> None:
     parsed = Parsed(PAGES["bad"])
     assert len(parsed.scripts) == 4
@@ -130,7 +150,7 @@ def test_names_from_outside_are_text() -> None:
 
 def test_a_comparison_page_has_the_data() -> None:
     parsed = Parsed(PAGES["comparison"])
-    for text in ("6 of 13 checks failed", "produce.p99: 11.8 ms became 20.1 ms (+70 %)", "A: ottla-1", "B: kafka-4"):
+    for text in ("9 of 16 checks failed", "produce.p99: 11.8 ms became 20.1 ms (+70 %)", "A: ottla-1", "B: kafka-4"):
         assert text in parsed.text
     colours = {
         line["name"]: line["colour"] for chart in parsed.charts for view in chart["views"] for line in view["lines"]
@@ -201,7 +221,7 @@ def test_junit_has_a_case_for_each_check() -> None:
     assert (unread.get("failures"), unread.get("errors")) == ("0", "7")
     worse = ElementTree.fromstring(junit("c", comparison_checks(report_data.comparison())))[0]
     assert [case.get("name") for case in worse if case.find("failure") is not None] == [
-        *(f"{op}.{point}" for op in ("produce", "fetch") for point in ("p50", "p99", "p999")),
+        *(f"{op}.{point}" for op in ("produce", "fetch", "end_to_end") for point in ("p50", "p99", "p999")),
     ]
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tools.replay.run.analysis import INTERVALS_MAX, interval_of, knee_of, skew_of
+from tools.replay.run.generator import generator_of, is_limited, still_shares
 from tools.replay.run.groups import groups_of
 from tools.replay.run.histograms import GROWTH, milliseconds, quantiles
 from tools.replay.run.outage_windows import fault_spans, normal_after_s
@@ -89,6 +90,9 @@ def test_skew() -> None:
     assert skew_of({"t-0": 0}) == {"max_over_mean": None, "largest": None}
 
 
+CPU = {"brokers": 0.91, "generator": 0.42, "spark": None}
+
+
 def test_the_summary_has_the_names_of_the_demo() -> None:
     points = {"p50": 1.23456, "p90": 2.0, "p95": 3.0, "p99": 4.0, "p999": None, "p9999": None, "max": 5.0}
     outages = [
@@ -108,6 +112,9 @@ def test_the_summary_has_the_names_of_the_demo() -> None:
         "tasks": [],
         "latency_ms": {"produce": {"scheduled": points}},
         "lateness_ms": points,
+        "loop": "open",
+        "generator": {"is_limited": True, "limited": 6, "intervals": 60, "late_ms": points, "cpu": CPU},
+        "end_to_end": {"records": 100, "unread": 4, "drained_s": None, "ms": points},
         "errors": [{"op": "produce", "error": "REQUEST_TIMED_OUT", "operations": 1}],
         "faults": [fault | {"verb": "kill"}, fault | {"verb": "restart", "broker": None}],
         "groups": [group | {"group": f"g{number}"} for number in range(6)],
@@ -145,9 +152,19 @@ def test_the_summary_has_the_names_of_the_demo() -> None:
         "outages": [{"topic": "t", "partition": 0, "seconds": 1.235}],
         "throughput": 10.13,
         "latency_ms": {"p50": 1.235, "p95": 3.0, "p99": 4.0, "p999": None},
+        "without_acks_all": {},
+        "loop": "open",
+        "generator": {"is_limited": True, "limited": 6, "intervals": 60, "cpu": CPU},
+        "end_to_end": {"records": 100, "unread": 4, "drained_s": None, "ms": points | {"p50": 1.235}},
         "groups": analysis["groups"],
     }
-    text = "\n".join(summary_lines(analysis, verdict))
+    lines = list(summary_lines(analysis, verdict))
+    assert lines[0].startswith("  generator limited: the generator was the limit in 6 of 60 intervals")
+    text = "\n".join(lines)
+    assert "of it the generator 4.0 ms" in text
+    assert "brokers 0.91, generator 0.42, spark not known" in text
+    assert "p99 4.0   end to end" in text
+    assert "4   records were not read until the end" in text
     assert "at 20.0 s: kill leader of t-0 (broker 1): outage 2.00 s, 7 records delayed, did not become normal" in text
     assert "operations because a task was lost: task 1 was lost\n" in text
     assert "g4: 2 members, 1 rebalances, 9 commits, 3 failed\n" in text
@@ -173,3 +190,36 @@ def test_the_figures_of_a_group_are_those_of_all_tasks(tmp_path: Path) -> None:
     of_a = {"read": 10 + 8 + 4 + 2 + 1 + 1, "read_again": 1 + 1, "skipped": 1}
     of_b = {"read": 10 + 8 + 4, "read_again": 0, "skipped": 2}
     assert groups_of(output) == [{"group": "a", **both, **of_a}, {"group": "b", **figures, **of_b}]
+
+
+@pytest.mark.parametrize(
+    ("still_s", "shares"),
+    [
+        ([], [0, 0, 0, 0]),
+        ([(1.25, 1.5)], [0, 0.25, 0, 0]),
+        ([(0.5, 2.25), (2.5, 2.75)], [0.5, 1, 0.5, 0]),
+        ([(-5, 0.1), (3.9, 9)], [0.1, 0, 0, 0.1]),
+    ],
+)
+def test_how_long_a_loop_stood_still_in_each_interval(still_s: list[tuple[float, float]], shares: list[float]) -> None:
+    second = 1_000_000_000
+    meter = {"still": [(round(begin * second), round(end * second)) for begin, end in still_s]}
+    other = {"still": [(0, second // 20)]}
+    found = still_shares({0: meter, 1: other}, 0, second, 4)
+    assert found == pytest.approx([max(shares[0], 0.05), *shares[1:]], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("ready_p99_ms", "still", "limited"),
+    [(None, 0.0, False), (19.0, 0.09, False), (21.0, 0.0, True), (None, 0.1, True)],
+)
+def test_the_generator_is_the_limit_of_an_interval(ready_p99_ms: float | None, still: float, limited: bool) -> None:
+    assert is_limited(ready_p99_ms, still) == limited
+
+
+@pytest.mark.parametrize(
+    ("limited", "p99_ms", "is_limited"), [(0, None, False), (5, 99.0, False), (6, 5.0, True), (1, 101.0, True)]
+)
+def test_the_generator_is_the_limit_of_a_run(limited: int, p99_ms: float | None, is_limited: bool) -> None:
+    over = [{"limited": at < limited} for at in range(100)]
+    assert generator_of(over, 100, {"p99": p99_ms}, CPU)["is_limited"] == is_limited

@@ -24,7 +24,7 @@ def write_analysed_run(
     """`latency`: factor of the latencies of produce."""
     output = OutputDirectory(directory)
     output.write_plan(a_plan(directory, **{"trace_hash": "load", **(plan or {})}))
-    analysis = report_data.analysis() | {"outages": []}
+    analysis = report_data.analysis() | {"outages": [], "end_to_end": None}
     points = analysis["latency_ms"]["produce"]["scheduled"]
     analysis["latency_ms"]["produce"]["scheduled"] = {name: latency * ms for name, ms in points.items()}
     write_json(output.analysis, analysis)

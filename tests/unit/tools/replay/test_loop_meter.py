@@ -1,0 +1,62 @@
+"""When a task's loop stood still, and which answers may have waited for it (RPL-2)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tools.replay.load.loop_meter import LoopMeter
+
+MS = 1_000_000
+
+
+def metered(ticks_ms: list[int]) -> tuple[LoopMeter, list[int]]:
+    """A meter that was made at 0 and ticked at these times, and its clock."""
+    now = [0]
+    meter = LoopMeter(lambda: now[0], lambda: now[0] // 2)
+    for at in ticks_ms:
+        now[0] = at * MS
+        meter.tick()
+    return meter, now
+
+
+@pytest.mark.parametrize(
+    ("ticks_ms", "still_ms"),
+    [
+        ([10, 20, 30], []),
+        ([10, 39, 50], []),  # 19 ms late
+        ([10, 40, 50], [(10, 40)]),
+        ([10, 3010, 3020, 3030, 3100], [(10, 3010), (3030, 3100)]),
+        ([10, 50, 90, 130], [(10, 130)]),  # those that follow each other are one
+    ],
+)
+def test_a_loop_stands_still_while_its_timer_is_late(ticks_ms: list[int], still_ms: list[tuple[int, int]]) -> None:
+    assert metered(ticks_ms)[0].still == [(begin * MS, end * MS) for begin, end in still_ms]
+
+
+@pytest.mark.parametrize(
+    ("ticks_ms", "sent_ms", "answered_ms", "unheard_ms"),
+    [
+        ([10, 20], 15, 25, 0),
+        ([10], 5, 3010, 10),  # the first turn after a standstill: the timer has not noticed it yet
+        ([10], 12, 3010, 12),  # sent in the loop's last turn
+        ([10, 3010, 3020], 5, 3025, 10),  # the next turns read what came meanwhile, too
+        ([10, 3010], 3015, 3030, 0),  # sent after it
+        ([10, 3010, *range(3020, 4000, 10)], 5, 3995, 0),  # the broker took longer than the standstill
+    ],
+)
+def test_an_answer_may_have_waited_for_the_loop(
+    ticks_ms: list[int], sent_ms: int, answered_ms: int, unheard_ms: int
+) -> None:
+    assert metered(ticks_ms)[0].unheard_since(sent_ms * MS, answered_ms * MS) == unheard_ms * MS
+
+
+def test_the_file_has_the_standstills_and_the_cpu_time_of_each_second(tmp_path: Path) -> None:
+    meter, now = metered([10, 20, 1500])
+    now[0] = 1600 * MS
+    meter.write(tmp_path / "generator", 3)
+    written = json.loads((tmp_path / "generator" / "task-0003.json").read_text())
+    assert written["still"] == [[20 * MS, 1500 * MS]]
+    assert written["cpu"] == [[at * MS, at * MS // 2] for at in (10, 1500, 1600)]

@@ -1,0 +1,65 @@
+"""Whether a task's loop has time for its work: how late its own timer comes, and how much CPU its process takes (RPL-2).
+
+The loop *stands still* while the timer is late by STILL_NS or more: the process was stopped, had no processor, or was busy with something
+else. What is due then leaves late, and what is answered then is read late; neither is the cluster's doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+TICK_NS = 10_000_000
+STILL_NS = 20_000_000
+BACK_NS = 100_000_000
+"""For so long after a standstill, the loop still reads answers that came in it."""
+CPU_NS = 1_000_000_000
+"""Between two readings of the CPU time."""
+
+
+class LoopMeter:
+    """`now_ns`: the replay's common clock. `cpu_ns`: the CPU time of the process."""
+
+    def __init__(self, now_ns: Callable[[], int], cpu_ns: Callable[[], int] = time.process_time_ns) -> None:
+        self._now = now_ns
+        self._cpu_ns = cpu_ns
+        self._ticked = now_ns()
+        self._last = (0, 0)
+        self.still: list[tuple[int, int]] = []
+        """(from, to) of each standstill; those that follow each other are one."""
+        self.cpu: list[tuple[int, int]] = []
+        """(time, CPU time until then)."""
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        self._ticked = self._now()
+        while True:
+            self.tick()
+            await asyncio.sleep(TICK_NS / 1e9)
+
+    def tick(self) -> None:
+        """To be called every TICK_NS."""
+        now = self._now()
+        if now - self._ticked >= TICK_NS + STILL_NS:
+            self._last = (self._ticked, now)
+            begin = self.still.pop()[0] if self.still and self.still[-1][1] == self._ticked else self._ticked
+            self.still.append((begin, now))
+        self._ticked = now
+        if not self.cpu or now - self.cpu[-1][0] >= CPU_NS:
+            self.cpu.append((now, self._cpu_ns()))
+
+    def unheard_since(self, sent: int, answered: int) -> int:
+        """From when on an answer that is read now may have waited; 0 if the loop has listened all the time since `sent`."""
+        begin, end = self._last
+        if answered - self._ticked >= TICK_NS + STILL_NS:
+            begin, end = self._ticked, answered
+        return max(begin, sent) if sent < end and answered <= end + BACK_NS else 0
+
+    def write(self, directory: Path, task: int) -> None:
+        """Writes what was measured to a file of the directory. Raises OSError."""
+        self.cpu.append((self._now(), self._cpu_ns()))
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"task-{task:04}.json").write_text(json.dumps({"still": self.still, "cpu": self.cpu}))
