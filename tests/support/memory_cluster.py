@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -304,26 +305,33 @@ class MemoryCluster:
         self.sessions[broker_id].change_state(SessionState.CONNECTED if is_connected else SessionState.SUSPENDED)
 
 
+@asynccontextmanager
+async def running(*broker_ids: int, **settings: Any) -> AsyncIterator[MemoryCluster]:
+    """Starts those brokers one after the other, or 1, 2 and 3. If nothing fails, looks in the end whether all is sound."""
+    cluster = MemoryCluster(**settings)
+    try:
+        for broker_id in broker_ids or (1, 2, 3):
+            await cluster.start(broker_id)
+        yield cluster
+        await cluster.settle()
+        cluster.check()
+    finally:
+        await cluster.close()
+
+
 def scenario(play: Callable[[MemoryCluster], Awaitable[None]], *broker_ids: int, **settings: Any) -> MemoryCluster:
-    """Starts those brokers one after the other, plays, and looks whether all is sound in the end."""
+    """Plays on a cluster that is `running`."""
 
     async def run() -> MemoryCluster:
-        cluster = MemoryCluster(**settings)
-        try:
-            for broker_id in broker_ids or (1, 2, 3):
-                await cluster.start(broker_id)
+        async with running(*broker_ids, **settings) as cluster:
             await play(cluster)
-            await cluster.settle()
-            cluster.check()
-        finally:
-            await cluster.close()
         return cluster
 
     return asyncio.run(run())
 
 
 on_cluster = partial(played, scenario)
-"""`@on_cluster(*broker_ids, **settings)` makes a test of a coroutine function whose first argument is the cluster."""
+"""`@on_cluster(*broker_ids, **settings)`: the test's argument `cluster` is this one, and not the fixture."""
 
 
 def kinds(requests: Sequence[object]) -> list[str]:

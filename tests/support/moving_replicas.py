@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 
 from protocol.errors import ErrorCode, KafkaError
@@ -10,7 +12,7 @@ from protocol.rpc.messages import StopReplicaRequest
 from protocol.types import NO_LEADER, Assignment, TopicPartition
 from protocol.zk.session import CheckOp, DeleteOp, Op, SetOp
 from protocol.zk.znodes import ControllerEpochZNode, ReassignPartitionsZNode, TopicZNode
-from tests.support.memory_cluster import MemoryCluster, scenario
+from tests.support.memory_cluster import MemoryCluster, running
 from tests.support.persisted_steps import PersistedSteps
 from tests.support.played import played
 
@@ -57,16 +59,24 @@ async def moved_to(cluster: MemoryCluster, target: tuple[int, ...]) -> None:
     await cluster.settle()
 
 
-def _with_topic_t(play: Callable[[MemoryCluster], Awaitable[None]], *brokers: int) -> None:
-    async def prepared(cluster: MemoryCluster) -> None:
+@asynccontextmanager
+async def with_topic_t(*brokers: int) -> AsyncIterator[MemoryCluster]:
+    """Brokers 1 to 4, and a topic t that has the replicas 1 and 2 and is led by 1; 1 is the controller."""
+    async with running(*(brokers or (1, 2, 3, 4))) as cluster:
         await cluster.create_topic("t", {0: (1, 2)})
-        await play(cluster)
-
-    scenario(prepared, *(brokers or (1, 2, 3, 4)))
+        yield cluster
 
 
-on_topic_t = partial(played, _with_topic_t)
-"""As `on_cluster`, on brokers 1 to 4, with a topic t that has the replicas 1 and 2 and is led by 1; 1 is the controller."""
+def _play(play: Callable[[MemoryCluster], Awaitable[None]], *brokers: int) -> None:
+    async def run() -> None:
+        async with with_topic_t(*brokers) as cluster:
+            await play(cluster)
+
+    asyncio.run(run())
+
+
+on_topic_t = partial(played, _play)
+"""`@on_topic_t(*brokers)`: the test's argument `cluster` is `with_topic_t` on these brokers, and not the fixture."""
 
 
 def moving(cluster: MemoryCluster) -> dict[TopicPartition, Assignment]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
+from controller import announcements
 from controller.announcements import Announcement, ControllerRequest
 from controller.cluster_state import ClusterState
 from protocol.rpc.messages import LeaderAndIsrRequest, StopReplicaPartition, StopReplicaRequest, UpdateMetadataRequest
@@ -53,17 +58,6 @@ def test_leadership_goes_to_the_live_replicas_and_metadata_to_all() -> None:
     assert not metadata.is_full
 
 
-def test_a_new_broker_first_gets_everything() -> None:
-    announcement = Announcement(1, cluster())
-    announcement.leadership([T1])
-    announcement.full_metadata([2])
-    announcement.full_leadership([2])
-    requests = announcement.requests()
-    assert names(requests)[2] == [("UpdateMetadata", [T0, T1]), ("LeaderAndIsr", [T0, T1])]
-    assert [getattr(request, "is_full", None) for request in requests[2]] == [True, True]
-    assert names(requests)[3] == [("UpdateMetadata", [T1])]
-
-
 def test_stops_come_after_leadership() -> None:
     announcement = Announcement(1, cluster())
     announcement.stop(2, T0, delete=False)
@@ -111,3 +105,70 @@ def test_requests_have_the_states_at_the_time_of_sending() -> None:
     request = announcement.requests()[1][0]
     assert isinstance(request, LeaderAndIsrRequest)
     assert request.partitions[0].leader == 2
+
+
+# -- packed rows are never sent after their partition has changed (CTL-2, INV-7) ---------------------------------------
+
+
+def announced_cluster() -> ClusterState:
+    state = ClusterState(epoch=6)
+    for broker in (1, 2, 3):
+        state.broker_came(BrokerInfo(broker, broker * 100, ()))
+    state.set_assignment("t", "id", {0: Assignment((1, 2)), 1: Assignment((2, 3))})
+    state.load_leadership({T0: LeaderAndIsr(1, 7, (1, 2), 5, 8), T1: LeaderAndIsr(2, 9, (2, 3), 5, 10)})
+    state.start_state_machines()
+    return state
+
+
+def everything(state: ClusterState) -> Announcement:
+    announcement = Announcement(1, state)
+    announcement.full_metadata(state.brokers)
+    announcement.full_leadership(state.brokers)
+    return announcement
+
+
+def told(requests: dict[int, list[ControllerRequest]]) -> dict[int, list[list[tuple[object, ...]]]]:
+    return {
+        broker: [sorted(map(tuple, r.partitions)) for r in rows if not isinstance(r, StopReplicaRequest)]
+        for broker, rows in requests.items()
+    }
+
+
+@pytest.mark.parametrize(("rows_at_once", "stops"), [(1000, 0), (1, 1)])
+def test_slices_pack_what_requests_needs(monkeypatch: pytest.MonkeyPatch, rows_at_once: int, stops: int) -> None:
+    monkeypatch.setattr(announcements, "ROWS_AT_ONCE", rows_at_once)
+    state = announced_cluster()
+    expected = told(everything(announced_cluster()).requests())
+    announcement = everything(state)
+    assert list(announcement.pack_in_slices()) == [None] * stops
+    assert state.packed_rows.keys() == {T0, T1}
+    assert told(announcement.requests()) == expected
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.set_leadership(T0, LeaderAndIsr(2, 8, (2,), 6, 9)),
+        lambda state: state.set_assignment("t", "id", {0: Assignment((2, 1)), 1: Assignment((2, 3))}),
+        lambda state: state.begin_move(T0, Assignment((1, 2, 3), (3,), (2,))),
+        lambda state: state.remove_topic("t"),
+        lambda state: state.begin_deletion("t"),
+    ],
+)
+def test_a_change_after_packing_is_sent(change: Callable[[ClusterState], object]) -> None:
+    unprepared, prepared = announced_cluster(), announced_cluster()
+    list(everything(prepared).pack_in_slices())
+    change(unprepared)
+    change(prepared)
+    assert told(everything(prepared).requests()) == told(everything(unprepared).requests())
+
+
+def test_loading_all_states_at_once_equals_setting_them_one_by_one() -> None:
+    loaded, one_by_one = announced_cluster(), ClusterState(epoch=6)
+    for broker in (1, 2, 3):
+        one_by_one.broker_came(BrokerInfo(broker, broker * 100, ()))
+    one_by_one.set_assignment("t", "id", {0: Assignment((1, 2)), 1: Assignment((2, 3))})
+    for tp, state in loaded.leadership.items():
+        one_by_one.set_leadership(tp, state)
+    one_by_one.start_state_machines()
+    assert loaded == one_by_one

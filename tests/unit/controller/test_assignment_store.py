@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from protocol.types import Assignment, TopicPartition
 from protocol.zk.session import CheckOp, MultiFailed, Op, RequestTooLarge, WatchCallback, ZkError
 from protocol.zk.znodes import ControllerEpochZNode, ReassignPartitionsZNode, TopicZNode
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
-from tests.support.played import played
 
 ID_1, ID_2 = "AAAAAAAAAAAAAAAAAAAAAA", "BAAAAAAAAAAAAAAAAAAAAA"
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -59,14 +57,11 @@ class World:
         return await write_assignments(self.store, assignments, {"t": ID_1, "u": ID_1})
 
 
-def play(test: Callable[[World], Awaitable[None]]) -> None:
-    async def run() -> None:
-        await test(World())
-
-    asyncio.run(run())
+@pytest.fixture
+def world() -> World:
+    return World()
 
 
-@played(play)
 async def test_all_partitions_of_a_topic_are_one_fenced_write(world: World) -> None:
     assert await world.write({T0: MOVING, T1: MOVING, U0: MOVING}) == {}
     assert world.found("t") == {0: MOVING, 1: MOVING}
@@ -75,13 +70,11 @@ async def test_all_partitions_of_a_topic_are_one_fenced_write(world: World) -> N
     assert all(ops[0] == CheckOp(ControllerEpochZNode.PATH, 0) for _, ops in world.server.writes)
 
 
-@played(play)
 async def test_an_assignment_that_zookeeper_already_has_is_not_written(world: World) -> None:
     assert await world.write({T0: STAYING}) == {}
     assert world.server.writes == []
 
 
-@played(play)
 async def test_partitions_added_by_another_write_are_kept(world: World) -> None:
     """CTL-8."""
     world.once(lambda: world.put("t", {0: STAYING, 1: STAYING, 2: STAYING}))
@@ -89,7 +82,6 @@ async def test_partitions_added_by_another_write_are_kept(world: World) -> None:
     assert world.found("t") == {0: MOVING, 1: STAYING, 2: STAYING}
 
 
-@played(play)
 async def test_a_write_whose_answer_is_lost_is_not_repeated(world: World) -> None:
     """BUG-5."""
     world.zk.lose_answers = 1
@@ -99,7 +91,6 @@ async def test_a_write_whose_answer_is_lost_is_not_repeated(world: World) -> Non
 
 
 @pytest.mark.parametrize("made_again", [False, True])
-@played(play)
 async def test_a_topic_removed_just_before_the_write_is_not_written(world: World, made_again: bool) -> None:
     """FLT-36: if the topic is created again, its node has the same version, but no node below it."""
 
@@ -117,14 +108,12 @@ async def test_a_topic_removed_just_before_the_write_is_not_written(world: World
         assert world.found("t") == {0: Assignment((2, 1))}
 
 
-@played(play)
 async def test_a_topic_that_never_had_a_leader_is_written_without_nodes_below_it(world: World) -> None:
     del world.server.nodes[f"{TopicZNode.path('t')}/partitions"]
     assert await world.write({T0: MOVING}) == {}
     assert world.found("t")[0] == MOVING
 
 
-@played(play)
 async def test_an_unreadable_node_is_not_written(world: World) -> None:
     world.server.ensure(TopicZNode.path("t"), b"rubbish")
     failed = await world.write({T0: MOVING})
@@ -133,7 +122,6 @@ async def test_an_unreadable_node_is_not_written(world: World) -> None:
 
 
 @pytest.mark.parametrize("error", [ZkError("NoAuth"), RequestTooLarge("1100000 bytes")])
-@played(play)
 async def test_a_write_that_zookeeper_refuses_does_not_end_the_term(world: World, error: ZkError) -> None:
     """The node's access rights forbid it, or a node of a megabyte would become larger. Other topics are written."""
     world.server.ensure(TopicZNode.path("t"), TopicZNode.encode(None, {0: STAYING}))
@@ -151,7 +139,6 @@ async def test_a_write_that_zookeeper_refuses_does_not_end_the_term(world: World
     assert world.found("u") == {0: MOVING}
 
 
-@played(play)
 async def test_a_topic_whose_states_cannot_be_read_is_not_a_new_one(world: World) -> None:
     """The access rights of the node above the partitions forbid to read it, which does not prevent to learn that it exists."""
     world.server.ensure(TopicZNode.path("t"), TopicZNode.encode(None, {0: STAYING}))
@@ -168,7 +155,6 @@ async def test_a_topic_whose_states_cannot_be_read_is_not_a_new_one(world: World
     assert (asked, found) == ([("t", True)], {"t": (None, {0: STAYING})})
 
 
-@played(play)
 async def test_a_deposed_controller_writes_nothing(world: World) -> None:
     """INV-9."""
     world.server.ensure(PATH, ReassignPartitionsZNode.encode({T0: (3,)}))
@@ -181,7 +167,6 @@ async def test_a_deposed_controller_writes_nothing(world: World) -> None:
     assert PATH in world.server.nodes
 
 
-@played(play)
 async def test_requested_moves_are_removed_one_by_one_and_the_node_with_the_last(world: World) -> None:
     assert await requested_moves(world.store) is None
     await remove_requested_moves(world.store, lambda tp, target: True)
@@ -195,7 +180,6 @@ async def test_requested_moves_are_removed_one_by_one_and_the_node_with_the_last
 
 
 @pytest.mark.parametrize("written", [{T1: (3,)}, None])
-@played(play)
 async def test_a_request_written_meanwhile_is_kept(
     world: World, written: dict[TopicPartition, tuple[int, ...]] | None
 ) -> None:

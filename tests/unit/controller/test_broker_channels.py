@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,7 +12,6 @@ from controller.broker_channels import BrokerChannels
 from protocol.network_client import Disconnected, RequestTimedOut
 from protocol.rpc.messages import ControlRequest, ControlResponse, StopReplicaRequest
 from protocol.types import BrokerInfo, Endpoint
-from tests.support.played import played
 
 
 def request(controller_id: int, number: int = 0) -> StopReplicaRequest:
@@ -51,13 +50,14 @@ class World:
         )
 
 
-def play(test: Callable[[World], Awaitable[None]]) -> None:
-    async def run() -> None:
-        world = World()
-        await test(world)
+@pytest.fixture
+def world(runner: asyncio.Runner) -> Iterator[World]:
+    async def close() -> None:
         world.channels.close()
 
-    asyncio.run(run())
+    world = World()
+    yield world
+    runner.run(close())
 
 
 async def turns() -> None:
@@ -65,7 +65,6 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-@played(play)
 async def test_one_at_a_time_and_in_order(world: World) -> None:
     world.channels.add(broker(1))
     answers = [world.channels.send(1, request(n)) for n in range(3)]
@@ -81,26 +80,23 @@ async def test_one_at_a_time_and_in_order(world: World) -> None:
 @pytest.mark.parametrize(
     "failure", [Disconnected("x"), RequestTimedOut("x"), ValueError("x"), TypeError("x"), RuntimeError("unexpected")]
 )
-def test_a_failed_request_is_sent_again_unchanged(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_request_is_sent_again_unchanged(
+    world: World, failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(broker_channels, "RETRY_S", 0)
-
-    async def test(world: World) -> None:
-        world.channels.add(broker(1))
-        world.channels.send(1, request(0))
-        world.channels.send(1, request(1))
-        for n in range(3):
-            await turns()
-            world.client.under_way[n].set_exception(failure)
+    world.channels.add(broker(1))
+    world.channels.send(1, request(0))
+    world.channels.send(1, request(1))
+    for n in range(3):
         await turns()
-        assert [sent for _, sent in world.client.sent] == [request(0, 1)] * 4
-        world.client.under_way[3].set_result(ControlResponse())
-        await turns()
-        assert world.client.sent[-1] == (("host", 1), request(1, 2))
+        world.client.under_way[n].set_exception(failure)
+    await turns()
+    assert [sent for _, sent in world.client.sent] == [request(0, 1)] * 4
+    world.client.under_way[3].set_result(ControlResponse())
+    await turns()
+    assert world.client.sent[-1] == (("host", 1), request(1, 2))
 
-    play(test)
 
-
-@played(play)
 async def test_answering_returns_the_brokers_that_answer_in_time(world: World) -> None:
     """Broker 1 answers all, 2 nothing, 3 the first of two requests, 4 is removed, 5 has no channel, 6 got no request."""
     for broker_id in (1, 2, 3, 4, 6):
@@ -117,7 +113,6 @@ async def test_answering_returns_the_brokers_that_answer_in_time(world: World) -
     assert await world.channels.answering({1, 6}, 0) == {1, 6}, "without waiting"
 
 
-@played(play)
 async def test_waiting_requests_are_dropped_with_the_broker(world: World) -> None:
     world.channels.add(broker(1))
     world.channels.add(broker(2))
@@ -134,13 +129,11 @@ async def test_waiting_requests_are_dropped_with_the_broker(world: World) -> Non
     assert [sent for _, sent in world.client.sent] == [request(0, 1), request(3, 3)]
 
 
-@played(play)
 async def test_a_broker_without_a_control_listener_gets_no_channel(world: World) -> None:
     world.channels.add(broker(1, "PLAINTEXT"))
     assert world.channels.send(1, request(0)) is None
 
 
-@played(play)
 async def test_nothing_is_sent_after_the_term(world: World) -> None:
     world.channels.add(broker(1))
     world.channels.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -13,7 +13,6 @@ from protocol.zk.many_operations import encode_multi
 from protocol.zk.session import REQUEST_BYTES_MAX, CheckOp, ConnectionLoss, DeleteOp, Op, OpResult, SessionState
 from protocol.zk.znodes import ControllerEpochZNode, PartitionStateZNode
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
-from tests.support.played import played
 
 TPS = [TopicPartition("t", p) for p in range(2 * BATCH + 10)]
 
@@ -41,14 +40,11 @@ class World:
         return PartitionStateZNode.decode(node.data, node.version)
 
 
-def play(test: Callable[[World], Awaitable[None]]) -> None:
-    async def run() -> None:
-        await test(World())
-
-    asyncio.run(run())
+@pytest.fixture
+def world() -> World:
+    return World()
 
 
-@played(play)
 async def test_states_are_created_and_written_in_fenced_batches(world: World) -> None:
     made = await world.store.create_states({tp: state(0) for tp in TPS})
     assert made.done == {tp: state(0, 0) for tp in TPS}
@@ -60,7 +56,6 @@ async def test_states_are_created_and_written_in_fenced_batches(world: World) ->
     assert all(ops[0] == CheckOp(ControllerEpochZNode.PATH, 0) for _, ops in world.server.writes)
 
 
-@played(play)
 async def test_a_multi_is_smaller_than_zookeepers_limit_whatever_the_states_are(world: World) -> None:
     """An ISR may have a thousand members."""
     isr = tuple(range(1_000_000, 1_001_000))
@@ -73,7 +68,6 @@ async def test_a_multi_is_smaller_than_zookeepers_limit_whatever_the_states_are(
     assert sum(sizes) > 2 * REQUEST_BYTES_MAX
 
 
-@played(play)
 async def test_conflicts_are_returned_and_the_other_states_are_written(world: World) -> None:
     await world.store.create_states({tp: state(0) for tp in TPS})
     world.put(TPS[3], state(0, isr=(1,)))
@@ -94,7 +88,6 @@ async def test_conflicts_are_returned_and_the_other_states_are_written(world: Wo
     assert world.get(TPS[BATCH + 3]) == state(1, 1)
 
 
-@played(play)
 async def test_states_that_exist_already_are_conflicts(world: World) -> None:
     world.put(TPS[1], state(5))
     world.server.ensure(PartitionStateZNode.path(TPS[2]), b"rubbish")
@@ -103,7 +96,6 @@ async def test_states_that_exist_already_are_conflicts(world: World) -> None:
     assert made.conflicts == {TPS[1]: state(5, 0), TPS[2]: None}
 
 
-@played(play)
 async def test_states_of_a_topic_deleted_meanwhile_are_conflicts(world: World) -> None:
     gone = TopicPartition("gone", 0)
     made = await world.store.create_states({gone: state(0), TPS[0]: state(0)})
@@ -112,7 +104,6 @@ async def test_states_of_a_topic_deleted_meanwhile_are_conflicts(world: World) -
 
 
 @pytest.mark.parametrize("lost", range(1, 6))
-@played(play)
 async def test_after_lost_answers_the_states_are_read_again(world: World, lost: int) -> None:
     world.zk.lose_answers = lost
     made = await world.store.create_states({tp: state(0) for tp in TPS})
@@ -126,7 +117,6 @@ async def test_after_lost_answers_the_states_are_read_again(world: World, lost: 
     assert not any(path.endswith("/state") for path in world.server.nodes)
 
 
-@played(play)
 async def test_a_write_that_was_not_applied_is_retried_after_the_reconnect(world: World) -> None:
     await world.store.create_states({TPS[0]: state(0)})
     world.zk.change_state(SessionState.SUSPENDED)
@@ -139,7 +129,6 @@ async def test_a_write_that_was_not_applied_is_retried_after_the_reconnect(world
 
 
 @pytest.mark.parametrize("made_again", [True, False])
-@played(play)
 async def test_a_node_that_is_made_again_after_its_deletion_stays(world: World, made_again: bool) -> None:
     """BUG-5: the answer to the deletion is lost. A deletion that was not applied is repeated."""
     path, other = (f"/admin/delete_topics/{topic}" for topic in "tu")
@@ -181,7 +170,6 @@ def _close(world: World) -> None:
 
 @pytest.mark.parametrize("end", [_depose, _expire, _expire_and_renew, _close])
 @pytest.mark.parametrize("moment", ["before", "while it is sent", "while it waits for the connection"])
-@played(play)
 async def test_nothing_is_written_after_the_term(world: World, end: Callable[[World], None], moment: str) -> None:
     await world.store.create_states({tp: state(0) for tp in TPS})
     batches = 0
@@ -218,7 +206,6 @@ async def test_nothing_is_written_after_the_term(world: World, end: Callable[[Wo
 
 
 @pytest.mark.parametrize("end", [_expire, _expire_and_renew, _close])
-@played(play)
 async def test_nothing_is_read_after_the_term(world: World, end: Callable[[World], None]) -> None:
     end(world)
     with pytest.raises(ControllerMoved):

@@ -16,7 +16,7 @@ from protocol.rpc.messages import (
     UpdateMetadataRequest,
 )
 from protocol.types import LeaderAndIsr, TopicPartition
-from protocol.zk.session import CheckOp, Op, SetOp, Stat, WatchCallback
+from protocol.zk.session import Op, SetOp, Stat, WatchCallback
 from protocol.zk.znodes import ControllerEpochZNode, ControllerZNode, IsrChangeZNode, PartitionStateZNode
 from tests.support.memory_cluster import MemoryCluster, kinds, on_cluster, scenario
 
@@ -30,7 +30,6 @@ async def stop(cluster: MemoryCluster, broker: int) -> ControlResponse:
     )
 
 
-@on_cluster()
 async def test_a_new_topic_gets_leaders_and_is_announced_to_all(cluster: MemoryCluster) -> None:
     before = len(cluster.running[2].requests)
     await cluster.create_topic("t", {0: (2, 3, 1), 1: (3, 1, 2), 2: (1, 9, 2)})
@@ -44,7 +43,6 @@ async def test_a_new_topic_gets_leaders_and_is_announced_to_all(cluster: MemoryC
     assert not told.is_full
 
 
-@on_cluster()
 async def test_a_topic_without_a_live_replica_waits_for_one(cluster: MemoryCluster) -> None:
     await cluster.create_topic("t", {0: (8, 9)})
     assert cluster.states() == {}
@@ -52,7 +50,6 @@ async def test_a_topic_without_a_live_replica_waits_for_one(cluster: MemoryClust
     assert cluster.state("t") == LeaderAndIsr(9, 0, (9,), 1, 0)
 
 
-@on_cluster()
 async def test_a_dead_leader_is_replaced_in_the_order_of_the_assignment(cluster: MemoryCluster) -> None:
     """CTL-5, FLT-1: the first live replica in the ISR leads, dead brokers leave the ISR, one request of each kind per broker."""
     await cluster.create_topic("t", {0: (2, 3, 1), 1: (1, 2, 3), 2: (2, 1, 3), 3: (3, 1)})
@@ -63,22 +60,6 @@ async def test_a_dead_leader_is_replaced_in_the_order_of_the_assignment(cluster:
     assert cluster.state("t", 2) == LeaderAndIsr(1, 1, (1, 3), 1, 1)
     assert cluster.state("t", 3) == LeaderAndIsr(3, 0, (3, 1), 1, 0)
     assert kinds(cluster.running[3].requests[before:]) == ["LeaderAndIsr", "UpdateMetadata"]
-
-
-@on_cluster()
-async def test_a_failover_is_one_write_that_is_fenced_and_conditional(cluster: MemoryCluster) -> None:
-    """CTL-5: one multi, which starts with the check of the controller epoch. Each state is conditional on the version that was read."""
-    await cluster.create_topic("t", dict.fromkeys(range(20), (2, 3)))
-    before = len(cluster.server.writes)
-    await cluster.kill(2)
-    writes = [ops for _, ops in cluster.server.writes[before:]]
-    (multi,) = [ops for ops in writes if any(op.path.endswith("/state") for op in ops)]
-    fence = multi[0]
-    assert isinstance(fence, CheckOp)
-    assert fence.path == ControllerEpochZNode.PATH
-    assert fence.version == cluster.server.nodes[ControllerEpochZNode.PATH].version
-    assert all(isinstance(op, SetOp) and op.version == 0 for op in multi[1:])
-    assert {cluster.state("t", p) for p in range(20)} == {LeaderAndIsr(3, 1, (3,), 1, 1)}
 
 
 @on_cluster(1, 2, 3, 4)
@@ -99,7 +80,6 @@ async def test_a_failover_is_one_leader_and_isr_for_each_broker_then_metadata_fo
     assert {broker.id for broker in metadata.brokers} == {1, 3, 4}
 
 
-@on_cluster()
 async def test_many_new_leaders_are_announced_before_other_isrs_are_written(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +102,6 @@ async def test_many_new_leaders_are_announced_before_other_isrs_are_written(
     assert {broker.id for broker in told[1].brokers} == {1, 3}
 
 
-@on_cluster()
 async def test_the_last_member_of_the_isr_stays_in_it_and_leads_again_when_it_returns(cluster: MemoryCluster) -> None:
     await cluster.create_topic("t", {0: (2, 3)})
     await cluster.kill(3)
@@ -159,7 +138,6 @@ def test_the_topics_setting_decides_about_unclean_elections(
     scenario(play, unclean_leader_election_enable=by_default)
 
 
-@on_cluster()
 async def test_a_bounce_is_handled_as_a_failure_and_a_startup(cluster: MemoryCluster) -> None:
     """BUG-16, FLT-23; a broker with a new session in the same process looks the same (FLT-20)."""
     await cluster.create_topic("t", {0: (2, 3), 1: (2,)})
@@ -174,7 +152,6 @@ async def test_a_bounce_is_handled_as_a_failure_and_a_startup(cluster: MemoryClu
     assert [row["bounced"] for row in cluster.events.of("brokers_changed")][-2:] == [[2], [3]]
 
 
-@on_cluster()
 async def test_a_new_broker_first_gets_the_whole_cluster(cluster: MemoryCluster) -> None:
     """STA-1."""
     await cluster.create_topic("t", {0: (1, 4)})
@@ -189,7 +166,6 @@ async def test_a_new_broker_first_gets_the_whole_cluster(cluster: MemoryCluster)
     assert {state.topic_partition for state in leadership.partitions} == {T0, TopicPartition("u", 0)}
 
 
-@on_cluster()
 async def test_the_next_controller_continues_where_the_last_one_stopped(cluster: MemoryCluster) -> None:
     """FLT-4: it elects for the partitions that the dead controller's broker led, and removes that broker from the other ISRs."""
     await cluster.create_topic("t", {0: (1, 2), 1: (2, 1), 2: (1,), 3: (2, 3)})
@@ -202,7 +178,6 @@ async def test_the_next_controller_continues_where_the_last_one_stopped(cluster:
     assert not cluster.events.of("control_request_refused"), "a repeated epoch in a full request is not logged"
 
 
-@on_cluster()
 async def test_deleting_the_controller_by_hand_elects_again(cluster: MemoryCluster) -> None:
     await cluster.create_topic("t", {0: (1, 2)})
     for epoch in (2, 3, 4):
@@ -213,7 +188,6 @@ async def test_deleting_the_controller_by_hand_elects_again(cluster: MemoryClust
         assert {c.controller_id for c in cluster.controllers.values()} == {cluster.controller}
 
 
-@on_cluster()
 async def test_a_deposed_controller_cannot_write(cluster: MemoryCluster) -> None:
     """INV-9, BUG-8, FLT-7: somebody else raised the epoch. The next decision is refused, and not announced."""
     await cluster.create_topic("t", {0: (2, 3)})
@@ -230,7 +204,6 @@ async def test_a_deposed_controller_cannot_write(cluster: MemoryCluster) -> None
     assert cluster.state("t") == LeaderAndIsr(3, 1, (3,), 3, 1)
 
 
-@on_cluster()
 async def test_a_controller_whose_session_expired_resigns_first(cluster: MemoryCluster) -> None:
     """STA-4, BUG-7: at once, before its broker is registered again. The others elect, and it waits."""
     await cluster.create_topic("t", {0: (1,), 1: (1, 2)})
@@ -252,17 +225,6 @@ async def test_a_controller_whose_session_expired_resigns_first(cluster: MemoryC
     assert cluster.state("t", 0) == LeaderAndIsr(1, 2, (1,), 2, 2)
 
 
-@on_cluster(1)
-async def test_the_only_controllers_session_expires(cluster: MemoryCluster) -> None:
-    """With no other broker it is elected again. Its broker keeps leading in a new epoch, as after any new registration."""
-    await cluster.create_topic("t", {0: (1,)})
-    cluster.expire(1)
-    await cluster.settle()
-    assert cluster.controller_epoch == 2
-    assert cluster.state("t") == LeaderAndIsr(1, 1, (1,), 2, 1)
-
-
-@on_cluster()
 async def test_an_isr_change_is_announced_to_all(cluster: MemoryCluster) -> None:
     """CTL-13: the notifications are removed, also those with invalid content."""
     await cluster.create_topic("t", {0: (2, 3, 1)})
@@ -273,7 +235,6 @@ async def test_an_isr_change_is_announced_to_all(cluster: MemoryCluster) -> None
     assert cluster.running[3].metadata[T0].zk_version == 1
 
 
-@on_cluster()
 async def test_a_broker_that_died_as_it_joined_the_isr_leaves_it_again(cluster: MemoryCluster) -> None:
     """INV-14."""
     await cluster.create_topic("t", {0: (2, 3, 1)})
@@ -283,18 +244,7 @@ async def test_a_broker_that_died_as_it_joined_the_isr_leaves_it_again(cluster: 
     assert cluster.state("t") == LeaderAndIsr(2, 2, (2, 1), 1, 3)
 
 
-@on_cluster()
-async def test_a_leader_wrote_its_isr_just_before_it_died(cluster: MemoryCluster) -> None:
-    """CTL-5: after a conflict the state is read and the decision repeated. Here 3 has left the ISR."""
-    await cluster.create_topic("t", {0: (2, 3, 1), 1: (2, 3, 1)})
-    cluster.leader_writes_isr("t", 0, (2, 1), notify=False)
-    await cluster.kill(2)
-    assert cluster.state("t", 0) == LeaderAndIsr(1, 1, (1,), 1, 2)
-    assert cluster.state("t", 1) == LeaderAndIsr(3, 1, (3, 1), 1, 1)
-
-
 @pytest.mark.parametrize("lost", [1, 2, 3])
-@on_cluster()
 async def test_after_a_lost_answer_the_states_are_read_again(cluster: MemoryCluster, lost: int) -> None:
     """BUG-5, FLT-19: the write was applied. Its version is adopted, and nothing is written twice."""
     await cluster.create_topic("t", {0: (2, 3), 1: (2, 3)})
@@ -322,7 +272,6 @@ async def test_a_broker_is_controller_although_the_answer_to_its_election_was_lo
     assert cluster.controller_epoch == 2
 
 
-@on_cluster()
 async def test_a_reaction_waits_while_zookeeper_is_away(cluster: MemoryCluster) -> None:
     """CTL-14: nothing is decided. When ZooKeeper is back, the reaction continues."""
     await cluster.create_topic("t", {0: (2, 3)})
@@ -334,7 +283,6 @@ async def test_a_reaction_waits_while_zookeeper_is_away(cluster: MemoryCluster) 
     assert cluster.state("t") == LeaderAndIsr(3, 1, (3,), 1, 1)
 
 
-@on_cluster()
 async def test_controlled_shutdown_moves_leaderships_first(cluster: MemoryCluster) -> None:
     """STA-2: one LeaderAndIsr per broker. The stopping broker's replicas stop and leave the ISR."""
     await cluster.create_topic("t", {0: (2, 3, 1), 1: (2, 1), 2: (1, 2), 3: (2,), 4: (3, 1)})
@@ -356,7 +304,6 @@ async def test_controlled_shutdown_moves_leaderships_first(cluster: MemoryCluste
     assert cluster.state("t", 3) == LeaderAndIsr(2, 2, (2,), 1, 2)
 
 
-@on_cluster()
 async def test_controlled_shutdown_of_the_last_in_sync_replica(cluster: MemoryCluster) -> None:
     await cluster.create_topic("t", {0: (2, 3)})
     cluster.leader_writes_isr("t", 0, (2,))
@@ -379,7 +326,6 @@ async def test_controlled_shutdown_of_the_last_in_sync_replica(cluster: MemoryCl
         (1, 2, -1, ErrorCode.STALE_BROKER_EPOCH),
     ],
 )
-@on_cluster()
 async def test_controlled_shutdown_is_refused(
     cluster: MemoryCluster, asked: int, broker_id: int, epoch_off: int, error: ErrorCode
 ) -> None:
@@ -388,7 +334,6 @@ async def test_controlled_shutdown_is_refused(
     assert (await cluster.controllers[asked].controlled_shutdown(request)).error is error
 
 
-@on_cluster()
 async def test_an_unexpected_error_ends_the_term_but_not_the_controller(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -406,23 +351,8 @@ async def test_an_unexpected_error_ends_the_term_but_not_the_controller(
     assert cluster.controller == 3
 
 
-@on_cluster()
-async def test_requests_are_repeated_until_the_broker_answers_or_is_gone(cluster: MemoryCluster) -> None:
-    """CTL-15, BUG-4: requests wait in order, and arrive when the broker answers again."""
-    silent = cluster.running.pop(3)
-    await cluster.create_topic("t", {0: (3, 2)})
-    await cluster.create_topic("u", {0: (3, 2)})
-    assert cluster.state("u").leader == 3
-    before = len(silent.requests)
-    cluster.running[3] = silent
-    await asyncio.sleep(0.12)
-    await cluster.settle()
-    assert kinds(silent.requests[before:]) == ["LeaderAndIsr", "UpdateMetadata"] * 2
-
-
 @pytest.mark.parametrize("turns", range(8))
 @pytest.mark.parametrize("is_electing", [False, True])
-@on_cluster()
 async def test_a_stop_that_is_cancelled_is_finished_by_the_next_one(
     cluster: MemoryCluster, turns: int, is_electing: bool
 ) -> None:
@@ -440,7 +370,6 @@ async def test_a_stop_that_is_cancelled_is_finished_by_the_next_one(
     assert (cluster.controller, cluster.controllers[2].is_active) == (2, True)
 
 
-@on_cluster()
 async def test_a_controller_that_stops_removes_only_its_own_znode(cluster: MemoryCluster) -> None:
     """Between its reads and its deletion another broker is elected: both nodes have version 0."""
     session = cluster.sessions[1]

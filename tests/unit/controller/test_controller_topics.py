@@ -9,13 +9,12 @@ import pytest
 from protocol.rpc.messages import LeaderAndIsrRequest
 from protocol.types import LeaderAndIsr, TopicPartition
 from protocol.zk.znodes import PreferredElectionZNode, TopicZNode
-from tests.support.memory_cluster import MemoryCluster, on_cluster, scenario
+from tests.support.memory_cluster import MemoryCluster, scenario
 
 T0 = TopicPartition("t", 0)
 ID_1, ID_2 = "AAAAAAAAAAAAAAAAAAAAAA", "BAAAAAAAAAAAAAAAAAAAAA"
 
 
-@on_cluster()
 async def test_partitions_are_added_and_never_removed(cluster: MemoryCluster) -> None:
     """CTL-8."""
     await cluster.create_topic("t", {0: (2, 3)})
@@ -27,7 +26,6 @@ async def test_partitions_are_added_and_never_removed(cluster: MemoryCluster) ->
     assert T0 in cluster.running[1].metadata
 
 
-@on_cluster()
 async def test_a_topic_removed_by_hand_is_forgotten(cluster: MemoryCluster) -> None:
     await cluster.create_topic("t", {0: (2, 3)})
     cluster.delete_tree(TopicZNode.path("t"))
@@ -38,23 +36,7 @@ async def test_a_topic_removed_by_hand_is_forgotten(cluster: MemoryCluster) -> N
     assert cluster.state("t").leader == 3
 
 
-@on_cluster()
-async def test_a_topic_deleted_and_created_again_between_two_reads(cluster: MemoryCluster) -> None:
-    """FLT-36: same name, another id."""
-    cluster.put_topic("t", {0: (2, 3)}, ID_1)
-    await cluster.settle()
-    await cluster.kill(2)
-    await cluster.start(2)
-    cluster.delete_tree(TopicZNode.path("t"))
-    cluster.put_topic("t", {0: (2, 1)}, ID_2)
-    await cluster.settle()
-    assert cluster.state("t") == LeaderAndIsr(2, 0, (2, 1), 1, 0)
-    last = [r for r in cluster.running[2].requests if isinstance(r, LeaderAndIsrRequest)][-1]
-    assert last.topic_ids == {"t": ID_2}
-
-
 @pytest.mark.parametrize("turns", range(12))
-@on_cluster()
 async def test_a_topic_deleted_and_created_again_during_the_reads(cluster: MemoryCluster, turns: int) -> None:
     """FLT-36: one read misses the topic's node and the next finds its name again. The topic comes back at any turn between."""
     cluster.put_topic("t", {0: (2, 3)}, ID_1)
@@ -70,7 +52,6 @@ async def test_a_topic_deleted_and_created_again_during_the_reads(cluster: Memor
 
 
 @pytest.mark.parametrize("replicas", [(), (2, 2)])
-@on_cluster()
 async def test_an_impossible_assignment_is_ignored_until_it_is_repaired(
     cluster: MemoryCluster, replicas: tuple[int, ...]
 ) -> None:
@@ -80,7 +61,6 @@ async def test_an_impossible_assignment_is_ignored_until_it_is_repaired(
     assert len(cluster.states()) == 2
 
 
-@on_cluster()
 async def test_preferred_election_by_the_znode(cluster: MemoryCluster) -> None:
     """CTL-12. Unknown partitions and invalid content are removed with the node."""
     await cluster.create_topic("t", {0: (2, 3), 1: (2, 3)})

@@ -12,7 +12,7 @@ from protocol.errors import ErrorCode
 from protocol.rpc.messages import ControlledShutdownRequest
 from protocol.types import TopicPartition
 from protocol.zk.znodes import LogDirEventZNode
-from tests.support.memory_cluster import MemoryCluster, on_cluster
+from tests.support.memory_cluster import MemoryCluster
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -33,7 +33,6 @@ async def fail(cluster: MemoryCluster, broker: int, *partitions: TopicPartition)
     await cluster.settle()
 
 
-@on_cluster()
 async def test_leaders_move_from_the_failed_directory_only(cluster: MemoryCluster) -> None:
     await cluster.create_topic("t", {0: (2, 3, 1), 1: (2, 3, 1)})
     await fail(cluster, 2, T0)
@@ -45,7 +44,6 @@ async def test_leaders_move_from_the_failed_directory_only(cluster: MemoryCluste
     assert replica_status(cluster, 2, T1) is ReplicaStatus.ONLINE
 
 
-@on_cluster()
 async def test_a_follower_leaves_the_isr_in_a_new_epoch(cluster: MemoryCluster) -> None:
     """BUG-6: without a new epoch the leader would ignore it."""
     await cluster.create_topic("t", {0: (2, 3, 1)})
@@ -54,7 +52,6 @@ async def test_a_follower_leaves_the_isr_in_a_new_epoch(cluster: MemoryCluster) 
     assert (state.leader, state.isr, state.leader_epoch) == (2, (2, 1), 1)
 
 
-@on_cluster()
 async def test_the_only_member_of_the_isr_leads_again_in_the_next_life_of_its_broker(
     cluster: MemoryCluster,
 ) -> None:
@@ -70,18 +67,7 @@ async def test_the_only_member_of_the_isr_leads_again_in_the_next_life_of_its_br
     assert offline(cluster) == {()}
 
 
-@on_cluster()
-async def test_an_unclean_election_does_not_choose_a_replica_without_a_disk(cluster: MemoryCluster) -> None:
-    await cluster.create_topic("t", {0: (2, 3, 1)}, {"unclean.leader.election.enable": "true"})
-    cluster.leader_writes_isr("t", 0, (2,))
-    await cluster.settle()
-    await fail(cluster, 3, T0)
-    await fail(cluster, 2, T0)
-    assert (cluster.state("t").leader, cluster.state("t").isr) == (1, (1,))
-
-
 @pytest.mark.parametrize("unclean", [False, True])
-@on_cluster()
 async def test_elections_by_request_do_not_choose_a_replica_without_a_disk(
     cluster: MemoryCluster, unclean: bool
 ) -> None:
@@ -99,7 +85,6 @@ async def test_elections_by_request_do_not_choose_a_replica_without_a_disk(
     assert cluster.state("t").leader == (-1 if unclean else 3)
 
 
-@on_cluster()
 async def test_a_controlled_shutdown_does_not_choose_a_replica_without_a_disk(cluster: MemoryCluster) -> None:
     """STA-2."""
     await cluster.create_topic("t", {0: (2, 3)})
@@ -112,7 +97,6 @@ async def test_a_controlled_shutdown_does_not_choose_a_replica_without_a_disk(cl
     assert cluster.state("t").leader == -1
 
 
-@on_cluster()
 async def test_a_new_controller_learns_of_failed_disks_from_the_answers(cluster: MemoryCluster) -> None:
     """Failures are not stored: every broker answers a full LeaderAndIsr in each term."""
     await cluster.create_topic("t", {0: (2, 3, 1)})
@@ -123,19 +107,6 @@ async def test_a_new_controller_learns_of_failed_disks_from_the_answers(cluster:
     assert 2 not in cluster.state("t").isr
 
 
-@on_cluster()
-async def test_a_broker_that_starts_with_a_failed_directory_has_offline_replicas(cluster: MemoryCluster) -> None:
-    """KIP-112: its first answer names the replicas that it cannot serve."""
-    await cluster.create_topic("t", {0: (2, 3, 1), 1: (2, 3, 1)})
-    await cluster.kill(2)
-    cluster.disks[2].offline.add(T0)
-    await cluster.start(2)
-    assert offline(cluster) == {(2,)}
-    assert offline(cluster, T1) == {()}
-    assert cluster.state("t").leader == 3
-
-
-@on_cluster()
 async def test_unreadable_notifications_and_those_of_dead_brokers_are_removed(cluster: MemoryCluster) -> None:
     await cluster.create_topic("t", {0: (2, 3, 1)})
     before = cluster.state("t")

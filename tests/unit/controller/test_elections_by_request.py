@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 
 import pytest
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import LeaderAndIsr, TopicPartition
-from protocol.zk.session import SetOp
-from protocol.zk.znodes import DeleteTopicZNode, PartitionStateZNode
-from tests.support.memory_cluster import MemoryCluster, scenario
-from tests.support.played import played
+from protocol.zk.znodes import DeleteTopicZNode
+from tests.support.memory_cluster import MemoryCluster, running
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
 NONE = ErrorCode.NONE
@@ -27,21 +26,19 @@ async def elect(
     return {tp: error.code if error is not None else NONE for tp, error in results.items()}
 
 
-def play(story: Callable[[MemoryCluster], Awaitable[None]]) -> None:
+@pytest.fixture
+@asynccontextmanager
+async def cluster() -> AsyncIterator[MemoryCluster]:
     """Broker 1 is the controller. t-0 prefers 2, which is in the ISR again; t-1 prefers 2, which is not; t-2 is led by 3, its first."""
-
-    async def prepared(cluster: MemoryCluster) -> None:
+    async with running() as cluster:
         await cluster.create_topic("t", {0: (2, 3), 1: (2, 3), 2: (3, 1)})
         await cluster.bounce(2)
         cluster.leader_writes_isr("t", 0, (3, 2))
         await cluster.settle()
         assert {tp: s.leader for tp, s in cluster.states().items()} == {T0: 3, T1: 3, T2: 3}
-        await story(cluster)
-
-    scenario(prepared)
+        yield cluster
 
 
-@played(play)
 async def test_a_preferred_election_answers_for_each_partition(cluster: MemoryCluster) -> None:
     unknown = TopicPartition("no", 1)
     assert await elect(cluster, [T0, T1, T2, unknown]) == {
@@ -56,13 +53,11 @@ async def test_a_preferred_election_answers_for_each_partition(cluster: MemoryCl
     assert await elect(cluster, [T0]) == {T0: ErrorCode.ELECTION_NOT_NEEDED}
 
 
-@played(play)
 async def test_a_request_for_all_partitions_returns_only_those_that_needed_an_election(cluster: MemoryCluster) -> None:
     assert await elect(cluster, None) == {T0: NONE, T1: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
     assert await elect(cluster, None, unclean=True) == {}
 
 
-@played(play)
 async def test_an_unclean_election_needs_a_request_and_a_partition_without_a_leader(cluster: MemoryCluster) -> None:
     """INV-18: neither the failure nor a preferred election elects a replica outside of the ISR."""
     await cluster.kill(3)
@@ -83,26 +78,7 @@ async def test_an_unclean_election_needs_a_request_and_a_partition_without_a_lea
     assert cluster.state("t", 2) == before
 
 
-@played(play)
-async def test_an_unclean_election_prefers_a_live_member_of_the_isr(cluster: MemoryCluster) -> None:
-    """No records are lost then, although the request allows it."""
-    await cluster.create_topic("u", {0: (2, 3)})
-    node = cluster.server.nodes[PartitionStateZNode.path(TopicPartition("u", 0))]
-    leaderless = LeaderAndIsr(-1, 1, (3,), 1)
-    cluster.server.apply(
-        SetOp(PartitionStateZNode.path(TopicPartition("u", 0)), PartitionStateZNode.encode(leaderless), node.version),
-        0,
-    )
-    await cluster.bounce(1)
-    assert cluster.state("u").leader == 3, "the next controller has done it already"
-    assert await elect(cluster, [TopicPartition("u", 0)], unclean=True) == {
-        TopicPartition("u", 0): ErrorCode.ELECTION_NOT_NEEDED
-    }
-    assert not cluster.events.of("unclean_election")
-
-
 @pytest.mark.parametrize("unclean", [False, True])
-@played(play)
 async def test_without_a_live_replica_nothing_is_written(cluster: MemoryCluster, unclean: bool) -> None:
     await cluster.create_topic("u", {0: (3, 2)})
     await cluster.kill(2)
@@ -115,7 +91,6 @@ async def test_without_a_live_replica_nothing_is_written(cluster: MemoryCluster,
 
 
 @pytest.mark.parametrize("unclean", [False, True])
-@played(play)
 async def test_a_partition_that_never_had_a_leader_is_refused(cluster: MemoryCluster, unclean: bool) -> None:
     await cluster.create_topic("u", {0: (7, 8)})
     u0 = TopicPartition("u", 0)
@@ -124,7 +99,6 @@ async def test_a_partition_that_never_had_a_leader_is_refused(cluster: MemoryClu
 
 
 @pytest.mark.parametrize("unclean", [False, True])
-@played(play)
 async def test_a_topic_that_is_being_deleted_is_refused(cluster: MemoryCluster, unclean: bool) -> None:
     await cluster.kill(3)
     cluster.server.ensure(DeleteTopicZNode.path("t"))
@@ -134,7 +108,6 @@ async def test_a_topic_that_is_being_deleted_is_refused(cluster: MemoryCluster, 
     await cluster.start(3)
 
 
-@played(play)
 async def test_only_the_controller_elects(cluster: MemoryCluster) -> None:
     """CTL-3. A request that waits in the queue when the term ends gets NOT_CONTROLLER."""
     with pytest.raises(KafkaError) as refused:
@@ -149,7 +122,6 @@ async def test_only_the_controller_elects(cluster: MemoryCluster) -> None:
     await cluster.settle()
 
 
-@played(play)
 async def test_a_replica_that_just_left_the_isr_is_not_elected(cluster: MemoryCluster) -> None:
     """INV-4: the leader changes the ISR just before the write, so the decision is made again."""
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
+from contextlib import AbstractAsyncContextManager
+
+import pytest
 
 from protocol.types import LeaderAndIsr
 from protocol.zk.session import CheckOp, CreateOp, DeleteOp, Op, SessionState, SetOp
 from protocol.zk.znodes import BrokerIdZNode, ControllerEpochZNode, ControllerZNode
-from tests.support.memory_cluster import MemoryCluster, on_cluster
+from tests.support.memory_cluster import MemoryCluster, on_cluster, running
 
-detecting = partial(on_cluster, fast_failure_detection=True)
+
+@pytest.fixture
+def cluster() -> AbstractAsyncContextManager[MemoryCluster]:
+    return running(fast_failure_detection=True)
 
 
 def registered(cluster: MemoryCluster) -> set[int]:
@@ -33,7 +38,6 @@ def deletions(cluster: MemoryCluster) -> list[list[Op]]:
     ]
 
 
-@detecting()
 async def test_a_dead_broker_is_unregistered_while_its_session_lives(cluster: MemoryCluster) -> None:
     """CTL-5 follows from the watch, and the deletion is fenced (INV-9) and conditional on the version."""
     await cluster.create_topic("t", {0: (2, 3, 1)})
@@ -53,7 +57,6 @@ async def test_a_dead_broker_is_unregistered_while_its_session_lives(cluster: Me
     assert cluster.controller_epoch == 1
 
 
-@detecting()
 async def test_a_report_about_an_earlier_life_is_ignored(cluster: MemoryCluster) -> None:
     """STA-3, BUG-16: the broker started again before the controller looked."""
     (watch,) = (w for w in cluster.watches.of[2] if w is cluster.watches.of[2][0])
@@ -69,7 +72,6 @@ async def test_a_report_about_an_earlier_life_is_ignored(cluster: MemoryCluster)
     assert deletions(cluster) == []
 
 
-@detecting()
 async def test_a_deposed_controller_unregisters_nobody(cluster: MemoryCluster) -> None:
     """INV-9, BUG-8: its epoch is checked in the same multi."""
 
@@ -86,7 +88,6 @@ async def test_a_deposed_controller_unregisters_nobody(cluster: MemoryCluster) -
     assert cluster.controller_epoch == 8
 
 
-@detecting()
 async def test_a_broker_that_was_wrongly_judged_dead_is_not_judged_again(cluster: MemoryCluster) -> None:
     """A firewall refuses connections to a live broker. It registers again in its session, so only the end of the session counts."""
     await cluster.create_topic("t", {0: (2, 3)})
@@ -109,7 +110,6 @@ async def test_a_broker_that_was_wrongly_judged_dead_is_not_judged_again(cluster
     assert registered(cluster) == {1, 3}
 
 
-@detecting()
 async def test_a_lost_answer_to_the_deletion_does_no_harm(cluster: MemoryCluster) -> None:
     """FLT-19, BUG-5."""
     await cluster.end_process(2)
@@ -121,7 +121,6 @@ async def test_a_lost_answer_to_the_deletion_does_no_harm(cluster: MemoryCluster
     assert registered(cluster) == {1, 3}
 
 
-@detecting()
 async def test_a_dead_controller_is_found_by_the_others(cluster: MemoryCluster) -> None:
     """One multi deletes `/controller` and its registration. Of the brokers that try, one succeeds, and one election follows."""
     await cluster.create_topic("t", {0: (1, 2, 3)})
@@ -140,7 +139,6 @@ async def test_a_dead_controller_is_found_by_the_others(cluster: MemoryCluster) 
     assert [row["broker"] for row in cluster.events.of("controller_found_dead")] == [1]
 
 
-@detecting()
 async def test_a_controller_elected_meanwhile_is_not_removed(cluster: MemoryCluster) -> None:
     """The delete of `/controller` is conditional on the epoch that was read before."""
     await cluster.end_process(1)
@@ -169,7 +167,6 @@ async def test_a_controller_elected_meanwhile_is_not_removed(cluster: MemoryClus
     cluster.delete_tree(ControllerZNode.PATH)
 
 
-@detecting()
 async def test_a_controller_that_registered_again_meanwhile_is_not_removed(cluster: MemoryCluster) -> None:
     """The refusals came before the new registration."""
     found_dead = [watch.found_dead for watch in cluster.watches.of[1]]
@@ -183,7 +180,6 @@ async def test_a_controller_that_registered_again_meanwhile_is_not_removed(clust
     assert cluster.watches.of[1] == [], "two registrations in one session: only the end of the session counts now"
 
 
-@detecting()
 async def test_a_controller_that_was_wrongly_judged_dead_is_fenced_and_not_judged_again(cluster: MemoryCluster) -> None:
     """It notices that `/controller` is gone, and its writes are fenced (INV-9)."""
     await cluster.create_topic("t", {0: (1, 2, 3)})
@@ -200,7 +196,6 @@ async def test_a_controller_that_was_wrongly_judged_dead_is_fenced_and_not_judge
     assert cluster.controller_epoch == 2
 
 
-@detecting()
 async def test_the_controller_watches_all_others_and_they_watch_it(cluster: MemoryCluster) -> None:
     assert watch_counts(cluster) == {1: 2, 2: 1, 3: 1}
 
@@ -210,7 +205,6 @@ async def test_nobody_is_watched_when_it_is_switched_off(cluster: MemoryCluster)
     assert watch_counts(cluster) == {}
 
 
-@detecting()
 async def test_nothing_is_watched_without_a_session(cluster: MemoryCluster) -> None:
     """STA-4: a controller whose session expired stops its watches at once."""
     cluster.sessions[1].expire()

@@ -23,7 +23,7 @@ from protocol.zk.znodes import (
     ReassignPartitionsZNode,
     TopicZNode,
 )
-from tests.support.memory_cluster import MemoryCluster, on_cluster
+from tests.support.memory_cluster import MemoryCluster
 
 T0 = TopicPartition("t", 0)
 
@@ -108,7 +108,6 @@ async def new_controller(cluster: MemoryCluster) -> None:
 
 
 @pytest.mark.parametrize("name", ILLEGAL_NAMES, ids=ascii)
-@on_cluster()
 async def test_a_topic_with_an_illegal_name_is_not_announced(
     cluster: MemoryCluster, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -129,7 +128,6 @@ async def test_a_topic_with_an_illegal_name_is_not_announced(
 
 
 @pytest.mark.parametrize("data", BAD_ASSIGNMENTS.values(), ids=BAD_ASSIGNMENTS.keys())
-@on_cluster()
 async def test_an_invalid_assignment_harms_no_other_topic(cluster: MemoryCluster, data: bytes) -> None:
     await cluster.create_topic("t", {0: (2, 3)})
     raw_topic(cluster, "bad", data)
@@ -145,7 +143,6 @@ async def test_an_invalid_assignment_harms_no_other_topic(cluster: MemoryCluster
 
 
 @pytest.mark.parametrize("data", BAD_STATES.values(), ids=BAD_STATES.keys())
-@on_cluster()
 async def test_an_invalid_state_harms_only_its_partition(cluster: MemoryCluster, data: bytes) -> None:
     await cluster.create_topic("t", {0: (2, 3)})
     await cluster.create_topic("bad", {0: (1, 2), 1: (2, 3)})
@@ -201,7 +198,6 @@ BAD_REGISTRATIONS = {
     ],
     ids=[*(f"id {n}" for n in range(8)), *BAD_REGISTRATIONS],
 )
-@on_cluster()
 async def test_an_invalid_registration_is_not_a_broker(cluster: MemoryCluster, name: str, data: bytes) -> None:
     await cluster.create_topic("t", {0: (2, 3)})
     path = f"{BrokerIdZNode.PARENT}/{name}"
@@ -237,7 +233,6 @@ BAD_PARTITION_LISTS = {
         f"{LogDirEventZNode.PATH_PREFIX}0000000001",
     ],
 )
-@on_cluster()
 async def test_an_invalid_request_or_notification_is_removed(cluster: MemoryCluster, path: str, data: bytes) -> None:
     await cluster.create_topic("t", {0: (2, 3)})
     cluster.server.ensure(path, data)
@@ -259,7 +254,6 @@ async def test_an_invalid_request_or_notification_is_removed(cluster: MemoryClus
     ],
     ids=lambda path: path[:40],
 )
-@on_cluster()
 async def test_nodes_below_a_node_to_remove_do_not_end_the_term(cluster: MemoryCluster, parent: str) -> None:
     """A delete fails with NotEmpty if somebody created a node below."""
     await cluster.create_topic("t", {0: (2, 3)})
@@ -280,7 +274,6 @@ async def test_nodes_below_a_node_to_remove_do_not_end_the_term(cluster: MemoryC
 @pytest.mark.parametrize(
     "data", [b"NaN", b"1_0", b"\xff", "٣".encode(), b"-1", b"99999999999", b"2147483647", b"9" * 5000]
 )
-@on_cluster()
 async def test_an_unreadable_epoch_is_logged_once_and_repaired_by_hand(
     cluster: MemoryCluster, data: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

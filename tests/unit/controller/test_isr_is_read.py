@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.rpc.messages import ControlledShutdownRequest
 from protocol.types import TopicPartition
-from tests.support.memory_cluster import MemoryCluster, on_cluster
+from tests.support.memory_cluster import MemoryCluster
 
 T0 = TopicPartition("t", 0)
 
@@ -17,7 +17,6 @@ async def with_an_unannounced_member(cluster: MemoryCluster) -> None:
     cluster.leader_writes_isr("t", 0, (2, 3), notify=False)
 
 
-@on_cluster()
 async def test_a_dead_follower_leaves_the_isr_that_it_has_just_joined(cluster: MemoryCluster) -> None:
     await with_an_unannounced_member(cluster)
     await cluster.kill(3)
@@ -25,7 +24,6 @@ async def test_a_dead_follower_leaves_the_isr_that_it_has_just_joined(cluster: M
     assert (state.leader, state.isr, state.leader_epoch) == (2, (2,), 1)
 
 
-@on_cluster()
 async def test_a_stopping_follower_leaves_the_isr_that_it_has_just_joined(cluster: MemoryCluster) -> None:
     await with_an_unannounced_member(cluster)
     request = ControlledShutdownRequest(3, cluster.running[3].epoch)
@@ -34,7 +32,6 @@ async def test_a_stopping_follower_leaves_the_isr_that_it_has_just_joined(cluste
     await cluster.kill(3)
 
 
-@on_cluster()
 async def test_a_stopping_leader_hands_over_to_one_that_has_just_joined(cluster: MemoryCluster) -> None:
     await with_an_unannounced_member(cluster)
     request = ControlledShutdownRequest(2, cluster.running[2].epoch)
@@ -43,7 +40,6 @@ async def test_a_stopping_leader_hands_over_to_one_that_has_just_joined(cluster:
     await cluster.kill(2)
 
 
-@on_cluster()
 async def test_a_failed_disk_leaves_the_isr_that_it_has_just_joined(cluster: MemoryCluster) -> None:
     await with_an_unannounced_member(cluster)
     cluster.disk_fails(3, T0)

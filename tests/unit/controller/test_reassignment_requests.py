@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
+
 import pytest
 
 from protocol.errors import ErrorCode, KafkaError
@@ -17,12 +19,17 @@ from tests.support.moving_replicas import (
     check_finished,
     moved_to,
     moving,
-    on_topic_t,
     request,
     requested,
+    with_topic_t,
 )
 
 TP = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def cluster() -> AbstractAsyncContextManager[MemoryCluster]:
+    return with_topic_t()
 
 
 # -- /admin/reassign_partitions ---------------------------------------------------------------------------------------
@@ -41,7 +48,6 @@ TP = TopicPartition("t", 0)
         ([("t", 0, [3]), ("t", 0, [4])], "named more than once"),
     ],
 )
-@on_topic_t()
 async def test_a_refused_row_is_logged_and_removed(
     cluster: MemoryCluster, rows: list[tuple[str, int, list[int]]], reason: str
 ) -> None:
@@ -65,7 +71,6 @@ async def test_a_refused_row_is_logged_and_removed(
     check_finished(cluster, {TP: (3, 2)})
 
 
-@on_topic_t()
 async def test_a_target_written_over_another_replaces_it(cluster: MemoryCluster) -> None:
     request(cluster, {TP: (3, 2)})
     await cluster.settle()
@@ -77,7 +82,6 @@ async def test_a_target_written_over_another_replaces_it(cluster: MemoryCluster)
     check_finished(cluster, {TP: (4, 2)})
 
 
-@on_topic_t()
 async def test_a_request_through_the_api_replaces_one_in_the_node(cluster: MemoryCluster) -> None:
     """The older request is removed from the node, so it does not come back."""
     request(cluster, {TP: (3, 2)})
@@ -88,16 +92,6 @@ async def test_a_request_through_the_api_replaces_one_in_the_node(cluster: Memor
     check_finished(cluster, {TP: (4, 2)})
 
 
-@on_topic_t()
-async def test_removing_the_node_by_hand_does_not_stop_the_move(cluster: MemoryCluster) -> None:
-    request(cluster, {TP: (3, 2)})
-    await cluster.settle()
-    cluster.delete_tree(ReassignPartitionsZNode.PATH)
-    await catch_up(cluster)
-    check_finished(cluster, {TP: (3, 2)})
-
-
-@on_topic_t()
 async def test_a_new_controller_handles_a_request_that_nobody_has_read(cluster: MemoryCluster) -> None:
     """CTL-2."""
     cluster.crash(1)
@@ -118,7 +112,6 @@ async def test_a_new_controller_handles_a_request_that_nobody_has_read(cluster: 
         (Assignment((1, 2), (), (1, 2)), False),  # removes all: there is no target, and nothing is deleted
     ],
 )
-@on_topic_t()
 async def test_moves_written_into_the_topics_node_by_hand(
     cluster: MemoryCluster, written: Assignment, complete: bool
 ) -> None:
@@ -138,7 +131,6 @@ async def test_moves_written_into_the_topics_node_by_hand(
 # -- the API ----------------------------------------------------------------------------------------------------------
 
 
-@on_topic_t()
 async def test_only_the_controller_answers(cluster: MemoryCluster) -> None:
     with pytest.raises(KafkaError) as raised:
         await cluster.controllers[2].alter_reassignments({TP: (3,)})
@@ -148,7 +140,6 @@ async def test_only_the_controller_answers(cluster: MemoryCluster) -> None:
     assert raised.value.code is ErrorCode.NOT_CONTROLLER
 
 
-@on_topic_t()
 async def test_each_partition_gets_its_own_answer(cluster: MemoryCluster) -> None:
     nosuch = TopicPartition("nosuch", 0)
     empty, dead, other = (TopicPartition("t", partition) for partition in (1, 2, 3))
@@ -166,7 +157,6 @@ async def test_each_partition_gets_its_own_answer(cluster: MemoryCluster) -> Non
     await catch_up(cluster)
 
 
-@on_topic_t()
 async def test_many_partitions_move_in_few_writes(cluster: MemoryCluster) -> None:
     """100 partitions of one topic: at most 4 writes of the node, 4 multis of states, and 2 StopReplicas to a broker."""
     await cluster.create_topic("many", dict.fromkeys(range(100), (1, 2)))

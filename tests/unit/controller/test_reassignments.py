@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
@@ -32,10 +33,16 @@ from tests.support.moving_replicas import (
     on_topic_t,
     request,
     requested,
+    with_topic_t,
 )
 
 TP = TopicPartition("t", 0)
 ID_1, ID_2 = "AAAAAAAAAAAAAAAAAAAAAA", "BAAAAAAAAAAAAAAAAAAAAA"
+
+
+@pytest.fixture
+def cluster() -> AbstractAsyncContextManager[MemoryCluster]:
+    return with_topic_t()
 
 
 def steps_of(cluster: MemoryCluster, tp: TopicPartition = TP) -> list[int]:
@@ -45,7 +52,6 @@ def steps_of(cluster: MemoryCluster, tp: TopicPartition = TP) -> list[int]:
 # -- the numbered steps -----------------------------------------------------------------------------------------------
 
 
-@on_topic_t()
 async def test_step_1_the_node_has_the_target_first_then_the_replicas_to_remove(cluster: MemoryCluster) -> None:
     """CTL-10, as Kafka shows it while a partition moves."""
     steps = Steps(cluster)
@@ -57,7 +63,6 @@ async def test_step_1_the_node_has_the_target_first_then_the_replicas_to_remove(
     await catch_up(cluster)
 
 
-@on_topic_t()
 async def test_steps_2_and_3_all_replicas_get_a_new_epoch_and_the_added_one_is_marked_as_new(
     cluster: MemoryCluster,
 ) -> None:
@@ -77,7 +82,6 @@ async def test_steps_2_and_3_all_replicas_get_a_new_epoch_and_the_added_one_is_m
     await catch_up(cluster)
 
 
-@on_topic_t()
 async def test_steps_5_to_9_the_leader_moves_the_isr_shrinks_and_then_logs_are_deleted(cluster: MemoryCluster) -> None:
     """INV-25: in this order; one write of the state, one LeaderAndIsr, then StopReplica(delete) with the newest epoch."""
     await moved_to(cluster, (3, 2))
@@ -92,7 +96,6 @@ async def test_steps_5_to_9_the_leader_moves_the_isr_shrinks_and_then_logs_are_d
     assert steps_of(cluster) == [1, 2, 3, 5, 6, 7, 8, 9, 9, 10, 11, 12]
 
 
-@on_topic_t()
 async def test_step_9_a_replica_stays_in_zookeeper_until_it_is_deleted(cluster: MemoryCluster) -> None:
     """Step 10 waits for the answer of a live broker, without a time limit."""
     await moved_to(cluster, (3, 2))
@@ -110,7 +113,6 @@ async def test_step_9_a_replica_stays_in_zookeeper_until_it_is_deleted(cluster: 
 
 
 @pytest.mark.parametrize("removed", ["dead", "dies", "cannot"])
-@on_topic_t()
 async def test_step_9_does_not_wait_for_a_broker_that_is_dead_or_cannot_delete(
     cluster: MemoryCluster, removed: str
 ) -> None:
@@ -135,7 +137,6 @@ async def test_step_9_does_not_wait_for_a_broker_that_is_dead_or_cannot_delete(
     check_finished(cluster, {TP: (3, 1)})
 
 
-@on_topic_t()
 async def test_steps_10_to_12_the_node_the_request_and_the_metadata_of_all_brokers(cluster: MemoryCluster) -> None:
     request(cluster, {TP: (3, 2)})
     await cluster.settle()
@@ -150,7 +151,6 @@ async def test_steps_10_to_12_the_node_the_request_and_the_metadata_of_all_broke
 
 
 @pytest.mark.parametrize("end", ["complete", "cancelled"])
-@on_topic_t()
 async def test_step_13_a_waiting_deletion_continues(cluster: MemoryCluster, end: str) -> None:
     """CTL-9: the topic is ineligible while it moves. After the request to delete it, no move of it can start or change."""
     await moved_to(cluster, (3, 2))
@@ -171,7 +171,6 @@ async def test_step_13_a_waiting_deletion_continues(cluster: MemoryCluster, end:
 # -- other targets and cancellations ----------------------------------------------------------------------------------
 
 
-@on_topic_t()
 async def test_a_cancellation_restores_the_replicas_and_deletes_the_new_ones(cluster: MemoryCluster) -> None:
     await moved_to(cluster, (3, 4))
     let_in(cluster, but=(4,))
@@ -228,7 +227,6 @@ async def test_a_change_that_would_drop_the_only_replica_in_sync_is_refused(
     check_finished(cluster, {TP: (4, 2)})
 
 
-@on_topic_t()
 async def test_a_cancellation_during_the_deletions(cluster: MemoryCluster) -> None:
     """Between steps 9 and 10 the target is in sync and the old replicas may be deleted, so the move cannot be cancelled."""
     await moved_to(cluster, (3, 2))
@@ -252,19 +250,6 @@ async def test_a_cancellation_during_the_deletions(cluster: MemoryCluster) -> No
     check_finished(cluster, {TP: (2, 1)})
 
 
-@on_topic_t()
-async def test_the_same_request_again_changes_nothing(cluster: MemoryCluster) -> None:
-    await moved_to(cluster, (3, 2))
-    steps = Steps(cluster)
-    await moved_to(cluster, (3, 2))
-    request(cluster, {TP: (3, 2)})
-    await cluster.settle()
-    assert steps.multis == []
-    await catch_up(cluster)
-    await moved_to(cluster, (3, 2))
-    check_finished(cluster, {TP: (3, 2)})
-
-
 # -- what waits, and for whom -----------------------------------------------------------------------------------------
 
 
@@ -286,7 +271,6 @@ async def test_a_partition_without_a_live_leader_is_moved_when_it_has_one_again(
     check_finished(cluster, {TP: (3, 4)})
 
 
-@on_topic_t()
 async def test_a_partition_that_never_had_a_leader_gets_its_first_one(cluster: MemoryCluster) -> None:
     await cluster.kill(4)
     await cluster.create_topic("never", {0: (4,)})
@@ -297,7 +281,6 @@ async def test_a_partition_that_never_had_a_leader_gets_its_first_one(cluster: M
     check_finished(cluster, {never: (3, 2)})
 
 
-@on_topic_t()
 async def test_the_isr_shrinks_just_before_the_hand_over_is_written(cluster: MemoryCluster) -> None:
     """The decision is made again, and the move waits (INV-25)."""
     await moved_to(cluster, (3, 2))
@@ -316,7 +299,6 @@ async def test_the_isr_shrinks_just_before_the_hand_over_is_written(cluster: Mem
     check_finished(cluster, {TP: (3, 2)})
 
 
-@on_topic_t()
 async def test_a_move_is_not_written_to_a_new_topic_of_the_same_name(cluster: MemoryCluster) -> None:
     """FLT-36: the topic is deleted and created again just before its node is written."""
     cluster.put_topic("u", {0: (1, 2)}, ID_1)
@@ -337,7 +319,6 @@ async def test_a_move_is_not_written_to_a_new_topic_of_the_same_name(cluster: Me
     assert cluster.state("u").leader == 2
 
 
-@on_topic_t()
 async def test_a_topic_removed_during_its_move_is_forgotten(cluster: MemoryCluster) -> None:
     request(cluster, {TP: (3, 2)})
     await cluster.settle()

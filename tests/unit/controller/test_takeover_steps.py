@@ -8,7 +8,7 @@ import pytest
 
 from controller.reactions import failover
 from protocol.rpc.messages import LeaderAndIsrRequest, UpdateMetadataRequest
-from protocol.types import NO_LEADER, LeaderAndIsr, TopicPartition
+from protocol.types import LeaderAndIsr, TopicPartition
 from protocol.zk.session import CreateOp, SetOp
 from protocol.zk.znodes import (
     BrokerIdZNode,
@@ -87,7 +87,6 @@ async def took_over(cluster: MemoryCluster) -> Journal:
     return journal
 
 
-@on_cluster()
 async def test_steps_1_to_3_the_epoch_the_watches_and_the_reads(cluster: MemoryCluster) -> None:
     """INV-9: the multi that wins raises the epoch. Each watch is set before or with the read whose changes it reports."""
     journal = await took_over(cluster)
@@ -106,7 +105,6 @@ async def test_steps_1_to_3_the_epoch_the_watches_and_the_reads(cluster: MemoryC
     assert all(journal.first("read", BrokerIdZNode.path(broker)) < sent for broker in (2, 3))
 
 
-@on_cluster()
 async def test_steps_4_to_7_all_brokers_get_everything(cluster: MemoryCluster) -> None:
     """First the whole metadata, then the results of earlier events: a topic was created, and a leader died."""
     journal = await took_over(cluster)
@@ -125,7 +123,6 @@ async def test_steps_4_to_7_all_brokers_get_everything(cluster: MemoryCluster) -
     assert cluster.state("t", 2) == LeaderAndIsr(3, 1, (3,), 2, 1)
 
 
-@on_cluster()
 async def test_step_6_a_requested_preferred_election_is_held(cluster: MemoryCluster) -> None:
     """Reassignments and deletions have their own tests, because they can resume at each of their steps."""
     await cluster.create_topic("t", {0: (3, 2)})
@@ -188,36 +185,6 @@ async def test_bounces_before_the_term(
 
 
 @on_cluster(4, 1, 2, 3)
-async def test_a_partition_without_a_leader_gets_an_ordinary_election(cluster: MemoryCluster) -> None:
-    """A controller saw both members of the ISR die. They registered after the state was written, and may lead."""
-    await cluster.create_topic("t", {0: (1, 2)})
-    cluster.crash(1)
-    cluster.crash(2)
-    await cluster.settle()
-    assert cluster.state("t").leader == NO_LEADER
-    isr = cluster.state("t").isr
-    cluster.crash(4)
-    await cluster.start(*isr)
-    state = cluster.state("t")
-    assert (state.leader, state.leader_epoch, state.isr) == (isr[0], 2, isr)
-
-
-@on_cluster(4, 1, 2, 3)
-async def test_a_bounce_that_a_controller_saw_is_not_handled_again(cluster: MemoryCluster) -> None:
-    """The state was written after the broker registered again, by the controller and by the leader that expanded the ISR."""
-    await cluster.create_topic("t", {0: (1, 2, 3)})
-    for broker in (1, 2, 3):
-        await cluster.bounce(broker)
-        cluster.leader_writes_isr("t", 0, (*cluster.state("t").isr, broker))
-        await cluster.settle()
-    before = cluster.state("t")
-    assert len(before.isr) == 3
-    cluster.crash(4)
-    await cluster.settle()
-    assert cluster.state("t") == before
-
-
-@on_cluster(4, 1, 2, 3)
 async def test_a_bounced_leader_is_not_replaced_by_a_dead_broker(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,7 +201,6 @@ async def test_a_bounced_leader_is_not_replaced_by_a_dead_broker(
     assert (cluster.state("t").leader, cluster.state("t").isr) == (1, (1,))
 
 
-@on_cluster()
 async def test_each_step_is_in_the_event_log(cluster: MemoryCluster) -> None:
     """RUN-3, OBS-1: a reader of the timeline can name each step, and finds the requests of steps 4 and 6 beside them."""
     await took_over(cluster)
@@ -252,7 +218,6 @@ async def test_each_step_is_in_the_event_log(cluster: MemoryCluster) -> None:
     assert {fields["request"] for fields in sent} == {"UpdateMetadata", "LeaderAndIsr"}
 
 
-@on_cluster()
 async def test_each_write_to_zookeeper_is_in_the_event_log(cluster: MemoryCluster) -> None:
     """INV-9: path, expected version and outcome."""
     await took_over(cluster)

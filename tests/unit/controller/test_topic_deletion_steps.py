@@ -18,7 +18,7 @@ from protocol.rpc.messages import StopReplicaRequest
 from protocol.types import Buffer, TopicPartition
 from protocol.zk.session import CheckOp, DeleteOp, Op
 from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, TopicZNode
-from tests.support.memory_cluster import MemoryCluster, on_cluster, scenario
+from tests.support.memory_cluster import MemoryCluster, scenario
 from tests.support.persisted_steps import (
     MOMENTS,
     Disturb,
@@ -177,7 +177,6 @@ def test_a_deposed_controller_removes_nothing() -> None:
     finished_after(at_multi(0, "before", depose_controller))
 
 
-@on_cluster()
 async def test_a_topic_created_again_while_the_last_answer_is_lost_is_kept(cluster: MemoryCluster) -> None:
     """FLT-36: the retry of the last multi finds a topic of that name with another id."""
     cluster.put_topic("t", ASSIGNMENT, ID_1)
@@ -198,7 +197,6 @@ async def test_a_topic_created_again_while_the_last_answer_is_lost_is_kept(clust
     assert cluster.running[3].metadata.keys() == {TopicPartition("t", 0)}
 
 
-@on_cluster()
 async def test_a_late_answer_does_not_confirm_the_deletion_of_the_next_topic(cluster: MemoryCluster) -> None:
     """INV-26, FLT-36: while broker 3 is slow to answer, a person removes the nodes, and another topic of that name is deleted."""
     cluster.put_topic("t", {0: (1, 3)}, ID_1)

@@ -24,7 +24,6 @@ def is_requested(cluster: MemoryCluster, topic: str) -> bool:
     return DeleteTopicZNode.path(topic) in cluster.server.nodes
 
 
-@on_cluster()
 async def test_a_dead_replica_delays_the_end_but_clients_no_longer_see_the_topic(cluster: MemoryCluster) -> None:
     """CTL-9: the deletion continues when the broker is back, also under the next controller."""
     await cluster.create_topic("t", {0: (2, 3), 1: (1, 2)})
@@ -44,7 +43,6 @@ async def test_a_dead_replica_delays_the_end_but_clients_no_longer_see_the_topic
     assert cluster.running[3].replicas == {}
 
 
-@on_cluster()
 async def test_a_returning_broker_does_not_lead_partitions_that_are_being_deleted(cluster: MemoryCluster) -> None:
     """INV-26: its full LeaderAndIsr names the topic only in `other_topics`."""
     await cluster.create_topic("t", {0: (2, 3)})
@@ -64,7 +62,6 @@ async def test_a_returning_broker_does_not_lead_partitions_that_are_being_delete
     assert TopicZNode.path("t") not in cluster.server.nodes
 
 
-@on_cluster()
 async def test_after_an_error_the_next_life_of_the_broker_gets_the_request_again(cluster: MemoryCluster) -> None:
     """CTL-9 step 5: ReplicaDeletionIneligible."""
     await cluster.create_topic("t", {0: (2, 3)})
@@ -79,7 +76,6 @@ async def test_after_an_error_the_next_life_of_the_broker_gets_the_request_again
     assert not is_requested(cluster, "t")
 
 
-@on_cluster()
 async def test_a_queued_topic_gets_no_partitions_and_no_elections(cluster: MemoryCluster) -> None:
     await cluster.create_topic("t", {0: (2, 3)})
     await cluster.kill(3)
@@ -98,7 +94,6 @@ async def test_a_queued_topic_gets_no_partitions_and_no_elections(cluster: Memor
     assert not is_requested(cluster, "t")
 
 
-@on_cluster()
 async def test_unknown_topics_do_not_block_the_next_admin(cluster: MemoryCluster) -> None:
     """CTL-9 step 1. Settings that an incomplete deletion by Kafka left are removed too."""
     await cluster.create_topic("t", {0: (2, 3)})
@@ -111,7 +106,6 @@ async def test_unknown_topics_do_not_block_the_next_admin(cluster: MemoryCluster
 
 
 @pytest.mark.parametrize("takes_over", [False, True])
-@on_cluster()
 async def test_the_deletion_of_a_topic_whose_node_is_unreadable_is_refused(
     cluster: MemoryCluster, takes_over: bool
 ) -> None:
@@ -134,7 +128,6 @@ async def test_the_deletion_of_a_topic_whose_node_is_unreadable_is_refused(
     cluster.delete_tree(TopicZNode.path("bad"))
 
 
-@on_cluster()
 async def test_a_topic_created_and_deleted_before_the_controller_reads_it(cluster: MemoryCluster) -> None:
     cluster.put_topic("t", {0: (2, 3)})
     request_deletion(cluster, "t")
@@ -144,7 +137,6 @@ async def test_a_topic_created_and_deleted_before_the_controller_reads_it(cluste
     assert all(not broker.replicas for broker in cluster.running.values())
 
 
-@on_cluster()
 async def test_nodes_that_somebody_created_below_the_topic_are_removed_too(cluster: MemoryCluster) -> None:
     await cluster.create_topic("t", {0: (2, 3)})
     for path in (
@@ -158,7 +150,6 @@ async def test_nodes_that_somebody_created_below_the_topic_are_removed_too(clust
     assert not [node for node in cluster.server.nodes if node.startswith("/brokers/topics/t")]
 
 
-@on_cluster()
 async def test_the_request_for_a_topic_removed_by_hand_is_removed(cluster: MemoryCluster) -> None:
     """It does not apply to a new topic of that name."""
     await cluster.create_topic("t", {0: (2, 3)})
@@ -172,7 +163,6 @@ async def test_the_request_for_a_topic_removed_by_hand_is_removed(cluster: Memor
     assert cluster.state("t").leader == 2
 
 
-@on_cluster()
 async def test_the_settings_of_a_topic_that_is_created_meanwhile_stay(cluster: MemoryCluster) -> None:
     """The request names no topic, but the settings of an earlier one are left. A new topic gets its own before they are removed."""
     path = ConfigZNode.path("topics", "t")
@@ -206,7 +196,6 @@ async def test_with_deletion_disabled_requests_are_not_watched(cluster: MemoryCl
 
 
 @pytest.mark.parametrize("another_controller", [False, True])
-@on_cluster()
 async def test_a_deletion_waits_for_a_move_of_a_partition_without_leader(
     cluster: MemoryCluster, another_controller: bool
 ) -> None:
@@ -226,7 +215,6 @@ async def test_a_deletion_waits_for_a_move_of_a_partition_without_leader(
     assert all(not broker.replicas for broker in cluster.disks.values())
 
 
-@on_cluster()
 async def test_an_answer_from_an_earlier_life_is_ignored(cluster: MemoryCluster) -> None:
     """BUG-16: the broker bounced after it answered and before the controller processed the answer."""
     await cluster.create_topic("t", {0: (2, 3)})
@@ -253,7 +241,6 @@ async def test_an_answer_from_an_earlier_life_is_ignored(cluster: MemoryCluster)
     assert not is_requested(cluster, "t")
 
 
-@on_cluster()
 async def test_a_log_that_a_reassignment_left_on_a_dead_broker_is_deleted_with_the_topic(
     cluster: MemoryCluster,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
@@ -13,7 +14,7 @@ from protocol.rpc.messages import LeaderAndIsrRequest
 from protocol.types import Assignment, TopicPartition
 from protocol.zk.session import ConnectionLoss, DeleteOp, Op, SetOp
 from protocol.zk.znodes import DeleteTopicZNode, TopicZNode
-from tests.support.memory_cluster import MemoryCluster, on_cluster, scenario
+from tests.support.memory_cluster import MemoryCluster, on_cluster, running, scenario
 from tests.support.moving_replicas import ask, assignment_of, catch_up, check_finished, moving, on_topic_t
 from tests.support.persisted_steps import (
     MOMENTS,
@@ -28,6 +29,12 @@ from tests.support.persisted_steps import (
 @pytest.fixture(autouse=True)
 def controllers_retry_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_channels, "RETRY_S", 0)
+
+
+@pytest.fixture
+def cluster() -> AbstractAsyncContextManager[MemoryCluster]:
+    """The controller is broker 4, which has no replica."""
+    return running(4, 1, 2, 3)
 
 
 TP = TopicPartition("t", 0)
@@ -246,7 +253,6 @@ async def reached_again(cluster: MemoryCluster) -> None:
     await cluster.settle()
 
 
-@on_cluster(4, 1, 2, 3)
 async def test_an_id_lost_between_two_terms_comes_from_the_brokers(cluster: MemoryCluster) -> None:
     """Broker 1 has restarted since: its metadata has no id, its log has one."""
     await cluster.create_topic("t", {0: (1, 2), 1: (3, 1)})
@@ -258,7 +264,6 @@ async def test_an_id_lost_between_two_terms_comes_from_the_brokers(cluster: Memo
     assert written(cluster)[1].startswith("known to broker")
 
 
-@on_cluster(4, 1, 2, 3)
 async def test_a_topic_that_no_broker_knows_by_an_id_gets_a_new_one(cluster: MemoryCluster) -> None:
     """A cluster that was upgraded from Kafka 2.7: each replica accepts the id in its leader epoch."""
     await cluster.create_topic("t", {0: (1, 2), 1: (3, 1)})
@@ -272,7 +277,6 @@ async def test_a_topic_that_no_broker_knows_by_an_id_gets_a_new_one(cluster: Mem
     assert refused == []
 
 
-@on_cluster(4, 1, 2, 3)
 async def test_no_id_is_made_before_every_in_sync_broker_has_answered(cluster: MemoryCluster) -> None:
     """A second id would make the logs with the first one useless."""
     await cluster.create_topic("t", {0: (1, 2)})
@@ -285,7 +289,6 @@ async def test_no_id_is_made_before_every_in_sync_broker_has_answered(cluster: M
     assert cluster.topic_id("t") == topic_id
 
 
-@on_cluster(4, 1, 2, 3)
 async def test_a_broker_that_dies_instead_of_answering_is_not_waited_for(cluster: MemoryCluster) -> None:
     """Its partitions are offline. When it is back, its log has another id and is set aside or refused, as any other topic's."""
     await cluster.create_topic("t", {0: (1,), 1: (2,)})
@@ -297,7 +300,6 @@ async def test_a_broker_that_dies_instead_of_answering_is_not_waited_for(cluster
     assert cluster.topic_id("t") is not None
 
 
-@on_cluster(4, 1, 2, 3)
 async def test_a_broker_that_leaves_the_isr_instead_of_answering_is_not_waited_for(cluster: MemoryCluster) -> None:
     """FLT-11: nothing is copied without an id, so a leader takes such a broker out of the ISR before long."""
     await cluster.create_topic("t", {0: (1, 2)})
@@ -309,7 +311,6 @@ async def test_a_broker_that_leaves_the_isr_instead_of_answering_is_not_waited_f
     assert written(cluster)[1:] == ["no log has one"]
 
 
-@on_cluster(4, 1, 2, 3)
 async def test_the_log_of_an_earlier_topic_does_not_count(cluster: MemoryCluster) -> None:
     """FLT-36: broker 2 was down when the topic was deleted and created again, and is not in the ISR."""
     cluster.put_topic("t", {0: (1, 2)}, ID_2)
@@ -324,7 +325,6 @@ async def test_the_log_of_an_earlier_topic_does_not_count(cluster: MemoryCluster
     assert cluster.running[2].topic_ids[TP] == ID_2
 
 
-@on_cluster(4, 1, 2, 3)
 async def test_an_id_that_a_person_writes_back_is_adopted(cluster: MemoryCluster) -> None:
     await cluster.create_topic("t", {0: (1, 2)})
     forget_ids(cluster)
@@ -417,7 +417,6 @@ def test_a_deletion_ends_whenever_the_id_is_lost(
     deleted_after(step, moment, disturb)
 
 
-@on_cluster(4, 1, 2, 3)
 async def test_a_deletion_that_waits_is_continued_without_an_id(cluster: MemoryCluster) -> None:
     """CTL-9: broker 3 is down with a replica while the controller changes, and the node has no id."""
     await cluster.create_topic("t", {0: (2, 3)})
@@ -433,7 +432,6 @@ async def test_a_deletion_that_waits_is_continued_without_an_id(cluster: MemoryC
 
 
 @pytest.mark.parametrize("is_applied", [True, False])
-@on_cluster(4, 1, 2, 3)
 async def test_a_last_step_without_an_answer_is_done_again_if_it_was_not_done(
     cluster: MemoryCluster, is_applied: bool
 ) -> None:

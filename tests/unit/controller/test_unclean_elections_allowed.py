@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.memory_cluster import MemoryCluster, on_cluster
+from tests.support.memory_cluster import MemoryCluster
 
 KEY = "unclean.leader.election.enable"
 
@@ -21,7 +21,6 @@ async def wait_for_broker_2(cluster: MemoryCluster) -> None:
     assert [cluster.state(topic).leader for topic in ("own", "plain", "no")] == [-1, -1, -1]
 
 
-@on_cluster()
 async def test_enabled_for_one_topic(cluster: MemoryCluster) -> None:
     await wait_for_broker_2(cluster)
     await cluster.create_topic("own", {0: (2, 3)}, {KEY: "true"})
@@ -32,7 +31,6 @@ async def test_enabled_for_one_topic(cluster: MemoryCluster) -> None:
     assert cluster.state("own").isr == (3,)
 
 
-@on_cluster()
 async def test_enabled_as_the_default_of_all_topics(cluster: MemoryCluster) -> None:
     """A topic's own `false` still counts. Enabling it again, or in a broker that is not the controller, has no effect."""
     await wait_for_broker_2(cluster)
@@ -45,7 +43,6 @@ async def test_enabled_as_the_default_of_all_topics(cluster: MemoryCluster) -> N
 
 
 @pytest.mark.parametrize("is_allowed", [True, False])
-@on_cluster()
 async def test_the_next_controller_uses_the_changed_default_too(cluster: MemoryCluster, is_allowed: bool) -> None:
     await wait_for_broker_2(cluster)
     heir = next(broker for broker in cluster.controllers if broker != cluster.controller)

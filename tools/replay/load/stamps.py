@@ -9,14 +9,17 @@ A trace has no values, so the replay makes them: a stamp of STAMP_SIZE bytes, th
         16     4  checksum of all other bytes of the value
         20        filler
 
-All integers are unsigned, big-endian. A batch has the size that the trace says, but each of its records has room for a stamp.
+All integers are unsigned, big-endian. A batch has the size that the trace says, but each of its records has room for a stamp. The values of
+a batch have the same size, one of a few, so that their bytes are made once; the last value has the bytes that are left.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections import OrderedDict
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -48,8 +51,6 @@ _FILLER_SIZE = 1024 * 1024
 _FILLER = numpy.random.Generator(numpy.random.PCG64(1)).bytes(_FILLER_SIZE)
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CRC = struct.Struct(">I")
-_DELTA_SIZES = [(1, 1 << 6), (2, 1 << 13), (3, 1 << 20), (4, 1 << 27)]
-"""(bytes of an offset delta, the first delta that needs more)."""
 _MASK = 0xFFFF_FFFF_FFFF_FFFF
 _MIX = (0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB)
 
@@ -68,18 +69,33 @@ class Stamps(NamedTuple):
     """Offset deltas of the corrupt records."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Template:
-    """The records of a batch, as bytes in which only the stamps are missing."""
+    """Records with values of one size, as bytes in which only the stamps are missing. It grows to the longest batch that needs it."""
 
-    payload: bytes
-    positions: list[int]
+    value_size: int
+    payload: bytearray = field(default_factory=bytearray)
+    ends: list[int] = field(default_factory=lambda: [0])
+    """Where the first n records end in the payload."""
+    positions: list[int] = field(default_factory=list)
     """Of each record's stamp in the payload."""
-    fillers: list[int]
+    fillers: list[int] = field(default_factory=list)
     """The CRC-32 of each record's filler."""
-    indexes: Any
+    indexes: Any = None
     """(records, STAMP_SIZE) positions of the stamps' bytes, for numpy."""
-    filler_array: Any
+    filler_array: Any = None
+
+    def grow(self, records: int) -> None:
+        """Makes room for so many records, and for more, so that the next ones need not grow it again."""
+        for number in range(len(self.positions), records + records // 4):
+            filler = _filler(number * self.value_size, self.value_size - STAMP_SIZE)
+            head = _head(number, self.value_size)
+            self.positions.append(len(self.payload) + len(head))
+            self.payload += head + bytes(STAMP_SIZE) + filler + b"\x00"
+            self.ends.append(len(self.payload))
+            self.fillers.append(zlib.crc32(filler))
+        self.indexes = numpy.array(self.positions)[:, None] + numpy.arange(STAMP_SIZE)
+        self.filler_array = numpy.array(self.fillers, numpy.uint64)
 
 
 def build(
@@ -100,19 +116,28 @@ def build(
 
     `producer_id`, `producer_epoch`, `base_sequence` are Kafka's; `run`, `producer`, `first_sequence` are the stamps'.
     """
-    template = _template(records, _values_size(records, size - HEADER_SIZE))
-    payload = bytearray(template.payload)
-    if records <= FEW_RECORDS:
-        for number in range(records):
-            sequence = first_sequence + number
-            check = checksum(run, producer, sequence, template.fillers[number])
-            STAMP.pack_into(payload, template.positions[number], run, producer, sequence, check)
-    else:
-        stamps = numpy.empty(records, _STAMPS)
-        sequences = numpy.arange(first_sequence, first_sequence + records, dtype=numpy.uint64)
-        stamps["run"], stamps["producer"], stamps["sequence"] = run, producer, sequences
-        stamps["checksum"] = checksums(run, producer, sequences, template.filler_array)
-        numpy.frombuffer(payload, numpy.uint8)[template.indexes] = stamps.view(numpy.uint8).reshape(records, STAMP_SIZE)
+    layout = _layout(records, size - HEADER_SIZE)
+    payload, before = bytearray(), records - 1
+    if before:
+        template = _template(layout.value_size, before)
+        payload += memoryview(template.payload)[: template.ends[before]]
+        if records <= FEW_RECORDS:
+            for number in range(before):
+                sequence = first_sequence + number
+                check = checksum(run, producer, sequence, template.fillers[number])
+                STAMP.pack_into(payload, template.positions[number], run, producer, sequence, check)
+        else:
+            stamps = numpy.empty(before, _STAMPS)
+            sequences = numpy.arange(first_sequence, first_sequence + before, dtype=numpy.uint64)
+            stamps["run"], stamps["producer"], stamps["sequence"] = run, producer, sequences
+            stamps["checksum"] = checksums(run, producer, sequences, template.filler_array[:before])
+            stamp_bytes = stamps.view(numpy.uint8).reshape(before, STAMP_SIZE)
+            numpy.frombuffer(payload, numpy.uint8)[template.indexes[:before]] = stamp_bytes
+    sequence = first_sequence + before
+    payload += layout.last_head
+    payload += STAMP.pack(run, producer, sequence, checksum(run, producer, sequence, layout.last_filler_crc))
+    payload += layout.last_filler(records)
+    payload.append(0)
     packed = compress(bytes(payload), compression) if compression else payload
     batch = bytearray(HEADER_SIZE)
     batch += packed
@@ -145,16 +170,31 @@ def read(batch: Buffer, position: int, header: BatchHeader, run: int) -> Stamps:
 
 def _read_intact(payload: bytes, records: int, run: int) -> Stamps | None:
     """The stamps, if the payload is as `build` made it, apart from them; else None."""
-    template = _template(records, _values_size(records, len(payload)))
-    if len(payload) != len(template.payload):
-        return None
+    layout, before = _layout(records, len(payload)), records - 1
     data = numpy.frombuffer(bytearray(payload), numpy.uint8)
-    stamps = data[template.indexes].view(_STAMPS).reshape(records)
-    data[template.indexes] = 0
-    if data.tobytes() != template.payload or not (stamps["run"] == run).all():
+    stamps = numpy.empty(records, _STAMPS)
+    fillers = numpy.empty(records, numpy.uint64)
+    begin = 0
+    if before:
+        template = _template(layout.value_size, before)
+        begin = template.ends[before]
+        if begin > len(payload):
+            return None
+        indexes = template.indexes[:before]
+        stamps[:-1] = data[indexes].view(_STAMPS).reshape(before)
+        fillers[:-1] = template.filler_array[:before]
+        data[indexes] = 0
+        if data[:begin].tobytes() != template.payload[:begin]:
+            return None
+    at = begin + len(layout.last_head)
+    stamps[-1:] = numpy.frombuffer(payload[at : at + STAMP_SIZE].ljust(STAMP_SIZE), _STAMPS)
+    fillers[-1] = layout.last_filler_crc
+    if payload[begin:at] != layout.last_head or payload[at + STAMP_SIZE :] != layout.last_filler(records) + b"\x00":
+        return None
+    if not (stamps["run"] == run).all():
         return None
     producers, sequences = stamps["producer"].astype(numpy.uint64), stamps["sequence"].astype(numpy.uint64)
-    if not (checksums(run, producers, sequences, template.filler_array) == stamps["checksum"]).all():
+    if not (checksums(run, producers, sequences, fillers) == stamps["checksum"]).all():
         return None
     return Stamps(numpy.arange(records), producers, sequences, 0, [])
 
@@ -211,49 +251,53 @@ def _mixed_array(value: Any) -> Any:
     return value ^ (value >> numpy.uint64(31))
 
 
-@lru_cache(maxsize=512)
-def _template(records: int, values_size: int) -> Template:
-    """`values_size`: of all values together. The first records get one byte more each if it does not divide evenly."""
-    share, rest = divmod(values_size, records)
-    payload, positions, fillers = bytearray(), [], []
-    filler_at = 0
-    for number in range(records):
-        value_size = share + (number < rest)
-        filler = _filler(filler_at, value_size - STAMP_SIZE)
-        filler_at += len(filler)
-        body = b"\x00\x00" + varint(number) + b"\x01" + varint(value_size)
-        payload += varint(len(body) + value_size + 1) + body
-        positions.append(len(payload))
-        payload += bytes(STAMP_SIZE) + filler + b"\x00"
-        fillers.append(zlib.crc32(filler))
-    indexes = numpy.array(positions)[:, None] + numpy.arange(STAMP_SIZE)
-    return Template(bytes(payload), positions, fillers, indexes, numpy.array(fillers, numpy.uint64))
+_SIZES = sorted({round(STAMP_SIZE * 1.08**step) for step in range(200)})
+"""The sizes of values that templates have: each 8 % above the one before, up to 90 MB."""
+_templates: OrderedDict[int, Template] = OrderedDict()
+"""By the size of the values; the one that was used last is the last."""
+TEMPLATES_BYTES_MAX = 64 * 1024 * 1024
+
+
+def _template(value_size: int, records: int) -> Template:
+    template = _templates.pop(value_size, None) or Template(value_size)
+    _templates[value_size] = template
+    if len(template.positions) < records:
+        template.grow(records)
+        while len(_templates) > 1 and sum(len(each.payload) for each in _templates.values()) > TEMPLATES_BYTES_MAX:
+            _templates.popitem(last=False)
+    return template
+
+
+class Layout(NamedTuple):
+    """How the records of a batch divide its bytes: all but the last have values of one size, and the last has what is left."""
+
+    value_size: int
+    last_size: int
+    """Of the last record's value."""
+    last_head: bytes
+    last_filler_crc: int
+
+    def last_filler(self, records: int) -> bytes:
+        return _filler(records * self.last_size, self.last_size - STAMP_SIZE)
 
 
 @lru_cache(maxsize=16384)
-def _values_size(records: int, payload_size: int) -> int:
-    """The largest size of all values together with which the records have at most `payload_size` bytes; each has a stamp."""
-    least = records * STAMP_SIZE
-    size = max(payload_size - _payload_size(records, least) + least, least)
-    while size > least and (excess := _payload_size(records, size) - payload_size) > 0:
-        size = max(size - max(excess // 2, 1), least)
-    while _payload_size(records, size + 1) <= payload_size:
-        size += 1
-    return size
+def _layout(records: int, payload_size: int) -> Layout:
+    """The largest layout with at most `payload_size` bytes; if the records have no room, the smallest one."""
+    share = payload_size // records - len(_head(records, payload_size // records)) - 1
+    value_size = _SIZES[max(bisect_right(_SIZES, share) - 1, 0)]
+    left = payload_size - (_template(value_size, records).ends[records - 1] if records > 1 else 0)
+    last_size = max(left - 6, STAMP_SIZE)
+    while last_size > STAMP_SIZE and len(_head(records - 1, last_size)) + last_size + 1 > left:
+        last_size -= 1
+    filler = _filler(records * last_size, last_size - STAMP_SIZE)
+    return Layout(value_size, last_size, _head(records - 1, last_size), zlib.crc32(filler))
 
 
-def _payload_size(records: int, values_size: int) -> int:
-    """Bytes of `records` records whose values have `values_size` bytes together. It grows with `values_size`."""
-    share, rest = divmod(values_size, records)
-    total = begin = 0
-    for delta_size, end in _DELTA_SIZES:
-        for value_size, first, last in ((share + 1, 0, rest), (share, rest, records)):
-            count = min(end, last) - max(begin, first)
-            if count > 0:
-                body = 4 + delta_size + len(varint(value_size)) + value_size
-                total += count * (len(varint(body)) + body)
-        begin = end
-    return total
+def _head(number: int, value_size: int) -> bytes:
+    """What stands before the value of a record: length, attributes, timestamp, offset delta, no key, length of the value."""
+    body = b"\x00\x00" + varint(number) + b"\x01" + varint(value_size)
+    return varint(len(body) + value_size + 1) + body
 
 
 def _filler(at: int, size: int) -> bytes:

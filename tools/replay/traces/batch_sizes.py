@@ -13,8 +13,6 @@ from protocol.kafka.record_batch import HEADER_SIZE
 
 Numbers = NDArray[numpy.int64]
 
-SMALLEST_RECORD = 7
-"""A record with a null key, a null value, no header, and deltas below 64."""
 _FIXED = 2
 """The attributes, and the number of headers."""
 
@@ -36,12 +34,6 @@ def single_batch_sizes(body_sizes: Numbers) -> Numbers:
     sizes = body_sizes + 2 * varint_size(0)
     batches: Numbers = HEADER_SIZE + varint_sizes(sizes) + sizes
     return batches
-
-
-def smallest_batches(records: Numbers) -> Numbers:
-    """Lower bounds of the sizes of batches with so many records; 0 for no record."""
-    sizes: Numbers = numpy.where(records > 0, HEADER_SIZE + SMALLEST_RECORD * records, 0)
-    return sizes
 
 
 def varint_size(number: int) -> int:

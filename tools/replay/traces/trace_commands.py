@@ -18,13 +18,11 @@ from tools.numbers import FloatRange, IntRange
 from tools.replay.parameters import (
     COMPRESSIONS,
     DURATION,
-    POSITIVE,
     TIME_ZONE,
     TRACE,
     WHOLE_YEAR_DAYS,
     flight_options,
     out_option,
-    topic_for,
 )
 from tools.terminal import echo, echo_data, echo_lines
 
@@ -119,35 +117,6 @@ def merge(sources: Sequence[Path], out: Path, align: bool, prefix_clients: bool)
         from tools.replay.traces.merge import merge as write_merged
 
         rows = write_merged(sources, out, align=align, prefix_clients=prefix_clients)
-        echo(f"{out}: {rows:,} rows")
-
-    explained(work)
-
-
-@trace.command()
-@click.argument("source", type=TRACE, metavar="TRACE")
-@out_option
-@click.option("--speed", type=POSITIVE, default=1.0, show_default=True, help="Divide times by this.")
-@click.option("--clients", type=IntRange(1, 10_000), default=1, show_default=True, help="Multiply clients by cloning.")
-@click.option("--bytes", "factor", type=POSITIVE, default=1.0, show_default=True, help="Multiply sizes by this.")
-@click.option("--topic", "renamed", type=topic_for("OLD=NEW"), multiple=True, help="Rename a topic. Repeatable.")
-@click.option("--seed", type=IntRange(min=0), default=0, show_default=True, help="Chooses how late each clone is.")
-def scale(
-    source: Path,
-    out: Path,
-    speed: float,
-    clients: int,
-    factor: float,
-    renamed: Sequence[tuple[str, str]],
-    seed: int,
-) -> None:
-    """Write a trace that is faster, has more clients, larger batches or other topics."""
-
-    def work() -> None:
-        from tools.replay.traces.scale import Scaling
-        from tools.replay.traces.scale import scale as write_scaled
-
-        rows = write_scaled(source, out, Scaling(speed, clients, factor, dict(renamed), seed))
         echo(f"{out}: {rows:,} rows")
 
     explained(work)

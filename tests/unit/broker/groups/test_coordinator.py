@@ -73,28 +73,6 @@ async def test_a_commit_that_cannot_be_replicated_is_refused_and_not_shown(clust
     assert cluster.position(1) == 10
 
 
-async def test_a_member_that_sends_no_heartbeat_is_removed_and_the_others_rebalance(cluster: GroupCluster) -> None:
-    """INV-24."""
-    await cluster.start_serving(1)
-    joins = [cluster.join(1, new_member_id=name) for name in ("a", "b")]
-    cluster.pass_time(6.5)
-    assert [answers[0].generation for answers in joins] == [1, 1]
-    leader = joins[0][0].leader
-    other = "b" if leader == "a" else "a"
-    waits = cluster.sync(1, other, 1)
-    cluster.sync(1, leader, 1, {"a": b"1", "b": b"2"})
-    assert waits[0].error is ErrorCode.NONE
-    for _ in range(3):
-        cluster.pass_time(SESSION_MS / 2500)
-        assert cluster.heartbeat(1, leader, 1) in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
-    assert cluster.heartbeat(1, leader, 1) is ErrorCode.REBALANCE_IN_PROGRESS
-    again = cluster.join(1, leader)
-    assert [(a.error, a.generation, len(a.members)) for a in again] == [(ErrorCode.NONE, 2, 1)]
-    assert cluster.heartbeat(1, other, 1) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert cluster.commit(1, 1, other, 1) == [ErrorCode.UNKNOWN_MEMBER_ID]
-    assert cluster.commit(1, 1, leader, 1) == [ErrorCode.ILLEGAL_GENERATION]
-
-
 async def test_requests_for_unknown_groups_and_illegal_requests_are_refused(cluster: GroupCluster) -> None:
     """BAD-32, BAD-33."""
     await cluster.start_serving(1)

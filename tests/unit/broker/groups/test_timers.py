@@ -73,15 +73,6 @@ def test_an_item_whose_deadline_was_postponed_is_scheduled_again(world: World) -
     assert len(world.timers) == 0
 
 
-def test_an_item_with_a_further_deadline_is_scheduled_again(world: World) -> None:
-    thing = world.add(1.0)
-    thing.then = 4.0
-    world.time.advance(3)
-    thing.then = None
-    world.time.advance(3)
-    assert thing.asked == [1.0, 4.0]
-
-
 def test_a_dropped_item_is_not_called(world: World) -> None:
     gone, other = world.add(1.0), world.add(2.0)
     world.timers.drop(gone)

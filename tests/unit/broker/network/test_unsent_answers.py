@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.network.answer_writer import SLOW_SWEEPS, WRITE_BUFFER_HIGH
-from broker.network.connection import HEAVY_S, LARGE_FRAME_S, LONG_FETCH, ClientConnection
+from broker.network.connection import LARGE_FRAME_S, LONG_FETCH, ClientConnection
 from broker.network.connection_state import HELD_BYTES_MAX
 from broker.network.request_channel import ANSWER_IN_A_QUEUE, LONG_QUEUE, Request
 from broker.network.unsent_answers import ANSWER_MAX, ANSWER_MIN, UnsentAnswers
@@ -223,40 +223,6 @@ def test_the_room_for_an_answer() -> None:
     unsent.total = 128 * MIB
     assert (unsent.room(), unsent.is_exhausted) == (0, True)
     assert UnsentAnswers(-1).room() == ANSWER_MAX
-
-
-def test_requests_stay_in_their_order_when_their_connection_becomes_heavy() -> None:
-    """After its first large answer the connection uses the heavy queue, and others come first."""
-    world = World(limits=LIMITS._replace(in_flight_max=200))
-    pairs = [world.connect() for _ in range(3)]
-
-    def handle(request: Request) -> None:
-        connection = request.connection
-        if connection is not pairs[0][0]:
-            request.respond_small(b"")
-        elif not begins(request):
-            return
-        else:
-            request.respond([bytes(MIB)])
-        world.handled.append(request)
-
-    world.channel._handle = handle
-    for begin in range(0, 40, 10):
-        for connection, transport in pairs:
-            receive(connection, transport, b"".join(frame(n) for n in range(begin, begin + 10)))
-    world.turns.run()
-    assert pairs[0][0].is_heavy
-    assert len(world.handled) == 120
-    by_connection: dict[int, list[int]] = {id(connection): [] for connection, _ in pairs}
-    for request in world.handled:
-        by_connection[id(request.connection)].append(request.header.correlation_id)
-    assert all(numbers == sorted(numbers) for numbers in by_connection.values())
-    # The two others are through long before it.
-    last_of_others = max(at for at, r in enumerate(world.handled) if r.connection is not pairs[0][0])
-    assert last_of_others < 90
-    world.clock.now += HEAVY_S + 1
-    world.processor.sweep()
-    assert not pairs[0][0].is_heavy
 
 
 def test_a_producer_does_not_wait_for_long_fetches_of_others() -> None:

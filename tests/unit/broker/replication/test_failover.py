@@ -167,34 +167,6 @@ async def test_many_epoch_questions_are_asked_in_several_rounds(
         assert [fetcher.phase_of(tp) for tp in partitions].count(Phase.WAITING) == fetched
 
 
-async def test_a_partition_that_fails_is_paused_and_retried(cluster: Cluster) -> None:
-    """REP-9: here because the leader does not know yet that it leads."""
-    await cluster.start(1, 2)
-    cluster.lead(1, 0, (1, 2), to=(2,))
-    await cluster.replicate(2)
-    cluster.lead(1, 0, (1, 2), to=(1,))
-    cluster.produce(1, "a", acks=1)
-    await cluster.replicate(2)
-    assert cluster.nodes[2].records() == []
-    cluster.pass_time(1)
-    await cluster.replicate(2)
-    assert cluster.nodes[2].records() == ["a"]
-    (fetcher,) = cluster.nodes[2].manager.fetchers()
-    assert fetcher.phase_of(TP) is Phase.IN_SYNC
-
-
-async def test_a_follower_below_the_leaders_log_start_starts_there(cluster: Cluster) -> None:
-    await cluster.start_led(1, 2, isr=(1,))
-    cluster.cuts = {(2, 1)}
-    for value in "abc":
-        cluster.produce(1, value)
-    cluster.nodes[1].log().increment_log_start(2)
-    cluster.cuts = set()
-    await cluster.settle()
-    assert cluster.nodes[2].records() == ["c"]
-    assert cluster.isr.states[TP].isr == (1, 2)
-
-
 async def test_the_high_watermark_survives_a_restart(cluster: Cluster) -> None:
     """LOG-3, LAI-5."""
     await cluster.start_led(1, 2)

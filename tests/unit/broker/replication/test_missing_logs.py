@@ -43,17 +43,6 @@ async def test_a_member_of_the_isr_does_not_replace_a_lost_log_with_an_empty_log
     assert node.logs.get(TP) is not None
 
 
-async def test_the_next_life_with_the_emptied_disk_refuses_too(cluster: Cluster) -> None:
-    await start(cluster)
-    cluster.kill(1)
-    node = await start(cluster)
-    assert send(node, state(1, (1,), 3), OLD) == [ErrorCode.REPLICA_NOT_AVAILABLE]
-    assert send(node, state(1, (1,), 4, is_new=True), OLD) == [], "after a person has decided"
-    cluster.kill(1)
-    node = await start(cluster)
-    assert send(node, state(1, (1,), 5), OLD) == []
-
-
 @pytest.mark.parametrize(("epoch", "is_new"), [(0, True), (0, False), (3, False)])
 async def test_the_log_of_a_partition_younger_than_the_disk_was_never_created(
     cluster: Cluster, epoch: int, is_new: bool

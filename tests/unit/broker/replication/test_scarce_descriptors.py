@@ -12,9 +12,7 @@ from broker.replication.leadership_changes import Lookup
 from broker.replication.partition import Role
 from broker.storage.disk.filesystem import FileSystem
 from protocol.errors import ErrorCode
-from protocol.kafka.record_batch import TRANSACTIONAL_BIT
 from protocol.rpc.messages import LeaderAndIsrRequest, PartitionState
-from tests.support.logs import everything
 from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node
 
 
@@ -90,33 +88,6 @@ async def test_a_follower_continues_when_a_descriptor_is_free(cluster: Cluster) 
     await cluster.settle()
     assert waiting[0].error == ErrorCode.NONE
     assert node.records() == ["a", "b"]
-
-
-async def test_a_restarted_follower_copies_an_abort_marker_without_a_descriptor(cluster: Cluster) -> None:
-    """The list of aborted transactions is in memory. When it was read after the write, no error handler of the fetcher knew the error,
-    and the next fetch appended the same batches again.
-    """
-
-    def abort(sequence: int) -> None:
-        cluster.produce(1, "x", producer_id=7, producer_epoch=0, base_sequence=sequence, attributes=TRANSACTIONAL_BIT)
-        cluster.end_transaction(1, 7, is_commit=False)
-
-    abort(0)
-    await cluster.settle()
-    await cluster.nodes[2].log().flush()
-    await cluster.nodes[2].logs.checkpoints.write_recovery_points()
-    cluster.kill(2)
-    await cluster.start_broker(2)
-    cluster.lead(1, 1, (1, 2), is_new=False)
-    await cluster.settle()
-    ScarceDisk.path = f"{cluster.nodes[2].log().directory}/{0:020d}.txnindex"
-    abort(1)
-    await cluster.replicate(2, rounds=3)
-    leader, follower = cluster.nodes[1].log(), cluster.nodes[2].log()
-    assert everything(follower) == everything(leader)
-    assert follower.segments[-1].next_offset == follower.log_end_offset
-    aborted = [found.segments[-1].aborted for found in (leader, follower)]
-    assert [None if one is None else one.entries() for one in aborted] == [[(7, 1, 2, 3), (7, 3, 4, 5)]] * 2
 
 
 async def test_a_partition_whose_log_cannot_be_created_now_is_held_and_created_later(cluster: Cluster) -> None:

@@ -6,8 +6,6 @@ import asyncio
 
 import pytest
 
-from broker.storage import checkpoints
-from broker.storage.disk.filesystem import FileSystem
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import StopReplicaPartition, StopReplicaRequest
 from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node
@@ -87,19 +85,3 @@ async def test_a_late_request_does_not_delete_a_replica_that_was_assigned_again(
     assert again.logs.get(TP) is not None
     assert stop(again, 5, TOPIC_ID) == ()
     assert again.logs.get(TP) is None
-
-
-async def test_no_checkpoint_has_a_deleted_replica(cluster: Cluster, node: Node) -> None:
-    """LOG-3: the next log of that name does not start with the old checkpoint."""
-    own = cluster.directory / "broker-1-0"
-    await node.manager.checkpoint_high_watermarks()
-    await node.logs.checkpoints.write_recovery_points()
-    assert TP in checkpoints.read_offsets(FileSystem(), f"{own}/{checkpoints.HIGH_WATERMARKS}")
-    assert stop(node, -2, TOPIC_ID) == ()
-    cluster.lead(1, 0, (1, 2), topic_id=OTHER_ID)
-    assert node.partition().high_watermark == 0
-    assert stop(node, -2, OTHER_ID) == ()
-    await node.manager.checkpoint_high_watermarks()
-    await node.logs.checkpoints.write_recovery_points()
-    for name in (checkpoints.HIGH_WATERMARKS, checkpoints.RECOVERY_POINTS):
-        assert checkpoints.read_offsets(FileSystem(), f"{own}/{name}") == {}

@@ -52,18 +52,6 @@ def test_topic_over_broker_over_all_brokers_over_static(
         assert layers.effective.topic_defaults().max_message_bytes == int(expected)
 
 
-def test_synonyms_are_the_layers_in_order() -> None:
-    layers = ConfigLayers(STATIC, {"message.max.bytes": "800000"}, {"message.max.bytes": "700000"})
-    row = topic_row(layers, "max.message.bytes", max_message_bytes="600000")
-    assert [(s.name, s.value, int(s.source)) for s in row.synonyms] == [
-        ("max.message.bytes", "600000", 1),
-        ("message.max.bytes", "700000", 2),
-        ("message.max.bytes", "800000", 3),
-        ("message.max.bytes", "900000", 4),
-        ("message.max.bytes", "1048588", 5),
-    ]
-
-
 @pytest.mark.parametrize("key", ["retention.ms", "segment.ms", "segment.jitter.ms", "flush.ms"])
 def test_a_setting_with_an_older_key_lists_no_default(key: str) -> None:
     """As in Kafka, `retention.ms` lists only itself."""

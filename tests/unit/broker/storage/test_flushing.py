@@ -24,20 +24,6 @@ def claims(log: Log) -> tuple[int, int, bool]:
     return log.claimable_end, log.log_end_offset, log.owes_flush
 
 
-def test_an_append_is_claimed_after_the_flush_that_it_asks_for() -> None:
-    log = open_at(MemoryDisk(), replace(SMALL, flush_messages=4))
-    fill(log, 1)
-    assert claims(log) == (2, 2, False)
-    fill(log, 1)
-    assert claims(log) == (2, 4, True)
-    fill(log, 1)
-    assert claims(log) == (2, 6, True)
-    run(log.flush())
-    assert claims(log) == (6, 6, False)
-    fill(log, 1)
-    assert claims(log) == (8, 8, False)
-
-
 @pytest.mark.parametrize("offset", [1, 4, 5, 8, 10, 100])
 def test_a_cut_claims_no_more_than_before(offset: int) -> None:
     """Of eight records four are synced. 100: the log restarts there."""

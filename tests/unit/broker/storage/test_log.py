@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from broker.settings.config import TopicConfig
 from broker.storage.listeners import LogListener
 from broker.storage.log import SEGMENTS_SYNCED_AT_ONCE, Log, LogDirFailed, WouldBlock
-from broker.storage.segment import Segment
-from broker.storage.sparse_index import SparseIndex
 from protocol.errors import ErrorCode
 from protocol.kafka.record_batch import build_batch, parse_header, patch
 from tests.support.logs import SMALL, batch, batches_of, check, everything, fill, once_before, open_at, refused, split
@@ -471,31 +469,6 @@ def test_an_idle_log_keeps_no_file_open(disk: MemoryDisk, log: Log) -> None:
     check(log)
     log.close()
     assert disk.open_files() == 0
-
-
-@pytest.mark.parametrize("is_old", [False, True])
-def test_retention_looks_at_the_oldest_segments_only(monkeypatch: pytest.MonkeyPatch, is_old: bool) -> None:
-    """After a start, no index is loaded, and no segment after the first that stays is read."""
-    disk = MemoryDisk()
-    config = replace(SMALL, retention_ms=1_000)
-    first = open_at(disk, config)
-    fill(first, 60)
-    first.sync_to_close()
-    log = open_at(disk.after_kill(), config, was_clean=True, recovery_point=120)
-    segments = list(log.segments)
-    looked_at: list[int] = []
-    newest = Segment.newest_timestamp
-
-    def look(segment: Segment) -> int:
-        looked_at.append(segment.base_offset)
-        return newest(segment)
-
-    monkeypatch.setattr(SparseIndex, "load", lambda index: pytest.fail("an index is loaded"))
-    monkeypatch.setattr(Segment, "newest_timestamp", look)
-    now = segments[2].base_offset * 5 + 2_000 if is_old else 1_500
-    gone = log.delete_old_segments(120, now)
-    assert gone == (2 if is_old else 0)
-    assert looked_at == [segment.base_offset for segment in segments[: gone + 1]]
 
 
 def test_a_segment_without_timestamps_is_as_old_as_its_file(disk: MemoryDisk) -> None:

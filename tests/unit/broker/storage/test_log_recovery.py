@@ -253,16 +253,6 @@ def test_an_epoch_without_records_is_remembered() -> None:
         check(again)
 
 
-def test_epochs_that_were_cut_and_not_yet_written_do_not_come_back() -> None:
-    """The checkpoint still has epoch 3 from 20; the log was cut there and goes on with epoch 5."""
-    disk, log = filled()
-    log.truncate_to(12)
-    fill(log, 4, epoch=5)
-    again = open_at(disk.after_kill(), recovery_point=log.recovery_point)
-    assert again.leader_epochs.entries == log.leader_epochs.entries == [(0, 0), (1, 10), (5, 12)]
-    check(again)
-
-
 # -- files ------------------------------------------------------------------------------------------------------------
 
 

@@ -135,10 +135,6 @@ def test_after_unseen_bounces(
     assert leader_election.after_unseen_bounces(state, (1, 2, 3), live, bounced, answering, EPOCH) == expected
 
 
-def test_preferred_without_replicas() -> None:
-    assert leader_election.preferred(known(2, (2,)), (), {2}, EPOCH) is None
-
-
 brokers = st.integers(1, 5)
 replica_lists = st.lists(brokers, min_size=1, max_size=5, unique=True)
 

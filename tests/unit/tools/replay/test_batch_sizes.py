@@ -11,7 +11,6 @@ from tools.replay.traces.batch_sizes import (
     body_sizes,
     record_size,
     single_batch_sizes,
-    smallest_batches,
     varint_size,
     varint_sizes,
 )
@@ -34,17 +33,8 @@ def test_a_batch(records: list[tuple[bytes | None, bytes | None, int]]) -> None:
     )
     assert size == len(build_batch([(key, value, (), time_ms) for key, value, time_ms in records]))
     assert single_batch_sizes(bodies).tolist() == [len(build_batch([(key, value, (), 0)])) for key, value, _ in records]
-    assert size >= smallest_batches(numpy.array([len(records)]))[0]
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
 def test_many_varints_are_as_one(numbers: list[int]) -> None:
     assert varint_sizes(numpy.array(numbers, numpy.int64)).tolist() == [varint_size(number) for number in numbers]
-
-
-def test_the_smallest_batch_exists() -> None:
-    assert smallest_batches(numpy.array([0, 1, 64])).tolist() == [
-        0,
-        len(build_batch([(None, None, (), 0)])),
-        len(build_batch([(None, None, (), 0)] * 64)),
-    ]

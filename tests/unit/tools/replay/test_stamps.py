@@ -55,6 +55,13 @@ def test_a_batch_has_the_size_that_was_asked_for(records: int, size: int) -> Non
     assert len(data) >= min(size - 3 * records, len(data))
 
 
+def test_batches_of_many_sizes_take_bounded_memory() -> None:
+    for step in range(60):
+        batch(1 + step * 30, 40_000 * (step + 1))
+    assert sum(len(template.payload) for template in stamps._templates.values()) <= stamps.TEMPLATES_BYTES_MAX
+    assert len(stamps._templates) > 10
+
+
 @given(at=st.integers(0, 2**32), bit=st.integers(0, 7))
 def test_a_changed_bit_of_a_value_is_found(at: int, bit: int) -> None:
     records = 20

@@ -1,4 +1,4 @@
-"""Cut, merge and scale (RPL-1): what happens to times, requests and clients, and what is refused."""
+"""Cut and merge (RPL-1): what happens to times, requests and clients, and what is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from tests.support.small_traces import MS, START, fetch, produce, rows_of, writt
 from tools.replay.traces.check import check
 from tools.replay.traces.cut import Part, cut
 from tools.replay.traces.merge import merge
-from tools.replay.traces.scale import Scaling, scale
 from tools.replay.traces.schema import Trace, TraceError
 
 ROWS = [
@@ -77,37 +76,3 @@ def test_traces_are_merged_from_their_starts(source: Path, tmp_path: Path) -> No
     out = tmp_path / "out"
     merge([source, later], out, align=True, prefix_clients=True)
     assert rows_of(out, "time_ns", "client")[:4] == [(0, "1-app"), (10, "1-reader"), (15, "2-app"), (20, "1-other")]
-
-
-def test_a_trace_is_scaled(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    scale(source, out, Scaling(speed=2, bytes=3, topics={"t": "new"}))
-    assert rows_of(out, "time_ns", "bytes", "topic")[1:4] == [(5, 300, "new"), (10, 300, "new"), (15, 300, "u")]
-    assert Trace(out).info.topics == {"new": 2, "u": 6}
-    scale(source, tmp_path / "small", Scaling(bytes=0.01))
-    assert set(rows_of(tmp_path / "small", "bytes")) == {68}
-    with pytest.raises(TraceError, match="has no topic no"):
-        scale(source, tmp_path / "none", Scaling(topics={"no": "new"}))
-
-
-def test_clients_are_cloned(source: Path, tmp_path: Path) -> None:
-    out, again = tmp_path / "out", tmp_path / "again"
-    assert scale(source, out, Scaling(copies=3, seed=1)) == 15
-    scale(source, again, Scaling(copies=3, seed=1))
-    rows = rows_of(out, "time_ns", "request", "client", "offset")
-    assert rows == rows_of(again, "time_ns", "request", "client", "offset")
-    assert check(out).count == 0
-    assert [row for row in rows if row[2] == "app"] == [(0, 0, "app", None), (30, 3, "app", None)]
-    clone = [(time, request) for time, request, client, _ in rows if client == "app-2"]
-    assert [request for _, request in clone] == [10, 13]
-    assert clone[1][0] - clone[0][0] == pytest.approx(30)
-    assert 0 <= clone[0][0] < 30
-    assert {client for _, _, client, _ in rows} == {
-        name + clone for name in ("app", "other", "reader") for clone in ("", "-1", "-2")
-    }
-
-
-def test_a_clone_has_a_name_of_its_own(tmp_path: Path) -> None:
-    source = written(tmp_path / "source", [produce(0, 0), produce(0, 1, client="app-1")])
-    scale(source, tmp_path / "out", Scaling(copies=2))
-    assert sorted(rows_of(tmp_path / "out", "client")) == ["app", "app--1", "app-1", "app-1--1"]

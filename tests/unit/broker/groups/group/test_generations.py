@@ -10,7 +10,7 @@ from broker.groups.group.group import Group
 from broker.groups.group.messages import AnswerJoin, GroupMetadata, GroupSettings, MemberMetadata, Store
 from broker.groups.group.states import Cause, GroupState, IllegalTransition, next_state
 from protocol.errors import ErrorCode
-from tests.support.group_scripts import START_MS, ScriptedGroup, completing, kill, preparing, restored, stable, unload
+from tests.support.group_scripts import START_MS, ScriptedGroup, completing, kill, preparing, stable, unload
 
 EMPTY = GroupState.EMPTY
 COMPLETING = GroupState.COMPLETING_REBALANCE
@@ -53,23 +53,6 @@ def test_unloading_answers_all_waiting_members(make: Callable[[], ScriptedGroup]
     assert script.error(script.join()) is script.error(script.join("id-1")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert script.error(script.sync("id-1")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert script.leave("id-1") == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
-
-
-def test_members_continue_in_a_restored_group() -> None:
-    script = stable("a", None)
-    stored = script.stores[max(script.stores)]
-    generation = script.group.generation
-    unload(script)
-    restored(script, stored)
-    assert script.group.state is STABLE
-    assert script.group.leader == "id-1"
-    assert script.heartbeat("id-2", generation) is ErrorCode.NONE
-    assert script.synced(script.sync("id-1", instance="a")).assignment == b"id-1"
-    assert script.group.snapshot(0) == stored
-    script.wait(9.9)
-    assert len(script.group.members) == 2
-    script.wait(0.2)
-    assert script.group.state is EMPTY
 
 
 def member(member_id: str, instance: str | None = None) -> MemberMetadata:

@@ -139,17 +139,6 @@ def test_unknown_and_unreadable_records_are_skipped_and_counted(record: Record, 
     assert found(image) == {"g": (metadata(1), {T0: 1, T1: 2})}
 
 
-@pytest.mark.parametrize("kind", [0, 1])
-def test_offsets_of_a_transaction_count_from_its_marker_on(kind: int) -> None:
-    log = Log().write(commit(T0, 1)).write_in_transaction(7, commit(T0, 2), commit(T1, 3))
-    image = log.image()
-    assert image.open_transactions == 1
-    assert found(image) == {"g": (None, {T0: 1})}
-    image = log.mark(7, kind).image()
-    assert image.open_transactions == 0
-    assert found(image) == {"g": (None, {T0: 2, T1: 3} if kind else {T0: 1})}
-
-
 def pending(log: Log) -> dict[tuple[str, int, TopicPartition], int]:
     """The offsets of open transactions, with the log offsets of their batches, by group, producer and partition."""
     image = log.image()

@@ -172,13 +172,6 @@ def test_groups_of_every_version(version: int) -> None:
         assert encode_group_value(decoded) == value
 
 
-def test_an_empty_group() -> None:
-    value = short(3) + string("consumer") + integer(4) + short(-1) + short(-1) + long(99) + integer(0)
-    decoded = GroupMetadata("consumer", 4, None, None, 99, ())
-    assert decode_group_value(value) == decoded
-    assert encode_group_value(decoded) == value
-
-
 @settings(deadline=None)
 @given(GROUPS)
 def test_groups_survive_encoding_and_decoding(group: GroupMetadata) -> None:

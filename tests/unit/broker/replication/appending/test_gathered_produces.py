@@ -251,14 +251,6 @@ async def test_large_batches_count_until_they_are_appended(cluster: Cluster) -> 
     assert served.stored().count(bytes(100_000)) == 2
 
 
-async def test_acks_all_is_answered_when_the_last_of_them_is_replicated(cluster: Cluster) -> None:
-    served = await served_by(cluster)
-    served.send([*plain(0, 1, acks=-1), *plain(2)])
-    assert [bool(data) for data in served.written()] == [False, False, True]
-    await served.replicate()
-    assert all(served.written())
-
-
 @pytest.mark.parametrize("is_failing", [False, True])
 async def test_all_are_answered_when_the_last_of_them_is_flushed(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_failing: bool

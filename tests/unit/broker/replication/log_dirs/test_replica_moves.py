@@ -16,11 +16,10 @@ from broker.replication.partition import Role
 from broker.storage.log import SEGMENTS_CUT_AT_ONCE, AppendInfo, Log, ReadResult
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import build_batch, decode_records
-from protocol.rpc.messages import StopReplicaPartition, StopReplicaRequest
 from protocol.types import TopicPartition
 from tests.support.held_syncs import held_syncs, turns
 from tests.support.logs import check, everything, split
-from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node, values_of
+from tests.support.replica_cluster import TP, Cluster, Node, values_of
 
 
 @pytest.fixture(autouse=True)
@@ -262,20 +261,6 @@ async def test_a_throttled_move_waits_and_is_shown(cluster: Cluster) -> None:
     node.manager._move_throttle.rate = 2**62
     node.manager.moves.wake()
     await moved(node, target)
-
-
-async def test_a_stopped_replica_is_deleted_with_its_copy(cluster: Cluster) -> None:
-    """LAI-6."""
-    node = await cluster.start_led(1)
-    _, target = directories(node)
-    node.manager._move_throttle.rate = 0
-    node.manager.moves.move(TP, target)
-    request = StopReplicaRequest(9, 1, node.epoch, (StopReplicaPartition(TP.topic, 0, -2, True),), {TP.topic: TOPIC_ID})
-    assert node.carry_out(request).partitions == ()
-    assert len(node.logs.futures) == 0
-    await node.logs.upkeep.removals.wait()
-    for path in node.logs.directories:
-        assert remains(path) == []
 
 
 async def test_a_move_continues_after_a_restart(cluster: Cluster) -> None:

@@ -15,7 +15,6 @@ from broker.storage.compaction import log_cleaner
 from broker.storage.compaction.log_cleaner import CleanerSettings
 from broker.storage.disk.disk_threads import REMOVALS
 from broker.storage.log import Log
-from protocol.errors import ErrorCode
 from protocol.kafka.record_batch import DELETE_HORIZON_BIT, Record
 from protocol.types import TopicPartition
 from tests.support.compaction import (
@@ -27,7 +26,7 @@ from tests.support.compaction import (
     records_of,
     table_of,
 )
-from tests.support.logs import DIRECTORY, LOG_DIR, check, failures_of, once_before, refused
+from tests.support.logs import DIRECTORY, LOG_DIR, check, failures_of, once_before
 from tests.support.memory_disk import BusyDisk, run
 
 Change = Callable[[CompactedLog], None]
@@ -134,29 +133,6 @@ def test_the_last_batch_of_a_producer_keeps_its_header() -> None:
     again = it.reopened()
     assert again.log.producers.state.producers[7].last_sequence == 2
     check(again.log, is_gapless=False)
-
-
-@pytest.mark.parametrize(
-    ("settings", "young", "old"),
-    [
-        ({"min_compaction_lag_ms": 0}, 1, 0),
-        ({"min_compaction_lag_ms": 5_000}, 0, 1),
-        ({"min_cleanable_dirty_ratio": 1.0}, 0, 0),
-        ({"min_cleanable_dirty_ratio": 1.0, "max_compaction_lag_ms": 5_000}, 0, 1),
-    ],
-    ids=["no lag", "min lag", "clean enough", "max lag overrules the dirty ratio"],
-)
-def test_minimum_and_maximum_compaction_lag(settings: dict[str, Any], young: int, old: int) -> None:
-    """How often the log is cleaned 4 and 5.001 seconds after the append."""
-    it = CompactedLog()
-    it.configure(**settings)
-    it.append((b"k", b"1"))
-    it.append((b"k", b"2"))
-    it.roll()
-    it.time.now += 4
-    assert it.clean() == young
-    it.time.now += 1.001
-    assert it.clean() == old
 
 
 def test_the_times_of_many_segments_are_read_a_few_at_a_time() -> None:
@@ -355,11 +331,6 @@ def test_the_checkpoint_is_lowered_before_the_next_append(waits: bool) -> None:
     delete(it)
     it.manager.get_or_create(it.log.topic_partition, None, {})
     assert it.disk.content(path) == b"0\n0\n"
-
-
-def test_a_record_without_a_key_is_refused() -> None:
-    with refused(ErrorCode.INVALID_RECORD):
-        CompactedLog().append((None, b"x"))  # type: ignore[arg-type]
 
 
 def test_the_cleaner_runs_until_it_is_cancelled() -> None:

@@ -226,17 +226,6 @@ def test_after_a_clean_stop_no_batch_is_read(disk: MemoryDisk, log: Log, monkeyp
     assert disk.names == before, "a stop without news writes nothing"
 
 
-def test_the_next_snapshot_replaces_that_of_a_clean_stop(disk: MemoryDisk) -> None:
-    names = []
-    for number in range(3):
-        log = open_at(disk, replace(SMALL, segment_bytes=10_000), was_clean=True, recovery_point=2 * number)
-        send(log, P, 2 * number)
-        closed(log)
-        names.append(snapshots(disk))
-    # As in Kafka, the earlier one goes in the next start.
-    assert names == [names_of([2]), names_of([2, 4]), names_of([4, 6])]
-
-
 @pytest.mark.parametrize(
     "damage",
     [
