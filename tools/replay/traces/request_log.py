@@ -98,7 +98,6 @@ class Found:
     produce: int = 0
     fetch: int = 0
     records_estimated: int = 0
-    sizes_estimated: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     unknown_topic_ids: list[str] = field(default_factory=list)
 
@@ -106,8 +105,6 @@ class Found:
         yield f"operations: {self.produce:,} produce, {self.fetch:,} fetch, in {self.rows:,} rows"
         if self.records_estimated:
             yield f"estimated: the number of records of {self.records_estimated:,} rows, from the mean size of a record"
-        if self.sizes_estimated:
-            yield f"estimated: the size of {self.sizes_estimated:,} batches; the text format has sizes only at TRACE"
         for kind, count in sorted((+self.skipped).items()):
             yield f"left out: {count:,} x {kind}"
         if self.bad_lines:
@@ -175,13 +172,14 @@ def _requests(files: Sequence[Path], found: Found, options: ImportOptions) -> It
 
 def _first_moment(file: Path, options: ImportOptions) -> int:
     """Raises TraceError if the file has no line of the request log."""
+    reason = "is kafka.request.logger at DEBUG?"
     for _, line in _lines(file):
         try:
             if api_of(line) is not None and (moment := moment_of(line, options.zone)) is not None:
                 return moment
-        except CutOff:
-            continue
-    raise TraceError(f"{file} has no line of Kafka's request log: is kafka.request.logger at DEBUG?")
+        except CutOff as problem:
+            reason = str(problem)
+    raise TraceError(f"{file} has no line of Kafka's request log: {reason}")
 
 
 def _requests_of(file: Path, found: Found, options: ImportOptions) -> Iterator[CompletedRequest]:
@@ -347,8 +345,7 @@ class _Importer:
         arrival = self._arrival(request)
         batches = list(_batches_of(request))
         if not batches:
-            told = "without content" if "acks" not in request.request else "with acks 0, whose topic is not in the line"
-            self.found.skipped[f"PRODUCE {told}"] += 1
+            self.found.skipped["PRODUCE without content"] += 1
             return
         accepted = [batch for batch in batches if not batch.refused]
         appended = request.arrived_ns + request.local_ns
@@ -485,7 +482,7 @@ class _Importer:
             None,
             None,
             asked.get("minBytes", 1),
-            asked.get("maxWaitMs", asked.get("maxWaitTime", 0)),
+            asked.get("maxWaitMs", 0),
             asked.get("maxBytes", 2**31 - 1),
             offset if offset >= 0 else None,
             max(0, end - offset) if offset >= 0 and end >= 0 else None,
@@ -519,7 +516,7 @@ class _ProducedBatch(NamedTuple):
 
 
 def _batches_of(request: CompletedRequest) -> Iterator[_ProducedBatch]:
-    """The batches of a produce request: sizes are in the request, base offsets in the answer. Either may be missing."""
+    """The batches of a produce request: sizes are in the request, base offsets in the answer, if there is one."""
     if not request.request:
         return
     sizes: dict[tuple[str, int], tuple[Mapping[str, Any], int]] = {
@@ -527,20 +524,15 @@ def _batches_of(request: CompletedRequest) -> Iterator[_ProducedBatch]:
         for entry in request.request.get("topicData") or ()
         for batch in entry.get("partitionData") or ()
     }
-    for text in request.request.get("partitionSizes") or ():  # the text format at TRACE: topic-0=74
-        place, _, text_size = str(text).rpartition("=")
-        topic, _, partition = place.rpartition("-")
-        sizes[topic, int(partition)] = ({"name": topic}, int(text_size))
     answers = {
-        (_key(entry), int(answer.get("index", answer.get("partition", UNKNOWN)))): (entry, answer)
+        (_key(entry), int(answer.get("index", UNKNOWN))): answer
         for entry in request.response.get("responses") or ()
         for answer in entry.get("partitionResponses") or ()
     }
-    for key in {**sizes, **answers}:
-        entry, size = sizes.get(key, (None, UNKNOWN))
-        told, answer = answers.get(key, (None, {}))
+    for key, (entry, size) in sizes.items():
+        answer = answers.get(key, {})
         refused = bool(answer.get("errorCode", 0))
-        yield _ProducedBatch(entry or told or {}, key[1], size, int(answer.get("baseOffset", UNKNOWN)), refused)
+        yield _ProducedBatch(entry, key[1], size, int(answer.get("baseOffset", UNKNOWN)), refused)
 
 
 def _key(entry: Mapping[str, Any]) -> str:
@@ -548,14 +540,8 @@ def _key(entry: Mapping[str, Any]) -> str:
 
 
 def _size_of_records(entry: Mapping[str, Any]) -> int:
-    """Bytes of the records of a partition. Kafka 2.8 has another name, and the text format shows the object that holds them."""
-    for name in ("recordsSizeInBytes", "recordSetSizeInBytes"):
-        if name in entry:
-            return int(entry[name])
-    for name in ("recordSet", "records"):
-        if isinstance(entry.get(name), dict):
-            return int(entry[name]["recordsSizeInBytes"])
-    return 0
+    """Bytes of the records of a partition. Kafka 2.8 has another name."""
+    return int(entry.get("recordsSizeInBytes", entry.get("recordSetSizeInBytes", 0)))
 
 
 class _RecordSizes:
@@ -648,21 +634,16 @@ def _write(importer: _Importer, tables: Iterable[pyarrow.Table], writer: TraceWr
 
 
 def _estimate(columns: dict[str, list[Any]], importer: _Importer) -> None:
-    """Replaces UNKNOWN numbers of records and sizes."""
+    """Replaces UNKNOWN numbers of records."""
     found, sizes = importer.found, importer.sizes
     for number, (records, size) in enumerate(zip(columns["records"], columns["bytes"], strict=True)):
-        if records != UNKNOWN and size != UNKNOWN:
+        if records != UNKNOWN:
             continue
         is_fetch = columns["acks"][number] is None
         mean = sizes.mean(is_fetch, columns["topic"][number], columns["partition"][number])
         header = 0 if is_fetch else HEADER_SIZE
-        if records == UNKNOWN:
-            records = 1 if size == UNKNOWN else max(1, round((size - header) / mean))
-            found.records_estimated += 1
-            columns["records"][number] = records
-        if size == UNKNOWN:
-            columns["bytes"][number] = header + round(records * mean)
-            found.sizes_estimated += 1
+        columns["records"][number] = max(1, round((size - header) / mean))
+        found.records_estimated += 1
 
 
 def _count(found: Found, is_fetch: Any, requests: Any) -> None:

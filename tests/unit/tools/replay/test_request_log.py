@@ -1,4 +1,4 @@
-"""RPL-5: Kafka's request log becomes a trace, from lines of both formats."""
+"""RPL-5: Kafka's request log becomes a trace."""
 
 from __future__ import annotations
 
@@ -188,52 +188,6 @@ def test_what_no_client_wanted_or_got_is_counted_and_left_out(tmp_path: Path) ->
     assert +found.skipped == {"PRODUCE batch that was refused": 1, "API_VERSIONS": 1, "FETCH without content": 1}
 
 
-TEXT = "[2020-01-31 12:00:{:02},500] DEBUG Completed request:RequestHeader(apiKey={}, apiVersion=8, clientId=a, b, correlationId=4) -- "
-TEXT_END = (
-    " from connection 10.0.0.1:9092-10.0.0.2:5000-3;totalTime:500.0,requestQueueTime:0.1,localTime:0.2,remoteTime:0.0,"
-    "throttleTime:0.0,responseQueueTime:0.1,sendTime:0.1,securityProtocol:PLAINTEXT,principal:User:ANONYMOUS,"
-    "listener:PLAINTEXT,clientInformation:ClientInformation(softwareName=x, softwareVersion=1) (kafka.request.logger)"
-)
-ANSWER = (
-    ",response:{{responses=[{{topic=foo,partition_responses=[{{partition=0,error_code=0,base_offset={},"
-    "log_append_time=-1}}]}}],throttle_time_ms=0}}"
-)
-
-
-def text_produce(second: int, base_offset: int, request: str) -> str:
-    return TEXT.format(second, "PRODUCE") + request + ANSWER.format(base_offset) + TEXT_END
-
-
-def text_fetch(second: int, offset: int, records: str) -> str:
-    return (
-        TEXT.format(second, "FETCH")
-        + "{replica_id=-1,max_wait_time=500,min_bytes=1,max_bytes=1000,isolation_level=0,session_id=0,session_epoch=-1,"
-        + f"topics=[{{topic=foo,partitions=[{{partition=0,fetch_offset={offset},partition_max_bytes=10}}]}}],rack_id=a,b}}"
-        + ",response:{throttle_time_ms=0,error_code=0,session_id=0,responses=[{topic=foo,partition_responses=[{partition_header="
-        + f"{{partition=0,error_code=0,high_watermark=9,aborted_transactions=null}},record_set={records}}}]}}]}}"
-        + TEXT_END
-    )
-
-
-def test_the_text_format_of_older_kafka(tmp_path: Path) -> None:
-    rows, found, _ = imported(
-        tmp_path,
-        [
-            text_produce(1, 0, "{acks=1,timeout=30000,partitionSizes=[foo-0=461]}"),
-            text_produce(2, 4, "{acks=1,timeout=30000,numPartitions=1}"),
-            text_fetch(3, 0, "FileRecords(file= /data/foo-0/0.log, start=100, end=1000)"),
-            text_fetch(4, 9, "FileRecords(size= 0, file=/data/foo-0/0.log, start=0, end=0)".replace("= ", "=")),
-        ],
-    )
-    assert only(rows, "op", "client", "records", "bytes", "time_ns") == [
-        ("produce", "a, b", 4, 461, 0),
-        ("produce", "a, b", 5, 561, 1_000_000_000),
-        ("fetch", "a, b", 9, 900, 2_000_000_000),
-        ("fetch", "a, b", 0, 0, 3_000_000_000),
-    ]
-    assert found.sizes_estimated == 1, "at DEBUG, the text has no sizes of what is produced"
-
-
 def test_several_files_packed_and_in_any_order_are_one_log(tmp_path: Path) -> None:
     """The older file is packed and given last. Its base offset comes first."""
     (tmp_path / "new.log").write_text(produced(3, 7, 100) + "\n" + produced(4, 9, 100) + "\n")
@@ -256,7 +210,10 @@ def test_the_times_are_of_the_zone_that_is_given(tmp_path: Path) -> None:
         (produced(2, 0, 1).replace('"listener":"PLAINTEXT"}', ""), "line 2: the line is cut off or damaged: "),
         (produced(2, 0, 1).replace("2026-01-31 12:00:02,000", ""), "line 2: the line has no time"),
         (produced(2, 0, 1).replace('"index":0', '"index":"x"'), "line 2: its content is not as Kafka writes it: "),
-        (text_produce(2, 0, "{acks=1"), "line 2: the line is cut off or damaged: "),
+        (
+            produced(2, 0, 1).replace("{", "RequestHeader(apiKey=PRODUCE) -- {", 1),
+            "line 2: the line is of a Kafka before 2.8",
+        ),
     ],
 )
 def test_a_line_that_is_cut_off_is_an_error_or_is_counted(tmp_path: Path, bad: str, reason: str) -> None:
@@ -271,6 +228,8 @@ def test_a_line_that_is_cut_off_is_an_error_or_is_counted(tmp_path: Path, bad: s
 def test_the_command_says_what_it_found_and_what_was_wrong(tmp_path: Path) -> None:
     log = tmp_path / "request.log"
     log.write_text(produced(1, 0, 100) + "\n" + produced(2, 3, 100) + "\n")
+    old = tmp_path / "old.log"
+    old.write_text("[2020-01-31 12:00:01,500] DEBUG Completed request:RequestHeader(apiKey=PRODUCE, apiVersion=8)\n")
     result = CliRunner().invoke(command, [str(log), "--out", str(tmp_path / "trace")])
     assert result.exit_code == 0, result.output
     assert "operations: 2 produce, 0 fetch, in 2 rows" in result.output
@@ -279,6 +238,7 @@ def test_the_command_says_what_it_found_and_what_was_wrong(tmp_path: Path) -> No
         ([str(log), "--out", str(tmp_path / "trace")], 1, "exists already"),
         ([str(log), "--out", str(tmp_path / "other"), "--topic", "b"], 1, "the log has no produce or fetch of b"),
         ([__file__, "--out", str(tmp_path / "other")], 1, "has no line of Kafka's request log"),
+        ([str(old), "--out", str(tmp_path / "other")], 1, "the line is of a Kafka before 2.8"),
         ([str(log), "--out", "x", "--time-zone", "Mars/Base"], 2, "is not a time zone"),
     ):
         result = CliRunner().invoke(command, arguments)
