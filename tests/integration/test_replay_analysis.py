@@ -187,8 +187,8 @@ def test_a_standstill_of_the_generator_is_no_outage(session: SparkSession, tmp_p
     operations[200] |= {"answered": ns(still[1]), "unheard": ns(still[0])}  # in flight when the loop stopped
     operations += [produced(7, 8.002, 1, sent=ns(8), offset=at) for at in range(5)]
     meters = {
-        0: {"still": [list(map(ns, still))], "cpu": [[ns(0), 0], [ns(10), 5 * 10**9]]},
-        1: {"still": [], "cpu": [[ns(0), 0], [ns(10), 10**9]]},
+        0: {"still": [list(map(ns, still))], "cores": 0.5},
+        1: {"still": [], "cores": 0.1},
     }
     analysis = analysed(session, tmp_path, operations, meters=meters)
     assert [(row["partition"], row["from_second"], row["to_second"]) for row in analysis["outages"]] == [(1, 7, 8.002)]

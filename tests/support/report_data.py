@@ -39,7 +39,7 @@ def over_time(chance: random.Random, slow: float = 1.0) -> list[dict[str, Any]]:
         worst = 1000 * slow * (KILLED + OUT_S - second) if is_out else slow * chance.uniform(18, 60)
         rows.append(
             {
-                "second": second, "due": due, "sent": due, "acknowledged": acknowledged,
+                "second": second, "due": due, "acknowledged": acknowledged,
                 "failed": 3 if second == 21 else 0, "records": acknowledged * 12, "bytes": acknowledged * 6200,
                 "fetched_records": acknowledged * 24, "fetched_bytes": acknowledged * 12400, "p50_ms": p50,
                 "p99_ms": worst * 0.95 if is_out else slow * chance.uniform(7, 13), "max_ms": worst,

@@ -16,8 +16,6 @@ TICK_NS = 10_000_000
 STILL_NS = 20_000_000
 BACK_NS = 100_000_000
 """For so long after a standstill, the loop still reads answers that came in it."""
-CPU_NS = 1_000_000_000
-"""Between two readings of the CPU time."""
 
 
 class LoopMeter:
@@ -30,12 +28,12 @@ class LoopMeter:
         self._last = (0, 0)
         self.still: list[tuple[int, int]] = []
         """(from, to) of each standstill; those that follow each other are one."""
-        self.cpu: list[tuple[int, int]] = []
-        """(time, CPU time until then)."""
+        self._began = (now_ns(), cpu_ns())
 
     async def run(self) -> None:
         """Until it is cancelled."""
         self._ticked = self._now()
+        self._began = (self._ticked, self._cpu_ns())
         while True:
             self.tick()
             await asyncio.sleep(TICK_NS / 1e9)
@@ -48,8 +46,6 @@ class LoopMeter:
             begin = self.still.pop()[0] if self.still and self.still[-1][1] == self._ticked else self._ticked
             self.still.append((begin, now))
         self._ticked = now
-        if not self.cpu or now - self.cpu[-1][0] >= CPU_NS:
-            self.cpu.append((now, self._cpu_ns()))
 
     def unheard_since(self, sent: int, answered: int) -> int:
         """From when on an answer that is read now may have waited; 0 if the loop has listened all the time since `sent`."""
@@ -59,7 +55,8 @@ class LoopMeter:
         return max(begin, sent) if sent < end and answered <= end + BACK_NS else 0
 
     def write(self, directory: Path, task: int) -> None:
-        """Writes what was measured to a file of the directory. Raises OSError."""
-        self.cpu.append((self._now(), self._cpu_ns()))
+        """Writes the standstills, and how many cores the process used on average, to a file of the directory. Raises OSError."""
+        began, cpu_began = self._began
+        cores = (self._cpu_ns() - cpu_began) / max(self._now() - began, 1)
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / f"task-{task:04}.json").write_text(json.dumps({"still": self.still, "cpu": self.cpu}))
+        (directory / f"task-{task:04}.json").write_text(json.dumps({"still": self.still, "cores": cores}))

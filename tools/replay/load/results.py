@@ -6,7 +6,6 @@ Each task writes a new file every few seconds, so the rows of a lost task stay.
 from __future__ import annotations
 
 import os
-from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -94,44 +93,18 @@ CLIENT_BITS = 20
 """A client's number is the task's number, then this many bits for the client's place in the task. A stamp has 32 bits for both."""
 
 
+UNKNOWN = {"ready": 0, "sent": 0, "answered": 0, "unheard": 0, "leader": -1, "offset": -1, "first_sequence": -1}
+"""Field of an operation -> the value that is null in its row."""
+SAME_NAME = [name for name in SCHEMA.names if name not in ("client", "producer", "task")]
+
+
 def table_of(operations: Sequence[Operation], clients: Sequence[str], task: int) -> pyarrow.Table:
     """The rows of these operations. `clients`: names by the lower 20 bits of a client's number."""
     place = (1 << CLIENT_BITS) - 1
-    columns = {
-        "request": _numbers("q", [operation.request for operation in operations]),
-        "op": _words([operation.op for operation in operations]),
-        "client": _words([clients[operation.client & place] for operation in operations]),
-        "producer": _numbers("q", [operation.client for operation in operations]),
-        "task": pyarrow.repeat(pyarrow.scalar(task, pyarrow.int32()), len(operations)),
-        "topic": _words([operation.topic for operation in operations]),
-        "partition": _numbers("i", [operation.partition for operation in operations]),
-        "scheduled": _numbers("q", [operation.scheduled for operation in operations]),
-        "ready": _known([operation.ready or None for operation in operations]),
-        "sent": _known([operation.sent or None for operation in operations]),
-        "answered": _known([operation.answered or None for operation in operations]),
-        "unheard": _known([operation.unheard or None for operation in operations]),
-        "records": _numbers("i", [operation.records for operation in operations]),
-        "bytes": _numbers("q", [operation.bytes for operation in operations]),
-        "acks": _known([operation.acks for operation in operations]),
-        "error": _words([operation.error for operation in operations]),
-        "leader": _known([operation.leader if operation.leader >= 0 else None for operation in operations]),
-        "offset": _known([operation.offset if operation.offset >= 0 else None for operation in operations]),
-        "first_sequence": _known(
-            [operation.first_sequence if operation.first_sequence >= 0 else None for operation in operations]
-        ),
-        "retries": _numbers("i", [operation.retries for operation in operations]),
-        "reads": pyarrow.array([operation.reads for operation in operations], READS),
-    }
-    return pyarrow.table(columns).cast(SCHEMA)
-
-
-def _numbers(code: str, values: list[int]) -> pyarrow.Array:
-    return pyarrow.array(memoryview(array(code, values)))
-
-
-def _known(values: list[int | None]) -> pyarrow.Array:
-    return pyarrow.array(values, pyarrow.int64())
-
-
-def _words(values: list[str | None] | list[str]) -> pyarrow.Array:
-    return pyarrow.array(values, pyarrow.string())
+    columns = {name: [getattr(operation, name) for operation in operations] for name in SAME_NAME}
+    for name, unknown in UNKNOWN.items():
+        columns[name] = [None if value == unknown else value for value in columns[name]]
+    columns["producer"] = [operation.client for operation in operations]
+    columns["client"] = [clients[number & place] for number in columns["producer"]]
+    columns["task"] = [task] * len(operations)
+    return pyarrow.table([pyarrow.array(columns[field.name], field.type) for field in SCHEMA], schema=SCHEMA)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Any
@@ -99,14 +99,14 @@ def verdict_banner(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | Non
         )
     if unverified:
         return banner("warning", "Not all was verified", [*sentences, *costs], evidence(checks))
-    if limit := generator_limit(analysis):
-        return banner("warning", "Generator limited", [f"{limit[:1].upper()}{limit[1:]}.", "No check failed.", *costs])
-    if not verdict["acknowledged"]:
-        return banner("good", "All checks passed", ["The replay produced nothing.", *costs])
     whole = f"All {count(verdict['acknowledged'])} acknowledged records were read back: once, in order and intact."
     if also:
         whole = "All records with acks=all that were acknowledged were read back: once, in order and intact."
-    return banner("good", "0 lost", [whole, *costs])
+    if not verdict["acknowledged"]:
+        whole = "The replay produced nothing."
+    if limit := generator_limit(analysis):
+        return banner("warning", "Generator limited", [f"{limit[:1].upper()}{limit[1:]}.", whole, *costs])
+    return banner("good", "0 lost" if verdict["acknowledged"] else "All checks passed", [whole, *costs])
 
 
 def sentence(check: Check) -> str:
@@ -131,67 +131,45 @@ def key_figures(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) 
     failed = produce["failed"] + fetch["failed"]
     read, generator = analysis["end_to_end"] or {}, analysis["generator"]
     read_ms = read.get("ms") or {}
+    lost = "Lost", NONE, NOT_READ
+    if verdict is not None:
+        lost = "Lost", count(verdict["lost"]), f"of {count(verdict['acknowledged'])} acknowledged records"
+    outage = "Longest outage", "none", "no partition for 0.1 s or longer"
+    if worst is not None:
+        place = f"{partition_name(worst)}, at {moment(worst['from_second'])}"
+        outage = "Longest outage", seconds(worst["seconds"]), place
+    made = (
+        f"{digits(produce['records_per_second'])} records/s, {digits(produce['per_second'])} operations/s acknowledged"
+    )
+    of_fetch = f"median {milliseconds(fetched.get('p50'))}, with the wait that the fetch asked for"
+    unread = f"since the last acknowledgement; {count(read.get('unread'))} records were not read"
+    late_words = (
+        f"how late operations left; the generator had 99 % ready {milliseconds(generator['late_ms'].get('p99'))} late"
+    )
+    limited = f"of {count(generator['intervals'])} intervals; cores on average: {cpu_words(analysis)}"
     return tiles(
         [
-            (
-                "Lost",
-                NONE if verdict is None else count(verdict["lost"]),
-                NOT_READ if verdict is None else f"of {count(verdict['acknowledged'])} acknowledged records",
-            ),
-            (
-                "Longest outage",
-                "none" if worst is None else seconds(worst["seconds"]),
-                "no partition for 0.1 s or longer"
-                if worst is None
-                else f"{partition_name(worst)}, at {moment(worst['from_second'])}",
-            ),
-            (
-                "Produced",
-                scaled(produce["bytes_per_second"], "B/s"),
-                f"{digits(produce['records_per_second'])} records/s, {digits(produce['per_second'])} operations/s acknowledged",
-            ),
-            (
-                "Latency of produce, 99 %",
-                milliseconds(produced.get("p99")),
-                f"median {milliseconds(produced.get('p50'))}, slowest {milliseconds(produced.get('max'))}",
-            ),
-            (
-                "Fetched",
-                scaled(fetch["bytes_per_second"], "B/s"),
-                f"{digits(fetch['records_per_second'])} records/s",
-            ),
-            (
-                "Latency of fetch, 99 %",
-                milliseconds(fetched.get("p99")),
-                f"median {milliseconds(fetched.get('p50'))}, with the wait that the fetch asked for",
-            ),
-            (
-                "Latency end to end, 99 %",
-                milliseconds(read_ms.get("p99")),
-                f"from due to first read; median {milliseconds(read_ms.get('p50'))}, slowest {milliseconds(read_ms.get('max'))}",
-            ),
-            (
-                "Backlog drained after",
-                seconds(read.get("drained_s")),
-                f"since the last acknowledgement; {count(read.get('unread'))} records were not read",
-            ),
+            lost,
+            outage,
+            ("Produced", scaled(produce["bytes_per_second"], "B/s"), made),
+            ("Latency of produce, 99 %", milliseconds(produced.get("p99")), middle_and_slowest(produced)),
+            ("Fetched", scaled(fetch["bytes_per_second"], "B/s"), f"{digits(fetch['records_per_second'])} records/s"),
+            ("Latency of fetch, 99 %", milliseconds(fetched.get("p99")), of_fetch),
+            ("Latency end to end, 99 %", milliseconds(read_ms.get("p99")), middle_and_slowest(read_ms)),
+            ("Backlog drained after", seconds(read.get("drained_s")), unread),
             (
                 "Failed or not done",
                 count(failed + totals["not_done"]),
                 f"{count(failed)} failed, {count(totals['not_done'])} not done",
             ),
-            (
-                "Lateness, 99 %",
-                milliseconds(late.get("p99")),
-                f"how late operations left; the generator had 99 % ready {milliseconds(generator['late_ms'].get('p99'))} late",
-            ),
-            (
-                "Generator the limit",
-                count(generator["limited"]),
-                f"of {count(generator['intervals'])} intervals; cores on average: {cpu_words(analysis)}",
-            ),
+            ("Lateness, 99 %", milliseconds(late.get("p99")), late_words),
+            ("Generator the limit", count(generator["limited"]), limited),
         ]
     )
+
+
+def middle_and_slowest(found: Mapping[str, Any]) -> str:
+    return f"median {milliseconds(found.get('p50'))}, slowest {milliseconds(found.get('max'))}"
 
 
 def tables(analysis: Mapping[str, Any]) -> Iterator[Markup]:
@@ -211,19 +189,14 @@ def tables(analysis: Mapping[str, Any]) -> Iterator[Markup]:
     yield section(
         "Latency", f"In percentiles, {counted_from(analysis)}, and from the sent time.", latency_table(analysis)
     )
-    yield section(
-        "Where the load went",
-        "",
-        *(
-            folded(title, load_table(analysis[f"by_{name}"], name))
-            for title, name in (
-                ("Topics", "topic"),
-                ("Brokers", "broker"),
-                ("Partitions", "partition"),
-                ("Clients, the 50 with the most bytes", "client"),
-            )
-        ),
-    )
+    kinds = {
+        "topic": "Topics",
+        "broker": "Brokers",
+        "partition": "Partitions",
+        "client": "Clients, the 50 with the most bytes",
+    }
+    loads = [folded(title, load_table(analysis[f"by_{name}"], name)) for name, title in kinds.items()]
+    yield section("Where the load went", "", *loads)
     yield section(
         "Tasks of the generator",
         "Their clocks are compared with the driver's at the start and at the end (drift); all times are the driver's.",
@@ -231,109 +204,83 @@ def tables(analysis: Mapping[str, Any]) -> Iterator[Markup]:
     )
 
 
+Cell = Callable[[Mapping[str, Any]], str]
+
+
+def of(name: str, shown: Callable[[Any], str] = str) -> Cell:
+    """The cell of a row's field."""
+    return lambda row: NONE if row.get(name) is None else shown(row[name])
+
+
+def rows_table(
+    columns: Sequence[tuple[str, Cell]],
+    rows: Sequence[Mapping[str, Any]],
+    is_bad: Callable[[Mapping[str, Any]], Any] = lambda row: False,
+) -> Markup:
+    """A table of (header, cell). `is_bad`: which rows are marked."""
+    cells = [[cell(row) for _, cell in columns] for row in rows]
+    return table([name for name, _ in columns], cells, [at for at, row in enumerate(rows) if is_bad(row)])
+
+
 def error_table(errors: Sequence[Mapping[str, Any]]) -> Markup:
-    return table(
-        ("error", "op", "operations", "first", "last"),
-        [
-            (row["error"], row["op"], count(row["operations"]), moment(row["first_second"]), moment(row["last_second"]))
-            for row in errors
-        ],
+    moments = [(name, of(f"{name}_second", moment)) for name in ("first", "last")]
+    return rows_table(
+        [("error", of("error")), ("op", of("op")), ("operations", of("operations", count)), *moments], errors
     )
 
 
 def outage_table(outages: Sequence[Mapping[str, Any]]) -> Markup:
-    return table(
-        ("partition", "from", "to", "lasted", "operations delayed"),
-        [
-            (
-                partition_name(row),
-                moment(row["from_second"]),
-                moment(row["to_second"]),
-                seconds(row["seconds"]),
-                count(row["delayed"]),
-            )
-            for row in outages
-        ],
-    )
+    columns = [
+        ("partition", partition_name),
+        ("from", of("from_second", moment)),
+        ("to", of("to_second", moment)),
+        ("lasted", of("seconds", seconds)),
+        ("operations delayed", of("delayed", count)),
+    ]
+    return rows_table(columns, outages)
 
 
 def group_table(groups: Sequence[Mapping[str, Any]]) -> Markup:
     counts = ("members", "joins", "rebalances", "commits", "failed_commits", "read", "read_again", "skipped")
-    times = ("longest_overdue_s", "longest_without_heartbeat_s", "longest_without_commit_s")
-    header = (
-        "group",
-        *(name.replace("_", " ") for name in counts),
-        "overdue",
-        "without heartbeat",
-        "without commit",
-        "",
-    )
-    return table(
-        header,
-        [
-            (
-                row["group"],
-                *(count(row[name]) for name in counts),
-                *(seconds(row[name]) for name in times),
-                row["error"],
-            )
-            for row in groups
-        ],
-        marked=[at for at, row in enumerate(groups) if row["error"] or row["skipped"]],
-    )
+    times = ("overdue", "without_heartbeat", "without_commit")
+    columns = [
+        ("group", of("group")),
+        *((name.replace("_", " "), of(name, count)) for name in counts),
+        *((name.replace("_", " "), of(f"longest_{name}_s", seconds)) for name in times),
+        ("", of("error")),
+    ]
+    return rows_table(columns, groups, lambda row: row["error"] or row["skipped"])
 
 
 def task_table(tasks: Sequence[Mapping[str, Any]]) -> Markup:
-    return table(
-        (
-            "task",
-            "operations",
-            "done",
-            "last at",
-            "clock offset",
-            "uncertainty",
-            "drift",
-            "cores",
-            "longest standstill",
-        ),
-        [
-            (
-                count(task["task"]),
-                count(task["expected"]),
-                count(task["done"]),
-                moment(task["last_second"]),
-                milliseconds(task["clock_offset_ms"]),
-                milliseconds(task["clock_uncertainty_ms"]),
-                milliseconds(task.get("clock_drift_ms")),
-                NONE if task.get("cores") is None else f"{task['cores']:.2f}",
-                milliseconds(task.get("longest_still_ms")),
-            )
-            for task in tasks
-        ],
-        marked=[at for at, task in enumerate(tasks) if is_incomplete(task)],
-    )
+    columns = [
+        ("task", of("task", count)),
+        ("operations", of("expected", count)),
+        ("done", of("done", count)),
+        ("last at", of("last_second", moment)),
+        ("clock offset", of("clock_offset_ms", milliseconds)),
+        ("uncertainty", of("clock_uncertainty_ms", milliseconds)),
+        ("drift", of("clock_drift_ms", milliseconds)),
+        ("cores", of("cores", "{:.2f}".format)),
+        ("longest standstill", of("longest_still_ms", milliseconds)),
+    ]
+    return rows_table(columns, tasks, is_incomplete)
 
 
 def fault_table(faults: Sequence[Mapping[str, Any]]) -> Markup:
-    header = ("", "fault", "broker", "at", "longest outage", "partitions out", "records delayed", "normal after", "")
-    return table(
-        header,
-        [
-            (
-                str(number),
-                f"{fault['verb']} {fault['role']}",
-                NONE if fault["broker"] is None else str(fault["broker"]),
-                moment(fault["second"]),
-                seconds(fault["outage_s"]),
-                partitions_out(fault["outages"]),
-                count(fault["delayed"]),
-                seconds(fault["normal_after_s"]),
-                fault["error"] or "",
-            )
-            for number, fault in enumerate(faults, start=1)
-        ],
-        marked=[at for at, fault in enumerate(faults) if fault["error"]],
-    )
+    columns = [
+        ("", of("number")),
+        ("fault", lambda row: f"{row['verb']} {row['role']}"),
+        ("broker", of("broker")),
+        ("at", of("second", moment)),
+        ("longest outage", of("outage_s", seconds)),
+        ("partitions out", of("outages", partitions_out)),
+        ("records delayed", of("delayed", count)),
+        ("normal after", of("normal_after_s", seconds)),
+        ("", lambda row: row["error"] or ""),
+    ]
+    numbered = [{**fault, "number": number} for number, fault in enumerate(faults, start=1)]
+    return rows_table(columns, numbered, lambda row: row["error"])
 
 
 def partitions_out(outages: Sequence[Mapping[str, Any]]) -> str:
@@ -372,20 +319,12 @@ def latency_table(analysis: Mapping[str, Any]) -> Markup:
 
 
 def load_table(rows: Sequence[Mapping[str, Any]], name: str) -> Markup:
-    header = (name, "op", "operations", "failed", "records", "bytes", "median", "99 %")
-    return table(
-        header,
-        [
-            (
-                partition_name(row) if name == "partition" else str(row[name]),
-                row["op"],
-                count(row["operations"]),
-                count(row["failed"]),
-                count(row["records"]),
-                scaled(row["bytes"], "B"),
-                milliseconds(row["p50_ms"]),
-                milliseconds(row["p99_ms"]),
-            )
-            for row in rows
-        ],
-    )
+    columns = [
+        (name, partition_name if name == "partition" else of(name)),
+        ("op", of("op")),
+        *((each, of(each, count)) for each in ("operations", "failed", "records")),
+        ("bytes", of("bytes", lambda value: scaled(value, "B"))),
+        ("median", of("p50_ms", milliseconds)),
+        ("99 %", of("p99_ms", milliseconds)),
+    ]
+    return rows_table(columns, rows)

@@ -29,7 +29,15 @@ from tools.replay.load.results import DDL
 from tools.replay.run import outage_windows
 from tools.replay.run.cube import POINTS, Grid, cube
 from tools.replay.run.end_to_end import end_to_end
-from tools.replay.run.generator import Measured, cores, cpu_of, generator_of, is_limited, read_meters, still_shares
+from tools.replay.run.generator import (
+    Measured,
+    cpu_of,
+    generator_of,
+    is_limited,
+    longest_still_ms,
+    read_meters,
+    still_shares,
+)
 from tools.replay.run.groups import groups_of
 from tools.replay.run.lag import lags
 from tools.replay.run.plan import OutputDirectory, Plan, write_json
@@ -241,15 +249,13 @@ def distribution(slices: dict[str, Rows]) -> Rows:
 
 
 def over_time(slices: dict[str, Rows], facts: Facts, still: Sequence[float]) -> Rows:
-    """A row for each interval. Due and failed count by the scheduled time, sent by the sent time, the rest by the answer.
+    """A row for each interval. Due and failed count by the scheduled time, the rest by the answer.
 
     `still`: the share of each interval in which the loop of a task stood still.
     """
     rows: Rows = [
         {"second": number * facts.interval_s}
-        | dict.fromkeys(
-            ("due", "sent", "acknowledged", "failed", "records", "bytes", "fetched_records", "fetched_bytes"), 0
-        )
+        | dict.fromkeys(("due", "acknowledged", "failed", "records", "bytes", "fetched_records", "fetched_bytes"), 0)
         | dict.fromkeys(("p50_ms", "p99_ms", "max_ms", "late_p99_ms", "ready_p99_ms"))
         for number in range(facts.intervals)
     ]
@@ -269,9 +275,6 @@ def over_time(slices: dict[str, Rows], facts: Facts, still: Sequence[float]) -> 
         for row in slices[slice_name]:
             if row["op"] == facts.main_op and row["points"] is not None:
                 at(row["due"])[name] = dict(zip(POINTS, row["points"], strict=True))[0.99]
-    for row in slices["left"]:
-        if row["op"] == "produce" and row["left"] is not None:
-            at(row["left"])["sent"] += row["operations"]
     for row in slices["came_topic"]:
         if row["came"] is None:
             continue
@@ -480,10 +483,8 @@ def shown_tasks(tasks: Rows, done: Rows, facts: Facts, meters: Measured) -> Rows
             "done": wrote[number]["operations"] if number in wrote else 0,
             "last_second": facts.second(wrote[number]["last"]) if number in wrote else None,
             **{f"{name}_ms": ms(number, f"{name}_ns") for name in CLOCK},
-            "cores": cores(meters[number]) if number in meters else None,
-            "longest_still_ms": max((end - begin for begin, end in meters[number]["still"]), default=0) / 1e6
-            if number in meters
-            else None,
+            "cores": meters[number]["cores"] if number in meters else None,
+            "longest_still_ms": longest_still_ms(meters[number]) if number in meters else None,
         }
         for number in sorted(said.keys() | wrote.keys())
     ]

@@ -6,7 +6,7 @@ percentiles. All are parts of one query, because Spark takes 0.3 s to prepare a 
 interval, partition, broker and step, however many operations there are.
 
 Columns of an operation that a slice can group by: `op`, `topic`, `partition`, `leader`, `client` (null if it is not one of the largest),
-`main_topic` (the same), `error`, `task`; the intervals `due`, `left` and `came` in which it was scheduled, sent and answered without an
+`main_topic` (the same), `error`, `task`; the intervals `due` and `came` in which it was scheduled and answered without an
 error; the step of a ramp `step` in which it was due, and `came_step` in which it was answered.
 """
 
@@ -82,7 +82,6 @@ BASES = (
     Base({"due_late": ("op", "due"), "all_late": ("op",)}, LATE),
     Base({"due_ready": ("op", "due"), "all_ready": ("op",)}, READY_LATE),
     Base({"client": ("op", "client"), "task": ("task",)}, FROM_DUE, ("failed", "records", "bytes", "last")),
-    Base({"left": ("op", "left")}),
     Base(
         {"came_topic": ("op", "came", "main_topic"), "came_broker": ("op", "came", "leader")},
         None,
@@ -107,7 +106,6 @@ KEYS = {
     "error": "STRING",
     "task": "INT",
     "due": "INT",
-    "left": "INT",
     "came": "INT",
     "step": "INT",
     "came_step": "INT",
@@ -165,7 +163,6 @@ def cube(
         WITH timed AS (
             SELECT op, topic, partition, leader, {one_of("client", clients)} AS client,
                 {one_of("topic", topics)} AS main_topic, error, task, {grid.interval_sql("scheduled")} AS due,
-                {grid.interval_sql("sent")} AS left,
                 IF(error IS NULL, {grid.interval_sql("answered")}, NULL) AS came{steps if grid.step else ""},
                 {", ".join(f"{time} AS {name}" for name, time in TIMES.items())},
                 error IS NOT NULL AS has_failed, sent IS NOT NULL AS was_sent, records, bytes, scheduled

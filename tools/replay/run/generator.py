@@ -43,13 +43,17 @@ def still_shares(meters: Measured, began: int, interval: int, count: int) -> lis
     return largest
 
 
+def longest_still_ms(meter: Mapping[str, Any]) -> float:
+    return max((end - begin for begin, end in meter["still"]), default=0) / 1e6
+
+
 def is_limited(late_p99_ms: float | None, still_share: float) -> bool:
     """Whether the generator was the limit in an interval."""
     return (late_p99_ms or 0.0) > LATE_MS or still_share >= STILL_SHARE
 
 
 def generator_of(over: Sequence[Mapping[str, Any]], due: int, late_ms: Mapping[str, Any], cpu: Any) -> dict[str, Any]:
-    """Whether the run is limited. `over`: the intervals; `due`: the number of those in which operations were due; `cpu`: see cores."""
+    """Whether the run is limited. `over`: the intervals; `due`: the number of those in which operations were due; `cpu`: of `cpu_of`."""
     limited = sum(row["limited"] for row in over)
     is_late = (late_ms["p99"] or 0.0) > RUN_LATE_MS
     return {
@@ -61,15 +65,9 @@ def generator_of(over: Sequence[Mapping[str, Any]], due: int, late_ms: Mapping[s
     }
 
 
-def cores(meter: Mapping[str, Any]) -> float:
-    """How many cores a task's process used, on average."""
-    (begin, first), (end, last) = meter["cpu"][0], meter["cpu"][-1]
-    return float((last - first) / max(end - begin, 1))
-
-
 def cpu_of(output: OutputDirectory, meters: Measured) -> dict[str, float | None]:
     """Cores that brokers, generator and Spark used on average while operations were sent; None: not known, such as for other machines."""
-    generator = sum(map(cores, meters.values())) if meters else None
+    generator = sum(meter["cores"] for meter in meters.values()) if meters else None
     local = json.loads(output.cpu.read_text()) if output.cpu.exists() else {}
     job = local.get("job")
     return {
