@@ -36,49 +36,24 @@ def charts_of(analysis: Mapping[str, Any]) -> list[Chart]:
 
 
 def throughput(analysis: Mapping[str, Any]) -> Chart:
-    rows, interval = analysis["over_time"], analysis["interval_s"]
+    interval, views = analysis["interval_s"], []
 
-    def rate(name: str) -> list[float]:
-        return [row[name] / interval for row in rows]
+    def rates(label: str, name: str, colour: str, *, is_dashed: bool = False) -> Line:
+        return Line(label, [row[name] / interval for row in analysis["over_time"]], colour, is_dashed)
 
-    views = [
-        View(
-            f"by {kind}",
-            "B/s",
-            [
-                Line(
-                    f"broker {name}" if kind == "broker" and name.isdecimal() else name,
-                    [value / interval for value in values],
-                    "grey" if name == "others" else OPERATIONS.get(name, ""),
-                )
-                for name, values in analysis["series"][kind].items()
-            ],
-            is_stacked=True,
-        )
-        for kind in ("op", "topic", "broker", "client")
-        if analysis["series"].get(kind)
-    ]
-    views.append(
-        View(
-            "records",
-            "records/s",
-            [
-                Line("acknowledged", rate("records"), OPERATIONS["produce"]),
-                Line("fetched", rate("fetched_records"), OPERATIONS["fetch"]),
-            ],
-        )
-    )
-    views.append(
-        View(
-            "due and done",
-            "operations/s",
-            [
-                Line("due", rate("due"), "grey", is_dashed=True),
-                Line("acknowledged", rate("acknowledged"), "blue"),
-                Line("failed", rate("failed"), "red"),
-            ],
-        )
-    )
+    for kind in ("op", "topic", "broker", "client"):
+        lines = []
+        for name, values in (analysis["series"].get(kind) or {}).items():
+            label = broker_name(int(name)) if kind == "broker" and name.isdecimal() else name
+            colour = "grey" if name == "others" else OPERATIONS.get(name, "")
+            lines.append(Line(label, [value / interval for value in values], colour))
+        if lines:
+            views.append(View(f"by {kind}", "B/s", lines, is_stacked=True))
+    produced = rates("acknowledged", "records", OPERATIONS["produce"])
+    views.append(View("records", "records/s", [produced, rates("fetched", "fetched_records", OPERATIONS["fetch"])]))
+    due = rates("due", "due", "grey", is_dashed=True)
+    done = [rates("acknowledged", "acknowledged", "blue"), rates("failed", "failed", "red")]
+    views.append(View("due and done", "operations/s", [due, *done]))
     return in_time(analysis, "throughput", "Throughput over time", views)
 
 

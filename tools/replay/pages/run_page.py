@@ -82,31 +82,32 @@ def verdict_banner(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | Non
     if also := accepted_words(verdict):
         costs.insert(0, f"{also}.")
     sentences = [*map(sentence, failed), *map(sentence, unverified)]
-    if any(check.name in DELIVERY for check in failed) and verdict is not None:
-        words = ", ".join(dict.fromkeys([f"{count(verdict['lost'])} lost", *undelivered(verdict)]))
-        return banner("bad", words, [*sentences, *costs], evidence(checks))
     if verdict is None:
         words = f"Not known whether anything was lost: {NOT_READ}"
         return banner("bad" if failed else "warning", words, [*map(sentence, failed), *costs])
-    if failed:
-        is_nothing = any(check.name == "acknowledged" for check in failed)
-        known = "Not all was verified, and not" if unverified else "0 lost, but not"
-        return banner(
-            "bad",
-            "Nothing was acknowledged" if is_nothing else f"{known} all went well",
-            [*sentences, *costs],
-            evidence(checks),
+    state, words = ("bad" if failed else "warning"), "Not all was verified"
+    if any(check.name in DELIVERY for check in failed):
+        words = ", ".join(dict.fromkeys([f"{count(verdict['lost'])} lost", *undelivered(verdict)]))
+    elif any(check.name == "acknowledged" for check in failed):
+        words = "Nothing was acknowledged"
+    elif failed:
+        words = f"{'Not all was verified, and' if unverified else '0 lost, but'} not all went well"
+    elif not unverified:
+        kept = (
+            "All records with acks=all that were acknowledged"
+            if also
+            else f"All {count(verdict['acknowledged'])} acknowledged records"
         )
-    if unverified:
-        return banner("warning", "Not all was verified", [*sentences, *costs], evidence(checks))
-    whole = f"All {count(verdict['acknowledged'])} acknowledged records were read back: once, in order and intact."
-    if also:
-        whole = "All records with acks=all that were acknowledged were read back: once, in order and intact."
-    if not verdict["acknowledged"]:
-        whole = "The replay produced nothing."
-    if limit := generator_limit(analysis):
-        return banner("warning", "Generator limited", [f"{limit[:1].upper()}{limit[1:]}.", whole, *costs])
-    return banner("good", "0 lost" if verdict["acknowledged"] else "All checks passed", [whole, *costs])
+        sentences = [
+            f"{kept} were read back: once, in order and intact."
+            if verdict["acknowledged"]
+            else "The replay produced nothing."
+        ]
+        state, words = "good", "0 lost" if verdict["acknowledged"] else "All checks passed"
+        if limit := generator_limit(analysis):
+            state, words = "warning", "Generator limited"
+            sentences.insert(0, f"{limit[:1].upper()}{limit[1:]}.")
+    return banner(state, words, [*sentences, *costs], evidence(checks))
 
 
 def sentence(check: Check) -> str:

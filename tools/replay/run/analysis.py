@@ -231,6 +231,11 @@ def points_of(rows: Iterable[dict[str, Any]], **key: Any) -> dict[float, float] 
     return None
 
 
+def at_point(row: dict[str, Any], point: float) -> float | None:
+    """The quantile of a row in ms; None if it has no time."""
+    return None if row["points"] is None else float(row["points"][POINTS.index(point)])
+
+
 def named_points(rows: Rows, op: str) -> dict[str, float | None]:
     found = points_of(rows, op=op)
     return {name: None if found is None else found[point] for name, point in NAMED_POINTS.items()}
@@ -268,13 +273,11 @@ def over_time(slices: dict[str, Rows], facts: Facts, still: Sequence[float]) -> 
             mine = at(row["due"])
             mine["due"] += row["operations"]
             mine["failed"] += row["failed"]
-            if row["points"] is not None:
-                found = dict(zip(POINTS, row["points"], strict=True))
-                mine |= {"p50_ms": found[0.5], "p99_ms": found[0.99], "max_ms": found[1.0]}
+            mine |= {"p50_ms": at_point(row, 0.5), "p99_ms": at_point(row, 0.99), "max_ms": at_point(row, 1.0)}
     for name, slice_name in (("late_p99_ms", "due_late"), ("ready_p99_ms", "due_ready")):
         for row in slices[slice_name]:
-            if row["op"] == facts.main_op and row["points"] is not None:
-                at(row["due"])[name] = dict(zip(POINTS, row["points"], strict=True))[0.99]
+            if row["op"] == facts.main_op:
+                at(row["due"])[name] = at_point(row, 0.99)
     for row in slices["came_topic"]:
         if row["came"] is None:
             continue
@@ -297,10 +300,7 @@ def by(rows: Rows, *columns: str, limit: int = CLIENTS_SHOWN) -> Rows:
     shown = [
         {column: row[keys.get(column, column)] for column in columns}
         | {name: row[name] for name in ("op", "operations", "failed", "records", "bytes")}
-        | {
-            name: None if row["points"] is None else dict(zip(POINTS, row["points"], strict=True))[point]
-            for name, point in (("p50_ms", 0.5), ("p99_ms", 0.99))
-        }
+        | {"p50_ms": at_point(row, 0.5), "p99_ms": at_point(row, 0.99)}
         for row in rows
     ]
     shown.sort(key=lambda row: (-row["bytes"], *(str(row[column]) for column in columns), row["op"]))
@@ -346,8 +346,7 @@ def errors(rows: Rows, facts: Facts) -> Rows:
 
 def shown_outage(row: dict[str, Any], facts: Facts) -> dict[str, Any]:
     return {
-        "topic": row["topic"],
-        "partition": row["partition"],
+        **{name: row[name] for name in ("topic", "partition")},
         "from_second": facts.second(row["began"]),
         "to_second": facts.second(row["ended"]),
         "seconds": (row["ended"] - row["began"]) / SECOND,
