@@ -1,7 +1,7 @@
 """Histories: requests that depend on each other, such as the life of a topic or of a group.
 
 Each function plays one history in one cluster. The histories of two clusters are compared step by step. What happens in a cluster's own
-time, such as a leader for a new topic, is waited for without a step.
+time, such as a leader for a new topic, is waited for without a step. histories.yaml has the steps of those that need no more than a list.
 """
 
 from __future__ import annotations
@@ -9,88 +9,48 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
+import yaml
+
 from protocol.errors import ErrorCode
+from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from tools.inspect.conformance.actor import Actor, Member
 from tools.inspect.conformance.normalising import Plain
-from tools.inspect.conformance.requests import Body, commit_row
-from tools.inspect.conformance.scene import FIRST_TIME_MS, RECORDS, batch
+from tools.inspect.conformance.requests import Body, filled, requests
+from tools.inspect.conformance.scene import batch
 from tools.inspect.conformance.tables import group_answers, partition_answers, three_brokers
 
-TRANSACTIONAL = 0x10
+STEPS = Path(__file__).with_name("histories.yaml")
+OF_A_PRODUCE = ("acks", "transactional_id")
+"""The arguments of a produce that are not of its batch."""
+
+Waits = Mapping[str, Callable[[], Awaitable[bool]]]
 
 
 async def topic(actor: Actor) -> None:
     """A topic from its creation to its deletion."""
-    name = actor.topic
-    create = {
-        "name": name,
-        "num_partitions": 1,
-        "replication_factor": 1,
-        "assignments": [],
-        "configs": [{"name": "retention.ms", "value": "-1"}, {"name": "cleanup.policy", "value": "delete"}],
-    }
+    create: Body = {"name": actor.topic, "num_partitions": 1, "replication_factor": 1, "assignments": []}
     if len(actor.cluster.brokers) > 1:
-        create |= {
-            "num_partitions": -1,
-            "replication_factor": -1,
-            "assignments": [{"partition_index": 0, "broker_ids": [actor.scene.home]}],
-        }
-    await actor.step("create", ApiKey.CREATE_TOPICS, {"topics": [create], "timeout": 10_000, "validate_only": False})
-    await actor.until_served()
-    await actor.step("create again", ApiKey.CREATE_TOPICS, {"topics": [create], "timeout": 10_000})
-    await actor.step("metadata", ApiKey.METADATA, actor.metadata())
-    await actor.step("fetch of the empty topic", ApiKey.FETCH, actor.fetch(0))
-    for timestamp in (-1, -2, -3, FIRST_TIME_MS):
-        await actor.step(
-            f"offsets of the empty topic at {timestamp}", ApiKey.LIST_OFFSETS, actor.list_offsets(timestamp)
-        )
-    for number in range(3):
-        await actor.step(f"produce {number}", ApiKey.PRODUCE, actor.produce(batch()))
-    await actor.step("produce with acks 1", ApiKey.PRODUCE, actor.produce(batch(), acks=1))
-    for timestamp in (-1, -2, -3, -4, -5, FIRST_TIME_MS, FIRST_TIME_MS + 2_500, FIRST_TIME_MS + 10**9):
-        await actor.step(f"offsets at {timestamp}", ApiKey.LIST_OFFSETS, actor.list_offsets(timestamp))
-    for offset in (0, RECORDS, RECORDS + 2, 4 * RECORDS, 4 * RECORDS + 1):
-        await actor.step(f"fetch at {offset}", ApiKey.FETCH, actor.fetch(offset))
-    await actor.step("fetch of one byte", ApiKey.FETCH, actor.fetch(0, max_bytes=1))
-    leader_epoch = {"partition": 0, "partition_index": 0, "current_leader_epoch": -1, "leader_epoch": 0}
-    topic_row = {"topic": name, "name": name, "partitions": [leader_epoch]}
-    await actor.step("end of epoch 0", ApiKey.OFFSET_FOR_LEADER_EPOCH, {"replica_id": -1, "topics": [topic_row]})
-    deletion = {"topics": [{"name": name, "partitions": [{"partition_index": 0, "offset": 7}]}], "timeout": 10_000}
-    await actor.step("delete records below 7", ApiKey.DELETE_RECORDS, deletion)
-    await actor.step("earliest after that", ApiKey.LIST_OFFSETS, actor.list_offsets(-2))
-    await actor.step("fetch below the log start", ApiKey.FETCH, actor.fetch(0))
-    await actor.step("fetch at the log start", ApiKey.FETCH, actor.fetch(7))
-    config = {"resource_type": 2, "resource_name": name, "configuration_keys": None, "configs": []}
-    await actor.step("settings", ApiKey.DESCRIBE_CONFIGS, {"resources": [config], "include_synonyms": True})
-    changes = [
-        {"name": "max.message.bytes", "config_operation": 0, "value": "100000"},
-        {"name": "retention.ms", "config_operation": 1, "value": None},
-        {"name": "cleanup.policy", "config_operation": 2, "value": "compact"},
-    ]
-    await actor.step(
-        "change settings", ApiKey.INCREMENTAL_ALTER_CONFIGS, {"resources": [{**config, "configs": changes}]}
-    )
+        chosen = [{"partition_index": 0, "broker_ids": [actor.scene.home]}]
+        create |= {"num_partitions": -1, "replication_factor": -1, "assignments": chosen}
+    create["configs"] = [{"name": "retention.ms", "value": "-1"}, {"name": "cleanup.policy", "value": "delete"}]
+    config = {"resource_type": 2, "resource_name": actor.topic, "configuration_keys": None}
+
+    async def is_served() -> bool:
+        await actor.until_served()
+        return True
 
     async def is_changed() -> bool:
         answer = await actor.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": [config]})
         return any(row.name == "max.message.bytes" and row.value == "100000" for row in answer.results[0].configs)
 
-    await actor.until("the settings are changed", is_changed)
-    await actor.step("changed settings", ApiKey.DESCRIBE_CONFIGS, {"resources": [config], "include_synonyms": True})
-    more = {"name": name, "count": 2, "assignments": [{"broker_ids": [actor.scene.home]}]}
-    await actor.step("add a partition", ApiKey.CREATE_PARTITIONS, {"topics": [more], "timeout": 10_000})
-
     async def has_two() -> bool:
         answer = await actor.ask(ApiKey.METADATA, actor.metadata())
         return len(answer.topics[0].partitions) == 2 and all(p.leader_id >= 0 for p in answer.topics[0].partitions)
-
-    await actor.until("the topic has two partitions", has_two)
-    await actor.step("metadata of two partitions", ApiKey.METADATA, actor.metadata())
-    delete = {"topics": [{"name": name, "topic_id": None}], "topic_names": [name], "timeout": 10_000}
-    await actor.step("delete", ApiKey.DELETE_TOPICS, delete)
 
     async def is_deleted() -> bool:
         answer = await actor.ask(ApiKey.METADATA, actor.metadata())
@@ -98,107 +58,35 @@ async def topic(actor: Actor) -> None:
         errors = (answer.topics[0].error_code, listed.topics[0].partitions[0].error_code)
         return all(int(error) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for error in errors)
 
-    await actor.until("the topic is deleted", is_deleted)
-    await actor.step("delete again", ApiKey.DELETE_TOPICS, delete)
-    await actor.step("metadata of the deleted topic", ApiKey.METADATA, actor.metadata())
-    await actor.step("produce to the deleted topic", ApiKey.PRODUCE, actor.produce(batch()))
-    await actor.step("fetch of the deleted topic", ApiKey.FETCH, actor.fetch(0))
-    await actor.step("offsets of the deleted topic", ApiKey.LIST_OFFSETS, actor.list_offsets(-1))
+    waits = {"served": is_served, "changed": is_changed, "has two partitions": has_two, "deleted": is_deleted}
+    await play("topic", actor, {"create": create}, waits)
 
 
 async def fetch_session(actor: Actor) -> None:
-    """An incremental fetch session (KIP-227)."""
     await actor.make_topic()
-    await actor.step("produce", ApiKey.PRODUCE, actor.produce(batch()))
-    opened = await actor.step("open", ApiKey.FETCH, actor.fetch(0, session_epoch=0))
-    session = getattr(opened, "session_id", 0)
-    nothing: Body = {"session_id": session, "topics": []}
-    await actor.step("nothing new", ApiKey.FETCH, actor.fetch(0, **nothing, session_epoch=1))
-    await actor.step("the same epoch again", ApiKey.FETCH, actor.fetch(0, **nothing, session_epoch=1))
-    await actor.step("an epoch too late", ApiKey.FETCH, actor.fetch(0, **nothing, session_epoch=9))
-    await actor.step("another offset", ApiKey.FETCH, actor.fetch(3, session_id=session, session_epoch=2))
-    forgotten = {"topic": actor.topic, "topic_id": actor.scene.topic_ids.get(actor.topic), "partitions": [0]}
-    await actor.step(
-        "forget", ApiKey.FETCH, actor.fetch(0, **nothing, session_epoch=3, forgotten_topics_data=[forgotten])
-    )
-    await actor.step("nothing left", ApiKey.FETCH, actor.fetch(0, **nothing, session_epoch=4))
-    await actor.step("close", ApiKey.FETCH, actor.fetch(0, **nothing, session_epoch=-1))
-    await actor.step("after the close", ApiKey.FETCH, actor.fetch(0, **nothing, session_epoch=5))
+    await play("fetch-session", actor)
 
 
 async def group(actor: Actor) -> None:
     """A group from its first member to its deletion, with a rebalance for a second one."""
-    name = actor.group
-    await actor.until_coordinated(name)
-    first, second = Member(actor, "first"), Member(actor, "second")
-    describe = {"groups": [name], "include_authorized_operations": False}
-    topics = [{"name": actor.scene.topic, "partition_indexes": [0, 1]}]
-    row = {"group_id": name, "member_id": None, "member_epoch": -1, "topics": topics}
-    offsets = {**row, "groups": [row], "require_stable": False}
-
-    await actor.step("fetch offsets of no group", ApiKey.OFFSET_FETCH, offsets, name)
-    await first.join()
-    await actor.step("describe before sync", ApiKey.DESCRIBE_GROUPS, describe, name)
-    await first.step("heartbeat before sync", ApiKey.HEARTBEAT)
-    await first.commit("commit before sync", 1)
-    await first.sync(assignments={first.member_id: b"all"})
-    await first.sync("sync again")
-    await first.step("heartbeat", ApiKey.HEARTBEAT)
-    await actor.step("describe", ApiKey.DESCRIBE_GROUPS, describe, name)
-    await first.commit("commit", 2)
-    await actor.step("fetch offsets", ApiKey.OFFSET_FETCH, offsets, name)
-    generation, first.generation = first.generation, 77
-    await first.commit("commit of another generation", 3)
-    await first.step("heartbeat of another generation", ApiKey.HEARTBEAT)
-    await first.sync("sync of another generation")
-    first.generation = generation
-    stranger = Member(actor, "stranger")
-    await stranger.commit("commit to a live group", 4)
-    stranger.member_id, stranger.generation = actor.scene.unknown, generation
-    await stranger.step("heartbeat", ApiKey.HEARTBEAT)
-    await stranger.commit("commit as a member", 4)
-    await stranger.leave("leave")
-    wrong = Member(actor, "wrong")
-    await wrong.join(protocol_type="connect")
-    wrong.member_id = ""
-    await wrong.join("join with another protocol", protocols=[{"name": "sticky", "metadata": b""}])
-    await actor.step("delete the live group", ApiKey.DELETE_GROUPS, {"groups_names": [name]}, name)
-    deletion = {"group_id": name, "topics": [{"name": actor.scene.topic, "partitions": [{"partition_index": 0}]}]}
-    await actor.step("delete an offset of the live group", ApiKey.OFFSET_DELETE, deletion, name)
-
+    await actor.until_coordinated(actor.group)
+    names = {name: Member(actor, name) for name in ("first", "second", "stranger", "wrong", "outsider")}
+    first, second = names["first"], names["second"]
+    await play("group", actor, names)
     joining = asyncio.create_task(second.join())
     await actor.until("the second member has joined", first.is_rebalancing)
     await first.step("heartbeat in the rebalance", ApiKey.HEARTBEAT)
     await first.commit("commit in the rebalance", 5)
     await first.sync("sync in the rebalance")
     # The answers of both joins come at once: they are kept in the order of their names.
-    answer = await first.join("join again")
+    await first.join("join again")
     await joining
     _sort_tail(actor, 2)
     waiting = asyncio.create_task(second.sync())
     await first.sync(assignments={first.member_id: b"one", second.member_id: b"two"})
     await waiting
     _sort_tail(actor, 2)
-    assert answer is not None
-    await actor.step("describe two members", ApiKey.DESCRIBE_GROUPS, describe, name)
-    listed = {"states_filter": ["Stable"], "types_filter": []}
-    await actor.list_groups("list stable groups", listed)
-    await second.leave("leave")
-    await second.step("heartbeat after leaving", ApiKey.HEARTBEAT)
-    await first.step("heartbeat after a leave", ApiKey.HEARTBEAT)
-    await first.leave("leave")
-    await actor.step("describe without members", ApiKey.DESCRIBE_GROUPS, describe, name)
-    await actor.list_groups("list empty groups", {**listed, "states_filter": ["Empty"]})
-    outsider = Member(actor, "outsider")
-    await outsider.commit("commit to the empty group", 6)
-    await actor.step("fetch offsets of the empty group", ApiKey.OFFSET_FETCH, offsets, name)
-    await actor.step("delete an offset", ApiKey.OFFSET_DELETE, deletion, name)
-    await actor.step("fetch deleted offsets", ApiKey.OFFSET_FETCH, offsets, name)
-    await outsider.commit("commit again", 7)
-    await actor.step("delete the group", ApiKey.DELETE_GROUPS, {"groups_names": [name]}, name)
-    await actor.step("delete it again", ApiKey.DELETE_GROUPS, {"groups_names": [name]}, name)
-    await actor.step("describe the deleted group", ApiKey.DESCRIBE_GROUPS, describe, name)
-    await actor.step("fetch offsets of the deleted group", ApiKey.OFFSET_FETCH, offsets, name)
+    await play("group-with-two", actor, names)
 
 
 def _sort_tail(actor: Actor, count: int) -> None:
@@ -207,52 +95,13 @@ def _sort_tail(actor: Actor, count: int) -> None:
 
 
 async def static_member(actor: Actor) -> None:
-    """A static member that comes back without a rebalance, and a twin that fences it (KIP-345)."""
     await actor.until_coordinated(actor.group)
-    describe = {"groups": [actor.group]}
-    first = Member(actor, "first", "instance")
-    await first.join()
-    await first.sync(assignments={first.member_id: b"all"})
-    twin = Member(actor, "twin", "instance")
-    await twin.join("join as the same instance")
-    await twin.sync()
-    await twin.step("heartbeat", ApiKey.HEARTBEAT)
-    await first.step("heartbeat of the fenced one", ApiKey.HEARTBEAT)
-    await first.commit("commit of the fenced one", 1)
-    await twin.commit("commit", 2)
-    await first.join("join of the fenced one")
-    await first.leave("leave of the fenced one")
-    await actor.step("describe", ApiKey.DESCRIBE_GROUPS, describe, actor.group)
-    twin.member_id = ""
-    await twin.leave("leave by its instance")
-    await actor.step("describe without members", ApiKey.DESCRIBE_GROUPS, describe, actor.group)
+    await play("static-member", actor, {name: Member(actor, name, "instance") for name in ("first", "twin")})
 
 
 async def idempotent_producer(actor: Actor) -> None:
-    """Sequence numbers and epochs of a producer (KIP-98, KIP-360)."""
     await actor.make_topic()
-    body = {"transactional_id": None, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
-    answer = await actor.step("init", ApiKey.INIT_PRODUCER_ID, body)
-    producer = answer.producer_id
-
-    def records(sequence: int, epoch: int = 0, count: int = 2) -> Body:
-        return actor.produce(batch(count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence))
-
-    for number in range(6):
-        await actor.step(f"sequence {2 * number}", ApiKey.PRODUCE, records(2 * number))
-    await actor.step("the last batch again", ApiKey.PRODUCE, records(10))
-    await actor.step("the fifth last batch again", ApiKey.PRODUCE, records(2))
-    await actor.step("the sixth last batch again", ApiKey.PRODUCE, records(0))
-    await actor.step("a gap", ApiKey.PRODUCE, records(20))
-    await actor.step("half a batch again", ApiKey.PRODUCE, records(11))
-    await actor.step("next epoch, not at 0", ApiKey.PRODUCE, records(5, 1))
-    await actor.step("next epoch", ApiKey.PRODUCE, records(0, 1))
-    await actor.step("earlier epoch", ApiKey.PRODUCE, records(12))
-    producers = {"topics": [{"name": actor.topic, "partition_indexes": [0]}]}
-    await actor.step("producers", ApiKey.DESCRIBE_PRODUCERS, producers)
-    await actor.step("all records", ApiKey.FETCH, actor.fetch(0))
-    again = {**body, "producer_id": producer, "producer_epoch": 1}
-    await actor.step("init with the id", ApiKey.INIT_PRODUCER_ID, again)
+    await play("idempotent-producer", actor)
 
 
 async def transaction(actor: Actor) -> None:
@@ -264,101 +113,107 @@ async def transaction(actor: Actor) -> None:
     await actor.until_coordinated(actor.group)
     name = f"{actor.scene.run}-transaction"
     body = {"transactional_id": name, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
+    row = {"group_id": actor.group, "topics": [{"name": actor.topic, "partition_indexes": [0]}], "member_epoch": -1}
+    stable = {**row, "groups": [row], "require_stable": True}
 
     async def is_coordinated() -> bool:
         answer = await actor.ask(ApiKey.INIT_PRODUCER_ID, body, name)
         return int(answer.error_code) == ErrorCode.NONE
 
-    await actor.until("the transactional id has a coordinator", is_coordinated)
-    answer = await actor.step("init", ApiKey.INIT_PRODUCER_ID, body, name)
-    producer, epoch = answer.producer_id, answer.producer_epoch
-    state = {"transactional_id": name, "producer_id": producer, "producer_epoch": epoch}
-    topics = [{"name": actor.topic, "partitions": [0]}]
+    async def state() -> str:
+        described = await actor.ask(ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": [name]}, name)
+        return str(described.transaction_states[0].transaction_state)
 
-    def records(sequence: int, **more: Any) -> Body:
-        made = batch(
-            2,
-            producer_id=producer,
-            producer_epoch=more.get("epoch", epoch),
-            base_sequence=sequence,
-            attributes=TRANSACTIONAL,
-        )
-        return actor.produce(made, transactional_id=name)
-
-    async def ended(is_committed: bool) -> None:
+    async def is_ended(expected: str) -> bool:
         """EndTxn answers before the markers are written."""
-
-        async def is_complete() -> bool:
-            stable = await actor.ask(ApiKey.LIST_OFFSETS, actor.list_offsets(-1, 1))
-            latest = await actor.ask(ApiKey.LIST_OFFSETS, actor.list_offsets(-1, 0))
-            described = await actor.ask(ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": [name]}, name)
-            states = [row.transaction_state for row in described.transaction_states]
-            return states == ["CompleteCommit" if is_committed else "CompleteAbort"] and (
-                stable.topics[0].partitions[0].offset == latest.topics[0].partitions[0].offset
-            )
-
-        await actor.until("the transaction is complete", is_complete)
-
-    await actor.step("end without a transaction", ApiKey.END_TXN, {**state, "committed": True}, name)
-    await actor.step("produce without the partition", ApiKey.PRODUCE, records(0))
-    await actor.step("add partitions", ApiKey.ADD_PARTITIONS_TO_TXN, partitions_to_add(state, topics), name)
-    await actor.step("add them again", ApiKey.ADD_PARTITIONS_TO_TXN, partitions_to_add(state, topics), name)
-    unknown = [{"name": actor.scene.unknown, "partitions": [0]}]
-    await actor.step("add an unknown topic", ApiKey.ADD_PARTITIONS_TO_TXN, partitions_to_add(state, unknown), name)
-    await actor.step("produce", ApiKey.PRODUCE, records(0))
-    await actor.step("read uncommitted", ApiKey.FETCH, actor.fetch(0))
-    await actor.step("read committed", ApiKey.FETCH, actor.fetch(0, isolation_level=1))
-    await actor.step("stable offset", ApiKey.LIST_OFFSETS, actor.list_offsets(-1, 1))
-    await actor.step("describe", ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": [name]}, name)
-    await actor.step(
-        "producers", ApiKey.DESCRIBE_PRODUCERS, {"topics": [{"name": actor.topic, "partition_indexes": [0]}]}
-    )
-    await actor.step("commit", ApiKey.END_TXN, {**state, "committed": True}, name)
-    await ended(True)
-    await actor.step("commit again", ApiKey.END_TXN, {**state, "committed": True}, name)
-    await actor.step("abort after the commit", ApiKey.END_TXN, {**state, "committed": False}, name)
-    await actor.step("read committed after the commit", ApiKey.FETCH, actor.fetch(0, isolation_level=1))
-
-    await actor.ask(ApiKey.ADD_PARTITIONS_TO_TXN, partitions_to_add(state, topics), name)
-    await actor.step("produce to be aborted", ApiKey.PRODUCE, records(2))
-    await actor.step("abort", ApiKey.END_TXN, {**state, "committed": False}, name)
-    await ended(False)
-    await actor.step("read committed after the abort", ApiKey.FETCH, actor.fetch(0, isolation_level=1))
-    await actor.step("read uncommitted after the abort", ApiKey.FETCH, actor.fetch(0))
-
-    commit = {
-        **state,
-        "group_id": actor.group,
-        "generation_id": -1,
-        "member_id": "",
-        "group_instance_id": None,
-        "topics": [{"name": actor.topic, "partitions": [commit_row(4)]}],
-    }
-    row = {"group_id": actor.group, "topics": [{"name": actor.topic, "partition_indexes": [0]}], "member_epoch": -1}
-    await actor.step("add offsets", ApiKey.ADD_OFFSETS_TO_TXN, {**state, "group_id": actor.group}, name)
-    await actor.step("commit offsets", ApiKey.TXN_OFFSET_COMMIT, commit, actor.group)
-    stable = {**row, "groups": [row], "require_stable": True}
-    await actor.step("stable offsets of the group", ApiKey.OFFSET_FETCH, stable, actor.group)
-    await actor.step("commit with offsets", ApiKey.END_TXN, {**state, "committed": True}, name)
+        stable = await actor.ask(ApiKey.LIST_OFFSETS, actor.list_offsets(-1, 1))
+        latest = await actor.ask(ApiKey.LIST_OFFSETS, actor.list_offsets(-1, 0))
+        are_same = stable.topics[0].partitions[0].offset == latest.topics[0].partitions[0].offset
+        return bool(await state() == expected and are_same)
 
     async def is_stable() -> bool:
         answer = await actor.ask(ApiKey.OFFSET_FETCH, stable, actor.group)
         groups = getattr(answer, "groups", None)
         return int((groups[0] if groups else answer).topics[0].partitions[0].committed_offset) == 4
 
-    await actor.until("the offsets are committed", is_stable)
-    await actor.step("offsets of the group", ApiKey.OFFSET_FETCH, stable, actor.group)
-
     async def is_free() -> bool:
-        described = await actor.ask(ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": [name]}, name)
-        return bool(described.transaction_states[0].transaction_state == "CompleteCommit")
+        return await state() == "CompleteCommit"
 
-    await actor.until("the transaction is complete", is_free)
-    await actor.step("init again", ApiKey.INIT_PRODUCER_ID, body, name)
-    await actor.step(
-        "add partitions of the fenced one", ApiKey.ADD_PARTITIONS_TO_TXN, partitions_to_add(state, topics), name
-    )
-    await actor.step("end of the fenced one", ApiKey.END_TXN, {**state, "committed": True}, name)
+    await actor.until("the transactional id has a coordinator", is_coordinated)
+    waits = {
+        "committed": lambda: is_ended("CompleteCommit"),
+        "aborted": lambda: is_ended("CompleteAbort"),
+        "offsets committed": is_stable,
+        "free": is_free,
+    }
+    await play("transaction", actor, {"transaction": name, "stable": stable}, waits)
+
+
+async def play(name: str, actor: Actor, names: Mapping[str, Any] | None = None, waits: Waits | None = None) -> None:
+    """Plays the rows of histories.yaml. `names`: what `$name` stands for, and the members. `waits`: what a row may wait for."""
+    known = {
+        "own": actor.topic,
+        "own-id": actor.scene.topic_ids.get(actor.topic),
+        "group": actor.group,
+        **(names or {}),
+    }
+
+    def named(word: str) -> Any:
+        return known[word] if word in known else getattr(actor.scene, word)
+
+    for step, what, *more in steps()[name]:
+        body, options = (*more, {}, {})[:2]
+        for known["each"] in options.get("each", (None,)):
+            await play_row(actor, known, waits or {}, *filled([step, what, body, options], named))
+
+
+async def play_row(
+    actor: Actor, known: dict[str, Any], waits: Waits, step: str | None, what: str, given: Body, options: Body
+) -> None:
+    who, _, does = what.partition(".")
+    if step == "until":
+        await actor.until(what, waits[what])
+    elif step == "set":
+        for field, value in given.items():
+            setattr(known[what], field, value)
+    elif does == "heartbeat":
+        await known[who].step(step, ApiKey.HEARTBEAT)
+    elif does:
+        if "assignments" in given:
+            given["assignments"] = {known[name].member_id: data.encode() for name, data in given["assignments"].items()}
+        await getattr(known[who], does)(step, **given)
+    elif what == "list_groups":
+        await actor.list_groups(str(step), given)
+    else:
+        send = actor.ask if step is None else partial(actor.step, step)
+        answer = await send(*request_of(actor, what, given), options.get("of", ""))
+        known |= {name: getattr(answer, field, 0) for name, field in options.get("keep", {}).items()}
+
+
+def request_of(actor: Actor, what: str, given: Body) -> tuple[int, Body]:
+    """The API and the body."""
+    if what == "produce":
+        own = {key: given.pop(key) for key in OF_A_PRODUCE if key in given}
+        return ApiKey.PRODUCE, actor.produce(batch(**given), **own)
+    if what == "add_partitions":
+        return ApiKey.ADD_PARTITIONS_TO_TXN, partitions_to_add(given)
+    if what in OWN_REQUESTS:
+        return OWN_REQUESTS[what], getattr(actor, what)(**given)
+    return api_keys()[what], given
+
+
+OWN_REQUESTS = {"metadata": ApiKey.METADATA, "fetch": ApiKey.FETCH, "list_offsets": ApiKey.LIST_OFFSETS}
+
+
+@cache
+def api_keys() -> Mapping[str, int]:
+    return {messages.api_name(key): key for key in requests()}
+
+
+@cache
+def steps() -> Mapping[str, list[list[Any]]]:
+    found: Mapping[str, list[list[Any]]] = yaml.safe_load(STEPS.read_text())
+    return found
 
 
 async def partitions(actor: Actor) -> None:
@@ -498,9 +353,8 @@ async def partitions(actor: Actor) -> None:
             actor.note(f"{step}: free bytes", ApiKey.DESCRIBE_LOG_DIRS, is_told, version)
 
 
-def partitions_to_add(producer: Body, topics: list[Body]) -> Body:
-    """AddPartitionsToTxn: `producer` has the transactional id, the producer id and the epoch."""
-    one = {**producer, "topics": topics}
+def partitions_to_add(one: Body) -> Body:
+    """AddPartitionsToTxn, of one transaction."""
     old = {f"v3_and_below_{name}": value for name, value in one.items()}
     return {**one, "transactions": [{**one, "verify_only": False}], **old}
 
