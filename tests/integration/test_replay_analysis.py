@@ -16,6 +16,7 @@ import pyarrow.parquet
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
 
 from tests.support.replay_runs import a_plan, fetched, ns, produced, write_run
 from tools.cluster.java import find_java
@@ -25,10 +26,12 @@ from tools.judge.outages import Wait, windows
 from tools.judge.reports import ACKED, PRODUCED, Report
 from tools.replay.load.results import DDL
 from tools.replay.run.analysis import analyse
-from tools.replay.run.job import new_session
 from tools.replay.run.outage_windows import BIN_NS, CHUNK_BINS, find_windows
+from tools.replay.run.plan import OutputDirectory
 from tools.replay.run.reading_back import FOUND_SCHEMA, compare
+from tools.replay.run.session import new_session
 from tools.replay.run.spark_process import job_environment, write_java_home
+from tools.replay.run.stage import assigned, by_task
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough, pytest.mark.timeout(600)]
 APART_S = 0.02
@@ -58,6 +61,40 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def analysed(session: SparkSession, directory: Path, operations: list[dict[str, Any]], **run: Any) -> dict[str, Any]:
     output = write_run(directory, operations, **run)
     return analyse(session, output.read_plan(), output)
+
+
+def test_spark_is_as_a_company_has_set_it_up(session: SparkSession, tmp_path: Path) -> None:
+    """Another default file system, a path that looks like a pattern, and a trace that another program wrote."""
+    hadoop = session.sparkContext._jsc.hadoopConfiguration()
+    before = hadoop.get("fs.defaultFS")
+    hadoop.set("fs.defaultFS", "hdfs://nowhere.invalid:8020")
+    try:
+        directory = tmp_path / "{a,b}*"
+        analysis = analysed(session, directory, [batch(0), batch(10)])
+        assert analysis["totals"]["produce"]["records"] == 20
+        assert compare(session, write_found(directory, []))["lost"] == 20
+        trace = {
+            "time_ns": [0, 1],
+            "op": ["produce", "fetch"],
+            "client": ["a", "b"],
+            "topic": ["t", "t"],
+            "partition": [0, 1],
+        }
+        pyarrow.parquet.write_table(
+            pyarrow.table(trace | {"records": [1, 1], "bytes": [90, 90]}), directory / "trace.parquet"
+        )
+        plan = a_plan(directory, trace=str(directory / "trace.parquet"))
+        rows = assigned(session, plan).orderBy("time_ns").collect()
+        assert [(row["acks"], row["max_wait_ms"], row["partition"]) for row in rows] == [(-1, None, 0), (None, 500, 1)]
+    finally:
+        hadoop.set("fs.defaultFS", before)
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 7, 40])
+def test_each_task_has_a_partition_of_its_own(session: SparkSession, tasks: int) -> None:
+    rows = session.range(200).select(sql.col("id"), (sql.col("id") % tasks).cast("int").alias("task"))
+    placed = by_task(session, rows, tasks).select("task", sql.spark_partition_id().alias("partition")).distinct()
+    assert len({row["partition"] for row in placed.collect()}) == placed.count() == tasks
 
 
 def test_percentiles_rates_skew_and_lag(session: SparkSession, tmp_path: Path) -> None:
@@ -291,11 +328,16 @@ def judged(
     session: SparkSession, directory: Path, batches: list[dict[str, Any]], found: Iterable[tuple[Any, ...]]
 ) -> dict[str, Any]:
     """`found`: a topic before each Found."""
-    output = write_run(directory, batches)
+    write_run(directory, batches)
+    return compare(session, write_found(directory, found))
+
+
+def write_found(directory: Path, found: Iterable[tuple[Any, ...]]) -> OutputDirectory:
+    output = OutputDirectory(directory)
     output.found.mkdir()
     rows = [dict(zip(FOUND_SCHEMA.names, row, strict=True)) for row in found]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=FOUND_SCHEMA), output.found / "0.parquet")
-    return compare(session, output)
+    return output
 
 
 WRONG = ("lost", "duplicated", "reordered", "corrupted", "unseen", "deleted", "elsewhere")

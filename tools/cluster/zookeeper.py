@@ -163,7 +163,7 @@ def class_path() -> str:
     package = util.find_spec("pyspark")
     if package is None or package.origin is None:
         raise ZooKeeperError(
-            "the embedded ZooKeeper has no jars: `pip install` of a source tree brings none. Run `pip install 'pyspark>=4.0'`, "
+            "the embedded ZooKeeper has no jars: `pip install` of a source tree brings none. Run `pip install 'pyspark>=3.5'`, "
             "whose jars have a ZooKeeper, or install the wheel of `make wheel` (`pip install dist/ottla-*.whl`), which has its own; "
             "`ottla cluster start --zookeeper HOST:PORT` needs none"
         )

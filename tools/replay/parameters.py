@@ -63,3 +63,32 @@ def flight_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
+
+
+def master(text: str) -> str:
+    """`local[4]`, or `spark://host:port`. Raises ValueError."""
+    from tools.replay.run.masters import check_master
+
+    check_master(text)
+    return text
+
+
+def master_option(words: str) -> Callable[[Any], Any]:
+    return click.option("--master", type=Parsed("master", master), help=words)
+
+
+def spark_setting(text: str) -> str:
+    """`spark.executor.memory=2g`. Raises ValueError."""
+    key, equals, _ = text.partition("=")
+    if not equals or not key.startswith("spark."):
+        raise ValueError(f"{text!r} is not spark.KEY=VALUE")
+    return text
+
+
+spark_setting_option = click.option(
+    "--spark-setting",
+    "spark_settings",
+    type=Parsed("key=value", spark_setting),
+    multiple=True,
+    help="Set a Spark property, such as spark.executor.memory=2g.",
+)

@@ -58,6 +58,7 @@ SPARK_TYPES = {
     "int32": "int",
     "int16": "smallint",
     "string": "string",
+    "bool": "boolean",
     str(READS): "array<struct<topic:string,partition:int,begin:bigint,stop:bigint>>",
 }
 

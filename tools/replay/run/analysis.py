@@ -41,6 +41,7 @@ from tools.replay.run.generator import (
 from tools.replay.run.groups import groups_of
 from tools.replay.run.lag import lags
 from tools.replay.run.plan import OutputDirectory, Plan, write_json
+from tools.replay.run.session import read_parquet
 
 SECOND = 1_000_000_000
 INTERVALS_MAX = 600
@@ -71,7 +72,7 @@ Rows = list[dict[str, Any]]
 
 def analyse(session: SparkSession, plan: Plan, output: OutputDirectory) -> dict[str, Any]:
     """Reads the operations, tasks and faults; writes the latencies, then `analysis.json`, and returns its content."""
-    operations = session.read.schema(DDL).parquet(str(output.operations))
+    operations = read_parquet(session, output.operations, DDL)
     operations.createOrReplaceTempView("operations")
     tasks = json.loads(output.tasks.read_text())
     faults = json.loads(output.faults.read_text()) if output.faults.exists() else []

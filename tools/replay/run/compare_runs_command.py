@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from tools.numbers import DIRECTORY, PATH, FloatRange, Parsed
+from tools.replay.parameters import master_option, spark_setting_option
 
 OUT = "compare-out"
 SHARE = FloatRange(min=0)
@@ -28,6 +29,13 @@ def limit(text: str) -> Any:
     from tools.replay.run.comparison import parse_worse_limit
 
     return parse_worse_limit(text)
+
+
+class SparkChoice(NamedTuple):
+    """Where an analysis runs. `master` None: on this machine."""
+
+    master: str | None = None
+    settings: Sequence[str] = ()
 
 
 class SidesCommand(click.Command):
@@ -65,6 +73,8 @@ class SidesCommand(click.Command):
     help="Look at this metric only, and allow it to be so much worse, such as produce.p99:10%. May be given more than once.",
 )
 @click.option("--allow-different", is_flag=True, help="Compare runs of different loads, too, and say how they differ.")
+@master_option("Analyse runs that have no analysis yet on this Spark master: local[N] or spark://HOST:PORT.")
+@spark_setting_option
 def compare(
     runs: Sequence[Path],
     a: Sequence[Path],
@@ -73,6 +83,8 @@ def compare(
     threshold: float,
     limits: Sequence[Any],
     allow_different: bool,
+    master: str | None,
+    spark_settings: Sequence[str],
 ) -> None:
     """Compare replays of the same load by the directories of their results: `compare A B`, or `compare --a A1 A2 A3 --b B1 B2 B3`.
 
@@ -99,7 +111,7 @@ def compare(
             for directories in (a or runs[:1], b or runs[1:])
         ]
         for directory in (*sides[0], *sides[1]):
-            analyse_if_missing(directory)
+            analyse_if_missing(directory, SparkChoice(master, spark_settings))
         first, second = ([comparison.read_run(directory) for directory in side] for side in sides)
         unlike = comparison.unlike([*first, *second])
         for words in unlike:
@@ -126,7 +138,7 @@ def runs_in(directory: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.partition("-")[2])) or [directory]
 
 
-def analyse_if_missing(directory: Path) -> None:
+def analyse_if_missing(directory: Path, spark: SparkChoice) -> None:
     """Raises ReplayError."""
     from tools.replay.run.plan import OutputDirectory, ReplayError
 
@@ -134,19 +146,21 @@ def analyse_if_missing(directory: Path) -> None:
     if not output.plan.exists():
         raise ReplayError(f"{directory} is not the directory of a replay: it has no {output.plan.name}")
     if not output.analysis.exists():
-        analyse(directory)
+        analyse(directory, spark)
 
 
-def analyse(directory: Path) -> None:
+def analyse(directory: Path, spark: SparkChoice) -> None:
     """Runs the Spark job's step. Raises ReplayError."""
+    from tools.replay.run.masters import host_towards
     from tools.replay.run.plan import OutputDirectory, ReplayError
-    from tools.replay.run.spark_process import SparkProcess
+    from tools.replay.run.spark_process import SparkProcess, SparkSettings
 
     output = OutputDirectory(directory)
     if not any(output.operations.glob("*.parquet")) or not output.tasks.exists():
         raise ReplayError(f"{directory} has no operations; the replay did not run to its end, run it again")
     click.echo(f"Analysing {directory} ...", err=True)
-    job = SparkProcess(output, ["analysis"])
+    settings = SparkSettings(spark.master, host_towards(spark.master), None, tuple(spark.settings))
+    job = SparkProcess(output, ["analysis"], settings)
     try:
         job.start()
         while job.is_running(0.5):

@@ -12,11 +12,11 @@ error; the step of a ramp `step` in which it was due, and `came_step` in which i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tools.replay.run.histograms import bucket_sql, milliseconds
 
@@ -181,10 +181,19 @@ def cube(
     """
     slices = {name: base for base in bases for name in base.slices}
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in slices}
-    for batch in session.sql(query).toArrow().to_batches(1024):
-        for row in batch.to_pylist():
-            found[row["slice"]].append(row_of(row, slices[row["slice"]]))
+    for row in rows_of(session.sql(query)):
+        found[row["slice"]].append(row_of(row, slices[row["slice"]]))
     return found
+
+
+def rows_of(frame: DataFrame) -> Iterator[dict[str, Any]]:
+    """Each row with plain values, as fast as this Spark can: `toArrow` is there from Spark 4.0 on."""
+    if hasattr(frame, "toArrow"):
+        for batch in frame.toArrow().to_batches(1024):
+            yield from batch.to_pylist()
+    else:
+        for row in frame.collect():
+            yield row.asDict(recursive=True)
 
 
 def base_sql(base: Base, columns: Sequence[str]) -> str:

@@ -27,7 +27,7 @@ from tools.replay.load import fetching
 from tools.replay.run.access import write_access
 from tools.replay.run.control import ControlServer
 from tools.replay.run.cpu_meter import CpuMeter
-from tools.replay.run.masters import LOOPBACK, address_towards, is_local
+from tools.replay.run.masters import host_towards, is_local
 from tools.replay.run.outcome import read_verdict
 from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
 from tools.replay.run.progress import ProgressLine
@@ -156,8 +156,7 @@ class Replay:
         """Checks the trace, the addresses and the topics. Raises TraceError, ReplayError."""
         self.options = options
         self.output = OutputDirectory(options.output)
-        towards = LOOPBACK if options.master is None or is_local(options.master) else address_towards(options.master)
-        host = options.control_host or towards
+        host = options.control_host or host_towards(options.master)
         try:
             self.control = ControlServer(host)
         except OSError as problem:

@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tools.replay.run.access import take_access
 from tools.replay.run.analysis import analyse
-from tools.replay.run.control import KILL_TIMEOUT_S, ControlServer
+from tools.replay.run.control import ControlServer
 from tools.replay.run.outcome import conclusion_of, read_verdict
 from tools.replay.run.plan import PARENT_PIPE_VARIABLE, OutputDirectory, Plan, ReplayError, write_json
 from tools.replay.run.progress import shown
 from tools.replay.run.reading_back import judge
+from tools.replay.run.session import new_session
 from tools.replay.run.stage import replay
 from tools.replay.run.undone import write_undone
 from tools.wire.security import Security
@@ -38,7 +38,6 @@ SLOTS_POLL_S = 0.2
 OWN_ERROR = re.compile(r"(?:tools\.[\w.]+\.)(?:ReplayError|LoadError|TraceError|Unreachable): (.+)")
 LOST_EXECUTOR = re.compile(r"ExecutorLostFailure .*")
 STANDARD_INPUT = 0
-ROWS_OF_A_BATCH = 8192
 
 
 def main(arguments: list[str]) -> int:
@@ -55,7 +54,7 @@ def main(arguments: list[str]) -> int:
     except ReplayError as problem:
         print(f"Error: {problem}", file=sys.stderr)
         return 1
-    session = new_session(plan.tasks)
+    session = new_session(plan.tasks, sends="replay" in steps)
     try:
         if "replay" in steps:
             send(session, plan, output, security)
@@ -145,43 +144,6 @@ def die_with_parent() -> None:
     while os.read(STANDARD_INPUT, 1):
         pass
     os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
-def new_session(tasks: int) -> SparkSession:
-    """The session; without a master from spark-submit it is local, with a slot for every task, because tasks mostly wait."""
-    SparkContext._ensure_initialized()  # otherwise SparkConf does not know what spark-submit was given
-    configuration = SparkConf()
-    if not configuration.contains("spark.master"):
-        configuration.setMaster(f"local[{max(tasks, 2)}]")
-        configuration.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
-    settings = {
-        "spark.app.name": "ottla replay",
-        "spark.ui.enabled": "false",
-        "spark.log.level": "WARN",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "4",
-        # Spark's checks of overflow take a fifth of the analysis. No sum of a replay's nanoseconds or bytes is near 2 ** 63.
-        "spark.sql.ansi.enabled": "false",
-        # The number of tasks must be the plan's.
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_OF_A_BATCH),
-        # A second attempt would send all operations again.
-        "spark.task.maxFailures": "1",
-        "spark.stage.maxConsecutiveAttempts": "1",
-        # When one task is lost, Spark ends the others. They first write what they have done.
-        "spark.python.task.killTimeout": f"{KILL_TIMEOUT_S}s",
-        # A core for each task, and no more. All tasks of the replay run at the same time.
-        "spark.cores.max": str(tasks),
-        "spark.executor.instances": str(tasks),
-        "spark.executor.cores": "1",
-        "spark.dynamicAllocation.enabled": "false",
-        # An executor has one core, which threads of a garbage collector would share.
-        "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",
-    }
-    configuration.set("spark.ui.showConsoleProgress", "false")  # spark-submit sets it for Python
-    for key, value in settings.items():
-        configuration.setIfMissing(key, value)
-    return SparkSession.builder.config(conf=configuration).getOrCreate()
 
 
 if __name__ == "__main__":

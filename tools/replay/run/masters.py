@@ -26,6 +26,11 @@ def is_local(master: str | None) -> bool:
     return master is None or LOCAL.fullmatch(master) is not None
 
 
+def host_towards(master: str | None) -> str:
+    """The address of this machine for Spark's executors. Raises ReplayError if a standalone master does not answer."""
+    return LOOPBACK if master is None or is_local(master) else address_towards(master)
+
+
 def address_towards(master: str) -> str:
     """The address of this machine in the network of a standalone master. Raises ReplayError if no master answers."""
     problem: OSError | None = None

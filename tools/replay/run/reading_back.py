@@ -26,6 +26,7 @@ from tools.replay.load.task import LoadPlan
 from tools.replay.run.masters import file_uri
 from tools.replay.run.plan import OutputDirectory, Plan, write_json
 from tools.replay.run.queries import views
+from tools.replay.run.session import read_parquet
 from tools.replay.run.stage import load_plan
 from tools.wire import frames
 from tools.wire.client import Client
@@ -82,8 +83,8 @@ def compare(session: SparkSession, output: OutputDirectory) -> dict[str, Any]:
 
     `lost`, `duplicated` and `reordered` count batches with acks=all; `without_acks_all` has the same counts of the others.
     """
-    session.read.schema(DDL).parquet(file_uri(output.operations)).createOrReplaceTempView("operations")
-    session.read.schema(FOUND_DDL).parquet(file_uri(output.found)).createOrReplaceTempView("found")
+    read_parquet(session, output.operations, DDL).createOrReplaceTempView("operations")
+    read_parquet(session, output.found, FOUND_DDL).createOrReplaceTempView("found")
     for name, text in views("verdict_views").items():
         session.sql(text).createOrReplaceTempView(name)
 

@@ -24,7 +24,7 @@ from tools.failures import INTERRUPTED, guarded
 from tools.numbers import DIRECTORY, EXISTING_FILE, PATH, FloatRange, IntRange, Parsed
 from tools.points_in_time import NoTime, parse_duration_ms
 from tools.replay.checks import FORBIDDEN, parse_gate, parse_limit
-from tools.replay.parameters import POSITIVE, topic_for
+from tools.replay.parameters import POSITIVE, master_option, spark_setting_option, topic_for
 
 if TYPE_CHECKING:
     from tools.faults.script import FaultRun
@@ -70,14 +70,6 @@ def ramp(text: str) -> tuple[list[float], float]:
     return [*speeds, highest], step_s
 
 
-def master(text: str) -> str:
-    """`local[4]`, or `spark://host:port`. Raises ValueError."""
-    from tools.replay.run.masters import check_master
-
-    check_master(text)
-    return text
-
-
 def client_property(text: str) -> tuple[str, str]:
     """(key, value) of `security.protocol=SSL`. Raises ValueError."""
     key, equals, value = text.partition("=")
@@ -85,14 +77,6 @@ def client_property(text: str) -> tuple[str, str]:
         # The value may be a password.
         raise ValueError("expected KEY=VALUE, such as security.protocol=SSL")
     return key.strip(), value.strip()
-
-
-def spark_setting(text: str) -> str:
-    """`spark.executor.memory=2g`. Raises ValueError."""
-    key, equals, _ = text.partition("=")
-    if not equals or not key.startswith("spark."):
-        raise ValueError(f"{text!r} is not spark.KEY=VALUE")
-    return text
 
 
 def seconds(text: str) -> float:
@@ -207,13 +191,7 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 multiple=True,
                 help="Exit with 1 if this happens to batches without acks=all, too.",
             ),
-            click.option(
-                "--spark-setting",
-                "spark_settings",
-                type=Parsed("key=value", spark_setting),
-                multiple=True,
-                help="Set a Spark property, such as spark.executor.memory=2g.",
-            ),
+            spark_setting_option,
         )
     ):
         command = option(command)
@@ -244,13 +222,15 @@ def options_of(
 
 
 @click.command("run")
-@click.argument("trace", type=PATH)
+@click.argument("trace", type=PATH, required=False)
 @load_options
 @click.option(
-    "--master",
-    type=Parsed("master", master),
-    help="Run on this Spark master: local[N] or spark://HOST:PORT. [default: local[TASKS]]",
+    "--resume",
+    metavar="OUT",
+    type=PATH,
+    help="In the place of TRACE: what the replay with these results did not do, because it lost a task.",
 )
+@master_option("Run on this Spark master: local[N] or spark://HOST:PORT. [default: local[TASKS]]")
 @click.option(
     "--control-host",
     help="Tell the executors to reach this machine at this address. [default: the one that leads to the master]",
@@ -282,6 +262,8 @@ def options_of(
 @compose_option("Inject the faults into this Compose project: its name, or the directory of its docker-compose.yml.")
 @fault_command_option("Inject the faults into any other cluster by this program: PROGRAM ACTION BROKER-ID HOST PORT.")
 def run(
+    trace: Path | None,
+    resume: Path | None,
     master: str | None,
     control_host: str | None,
     event_log: Path | None,
@@ -295,6 +277,8 @@ def run(
     **load: Any,
 ) -> None:
     """Replay TRACE against a cluster. Each operation is sent at its time, whether or not earlier ones are answered.
+
+    With --resume, the rest starts at once; use another --out, and no --map-topic, --clients or --bytes: the rest has been mapped.
 
     Afterwards the replay reads back everything that was acknowledged. The exit code is 1 if records are lost, duplicated, reordered or
     corrupt, if more than --max-failed operations failed, if an --assert does not hold, if a Spark task is lost, or if nothing was
@@ -323,7 +307,7 @@ def run(
         except FaultError as problem:
             raise click.BadParameter(str(problem), param_hint="--fault") from None
         servers = cluster.bootstrap_servers if cluster is not None and not bootstrap_server else bootstrap_server
-        options = options_of(bootstrap_server=servers, directory=directory, **load)
+        options = options_of(trace=trace_or_rest(trace, resume), bootstrap_server=servers, directory=directory, **load)
         options = replace(options, master=master, control_host=control_host, event_log=event_log)
         if directory is not None:
             options = replace(options, broker_pids=broker_pids(LocalCluster(directory)))
@@ -358,6 +342,19 @@ def run(
         return worst(codes)
 
     guarded(work)
+
+
+def trace_or_rest(trace: Path | None, resume: Path | None) -> Path:
+    """Raises UsageError."""
+    if (trace is None) == (resume is None):
+        raise click.UsageError("name a TRACE, or a replay by --resume OUT")
+    if trace is not None:
+        return trace
+    assert resume is not None
+    rest = resume / "undone"
+    if not rest.is_dir():
+        raise click.UsageError(f"--resume: {resume} has no directory undone: its replay lost no task")
+    return rest
 
 
 @contextlib.contextmanager
@@ -409,16 +406,18 @@ def say_conclusion(output: OutputDirectory, verdict: dict[str, Any]) -> int:
 
 @click.command("report")
 @click.argument("directory", metavar="RUN", type=PATH)
-def report(directory: Path) -> None:
+@master_option("Analyse on this Spark master: local[N] or spark://HOST:PORT.")
+@spark_setting_option
+def report(directory: Path, master: str | None, spark_settings: Sequence[str]) -> None:
     """Analyse an earlier replay again, and rewrite its summary and its report."""
     from tools.failures import guarded
 
     def work() -> int:
-        from tools.replay.run.compare_runs_command import analyse
+        from tools.replay.run.compare_runs_command import SparkChoice, analyse
         from tools.replay.run.outcome import read_verdict
         from tools.replay.run.plan import OutputDirectory
 
-        analyse(directory)
+        analyse(directory, SparkChoice(master, spark_settings))
         output = OutputDirectory(directory)
         return say_conclusion(output, read_verdict(output))
 

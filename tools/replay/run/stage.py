@@ -17,10 +17,12 @@ from pyspark.sql import functions as sql
 
 from tools.admin.bootstrap import addresses_of
 from tools.replay.load.pace import Pace
+from tools.replay.load.results import SPARK_TYPES
 from tools.replay.load.task import COLUMNS, LoadPlan, LoadTask
 from tools.replay.run.control import ControlClient
-from tools.replay.run.masters import file_uri
 from tools.replay.run.plan import GROUP_NAMES, OutputDirectory, Plan, ReplayError
+from tools.replay.run.session import planned_tasks, read_parquet
+from tools.replay.traces.schema import ABSENT, SCHEMA
 from tools.wire.security import PLAINTEXT, Security
 
 START_LEAD_NS = 1_000_000_000
@@ -49,20 +51,34 @@ def replay(session: SparkSession, plan: Plan, security: Security = PLAINTEXT) ->
         check_directory(directory, run_id)
         return run_task(iter(batches), load, control)
 
-    done = (
-        rows.repartitionById(plan.tasks, sql.col("task"))
-        .sortWithinPartitions("time_ns", "request")
-        .select(*COLUMNS)
-        .mapInArrow(run, DONE_DDL, barrier=True)
-    )
-    return [row.asDict() for row in done.collect()]
+    with planned_tasks(session):
+        done = (
+            by_task(session, rows, plan.tasks)
+            .sortWithinPartitions("time_ns", "request")
+            .select(*COLUMNS)
+            .mapInArrow(run, DONE_DDL, barrier=True)
+        )
+        return [row.asDict() for row in done.collect()]
+
+
+def by_task(session: SparkSession, rows: DataFrame, tasks: int) -> DataFrame:
+    """A partition for each task, which has the task's rows.
+
+    Spark chooses a row's partition by the hash of a column. So each task gets a number whose hash is that of a partition of its own.
+    (`repartitionById` does the same from Spark 4.1 on.)
+    """
+    numbers = session.range(tasks * 64).select("id", sql.pmod(sql.hash("id"), sql.lit(tasks)).alias("partition"))
+    chosen = numbers.groupBy("partition").agg(sql.min("id").alias("number")).orderBy("partition").collect()
+    if len(chosen) < tasks:
+        raise ReplayError(f"{tasks} tasks are more than can be told apart; use fewer --tasks")
+    number = sql.element_at(sql.array(*(sql.lit(row["number"]) for row in chosen)), sql.col("task") + 1).cast("bigint")
+    return rows.repartition(tasks, number)
 
 
 def assigned(session: SparkSession, plan: Plan) -> DataFrame:
     """The rows of the trace as they are replayed, each with its task: clients multiplied, topics mapped, partitions decided."""
-    trace = session.read.parquet(file_uri(plan.trace))
+    rows = with_all_columns(read_parquet(session, plan.trace))
     copies = plan.clients
-    rows = trace
     if copies > 1:
         copy = sql.explode(sql.sequence(sql.lit(0), sql.lit(copies - 1)))
         rows = (
@@ -83,6 +99,20 @@ def assigned(session: SparkSession, plan: Plan) -> DataFrame:
     if plan.bytes != 1:
         rows = rows.withColumn("bytes", sql.expr(f"cast(bytes * {plan.bytes!r}D as bigint)"))
     return with_task(session, rows, plan.tasks)
+
+
+def with_all_columns(rows: DataFrame) -> DataFrame:
+    """The rows of a trace with all columns in their types. A column that is absent has the values that `schema.ABSENT` says."""
+    columns = []
+    for field in SCHEMA:
+        column = sql.col(f"`{field.name}`")
+        if field.name not in rows.columns:
+            column = sql.monotonically_increasing_id() if field.name == "request" else sql.lit(None)
+            for op, values in ABSENT.items():
+                if field.name in values:
+                    column = sql.when(sql.col("op") == op, sql.lit(values[field.name]))
+        columns.append(column.cast(SPARK_TYPES[str(field.type)]).alias(field.name))
+    return rows.select(*columns)
 
 
 def mapped(column: str, values: Mapping[str, Any]) -> Any:

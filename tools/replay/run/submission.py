@@ -11,6 +11,7 @@ from tools.replay.run.access import write_access
 from tools.replay.run.driver import Options, clear_results, new_plan
 from tools.replay.run.packages import write_packages
 from tools.replay.run.plan import OutputDirectory, write_json
+from tools.replay.run.session import required
 from tools.replay.run.spark_process import PACKAGES_ZIP
 
 ENVIRONMENT = "environment"
@@ -39,11 +40,11 @@ def write_submission(options: Options, submission: Submission) -> str:
     write_json(output.faults, [])
     write_access(output, options.security)
     write_packages(output.path / PACKAGES_ZIP)
-    return shlex.join(arguments(output, submission, list(options.spark_settings)))
+    return shlex.join(arguments(output, submission, list(options.spark_settings), options.tasks))
 
 
-def arguments(output: OutputDirectory, submission: Submission, settings: list[str]) -> list[str]:
-    """The words of the command."""
+def arguments(output: OutputDirectory, submission: Submission, settings: list[str], tasks: int) -> list[str]:
+    """The words of the command. What the job needs comes last: it wins over `spark-defaults.conf` and over other settings."""
     words = ["spark-submit", "--master", submission.master, "--deploy-mode", submission.deploy_mode]
     words += ["--py-files", str(output.path / PACKAGES_ZIP)]
     if submission.archive is not None:
@@ -53,6 +54,6 @@ def arguments(output: OutputDirectory, submission: Submission, settings: list[st
             settings = [f"spark.pyspark.driver.python={sys.executable}", *settings]
     if submission.event_log is not None:
         settings = ["spark.eventLog.enabled=true", f"spark.eventLog.dir={submission.event_log}", *settings]
-    for setting in settings:
+    for setting in [*settings, *(f"{key}={value}" for key, value in required(tasks).items())]:
         words += ["--conf", setting]
     return [*words, str(Path(__file__).with_name("job.py")), str(output.path)]

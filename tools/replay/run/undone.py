@@ -12,23 +12,27 @@ from pyspark.sql import functions as sql
 
 from tools.replay.run.masters import file_uri
 from tools.replay.run.plan import OutputDirectory, Plan
+from tools.replay.run.session import read_parquet
 from tools.replay.run.stage import assigned
+from tools.replay.traces.schema import SCHEMA
 
 KEY = ["request", "op", "client", "topic", "partition"]
-COLUMNS = ["task", "time_ns", *KEY, "records", "bytes"]
 
 
 def write_undone(session: SparkSession, plan: Plan, output: OutputDirectory) -> list[dict[str, Any]]:
-    """Writes the operations without a result to `undone`, in the order of the trace. Topics and partitions are the cluster's.
+    """Writes the operations without a result to `undone`: a trace that starts with the first of them. Its topics, partitions, clients and
+    sizes are those of the replay, so it needs no factors.
 
     Returns a row for each task: `task`, `expected` and `undone` operations, and `first_ns`, the trace's time of the first of them.
     """
-    expected = assigned(session, plan).select(*COLUMNS)
-    done = session.read.parquet(file_uri(output.operations)).select(*KEY)
-    undone = expected.join(done, KEY, "left_anti")
-    undone.orderBy("time_ns", "request").write.mode("overwrite").parquet(file_uri(output.undone))
-    counts = session.read.parquet(file_uri(output.undone)).groupBy("task")
-    left = counts.agg(sql.count("*").alias("undone"), sql.min("time_ns").alias("first_ns"))
+    expected = assigned(session, plan)
+    done = read_parquet(session, output.operations).select(*KEY)
+    undone = expected.join(done, KEY, "left_anti").persist()
+    left = undone.groupBy("task").agg(sql.count("*").alias("undone"), sql.min("time_ns").alias("first_ns"))
     of_tasks = expected.groupBy("task").agg(sql.count("*").alias("expected"))
     rows = of_tasks.join(left, "task", "left").fillna(0, ["undone"]).orderBy("task").collect()
+    first = min((row["first_ns"] for row in rows if row["first_ns"] is not None), default=0)
+    trace = undone.withColumn("time_ns", sql.col("time_ns") - first).select(*SCHEMA.names)
+    trace.orderBy("time_ns", "request").write.mode("overwrite").parquet(file_uri(output.undone))
+    undone.unpersist()
     return [row.asDict() for row in rows]

@@ -29,7 +29,7 @@ SELECT u.producer, u.sequence, u.topic, u.partition, u.base, u.base + u.sequence
 ) f ON u.producer = f.producer AND u.sequence = f.sequence
 
 -- view gaps
-SELECT topic, partition, offset AS begin, offset + coalesce(records, 1L << 62) AS stop, kind FROM found
+SELECT topic, partition, offset AS begin, offset + coalesce(records, shiftleft(1L, 62)) AS stop, kind FROM found
 WHERE kind IN ('unread', 'deleted')
 
 -- view excuses

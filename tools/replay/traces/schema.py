@@ -12,8 +12,8 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
 
 import pyarrow
 import pyarrow.compute
@@ -54,6 +54,16 @@ SCHEMA = pyarrow.schema(
 )
 OF_PRODUCE = ("compression", "acks", "transactional")
 OF_FETCH = ("min_bytes", "max_wait_ms", "max_bytes")
+ABSENT: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        PRODUCE: {"compression": "none", "acks": -1, "transactional": False},
+        FETCH: {"min_bytes": 1, "max_wait_ms": 500, "max_bytes": 50 * 1024 * 1024},
+    }
+)
+"""What an absent column means: Kafka's defaults of a client. Other columns that may be null are null if they are absent."""
+REQUIRED = ("time_ns", "op", "client", "topic", "partition", "records", "bytes")
+NOT_OTTLAS = "a table that another program wrote"
+"""The source of a trace without ottla's metadata."""
 
 
 class TraceError(ExpectedError, ValueError):
@@ -95,7 +105,7 @@ class Trace:
         """Raises TraceError if there is no trace, or if a column is missing or has another type."""
         self.path = path
         self.files = _files_of(path)
-        infos = [self._opened(file) for file in self.files]
+        infos = self._infos = [self._opened(file) for file in self.files]
         self.rows = sum(rows for rows, _ in infos)
         if not self.rows:
             raise TraceError(f"{path} is a trace without rows")
@@ -113,13 +123,15 @@ class Trace:
         """
         schema = pyarrow.schema([SCHEMA.field(name).with_nullable(True) for name in columns or SCHEMA.names])
         required = [name for name in schema.names if not SCHEMA.field(name).nullable]
-        for file in self.files:
+        before = 0
+        for file, (in_file, _) in zip(self.files, self._infos, strict=True):
             first = 1
-            for batch in _batches_of(file, schema, rows):
+            for batch in _batches_of(file, schema, rows, before):
                 if not nulls:
                     _check_nulls(file, batch, required, first)
                 first += batch.num_rows
                 yield batch if nulls else batch.cast(pyarrow.schema([SCHEMA.field(name) for name in schema.names]))
+            before += in_file
 
     def last_time_ns(self) -> int:
         """The time of the last row. Raises TraceError."""
@@ -142,18 +154,18 @@ class Trace:
                 text = (opened.metadata.metadata or {}).get(METADATA_KEY)
         except (OSError, pyarrow.ArrowException) as problem:
             raise TraceError(f"{file} is not a Parquet file that can be read: {_first_line(problem)}") from problem
-        missing = [name for name in SCHEMA.names if name not in schema.names]
+        missing = [name for name in REQUIRED if name not in schema.names]
         if missing:
             raise TraceError(f"{file} is not a trace: it has no column {', '.join(missing)}")
-        for name in SCHEMA.names:
+        for name in (name for name in SCHEMA.names if name in schema.names):
             found, expected = schema.field(name).type, SCHEMA.field(name).type
-            if found != expected and not (pyarrow.types.is_dictionary(found) and found.value_type == expected):
+            if not _serves(found, expected):
                 raise TraceError(f"{file}: column {name} has type {found}, expected {expected}")
         unknown = [name for name in schema.names if name not in SCHEMA.names]
         if unknown:
             raise TraceError(f"{file} has columns that a trace does not have: {', '.join(unknown)}")
         if text is None:
-            raise TraceError(f"{file} is not a trace: its Parquet metadata has no ottla.trace")
+            return rows, TraceInfo(0, NOT_OTTLAS)
         try:
             return rows, TraceInfo.from_json(text)
         except ValueError as problem:
@@ -256,13 +268,44 @@ class TraceWriter:
             writer.close()
 
 
-def _batches_of(file: Path, schema: pyarrow.Schema, rows: int) -> Iterator[pyarrow.RecordBatch]:
+def _serves(found: pyarrow.DataType, expected: pyarrow.DataType) -> bool:
+    """Whether values of a type that other programs write can be read as the expected one."""
+    if pyarrow.types.is_dictionary(found):
+        found = found.value_type
+    kinds = (pyarrow.types.is_integer, pyarrow.types.is_boolean, _is_text)
+    return any(kind(found) and kind(expected) for kind in kinds)
+
+
+def _is_text(kind: pyarrow.DataType) -> bool:
+    return bool(pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind))
+
+
+def _batches_of(file: Path, schema: pyarrow.Schema, rows: int, before: int) -> Iterator[pyarrow.RecordBatch]:
     try:
         with pyarrow.parquet.ParquetFile(file) as opened:
-            for batch in opened.iter_batches(rows, columns=schema.names):
-                yield batch.cast(schema)
+            known = opened.schema_arrow.names
+            wanted = [name for name in schema.names if name in known]
+            first = before
+            # Whether a column that is absent has a value depends on `op`.
+            needed = wanted if len(wanted) == len(schema.names) or "op" in wanted else [*wanted, "op"]
+            for batch in opened.iter_batches(rows, columns=needed):
+                columns = [batch[name] if name in known else _absent(name, batch, first) for name in schema.names]
+                first += batch.num_rows
+                yield pyarrow.RecordBatch.from_arrays(columns, schema.names).cast(schema)
     except (OSError, pyarrow.ArrowException) as problem:
         raise TraceError(f"{file} cannot be read: {_first_line(problem)}") from problem
+
+
+def _absent(name: str, batch: pyarrow.RecordBatch, first: int) -> pyarrow.Array:
+    """The values of a column that the file does not have. `first`: the number of the batch's first row in the trace, from 0."""
+    kind = SCHEMA.field(name).type
+    if name == "request":  # each row is a request
+        return pyarrow.array(range(first, first + batch.num_rows), kind)
+    for op, values in ABSENT.items():
+        if name in values:
+            is_op = pyarrow.compute.equal(batch["op"], op)
+            return pyarrow.compute.if_else(is_op, pyarrow.scalar(values[name], kind), pyarrow.scalar(None, kind))
+    return pyarrow.nulls(batch.num_rows, kind)
 
 
 def _check_nulls(file: Path, batch: pyarrow.RecordBatch, required: list[str], first: int) -> None:

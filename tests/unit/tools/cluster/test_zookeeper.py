@@ -34,5 +34,5 @@ def test_without_jars_the_error_names_what_to_install(tmp_path: Path, monkeypatc
     monkeypatch.setattr(zookeeper.util, "find_spec", lambda _: None)
     with pytest.raises(ZooKeeperError) as refused:
         class_path()
-    for way in ("pip install dist/ottla-*.whl", "pip install 'pyspark>=4.0'", "--zookeeper HOST:PORT"):
+    for way in ("pip install dist/ottla-*.whl", "pip install 'pyspark>=3.5'", "--zookeeper HOST:PORT"):
         assert way in str(refused.value)

@@ -157,7 +157,7 @@ def test_a_verdict_on_a_part_says_what_is_undone(tmp_path: Path) -> None:
 
 def test_the_command_for_spark_submit(tmp_path: Path) -> None:
     submission = Submission("k8s://https://h:6443", "cluster", tmp_path / "env.tar.gz", "hdfs:///logs")
-    words = arguments(OutputDirectory(tmp_path / "out dir"), submission, ["spark.executor.memory=2g"])
+    words = arguments(OutputDirectory(tmp_path / "out dir"), submission, ["spark.executor.memory=2g"], 3)
     assert shlex.split(shlex.join(words)) == words
     text = json.dumps(words)
     for part in ("k8s://https://h:6443", "cluster", f"{tmp_path}/env.tar.gz#environment", "spark.eventLog.dir=hdfs:///logs",
@@ -166,5 +166,5 @@ def test_the_command_for_spark_submit(tmp_path: Path) -> None:
     assert words[-2].endswith("/tools/replay/run/job.py")
     assert words[-1] == str(tmp_path / "out dir")
     assert "driver.python" not in text
-    client = arguments(OutputDirectory(tmp_path), Submission("yarn", "client", tmp_path / "e", None), [])
+    client = arguments(OutputDirectory(tmp_path), Submission("yarn", "client", tmp_path / "e", None), [], 2)
     assert f"spark.pyspark.driver.python={sys.executable}" in client

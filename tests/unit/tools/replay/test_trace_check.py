@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from tests.support.small_traces import as_given, fetch, produce
 from tools.replay.traces.check import SHOWN, check
+from tools.replay.traces.schema import Trace
 
 RIGHT = [
     produce(0, 1),
@@ -22,6 +25,30 @@ RIGHT = [
 def test_a_trace_that_is_right(tmp_path: Path) -> None:
     found = check(as_given(tmp_path / "t", RIGHT))
     assert (found.rows, found.count, found.first, found.notes) == (5, 0, [], [])
+
+
+def test_a_trace_that_another_program_wrote(tmp_path: Path) -> None:
+    """Without ottla's metadata, with the integers and texts of pandas, and only with the columns that no default can stand for."""
+    for part, op in enumerate(("produce", "fetch")):
+        table = {
+            "time_ns": pyarrow.array([10 * part, 10 * part + 5]),
+            "op": pyarrow.array([op, op]),
+            "client": pyarrow.array(["a", "b"], pyarrow.large_string()),
+            "topic": pyarrow.array(["t", "t"]),
+            "partition": pyarrow.array([0, 1]),
+            "records": pyarrow.array([1, 2]),
+            "bytes": pyarrow.array([90, 99]),
+        }
+        (tmp_path / "t").mkdir(exist_ok=True)
+        pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "t" / f"{part}.parquet")
+    assert check(tmp_path / "t").first == []
+    rows = [row for batch in Trace(tmp_path / "t").batches() for row in batch.to_pylist()]
+    assert [(row["request"], row["acks"], row["compression"], row["max_wait_ms"]) for row in rows] == [
+        (0, -1, "none", None),
+        (1, -1, "none", None),
+        (2, None, None, 500),
+        (3, None, None, 500),
+    ]
 
 
 @pytest.mark.parametrize(

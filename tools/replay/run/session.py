@@ -1,0 +1,84 @@
+"""The Spark session of the job: what the replay needs of Spark, whatever `spark-defaults.conf` says (RPL-4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import DataFrame, SparkSession
+
+from tools.replay.run.control import KILL_TIMEOUT_S
+from tools.replay.run.masters import file_uri, is_local
+
+ROWS_OF_A_BATCH = 8192
+ADAPTIVE = "spark.sql.adaptive.enabled"
+
+
+def required(tasks: int) -> dict[str, str]:
+    """Without these, operations would be sent twice, or not by all tasks at the same time."""
+    return {
+        # A second attempt would send all operations again.
+        "spark.task.maxFailures": "1",
+        "spark.stage.maxConsecutiveAttempts": "1",
+        "spark.speculation": "false",
+        # When one task is lost, Spark ends the others. They first write what they have done.
+        "spark.python.task.killTimeout": f"{KILL_TIMEOUT_S}s",
+        # A core for each task, and no more. All tasks of the replay run at the same time.
+        "spark.cores.max": str(tasks),
+        "spark.executor.instances": str(tasks),
+        "spark.dynamicAllocation.enabled": "false",
+    }
+
+
+USUAL = {
+    "spark.app.name": "ottla replay",
+    "spark.ui.enabled": "false",
+    "spark.log.level": "WARN",
+    "spark.sql.session.timeZone": "UTC",
+    # Spark's checks of overflow take a fifth of the analysis. No sum of a replay's nanoseconds or bytes is near 2 ** 63.
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_OF_A_BATCH),
+    "spark.executor.cores": "1",
+    # An executor has one core, which threads of a garbage collector would share.
+    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",
+}
+USUAL_HERE = {"spark.sql.shuffle.partitions": "4", ADAPTIVE: "false"}
+"""On this machine: planning many small tasks would take longer than the analysis."""
+
+
+def new_session(tasks: int, *, sends: bool = True) -> SparkSession:
+    """The session; without a master from spark-submit it is local, with a slot for every task, because tasks mostly wait.
+
+    `sends`: whether the load is sent. An analysis alone takes all the cores that it gets.
+    """
+    SparkContext._ensure_initialized()  # otherwise SparkConf does not know what spark-submit was given
+    configuration = SparkConf()
+    if not configuration.contains("spark.master"):
+        configuration.setMaster(f"local[{max(tasks, 2)}]")
+        configuration.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
+    configuration.set("spark.ui.showConsoleProgress", "false")  # spark-submit sets it for Python
+    for key, value in (required(tasks) if sends else {}).items():
+        configuration.set(key, value)
+    usual = USUAL | (USUAL_HERE if is_local(configuration.get("spark.master")) else {})
+    for key, value in usual.items():
+        configuration.setIfMissing(key, value)
+    return SparkSession.builder.config(conf=configuration).getOrCreate()
+
+
+@contextmanager
+def planned_tasks(session: SparkSession) -> Iterator[None]:
+    """Within this context, a stage has as many tasks as its query says: Spark joins no small ones."""
+    before = session.conf.get(ADAPTIVE)
+    session.conf.set(ADAPTIVE, "false")
+    try:
+        yield
+    finally:
+        session.conf.set(ADAPTIVE, before)
+
+
+def read_parquet(session: SparkSession, path: Path | str, ddl: str | None = None) -> DataFrame:
+    """The rows of a local path, whatever Spark's default file system is, and whatever characters the path has."""
+    reader = session.read.option("__globPaths__", "false")  # DataSource.GLOB_PATHS_KEY: `{` and `*` are no patterns
+    return (reader if ddl is None else reader.schema(ddl)).parquet(file_uri(path))
