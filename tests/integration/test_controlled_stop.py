@@ -15,7 +15,7 @@ from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.thorough import thorough
 from tests.support.topics import new_topic
 from tools.cluster.local_cluster import LocalCluster
-from tools.cluster.log_parts import lines_of
+from tools.cluster.log_parts import LogReader
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CLEAN = ".kafka_cleanshutdown"
@@ -104,5 +104,5 @@ def test_a_stop_does_not_wait_for_a_controller_that_stands_still(new_cluster: Cl
     finally:
         cluster.resume(controller)
     home = cluster.broker_directory(other)
-    assert "not all leaderships were handed over in time" in "\n".join(lines_of(home / "server.log"))
+    assert b"not all leaderships were handed over in time" in b"".join(LogReader(home / "server.log").new_lines())
     assert (home / "data" / CLEAN).exists()

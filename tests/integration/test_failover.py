@@ -18,13 +18,13 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
 from tests.conftest import ClusterFactory
 from tests.support.background_load import read_everything, under_load
+from tests.support.injected import inject
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.thorough import thorough
 from tests.support.topics import new_topic, produce_body
 from tests.support.wire import Wire
 from tools.cli import main
 from tools.cluster.local_cluster import LocalCluster
-from tools.faults.faults import inject
 from tools.faults.processes import Broker
 
 pytestmark = pytest.mark.integration

@@ -35,11 +35,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from protocol.kafka.record_batch import iter_batches
 from tests.support.background_load import BackgroundProducer, assert_clean, client_of
 from tests.support.faulty_disks import small_volume, why_no_mounts
+from tests.support.injected import healed
 from tests.support.invariants import Compared, ZooKeeperView, assert_healed, eventually, replica_directory
 from tests.support.topics import create_topics
 from tools.cluster import log_parts
 from tools.cluster.local_cluster import LocalCluster
-from tools.faults.faults import healed
 from tools.faults.processes import ProcessCluster
 from tools.faults.reporting_clients import PROMPT, READER, Load
 from tools.faults.roles import PartitionView, Roles
@@ -321,7 +321,8 @@ def assert_no_tracebacks(cluster: LocalCluster) -> None:
     found = [
         f"broker {broker}: {line}"
         for broker in cluster.broker_ids
-        for line in log_parts.lines_of(cluster.broker_directory(broker) / "server.log")
+        for text in log_parts.LogReader(cluster.broker_directory(broker) / "server.log").new_lines()
+        for line in [text.decode(errors="replace").rstrip("\n")]
         if line.lstrip().startswith("Traceback") or (" ERROR " in line and DISK_IS_FULL.search(line) is None)
     ]
     assert found == []

@@ -35,11 +35,11 @@ from tests.support.group_journals import (
     reports_of,
 )
 from tests.support.group_probe import CoordinatorProbe
+from tests.support.injected import healed, inject
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
 from tests.support.member_processes import MemberProcess, MemberProcesses
 from tools.cluster.local_cluster import LocalCluster
 from tools.faults.cluster import Victim
-from tools.faults.faults import healed, inject
 from tools.faults.processes import Broker, ProcessCluster
 from tools.faults.roles import Roles
 from tools.faults.schedule import Kind, Round, process_kinds, schedule

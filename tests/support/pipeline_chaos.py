@@ -43,6 +43,7 @@ from tests.support import chaos
 from tests.support.background_load import Ids, assert_clean, client_of
 from tests.support.chaos import BEYOND_S, SESSION_S, STALLED_S
 from tests.support.group_journals import GroupLog, JournalFile, assert_one_owner, offsets_of
+from tests.support.injected import healed, inject
 from tests.support.invariants import (
     Compared,
     ZooKeeperView,
@@ -60,7 +61,6 @@ from tests.support.pipeline_readers import CommittedReader, LogHistory, latest_v
 from tests.support.pipeline_worker import FLEETING, HUNG, HUNG_S, INSISTED_S, STALE, TRANSACTION_TIMEOUT_MS
 from tests.support.topics import create_topics
 from tools.cluster.local_cluster import LocalCluster
-from tools.faults.faults import healed, inject
 from tools.faults.processes import ProcessCluster
 from tools.faults.roles import Roles
 from tools.faults.rounds import Rounds

@@ -20,12 +20,6 @@ def parts_of(path: Path) -> list[Path]:
     return [entry for _, entry in sorted(old, reverse=True)] + ([path] if path.exists() else [])
 
 
-def lines_of(path: Path) -> Iterator[str]:
-    """Every line that is kept, without its newline."""
-    for line in LogReader(path).new_lines():
-        yield line.decode(errors="replace").rstrip("\n")
-
-
 def events_of(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of an event log, without a line that a crash cut off or that is being written."""
     for line in LogReader(path).new_lines():

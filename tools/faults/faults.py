@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -73,30 +71,6 @@ ACTIONS = {
 """Every action, by its word. The victims are Nodes; those of the first six may be any Victim."""
 
 
-def inject(action: str, victims: Sequence[Victim], seconds: float = 0.0, breakage: Breakage | None = None) -> float:
-    """Hits all victims, waits `seconds`, and undoes the fault whatever happens. Returns the time of its end (monotonic seconds)."""
-    undo = ACTIONS[action].undo
-    done: list[Victim] = []
-    try:
-        for victim in victims:
-            done.append(victim)  # before: a fault that failed half-way is undone, too
-            ACTIONS[action].do(victim, breakage)
-        time.sleep(seconds)
-    finally:
-        if undo is not None:
-            _raise_first(_to_all(lambda victim: undo(victim, breakage), done))
-    return time.monotonic()
-
-
-@contextmanager
-def healed(cluster: Cluster) -> Iterator[None]:
-    """Heals the cluster at the end of the block, whatever happens in it."""
-    try:
-        yield
-    finally:
-        heal(cluster)
-
-
 def heal(cluster: Cluster) -> None:
     """Undoes every fault, whoever caused it: links, pauses, disks, and what has ended; ZooKeeper first.
 
@@ -106,13 +80,13 @@ def heal(cluster: Cluster) -> None:
     nodes: list[Node] = [cluster.broker(broker) for broker in cluster.broker_ids]
     if zookeeper is not None:
         nodes.insert(0, zookeeper)
-    joined = _to_all(lambda node: node.join(None), nodes)
-    resumed = _to_all(_resume_if_paused, nodes)
-    freed = _to_all(lambda node: node.free_disk(), nodes)
-    _raise_first([*joined, *resumed, *freed, *_to_all(_start_if_ended, nodes)])
+    joined = to_all(lambda node: node.join(None), nodes)
+    resumed = to_all(_resume_if_paused, nodes)
+    freed = to_all(lambda node: node.free_disk(), nodes)
+    raise_first([*joined, *resumed, *freed, *to_all(_start_if_ended, nodes)])
 
 
-def _to_all(act: Callable[[Hit], None], victims: Sequence[Hit]) -> list[Exception]:
+def to_all(act: Callable[[Hit], None], victims: Sequence[Hit]) -> list[Exception]:
     """Continues with the other victims after an error; returns the errors."""
     errors: list[Exception] = []
     for victim in victims:
@@ -123,6 +97,6 @@ def _to_all(act: Callable[[Hit], None], victims: Sequence[Hit]) -> list[Exceptio
     return errors
 
 
-def _raise_first(errors: Sequence[Exception]) -> None:
+def raise_first(errors: Sequence[Exception]) -> None:
     if errors:
         raise errors[0]

@@ -12,8 +12,6 @@ from typing import Any
 
 from tools.pages.charts import Chart
 
-LIMIT_BYTES = 3_000_000
-"""A page stays below this size."""
 LONG = 48
 """A cell with more characters than this may take several lines."""
 NUMBER = re.compile(r"–|[+−]?\d[\d,.]*(e-\d+)?( \S+)?")

@@ -13,7 +13,7 @@ import pytest
 from broker.process.event_log import EventLog, LimitedEvents
 from broker.process.rotated_file import RotatedFile, Rotation
 from tests.support.fake_time import FakeTime
-from tools.cluster.log_parts import LogReader, events_of, lines_of, parts_of
+from tools.cluster.log_parts import LogReader, events_of, parts_of
 
 SMALL = Rotation(300, 2)
 
@@ -111,7 +111,7 @@ def test_the_next_line_does_not_continue_a_torn_line(path: Path) -> None:
     path.write_bytes(b'{"kind":"torn')
     EventLog(path, FakeTime()).write("whole")
     assert kinds(path) == ["whole"]
-    assert len(list(lines_of(path))) == 2
+    assert len(list(LogReader(path).new_lines())) == 2
 
 
 def test_a_planted_link_is_not_followed(path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.support import injected
+from tests.support.injected import healed, inject
 from tools.cluster.local_cluster import ClusterError
-from tools.faults import faults
 from tools.faults.cluster import State
-from tools.faults.faults import ACTIONS, heal, healed, inject
+from tools.faults.faults import ACTIONS, heal
 from tools.faults.words import Breakage
 
 
@@ -80,7 +81,7 @@ def test_a_fault_is_undone(
         if interrupted:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(faults, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: 5.0))
+    monkeypatch.setattr(injected, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: 5.0))
     victims: list[Any] = [Node(1, calls), Node(2, calls)]
     if interrupted:
         with pytest.raises(KeyboardInterrupt):
