@@ -15,11 +15,9 @@ import click
 import numpy
 import pyarrow.compute
 
-from tools.admin.kafka_admin import KafkaAdmin
 from tools.cluster.guard import ClusterGuard
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.ownership import own_servers
-from tools.failures import AdminError, TopicExists
 from tools.faults.processes import ProcessCluster
 from tools.faults.roles import Roles
 from tools.faults.script import FaultRun, ScriptedFault
@@ -27,7 +25,7 @@ from tools.groups.kafka_groups import KafkaGroups
 from tools.interrupts import ignore_from_now
 from tools.replay.run.conclusion import conclude
 from tools.replay.run.cpu_meter import broker_pids
-from tools.replay.run.driver import Options, Replay, check_access, end_offsets, say_fault
+from tools.replay.run.driver import Options, Replay, say_fault
 from tools.replay.run.plan import GROUP_NAMES, OutputDirectory, ReplayError
 from tools.replay.traces.flights import TOPIC, write_flights_trace
 from tools.replay.traces.schema import PRODUCE, Trace
@@ -95,18 +93,19 @@ def run_steps(options: DemoOptions, started: ExitStack) -> int:
         output.path,
         speeds=[options.speed],
         tasks=TASKS,
+        create_topics=True,
+        replication_factor=min(REPLICATION_FACTOR, options.brokers),
         security=options.security,
         broker_pids=None if cluster is None else broker_pids(cluster),
     )
-    create_topic(asked, options.brokers)
     replay = Replay(asked)
     group = GROUP_NAMES + GROUP
     started.callback(replay.job.stop)
     seconds = replay.plan.seconds or 0.0
     click.echo(
         f"\nReplaying {options.days} day(s) of flights from {options.start_day}: {replay.plan.trace_rows:,} operations, "
-        f"{options.speed:,.0f} times as fast as in reality, in about {seconds:.0f} s.\n"
-        f"Consumer group {group} reads along."
+        f"{options.speed:,.0f} times as fast as in reality, in about {seconds:.0f} s,\n"
+        f"to topic {TOPIC} with {replay.plan.partitions[TOPIC]} partitions. Consumer group {group} reads along."
     )
     faults = None
     if cluster is not None and options.kill:
@@ -185,7 +184,8 @@ def start_cluster(options: DemoOptions, started: ExitStack) -> LocalCluster:
     started.callback(ClusterGuard(directory).stop)
     started.callback(cluster.stop)
     if not (directory / "broker-1").exists():
-        cluster.create(brokers=options.brokers, zookeeper=own_chroot(options.zookeeper))
+        in_sync = {"min.insync.replicas": str(min(MIN_INSYNC_REPLICAS, options.brokers))}
+        cluster.create(brokers=options.brokers, zookeeper=own_chroot(options.zookeeper), overrides=in_sync)
     with timed(f"Starting ZooKeeper and {options.brokers} brokers under {directory}"):
         cluster.start(START_TIMEOUT_S)
         cluster.wait_ready(START_TIMEOUT_S)
@@ -214,33 +214,6 @@ def print_nodes(cluster: LocalCluster, directory: Path) -> None:
         name = f"broker {broker}"
         click.echo(f"  {name:<12}{address:<24}{cluster.pid(broker) or '-':>8}  {directory / f'broker-{broker}'}")
     click.echo(f"\n  bootstrap servers: {cluster.bootstrap_servers}\n")
-
-
-def create_topic(options: Options, brokers: int) -> None:
-    """Creates the topic through the public API. One that exists is used unchanged."""
-    replication_factor = min(REPLICATION_FACTOR, brokers)
-    min_insync = min(MIN_INSYNC_REPLICAS, replication_factor)
-    check_access(options.bootstrap_servers, options.security)
-    try:
-        admin = KafkaAdmin(options.bootstrap_servers, properties=options.security.librdkafka_properties())
-        admin.create_topic(
-            TOPIC,
-            partitions=PARTITIONS,
-            replication_factor=replication_factor,
-            configs={"min.insync.replicas": str(min_insync)},
-        )
-    except TopicExists:
-        click.echo(f"Topic {TOPIC} exists and is used unchanged; reading starts at its end.")
-        return
-    except AdminError as problem:
-        raise ReplayError(str(problem)) from None
-    end_offsets(
-        options.bootstrap_servers, options.security, [TOPIC], {TOPIC: PARTITIONS}
-    )  # waits until the brokers know it
-    click.echo(
-        f"Topic {TOPIC}: {PARTITIONS} partitions, replication factor {replication_factor}, "
-        f"min.insync.replicas={min_insync}"
-    )
 
 
 def print_next_steps(bootstrap_servers: str, directory: Path, output: OutputDirectory, group: str) -> None:
