@@ -27,6 +27,7 @@ from tools.replay.load import fetching
 from tools.replay.run.access import write_access
 from tools.replay.run.control import ControlServer
 from tools.replay.run.cpu_meter import CpuMeter
+from tools.replay.run.exports import LiveMetrics
 from tools.replay.run.masters import host_towards, is_local
 from tools.replay.run.outcome import read_verdict
 from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
@@ -69,6 +70,8 @@ class Options:
     control_host: str | None = None
     """The address at which the executors reach this machine. None: the one towards the master."""
     event_log: Path | None = None
+    prometheus_file: Path | None = None
+    """Where the progress is written in Prometheus' text format while the replay runs."""
     spark_settings: Sequence[str] = ()
     """Each `key=value`."""
     security: Security = PLAINTEXT
@@ -196,7 +199,9 @@ class Replay:
         write_access(self.output, self.options.security)
         click.echo("Starting Spark ...")
         self.job.start()
-        line = ProgressLine(self.plan, self.control)
+        path = self.options.prometheus_file
+        metrics = None if path is None else LiveMetrics(path, self.control)
+        line = ProgressLine(self.plan, self.control, metrics)
         with self.control:
             while self._goes_on(faults, line, judges_after_interrupt):
                 pass
@@ -323,8 +328,9 @@ def clear_results(output: OutputDirectory) -> None:
         if directory.exists() and not output.plan.exists():
             raise ReplayError(f"{directory} exists, but is not of an earlier replay; choose another --out")
         shutil.rmtree(directory, ignore_errors=True)
-    files = (output.plan, output.tasks, output.cpu, output.faults, output.verdict, output.analysis, output.latencies)
-    for path in (*files, output.summary, output.report, *output.for_ci, output.spark_log, output.access):
+    inputs = (output.plan, output.tasks, output.cpu, output.faults, output.access, output.spark_log)
+    results = (output.verdict, output.analysis, output.latencies, output.over_time, *output.distributions.values())
+    for path in (*inputs, *results, output.summary, output.report, *output.for_ci):
         path.unlink(missing_ok=True)
 
 

@@ -106,7 +106,9 @@ class OutputDirectory:
         self.verdict = path / "verdict.json"
         self.analysis = path / "analysis.json"
         self.latencies = path / "latencies.parquet"
-        """The histograms of the latencies by interval, which the comparison of runs reads."""
+        """The histograms of the latencies by interval."""
+        self.over_time = path / "over_time.csv"
+        self.distributions = {op: path / f"{op}.hgrm" for op in ("produce", "fetch")}
         self.comparison = path / "comparison.json"
         """In the directory of a comparison."""
         self.summary = path / "summary.json"

@@ -11,26 +11,33 @@ from contextlib import contextmanager
 import click
 
 from tools.replay.run.control import ControlServer
+from tools.replay.run.exports import LiveMetrics
 from tools.replay.run.plan import Plan
 
 LINE_S = 0.5
 LINES_APART_S = 5.0
 """Between two lines of progress, where there is no terminal."""
 TURN_S = 0.1
+METRICS_S = 1.0
 
 
 class ProgressLine:
-    """Redraws one line on a terminal; elsewhere prints a line every few seconds."""
+    """Redraws one line on a terminal; elsewhere prints a line every few seconds. Also writes `metrics`, if there are any."""
 
-    def __init__(self, plan: Plan, control: ControlServer) -> None:
+    def __init__(self, plan: Plan, control: ControlServer, metrics: LiveMetrics | None = None) -> None:
         self._plan = plan
         self._control = control
         self._is_terminal = sys.stderr.isatty()
         self._shown_at = time.monotonic()
         self._before = (0.0, 0)
         self._is_over = False
+        self._metrics = metrics
+        self._written_at = 0.0
 
     def show(self) -> None:
+        if self._metrics is not None and time.monotonic() - self._written_at > METRICS_S:
+            self._metrics.write()
+            self._written_at = time.monotonic()
         totals = self._control.totals()
         if not totals.started_ns or self._is_over:
             return
@@ -56,6 +63,8 @@ class ProgressLine:
             click.echo(("\n" if self._is_terminal else "") + "Reading everything back ...", err=True)
 
     def end(self) -> None:
+        if self._metrics is not None:
+            self._metrics.write()
         if self._is_terminal and not self._is_over:
             click.echo("", err=True)
 

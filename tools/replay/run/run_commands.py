@@ -241,6 +241,11 @@ def options_of(
     help="Write Spark's event log to this directory, for its history server.",
 )
 @click.option(
+    "--prometheus-file",
+    type=PATH,
+    help="Write the progress there each second, in Prometheus' text format, such as for the node exporter's textfile collector.",
+)
+@click.option(
     "--fault",
     "faults",
     multiple=True,
@@ -267,6 +272,7 @@ def run(
     master: str | None,
     control_host: str | None,
     event_log: Path | None,
+    prometheus_file: Path | None,
     faults: Sequence[str],
     repeat: int,
     warm_up_s: float | None,
@@ -308,7 +314,9 @@ def run(
             raise click.BadParameter(str(problem), param_hint="--fault") from None
         servers = cluster.bootstrap_servers if cluster is not None and not bootstrap_server else bootstrap_server
         options = options_of(trace=trace_or_rest(trace, resume), bootstrap_server=servers, directory=directory, **load)
-        options = replace(options, master=master, control_host=control_host, event_log=event_log)
+        options = replace(
+            options, master=master, control_host=control_host, event_log=event_log, prometheus_file=prometheus_file
+        )
         if directory is not None:
             options = replace(options, broker_pids=broker_pids(LocalCluster(directory)))
 
