@@ -79,18 +79,12 @@ def test_topic_alter_and_delete(cli: Cli) -> None:
     assert described["configs"]["retention.ms"] == "60000000"
     assert name in cli.output("topic", "describe", "--topics-with-overrides")
 
-    fewer = cli.failure("topic", "alter", name, "--partitions", "2")
-    assert "cannot get fewer: use --partitions of at least 4" in fewer
-    for bad in ("retention.mss=1", "retention.ms=soon"):
-        assert bad.partition("=")[0] in cli.failure("topic", "alter", name, "--config", bad)
-    assert len(partition_views(cli, name)) == 3
-
+    assert "retention.ms" in cli.failure("topic", "alter", name, "--config", "retention.ms=soon")
     other = new_topic(cli, [first])
     assert cli.output("topic", "delete", name, other) == f"Deleted topic {name}.\nDeleted topic {other}.\n"
     eventually(lambda: not {name, other} & set(cli.output("topic", "list").splitlines()), "both topics gone")
     assert f"topic {name} does not exist" in cli.failure("topic", "delete", name)
     assert cli.json("topic", "delete", name, "--if-exists") == {"deleted": [], "missing": [name], "failures": []}
-    assert "does not exist" in cli.failure("topic", "alter", name, "--partitions", "9")
 
 
 @OURS_AND_KAFKAS
@@ -105,12 +99,6 @@ def test_configs(cli: Cli) -> None:
     cli.output("config", "alter", *topic, "--delete-config", "retention.ms")
     eventually(lambda: "retention.ms=" not in cli.output("config", "describe", *topic), "the config is gone")
 
-    refused = cli.failure("config", "alter", *topic, "--add-config", "retention.mss=1")
-    assert "retention.mss" in refused
-    assert "did you mean retention.ms?" in refused
-    assert "retention.ms" in cli.failure("config", "alter", *topic, "--add-config", "retention.ms=soon")
-    assert "is not set on topic" in cli.failure("config", "alter", *topic, "--delete-config", "retention.ms")
-
     broker = ["--entity-type", "brokers", "--entity-name", str(cli.broker_ids[0])]
     everyone = ["--entity-type", "brokers", "--entity-default"]
     key = "leader.replication.throttled.rate"
@@ -119,11 +107,7 @@ def test_configs(cli: Cli) -> None:
         eventually(partial(has_config, cli, entity, key, source), f"{key} from {source}")
         cli.output("config", "alter", *entity, "--delete-config", key)
         eventually(lambda e=entity: key not in cli.output("config", "describe", *e), f"no {key}")
-    assert key in cli.failure("config", "alter", *broker, "--add-config", f"{key}=fast")
     assert "broker.id" in cli.failure("config", "alter", *broker, "--add-config", "broker.id=7")
-    assert "broker 77 is not live" in cli.failure(
-        "config", "describe", "--entity-type", "brokers", "--entity-name", "77"
-    )
 
 
 def has_config(cli: Cli, entity: list[str], key: str, source: str) -> bool:
@@ -218,20 +202,6 @@ def throttles(cli: Cli, topic: str) -> bool:
     """Whether a throttle is set on the topic or any broker."""
     said = cli.output("config", "describe", "--entity-type", "topics", "--entity-name", topic)
     return "throttled" in said + cli.output("config", "describe", "--entity-type", "brokers")
-
-
-def test_reassign_generate_and_batches(cli: Cli) -> None:
-    first, second, third = cli.broker_ids
-    name = new_topic(cli, *[[first, second]] * 3)
-    topics = json.dumps({"topics": [{"topic": name}]})
-    wanted = ["--topics-to-move-json-file", "-", "--broker-list", f"{second},{third}"]
-    proposed = cli.json("reassign", "generate", *wanted, stdin=topics)["proposed"]
-    execute = ["reassign", "execute", "--reassignment-json-file", "-", "--batch", "2", "--format", "json"]
-    events = [json.loads(line) for line in cli.output(*execute, stdin=json.dumps(proposed)).splitlines()]
-    assert [len(event["partitions"]) for event in events if event["event"] == "started"] == [2, 1]
-    moved = [view["replicas"] for view in partition_views(cli, name)]
-    assert moved == [row["replicas"] for row in proposed["partitions"]]
-    assert {replica for row in moved for replica in row} == {second, third}
 
 
 @OURS_AND_KAFKAS

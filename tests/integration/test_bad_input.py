@@ -1,6 +1,6 @@
 """Broken input to one running broker gets the right answer, and the same process continues to serve.
 
-BAD-1..12, 16..27, 29. The unit tests have the cases of each check; here is one or two of each kind on a real connection.
+BAD-1..12, 14, 16, 20..27, 29. The unit tests have the cases of each check; here is one or two of each kind on a real connection.
 """
 
 from __future__ import annotations
@@ -163,19 +163,6 @@ def test_a_version_that_is_too_old_is_refused(
     eventually(is_logged, "the reason is in the log")
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_a_fetch_of_an_old_version_is_answered_with_an_error(wire: Wire, topic: str, version: int) -> None:
-    """A client that does not ask for ApiVersions reads why it gets nothing, and no records that it cannot read."""
-    partitions = [{"partition": number, "fetch_offset": 0, "partition_max_bytes": 1000} for number in (0, 99)]
-    body = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 1000}
-    answer = wire.call(ApiKey.FETCH, version, {**body, "topics": [{"topic": topic, "partitions": partitions}]})
-    (found,) = answer.responses
-    assert [(row.error_code, row.high_watermark, bytes(row.records)) for row in found.partitions] == [
-        (ErrorCode.UNSUPPORTED_VERSION, -1, b""),
-        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, b""),
-    ]
-
-
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("acks", [1, -1])
 def test_a_produce_of_an_old_version_is_answered_with_an_error(wire: Wire, topic: str, version: int, acks: int) -> None:
@@ -244,22 +231,11 @@ PACKED = build_batch([(None, b"value" * 100, [], 1)], compression=3)
 BOMB = build_batch([(None, bytes(70 * 1024 * 1024), [], 1)], compression=4)
 BAD_BATCHES = {
     "BAD-12 -1 record headers": (changed(">b", len(BATCH) - 1, 1), ErrorCode.INVALID_RECORD),
-    "BAD-13 nothing": (b"", ErrorCode.INVALID_RECORD),
-    "BAD-13 cut short": (BATCH[:-1], ErrorCode.INVALID_RECORD),
-    "BAD-15 two batches": (BATCH + BATCH, ErrorCode.INVALID_RECORD),
-    "BAD-14 another magic": (BATCH[:16] + b"\x05" + BATCH[17:], ErrorCode.CORRUPT_MESSAGE),
-    "BAD-14 format v0": (old_messages.messages(0), ErrorCode.INVALID_RECORD),
-    "BAD-14 format v1": (old_messages.messages(1), ErrorCode.INVALID_RECORD),
     "BAD-14 format v1, gzip": (
         old_messages.message(1, 2, compress(old_messages.messages(1), 1), attributes=1),
         ErrorCode.INVALID_RECORD,
     ),
     "BAD-16 wrong CRC": (BATCH[:-1] + bytes([BATCH[-1] ^ 1]), ErrorCode.CORRUPT_MESSAGE),
-    "BAD-17 base offset 5": (changed(">q", 0, 5), ErrorCode.INVALID_RECORD),
-    "BAD-18 a count of 2": (changed(">i", 57, 2), ErrorCode.INVALID_RECORD),
-    "BAD-18 a count of 0": (changed(">i", 57, 0), ErrorCode.INVALID_RECORD),
-    "BAD-19 a control batch": (changed(">h", 21, 0x20), ErrorCode.INVALID_RECORD),
-    "BAD-19 a producer id without sequence": (changed(">q", 43, 7), ErrorCode.INVALID_RECORD),
     "BAD-20 too large": (build_batch([(None, bytes(MESSAGE_BYTES_MAX), [], 1)]), ErrorCode.MESSAGE_TOO_LARGE),
     "BAD-21 cannot be unpacked": (changed(">i", 61, 0, PACKED), ErrorCode.CORRUPT_MESSAGE),
     "BAD-22 unpacks to too much": (BOMB, ErrorCode.MESSAGE_TOO_LARGE),
@@ -317,16 +293,9 @@ def test_illegal_topic_names_are_refused(wire: Wire) -> None:
 def test_bad_topics_are_refused(wire: Wire) -> None:
     """BAD-27, also with validate_only. The other topics of the request are created."""
     name = f"refused-{uuid.uuid4().hex[:8]}"
-    bad: list[tuple[dict[str, Any], ErrorCode]] = [
-        ({"num_partitions": 0}, ErrorCode.INVALID_PARTITIONS),
-        ({"replication_factor": 3}, ErrorCode.INVALID_REPLICATION_FACTOR),
-        (assigned([1, 99]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (assigned([1]) | {"num_partitions": 1}, ErrorCode.INVALID_REQUEST),
-        ({"configs": [{"name": "retention.ms", "value": None}]}, ErrorCode.INVALID_CONFIG),
-    ]
-    for topic, error in bad:
-        for validate_only in (True, False):
-            assert create_topics(wire, {"name": name} | topic, validate_only=validate_only) == [error], topic
+    for validate_only in (True, False):
+        codes = create_topics(wire, {"name": name} | assigned([1, 99]), validate_only=validate_only)
+        assert codes == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
     assert metadata_error(wire, name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     other = {"name": f"{name}-other"}
     assert create_topics(wire, other, validate_only=True) == [0]

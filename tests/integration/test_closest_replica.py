@@ -6,22 +6,17 @@ Brokers 1, 2 and 3 are in the racks a, b and c. Broker 1 leads. The brokers' met
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from broker.settings.config import RACK_AWARE_SELECTOR
-from protocol.errors import ErrorCode
-from protocol.kafka.api_keys import ApiKey
 from tests.support.invariants import eventually, metadata_of
 from tests.support.metrics_page import Page, text_of
 from tests.support.real_kafka import java_command, skip_without_kafka
 from tests.support.topics import new_topic
-from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.integration
@@ -254,47 +249,3 @@ def test_a_reader_of_committed_records_at_a_follower(
     assert reader.values == committed
     assert served_by(cluster, topic, 2) > 0
     assert served_by(cluster, topic, 1) == 0
-
-
-def test_a_fetch_of_an_older_version_is_served_by_the_leader_only(cluster: LocalCluster, topic: str) -> None:
-    """Version 10 has no rack. From version 11 on, the leader names the replica, and the replica answers."""
-    Writer(cluster, topic).write(1)
-
-    def fetch(broker: int, version: int, rack: str = "b") -> tuple[int, int, bool]:
-        partition = {
-            "partition": 0,
-            "current_leader_epoch": -1,
-            "fetch_offset": 0,
-            "last_fetched_epoch": -1,
-            "log_start_offset": -1,
-            "partition_max_bytes": 10_000,
-        }
-        body = {"replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 10_000, "isolation_level": 0}
-        body |= {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": [], "rack_id": rack}
-        body |= {"topics": [{"topic": topic, "partitions": [partition]}]}
-        with Wire(cluster.port(broker)) as wire:
-            data = wire.call(ApiKey.FETCH, version, body).responses[0].partitions[0]
-        preferred = data.preferred_read_replica if version >= 11 else -1
-        return data.error_code, preferred, bool(data.records)
-
-    assert fetch(2, 10) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, False)
-    assert fetch(1, 10) == (ErrorCode.NONE, -1, True)
-    assert fetch(1, 11) == fetch(1, 12) == (ErrorCode.NONE, 2, False)
-    eventually(lambda: fetch(2, 11)[2], "the follower knows the high watermark")
-    assert fetch(2, 11) == fetch(2, 12, rack="") == (ErrorCode.NONE, -1, True)
-
-
-def test_an_unknown_selector_is_refused_at_the_start(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Kafka would load a class of that name."""
-    properties = (cluster.broker_directory(1) / "server.properties").read_text(encoding="utf-8")
-    changed = tmp_path / "server.properties"
-    changed.write_text(properties.replace(RACK_AWARE_SELECTOR, "com.example.MySelector"), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "broker", "--config", str(changed)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert f"replica.selector.class='com.example.MySelector': expected nothing, or {RACK_AWARE_SELECTOR}" in done.stderr

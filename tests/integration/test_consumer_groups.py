@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tests.conftest import CALM, ClusterFactory
 from tests.support.group_members import CLIENTS, HEARTBEAT_MS, Client, Member, new_consumer
 from tests.support.invariants import eventually, wait_known_everywhere
 from tests.support.kafka_tools import KafkaTools
+from tests.support.topics import fill, new_topic
 from tools.clients.leave_group import leave_group
 from tools.cluster.local_cluster import LocalCluster
 
@@ -39,10 +40,8 @@ def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
 
 
 @pytest.fixture
-def topic(cluster: LocalCluster, admin: AdminClient) -> str:
-    name = f"read-{uuid.uuid4().hex[:8]}"
-    for future in admin.create_topics([NewTopic(name, PARTITIONS, 3)]).values():
-        future.result(30)
+def topic(cluster: LocalCluster) -> str:
+    name = new_topic(cluster.bootstrap_servers, PARTITIONS, 3)
     wait_known_everywhere(cluster, name, PARTITIONS)
     return name
 
@@ -54,11 +53,7 @@ def group() -> str:
 
 def produce(cluster: LocalCluster, topic: str, first: int = 0) -> set[tuple[int, int]]:
     """(partition, offset) of RECORDS new records in each partition; `first` is the offset of the first."""
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
-    for number in range(first, first + RECORDS):
-        for partition in range(PARTITIONS):
-            producer.produce(topic, b"%d" % number, partition=partition)
-    assert producer.flush(30) == 0
+    fill(cluster.bootstrap_servers, topic, [b"value"] * RECORDS * PARTITIONS, PARTITIONS)
     return {(partition, offset) for partition in range(PARTITIONS) for offset in range(first, first + RECORDS)}
 
 

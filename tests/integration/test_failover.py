@@ -19,7 +19,7 @@ from protocol.kafka.record_batch import build_batch
 from tests.conftest import ClusterFactory
 from tests.support.background_load import read_everything, under_load
 from tests.support.injected import inject
-from tests.support.invariants import ZooKeeperView, assert_healed, eventually
+from tests.support.invariants import ZooKeeperView, assert_healed, eventually, victim_of
 from tests.support.thorough import thorough
 from tests.support.topics import new_topic, produce_body
 from tests.support.wire import Wire
@@ -46,18 +46,6 @@ def topic(cluster: LocalCluster, zk: ZooKeeperView) -> str:
     return name
 
 
-def victim_of(role: str, cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> int:
-    """The broker that has the role: leads some partition but is not the controller, is the controller, or is both."""
-    controller = eventually(lambda: zk.controller() is not None and [zk.controller()], "a controller")[0]
-    leaders = {state.leader for state in zk.states(topic).values()}
-    if role == "controller":
-        return int(controller)
-    if role == "leader":
-        return next(leader for leader in sorted(leaders) if leader != controller)
-    assert controller in leaders, "four partitions on three brokers give every broker a leadership"
-    return int(controller)
-
-
 def leads_no_more(zk: ZooKeeperView, topic: str, victim: int) -> bool:
     return all(state.leader not in (victim, -1) for state in zk.states(topic).values())
 
@@ -72,7 +60,7 @@ def bring_back(cluster: LocalCluster, zk: ZooKeeperView, victim: int) -> None:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 def test_nothing_is_lost(cluster: LocalCluster, zk: ZooKeeperView, topic: str, role: str, how: signal.Signals) -> None:
     with under_load(cluster, zk, topic, PARTITIONS) as producer:
-        victim = victim_of(role, cluster, zk, topic)
+        victim = victim_of(role, zk, topic)
         epoch = zk.controller_epoch()
         was_controller = zk.controller() == victim
         cluster.signal(victim, how)
@@ -181,7 +169,7 @@ def test_a_leader_paused_past_its_session_acknowledges_nothing_and_rejoins(
     cluster: LocalCluster, zk: ZooKeeperView, topic: str, acks: int
 ) -> None:
     """FLT-6: requests that reached the paused leader's socket are not acknowledged under its old epoch when it wakes up."""
-    victim = victim_of("leader", cluster, zk, topic)
+    victim = victim_of("leader", zk, topic)
     partition = next(p for p, s in zk.states(topic).items() if s.leader == victim)
     old_epoch = zk.state(topic, partition).leader_epoch
 
@@ -212,7 +200,7 @@ def test_a_leader_paused_past_its_session_acknowledges_nothing_and_rejoins(
 
 def test_the_event_logs_tell_the_story(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
     """RUN-3, OBS-1: the timeline of a killed controller has the fault and each step of CTL-2, and its page can be drawn."""
-    victim = victim_of("both", cluster, zk, topic)
+    victim = victim_of("both", zk, topic)
     with under_load(cluster, zk, topic, PARTITIONS) as producer:
         cluster.kill(victim)
         producer.wait_for_acks(200)

@@ -1,4 +1,7 @@
-"""`ottla group ...` against ottla, and the same against a real Kafka, whose own command sees the same (CLI-2)."""
+"""`ottla group ...` against ottla, and the same against a real Kafka, whose own command sees the same (CLI-2).
+
+Resets, files and refusals: tests/unit/tools/groups.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,6 @@ from confluent_kafka import Producer, TopicPartition
 from tests.support.cli import OURS_AND_KAFKAS, Cli
 from tests.support.group_members import commit_from_outside, joined_consumer
 from tests.support.kafka_tools import KafkaTools
-from tests.support.thorough import thorough
-from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.integration
 
@@ -53,19 +54,8 @@ class GroupCli(Cli):
 
 
 @pytest.fixture
-def ottla(shared_cluster: LocalCluster) -> GroupCli:
-    return GroupCli(shared_cluster.bootstrap_servers, list(shared_cluster.broker_ids))
-
-
-@pytest.fixture
-def kafka(shared_kafka: Cli) -> GroupCli:
-    return GroupCli(shared_kafka.bootstrap_servers, shared_kafka.broker_ids)
-
-
-@pytest.fixture
-def cli(request: pytest.FixtureRequest) -> GroupCli:
-    found: GroupCli = request.getfixturevalue(getattr(request, "param", "ottla"))
-    return found
+def cli(cli: Cli) -> GroupCli:
+    return GroupCli(cli.bootstrap_servers, cli.broker_ids)
 
 
 @pytest.fixture
@@ -154,41 +144,6 @@ def test_an_empty_group_is_described_and_deleted(cli: GroupCli, topic: str) -> N
     assert group not in cli.output("list").splitlines()
 
 
-def test_one_bad_group_does_not_affect_the_others(cli: GroupCli, topic: str) -> None:
-    group, other = new_group(), new_group()
-    commit(cli, group, topic, {0: 3})
-    done = cli.run("delete", other, group, "--format", "json")
-    assert done.returncode == 1
-    assert f'"{group}"' in done.stdout.split("failures")[0]
-    assert f"group '{other}' could not be deleted" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "offsets"),
-    [
-        thorough(["--to-earliest"], [0, 0]),
-        thorough(["--to-latest"], [10, 10]),
-        (["--shift-by", "-2"], [1, 8]),
-        (["--to-datetime", "1970-01-01T00:00:04.500"], [4, 4]),
-        thorough(["--by-duration", "P99999D"], [0, 0]),
-    ],
-)
-def test_resets(cli: GroupCli, topic: str, arguments: list[str], offsets: list[int]) -> None:
-    group = new_group()
-    commit(cli, group, topic, {0: 3, 1: 10})
-    done = cli.run("reset-offsets", group, "--all-topics", *arguments)
-    assert done.returncode == 0, done
-    assert [line.split() for line in done.stdout.splitlines()] == [
-        ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET", "CURRENT-OFFSET"],
-        [group, topic, "0", str(offsets[0]), "3"],
-        [group, topic, "1", str(offsets[1]), "10"],
-    ]
-    assert "Nothing was changed" in done.stderr
-    assert cli.offsets(group) == {0: 3, 1: 10}
-    assert cli.reset(group, "--all-topics", *arguments) == offsets
-    assert cli.offsets(group) == dict(enumerate(offsets))
-
-
 @OURS_AND_KAFKAS
 def test_reset_by_file_and_beyond_the_log(cli: GroupCli, topic: str, tmp_path: Path) -> None:
     group = new_group()
@@ -203,22 +158,6 @@ def test_reset_by_file_and_beyond_the_log(cli: GroupCli, topic: str, tmp_path: P
     assert "line 1: partition and offset must be numbers" in cli.failure(
         "reset-offsets", group, "--from-file", "-", stdin=f"{topic},0,x\n"
     )
-
-
-def test_refusals_are_one_line(cli: GroupCli, topic: str) -> None:
-    group = new_group()
-    commit(cli, group, topic, {0: 3})
-    for arguments, says in (
-        (["describe", "no-such-group"], "Consumer group 'no-such-group' does not exist"),
-        (["reset-offsets", group, "--topic", "no-such-topic", "--to-latest"], "topic 'no-such-topic' does not exist"),
-        (["reset-offsets", group, "--topic", f"{topic}:2", "--to-latest"], "has no partition 2, only 0 to 1"),
-        (["reset-offsets", group, "--topic", topic, "--shift-by", "1"], "no committed offset to shift"),
-        (["reset-offsets", "no-such-group", "--all-topics", "--to-latest"], "has no committed offsets"),
-        (["delete-offsets", group, "--topic", f"{topic}:x"], "expected TOPIC, or TOPIC:0,1"),
-        (["delete-offsets", "no-such-group", "--topic", topic], "group id does not exist"),
-    ):
-        assert says in cli.failure(*arguments)
-    assert cli.offsets(group) == {0: 3}
 
 
 def test_a_cluster_that_does_not_answer_is_reported() -> None:

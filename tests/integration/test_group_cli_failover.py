@@ -10,13 +10,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.conftest import ClusterFactory
-from tests.support.cli import Cli
+from tests.integration.conftest import cli_of
 from tests.support.group_members import commit_from_outside
 from tests.support.invariants import eventually
 from tests.support.thorough import thorough
+from tests.support.topics import fill
 from tools.admin.kafka_admin import KafkaAdmin
 from tools.cluster.local_cluster import LocalCluster
 
@@ -44,16 +44,9 @@ def cluster(new_cluster: ClusterFactory) -> LocalCluster:
     started = new_cluster(brokers=3, overrides={"offsets.topic.num.partitions": "5"})
     cli = cli_of(started)
     cli.output("topic", "create", TOPIC, "--partitions", "2", "--replication-factor", "3")
-    producer = Producer({"bootstrap.servers": started.bootstrap_servers})
-    for number in range(RECORDS * 2):
-        producer.produce(TOPIC, b"v", partition=number % 2)
-    assert producer.flush(20) == 0
+    fill(started.bootstrap_servers, TOPIC, ["v"] * RECORDS * 2, partitions=2)
     commit_from_outside(started.bootstrap_servers, GROUP, TOPIC, dict.fromkeys(range(2), COMMITTED))
     return started
-
-
-def cli_of(cluster: LocalCluster) -> Cli:
-    return Cli(cluster.bootstrap_servers, list(cluster.broker_ids))
 
 
 def coordinator(cluster: LocalCluster) -> int:

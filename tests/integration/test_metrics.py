@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 import yaml
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
 from tests.conftest import ClusterFactory
@@ -23,7 +23,7 @@ from tests.support.metrics_page import (
     selected,
     total,
 )
-from tests.support.topics import TIMEOUT_S, new_topic
+from tests.support.topics import TIMEOUT_S, fill, new_topic
 from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.integration
@@ -49,10 +49,7 @@ def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
 def topic(cluster: LocalCluster) -> str:
     """A topic to which RECORDS records were produced, and from which a group has read them all."""
     name = new_topic(cluster.bootstrap_servers, PARTITIONS, 3, min_insync_replicas="2")
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "linger.ms": 5})
-    for number in range(RECORDS):
-        producer.produce(name, VALUE, partition=number % PARTITIONS)
-    assert producer.flush(TIMEOUT_S) == 0
+    fill(cluster.bootstrap_servers, name, [VALUE] * RECORDS, PARTITIONS)
     read(cluster, name, "readers", RECORDS)
     return name
 
@@ -175,9 +172,7 @@ def test_a_deleted_topic_has_no_series_and_stays_in_the_total(
     cluster: LocalCluster, admin: AdminClient, topic: str
 ) -> None:
     scratch = new_topic(cluster.bootstrap_servers, 1, 3)
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
-    producer.produce(scratch, VALUE)
-    assert producer.flush(TIMEOUT_S) == 0
+    fill(cluster.bootstrap_servers, scratch, [VALUE])
 
     def all_records() -> float:
         return sum(page.value(IN_TOPIC.format("messagesin")) for page in pages(cluster).values())

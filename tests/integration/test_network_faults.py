@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from confluent_kafka.admin import NewTopic
 
 from tests.support.background_load import BackgroundProducer, under_load
 from tests.support.invariants import ZooKeeperView, eventually
-from tests.support.network_cluster import NetworkCluster, why_not
+from tests.support.network_cluster import NetworkCluster, running_network, why_not
 from tests.support.topics import create_topics
 
 REASON = why_not()
@@ -38,20 +38,12 @@ FEW = 200
 @contextmanager
 def a_cluster(directory: Path) -> Iterator[tuple[NetworkCluster, ZooKeeperView, BackgroundProducer]]:
     """Three brokers under load; in the end everything must be healed, and what was acknowledged be there."""
-    cluster = NetworkCluster(directory)
-    try:
-        cluster.create(brokers=3, overrides=SETTINGS)
-        cluster.start()
+    with running_network(directory, SETTINGS) as (cluster, zk):
         # Broker n leads partition n - 1.
         assignment = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
         create_topics(cluster.bootstrap_servers, NewTopic(TOPIC, PARTITIONS, replica_assignment=assignment))
-        with (
-            closing(ZooKeeperView(cluster.zookeeper_connect)) as zk,
-            under_load(cluster, zk, TOPIC, PARTITIONS) as producer,
-        ):
+        with under_load(cluster, zk, TOPIC, PARTITIONS) as producer:
             yield cluster, zk, producer
-    finally:
-        cluster.destroy()
 
 
 @pytest.mark.thorough

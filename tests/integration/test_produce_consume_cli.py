@@ -151,18 +151,13 @@ def test_starts(cli: Cli) -> None:
 @pytest.mark.thorough
 def test_refusals_are_one_line(cli: Cli) -> None:
     topic = new_topic(cli)
-    nobody = Cli("127.0.0.1:1", [])
-    for asked, arguments, says in (
-        (cli, ["produce", "no-such-topic"], "topic 'no-such-topic' does not exist; create it with"),
-        (cli, ["produce", topic, "--partition", "1"], "has no partition 1, only 0 to 0"),
-        (cli, ["produce", topic, "--file", "no-such-file"], "no-such-file: No such file or directory"),
-        (cli, ["consume", "no-such-topic"], "topic 'no-such-topic' does not exist"),
-        (cli, ["consume", topic, "--partition", "1"], "has no partition 1, only 0 to 0"),
-        (cli, ["consume", topic, "--offset", "1"], "has no offset 1, only 0 to 0 (the end)"),
-        (nobody, ["produce", "orders"], "no broker answers at 127.0.0.1:1"),
-        (nobody, ["consume", "orders"], "no broker answers at 127.0.0.1:1"),
+    for arguments, says in (
+        (["produce", "no-such-topic"], "topic 'no-such-topic' does not exist; create it with"),
+        (["produce", topic, "--partition", "1"], "has no partition 1, only 0 to 0"),
+        (["consume", topic, "--partition", "1"], "has no partition 1, only 0 to 0"),
+        (["consume", topic, "--offset", "1"], "has no offset 1, only 0 to 0 (the end)"),
     ):
-        assert says in asked.failure(*arguments, stdin="x\n")
+        assert says in cli.failure(*arguments, stdin="x\n")
     missing = cli.run("consume", topic, "--max-messages", "2", "--timeout-ms", "300")
     assert missing.returncode == 1
     assert "Error: received only 0 of 2 messages, then none for 300 ms" in missing.stderr

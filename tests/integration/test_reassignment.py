@@ -8,13 +8,13 @@ and a removed replica's log is deleted from its disk.
 from __future__ import annotations
 
 import signal
-import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, ResourceType
 from kafka import KafkaAdminClient, TopicPartition
 
 from protocol import types
@@ -23,9 +23,10 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.types import Assignment
 from protocol.zk.znodes import ReassignPartitionsZNode
 from tests.conftest import ClusterFactory
-from tests.support.background_load import BackgroundProducer, assert_all_read_back, summary
+from tests.support.background_load import BackgroundProducer, assert_all_read_back
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
 from tests.support.thorough import thorough
+from tests.support.topics import new_topic, set_configs
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -49,6 +50,10 @@ def _code(error: Any) -> ErrorCode:
     return ErrorCode.NONE if error is None else ErrorCode(error.errno)
 
 
+def kafka_python_admin(cluster: LocalCluster) -> closing[KafkaAdminClient]:
+    return closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers.split(",")))
+
+
 @dataclass
 class Move:
     """A topic of two partitions with the leader `leaving` and the follower `staying`. `coming` has no replica yet."""
@@ -67,19 +72,13 @@ class Move:
 
     def alter(self, replicas: Sequence[int] | None) -> list[ErrorCode]:
         """Alters the reassignments through the API. Returns the error code of each partition."""
-        admin = KafkaAdminClient(bootstrap_servers=self.cluster.bootstrap_servers.split(","))
-        try:
+        with kafka_python_admin(self.cluster) as admin:
             answers = admin.alter_partition_reassignments(dict.fromkeys(self.partitions, replicas))
-            return [_code(answers[tp]) for tp in self.partitions]
-        finally:
-            admin.close()
+        return [_code(answers[tp]) for tp in self.partitions]
 
     def listed(self) -> list[dict[str, list[int]]]:
-        admin = KafkaAdminClient(bootstrap_servers=self.cluster.bootstrap_servers.split(","))
-        try:
+        with kafka_python_admin(self.cluster) as admin:
             return list(admin.list_partition_reassignments(self.partitions).values())
-        finally:
-            admin.close()
 
     def listed_brokers(self) -> set[int]:
         """The brokers in the metadata that librdkafka gets: it asks another broker if one does not answer."""
@@ -87,17 +86,10 @@ class Move:
 
     def throttle(self, rate: str | None) -> None:
         """Limits copying on every broker to `rate` bytes per second; None removes the limit."""
-        operation = AlterConfigOpType.DELETE if rate is None else AlterConfigOpType.SET
-        entry = ConfigEntry(RATE, rate, incremental_operation=operation)
-        resources = [
-            ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=[entry])
-            for broker in self.cluster.broker_ids
-        ]
         # A librdkafka admin asks a broker that its metadata do not have yet only when it happens to refresh them.
         self.cluster.wait_ready()
-        admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap_servers})
-        for resource in resources:
-            admin.incremental_alter_configs([resource])[resource].result(30)
+        for broker in self.cluster.broker_ids:
+            set_configs(self.cluster.bootstrap_servers, ResourceType.BROKER, str(broker), {RATE: rate})
 
     def assert_at(self, replicas: tuple[int, ...]) -> None:
         """The partitions have these replicas, all in sync, and no others, and nothing remains of the move."""
@@ -124,32 +116,21 @@ class Move:
 @pytest.fixture
 def move(cluster: LocalCluster, zk: ZooKeeperView) -> Iterator[Move]:
     eventually(lambda: zk.live_brokers() == sorted(cluster.broker_ids), "all brokers live before the test")
-    controller = eventually(lambda: zk.controller() is not None and [zk.controller()], "a controller")[0]
+    controller = eventually(zk.controller, "a controller")
     leaving, staying, coming = (broker for broker in cluster.broker_ids if broker != controller)
-    topic = f"moves-{uuid.uuid4().hex[:8]}"
-    new = NewTopic(
-        topic,
-        num_partitions=PARTITIONS,
-        replica_assignment=[[leaving, staying]] * PARTITIONS,
-        config={"min.insync.replicas": "1", "follower.replication.throttled.replicas": "*"},
-    )
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    admin.create_topics([new])[topic].result(30)
+    throttled = {"min.insync.replicas": "1", "follower.replication.throttled.replicas": "*"}
+    topic = new_topic(cluster.bootstrap_servers, assignment=[[leaving, staying]] * PARTITIONS, **throttled)
     made = Move(cluster, zk, topic, controller, leaving, staying, coming)
     eventually(lambda: all(len(s.isr) == 2 for s in zk.states(topic).values()), "both replicas in sync")
     yield made
     made.throttle(None)
 
 
-def finish(
-    move: Move, producer: BackgroundProducer, replicas: tuple[int, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def finish(move: Move, producer: BackgroundProducer, replicas: tuple[int, ...]) -> None:
     """Waits for the end of the move, and checks that no acknowledged record is lost."""
     producer.wait_for_acks(200)
     move.assert_at(replicas)
-    verdict = assert_all_read_back(producer)
-    with capsys.disabled():
-        print(f"\n  {summary(verdict)}")
+    assert_all_read_back(producer)
 
 
 def loaded(move: Move) -> BackgroundProducer:
@@ -157,7 +138,7 @@ def loaded(move: Move) -> BackgroundProducer:
 
 
 @pytest.mark.parametrize("way", ["API", thorough("znode")])
-def test_a_move_of_the_leader_under_load(move: Move, way: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_move_of_the_leader_under_load(move: Move, way: str) -> None:
     target = (move.coming, move.staying)
     with loaded(move) as producer:
         producer.wait_for_acks(3000)
@@ -166,19 +147,19 @@ def test_a_move_of_the_leader_under_load(move: Move, way: str, capsys: pytest.Ca
         else:
             rows = {types.TopicPartition(move.topic, partition): target for partition in range(PARTITIONS)}
             move.zk.client.create(ReassignPartitionsZNode.PATH, ReassignPartitionsZNode.encode(rows))
-        finish(move, producer, target, capsys)
+        finish(move, producer, target)
     assert {state.leader for state in move.zk.states(move.topic).values()} == {move.coming}
 
 
-def test_a_move_to_entirely_different_brokers(move: Move, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_move_to_entirely_different_brokers(move: Move) -> None:
     target = (move.coming, move.controller)
     with loaded(move) as producer:
         producer.wait_for_acks(3000)
         assert move.alter(target) == ACCEPTED
-        finish(move, producer, target, capsys)
+        finish(move, producer, target)
 
 
-def test_a_move_is_cancelled_before_its_end(move: Move, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_move_is_cancelled_before_its_end(move: Move) -> None:
     """The original replicas are restored. A second cancellation is refused."""
     with loaded(move) as producer:
         producer.wait_for_acks(3000)
@@ -194,7 +175,7 @@ def test_a_move_is_cancelled_before_its_end(move: Move, capsys: pytest.CaptureFi
         producer.wait_for_acks(500)
         assert move.alter(None) == ACCEPTED
         assert move.alter(None) == [ErrorCode.NO_REASSIGNMENT_IN_PROGRESS] * 2
-        finish(move, producer, (move.leaving, move.staying), capsys)
+        finish(move, producer, (move.leaving, move.staying))
 
 
 def test_a_deletion_waits_for_the_move(move: Move) -> None:
@@ -236,9 +217,7 @@ def test_invalid_requests_are_refused(move: Move) -> None:
 
 @pytest.mark.parametrize("role", ["controller", thorough("coming"), thorough("leaving"), thorough("staying")])
 @pytest.mark.parametrize("how", [signal.SIGKILL, thorough(signal.SIGTERM)], ids=["SIGKILL", "SIGTERM"])
-def test_a_broker_bounces_during_the_move(
-    move: Move, role: str, how: signal.Signals, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broker_bounces_during_the_move(move: Move, role: str, how: signal.Signals) -> None:
     """FLT-35, CTL-2: it is killed or stopped, stays away until the cluster notices it, and returns."""
     victim = getattr(move, role)
     target = (move.coming, move.staying)
@@ -259,13 +238,11 @@ def test_a_broker_bounces_during_the_move(
         move.cluster.start_broker(victim)
         eventually(lambda: victim in move.zk.live_brokers(), "it is back")
         move.throttle(None)
-        finish(move, producer, target, capsys)
+        finish(move, producer, target)
 
 
 @pytest.mark.parametrize("how", [thorough(signal.SIGKILL), signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-def test_a_move_ends_while_the_removed_broker_is_dead(
-    move: Move, how: signal.Signals, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_move_ends_while_the_removed_broker_is_dead(move: Move, how: signal.Signals) -> None:
     """CTL-10 step 9: the move does not wait for a dead broker, which deletes its log when it is back (LAI-6)."""
     target = (move.coming, move.staying)
     with loaded(move) as producer:
@@ -281,4 +258,4 @@ def test_a_move_ends_while_the_removed_broker_is_dead(
         eventually(lambda: move.cluster.pid(move.leaving) is None, "its process ended")
         move.cluster.start_broker(move.leaving)
         eventually(lambda: move.leaving in move.zk.live_brokers(), "it is back")
-        finish(move, producer, target, capsys)
+        finish(move, producer, target)

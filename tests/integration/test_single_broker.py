@@ -88,13 +88,3 @@ def test_a_restart_keeps_port_data_and_offsets(cluster: LocalCluster, how: signa
     cluster.wait_ready()
     assert eventually(lambda: produced(cluster, topic), "the partition led again") == [5]
     assert "registered" in {event["kind"] for event in events_of(cluster.broker_directory(1) / "events.jsonl")}, "RUN-3"
-
-
-def test_a_broker_whose_znode_is_removed_registers_again(cluster: LocalCluster, zk: ZooKeeperView) -> None:
-    """STA-4: fast failure detection removed the node of a session that lives. With a new broker epoch the broker leads again."""
-    topic = new_topic(cluster.bootstrap_servers)
-    _, before = zk.client.get(NODE)
-    zk.client.delete(NODE)
-    stat = eventually(lambda: zk.client.exists(NODE), "the znode back")
-    assert stat.czxid > before.czxid
-    eventually(lambda: produced(cluster, topic), "the partition led again")

@@ -66,16 +66,3 @@ def test_replica_assignment_and_if_not_exists(cli: Cli) -> None:
     assert [partition["replicas"] for partition in described["partitions"]] == [[second, first], [third, second]]
     assert "already exists" in cli.failure("topic", "create", name)
     assert cli.json("topic", "create", name, "--if-not-exists") == {"topic": name, "created": False}
-
-
-def test_refusals_are_one_line(cli: Cli) -> None:
-    for arguments, says in (
-        (["create", "cli-refused", "--replication-factor", "9"], "use --replication-factor 1 to 3"),
-        (["create", "cli-refused", "--config", "no.such.config=1"], "no.such.config"),
-        (["create", "cli-refused", "--config", "retention.ms=soon"], "retention.ms"),
-        (["create", "cli refused"], "choose another name"),
-        (["describe", "cli-unknown"], "does not exist"),
-    ):
-        assert says in cli.failure("topic", *arguments)
-    assert "cli-refused" not in cli.output("topic", "list").splitlines()
-    assert "no broker answers at 127.0.0.1:1" in Cli("127.0.0.1:1", []).failure("topic", "list")

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.errors import ErrorCode
@@ -21,9 +19,10 @@ from protocol.topic_ids import topic_id_text
 from protocol.types import TopicPartition
 from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, PartitionStateZNode, TopicZNode
 from tests.conftest import ClusterFactory
+from tests.support import topics
 from tests.support.background_load import BackgroundProducer, read_everything
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.topics import produce_batch
+from tests.support.topics import create_topics, produce_batch
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -41,26 +40,9 @@ def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
 
 
 @pytest.fixture
-def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
-    view = ZooKeeperView(cluster.zookeeper_connect)
-    eventually(lambda: view.live_brokers() == sorted(cluster.broker_ids), "all brokers live before the test")
-    yield view
-    view.close()
-
-
-@pytest.fixture
-def admin(cluster: LocalCluster) -> AdminClient:
-    return new_admin(cluster)
-
-
-def new_admin(cluster: LocalCluster) -> AdminClient:
-    """A client that does not know an earlier controller."""
-    return AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-
-
-@pytest.fixture
 def topic(cluster: LocalCluster, zk: ZooKeeperView) -> str:
     """A topic of 4 partitions on all three brokers, with 100 records."""
+    eventually(lambda: zk.live_brokers() == sorted(cluster.broker_ids), "all brokers live before the test")
     name = f"gone-{uuid.uuid4().hex[:8]}"
     make(cluster, name)
     assert_healed(cluster, zk, name)
@@ -70,12 +52,11 @@ def topic(cluster: LocalCluster, zk: ZooKeeperView) -> str:
 
 def make(cluster: LocalCluster, topic: str) -> None:
     """Creates the topic; retries while an old topic of that name still exists."""
-    admin = new_admin(cluster)
 
     def is_made() -> bool:
         wanted = NewTopic(topic, PARTITIONS, 3, config={"min.insync.replicas": "2"})
         try:
-            admin.create_topics([wanted])[topic].result(30)
+            create_topics(cluster.bootstrap_servers, wanted)
         except KafkaException as error:
             if error.args[0].code() == ErrorCode.TOPIC_ALREADY_EXISTS:
                 return False
@@ -90,17 +71,7 @@ def delete(admin: AdminClient, topic: str) -> None:
 
 
 def fill(cluster: LocalCluster, topic: str, prefix: str, count: int) -> None:
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
-    failures: list[Any] = []
-    for number in range(count):
-        producer.produce(
-            topic,
-            f"{prefix}-{number}".encode(),
-            partition=number % PARTITIONS,
-            on_delivery=lambda error, _: failures.append(error) if error else None,
-        )
-    assert producer.flush(30) == 0
-    assert failures == []
+    topics.fill(cluster.bootstrap_servers, topic, (f"{prefix}-{number}" for number in range(count)), PARTITIONS)
 
 
 def values(cluster: LocalCluster, topic: str) -> set[str]:

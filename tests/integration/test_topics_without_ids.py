@@ -9,10 +9,8 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as KafkaTopicPartition
@@ -23,10 +21,12 @@ from protocol.topic_ids import topic_id_text
 from protocol.types import TopicPartition
 from protocol.zk.znodes import ConfigZNode, PartitionStateZNode, TopicZNode
 from tests.conftest import ClusterFactory
+from tests.integration.conftest import cli_of
 from tests.support.background_load import read_everything
 from tests.support.cli import Cli
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory, wait_known_everywhere
 from tests.support.thorough import thorough
+from tests.support.topics import fill
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -63,12 +63,7 @@ def rewrite(zk: ZooKeeperView, topic: str, added: Mapping[int, Sequence[int]] | 
 
 def produce(cluster: LocalCluster, topic: str, value: str, partitions: int = PARTITIONS) -> None:
     """With acks=all, and so with all three replicas."""
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
-    failures: list[Any] = []
-    for partition in range(partitions):
-        producer.produce(topic, value, partition=partition, on_delivery=lambda e, _: failures.append(e) if e else None)
-    assert producer.flush(30) == 0
-    assert failures == []
+    fill(cluster.bootstrap_servers, topic, [value] * partitions, partitions)
 
 
 def id_in_zookeeper(zk: ZooKeeperView, topic: str) -> str | None:
@@ -146,7 +141,7 @@ def test_a_topic_of_an_old_tool_is_replicated(cluster: LocalCluster, zk: ZooKeep
 @pytest.mark.thorough
 def test_health_and_znodes_name_what_only_zookeeper_shows(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
     """The next controller leaves a partition out of the metadata if its state cannot be read."""
-    cli = Cli(cluster.bootstrap_servers, list(cluster.broker_ids), cluster.zookeeper_connect)
+    cli = cli_of(cluster)
     assert_has_id(cluster, zk, topic)
     path = PartitionStateZNode.path(TopicPartition(topic, 0))
     state = zk.client.get(path)[0]

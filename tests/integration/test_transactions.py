@@ -6,7 +6,6 @@ A consumer with read_committed sees the records of committed transactions, each 
 from __future__ import annotations
 
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -354,22 +353,6 @@ def test_a_pipeline_processes_each_record_once_while_brokers_die(cluster: LocalC
 # -- brokers die in a transaction -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
-def test_a_leader_dies_in_a_transaction(cluster: LocalCluster, topic: str) -> None:
-    """INV-1, INV-6: its successor knows the transaction from the log."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    producer = transactional(cluster, topic)
-    producer.begin_transaction()
-    write(producer, topic, *names("before", 9))
-    with all_back(cluster):
-        cluster.kill(leaders(admin, topic)[0])
-        write(producer, topic, *names("meanwhile", 9))
-        assert read(cluster, topic) == []
-        retried(producer.commit_transaction)
-        wanted = names("before", 9) + names("meanwhile", 9)
-        eventually(lambda: sorted(read(cluster, topic)) == wanted, "the whole transaction is seen")
-
-
 @pytest.mark.parametrize("is_commit", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_a_coordinator_dies_in_a_transaction(cluster: LocalCluster, topic: str, is_commit: bool) -> None:
     """Its successor knows the transaction from `__transaction_state`."""
@@ -596,28 +579,3 @@ def test_kafkas_tool_shows_transactions(cluster: LocalCluster, topic: str, kafka
         lambda: "CompleteCommit" in kafka_tools.run(*tool, "describe", "--transactional-id", topic), "it is complete"
     )
     assert completed
-
-
-@pytest.mark.thorough
-def test_many_transactions_at_once(cluster: LocalCluster, topic: str) -> None:
-    """Several producers write to the same partitions; each transaction is seen whole or not at all."""
-    outcome: dict[str, bool] = {}
-
-    def work(name: int) -> None:
-        producer = transactional(cluster, f"{topic}-{name}")
-        for number in range(5):
-            transaction = f"{name}.{number}"
-            producer.begin_transaction()
-            write(producer, topic, *(f"{transaction}/{part}" for part in range(PARTITIONS)))
-            is_commit = (name + number) % 3 != 0
-            retried(producer.commit_transaction if is_commit else producer.abort_transaction)
-            outcome[transaction] = is_commit
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(CLIENT_TIMEOUT_S)
-    assert len(outcome) == 20
-    wanted = [f"{name}/{part}" for name, is_commit in outcome.items() if is_commit for part in range(PARTITIONS)]
-    eventually(lambda: sorted(read(cluster, topic)) == sorted(wanted), "the committed transactions are seen whole")

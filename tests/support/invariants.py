@@ -77,6 +77,16 @@ class ZooKeeperView:
         return {p: self.state(topic, p) for p in sorted(self.assignment(topic))}
 
 
+def victim_of(role: str, zk: ZooKeeperView, topic: str) -> int:
+    """The broker with the role: a `leader` that is not the controller, the `controller`, or `both`. Of a topic that all brokers lead."""
+    controller = int(eventually(zk.controller, "a controller"))
+    leaders = {state.leader for state in zk.states(topic).values()}
+    if role == "leader":
+        return min(leaders - {controller})
+    assert role == "controller" or controller in leaders
+    return controller
+
+
 def batches_on_disk(partition_directory: Path) -> list[tuple[int, int, int, int]]:
     """(base offset, leader epoch, CRC, size) of each batch of a replica, in log order."""
     found = []

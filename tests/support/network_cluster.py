@@ -14,9 +14,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+from tests.support.invariants import ZooKeeperView
 from tools.cluster.links.rules import ZOOKEEPER
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.run_directory import BrokerDirectory
@@ -168,6 +170,19 @@ class NetworkCluster(LocalCluster):
         environment = {**os.environ, "PYTHONPATH": str(SOURCE_ROOT)}
         command = [sys.executable, "-m", "broker", "--config", str(broker.config_file)]
         self._process(broker.id).start([*space, *command], environment)
+
+
+@contextmanager
+def running_network(directory: Path, settings: Mapping[str, str]) -> Iterator[tuple[NetworkCluster, ZooKeeperView]]:
+    """Three brokers with these settings, destroyed at the end."""
+    cluster = NetworkCluster(directory)
+    try:
+        cluster.create(overrides=settings)
+        cluster.start()
+        with closing(ZooKeeperView(cluster.zookeeper_connect)) as zk:
+            yield cluster, zk
+    finally:
+        cluster.destroy()
 
 
 def _prefix(number: int) -> str:

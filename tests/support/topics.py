@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from protocol.kafka.api_keys import ApiKey
@@ -38,6 +39,21 @@ def new_topic(
         topic = NewTopic(name, len(rows), replica_assignment=rows, config=settings)
     create_topics(bootstrap_servers, topic)
     return name
+
+
+def fill(bootstrap_servers: str, topic: str, values: Iterable[str | bytes], partitions: int = 1) -> None:
+    """Writes the values to the partitions in turn. Returns when all replicas in sync have them."""
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "acks": "all", "linger.ms": 5})
+    failures: list[Any] = []
+    for number, value in enumerate(values):
+        producer.produce(
+            topic,
+            value,
+            partition=number % partitions,
+            on_delivery=lambda error, _: failures.append(error) if error else None,
+        )
+    assert producer.flush(TIMEOUT_S) == 0
+    assert failures == []
 
 
 def set_configs(bootstrap_servers: str, kind: ResourceType, name: str, values: Mapping[str, str | None]) -> None:

@@ -137,6 +137,7 @@ def test_variables_of_the_jvm_are_ignored(name: str) -> None:
         ("auto.create.topics.enable=yes", ["auto.create.topics.enable", "true or false"]),
         ("log.cleanup.policy=keep", ["log.cleanup.policy", "delete, compact"]),
         ("log.retention.hours=x", ["log.retention.hours", "'x'"]),
+        ("replica.selector.class=com.example.Mine", ["replica.selector.class", "expected nothing, or "]),
         ("broker.id=-2", ["broker.id"]),
         ("log.retention.hours=1_0", ["log.retention.hours", "'1_0'"]),
         ("log.retention.ms=1_0", ["log.retention.ms", "'1_0'", "whole number"]),

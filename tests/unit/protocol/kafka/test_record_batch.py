@@ -104,6 +104,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("batch", "code"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
 def test_a_bad_batch_is_refused_with_kafkas_code(batch: bytes, code: ErrorCode) -> None:
+    """BAD-13..20."""
     most = len(GOOD) - 1 if code is ErrorCode.MESSAGE_TOO_LARGE else 10_000
     with pytest.raises(KafkaError) as caught:
         validate_produced(memoryview(batch), max_message_bytes=most)
