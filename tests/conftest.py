@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ClusterFactory = Callable[..., "LocalCluster"]
+OwnProperties = Callable[[int, Path], Mapping[str, str]]
 
 
 @pytest.fixture(scope="session")
@@ -62,15 +63,16 @@ def new_chroot() -> Iterator[Callable[[], str]]:
 def running_clusters(directory: Path, new_chroot: Callable[[], str | None] = lambda: None) -> Iterator[ClusterFactory]:
     """A factory of started clusters below `directory`, every one of which is destroyed at the end, whatever happens.
 
-    The factory takes `LocalCluster.create`'s arguments and returns the cluster when it is ready to serve. `racks` are those of its
-    brokers, from broker 1 on. A cluster lives in a new chroot, unless it has links or its `zookeeper` is given; None: its own ZooKeeper.
+    The factory takes `LocalCluster.create`'s arguments and returns the cluster when it is ready to serve. `own_properties` are those of
+    single brokers, of the broker's id and its directory. A cluster lives in a new chroot, unless it has links or its `zookeeper` is
+    given; None: its own ZooKeeper.
     """
     from tools.cluster.local_cluster import LocalCluster
 
     with contextlib.ExitStack() as stack:
         count = 0
 
-        def start(*, racks: Sequence[str] = (), **settings: Any) -> LocalCluster:
+        def start(*, own_properties: OwnProperties = lambda broker, directory: {}, **settings: Any) -> LocalCluster:
             nonlocal count
             count += 1
             cluster = LocalCluster(directory / f"cluster-{count}")
@@ -78,9 +80,10 @@ def running_clusters(directory: Path, new_chroot: Callable[[], str | None] = lam
             if not settings.get("links"):
                 settings.setdefault("zookeeper", new_chroot())
             cluster.create(**settings)
-            for broker, rack in enumerate(racks, 1):
-                with (cluster.broker_directory(broker) / "server.properties").open("a", encoding="utf-8") as properties:
-                    properties.write(f"broker.rack={rack}\n")
+            for broker in cluster.broker_ids:
+                home = cluster.broker_directory(broker)
+                with (home / "server.properties").open("a", encoding="utf-8") as file:  # the last line of a key counts
+                    file.writelines(f"{key}={value}\n" for key, value in own_properties(broker, home).items())
             cluster.start(timeout=START_TIMEOUT_S)
             cluster.wait_ready(timeout=START_TIMEOUT_S)
             return cluster

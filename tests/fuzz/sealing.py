@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from fastcrc.crc32 import iscsi as crc32c
 
 from protocol.kafka.record_batch import CRC_START, HEADER_SIZE, LOG_OVERHEAD, MAGIC
 
+Row = tuple[bytes | None, bytes | None, tuple[()], int]
 _LENGTH = struct.Struct(">H")
+
+
+def partition_of(data: bytes, made: Callable[[Sequence[Row]], bytes]) -> bytes:
+    """A flag, then batches that are sealed; with the flag each part is a key or a value, of which a batch is `made`."""
+    parts = parts_of(data[1:])
+    if not (data[:1] and data[0] & 1):
+        return b"".join(map(sealed_batch, parts))
+    rows = [(key or None, value or None, (), 1000) for key, value in zip(parts[::2], parts[1::2], strict=False)]
+    return made(rows) if rows else b""
 
 
 def sealed_batch(data: bytes) -> bytes:

@@ -15,7 +15,6 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import cramjam
@@ -24,15 +23,6 @@ import msgpack
 from protocol.kafka import messages
 from protocol.kafka.api_keys import FIRST_FLEXIBLE, SUPPORTED, ApiKey
 from protocol.kafka.record_batch import HEADER_SIZE, build_batch, crc32c
-from protocol.rpc import framing
-from protocol.rpc.messages import (
-    LeaderAndIsrRequest,
-    PartitionState,
-    StopReplicaPartition,
-    StopReplicaRequest,
-    UpdateMetadataRequest,
-)
-from protocol.types import BrokerInfo, Endpoint
 from tests.support.invariants import ZooKeeperView
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
@@ -204,62 +194,6 @@ def control(target: Target, broker: int, payload: bytes) -> None:
     with contextlib.suppress(OSError), Wire(port, host=host, timeout_s=2) as wire:
         wire.send_raw(payload)
         wire.receive_frame()
-
-
-def _metadata_of_nobody(epoch: Any) -> UpdateMetadataRequest:
-    nobody = BrokerInfo(99, 1, (Endpoint("PLAINTEXT", "203.0.113.1", 9),))
-    return UpdateMetadataRequest(99, epoch, INT64_MAX, (), {}, (nobody,), is_full=True)
-
-
-@attack
-def control_epochs(target: Target) -> str | None:
-    """A controller epoch that no controller has, and some that are no numbers."""
-    for broker in target.cluster.broker_ids:
-        for epoch in (INT32_MAX, 10**6, float("nan"), float("inf"), True, "9", -1, None, 2**63):
-            control(target, broker, framing.request_frame(1, _metadata_of_nobody(epoch)))
-    return new_topic_works(target)
-
-
-@attack
-def control_paths(target: Target) -> str | None:
-    """Topics whose names are paths; replicas there are made, and removed."""
-    epoch = target.zk.controller_epoch()
-    complaints = []
-    for broker in target.cluster.broker_ids:
-        home = target.cluster.broker_directory(broker)
-        victim = home / "victim-0"
-        victim.mkdir(exist_ok=True)
-        (victim / "file").write_text("precious")
-        before = _tree(home)
-        for name in ("../victim", "../planted", "a/../../planted", "..", "", "x" * 300, "a\0b", "/tmp/planted", "ü", 7):
-            for partition in (0, -1, 2**40, 0.0, "0"):
-                state = PartitionState(name, partition, epoch, broker, 5, (broker,), 0, (broker,), is_new=True)  # type: ignore[arg-type]
-                stop = StopReplicaPartition(name, partition, -2, delete=True)  # type: ignore[arg-type]
-                for number in (epoch, epoch + 1):
-                    for request in (
-                        LeaderAndIsrRequest(1, number, INT64_MAX, (state,), {}),
-                        StopReplicaRequest(1, number, INT64_MAX, (stop,)),
-                    ):
-                        with contextlib.suppress(TypeError, ValueError, OverflowError):
-                            control(target, broker, framing.request_frame(1, request))
-        after = _tree(home)
-        if after != before:
-            complaints.append(f"broker {broker}: {sorted(after ^ before)[:4]}")
-        (victim / "file").unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            victim.rmdir()
-    return "; ".join(complaints) or new_topic_works(target)
-
-
-def _tree(home: Path) -> set[str]:
-    """What is there beside what the cluster does by itself."""
-    own = ("data/", "zookeeper/")
-    found = {str(path.relative_to(home)) for path in home.rglob("*")} | {
-        f"beside: {path.name}" for path in home.parent.iterdir()
-    }
-    return {name for name in found if not name.startswith(own)} | {
-        name for name in found if "planted" in name or "victim" in name
-    }
 
 
 @attack

@@ -13,25 +13,24 @@ import argparse
 import contextlib
 import logging
 import random
-import re
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
+from tests.conftest import running_clusters
 from tests.hostile.attacks import ATTACKS, Attack, Target
 from tests.hostile.beside import SAMPLE_S, BrokerMemory, CanaryProcess
 from tests.support.invariants import ZooKeeperView, eventually
+from tests.support.topics import create_topics, fill
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import LogReader
 
-BROKERS = 3
 RECORD_BYTES = 100_000
 RECORDS_OF_A_PARTITION = 150
 CALM_S = 0.3
@@ -39,16 +38,13 @@ CALM_WITHIN_S = 60.0
 MEMORY_BACK_WITHIN_S = 10.0
 MEMORY_MORE_MIB = 64.0
 """What a broker may hold more after an attack than before it: caches and the allocator's rest."""
-LONG_TURN_S = 0.05
-BUCKET = re.compile(r'^ottla_loop_turn_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.M)
 LOG_LINES_OF_A_HARM = 20
 """The last lines of each broker's log that a report with harm shows."""
-LONGEST = re.compile(r'^ottla_loop_longest_turn_seconds\{call="(.*)"\} (\S+)$', re.M)
 
 
 @dataclass
 class AttackReport:
-    """What one attack did. Seconds, MiB. `turns`: how many turns of the loops took longer than 50 ms."""
+    """What one attack did. Seconds, MiB."""
 
     attack: str
     wait_s: float = 0.0
@@ -56,21 +52,18 @@ class AttackReport:
     memory_before: float = 0.0
     memory_peak: float = 0.0
     memory_after: float = 0.0
-    turns: int = 0
-    longest_turn: str = ""
     seconds: float = 0.0
     errors: dict[str, int] = field(default_factory=dict)
     harm: list[str] = field(default_factory=list)
-    stalls: str = ""
     log_lines: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         memory = f"{self.memory_before:.0f} -> {self.memory_peak:.0f} -> {self.memory_after:.0f} MiB"
-        said = f"{self.attack:20} {self.seconds:6.1f} s  wait {self.wait_s:6.2f} s ({self.waited_for}), {memory}, {self.turns} long turns"
+        said = f"{self.attack:20} {self.seconds:6.1f} s  wait {self.wait_s:6.2f} s ({self.waited_for}), {memory}"
         errors = f"; canary's errors {self.errors}" if self.errors else ""
-        harm = f"; HARM: {'; '.join(self.harm)}; {self.stalls}" if self.harm else ""
+        harm = f"; HARM: {'; '.join(self.harm)}" if self.harm else ""
         harm = "\n    ".join([harm, *self.log_lines])
-        return f"{said} {self.longest_turn}{errors}{harm}"
+        return f"{said}{errors}{harm}"
 
 
 class LiveRun:
@@ -99,10 +92,9 @@ class LiveRun:
         """Runs the attack and waits until the cluster is calm again."""
         report = AttackReport(attack.__name__, memory_before=self.memory.now())
         self.memory.peak = 0.0
-        turns, _ = self._long_turns()
         for log in self._logs.values():
             log.skip()
-        begun, stalled = time.monotonic(), _stalled_s()
+        begun = time.monotonic()
         try:
             complaint = attack(self.target)
         except Exception as error:  # what an attack cannot do is said with the rest
@@ -113,15 +105,10 @@ class LiveRun:
         report.seconds = time.monotonic() - begun
         self._until_calm(report)
         self._until_memory_is_back(report)
-        after, longest = self._long_turns()
-        report.turns = after - turns
-        report.longest_turn = longest if report.turns else ""
         for broker, pid in self.pids.items():
             if self.cluster.pid(broker) != pid:
                 report.harm.append(f"broker {broker} died")
         if report.harm:
-            waits = {what: seconds - stalled[what] for what, seconds in _stalled_s().items()}
-            report.stalls = "the machine waited " + ", ".join(f"{s:.1f} s for {what}" for what, s in waits.items())
             report.log_lines = self._new_log_lines()
         return report
 
@@ -159,58 +146,18 @@ class LiveRun:
         if now > report.memory_before + MEMORY_MORE_MIB:
             report.harm.append(f"memory went from {report.memory_before:.0f} to {now:.0f} MiB and stays")
 
-    def _long_turns(self) -> tuple[int, str]:
-        """How many turns of all loops took longer than 50 ms, and the longest since the start."""
-        count, found = 0, (0.0, "")
-        for broker in self.cluster.broker_ids:
-            address = _metrics_address(self.cluster, broker)
-            with contextlib.suppress(OSError):
-                text = urllib.request.urlopen(f"http://{address}/metrics", timeout=10).read().decode()
-                buckets = {bound: float(number) for bound, number in BUCKET.findall(text)}
-                within = max(
-                    number for bound, number in buckets.items() if bound != "+Inf" and float(bound) <= LONG_TURN_S
-                )
-                count += int(buckets["+Inf"] - within)
-                for call, seconds in LONGEST.findall(text):
-                    found = max(found, (float(seconds), call))
-        return count, f"(longest since the start {1000 * found[0]:.0f} ms, {found[1]})"
-
-
-def _stalled_s() -> dict[str, float]:
-    """How long some process of the machine has waited for each resource since the boot (`/proc/pressure`)."""
-    found = {}
-    for what in ("cpu", "io", "memory"):
-        with contextlib.suppress(OSError):
-            line = Path(f"/proc/pressure/{what}").read_text().splitlines()[0]
-            found[what] = int(line.rpartition("=")[2]) / 1e6
-    return found
-
-
-def _metrics_address(cluster: LocalCluster, broker: int) -> str:
-    lines = (cluster.broker_directory(broker) / "server.properties").read_text().splitlines()
-    return next(line.partition("=")[2] for line in lines if line.startswith("metrics.listener="))
-
 
 def _make_topics(cluster: LocalCluster) -> None:
     """`canary`: a partition led by each broker; `wide`: 50 partitions; `full`: 3 with 15 MB each."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     ids = list(cluster.broker_ids)
     assignment = [[ids[(at + step) % len(ids)] for step in range(3)] for at in range(3)]
     settings = {"min.insync.replicas": "2"}
     topics = [NewTopic(name, 3, replica_assignment=assignment, config=settings) for name in ("canary", "full")]
     topics.append(NewTopic("wide", 50, 3))
-    for future in admin.create_topics(topics).values():
-        future.result(30)
-    settings_of_load = {"bootstrap.servers": cluster.bootstrap_servers, "message.max.bytes": 1_000_000, "linger.ms": 5}
-    producer = Producer(settings_of_load)
+    create_topics(cluster.bootstrap_servers, *topics)
     value = random.Random(0).randbytes(RECORD_BYTES)
-    for number in range(RECORDS_OF_A_PARTITION):
-        for partition in range(3):
-            producer.produce("full", value, partition=partition)
-        producer.poll(0 if number % 10 else 0.05)
-    assert producer.flush(60) == 0
-    producer.produce("wide", b"one")
-    assert producer.flush(60) == 0
+    fill(cluster.bootstrap_servers, "full", [value] * 3 * RECORDS_OF_A_PARTITION, 3)
+    fill(cluster.bootstrap_servers, "wide", [b"one"])
 
 
 @contextlib.contextmanager
@@ -222,13 +169,7 @@ def live_run(
     overrides: Mapping[str, str] | None = None,
 ) -> Iterator[LiveRun]:
     """A new cluster of three brokers, which is destroyed at the end."""
-    cluster = LocalCluster(directory)
-    with contextlib.ExitStack() as stack:
-        stack.callback(cluster.destroy)
-        cluster.create(brokers=BROKERS, overrides=overrides)
-        cluster.start()
-        run = LiveRun(cluster, seed, wait_max_s)
-        stack.callback(run.close)
+    with running_clusters(directory) as start, closing(LiveRun(start(overrides=overrides), seed, wait_max_s)) as run:
         eventually(lambda: run.canary.mark()["acknowledged"] > 20, "the canary is served")
         yield run
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgpack
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.errors import ErrorCode
 from protocol.kafka import fetch_codec
@@ -31,7 +28,9 @@ from protocol.zk.znodes import TopicZNode
 from tests.conftest import ClusterFactory
 from tests.hostile.beside import canary_beside
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
+from tests.support.topics import new_topic
 from tests.support.wire import Wire
+from tools.admin.bootstrap import parse_properties
 from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.integration
@@ -71,10 +70,7 @@ def is_closed_upon(port: int, data: bytes) -> bool:
 
 
 def test_the_cluster_stands_them(cluster: LocalCluster, zk: ZooKeeperView) -> None:
-    topic = f"hostile-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    for future in admin.create_topics([NewTopic(topic, 4, 3)]).values():
-        future.result(30)
+    topic = new_topic(cluster.bootstrap_servers, 4, 3)
     assert_healed(cluster, zk, topic)
     controller, epoch = cluster.controller_id(), zk.controller_epoch()
     before = zk.states(topic)
@@ -107,33 +103,21 @@ def test_the_cluster_stands_them(cluster: LocalCluster, zk: ZooKeeperView) -> No
     assert_healed(cluster, zk, topic)
 
 
-@pytest.fixture
-def with_own_listener(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Two brokers that copy from each other over a listener of their own."""
-    running = LocalCluster(tmp_path / "own-listener")
-    try:
-        running.create(brokers=2)
-        for broker in running.broker_ids:
-            path = running.broker_directory(broker) / "server.properties"
-            text = path.read_text()
-            text = text.replace("\nlisteners=", "\nlisteners=INTERNAL://127.0.0.1:0,")
-            text = text.replace("protocol.map=", "protocol.map=INTERNAL:PLAINTEXT,")
-            path.write_text(text.replace("listener.name=PLAINTEXT", "listener.name=INTERNAL"))
-        running.start()
-        running.wait_ready()
-        yield running
-    finally:
-        running.destroy()
+def own_listener(broker: int, home: Path) -> dict[str, str]:
+    """For brokers that copy from each other over a listener of their own."""
+    given = parse_properties((home / "server.properties").read_text())
+    return {
+        "listeners": f"INTERNAL://127.0.0.1:0,{given['listeners']}",
+        "listener.security.protocol.map": f"INTERNAL:PLAINTEXT,{given['listener.security.protocol.map']}",
+        "inter.broker.listener.name": "INTERNAL",
+    }
 
 
-def test_a_client_is_no_follower_on_its_own_listener(with_own_listener: LocalCluster) -> None:
+def test_a_client_is_no_follower_on_its_own_listener(new_cluster: ClusterFactory) -> None:
     """BAD-28: with the right epochs, which nobody outside can know."""
-    cluster = with_own_listener
+    cluster = new_cluster(brokers=2, own_properties=own_listener)
     zk = ZooKeeperView(cluster.zookeeper_connect)
-    topic = f"forged-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    for future in admin.create_topics([NewTopic(topic, 1, 2)]).values():
-        future.result(30)
+    topic = new_topic(cluster.bootstrap_servers, 1, 2)
     assert_healed(cluster, zk, topic)
     state, topic_id = zk.state(topic, 0), TopicZNode.decode(zk.client.get(TopicZNode.path(topic))[0])[0]
     leader, follower = state.leader, next(broker for broker in cluster.broker_ids if broker != state.leader)

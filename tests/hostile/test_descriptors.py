@@ -13,9 +13,9 @@ import select
 import socket
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
@@ -27,6 +27,7 @@ from protocol.zk.znodes import TopicZNode
 from tests.conftest import ClusterFactory
 from tests.support.background_load import UNPRODUCED, BackgroundProducer, assert_all_read_back
 from tests.support.invariants import ZooKeeperView, eventually
+from tests.support.topics import new_topic
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -47,7 +48,7 @@ def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
 @pytest.fixture
 def canary(cluster: LocalCluster) -> Iterator[BackgroundProducer]:
     """Replicated records all the time; in the end all that were acknowledged are there."""
-    topic = make_topic(cluster, 2)
+    topic = new_topic(cluster.bootstrap_servers, 2, 2)
     producer = BackgroundProducer(cluster.bootstrap_servers, topic, 2, records_per_s=200)
     pids = [cluster.pid(broker) for broker in cluster.broker_ids]
     with producer:
@@ -83,23 +84,11 @@ def log_of(cluster: LocalCluster, broker: int) -> str:
     return (cluster.broker_directory(broker) / "server.log").read_text()
 
 
-def make_topic(cluster: LocalCluster, partitions: int) -> str:
-    name = f"t-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    admin.create_topics([NewTopic(name, partitions, 2)])[name].result(20)
-    return name
-
-
 def make_topic_in_zookeeper(cluster: LocalCluster, partitions: int) -> str:
     """As an admin tool does that needs no connection to a broker."""
     name = f"t-{uuid.uuid4().hex[:8]}"
-    zk = KazooClient(cluster.zookeeper_connect)
-    zk.start()
-    try:
-        zk.create(f"/brokers/topics/{name}", assignment_of(partitions))
-    finally:
-        zk.stop()
-        zk.close()
+    with closing(ZooKeeperView(cluster.zookeeper_connect)) as view:
+        view.client.create(f"/brokers/topics/{name}", assignment_of(partitions))
     return name
 
 
@@ -116,13 +105,11 @@ def offline_directories(cluster: LocalCluster, broker: int) -> list[str]:
 
 
 def is_served(cluster: LocalCluster, topic: str, partitions: int) -> bool:
-    view = ZooKeeperView(cluster.zookeeper_connect)
-    try:
-        states = view.states(topic)
-    except NoNodeError:
-        return False  # the controller has not come to all of them yet
-    finally:
-        view.close()
+    with closing(ZooKeeperView(cluster.zookeeper_connect)) as view:
+        try:
+            states = view.states(topic)
+        except NoNodeError:
+            return False  # the controller has not come to all of them yet
     return len(states) == partitions and all(len(state.isr) == 2 for state in states.values())
 
 
@@ -162,7 +149,7 @@ def test_clients_take_all_that_they_get_while_topics_are_made(
         assert "is offline" not in words
         assert "Traceback" not in words
         assert words.count("refused a connection") < 20, "not a line for each"
-    make_topic(cluster, 1)
+    new_topic(cluster.bootstrap_servers, 1, 2)
 
 
 def test_logs_that_cannot_be_opened_now_are_opened_later(cluster: LocalCluster, canary: BackgroundProducer) -> None:
@@ -216,7 +203,7 @@ def test_rubbish_in_zookeeper_beside_a_canary(cluster: LocalCluster, canary: Bac
             zk.create(path, data, makepath=True)
         canary.wait_for_acks(CANARY_ACKS)
         epoch = zk.get("/controller_epoch")[0]
-        topic = make_topic(cluster, 1)
+        topic = new_topic(cluster.bootstrap_servers, 1, 2)
         assert is_served(cluster, topic, 1)
         assert zk.get("/controller_epoch")[0] == epoch, "the controller's term went on"
         for path in ("/admin/delete_topics/nobody", "/isr_change_notification/x", "/log_dir_event_notification/x"):

@@ -20,7 +20,7 @@ from tests.conftest import ClusterFactory
 from tests.hostile.beside import BrokerMemory, canary_beside
 from tests.support.invariants import eventually, wait_known_everywhere
 from tests.support.thorough import thorough
-from tests.support.topics import create_topics, produce_batch
+from tests.support.topics import create_topics, fetch_body, produce_batch
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -48,19 +48,7 @@ def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
 
 
 def fetch(*, max_wait_ms: int, min_bytes: int) -> bytes:
-    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 2**31 - 1}
-    body = {
-        "replica_id": -1,
-        "max_wait": max_wait_ms,
-        "min_bytes": min_bytes,
-        "max_bytes": 2**31 - 1,
-        "isolation_level": 0,
-        "session_id": 0,
-        "session_epoch": -1,
-        "topics": [{"topic": "large", "partitions": [partition]}],
-        "forgotten_topics_data": [],
-        "rack_id": "",
-    }
+    body = fetch_body("large", max_wait_ms=max_wait_ms, min_bytes=min_bytes, bytes_max=2**31 - 1)
     payload = messages.encode_request(ApiKey.FETCH, 11, 1, "silent", body)
     return struct.pack(">i", len(payload)) + payload
 

@@ -20,7 +20,7 @@ from protocol.kafka.record_batch import build_batch, crc32c
 from tests.conftest import CALM, ClusterFactory
 from tests.support import old_messages
 from tests.support.invariants import eventually
-from tests.support.topics import produce_batch, produce_body
+from tests.support.topics import end_offset, fetch_body, produce_batch, produce_body
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -87,12 +87,6 @@ def assigned(*replicas: list[int]) -> dict[str, Any]:
 def metadata_error(wire: Wire, name: str, may_create: bool = False) -> int:
     body = {"topics": [{"name": name}], "allow_auto_topic_creation": may_create}
     return int(wire.call(ApiKey.METADATA, 9, body).topics[0].error_code)
-
-
-def end_offset(wire: Wire, topic: str) -> int:
-    asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
-    body = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic, "partitions": [asked]}]}
-    return int(wire.call(ApiKey.LIST_OFFSETS, 5, body).topics[0].partitions[0].offset)
 
 
 # -- frames ---------------------------------------------------------------------------------------------------------------
@@ -187,12 +181,7 @@ def test_a_produce_of_an_old_version_without_an_answer_ends_the_connection(wire:
 
 def test_answers_come_in_order(wire: Wire, topic: str) -> None:
     """BAD-5: of far more requests than the broker holds at once, behind a fetch that waits for records."""
-    partition = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1}
-    partition |= {"partition_max_bytes": 1000}
-    fetch = {"replica_id": -1, "max_wait": 700, "min_bytes": 1, "max_bytes": 1000, "isolation_level": 0}
-    fetch |= {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": [], "rack_id": ""}
-    fetch |= {"topics": [{"topic": topic, "partitions": [partition]}]}
-    first = wire.send(ApiKey.FETCH, 11, fetch)
+    first = wire.send(ApiKey.FETCH, 11, fetch_body(topic, max_wait_ms=700, bytes_max=1000))
     numbers = range(first + 1, first + 3000)
     wire.send_raw(b"".join(frame(header(ApiKey.API_VERSIONS, 0, number)) for number in numbers))
     answered = [struct.unpack_from(">i", wire.receive_frame())[0] for _ in (first, *numbers)]

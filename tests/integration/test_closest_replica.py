@@ -27,7 +27,11 @@ BATCH = 100
 
 @pytest.fixture(scope="module")
 def cluster(new_module_cluster: Callable[..., LocalCluster]) -> LocalCluster:
-    return new_module_cluster(brokers=3, racks=RACKS, overrides={"replica.selector.class": RACK_AWARE_SELECTOR})
+    return new_module_cluster(
+        brokers=3,
+        overrides={"replica.selector.class": RACK_AWARE_SELECTOR},
+        own_properties=lambda broker, _: {"broker.rack": RACKS[broker - 1]},
+    )
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""A compacted topic under load, with brokers killed in the middle of cleanings (LOG-4), and what Kafka's tools say of it (FMT-3)."""
+"""A compacted topic under load, with brokers killed in the middle of cleanings (LOG-4).
+
+What Kafka's tools say of compacted segments: test_kafka_and_our_directories.py.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ from protocol.types import TopicPartition
 from tests.conftest import ClusterFactory
 from tests.support.background_load import read_everything
 from tests.support.invariants import ZooKeeperView, eventually, replica_directory
-from tests.support.kafka_tools import KafkaTools
 from tests.support.topics import create_topics
 from tools.cluster.local_cluster import LocalCluster
 
@@ -99,12 +101,6 @@ def cleaned(cluster: LocalCluster, broker: int) -> int:
     return offsets.get(TopicPartition(TOPIC, 0), 0)
 
 
-def is_clean(cluster: LocalCluster, broker: int) -> bool:
-    """All but the segment that is appended to, so that no compaction is under way."""
-    segments = replica_directory(cluster, broker, TOPIC, 0).glob("*.log")
-    return cleaned(cluster, broker) == max(int(segment.stem) for segment in segments)
-
-
 @pytest.fixture
 def cluster(new_cluster: ClusterFactory) -> LocalCluster:
     return new_cluster(brokers=3, overrides={"log.cleaner.backoff.ms": "100", "auto.leader.rebalance.enable": "false"})
@@ -130,28 +126,3 @@ def test_every_replica_keeps_the_last_value_of_each_key(cluster: LocalCluster, z
     for broker in cluster.broker_ids:
         cluster.stop_broker(broker)
         assert table_of(stored(cluster, broker)) == writer.table
-
-
-@pytest.mark.kafka
-def test_kafkas_tool_reads_compacted_segments(cluster: LocalCluster, kafka_tools: KafkaTools) -> None:
-    """DumpLogSegments reports nothing except holes in the offsets. Indexes agree, and tombstones have a delete horizon."""
-    # Tombstones stay: with a short time the next compaction may have taken all of them before anybody looks.
-    config = TOPIC_SETTINGS | {"delete.retention.ms": "3600000"}
-    create_topics(cluster.bootstrap_servers, NewTopic(TOPIC, 1, 3, config=config))
-    writer = KeyedWriter(cluster.bootstrap_servers)
-    for _ in range(3):
-        writer.write(1000)
-        eventually(is_clean_up_to(cluster, writer.written // 2), "all replicas are compacted")
-    first = cluster.broker_ids[0]
-    eventually(lambda: is_clean(cluster, first), "the first has nothing left to compact")
-    cluster.stop_broker(first)
-    replica = replica_directory(cluster, first, TOPIC, 0)
-    logs = sorted(replica.glob("*.log"))
-    output = kafka_tools.dump(logs, "--deep-iteration", allowed=["Non-consecutive"])
-    assert output.count("| offset:") == len(stored(cluster, first))
-    assert "deleteHorizonMs: OptionalLong[" in output
-    indexes = [*replica.glob("*.index"), *replica.glob("*.timeindex")]
-    sane = kafka_tools.dump(indexes, "--index-sanity-check")
-    assert sane.count("passed sanity check") + sane.count("is empty") == len(indexes) == 2 * len(logs)
-    kafka_tools.dump(indexes, "--verify-index-only")
-    assert "expected" not in kafka_tools.dump(sorted(replica.glob("*.snapshot")))

@@ -21,7 +21,7 @@ from tests.support.background_load import read_everything, under_load
 from tests.support.injected import inject
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually, victim_of
 from tests.support.thorough import thorough
-from tests.support.topics import new_topic, produce_body
+from tests.support.topics import init_producer_id, new_topic, produce_batch, produce_body
 from tests.support.wire import Wire
 from tools.cli import main
 from tools.cluster.local_cluster import LocalCluster
@@ -120,7 +120,7 @@ def test_a_repeated_batch_is_answered_with_its_first_offset_by_every_later_leade
             producer_epoch=epoch,
             base_sequence=sequence,
         )
-        answer = wire.call(ApiKey.PRODUCE, 8, produce_body(topic, batch)).responses[0].partition_responses[0]
+        answer = produce_batch(wire, topic, batch)
         return int(answer.error_code), answer.base_offset
 
     def check_all(gap: ErrorCode = ErrorCode.NOT_ENOUGH_REPLICAS) -> None:
@@ -135,8 +135,7 @@ def test_a_repeated_batch_is_answered_with_its_first_offset_by_every_later_leade
 
     leader = zk.state(topic, 0).leader
     with Wire(cluster.port(leader)) as wire:
-        ask = {"transactional_id": None, "transaction_timeout": 0, "producer_id": -1, "producer_epoch": -1}
-        producer_id = wire.call(ApiKey.INIT_PRODUCER_ID, 4, ask).producer_id
+        producer_id = init_producer_id(wire).producer_id
         assert [produce(wire, 2 * number) for number in range(8)] == [(0, 2 * number) for number in range(8)]
     check_all(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     cluster.signal(leader, signal.SIGKILL)

@@ -14,7 +14,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
 from tests.support.faulty_disks import FailingCalls
 from tests.support.invariants import eventually, wait_known_everywhere
-from tests.support.topics import new_topic
+from tests.support.topics import end_offset, new_topic, produce_body
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -55,11 +55,7 @@ class Producer:
 
     def send(self, acks: int) -> Wire:
         wire = Wire(self.cluster.port(LEADER))
-        batch = build_batch([(None, b"x" * 100, (), 1000)])
-        partitions = [{"index": 0, "records": batch}]
-        topics = [{"name": self.topic, "partition_data": partitions}]
-        body = {"transactional_id": None, "acks": acks, "timeout": 30_000, "topic_data": topics}
-        wire.send(ApiKey.PRODUCE, 9, body)
+        wire.send(ApiKey.PRODUCE, 9, produce_body(self.topic, build_batch([(None, b"x" * 100, (), 1000)]), acks))
         return wire
 
     def stored(self, broker: int) -> int:
@@ -72,10 +68,7 @@ class Producer:
     def shown(self) -> int:
         """The high watermark, as a consumer is told of it."""
         with Wire(self.cluster.port(LEADER)) as wire:
-            partitions = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}]
-            topics = [{"name": self.topic, "partitions": partitions}]
-            answer = wire.call(ApiKey.LIST_OFFSETS, 5, {"replica_id": -1, "isolation_level": 0, "topics": topics})
-        return int(answer.topics[0].partitions[0].offset)
+            return end_offset(wire, self.topic)
 
     def is_answered(self, wire: Wire) -> bool:
         return bool(select.select([wire.socket], [], [], 0)[0])

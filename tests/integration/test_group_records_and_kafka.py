@@ -33,6 +33,7 @@ from tests.support.group_members import commit_from_outside, joined_consumer, ne
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
 from tests.support.swappable_broker import Kind, SwappableBroker
+from tests.support.topics import create_topics, fill
 
 pytestmark = [pytest.mark.integration, pytest.mark.kafka]
 
@@ -41,10 +42,6 @@ ROUNDS = 120
 OFFSETS_PARTITIONS = 5
 SETTINGS = {
     "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
-    "offsets.topic.replication.factor": "1",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-    "transaction.state.log.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
 
@@ -193,11 +190,8 @@ Committed = dict[str, dict[tuple[str, int], tuple[int, str]]]
 def commit_as_groups_do(bootstrap_servers: str, *, transactions: bool) -> Committed:
     """Commits by members, by a consumer without membership, in transactions, and for a group that is deleted. Returns the rest."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    admin.create_topics([NewTopic("t", 3, 1)])["t"].result(30)
-    producer = Producer({"bootstrap.servers": bootstrap_servers})
-    for number in range(30):
-        producer.produce("t", str(number), partition=number % 3)
-    producer.flush(30)
+    create_topics(bootstrap_servers, NewTopic("t", 3, 1))
+    fill(bootstrap_servers, "t", map(str, range(30)), partitions=3)
     for group_id in ("members", "grüppe"):
         with joined_consumer(bootstrap_servers, group_id, "t") as consumer:
             offsets = [ClientPartition("t", 0, 4, metadata="müta"), ClientPartition("t", 1, 5)]

@@ -46,10 +46,7 @@ TOPICS = {
 OVERRIDES = {
     "log.cleaner.backoff.ms": "100",
     "auto.leader.rebalance.enable": "false",
-    "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "2",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "2",
 }
 

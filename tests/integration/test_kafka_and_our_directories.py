@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.api_keys import ApiKey
@@ -30,6 +28,7 @@ from tests.support.background_load import BackgroundProducer, read_everything
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
 from tests.support.swappable_broker import Kind, SwappableBroker
+from tests.support.topics import init_producer_id, new_topic, produce_batch
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.integration, pytest.mark.kafka]
@@ -57,8 +56,7 @@ class Sequences:
 
     def begin(self) -> None:
         with Wire(self.broker.cluster.port(1)) as wire:
-            ask = {"transactional_id": None, "transaction_timeout": 0, "producer_id": -1, "producer_epoch": -1}
-            self.producer_id = wire.call(ApiKey.INIT_PRODUCER_ID, 4, ask).producer_id
+            self.producer_id = init_producer_id(wire).producer_id
 
     def send(self, sequence: int | None = None) -> tuple[ErrorCode, int]:
         """A batch of two records: the next one, or the one at `sequence`. Returns error and base offset."""
@@ -67,14 +65,8 @@ class Sequences:
         now_ms = int(time.time() * 1000)
         records = [(b"key", b"sequence-%d" % number, (), now_ms) for number in (first, first + 1)]
         batch = build_batch(records, producer_id=self.producer_id, producer_epoch=0, base_sequence=first)
-        body = {
-            "transactional_id": None,
-            "acks": -1,
-            "timeout": 20000,
-            "topic_data": [{"name": self.topic, "partition_data": [{"index": 0, "records": batch}]}],
-        }
         with Wire(self.broker.cluster.port(1)) as wire:
-            answer = wire.call(ApiKey.PRODUCE, 8, body).responses[0].partition_responses[0]
+            answer = produce_batch(wire, self.topic, batch)
         if sequence is None and answer.error_code == 0:
             self.next_sequence += 2
         return ErrorCode(answer.error_code), answer.base_offset
@@ -82,13 +74,8 @@ class Sequences:
 
 def make_topics(broker: SwappableBroker) -> dict[str, int]:
     """Name -> partitions: a plain and a compacted topic."""
-    suffix = uuid.uuid4().hex[:6]
-    topics = {f"plain-{suffix}": SMALL_SEGMENTS, f"compacted-{suffix}": SMALL_SEGMENTS | COMPACTED}
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    made = admin.create_topics([NewTopic(name, PARTITIONS, 1, config=config) for name, config in topics.items()])
-    for future in made.values():
-        future.result(30)
-    return dict.fromkeys(topics, PARTITIONS)
+    settings = (SMALL_SEGMENTS, SMALL_SEGMENTS | COMPACTED)
+    return {new_topic(broker.bootstrap_servers, PARTITIONS, **config): PARTITIONS for config in settings}
 
 
 def write(broker: SwappableBroker, plain: str, compacted: str) -> None:

@@ -206,7 +206,7 @@ def shapes(zk: ZooKeeperView, topic: str) -> dict[str, Any]:
 
 def test_znodes_are_kafkas(kafka_tools: KafkaTools, tmp_path: Path) -> None:
     """Kafka describes our topic, and what it writes itself has the same form. test_kafka_and_our_directories.py has the records."""
-    with SwappableBroker(tmp_path, kafka_tools, {}) as broker:
+    with SwappableBroker(tmp_path, kafka_tools) as broker:
         broker.start("ottla")
         ours = new_topic(broker.bootstrap_servers, 1)
         our_shapes = shapes(broker.zk, ours)

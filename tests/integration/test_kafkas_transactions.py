@@ -18,13 +18,6 @@ from tests.support.topics import create_topics
 
 pytestmark = pytest.mark.kafka
 TOPIC = "transactions"
-OVERRIDES = {
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-    "transaction.state.log.num.partitions": "1",
-    "offsets.topic.replication.factor": "1",
-    "offsets.topic.num.partitions": "1",
-}
 CONFIG = {"segment.bytes": "2000", "index.interval.bytes": "500"}
 TURNS = 20
 LONG = {"transaction.timeout.ms": 600_000}
@@ -92,7 +85,7 @@ def lists(broker: SwappableBroker) -> dict[str, bytes]:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
 def test_ottla_serves_kafkas_transactions(kafka_tools: KafkaTools, tmp_path: Path, ending: signal.Signals) -> None:
-    with SwappableBroker(tmp_path / "cluster", kafka_tools, OVERRIDES) as broker:
+    with SwappableBroker(tmp_path / "cluster", kafka_tools) as broker:
         broker.start("Kafka")
         create_topics(broker.bootstrap_servers, NewTopic(TOPIC, 1, 1, config=CONFIG))
         still_open = write(broker)

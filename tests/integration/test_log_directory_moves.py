@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from confluent_kafka.admin import ResourceType
 
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
+from tests.conftest import ClusterFactory
 from tests.integration.conftest import cli_of
 from tests.support.background_load import BackgroundProducer, assert_all_read_back
 from tests.support.cli import Cli
@@ -23,23 +24,17 @@ from tools.cluster.local_cluster import LocalCluster
 pytestmark = pytest.mark.integration
 
 PARTITIONS = 2
+DISKS = ("disk-a", "disk-b")
 THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
 FILE = "--reassignment-json-file"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
     """Three brokers with two log directories each."""
-    running = LocalCluster(tmp_path_factory.mktemp("moves"))
-    try:
-        running.create(brokers=3)
-        for broker in running.broker_ids:
-            with (running.broker_directory(broker) / "server.properties").open("a") as file:
-                file.write(f"log.dirs={','.join(disks(running, broker))}\n")  # the last line of a key counts
-        running.start()
-        yield running
-    finally:
-        running.destroy()
+    return new_module_cluster(
+        brokers=3, own_properties=lambda _, home: {"log.dirs": f"{home / DISKS[0]},{home / DISKS[1]}"}
+    )
 
 
 @pytest.fixture
@@ -56,7 +51,7 @@ def topic(cluster: LocalCluster) -> str:
 
 
 def disks(cluster: LocalCluster, broker: int) -> list[str]:
-    return [str(cluster.broker_directory(broker) / name) for name in ("disk-a", "disk-b")]
+    return [str(cluster.broker_directory(broker) / name) for name in DISKS]
 
 
 def places(cluster: LocalCluster, broker: int, topic: str) -> dict[int, list[tuple[str, bool, int]]]:

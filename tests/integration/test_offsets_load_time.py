@@ -1,15 +1,13 @@
 """Loading half a million committed offsets costs as much for each of them as loading twenty-five thousand (BUG-25).
 
-Compared within one run, in processor time of the loop's thread; the figures and the turns of the loop are printed. That no other
-request waits for a load is a matter of steps, not of seconds: tests/unit/broker/groups/offsets_topic/test_writer_and_loading.py.
+Compared within one run, in processor time of the loop's thread. That no other request waits for a load is a matter of steps, not of
+seconds: tests/unit/broker/groups/offsets_topic/test_writer_and_loading.py.
 """
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import itertools
-import resource
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,28 +62,6 @@ async def written(directory: Path, offsets: int, per_batch: int) -> Log:
     return log
 
 
-class Turns:
-    """The processor time of every turn of the loop, in seconds."""
-
-    def __init__(self) -> None:
-        self.lasted: list[float] = []
-        self._before = time.thread_time()
-        self._is_on = True
-        self._turn()
-
-    def _turn(self) -> None:
-        now = time.thread_time()
-        self.lasted.append(now - self._before)
-        self._before = now
-        if self._is_on:
-            asyncio.get_running_loop().call_soon(self._turn)
-
-    def end(self) -> list[float]:
-        """The shortest first."""
-        self._is_on = False
-        return sorted(self.lasted)
-
-
 def cost_of_load(directory: Path, offsets: int, per_batch: int) -> float:
     """Processor seconds for each offset."""
     count = 0
@@ -100,19 +76,9 @@ def cost_of_load(directory: Path, offsets: int, per_batch: int) -> float:
         log = await written(directory, offsets, per_batch)
         replicas = SimpleNamespace(partitions=SimpleNamespace(find=lambda tp: SimpleNamespace(leader_log=lambda: log)))
         reader = OffsetsReader(replicas, SystemClock())
-        memory_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        turns = Turns()
-        began, cpu_began = time.perf_counter(), time.thread_time()
+        began = time.thread_time()
         assert await reader.load(0, lambda: True, sink)
-        wall_s, cpu_s = time.perf_counter() - began, time.thread_time() - cpu_began
-        lasted = turns.end()
-        memory_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_kb) / 1024
-        print(
-            f"\n{count} offsets of {len(kept)} groups loaded in {wall_s:.2f} s, {cpu_s:.2f} s of them on the processor;"
-            f" turns of the loop: {len(lasted)}, p99 {lasted[len(lasted) * 99 // 100] * 1e3:.1f} ms,"
-            f" longest {lasted[-1] * 1e3:.1f} ms; {memory_mb:.0f} MB"
-        )
-        return cpu_s / offsets
+        return (time.thread_time() - began) / offsets
 
     thresholds = gc.get_threshold()
     gc.collect()

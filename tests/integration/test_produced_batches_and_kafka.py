@@ -19,7 +19,7 @@ from protocol.kafka.compression import COMPRESSIONS, compress
 from protocol.kafka.record_batch import HEADER_SIZE, build_batch, crc32c, decode_records, parse_header
 from tests.support.kafka_tools import KafkaTools
 from tests.support.real_kafka import running_kafka
-from tests.support.topics import new_topic, produce_batch
+from tests.support.topics import fetch_body, new_topic, produce_batch
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -152,17 +152,7 @@ def answer(wire: Wire, topic: str, batch: bytes, *, keeps_times: bool) -> Any:
         row = produce_batch(wire, topic, batch)  # the broker has not heard of the new topic yet
     if row.error_code:
         return ErrorCode(row.error_code), [error.batch_index for error in row.record_errors]
-    partition = {
-        "partition": 0,
-        "current_leader_epoch": -1,
-        "fetch_offset": row.base_offset,
-        "last_fetched_epoch": -1,
-        "log_start_offset": -1,
-        "partition_max_bytes": 1,
-    }
-    body = {"replica_id": -1, "max_wait": 10_000, "min_bytes": 1, "max_bytes": 1, "isolation_level": 0}
-    body |= {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": [], "rack_id": ""}
-    body |= {"topics": [{"topic": topic, "partitions": [partition]}]}
+    body = fetch_body(topic, row.base_offset, max_wait_ms=10_000, bytes_max=1)
     stored = bytes(wire.call(ApiKey.FETCH, 11, body).responses[0].partitions[0].records)
     header = parse_header(stored)
     kept = [header.attributes, header.last_offset_delta, header.record_count, *header[9:12]]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from broker.process.clock import SystemClock
 from broker.settings.config import TopicConfig
@@ -27,18 +27,12 @@ from protocol.types import TopicPartition
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
 from tests.support.swappable_broker import SwappableBroker
+from tests.support.topics import create_topics, init_producer_id
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.integration, pytest.mark.kafka]
 
 S = TransactionState
-SETTINGS = {
-    "offsets.topic.num.partitions": "1",
-    "offsets.topic.replication.factor": "1",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-    "transaction.state.log.num.partitions": "1",
-}
 WRITTEN = {
     "empty": TransactionMetadata(5, 0, 60_000, S.EMPTY, updated_ms=1_700_000_000_000),
     "ongoing-ä": TransactionMetadata(2**40, 3, 1, S.ONGOING, frozenset((TopicPartition("t", 1),)), 7, 6),
@@ -90,10 +84,9 @@ def described(bootstrap_servers: str, names: Collection[str]) -> dict[str, Any] 
 
 def test_we_continue_what_kafka_wrote(kafka_tools: KafkaTools, tmp_path: Path) -> None:
     """One transaction was committed, one aborted, one is open."""
-    with SwappableBroker(tmp_path, kafka_tools, SETTINGS) as broker:
+    with SwappableBroker(tmp_path, kafka_tools) as broker:
         broker.start("Kafka")
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        admin.create_topics([NewTopic("t", 2, 1)])["t"].result(30)
+        create_topics(broker.bootstrap_servers, NewTopic("t", 2, 1))
         producers = {}
         for name in ("committed", "aborted", "open"):
             producer = producers[name] = Producer(
@@ -136,13 +129,7 @@ def test_we_continue_what_kafka_wrote(kafka_tools: KafkaTools, tmp_path: Path) -
             )
         host, port = broker.bootstrap_servers.split(":")
         with Wire(int(port), host) as wire:
-            ask = {
-                "transactional_id": "committed",
-                "transaction_timeout": 1_000,
-                "producer_id": -1,
-                "producer_epoch": -1,
-            }
-            answer = wire.call(ApiKey.INIT_PRODUCER_ID, 4, ask)
+            answer = init_producer_id(wire, "committed")
         before = image.metadata["committed"]
         assert (answer.error_code, answer.producer_id) == (0, before.producer_id)
         assert answer.producer_epoch == before.producer_epoch + 1

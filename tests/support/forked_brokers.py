@@ -7,10 +7,7 @@ owner. A broker whose environment changes Python or its libraries (LD_PRELOAD, a
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-import gc
-import json
 import os
 import signal
 import socket
@@ -24,15 +21,14 @@ from struct import Struct
 from typing import Any
 
 from broker import compiled
+from tests.support import fork_server
 from tools.cluster.ownership import OWNER_IS_GONE, PR_SET_PDEATHSIG, Popen
 from tools.cluster.process_handle import ProcessHandle
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
 BROKER = [sys.executable, "-m", "broker"]
 """How the command of a broker begins."""
 OF_PYTHON = ("LD_", "PYTHON", compiled.SWITCH)
 """How the names of the variables begin that decide what a process is before it is a broker."""
-REQUEST_MAX = 64 * 1024
 PADDING = 4096
 """Bytes. A fork writes its command line over that of the process that forks, which therefore must not be shorter."""
 PID = Struct("=i")
@@ -74,7 +70,7 @@ def popen(command: Sequence[str], **options: Any) -> Popen:
         "umask": options["umask"],
     }
     server = _server(os.getpid(), options["preexec_fn"])
-    socket.send_fds(server, [json.dumps(request).encode()], [options["stdout"].fileno()])
+    fork_server.send(server, request, [options["stdout"].fileno()])
     (pid,) = PID.unpack(server.recv(PID.size))
     return ForkedBroker(pid)
 
@@ -86,7 +82,7 @@ def _of_python(environment: Mapping[str, str]) -> dict[str, str]:
 def _usual_environment() -> dict[str, str]:
     """What a cluster gives to a broker if a test changes nothing."""
     given = os.environ.get("PYTHONPATH", "")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), given]))}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(fork_server.REPOSITORY), given]))}
 
 
 USUAL = _of_python(_usual_environment())
@@ -96,21 +92,8 @@ USUAL = _of_python(_usual_environment())
 @cache
 def _server(owner: int, before_exec: Callable[[], None]) -> socket.socket:
     """The connection of this process to the one that forks, which ends with it. A fork of this process gets one of its own."""
-    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    code = f"from tests.support.forked_brokers import serve; serve({theirs.fileno()})()"
-    server = subprocess.Popen(
-        [sys.executable, "-c", code, " " * PADDING],
-        cwd=REPOSITORY,
-        env=_usual_environment(),
-        pass_fds=[theirs.fileno()],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        preexec_fn=before_exec,
-    )
-    theirs.close()
-    atexit.register(server.wait)
-    atexit.register(mine.close)  # before: the last one is called first
-    return mine
+    module = "tests.support.forked_brokers"
+    return fork_server.start(module, " " * PADDING, env=_usual_environment(), preexec_fn=before_exec)
 
 
 def serve(number: int) -> Callable[[], None]:
@@ -118,22 +101,10 @@ def serve(number: int) -> Callable[[], None]:
     form = compiled.use()
     from broker.main import main
 
-    requests = socket.socket(fileno=number)
-    gc.freeze()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the end of the connection ends this process
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a broker ended
     owner = os.getpid()
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(requests, REQUEST_MAX, 1)
-        if not data:
-            sys.exit()
-        pid = os.fork()
-        if pid == 0:
-            break
-        os.close(descriptors[0])
-        requests.send(PID.pack(pid))
-    requests.close()
-    _become(json.loads(data), descriptors[0], owner)
+    request, (log,) = fork_server.fork_for_each(number, 1, lambda requests, pid: requests.send(PID.pack(pid)))
+    _become(request, log, owner)
     return partial(main, form=form)
 
 
@@ -148,11 +119,8 @@ def _become(request: Mapping[str, Any], log: int, owner: int) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    os.environ.clear()
-    os.environ.update(request["environment"])
-    os.chdir(request["directory"])
     os.umask(request["umask"])
-    sys.argv[1:] = request["command"][len(BROKER) :]
+    fork_server.take_on(request["environment"], request["directory"], request["command"][len(BROKER) :])
     _show(request["command"])
 
 

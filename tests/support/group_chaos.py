@@ -10,12 +10,10 @@ acknowledged before.
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from confluent_kafka import TopicPartition
@@ -34,10 +32,9 @@ from tests.support.group_journals import (
     read_group_logs,
     reports_of,
 )
-from tests.support.group_probe import CoordinatorProbe
 from tests.support.injected import healed, inject
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
-from tests.support.member_processes import MemberProcess, MemberProcesses
+from tests.support.member_processes import MemberProcesses
 from tools.cluster.local_cluster import LocalCluster
 from tools.faults.cluster import Victim
 from tools.faults.processes import Broker, ProcessCluster
@@ -58,7 +55,6 @@ TOPIC, PARTITIONS = "group-chaos", 6
 GROUPS = {"eager": ["range"] * 3, "cooperative": ["cooperative-sticky"] * 3}
 """Group -> the assignors of its members. The second is of impatient clients (`TUNED`), the first leaves all at librdkafka's defaults."""
 TUNED = "cooperative"
-PROBE = "probe"
 RECORDS_PER_S = 400
 ANSWER_TIMEOUT_S = 1.0
 MEMBER_SESSION_S = 4.0
@@ -87,24 +83,10 @@ KINDS = {
 
 @dataclass
 class Outcome(chaos.Outcome):
-    """`gaps`: kind of fault, group or PROBE -> the longest times without a commit, in seconds, of each member that was not harmed itself,
-    in faults that found and left the groups quiet; PROBE: of a client that only commits, and asks often."""
-
     generations: int = 0
-    gaps: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def __str__(self) -> str:
-        rows = [
-            f"  {kind:<42}" + ", ".join(f"{of} {_median_and_longest(self.gaps[kind, of])}" for of in (*GROUPS, PROBE))
-            for kind in KINDS
-            if self.gaps[kind, PROBE]
-        ]
-        title = "longest time without a commit (median, longest; s):"
-        return "\n".join([super().__str__(), "", f"{self.generations} generations", title, *rows])
-
-
-def _median_and_longest(times: Sequence[float]) -> str:
-    return f"{statistics.median(times):5.2f} {max(times):5.2f} ({len(times)})" if times else "    -     -"
+        return f"{super().__str__()}\n\n{self.generations} generations"
 
 
 def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Mapping[str, Kind] = KINDS) -> Outcome:
@@ -116,16 +98,10 @@ def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Mapping[str, Kind]
     with healed(ProcessCluster(cluster)), ExitStack() as stack:
         world = _World(cluster, stack)
         world.wait_quiet()
-        world.start_probes(stack)
-        was_quiet = True
         for fault in schedule(seed, rounds, cluster.broker_ids, kinds):
             print(f"{time.strftime('%T')} {fault}", flush=True)
             outcome.kinds[fault.name] += 1
-            is_quiet = fault.then != "nothing"
-            measured = world.play(fault, measures=was_quiet and is_quiet)
-            for group, gaps in measured.items():
-                outcome.gaps[fault.name, group] += gaps
-            was_quiet = is_quiet
+            world.play(fault)
         cluster.wait_ready()
         world.wait_quiet()
         world.producer.stop()
@@ -154,60 +130,33 @@ class _World:
             name: stack.enter_context(MemberProcesses(cluster, name, TOPIC, assignors, is_tuned=name == TUNED))
             for name, assignors in GROUPS.items()
         }
-        self.probes: dict[str, CoordinatorProbe] = {}
         self._acknowledged = {group: Acknowledged() for group in GROUPS}
 
-    def start_probes(self, stack: ExitStack) -> None:
-        for group in GROUPS:
-            probe = CoordinatorProbe(self.cluster, group, OFFSETS_PARTITIONS, TOPIC)
-            self.probes[group] = stack.enter_context(probe)
-
     def close(self) -> None:
-        for probe in self.probes.values():
-            probe.stop()
         for members in self.groups.values():
             members.close()
 
-    def play(self, fault: Round, *, measures: bool) -> dict[str, list[float]]:
-        """Group, or PROBE -> how long it was without a commit. The order of the brokers says which group is harmed, and which member."""
+    def play(self, fault: Round) -> None:
+        """The order of the brokers says which group is harmed, and which member."""
         first, second, *_ = fault.order
         members = list(self.groups.values())[first % len(self.groups)]
         member = members.running[second % len(members.running)]
-        coordinators = {group: self.roles.coordinator(group) for group in GROUPS}
         brokers: Sequence[int] = []
-        struck = list(GROUPS)
         if fault.kind.role == "member":
             self.log.add_now(fault.kind.action, f"{MEMBER}{member.name}")
         elif fault.kind.role == "coordinator":
-            broker = coordinators[members.group] or first
-            brokers = [broker]
-            struck = [group for group, at in coordinators.items() if at == broker]
+            brokers = [self.roles.coordinator(members.group) or first]
         else:
             brokers = self.roles.some(fault.kind.role, fault.order)
         for each in brokers:
             self.log.add_now(fault.kind.action, fault.kind.role, each)
         victims: list[Victim] = [Broker(self.cluster, each) for each in brokers] or [member]
-        living = {group: [m for m in self.groups[group].running if m not in victims] for group in GROUPS}
-        begun = time.monotonic()
         inject(fault.kind.action, victims, fault.seconds)
         chaos.assert_all_run(self.cluster)
         self.assert_offsets(must_answer=fault.then != "nothing")
         if fault.then != "nothing":
             self.wait_quiet()
         chaos.assert_none_failed(self.producer)
-        return self._gaps(begun, {group: living[group] for group in struck}) if measures else {}
-
-    def _gaps(self, begun: float, living: Mapping[str, Sequence[MemberProcess]]) -> dict[str, list[float]]:
-        found: dict[str, list[float]] = {PROBE: []}
-        for group, members in living.items():
-            probe = self.probes[group]
-            eventually(probe.has_committed, f"{probe.group} commits", STALLED_S)
-            now = time.monotonic()
-            found[group] = [gap for member in members if (gap := member.longest_gap(begun, now))]
-            found[PROBE].append(probe.longest_gap(begun, now))
-            gaps = ", ".join(f"{gap:.2f}" for gap in found[group])
-            print(f"    {group}: without a commit {gaps} s; {PROBE} {found[PROBE][-1]:.2f} s", flush=True)
-        return found
 
     def wait_quiet(self) -> None:
         """Records acknowledged, the groups Stable with all members, all of these commit, and all replicas are in sync."""

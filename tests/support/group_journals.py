@@ -13,7 +13,6 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +76,6 @@ def reports_of(
             ]
     found.sort(key=lambda report: report.at)
     return [replace(report, order=order) for order, report in enumerate(found)]
-
-
-def longest_gap(times: Iterable[float], since: float, until: float) -> float:
-    """The longest time between two neighbours of `times` that overlaps `since` to `until`; 0 if there is none."""
-    return max((after - before for before, after in pairwise(times) if after > since and before < until), default=0.0)
 
 
 def offsets_of(line: Line) -> dict[int, int]:

@@ -64,13 +64,19 @@ VALUES: dict[str, Values] = {
     "datetime_i64": numbers(-1, 4_000_000_000_000),
     "uuid": lambda dice: uuid.UUID(int=dice.randint(1, 2**128 - 1)),  # 0 is kio's None
 }
+SMALL = VALUES | {
+    "string": lambda dice: dice.choice(("", "t", "orders", "g", "consumer", "range", "topic-ä", "c-1", "x" * 130)),
+    "bytes": lambda dice: dice.randbytes(dice.choice((0, 1, 20))),
+    "records": lambda dice: dice.randbytes(dice.choice((0, 1, 20))),
+}
+"""For the fuzzer's first inputs."""
 NULL_IS_A_VALUE = ("datetime_i64", "uuid")
 
 Special = tuple[tuple[str, Values], ...]
 
 
 @cache
-def bodies(schemas: Sequence[Any], special: Special = ()) -> Values:
+def bodies(schemas: Sequence[Any], special: Special = (), *, are_small: bool = False) -> Values:
     """Bodies in our form, for the first of kio's schemas: its fields, and those that only the other schemas have.
 
     `special` has the values of some fields, by name.
@@ -80,22 +86,22 @@ def bodies(schemas: Sequence[Any], special: Special = ()) -> Values:
         hints = typing.get_type_hints(schema)
         for field in fields(schema):
             kinds.setdefault(field.name, ([], field.metadata.get("kafka_type")))[0].append(hints[field.name])
-    found = {name: _values(hints, kafka_type, special) for name, (hints, kafka_type) in kinds.items()}
+    found = {name: _values(hints, kafka_type, special, are_small) for name, (hints, kafka_type) in kinds.items()}
     return dictionaries(found | {name: values for name, values in special if name in found})
 
 
-def _values(hints: Sequence[Any], kafka_type: str | None, special: Special) -> Values:
+def _values(hints: Sequence[Any], kafka_type: str | None, special: Special, are_small: bool) -> Values:
     if _is_union(hints[0]):
-        inner = _values([_without_null(hint) for hint in hints], kafka_type, special)
+        inner = _values([_without_null(hint) for hint in hints], kafka_type, special, are_small)
         return inner if kafka_type in NULL_IS_A_VALUE else one_of(just(None), inner)
     hints = [_without_null(hint) for hint in hints]
     if typing.get_origin(hints[0]) is tuple:
-        element = _values([typing.get_args(hint)[0] for hint in hints], kafka_type, special)
+        element = _values([typing.get_args(hint)[0] for hint in hints], kafka_type, special, are_small)
         return lambda dice: [element(dice) for _ in range(dice.randrange(3))]
     if is_dataclass(hints[0]):
-        return bodies(tuple(hints), special)
+        return bodies(tuple(hints), special, are_small=are_small)
     assert kafka_type is not None
-    return VALUES[kafka_type]
+    return (SMALL if are_small else VALUES)[kafka_type]
 
 
 def _without_null(hint: Any) -> Any:

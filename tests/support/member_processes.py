@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support.group_journals import JournalFile, longest_gap
+from tests.support.group_journals import JournalFile
 from tests.support.pipeline_worker import HUNG, STALE
 from tools.cluster.local_cluster import LocalCluster
 from tools.faults.cluster import State
@@ -32,11 +32,6 @@ class MemberProcess:
         """When the last one was acknowledged; 0: never."""
         self.journal.read()
         return max((line["at"] for line in self.journal.lines[-20:] if line["what"] == "committed"), default=0.0)
-
-    def longest_gap(self, begun: float, ended: float) -> float:
-        """The longest time without an acknowledged commit that reaches into this time; 0: it had nothing to commit."""
-        self.journal.read()
-        return longest_gap([line["at"] for line, _ in self.journal.commits()], begun, ended)
 
     def state(self) -> State:
         if self._process.poll() is not None:

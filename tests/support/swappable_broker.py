@@ -21,6 +21,14 @@ from tools.cluster.local_cluster import LocalCluster
 Kind = Literal["ottla", "Kafka"]
 KAFKA_START_TIMEOUT_S = 60.0
 BROKER = 1
+ALONE = {
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+}
+"""What a broker needs that has no others, and a Kafka does not find out by itself."""
 
 
 class SwappableBroker:
@@ -29,14 +37,14 @@ class SwappableBroker:
     `start(kind)` and `stop(signal)` alternate. Ids, ports and files stay the same.
     """
 
-    def __init__(self, directory: Path, tools: KafkaTools, overrides: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path, tools: KafkaTools, overrides: Mapping[str, str] | None = None) -> None:
         self.cluster = LocalCluster(directory)
         self.tools = tools
-        self._overrides = overrides
+        self._overrides = {**ALONE, **(overrides or {})}
         self._kafka: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> SwappableBroker:
-        self.cluster.create(brokers=1, overrides=dict(self._overrides))
+        self.cluster.create(brokers=1, overrides=self._overrides)
         self.cluster.start()
         self.cluster.stop_broker(BROKER)
         self.zk = ZooKeeperView(self.cluster.zookeeper_connect)

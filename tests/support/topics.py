@@ -77,3 +77,42 @@ def produce_batch(wire: Wire, topic: str, batch: bytes | None, acks: int = -1, v
     """Sends the batch to partition 0. Returns its answer."""
     answer = wire.call(ApiKey.PRODUCE, version, produce_body(topic, batch, acks))
     return answer.responses[0].partition_responses[0]
+
+
+def fetch_body(
+    topic: str, offset: int = 0, *, max_wait_ms: int = 0, min_bytes: int = 1, bytes_max: int
+) -> dict[str, Any]:
+    """Of a consumer that wants partition 0, without a session: v0 to v12."""
+    partition = {
+        "partition": 0,
+        "current_leader_epoch": -1,
+        "fetch_offset": offset,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "partition_max_bytes": bytes_max,
+    }
+    return {
+        "replica_id": -1,
+        "max_wait": max_wait_ms,
+        "min_bytes": min_bytes,
+        "max_bytes": bytes_max,
+        "isolation_level": 0,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": [{"topic": topic, "partitions": [partition]}],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
+
+
+def end_offset(wire: Wire, topic: str) -> int:
+    """Of partition 0, as a consumer is told of it: the high watermark."""
+    asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
+    body = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic, "partitions": [asked]}]}
+    return int(wire.call(ApiKey.LIST_OFFSETS, 5, body).topics[0].partitions[0].offset)
+
+
+def init_producer_id(wire: Wire, transactional_id: str | None = None) -> Any:
+    """The answer for a producer that has no id yet."""
+    ask = {"transactional_id": transactional_id, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
+    return wire.call(ApiKey.INIT_PRODUCER_ID, 4, ask)

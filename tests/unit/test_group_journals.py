@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.group_journals import JournalFile, longest_gap, reports_of
+from tests.support.group_journals import JournalFile, reports_of
 from tools.judge.judgement import PartitionLog, Tables, judge
 
 
@@ -42,11 +42,3 @@ def test_what_members_note_is_judged_in_the_order_of_their_requests(tmp_path: Pa
     log = {("t", 0): PartitionLog(0, 4, {offset: id_ for (_, offset), id_ in ids.items()})}
     found = judge(Tables.of(reports), log, {("g", "t", 0): 4}, is_finished=True).findings
     assert [(each.kind, each.id) for each in found] == [("read-again", "record-2"), ("commits-ahead", "record-3")]
-
-
-@pytest.mark.parametrize(
-    ("since", "until", "gap"),
-    [(0, 99, 8.0), (8.9, 99, 8.0), (9.0, 99, 2.5), (9.5, 10, 1.0), (12.5, 99, 0.0), (0, 1, 0.0)],
-)
-def test_a_gap_counts_if_it_overlaps_the_time(since: float, until: float, gap: float) -> None:
-    assert longest_gap([1.0, 9.0, 10.0, 12.5], since, until) == gap

@@ -23,7 +23,7 @@ from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
 from protocol.kafka.framing import MalformedRequest, response_header
 from protocol.types import TopicPartition
 from tests.fuzz.decoder import Decoder
-from tests.fuzz.schemas import body_maker
+from tests.support.kafka_values import bodies
 
 T_ID = uuid.UUID(int=7)
 TP = TopicPartition("t", 0)
@@ -112,7 +112,7 @@ def _fetch_seeds() -> Iterator[bytes]:
 def _seeds_of(key: ApiKey, version: int) -> Callable[[], Iterator[bytes]]:
     def seeds() -> Iterator[bytes]:
         random = Random(int(key))
-        make = body_maker(messages.response_schema(key, version))
+        make = bodies((messages.response_schema(key, version),), are_small=True)
         for _ in range(10):
             yield response_header(key, version, 1)[4:] + messages.encode_response(key, version, make(random))
 
@@ -132,6 +132,6 @@ def _any_seeds() -> Iterator[bytes]:
     for index, key in enumerate(KEYS):
         oldest, newest = SUPPORTED[key]
         for version in range(oldest, newest + 1):
-            make = body_maker(messages.response_schema(key, version))
+            make = bodies((messages.response_schema(key, version),), are_small=True)
             body = messages.encode_response(key, version, make(random))
             yield bytes((index, version - oldest)) + response_header(key, version, 1)[4:] + body

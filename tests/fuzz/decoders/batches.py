@@ -12,7 +12,7 @@ from broker.settings.config import TopicConfig
 from broker.storage.compaction import batch_cleaning
 from broker.storage.compaction.batch_cleaning import BatchCleaner, LastOfProducer, Transactions, raw_records
 from broker.storage.compaction.compaction import OffsetMap
-from broker.storage.producers import produced_batches
+from broker.storage.producers import produced_batches as rules
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.compression import COMPRESSIONS, compress, decompress
 from protocol.kafka.keyed_records import keyed_records
@@ -178,14 +178,10 @@ def _produced(data: bytes) -> object:
 
 def _accepted(batch: bytes, header: BatchHeader, config: TopicConfig) -> tuple[Any, BatchHeader]:
     """Work in steps gives the same result as work at once."""
-    rules: Any = produced_batches
-    if not hasattr(rules, "accepting"):
-        return produced_batches.accept(batch, header, config, lambda: NOW_MS)
-    in_steps = _outcome(
-        lambda: rules.at_once(rules.accepting(batch, header, config, lambda: NOW_MS, rules.Allowance()))
-    )
+    rest = (header, config, lambda: NOW_MS)
+    in_steps = _outcome(lambda: rules.at_once(rules.accepting(batch, *rest, rules.Allowance())))
     try:
-        at_once = _outcome(lambda: rules.accept(batch, header, config, lambda: NOW_MS, rules.Allowance()))
+        at_once = _outcome(lambda: rules.accept(batch, *rest, rules.Allowance()))
     except rules.TakesLong:
         at_once = in_steps
     if isinstance(at_once, ErrorCode) or isinstance(in_steps, ErrorCode):

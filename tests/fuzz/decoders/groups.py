@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from broker.groups.group.consumer_protocol import subscribed_topics, topics_of_all
@@ -15,7 +15,7 @@ from protocol.errors import KafkaError
 from protocol.kafka.record_batch import build_batch
 from protocol.types import TopicPartition
 from tests.fuzz.decoder import Decoder
-from tests.fuzz.sealing import packed, parts_of, sealed_batch
+from tests.fuzz.sealing import Row, packed, partition_of
 
 TP = TopicPartition("orders", 3)
 SUBSCRIPTION = b"\0\0\0\0\0\2\0\1t\0\6orders\xff\xff\xff\xff"
@@ -116,20 +116,15 @@ def _subscription(data: bytes) -> object:
 
 
 def _partition(data: bytes) -> object:
-    """A flag, then batches that are sealed; with the flag each part is a key or a value, and they get a batch."""
-    parts = parts_of(data[1:])
-    if data[:1] and data[0] & 1:
-        rows = [(key or None, value or None, (), 1000) for key, value in zip(parts[::2], parts[1::2], strict=False)]
-        if not rows:
-            return None
+    def made(rows: Sequence[Row]) -> bytes:
         flags = 0x10 if data[0] & 2 else 0
-        records = build_batch(rows, producer_id=7, producer_epoch=0, base_sequence=0, attributes=flags)
+        batch = build_batch(rows, producer_id=7, producer_epoch=0, base_sequence=0, attributes=flags)
         if data[0] & 4:
-            records += build_batch([(struct.pack(">hh", 0, 1), bytes(6), (), 5)], producer_id=7, attributes=0x30)
-    else:
-        records = b"".join(map(sealed_batch, parts))
+            batch += build_batch([(struct.pack(">hh", 0, 1), bytes(6), (), 5)], producer_id=7, attributes=0x30)
+        return batch
+
     image = OffsetsImage()
-    for _ in image.steps(memoryview(records)):
+    for _ in image.steps(memoryview(partition_of(data, made))):
         pass
     return [(name, metadata, offsets.is_empty) for name, metadata, offsets in image.groups()]
 

@@ -31,8 +31,8 @@ from protocol.kafka.offset_fetch_codec import AskedGroup, OffsetFetchRequest
 from protocol.kafka.produce_codec import ProduceRequest
 from protocol.kafka.wire import NO_UUID
 from tests.fuzz.decoder import Decoder, must
-from tests.fuzz.schemas import body_maker
 from tests.support import kio_oracle
+from tests.support.kafka_values import bodies
 
 BODIES = 3
 """The seeds of each version."""
@@ -127,7 +127,7 @@ def _seeds(key: ApiKey) -> Callable[[], Iterator[bytes]]:
         random = Random(int(key))
         oldest, newest = SUPPORTED[key]
         for version in range(oldest, newest + 1):
-            make = body_maker(messages.request_schema(key, version))
+            make = bodies((messages.request_schema(key, version),), are_small=True)
             head = request_header(key, version, 1, None, flexible=is_flexible(key, version))
             for _ in range(BODIES):
                 frame = messages.encode_request(key, version, 1, None, make(random))

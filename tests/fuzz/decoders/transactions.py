@@ -12,7 +12,7 @@ from protocol.errors import KafkaError
 from protocol.kafka.record_batch import build_batch
 from protocol.types import TopicPartition
 from tests.fuzz.decoder import Decoder
-from tests.fuzz.sealing import packed, parts_of, sealed_batch
+from tests.fuzz.sealing import packed, partition_of
 
 PARTITIONS = frozenset((TopicPartition("t", 0), TopicPartition("t", 7), TopicPartition("orders", 3)))
 ONGOING = TransactionMetadata(5, 2, 60_000, TransactionState.ONGOING, PARTITIONS, 9, 8)
@@ -53,17 +53,8 @@ def _value(data: bytes) -> object:
 
 
 def _partition(data: bytes) -> object:
-    """A flag, then batches that are sealed; with the flag each part is a key or a value, and they get a batch."""
-    parts = parts_of(data[1:])
-    if data[:1] and data[0] & 1:
-        rows = [(key or None, value or None, (), 1000) for key, value in zip(parts[::2], parts[1::2], strict=False)]
-        if not rows:
-            return None
-        batches = build_batch(rows)
-    else:
-        batches = b"".join(map(sealed_batch, parts))
     image = TransactionsImage()
-    for _ in image.steps(memoryview(batches)):
+    for _ in image.steps(memoryview(partition_of(data, build_batch))):
         pass
     return image.metadata
 

@@ -17,9 +17,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -33,6 +31,7 @@ from broker.network.request_channel import Request
 from broker.process.event_log import EventLog
 from broker.request_handler import RequestHandler
 from broker.requests.context import ApiContext
+from broker.requests.long_answers import LongAnswers
 from broker.requests.metadata_topics import MetadataTopics
 from broker.settings.config import BrokerConfig
 from broker.settings.dynamic_configs import DynamicConfigs
@@ -45,10 +44,10 @@ from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import Assignment, TopicPartition
 from protocol.zk.znodes import TopicZNode
 from tests.fuzz.decoder import Decoder
-from tests.fuzz.schemas import body_maker
 from tests.fuzz.sealing import packed, parts_of
 from tests.support.api_world import FakeConnection, FakeController
 from tests.support.group_cluster import GroupCluster
+from tests.support.kafka_values import bodies
 from tests.support.kio_oracle import as_body
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.support.transaction_cluster import coordinator_of
@@ -181,7 +180,9 @@ class _Broker:
             suspected_leaders=suspected_leaders,
             groups=cluster.coordinators[1],
             transactions=coordinator_of(node, cluster.time),
-            **_newer_parts(),
+            long_answers=LongAnswers(time.monotonic),
+            replica_listener=None,
+            recorder=cast(Any, SimpleNamespace(recording=None)),
         )
 
     def take(self, frames: Sequence[bytes]) -> float:
@@ -221,20 +222,6 @@ class _Broker:
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
         shutil.rmtree(self.directory, ignore_errors=True)
-
-
-def _newer_parts() -> dict[str, Any]:
-    """Services of an ApiContext that earlier ones do not have."""
-    names = {field.name for field in fields(ApiContext)}
-    found: dict[str, Any] = {}
-    if "long_answers" in names:
-        long_answers: Any = import_module("broker.requests.long_answers")
-        found["long_answers"] = long_answers.LongAnswers(time.monotonic)
-    if "replica_listener" in names:
-        found["replica_listener"] = None
-    if "recorder" in names:
-        found["recorder"] = SimpleNamespace(recording=None)
-    return found
 
 
 _brokers: list[_Broker] = []
@@ -306,7 +293,7 @@ def _seeds(is_repeated: bool) -> Iterator[bytes]:
     for index, key in enumerate(KEYS):
         oldest, newest = SUPPORTED[key]
         for version in {oldest, (oldest + newest) // 2, newest}:
-            make = body_maker(messages.request_schema(key, version))
+            make = bodies((messages.request_schema(key, version),), are_small=True)
             head = request_header(key, version, 1, None, flexible=is_flexible(key, version))
             body = messages.encode_request(key, version, 1, None, make(random))[len(head) :]
             yield packed([bytes((index, version - oldest)) + body])

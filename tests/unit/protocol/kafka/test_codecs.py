@@ -32,7 +32,7 @@ from protocol.kafka.metadata_codec import MetadataBroker, MetadataPartition, Met
 from protocol.kafka.offset_fetch_codec import Position
 from protocol.kafka.produce_codec import NodeEndpoint, ProducePartitionResult
 from protocol.kafka.wire import array_length, string
-from tests.fuzz.decoders.requests import CODECS, finished
+from tests.fuzz.decoders.requests import CODECS, FIRST_BY_HAND, finished
 from tests.support import kio_oracle
 from tests.support.kafka_values import (
     Special,
@@ -66,10 +66,6 @@ SENT_SO = (
     ("metadata", names),
 )
 """Fields of responses to which our codecs always give these values."""
-
-
-FIRST_BY_HAND = {ApiKey.LIST_OFFSETS: 1}
-"""The first version that a codec has: earlier ones are read and written by their schemas."""
 
 
 def versions(api_key: ApiKey, first: int = 0) -> range:
