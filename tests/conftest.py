@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import inspect
 import itertools
 import os
 import signal
@@ -33,6 +35,8 @@ SHARED_KAFKA_SETTINGS = {
     "offsets.topic.replication.factor": "2",
 }
 """The settings of `shared_kafka`. test_conformance.py needs them; no other test depends on them."""
+COROUTINE_LIMIT_S = 60.0
+"""Nothing that a test awaits takes so long."""
 
 # An example that takes long on a busy machine is no failure.
 settings.register_profile("whole", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES)
@@ -172,6 +176,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.kafka)
         if any(item.get_closest_marker(name) for name in ("kafka", "compose")):
             item.add_marker(pytest.mark.thorough)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a test that is a coroutine: in the loop of `runner`, if a fixture of the test uses it, else in a loop of its own,
+    which the fixture `new_loop` may make.
+
+    A fixture that is an asynchronous context manager is entered before the test.
+    """
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+
+    async def play() -> None:
+        async with asyncio.timeout(COROUTINE_LIMIT_S), contextlib.AsyncExitStack() as stack:
+            arguments: dict[str, Any] = {}
+            for name in pyfuncitem._fixtureinfo.argnames:
+                value = pyfuncitem.funcargs[name]
+                is_entered = hasattr(value, "__aenter__")
+                arguments[name] = await stack.enter_async_context(value) if is_entered else value
+            await pyfuncitem.obj(**arguments)
+
+    if "runner" in pyfuncitem.funcargs:
+        pyfuncitem.funcargs["runner"].run(play())
+        return True
+    with asyncio.Runner(loop_factory=pyfuncitem.funcargs.get("new_loop")) as own_runner:
+        own_runner.run(play())
+    return True
 
 
 @pytest.hookimpl(trylast=True)  # after the fixtures of the session have cleaned up

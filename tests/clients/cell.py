@@ -13,7 +13,7 @@ from tests.clients.clients import Client
 from tests.clients.disaster import Disaster
 from tests.clients.peers import COMMITTED, AiokafkaPeer, ConfluentPeer, Outgoing, Peer, Record
 from tests.clients.program import LIMIT_S, Program
-from tests.support.invariants import eventually, metadata_of
+from tests.support.invariants import eventually, wait_known_everywhere
 from tests.support.topics import new_topic
 from tools.cluster.local_cluster import LocalCluster
 
@@ -52,8 +52,7 @@ class Cell:
             others = [broker for broker in self.cluster.broker_ids if broker != first_leader]
             assignment = [[first_leader, *others]] * partitions
             name = new_topic(self.cluster.bootstrap_servers, assignment=assignment, min_insync_replicas="2")
-        for broker in self.cluster.broker_ids:
-            eventually(lambda b=broker: len(metadata_of(self.cluster, name, b)[2]) == partitions, f"{broker} knows it")
+        wait_known_everywhere(self.cluster, name, partitions)
         return name
 
     def start(self, verb: str, **request: Any) -> Program:

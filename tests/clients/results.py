@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.clients import REPOSITORY
+from tests.clients.clients import REPOSITORY, Client
 
 FILE = REPOSITORY / ".test-logs" / "clients.json"
 CLIENTS, FRAMEWORKS = "clients", "frameworks"
@@ -66,3 +66,14 @@ def recording(table: str, name: str, *, language: str, version: str, feature: st
         record(table, name, **row, result=FAILED, reason=str(problem) or type(problem).__name__)
         raise
     record(table, name, **row, result=PASSED)
+
+
+@contextlib.contextmanager
+def recording_framework(framework: Client, feature: str) -> Iterator[None]:
+    """As `recording`. Skips the test without the framework."""
+    missing = framework.why_not()
+    version = "" if missing else framework.version()
+    with recording(FRAMEWORKS, framework.name, language=framework.language, version=version, feature=feature):
+        if missing is not None:
+            pytest.skip(f"{framework.name}: {missing}")
+        yield

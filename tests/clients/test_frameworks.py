@@ -53,33 +53,14 @@ CONNECT = Client(
 @contextlib.contextmanager
 def recorded(framework: Client, feature: str, cluster: LocalCluster, directory: Path) -> Iterator[Cell]:
     """Records what comes of the test; skips it without the framework; starts a killed broker again."""
-
-    def record(result: str, reason: str = "") -> None:
-        results.record(
-            results.FRAMEWORKS,
-            framework.name,
-            language=framework.language,
-            version="" if result == results.SKIPPED else framework.version(),
-            feature=feature,
-            result=result,
-            reason=reason,
-        )
-
-    reason = framework.why_not()
-    if reason is not None:
-        record(results.SKIPPED, reason)
-        pytest.skip(f"{framework.name}: {reason}")
-    try:
-        with closing(Cell(feature, framework, cluster, directory)) as cell:
-            yield cell
-    except BaseException as problem:
-        record(results.FAILED, str(problem) or type(problem).__name__)
-        raise
-    finally:
-        if cluster.pid(LEADER) is None:
-            cluster.restart_broker(LEADER)
-            eventually(lambda: is_in_sync(cluster), "all replicas are in sync after the restart", LIMIT_S)
-    record(results.PASSED)
+    with results.recording_framework(framework, feature):
+        try:
+            with closing(Cell(feature, framework, cluster, directory)) as cell:
+                yield cell
+        finally:
+            if cluster.pid(LEADER) is None:
+                cluster.restart_broker(LEADER)
+                eventually(lambda: is_in_sync(cluster), "all replicas are in sync after the restart", LIMIT_S)
 
 
 def wait_for(check: Callable[[], bool], what: str, shown: Callable[[], str]) -> None:

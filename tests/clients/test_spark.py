@@ -23,7 +23,7 @@ from tests.clients.conftest import is_in_sync
 from tests.clients.peers import COMMITTED, UNCOMMITTED, ConfluentPeer, Outgoing, Record
 from tests.clients.program import LIMIT_S, Program
 from tests.clients.spark.spark import SPARK
-from tests.support.invariants import eventually, metadata_of
+from tests.support.invariants import eventually, wait_known_everywhere
 from tests.support.topics import create_topics, new_topic
 from tools.cluster.local_cluster import LocalCluster
 
@@ -48,19 +48,8 @@ def column(name: str) -> Callable[[Test], Test]:
     def recorded(test: Test) -> Test:
         @functools.wraps(test)
         def run(*arguments: Any, **named: Any) -> None:
-            record = functools.partial(
-                results.record, results.FRAMEWORKS, SPARK.name, language=SPARK.language, feature=name
-            )
-            missing = SPARK.why_not()
-            if missing is not None:
-                record(version="", result=results.SKIPPED, reason=missing)
-                pytest.skip(f"Spark: {missing}")
-            try:
+            with results.recording_framework(SPARK, name):
                 test(*arguments, **named)
-            except BaseException as problem:
-                record(version=SPARK.version(), result=results.FAILED, reason=str(problem) or type(problem).__name__)
-                raise
-            record(version=SPARK.version(), result=results.PASSED)
 
         return run
 
@@ -112,8 +101,7 @@ def batches(clients_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFact
 def known_topic(cluster: LocalCluster, partitions: int, **settings: Any) -> str:
     """A topic that every broker knows, so that Spark finds it, whichever broker it asks."""
     topic = new_topic(cluster.bootstrap_servers, partitions, 3, **settings)
-    for broker in cluster.broker_ids:
-        eventually(lambda b=broker: len(metadata_of(cluster, topic, b)[2]) == partitions, f"broker {broker} knows it")
+    wait_known_everywhere(cluster, topic, partitions)
     return topic
 
 

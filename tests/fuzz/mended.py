@@ -85,7 +85,6 @@ MENDED: Mapping[str, Sequence[bytes]] = {
     ],
     # Two thousand elements in each array: turns of up to 100 ms.
     "broker-repeated": [seed for decoder in turns.decoders()[1:] for seed in decoder.seeds()],
-    # 91,000 tagged fields in a header of 91 KB: 35 ms.
     # Nine bytes that stand for 120,000, in 240 pieces: 7,346 lines, all of them for the pieces.
     "connection": [b"\x03\x00\x01c*!\xea`" + bytes(8), b"\x07\x00\x01C*!\xea`@"],
     # The smallest pieces of the longest stream.

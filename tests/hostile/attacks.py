@@ -1,5 +1,7 @@
 """What clever clients do to a cluster, each attack by itself (BAD-1..35). `ATTACKS` has them by name.
 
+Attacks that need an assertion of their own are beside this file, in tests.
+
 An attack gets a `Target` and returns when it is over; what it leaves open, it closes. It may return a complaint: what went
 wrong beside waiting, memory and dead processes, which the caller watches.
 """
@@ -21,7 +23,7 @@ import cramjam
 import msgpack
 
 from protocol.kafka import messages
-from protocol.kafka.api_keys import FIRST_FLEXIBLE, SUPPORTED, ApiKey
+from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import HEADER_SIZE, build_batch, crc32c
 from tests.support.invariants import ZooKeeperView
 from tests.support.wire import Wire
@@ -216,69 +218,7 @@ def control_frames(target: Target) -> str | None:
     return new_topic_works(target)
 
 
-@attack
-def forged_followers(target: Target) -> str | None:
-    """Fetches in the name of each follower, far ahead, with huge epochs (BAD-28)."""
-    for broker in target.cluster.broker_ids:
-        port = target.cluster.port(broker)
-        for replica in target.cluster.broker_ids:
-            for offset in (INT64_MAX, 10**9, 0):
-                ask(port, ApiKey.FETCH, 11, fetch_body("canary", range(3), replica_id=replica, offset=offset))
-            asked = [
-                {"partition": p, "fetch_offset": 10**6, "partition_max_bytes": 1000, "current_leader_epoch": -1}
-                for p in range(3)
-            ]
-            asked = [row | {"last_fetched_epoch": -1, "log_start_offset": 10**6} for row in asked]
-            body = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1000, "isolation_level": 0, "session_id": 0}
-            body |= {"session_epoch": -1, "topics": [], "forgotten_topics_data": [], "rack_id": ""}
-            body |= {"replica_state": {"replica_id": replica, "replica_epoch": INT64_MAX}}
-            with contextlib.suppress(Exception):
-                send(port, kio_frame(ApiKey.FETCH, 15, body))
-    return None
-
-
 # -- names and descriptors --------------------------------------------------------------------------------------------
-
-
-@attack
-def znode_names(target: Target) -> str | None:
-    """Nodes that nobody but a person with a ZooKeeper shell would write."""
-    client = target.zk.client
-    good = b'{"version":3,"partitions":{"0":[1]},"topic_id":"AAAAAAAAAAAAAAAAAAAAAQ","adding_replicas":{},"removing_replicas":{}}'
-    nodes: dict[str, bytes] = {
-        "/brokers/topics/" + "n" * 300: good,
-        "/brokers/topics/a b": good,
-        "/brokers/topics/esc\u0416": good,
-        "/brokers/topics/bad-partition": good.replace(b'"0"', b'"-1"'),
-        "/brokers/topics/big-partition": good.replace(b'"0"', b'"99999999999"'),
-        "/brokers/topics/bad-replica": good.replace(b"[1]", b'["1", 1.5, NaN]'),
-        "/brokers/topics/bad-json": b"{" * 100_000,
-        "/brokers/topics/no-utf8": b"\xff\xfe",
-        "/config/topics/" + "n" * 300: b'{"version":1,"config":{"retention.ms":"NaN"}}',
-        "/admin/delete_topics/" + "n" * 300: b"",
-        "/isr_change_notification/isr_change_0000000x": b"[",
-    }
-    made = []
-    for path, data in nodes.items():
-        with contextlib.suppress(Exception):
-            client.create(path, data, makepath=True)
-            made.append(path)
-    try:
-        time.sleep(1)
-        return new_topic_works(target)
-    finally:
-        for path in reversed(made):
-            with contextlib.suppress(Exception):
-                client.delete(path, recursive=True)
-
-
-@attack
-def many_connections(target: Target) -> str | None:
-    """Thousands of connections to one broker, silent ones; a topic is made meanwhile."""
-    with connections(target.port(), 4000) as opened:
-        for connection in opened[::2]:
-            push(connection, b"\x00\x00")
-        return new_topic_works(target)
 
 
 @attack
@@ -293,29 +233,6 @@ def comes_and_goes(target: Target) -> str | None:
 
 
 # -- quadratic work and amplified answers -----------------------------------------------------------------------------
-
-
-@attack
-def repeated_partitions(target: Target) -> str | None:
-    """The same partition and many distinct ones, in every API that takes partitions."""
-    port = target.leader_port(target.full)
-    group = text("g")
-    member = group + struct.pack(">i", -1) + text("") + struct.pack(">q", -1)
-    nobody = struct.pack(">i", -1)
-    for partitions in ([0] * 30_000, range(30_000)):
-
-        def of_full(form: str, *fields: int, partitions: Sequence[int] = partitions) -> bytes:
-            return array([text(target.full) + array([struct.pack(form, each, *fields) for each in partitions])])
-
-        ask(port, ApiKey.LIST_OFFSETS, 1, nobody + of_full(">iq", -1))
-        ask(port, ApiKey.OFFSET_FOR_LEADER_EPOCH, 3, nobody + of_full(">iii", -1, 0))
-        ask(port, ApiKey.FETCH, 11, fetch_body(target.full, partitions))
-        ask(port, ApiKey.OFFSET_FETCH, 1, group + of_full(">i"))
-        ask(port, ApiKey.OFFSET_DELETE, 0, group + of_full(">i"))
-        rows = [struct.pack(">iq", partition, 0) for partition in partitions]
-        ask(port, ApiKey.DELETE_RECORDS, 0, array([text("none") + array(rows)]) + struct.pack(">i", 1000))
-        ask(port, ApiKey.OFFSET_COMMIT, 2, member + of_full(">iqh", 1, -1))
-    return None
 
 
 @attack
@@ -371,17 +288,12 @@ def large_creations(target: Target) -> str | None:
 # -- produce ----------------------------------------------------------------------------------------------------------
 
 
+COMPRESS = {1: cramjam.gzip.compress, 2: cramjam.snappy.compress_raw, 3: cramjam.lz4.compress, 4: cramjam.zstd.compress}
+
+
 def _zeros(size: int, compression: int) -> bytes:
-    plain = b"\x00" * size
-    match compression:
-        case 1:
-            return bytes(cramjam.gzip.compress(plain))
-        case 2:
-            return bytes(cramjam.snappy.compress_raw(plain))
-        case 3:
-            return bytes(cramjam.lz4.compress(plain))
-        case _:
-            return bytes(cramjam.zstd.compress(plain))
+    """Compressed by the codec of that number."""
+    return bytes(COMPRESS[compression](bytes(size)))
 
 
 @attack
@@ -452,19 +364,6 @@ def slow_senders(target: Target) -> str | None:
             for connection in opened:
                 push(connection, b"\x00")
             time.sleep(0.1)
-    return None
-
-
-@attack
-def tagged_fields(target: Target) -> str | None:
-    """Four megabytes of tagged fields in a header, and in a body."""
-    port = target.port()
-    count = 1_300_000
-    number = bytes([count & 0x7F | 0x80, count >> 7 & 0x7F | 0x80, count >> 14])
-    fields = number + b"\x05\x01\x00" * count
-    head = struct.pack(">hhih", ApiKey.API_VERSIONS, 3, 1, -1)
-    for payload in (head + fields + b"\x02a\x02b\x00", head + b"\x00\x02a\x02b" + fields):
-        send(port, struct.pack(">i", len(payload)) + payload)
     return None
 
 
@@ -565,20 +464,6 @@ def committed_offsets(target: Target) -> str | None:
 
 
 @attack
-def times_in_packed_batches(target: Target) -> str | None:
-    """Offsets for times that lie within batches that unpack to much."""
-    port = target.leader_port(target.full)
-    first = int(1000 * time.time()) + 60_000
-    plain = [(None, b"\x00" * 900, [], first + at) for at in range(20_000)]
-    packed = build_batch(plain, compression=4)
-    send(port, produce_frame(target.full, [(0, packed)]))
-    rows = [struct.pack(">iq", 0, first + 19_999)]
-    one = frame(ApiKey.LIST_OFFSETS, 1, struct.pack(">i", -1) + array([text(target.full) + array(rows)]))
-    send(port, one * 50, 50)
-    return None
-
-
-@attack
 def broken_off(target: Target) -> str | None:
     """Connections that are reset while their answers come, closed for writing, or send a byte at a time."""
     port = target.leader_port(target.full)
@@ -625,28 +510,4 @@ def lines_in_logs(target: Target) -> str | None:
                 return f"an escape character is in {path.name} of broker {broker}"
             if any(line.startswith(b"2030-01-01") for line in data.splitlines()):
                 return f"a client wrote a line of its own into {path.name} of broker {broker}"
-    return None
-
-
-@attack
-def random_frames(target: Target) -> str | None:
-    """Every API and version: nothing, noise, and counts that announce too much."""
-    nasty = (
-        b"\x7f\xff\xff\xff",
-        b"\xff" * 4,
-        b"\xff\xff\xff\xff\x0f",
-        b"\x80\x00\x00\x00",
-        b"\x00" * 8,
-        b"\x00\x00\x00\x05",
-    )
-    for api_key, (low, high) in SUPPORTED.items():
-        for version in range(low, high + 1):
-            flexible = version >= FIRST_FLEXIBLE[api_key]
-            head = struct.pack(">hhih", api_key, version, 1, -1) + (b"\x00" if flexible else b"")
-            payloads = [head, *(head + piece * 30 for piece in nasty), head + target.rng.randbytes(200)]
-            for payload in target.rng.sample(payloads, 3):
-                with contextlib.suppress(OSError), Wire(target.port(), timeout_s=0.2) as wire:
-                    wire.send_raw(struct.pack(">i", len(payload)) + payload)
-                    if target.rng.random() < 0.2:
-                        wire.receive_frame()
     return None

@@ -1,7 +1,7 @@
 """Attacks on a running cluster that carries canary traffic, and a report of each.
 
     python -m tests.hostile.live --minutes 60 --seed 1                   attacks in a random order
-    python -m tests.hostile.live --attack bombs --attack many_connections
+    python -m tests.hostile.live --attack bombs --attack comes_and_goes
 
 A run fails, with its seed, when the canary waited longer than --wait-s, a process died, memory did not come back, the
 canary's records are not all there in order, or an attack complains.

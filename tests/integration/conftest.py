@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
+from protocol.zk.session import ZooKeeperSession
 from tests.support.cli import Cli
 from tests.support.zookeeper import ZooKeeperServer
-from tests.support.zookeeper_sessions import Test, run_in_session
+from tests.support.zookeeper_sessions import open_session
 from tools.cluster.local_cluster import LocalCluster
 
 
@@ -42,6 +43,6 @@ def server() -> Iterator[ZooKeeperServer]:
 
 
 @pytest.fixture
-def in_session(server: ZooKeeperServer, request: pytest.FixtureRequest) -> Callable[[Test], None]:
-    """Runs a coroutine function with a session in a chroot of its own."""
-    return partial(run_in_session, f"{server.connect}/{request.node.name}/x")
+def session(server: ZooKeeperServer, request: pytest.FixtureRequest) -> AbstractAsyncContextManager[ZooKeeperSession]:
+    """In a chroot of its own."""
+    return open_session(f"{server.connect}/{request.node.name}/x")

@@ -106,14 +106,11 @@ CLOSING = {
     "BAD-2 http": b"GET / HTTP/1.1\r\n\r\n",
     "BAD-3 size 0": struct.pack(">i", 0),
     "BAD-3 header cut short": frame(b"\x00\x12\x00"),
-    "BAD-3 client id beyond the frame": frame(struct.pack(">hhih", ApiKey.API_VERSIONS, 0, 1, 1000)),
     "BAD-4 a body that never comes": struct.pack(">i", FRAME_BYTES_MAX) + b"only this",
     "BAD-4 a length that never ends": b"\x00\x00",
     "BAD-6 unknown api key": frame(header(999, 0)),
     "BAD-6 an api that is not served": frame(header(ApiKey.SASL_HANDSHAKE, 1)),
     "BAD-7 version too new": frame(header(ApiKey.METADATA, SUPPORTED[ApiKey.METADATA].max + 1) + b"\x00\x00"),
-    "BAD-7 version too old": frame(header(ApiKey.OFFSET_FETCH, SUPPORTED[ApiKey.OFFSET_FETCH].min - 1)),
-    "BAD-10 metadata: a name beyond the frame": frame(header(ApiKey.METADATA, 1) + struct.pack(">ih", 1, 30000) + b"x"),
     "BAD-10 produce: records beyond the frame": frame(
         header(ApiKey.PRODUCE, 3) + struct.pack(">hhiih", -1, 1, 1000, 1, 1) + b"t" + struct.pack(">iii", 1, 0, 2**30)
     ),
@@ -123,9 +120,6 @@ CLOSING = {
     ),
     "BAD-11 tagged fields without end": frame(header(ApiKey.METADATA, 9) + b"\xff\xff\xff\xff\x0f"),
     "BAD-29 LeaderAndIsr": frame(header(4, 3) + bytes(40)),
-    "BAD-29 StopReplica": frame(header(5, 3) + bytes(40)),
-    "BAD-29 UpdateMetadata": frame(header(6, 3) + bytes(40)),
-    "BAD-29 ControlledShutdown": frame(header(7, 3) + bytes(40)),
 }
 
 

@@ -151,9 +151,6 @@ def test_members_of_different_clients(cluster: LocalCluster, topic: str, group: 
         eventually(lambda: seen(members) == sent, "all is read")
 
 
-# -- Kafka's tool ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_member_leaves_during_a_rebalance_that_it_has_not_seen(
     cluster: LocalCluster, topic: str, group: str, strategy: str, capfd: pytest.CaptureFixture[str]
@@ -189,36 +186,13 @@ def test_a_member_leaves_during_a_rebalance_that_it_has_not_seen(
     leave_group(other)
 
 
+# -- Kafka's tool ---------------------------------------------------------------------------------------------------------
+
+
 @pytest.fixture
 def tool(kafka_tools: KafkaTools, cluster: LocalCluster) -> Callable[..., str]:
     """ConsumerGroupCommand."""
     return partial(kafka_tools.groups, cluster.bootstrap_servers)
-
-
-@pytest.mark.kafka
-def test_consumer_group_command_shows(cluster: LocalCluster, topic: str, group: str, tool: Callable[..., str]) -> None:
-    produce(cluster, topic)
-    with Member("confluent", cluster.bootstrap_servers, group, topic, "instance") as member:
-        eventually(lambda: len(member.seen) == PARTITIONS * RECORDS, "all is read")
-        commit_all([member])
-
-        def rows(*arguments: str) -> list[list[str]]:
-            """The words of each line that starts with the group."""
-            lines = tool(*arguments, "--group", group).splitlines()
-            return [line.split() for line in lines if line.startswith(group)]
-
-        listed = tool("--list", "--state")
-        assert [group, "Stable"] in [line.split() for line in listed.splitlines()], listed
-        offsets = sorted((row[1], int(row[2]), *row[3:6]) for row in rows("--describe"))
-        assert offsets == [(topic, n, str(RECORDS), str(RECORDS), "0") for n in range(PARTITIONS)]
-        ((*_, assignor, state, members),) = rows("--describe", "--state")
-        assert (assignor, state, members) == ("range", "Stable", "1")
-        (shown,) = rows("--describe", "--members", "--verbose")
-        assert shown[1].startswith("instance-")
-        assert shown[2] == "instance"
-        assert shown[-2:] == [str(PARTITIONS), "(0,1,2,3,4,5)"], "as the tool of 3.9 writes it, without the topic"
-        refused = tool("--delete", "--group", group)
-        assert "GroupNotEmptyException" in refused
 
 
 @pytest.mark.kafka

@@ -8,9 +8,7 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -19,10 +17,11 @@ from tests.conftest import ClusterFactory
 from tests.support import topics
 from tests.support.background_load import BackgroundProducer, assert_all_read_back, longest_outages, under_load
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually, victim_of
-from tests.support.network_cluster import NetworkCluster, running_network, why_not
 from tests.support.thorough import thorough
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import events_of
+from tools.faults.processes import ProcessCluster
+from tools.faults.words import Breakage
 
 pytestmark = pytest.mark.integration
 
@@ -39,9 +38,6 @@ AT_ONCE_S = 10.0
 A_WHILE_S = 2.5
 """In which a wrong judgement would have come many times over."""
 FEW = 200
-
-NETWORK = why_not()
-needs_network = pytest.mark.skipif(NETWORK is not None, reason=str(NETWORK))
 
 
 @pytest.fixture(scope="module")
@@ -182,44 +178,19 @@ def test_a_broker_wrongly_judged_dead_rejoins(cluster: LocalCluster, zk: ZooKeep
         assert zk.live_brokers() == sorted(cluster.broker_ids)
 
 
-# -- in networks of the brokers' own ----------------------------------------------------------------------------------
-
-
-@contextmanager
-def network(directory: Path) -> Iterator[tuple[NetworkCluster, ZooKeeperView, str]]:
-    with running_network(directory, SETTINGS) as (cluster, zk):
-        yield cluster, zk, new_topic(cluster, zk)
-
-
-@needs_network
 @pytest.mark.thorough
 @pytest.mark.parametrize("role", ["leader", "both"])
-def test_a_broker_that_was_cut_off_is_not_judged_dead(tmp_path: Path, role: str) -> None:
+def test_a_broker_that_was_cut_off_is_not_judged_dead(new_cluster: ClusterFactory, role: str) -> None:
     """FLT-9, FLT-10: silence proves nothing, whoever is cut off; only the session decides."""
-    with network(tmp_path) as (cluster, zk, topic), under_load(cluster, zk, topic, PARTITIONS):
-        victim, epoch = victim_of(role, zk, topic), zk.controller_epoch()
-        registered = czxid(zk, victim)
-        cluster.cut(victim, "from peers,zookeeper")
-        time.sleep(A_WHILE_S)  # the fault itself
-        assert czxid(zk, victim) == registered
-        assert zk.controller_epoch() == epoch
-        cluster.heal()
-
-
-@needs_network
-@pytest.mark.thorough
-def test_a_firewall_that_refuses_connections_is_mistaken_for_a_death_once(tmp_path: Path) -> None:
-    """FLT-15: the broker registers again and is left alone from then on; when the firewall is gone it rejoins."""
-    with network(tmp_path) as (cluster, zk, topic), under_load(cluster, zk, topic, PARTITIONS) as producer:
-        victim = victim_of("leader", zk, topic)
-        registered = czxid(zk, victim)
-        others = [broker for broker in cluster.broker_ids if broker != victim]
-        for other in others:
-            cluster.reset_control(victim, other)
-        eventually(lambda: czxid(zk, victim) not in (None, registered), "it registers again", AT_ONCE_S)
-        again = czxid(zk, victim)
-        producer.wait_for_acks(FEW, AT_ONCE_S)
-        time.sleep(A_WHILE_S)  # nothing happens, and that cannot be awaited
-        assert czxid(zk, victim) == again, "judged once"
-        assert len(events(cluster, "broker_found_dead")) == 1
-        cluster.heal()
+    cluster = new_cluster(brokers=3, overrides=SETTINGS, links=True)
+    with closing(ZooKeeperView(cluster.zookeeper_connect)) as zk:
+        topic = new_topic(cluster, zk)
+        with under_load(cluster, zk, topic, PARTITIONS):
+            victim, epoch = victim_of(role, zk, topic), zk.controller_epoch()
+            registered = czxid(zk, victim)
+            isolated = ProcessCluster(cluster).broker(victim)
+            isolated.sever(Breakage())
+            time.sleep(A_WHILE_S)  # the fault itself
+            assert czxid(zk, victim) == registered
+            assert zk.controller_epoch() == epoch
+            isolated.join(None)

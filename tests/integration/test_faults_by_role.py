@@ -1,6 +1,6 @@
 """`ottla fault` on a real cluster with links: each action is felt by clients or in ZooKeeper, and its undo heals (FAU-1, FAU-2).
 
-FLT-1, 2, 5, 9 to 15, 17 to 20, 23 and 28, without root except for the small disk. test_network_faults.py drops packets.
+FLT-1, 2, 5, 9 to 15, 17 to 20, 23 and 28, without root except for the small disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from tests.support.thorough import thorough
 from tests.support.topics import new_topic, produce_body
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
-from tools.faults import script
 from tools.faults.faults import heal
 from tools.faults.processes import ProcessCluster
 
@@ -331,15 +330,6 @@ def test_a_full_disk(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> No
         fault(cluster, "heal")
 
 
-def test_what_nobody_is(cluster: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One clear line each."""
-    monkeypatch.setattr(script, "ROLE_TIMEOUT_S", 0.0)
-    assert "nobody is leader of missing-0" in refused(cluster, "kill leader missing-0")
-    assert "no fault of controller is waiting to be undone" in refused(cluster, "heal controller")
-    assert "the cluster has no broker 9; its brokers are 1, 2, 3" in refused(cluster, "cut broker 9 --from peers")
-    assert "broker 1 has no link to itself" in refused(cluster, "cut broker 1 --from broker:1")
-
-
 @pytest.mark.parametrize("how", [thorough(signal.SIGINT), thorough(signal.SIGTERM), signal.SIGKILL])
 def test_a_run_that_is_ended_leaves_no_fault(
     cluster: LocalCluster, zk: ZooKeeperView, topic: str, tmp_path: Path, how: signal.Signals
@@ -377,18 +367,6 @@ def test_a_run_that_is_ended_leaves_no_fault(
         assert not cluster.is_paused(1)
         assert cluster.pid(3) is not None
         assert cluster.links.rules() == []
-
-
-@pytest.mark.thorough
-def test_a_random_run_is_the_same_for_the_same_seed(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
-    kinds = "pause briefly,resets,slow links,isolate briefly,expire a session"
-    line = f"run --random --seed 5 --count 5 --kinds '{kinds}' --for 100ms-200ms --pause 10ms --topic {topic}"
-    with load(cluster, zk, topic):
-        first, second = (fault(cluster, line) for _ in range(2))
-    rounds = [[row.split("  ", 1)[1] for row in said.splitlines() if "round" in row] for said in (first, second)]
-    assert rounds[0] == rounds[1]
-    assert len(rounds[0]) == 5
-    assert "healed; all brokers serve" in second
 
 
 @pytest.mark.thorough

@@ -18,9 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker.coordination.ownership import partition_for
 from broker.groups.group.messages import CommittedOffset, GroupMetadata, MemberMetadata
-from broker.groups.offsets_topic.image import OffsetsImage
 from broker.groups.offsets_topic.writer import OffsetsWriter, WriterSettings
 from broker.process.clock import SystemClock
 from broker.settings.config import TopicConfig
@@ -187,7 +185,7 @@ Committed = dict[str, dict[tuple[str, int], tuple[int, str]]]
 """Group -> (topic, partition) -> (offset, metadata)."""
 
 
-def commit_as_groups_do(bootstrap_servers: str, *, transactions: bool) -> Committed:
+def commit_as_groups_do(bootstrap_servers: str) -> Committed:
     """Commits by members, by a consumer without membership, in transactions, and for a group that is deleted. Returns the rest."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     create_topics(bootstrap_servers, NewTopic("t", 3, 1))
@@ -198,12 +196,10 @@ def commit_as_groups_do(bootstrap_servers: str, *, transactions: bool) -> Commit
             consumer.commit(offsets=offsets, asynchronous=False)
             consumer.commit(offsets=[ClientPartition("t", 0, 7)], asynchronous=False)
     commit_from_outside(bootstrap_servers, "simple", "t", {n: n + 1 for n in range(3)})
-    if transactions:
-        in_transactions(bootstrap_servers)
+    in_transactions(bootstrap_servers)
     commit_from_outside(bootstrap_servers, "deleted", "t", {0: 1})
     admin.delete_consumer_groups(["deleted"])["deleted"].result(30)
-    groups = ["members", "grüppe", "simple"]
-    return committed_of(bootstrap_servers, [*groups, "transactional"] if transactions else groups)
+    return committed_of(bootstrap_servers, ["members", "grüppe", "simple", "transactional"])
 
 
 def committed_of(bootstrap_servers: str, groups: Sequence[str]) -> Committed:
@@ -242,34 +238,6 @@ def in_transactions(bootstrap_servers: str) -> None:
             end(30)
 
 
-def test_we_read_what_kafka_wrote(kafka_tools: KafkaTools, tmp_path: Path) -> None:
-    """Its groups and offsets, in the partitions where we look for them."""
-    with SwappableBroker(tmp_path, kafka_tools, SETTINGS) as broker:
-        broker.start("Kafka")
-        committed = commit_as_groups_do(broker.bootstrap_servers, transactions=True)
-        broker.stop(signal.SIGTERM)
-        found: dict[str, dict[tuple[str, int], tuple[int, str]]] = {}
-        stored: dict[str, GroupMetadata] = {}
-        for partition in range(OFFSETS_PARTITIONS):
-            image = OffsetsImage()
-            for segment in sorted((broker.data / f"{OFFSETS_TOPIC}-{partition}").glob("*.log")):
-                for _ in image.steps(segment.read_bytes()):
-                    continue
-            assert image.skipped == {}
-            for group_id, metadata, offsets in image.groups():
-                assert partition_for(group_id, OFFSETS_PARTITIONS) == partition
-                found[group_id] = {tuple(tp): (at.offset, at.metadata) for tp in offsets if (at := offsets.get(tp))}
-                if metadata is not None:
-                    stored[group_id] = metadata
-    assert found == committed
-    assert committed["members"] == {("t", 0): (7, ""), ("t", 1): (5, "")}
-    assert committed["transactional"] == {("t", 0): (5, "")}
-    assert set(stored) == {"members", "grüppe", "transactional"}
-    assert all(
-        (group.protocol_type, group.generation, group.members) == ("consumer", 2, ()) for group in stored.values()
-    )
-
-
 def states(bootstrap_servers: str) -> dict[str, tuple[str, bool]]:
     """Group -> (state, has it only offsets), as ListGroups and DescribeGroups show them; not that of the console consumer."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
@@ -287,7 +255,8 @@ def test_each_continues_the_groups_of_the_other(kafka_tools: KafkaTools, tmp_pat
     with SwappableBroker(tmp_path, kafka_tools, SETTINGS) as broker:
         servers = broker.bootstrap_servers
         broker.start(writer)
-        committed = commit_as_groups_do(servers, transactions=False)
+        committed = commit_as_groups_do(servers)
+        assert committed["transactional"] == {("t", 0): (5, "")}
         shown = states(servers)
         assert set(shown) == set(committed)
         formatted = offsets_formatted(kafka_tools, servers)

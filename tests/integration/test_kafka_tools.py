@@ -6,17 +6,15 @@ What is expected is what the same commands print against a real Kafka 3.9.1.
 from __future__ import annotations
 
 import json
-import signal
 import uuid
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from tests.conftest import ClusterFactory
-from tests.support.background_load import BackgroundProducer, assert_all_read_back, read_everything
+from tests.support.background_load import BackgroundProducer, assert_all_read_back
 from tests.support.invariants import ZooKeeperView, assert_healed, assert_known_alike, eventually, replica_directory
 from tests.support.kafka_tools import KafkaTools
 from tools.cluster.local_cluster import LocalCluster
@@ -46,12 +44,6 @@ def created(
     return topic
 
 
-def described(kafka_tools: KafkaTools, servers: str, topic: str) -> tuple[str, list[list[str]]]:
-    """(heading, the fields of each partition's line) of TopicCommand."""
-    heading, *partitions = kafka_tools.topics(servers, "--describe", "--topic", topic).splitlines()
-    return heading, [line.strip().split("\t") for line in partitions]
-
-
 def configs_when(
     kafka_tools: KafkaTools, servers: str, entity: Sequence[str], part: str, *, is_shown: bool = True
 ) -> str:
@@ -62,30 +54,6 @@ def configs_when(
         return text if (part in text) == is_shown else None
 
     return str(eventually(described, f"{part} described: {is_shown}"))
-
-
-def test_topics_are_created_described_grown_and_deleted(
-    cluster: LocalCluster, kafka_tools: KafkaTools, zk: ZooKeeperView
-) -> None:
-    servers = cluster.bootstrap_servers
-    topic = unique("made-by-kafka")
-    new = ["--create", "--topic", topic, "--partitions", "3", "--replication-factor", "2"]
-    assert kafka_tools.topics(servers, *new, "--config", "retention.ms=100000") == f"Created topic {topic}.\n"
-    assert_known_alike(cluster, zk, topic)
-    heading, partitions = described(kafka_tools, servers, topic)
-    assert f"Topic: {topic}\tTopicId: " in heading
-    assert heading.endswith("\tPartitionCount: 3\tReplicationFactor: 2\tConfigs: retention.ms=100000")
-    assert [fields[1] for fields in partitions] == ["Partition: 0", "Partition: 1", "Partition: 2"]
-    assert kafka_tools.topics(servers, "--alter", "--topic", topic, "--partitions", "5") == ""
-    assert_known_alike(cluster, zk, topic)
-    assert len(described(kafka_tools, servers, topic)[1]) == 5
-    refused = kafka_tools.topics(servers, "--alter", "--topic", topic, "--partitions", "5", expected_exit_code=1)
-    assert "Error while executing topic command : Topic already has 5 partitions." in refused
-    assert kafka_tools.topics(servers, "--delete", "--topic", topic) == ""
-    eventually(lambda: topic not in zk.topics(), "its znodes are gone")
-    eventually(lambda: topic not in kafka_tools.topics(servers, "--list").split(), "no broker lists it")
-    again = kafka_tools.topics(servers, "--delete", "--topic", topic, expected_exit_code=1)
-    assert "does not exist as expected" in again
 
 
 def test_configs_are_altered_and_described(cluster: LocalCluster, kafka_tools: KafkaTools, zk: ZooKeeperView) -> None:
@@ -115,43 +83,6 @@ def test_configs_are_altered_and_described(cluster: LocalCluster, kafka_tools: K
     assert "InvalidConfigurationException" in bad
     kafka_tools.configs(servers, "--alter", *of_topic, "--delete-config", "max.message.bytes,cleanup.policy")
     assert "cleanup.policy" not in configs_when(kafka_tools, servers, of_topic, "max.message.bytes", is_shown=False)
-
-
-def test_broker_configs(cluster: LocalCluster, kafka_tools: KafkaTools) -> None:
-    servers = cluster.bootstrap_servers
-    of_broker = ["--entity-type", "brokers", "--entity-name", "1"]
-    of_all = ["--entity-type", "brokers", "--entity-default"]
-    assert (
-        kafka_tools.configs(servers, "--alter", *of_broker, "--add-config", "log.retention.ms=3000000")
-        == "Completed updating config for broker 1.\n"
-    )
-    assert (
-        kafka_tools.configs(servers, "--alter", *of_all, "--add-config", "message.max.bytes=2000000")
-        == "Completed updating default config for brokers in the cluster.\n"
-    )
-    shown = configs_when(kafka_tools, servers, of_broker, "log.retention.ms")
-    assert (
-        "  log.retention.ms=3000000 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:log.retention.ms=3000000" in shown
-    )
-    assert configs_when(kafka_tools, servers, of_all, "message.max.bytes").splitlines() == [
-        "Default configs for brokers in the cluster are:",
-        "  message.max.bytes=2000000 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=2000000}",
-    ]
-    static = kafka_tools.configs(
-        servers, "--alter", *of_broker, "--add-config", "zookeeper.connect=elsewhere", expected_exit_code=1
-    )
-    assert "InvalidRequestException" in static
-    of_other = ["--entity-type", "brokers", "--entity-name", "2"]
-    kafka_tools.configs(servers, "--alter", *of_other, "--add-config", "log.cleaner.threads=2")
-    threads = (
-        "log.cleaner.threads=2 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:log.cleaner.threads=2, DEFAULT_CONFIG:"
-    )
-    assert threads in configs_when(kafka_tools, servers, of_other, "log.cleaner.threads")
-    everything = kafka_tools.configs(servers, "--describe", "--all", *of_other)
-    assert "log.retention.hours=168 sensitive=false synonyms={DEFAULT_CONFIG:log.retention.hours=168}" in everything
-    kafka_tools.configs(servers, "--alter", *of_other, "--delete-config", "log.cleaner.threads")
-    kafka_tools.configs(servers, "--alter", *of_broker, "--delete-config", "log.retention.ms")
-    kafka_tools.configs(servers, "--alter", *of_all, "--delete-config", "message.max.bytes")
 
 
 def test_elections(cluster: LocalCluster, kafka_tools: KafkaTools, zk: ZooKeeperView) -> None:
@@ -264,31 +195,6 @@ def test_the_java_producer_is_idempotent_by_default(
     hanging = ("find-hanging", "--broker-id", "2", "--max-transaction-timeout", "1")
     printed = kafka_tools.run("org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", servers, *hanging)
     assert [line.split()[:2] for line in printed.splitlines()] == [["Topic", "Partition"]]
-
-
-def test_the_java_producer_writes_each_record_once_through_a_leaders_death(
-    cluster: LocalCluster, kafka_tools: KafkaTools, zk: ZooKeeperView, tmp_path: Path
-) -> None:
-    """LOG-5, INV-20, FLT-1."""
-    servers = cluster.bootstrap_servers
-    topic = created(kafka_tools, cluster, zk, "java-kill", "2:3:1", min_insync_replicas="2")
-    settings = tmp_path / "producer.properties"
-    settings.write_text("enable.idempotence=true\nretries=2147483647\nlinger.ms=1\n")
-    count = 4000
-    # fmt: off
-    arguments = ["org.apache.kafka.tools.VerifiableProducer", "--bootstrap-server", servers, "--topic", topic,
-                 "--max-messages", str(count), "--throughput", "500", "--producer.config", str(settings)]
-    # fmt: on
-    with ThreadPoolExecutor(1) as pool:
-        printed = pool.submit(kafka_tools.run, *arguments)
-        eventually(lambda: len(read_everything(servers, topic, 1)) > 500, "the producer at work")
-        cluster.signal(2, signal.SIGKILL)
-        eventually(lambda: zk.state(topic, 0).leader not in (2, -1), "another leader")
-        assert printed.result().count('"name":"producer_send_success"') == count
-    eventually(lambda: cluster.pid(2) is None, "the dead broker's process ended")
-    cluster.start_broker(2)
-    assert_healed(cluster, zk, topic)
-    assert [int(message.value()) for message in read_everything(servers, topic, 1)] == list(range(count))
 
 
 def test_offsets_deleted_records_and_log_directories(

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from tests.support.background_load import read_to_end
+from tests.support.background_load import read_everything
 from tests.support.kafka_tools import KafkaTools
 from tests.support.swappable_broker import SwappableBroker
 from tests.support.topics import create_topics
@@ -64,7 +64,7 @@ def write(broker: SwappableBroker) -> Producer:
 
 
 def read(broker: SwappableBroker, level: str, fetch_bytes: int) -> list[tuple[int, bytes]]:
-    found = read_to_end(broker.bootstrap_servers, TOPIC, 1, level, fetch_message_max_bytes=fetch_bytes)
+    found = read_everything(broker.bootstrap_servers, TOPIC, 1, level, fetch_message_max_bytes=fetch_bytes)
     return [(message.offset(), message.value()) for message in found]
 
 

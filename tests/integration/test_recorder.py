@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from protocol.kafka.record_batch import parse_header
+from protocol.kafka.record_batch import iter_batches
 from tests.conftest import ClusterFactory
 from tests.support.invariants import eventually
 from tests.support.topics import new_topic
@@ -72,13 +72,8 @@ def logged_batches(cluster: LocalCluster, topic: str) -> Counter[tuple[int, int,
     found: Counter[tuple[int, int, int, str]] = Counter()
     for partition in range(PARTITIONS):
         (segment,) = (cluster.broker_directory(1) / "data" / f"{topic}-{partition}").glob("*.log")
-        data = segment.read_bytes()
-        at = 0
-        while at < len(data):
-            header = parse_header(data, at)
-            compression = COMPRESSIONS[header.compression]
-            found[partition, header.record_count, header.size_in_bytes, compression] += 1
-            at += header.size_in_bytes
+        for _, header in iter_batches(segment.read_bytes()):
+            found[partition, header.record_count, header.size_in_bytes, COMPRESSIONS[header.compression]] += 1
     return found
 
 

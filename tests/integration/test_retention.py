@@ -6,10 +6,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.conftest import ClusterFactory
-from tests.support.background_load import watermarks
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.topics import new_topic
 from tools.cluster.local_cluster import LocalCluster
+from tools.faults.reporting_clients import watermarks
 
 pytestmark = pytest.mark.integration
 

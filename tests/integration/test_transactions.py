@@ -20,9 +20,8 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.record_batch import TRANSACTIONAL_BIT, build_batch
 from tests.conftest import START_TIMEOUT_S, ClusterFactory
-from tests.support.background_load import read_to_end
+from tests.support.background_load import read_everything
 from tests.support.invariants import ZooKeeperView, eventually
-from tests.support.kafka_tools import KafkaTools
 from tests.support.real_kafka import PROGRAMS, java_command
 from tests.support.topics import create_topics, new_topic
 from tests.support.wire import Wire
@@ -116,7 +115,7 @@ def write(producer: Producer, topic: str, *values: str, partitions: int = PARTIT
 
 def read(cluster: LocalCluster, topic: str, isolation: str = COMMITTED, partitions: int = PARTITIONS) -> list[str]:
     """What a new consumer finds up to the end that it is told: of the log, or of what is decided."""
-    found = read_to_end(cluster.bootstrap_servers, topic, partitions, isolation, fetch_wait_max_ms=50)
+    found = read_everything(cluster.bootstrap_servers, topic, partitions, isolation, fetch_wait_max_ms=50)
     return [message.value().decode() for message in found]
 
 
@@ -526,8 +525,8 @@ def test_a_topic_is_deleted_in_a_transaction_while_a_replica_is_down(cluster: Lo
     session = RawTransaction(cluster, topic, PARTITIONS)
     session.write(topic, b"gone")
     with all_back(cluster), closing(ZooKeeperView(cluster.zookeeper_connect)) as zk:
-        coordinator = coordinator_of(cluster, topic, 1)
-        victim = next(broker for broker in cluster.broker_ids if broker != coordinator)
+        needed = (coordinator_of(cluster, topic, 1), zk.controller())
+        victim = next(broker for broker in cluster.broker_ids if broker not in needed)
         cluster.kill(victim)
         eventually(lambda: victim not in zk.live_brokers(), "the dead broker's node is gone")
         delete(cluster, topic)
@@ -561,21 +560,3 @@ def test_kafkas_own_client(cluster: LocalCluster, topic: str) -> None:
         "position: 30",
         "the zombie is fenced",
     ]
-
-
-def test_kafkas_tool_shows_transactions(cluster: LocalCluster, topic: str, kafka_tools: KafkaTools) -> None:
-    producer = transactional(cluster, topic)
-    producer.begin_transaction()
-    write(producer, topic, "open", partitions=1)
-    tool = ("org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", cluster.bootstrap_servers)
-    described = kafka_tools.run(*tool, "describe", "--transactional-id", topic)
-    assert "Ongoing" in described
-    assert f"{topic}-0" in described
-    assert topic in kafka_tools.run(*tool, "list")
-    producers = kafka_tools.run(*tool, "describe-producers", "--topic", topic, "--partition", "0")
-    assert producers.split()[-1] == "0", "the transaction starts at offset 0"
-    retried(producer.commit_transaction)
-    completed = eventually(
-        lambda: "CompleteCommit" in kafka_tools.run(*tool, "describe", "--transactional-id", topic), "it is complete"
-    )
-    assert completed

@@ -164,18 +164,6 @@ def test_acks_1_loses_what_only_the_leader_had(cluster: LocalCluster, orders: Ka
 
 
 @pytest.mark.thorough
-def test_an_unclean_election_loses_what_was_acknowledged(
-    cluster: LocalCluster, orders: KafkaAdmin, tmp_path: Path
-) -> None:
-    """Broker 2 dies, broker 1 is the whole ISR and dies, too; broker 2 leads without the records since its death."""
-    orders.create_topic("orders", replica_assignment=[[1, 2]], configs={"unclean.leader.election.enable": "true"})
-    options = faults("kill broker 2 at 3s", "kill broker 1 at 7s", "restart broker 2 at 8s")
-    verified = verify(cluster, tmp_path, [*options, "--no-load", "--seconds", "14"], PYTHON)
-    assert verified.exit_code == 1
-    assert verified.count("lost") + verified.count("moved") > 10
-
-
-@pytest.mark.thorough
 def test_commits_before_processing_are_found(cluster: LocalCluster, orders: KafkaAdmin, tmp_path: Path) -> None:
     program = (sys.executable, str(EXAMPLES / "python" / "commits_before_processing.py"))
     verified = verify(cluster, tmp_path, ["--topic", "payments:1", "--no-load", "--seconds", "60"], program)

@@ -25,31 +25,28 @@ from protocol.zk.session import (
     ZooKeeperSession,
 )
 from tests.support.zookeeper import ZooKeeperServer
-from tests.support.zookeeper_sessions import Test, open_session, session_is
+from tests.support.zookeeper_sessions import open_session, session_is
 
 pytestmark = pytest.mark.integration
 
 
-def test_reads_and_writes(in_session: Callable[[Test], None]) -> None:
-    async def test(zk: ZooKeeperSession) -> None:
-        path, created = await zk.create("/a/b/c", b"one", make_parents=True)
-        assert path == "/a/b/c"
-        assert created.version == 0
-        assert await zk.get("/a/b/c") == (b"one", created)
-        assert await zk.get("/a") == (b"", await zk.exists("/a"))
-        changed = await zk.set("/a/b/c", b"two", version=0)
-        assert changed.version == 1
-        assert changed.mzxid > created.mzxid
-        assert await zk.children("/a") == ["b"]
-        assert await zk.exists("/no") is None
-        await zk.ensure_path("/a/b/c")
-        await zk.ensure_path("/a/d/e")
-        assert sorted(await zk.children("/a")) == ["b", "d"]
-        await zk.delete("/a/b/c", version=1)
-        assert await zk.children("/a/b") == []
-        await zk.heartbeat()
-
-    in_session(test)
+async def test_reads_and_writes(session: ZooKeeperSession) -> None:
+    path, created = await session.create("/a/b/c", b"one", make_parents=True)
+    assert path == "/a/b/c"
+    assert created.version == 0
+    assert await session.get("/a/b/c") == (b"one", created)
+    assert await session.get("/a") == (b"", await session.exists("/a"))
+    changed = await session.set("/a/b/c", b"two", version=0)
+    assert changed.version == 1
+    assert changed.mzxid > created.mzxid
+    assert await session.children("/a") == ["b"]
+    assert await session.exists("/no") is None
+    await session.ensure_path("/a/b/c")
+    await session.ensure_path("/a/d/e")
+    assert sorted(await session.children("/a")) == ["b", "d"]
+    await session.delete("/a/b/c", version=1)
+    assert await session.children("/a/b") == []
+    await session.heartbeat()
 
 
 @pytest.mark.parametrize(
@@ -68,184 +65,159 @@ def test_reads_and_writes(in_session: Callable[[Test], None]) -> None:
         (lambda zk: zk.create("no slash"), ValueError),
     ],
 )
-def test_errors(
+async def test_errors(
     server: ZooKeeperServer, call: Callable[[ZooKeeperSession], Coroutine[Any, Any, Any]], error: type[ZkError]
 ) -> None:
-    async def main() -> None:
-        async with open_session(f"{server.connect}/errors") as zk:
-            await zk.ensure_path("/a/child")
-            with pytest.raises(error):
-                await call(zk)
-
-    asyncio.run(main())
+    async with open_session(f"{server.connect}/errors") as zk:
+        await zk.ensure_path("/a/child")
+        with pytest.raises(error):
+            await call(zk)
 
 
-def test_ephemeral_and_sequence_nodes(server: ZooKeeperServer, in_session: Callable[[Test], None]) -> None:
-    async def test(zk: ZooKeeperSession) -> None:
-        _, stat = await zk.create("/alive", ephemeral=True)
-        assert stat.ephemeral_owner == zk.session_id
-        first, _ = await zk.create("/n_", sequence=True)
-        second, _ = await zk.create("/n_", sequence=True)
-        assert len(first) == len("/n_") + 10
-        assert first < second
-        async with open_session(f"{server.connect}/{test_ephemeral_and_sequence_nodes.__name__}/x") as other:
-            await other.create("/other", ephemeral=True)
-            assert await zk.exists("/other") is not None
-        assert await zk.exists("/other") is None, "a closed session's nodes go at once"
-
-    in_session(test)
+async def test_ephemeral_and_sequence_nodes(session: ZooKeeperSession, server: ZooKeeperServer) -> None:
+    _, stat = await session.create("/alive", ephemeral=True)
+    assert stat.ephemeral_owner == session.session_id
+    first, _ = await session.create("/n_", sequence=True)
+    second, _ = await session.create("/n_", sequence=True)
+    assert len(first) == len("/n_") + 10
+    assert first < second
+    async with open_session(f"{server.connect}/{test_ephemeral_and_sequence_nodes.__name__}/x") as other:
+        await other.create("/other", ephemeral=True)
+        assert await session.exists("/other") is not None
+    assert await session.exists("/other") is None, "a closed session's nodes go at once"
 
 
-def test_a_multi_is_all_or_nothing(in_session: Callable[[Test], None]) -> None:
-    async def test(zk: ZooKeeperSession) -> None:
-        await zk.create("/epoch", b"1")
-        path, version, deleted, checked = await zk.multi(
-            [CreateOp("/a", b"x"), SetOp("/a", b"y", 0), DeleteOp("/a", 1), CheckOp("/epoch", 0)]
-        )
-        assert path == "/a"
-        assert version == 1
-        assert deleted is None
-        assert checked is None
-        assert await zk.multi([]) == []
-        for index, operations, error in (
-            (1, [CreateOp("/b"), CheckOp("/epoch", 9), SetOp("/epoch", b"2")], BadVersion),
-            (0, [SetOp("/no", b""), CreateOp("/b")], NoNode),
-            (2, [CreateOp("/b"), CreateOp("/b/c"), CreateOp("/b")], NodeExists),
-        ):
-            with pytest.raises(MultiFailed) as failed:
-                await zk.multi(operations)
-            assert failed.value.index == index
-            assert isinstance(failed.value.error, error)
-        assert await zk.exists("/b") is None
-        results = await zk.multi_many([[CreateOp("/p")], [CreateOp("/p")], [], [CreateOp("/p/q")]])
-        assert results[0] == ["/p"]
-        assert isinstance(results[1], MultiFailed)
-        assert results[2:] == [[], ["/p/q"]]
-
-    in_session(test)
+async def test_a_multi_is_all_or_nothing(session: ZooKeeperSession) -> None:
+    await session.create("/epoch", b"1")
+    path, version, deleted, checked = await session.multi(
+        [CreateOp("/a", b"x"), SetOp("/a", b"y", 0), DeleteOp("/a", 1), CheckOp("/epoch", 0)]
+    )
+    assert path == "/a"
+    assert version == 1
+    assert deleted is None
+    assert checked is None
+    assert await session.multi([]) == []
+    for index, operations, error in (
+        (1, [CreateOp("/b"), CheckOp("/epoch", 9), SetOp("/epoch", b"2")], BadVersion),
+        (0, [SetOp("/no", b""), CreateOp("/b")], NoNode),
+        (2, [CreateOp("/b"), CreateOp("/b/c"), CreateOp("/b")], NodeExists),
+    ):
+        with pytest.raises(MultiFailed) as failed:
+            await session.multi(operations)
+        assert failed.value.index == index
+        assert isinstance(failed.value.error, error)
+    assert await session.exists("/b") is None
+    results = await session.multi_many([[CreateOp("/p")], [CreateOp("/p")], [], [CreateOp("/p/q")]])
+    assert results[0] == ["/p"]
+    assert isinstance(results[1], MultiFailed)
+    assert results[2:] == [[], ["/p/q"]]
 
 
-def test_many_nodes_at_once(in_session: Callable[[Test], None]) -> None:
-    async def test(zk: ZooKeeperSession) -> None:
-        paths = [f"/many/{i}" for i in range(1000)]
-        await zk.create("/many")
-        await zk.multi_many(
-            [[CreateOp(path, path.encode() * 3) for path in paths[i : i + 50]] for i in range(0, 1000, 50)]
-        )
-        await zk.create("/many/7/åäö")
-        found = await zk.get_many(["/no", *paths, "/no/x"])
-        assert found[0] is None
-        assert found[-1] is None
-        assert [entry[0] for entry in found[1:-1] if entry] == [path.encode() * 3 for path in paths]
-        names = await zk.children_many(["/many", "/no", "/many/7", "/many/8"])
-        assert names[0] is not None
-        assert len(names[0]) == 1000
-        assert names[1:] == [None, ["åäö"], []]
-        assert await zk.get_many([]) == []
-
-    in_session(test)
+async def test_many_nodes_at_once(session: ZooKeeperSession) -> None:
+    paths = [f"/many/{i}" for i in range(1000)]
+    await session.create("/many")
+    await session.multi_many(
+        [[CreateOp(path, path.encode() * 3) for path in paths[i : i + 50]] for i in range(0, 1000, 50)]
+    )
+    await session.create("/many/7/åäö")
+    found = await session.get_many(["/no", *paths, "/no/x"])
+    assert found[0] is None
+    assert found[-1] is None
+    assert [entry[0] for entry in found[1:-1] if entry] == [path.encode() * 3 for path in paths]
+    names = await session.children_many(["/many", "/no", "/many/7", "/many/8"])
+    assert names[0] is not None
+    assert len(names[0]) == 1000
+    assert names[1:] == [None, ["åäö"], []]
+    assert await session.get_many([]) == []
 
 
-def test_watches_fire_once_and_before_later_reads(in_session: Callable[[Test], None]) -> None:
-    async def test(zk: ZooKeeperSession) -> None:
-        events: list[WatchEvent] = []
-        assert await zk.exists("/a", watch=events.append) is None
-        await zk.create("/a", b"1")
-        assert events == [(WatchKind.CREATED, "/a")]
-        await zk.get("/a", watch=events.append)
-        await zk.get("/a", watch=events.append)
-        await zk.children("/a", watch=events.append)
-        await zk.set("/a", b"2")
-        assert events[1:] == [(WatchKind.CHANGED, "/a")], "equal callbacks are one watch"
-        await zk.set("/a", b"3")
-        await zk.create("/a/b")
-        assert events[2:] == [(WatchKind.CHILDREN, "/a")]
-        await zk.exists("/a", watch=events.append)
-        await zk.delete("/a/b")
-        await zk.delete("/a")
-        assert events[3:] == [(WatchKind.DELETED, "/a")]
-        with pytest.raises(NoNode):
-            await zk.get("/a", watch=events.append)
-        await zk.create("/a")
-        assert len(events) == 4, "a failed get sets no watch"
-
-    in_session(test)
+async def test_watches_fire_once_and_before_later_reads(session: ZooKeeperSession) -> None:
+    events: list[WatchEvent] = []
+    assert await session.exists("/a", watch=events.append) is None
+    await session.create("/a", b"1")
+    assert events == [(WatchKind.CREATED, "/a")]
+    await session.get("/a", watch=events.append)
+    await session.get("/a", watch=events.append)
+    await session.children("/a", watch=events.append)
+    await session.set("/a", b"2")
+    assert events[1:] == [(WatchKind.CHANGED, "/a")], "equal callbacks are one watch"
+    await session.set("/a", b"3")
+    await session.create("/a/b")
+    assert events[2:] == [(WatchKind.CHILDREN, "/a")]
+    await session.exists("/a", watch=events.append)
+    await session.delete("/a/b")
+    await session.delete("/a")
+    assert events[3:] == [(WatchKind.DELETED, "/a")]
+    with pytest.raises(NoNode):
+        await session.get("/a", watch=events.append)
+    await session.create("/a")
+    assert len(events) == 4, "a failed get sets no watch"
 
 
-def test_a_cancelled_call_does_not_affect_others(in_session: Callable[[Test], None]) -> None:
-    async def test(zk: ZooKeeperSession) -> None:
-        async with asyncio.TaskGroup() as group:
-            given_up = group.create_task(zk.create("/a"))
-            await asyncio.sleep(0)
-            kept = group.create_task(zk.create("/b"))
-            await asyncio.sleep(0)
-            given_up.cancel()
-        assert kept.result()[0] == "/b"
-
-    in_session(test)
+async def test_a_cancelled_call_does_not_affect_others(session: ZooKeeperSession) -> None:
+    async with asyncio.TaskGroup() as group:
+        given_up = group.create_task(session.create("/a"))
+        await asyncio.sleep(0)
+        kept = group.create_task(session.create("/b"))
+        await asyncio.sleep(0)
+        given_up.cancel()
+    assert kept.result()[0] == "/b"
 
 
-def test_watches_on_many_nodes_fire_for_nodes_that_changed_since_the_read(in_session: Callable[[Test], None]) -> None:
+async def test_watches_on_many_nodes_fire_for_nodes_that_changed_since_the_read(session: ZooKeeperSession) -> None:
     """One request sets all watches. A change between the read and this request must fire them too. They survive a reconnect (FLT-19)."""
+    paths = [f"/n{number}" for number in range(1200)]
+    await session.multi([CreateOp(path, b"old") for path in paths])
+    fired: list[WatchEvent] = []
+    there = asyncio.Event()
 
-    async def test(session: ZooKeeperSession) -> None:
-        paths = [f"/n{number}" for number in range(1200)]
-        await session.multi([CreateOp(path, b"old") for path in paths])
-        fired: list[WatchEvent] = []
-        there = asyncio.Event()
+    def watch(event: WatchEvent) -> None:
+        fired.append(event)
+        there.set()
 
-        def watch(event: WatchEvent) -> None:
-            fired.append(event)
-            there.set()
-
-        async def next_event() -> WatchEvent:
-            await there.wait()
-            there.clear()
-            return fired[-1]
-
-        request, meddled = session._request, []
-
-        async def meddling(path: str, *rest: Any) -> Any:
-            if path == "a watch" and not meddled:
-                meddled.append(path)
-                await session.set(paths[1], b"new")
-                await session.delete(paths[2])
-            return await request(path, *rest)
-
-        session._request = meddling  # type: ignore[method-assign]
-        nodes = await session.get_many([*paths, "/missing"], watch)
-        assert [node[0] if node else None for node in nodes] == [b"old"] * 1200 + [None]
-        assert set(fired) == {WatchEvent(WatchKind.CHANGED, paths[1]), WatchEvent(WatchKind.DELETED, paths[2])}
+    async def next_event() -> WatchEvent:
+        await there.wait()
         there.clear()
-        await session.create("/missing")
-        await session.set(paths[5], b"x")
-        assert await next_event() == WatchEvent(WatchKind.CHANGED, paths[5])
-        assert session._client is not None
-        session._client._connection._socket.shutdown(2)
-        await session_is(session, SessionState.SUSPENDED)
-        await session_is(session, SessionState.CONNECTED)
-        await session.set(paths[1199], b"y")
-        assert await next_event() == WatchEvent(WatchKind.CHANGED, paths[1199])
-        assert len(fired) == 4, "each fires once, and none where there was no node"
+        return fired[-1]
 
-    in_session(test)
+    request, meddled = session._request, []
+
+    async def meddling(path: str, *rest: Any) -> Any:
+        if path == "a watch" and not meddled:
+            meddled.append(path)
+            await session.set(paths[1], b"new")
+            await session.delete(paths[2])
+        return await request(path, *rest)
+
+    session._request = meddling  # type: ignore[method-assign]
+    nodes = await session.get_many([*paths, "/missing"], watch)
+    assert [node[0] if node else None for node in nodes] == [b"old"] * 1200 + [None]
+    assert set(fired) == {WatchEvent(WatchKind.CHANGED, paths[1]), WatchEvent(WatchKind.DELETED, paths[2])}
+    there.clear()
+    await session.create("/missing")
+    await session.set(paths[5], b"x")
+    assert await next_event() == WatchEvent(WatchKind.CHANGED, paths[5])
+    assert session._client is not None
+    session._client._connection._socket.shutdown(2)
+    await session_is(session, SessionState.SUSPENDED)
+    await session_is(session, SessionState.CONNECTED)
+    await session.set(paths[1199], b"y")
+    assert await next_event() == WatchEvent(WatchKind.CHANGED, paths[1199])
+    assert len(fired) == 4, "each fires once, and none where there was no node"
 
 
-def test_versions_of_many_nodes(in_session: Callable[[Test], None]) -> None:
-    async def test(session: ZooKeeperSession) -> None:
-        await session.create("/a", b"1")
-        _, made = await session.create("/b")
-        changed = await session.set("/a", b"22")
-        assert await session.get_versions(["/a", "/no", "/b"]) == [
-            (b"22", 1, changed.mzxid),
-            None,
-            (b"", 0, made.mzxid),
-        ]
-        assert await session.get_versions([]) == []
-        many = [f"/b/{number}" for number in range(600)]
-        await session.multi([CreateOp(path, path.encode()) for path in many])
-        written = await session.exists(many[0])
-        assert written is not None
-        assert await session.get_versions(many) == [(path.encode(), 0, written.czxid) for path in many]
-
-    in_session(test)
+async def test_versions_of_many_nodes(session: ZooKeeperSession) -> None:
+    await session.create("/a", b"1")
+    _, made = await session.create("/b")
+    changed = await session.set("/a", b"22")
+    assert await session.get_versions(["/a", "/no", "/b"]) == [
+        (b"22", 1, changed.mzxid),
+        None,
+        (b"", 0, made.mzxid),
+    ]
+    assert await session.get_versions([]) == []
+    many = [f"/b/{number}" for number in range(600)]
+    await session.multi([CreateOp(path, path.encode()) for path in many])
+    written = await session.exists(many[0])
+    assert written is not None
+    assert await session.get_versions(many) == [(path.encode(), 0, written.czxid) for path in many]

@@ -7,19 +7,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from tests.support.invariants import ZooKeeperView, assert_healed
 from tools.cluster.local_cluster import LocalCluster
-from tools.faults.reporting_clients import PROMPT, READER, Load, watermarks
+from tools.faults.reporting_clients import PROMPT, READER, Load
 from tools.judge.judgement import Logs
 from tools.judge.kinds import DUPLICATES, REFUSED, REORDERED, UNANSWERED
 from tools.judge.lines import lines_of
 from tools.judge.reports import ACKED, Report
 from tools.judge.verdict import CLEAN, Client, Fault, Verdict, conclude
 from tools.verify.reading import read_logs, read_positions
-
-__all__ = ["BackgroundProducer", "assert_all_read_back", "read_everything", "under_load", "watermarks"]
 
 READ_TIMEOUT_S = 60.0
 UNPRODUCED = (REFUSED, UNANSWERED)
@@ -111,7 +109,7 @@ def assert_all_read_back(producer: BackgroundProducer, *, allowed: Collection[st
     return assert_clean([client], allowed=allowed if producer.idempotent else (*allowed, DUPLICATES, REORDERED))
 
 
-def read_to_end(
+def read_everything(
     bootstrap_servers: str, topic: str, partitions: int, isolation: str = "read_committed", **config: Any
 ) -> list[Any]:
     """What such a reader gets from the log start to the end that it is told: the last stable offset, or the high watermark."""
@@ -165,28 +163,3 @@ def under_load(
         producer.wait_for_acks(few)
     assert_healed(cluster, zk, topic)
     print(f"\n  {summary(assert_all_read_back(producer))}")
-
-
-def read_everything(bootstrap_servers: str, topic: str, partitions: int) -> list[Any]:
-    """Every record of the topic, from the log start to the current high watermark. Raises KafkaException, TimeoutError."""
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "auto.offset.reset": "error", **READER})
-    try:
-        ranges = {p: watermarks(consumer, TopicPartition(topic, p)) for p in range(partitions)}
-        missing = {p: high for p, (low, high) in ranges.items() if high > low}
-        consumer.assign([TopicPartition(topic, p, ranges[p][0]) for p in missing])
-        records: list[Any] = []
-        deadline = time.monotonic() + READ_TIMEOUT_S
-        while missing:
-            if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"{topic} was not read to its end in {READ_TIMEOUT_S:g} s; partition -> high watermark: {missing}"
-                )
-            for message in consumer.consume(1000, timeout=0.5):
-                if message.error() is not None:
-                    raise KafkaException(message.error())
-                records.append(message)
-                if message.offset() + 1 >= missing.get(message.partition(), 0):
-                    missing.pop(message.partition(), None)
-        return records
-    finally:
-        consumer.close()

@@ -27,17 +27,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import NewTopic
 
 from protocol.kafka.record_batch import iter_batches
 from tests.support.background_load import BackgroundProducer, assert_clean, client_of
 from tests.support.faulty_disks import small_volume, why_no_mounts
 from tests.support.injected import healed
 from tests.support.invariants import Compared, ZooKeeperView, assert_healed, eventually, replica_directory
-from tests.support.topics import create_topics
+from tests.support.topics import create_topics, fill
 from tools.cluster import log_parts
 from tools.cluster.local_cluster import LocalCluster
 from tools.faults.processes import ProcessCluster
@@ -354,18 +354,10 @@ def main(
 
 def add_idle_partitions(cluster: LocalCluster, count: int) -> None:
     """Topics of up to 500 partitions, three replicas and a record in each: whatever happens to brokers happens to these too."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
-    failed: list[Any] = []
     for number, at in enumerate(range(0, count, IDLE_PARTITIONS_OF_A_TOPIC)):
         topic, size = f"idle-{number}", min(IDLE_PARTITIONS_OF_A_TOPIC, count - at)
-        admin.create_topics([NewTopic(topic, size, 3)], request_timeout=STALLED_S)[topic].result()
-        for partition in range(size):
-            producer.produce(
-                topic, b"idle", partition=partition, on_delivery=lambda e, _: failed.append(e) if e else None
-            )
-    assert producer.flush(STALLED_S) == 0
-    assert not failed, failed[:3]
+        create_topics(cluster.bootstrap_servers, NewTopic(topic, size, 3))
+        fill(cluster.bootstrap_servers, topic, ["idle"] * size, size)
 
 
 if __name__ == "__main__":

@@ -21,14 +21,8 @@ from tools.cluster.local_cluster import LocalCluster
 Kind = Literal["ottla", "Kafka"]
 KAFKA_START_TIMEOUT_S = 60.0
 BROKER = 1
-ALONE = {
-    "offsets.topic.num.partitions": "1",
-    "offsets.topic.replication.factor": "1",
-    "transaction.state.log.num.partitions": "1",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-}
-"""What a broker needs that has no others, and a Kafka does not find out by itself."""
+FEW_PARTITIONS = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
+"""Of the internal topics: they are made, and recovered, in no time."""
 
 
 class SwappableBroker:
@@ -40,7 +34,7 @@ class SwappableBroker:
     def __init__(self, directory: Path, tools: KafkaTools, overrides: Mapping[str, str] | None = None) -> None:
         self.cluster = LocalCluster(directory)
         self.tools = tools
-        self._overrides = {**ALONE, **(overrides or {})}
+        self._overrides = {**FEW_PARTITIONS, **(overrides or {})}
         self._kafka: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> SwappableBroker:

@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from protocol.zk.session import SessionState, ZooKeeperSession
-
-TIMEOUT_S = 20.0
-
-Test = Callable[[ZooKeeperSession], Coroutine[Any, Any, None]]
-
-
-def run_in_session(hosts: str, test: Test) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(TIMEOUT_S), open_session(hosts) as session:
-            await test(session)
-
-    asyncio.run(main())
 
 
 @asynccontextmanager

@@ -53,11 +53,6 @@ def test_records_of_producers_are_accepted(records: list[tuple[bytes, bytes, lis
     assert in_steps(batch, HEADER_SIZE, len(records)) == newest
 
 
-def test_a_batch_of_many_records_is_accepted() -> None:
-    batch = build_batch([(b"k", b"v", (), TIME)] * 20_000)
-    check_records(batch, HEADER_SIZE, 20_000)
-
-
 @given(st.data())
 @examples(500)
 def test_accepted_records_can_be_decoded(data: st.DataObject) -> None:
@@ -131,9 +126,3 @@ def test_each_record_of_many_is_checked(place: int, record: bytes) -> None:
 def zigzag(number: int) -> bytes:
     low, high = number * 2 & 0x7F, number * 2 >> 7
     return bytes((low | 0x80, high)) if high else bytes((low,))
-
-
-def test_the_decoder_gives_the_same_answer_to_a_good_batch() -> None:
-    batch = build_batch([(None, None, (), TIME)])
-    assert parse_header(batch).record_count == len(decode_records(batch)) == 1
-    check_records(batch, HEADER_SIZE, 1)

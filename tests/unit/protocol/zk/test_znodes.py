@@ -21,7 +21,6 @@ from protocol.zk.znodes import (
     ConfigZNode,
     ControllerEpochZNode,
     ControllerZNode,
-    DeleteTopicZNode,
     IsrChangeZNode,
     PartitionStateZNode,
     PreferredElectionZNode,
@@ -95,26 +94,6 @@ def test_contents_are_kafkas(written: bytes, kafkas: bytes) -> None:
 )
 def test_kafkas_contents_are_understood(read: object, meant: object) -> None:
     assert read == meant
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        (BrokerIdZNode.path(7), "/brokers/ids/7"),
-        (TopicZNode.path("orders"), "/brokers/topics/orders"),
-        (PartitionStateZNode.path(TP), "/brokers/topics/orders/partitions/1/state"),
-        (ConfigZNode.path("topics", "orders"), "/config/topics/orders"),
-        (DeleteTopicZNode.path("orders"), "/admin/delete_topics/orders"),
-        (ControllerZNode.PATH, "/controller"),
-        (ControllerEpochZNode.PATH, "/controller_epoch"),
-        (IsrChangeZNode.PATH_PREFIX, "/isr_change_notification/isr_change_"),
-        (ReassignPartitionsZNode.PATH, "/admin/reassign_partitions"),
-        (PreferredElectionZNode.PATH, "/admin/preferred_replica_election"),
-        (ClusterIdZNode.PATH, "/cluster/id"),
-    ],
-)
-def test_paths(path: str, expected: str) -> None:
-    assert path == expected
 
 
 def test_a_broker_with_rack_and_several_listeners() -> None:

@@ -15,20 +15,11 @@ def write_broker(directory: Path, broker_id: int, text: str) -> None:
     path.write_text(text)
 
 
-def test_options_come_before_the_variable_and_the_variable_before_the_default_directory(tmp_path: Path) -> None:
+def test_the_brokers_of_a_run_directory_are_in_the_order_of_their_ids(tmp_path: Path) -> None:
+    """Which of several names of a cluster counts: test_naming.py."""
     for broker_id in (10, 9):
-        write_broker(
-            tmp_path / "here",
-            broker_id,
-            f"listeners=PLAINTEXT://127.0.0.1:90{broker_id:02},CONTROLLER://127.0.0.1:80{broker_id:02}\n",
-        )
-    write_broker(tmp_path / "there", 1, "listeners=PLAINTEXT://there:1\n")
-    environment = {"OTTLA_BOOTSTRAP_SERVER": "from-environment:1"}
-    here, there = tmp_path / "here", tmp_path / "there"
-    assert find_bootstrap_servers("given:1", None, environment, here) == "given:1"
-    assert find_bootstrap_servers(None, there, environment, here) == "there:1"
-    assert find_bootstrap_servers(None, None, environment, here) == "from-environment:1"
-    assert find_bootstrap_servers(None, None, {}, here) == "127.0.0.1:9009,127.0.0.1:9010"
+        write_broker(tmp_path, broker_id, f"listeners=PLAINTEXT://h:90{broker_id:02},CONTROLLER://h:80{broker_id:02}\n")
+    assert find_bootstrap_servers(None, None, {}, tmp_path) == "h:9009,h:9010"
 
 
 def test_without_a_source_the_error_says_what_to_do(tmp_path: Path) -> None:

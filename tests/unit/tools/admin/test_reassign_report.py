@@ -15,18 +15,6 @@ HALF = Overall(Progress(500, 1000), 0, 1, 100.0, 5.0)
 TEXT = "0 of 1 partitions, 50%, 500 B of 1000 B, 100 B/s, about 5 s left"
 
 
-def test_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    report = BarReport()
-    report.batch_started(1, 2, [PARTITION])
-    report.progressed(HALF, [])
-    report.batch_started(2, 2, [])
-    report.close()
-    said = capsys.readouterr().out
-    assert "Batch 1 of 2: Successfully started partition reassignments for orders-0\n" in said
-    assert f"| {TEXT}" in said
-    assert "Batch 2 of 2: no partition was started." in said
-
-
 def test_lines_only_for_changes(capsys: pytest.CaptureFixture[str]) -> None:
     report = LineReport()
     for _ in range(3):

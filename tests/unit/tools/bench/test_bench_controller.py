@@ -11,11 +11,9 @@ import pytest
 from protocol.rpc import framing
 from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, PartitionState
 from protocol.zk.znodes import PartitionStateZNode
-from tests.support.cli import ottla
-from tools.bench.controller import cluster_znodes, controller_command
+from tools.bench.controller import cluster_znodes
 from tools.bench.controller.acknowledging_brokers import AcknowledgingBrokers
 from tools.bench.controller.cluster_znodes import ClusterShape
-from tools.bench.controller.controller_bench import Reaction, Takeover
 from tools.bench.scale.scale_bench import LoopTurns
 
 
@@ -92,18 +90,3 @@ def test_requests_are_acknowledged_in_whatever_pieces_they_arrive(piece: int) ->
         brokers.close()
 
     asyncio.run(run())
-
-
-def test_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    results = [
-        Takeover(1000, "nothing to elect", 10, 1, 2, 3, 20, 15, 7, 1.5, 30, 31),
-        Reaction(1000, "an ISR changes", 4.25, 0.9),
-    ]
-    monkeypatch.setattr(controller_command, "_measure", lambda *_: results)
-    text = ottla("bench controller --partitions 1000").output
-    assert "nothing to elect" in text
-    assert "20 ms" in text
-    assert "4.2 ms" in text
-    rows = ottla("bench controller --format json").output
-    assert '"kind": "takeover"' in rows
-    assert '"told_ms": 4.25' in rows

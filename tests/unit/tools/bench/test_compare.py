@@ -69,16 +69,10 @@ def test_a_slow_p99_misses_the_goal() -> None:
 
 def test_the_tables_say_ratio_goal_and_floor() -> None:
     text = printing.text(comparison())
-    assert "10 k/s" in text
-    assert "3.00 (2.00..4.00)" in text
-    assert "100 k/s" in text
-    assert "1.3x, missed" in text
-    assert "900 MB" in text
-    assert "0.05 (0.05..0.05)" in text
+    for part in ("10 k/s", "3.00 (2.00..4.00)", "100 k/s", "1.3x, missed", "900 MB", "0.05 (0.05..0.05)"):
+        assert part in text
     rows = [line for line in printing.markdown(comparison()).splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in rows}) == 1
-    assert len(rows) == 2 + 2 + 3
-    assert rows[0].startswith("| load | Kafka | ottla | ratio | p99 ratio | CPU per MB ratio |")
 
 
 def test_the_json_has_every_round() -> None:

@@ -18,16 +18,6 @@ def test_counts_and_words() -> None:
     assert deliveries.as_json() == {"topic": "orders"} | counts
 
 
-def test_summaries() -> None:
-    deliveries = Deliveries("orders", lambda _: None)
-    assert deliveries.summary() == "Produced 0 records to orders."
-    deliveries.add(Delivery.ACKNOWLEDGED, 1)
-    assert deliveries.summary() == "Produced 1 record to orders."
-    deliveries = Deliveries("orders", lambda _: None)
-    deliveries.add(Delivery.SENT, 1)
-    assert "it is unknown whether they were written" in deliveries.summary()
-
-
 def test_only_the_first_bad_lines_are_printed() -> None:
     said: list[str] = []
     deliveries = Deliveries("orders", said.append)

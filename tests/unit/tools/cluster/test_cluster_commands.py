@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -14,7 +13,6 @@ from tests.support.cli import ottla
 from tools.cli import SUBCOMMANDS
 from tools.cluster.cluster_commands import parse_overrides, parse_signal
 from tools.cluster.local_cluster import LocalCluster
-from tools.cluster.views import node_table
 
 
 @pytest.mark.parametrize("text", ["KILL", "SIGKILL", "kill", "9"])
@@ -78,35 +76,3 @@ def test_destroy_asks_for_confirmation(stopped: LocalCluster) -> None:
     assert stopped.exists()
     assert ottla(destroy, "y\n").exit_code == 0
     assert not stopped.directory.exists()
-
-
-def test_the_node_table() -> None:
-    def node(broker_id: int | None, state: str, pid: int | None, reason: str | None = None) -> dict[str, Any]:
-        name = "zookeeper" if broker_id is None else f"broker {broker_id}"
-        return {
-            "name": name,
-            "id": broker_id,
-            "address": "h:1",
-            "pid": pid,
-            "state": state,
-            "reason": reason,
-            "directory": "d",
-        }
-
-    view = {
-        "controller": 1,
-        "nodes": [
-            node(None, "running", 5),
-            node(1, "running", 6),
-            node(2, "stopped", None),
-            node(3, "not ready", 7, "does not answer"),
-        ],
-    }
-    assert node_table(view, with_state=True) == [
-        "NODE       ADDRESS  PID  STATE                       DIRECTORY",
-        "zookeeper  h:1      5    running                     d",
-        "broker 1   h:1      6    running, controller         d",
-        "broker 2   h:1      -    stopped                     d",
-        "broker 3   h:1      7    not ready: does not answer  d",
-    ]
-    assert node_table(view, with_state=False)[1] == "zookeeper  h:1      5    d"

@@ -13,7 +13,7 @@ from tests.support.fake_admin import FakeCluster, three_brokers
 from tools.admin.bootstrap import BOOTSTRAP_VARIABLE
 from tools.admin.cluster_view import ClusterView
 from tools.cluster import health_commands, znode_problems
-from tools.cluster.health import Health, assess, health_lines, status_json, status_lines, unreachable
+from tools.cluster.health import assess, health_lines
 from tools.cluster.znode_problems import problems
 from tools.cluster.zookeeper_view import ZooKeeperView
 from tools.failures import AdminError
@@ -139,26 +139,6 @@ class Reader:
         return self._views.pop(0)
 
 
-def test_a_long_list_of_partitions_is_shortened() -> None:
-    many = tuple(TopicPartition("t", number) for number in range(25))
-    line = health_lines(Health(1, (1,), (), many, ()))[-2]
-    assert line.endswith("t-19 and 5 more]")
-
-
-def test_status_lines() -> None:
-    fake = three_brokers(live={1: "a", 2: "b"})
-    view = fake.cluster()
-    status = status_json(view, None, assess(view, {}), {1: "a", 2: "b"})
-    assert status_lines(status) == [
-        "NODE      ADDRESS    RACK  STATE                LEADERS  REPLICAS",
-        "broker 1  host:9001  a     running, controller  1        1",
-        "broker 2  host:9002  b     running              1        2",
-        "broker 3  -          -     down                 0        1",
-        "",
-        "2 partitions of 1 topics: 1 under-replicated, 0 offline, unknown reassigning",
-    ]
-
-
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health_commands, "WATCH_S", 0.0)
@@ -243,10 +223,6 @@ def test_every_broker_of_the_run_directory_must_be_live(
     result = ottla("cluster health --format json")
     assert json.loads(result.stdout)["nodes_down"] == ([] if is_healthy else [4])
     assert (result.exit_code == 0) == is_healthy
-
-
-def test_unreachable_is_unhealthy() -> None:
-    assert unreachable("nobody").reasons == ["unreachable"]
 
 
 def test_status_of_a_cluster_known_by_its_address(fake: FakeCluster) -> None:

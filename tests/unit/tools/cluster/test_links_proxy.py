@@ -7,7 +7,7 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -76,14 +76,6 @@ class World:
                 await asyncio.sleep(0.01)
 
 
-def in_a_world(test: Callable[[World], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with a_world() as world, asyncio.timeout(3 * WAIT_S):
-            await test(world)
-
-    asyncio.run(run())
-
-
 @contextlib.asynccontextmanager
 async def a_world() -> AsyncIterator[World]:
     port, behind = free_ports(2)
@@ -98,6 +90,11 @@ async def a_world() -> AsyncIterator[World]:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
+
+
+@pytest.fixture
+def world() -> contextlib.AbstractAsyncContextManager[World]:
+    return a_world()
 
 
 async def answered(reader: asyncio.StreamReader, size: int) -> bytes:
@@ -120,161 +117,131 @@ async def is_silent(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-def test_bytes_and_ends_pass() -> None:
-    async def test(world: World) -> None:
-        reader, writer = await world.connect()
-        sent = bytes(range(256)) * 20_000
-        writer.write(sent)
-        writer.write_eof()
-        assert await answered(reader, len(sent)) == sent
-        assert await reader.read() == b""
-        await asyncio.wait_for(world.target.ended.wait(), WAIT_S)
-
-    in_a_world(test)
+async def test_bytes_and_ends_pass(world: World) -> None:
+    reader, writer = await world.connect()
+    sent = bytes(range(256)) * 20_000
+    writer.write(sent)
+    writer.write_eof()
+    assert await answered(reader, len(sent)) == sent
+    assert await reader.read() == b""
+    await asyncio.wait_for(world.target.ended.wait(), WAIT_S)
 
 
 @pytest.mark.parametrize("direction", ["both", "in", "out"])
-def test_a_cut_is_silent_and_what_was_said_arrives_after_the_heal(direction: str) -> None:
+async def test_a_cut_is_silent_and_what_was_said_arrives_after_the_heal(world: World, direction: str) -> None:
     """FLT-10, FLT-12, FLT-19: nothing is lost or doubled, and in one direction only with a one-way cut."""
-
-    async def test(world: World) -> None:
-        reader, writer = await world.connect()
-        writer.write(b"before")
-        assert await answered(reader, 6) == b"before"
-        world.break_link(CUT, direction)
-        writer.write(b"during")
-        writer.write_eof()
-        assert await is_silent(reader)
-        arrived = world.target.heard == b"beforeduring"
-        assert arrived is (direction == "in"), "deaf: it is heard, and hears nothing"
-        assert world.target.ended.is_set() is arrived, "its end is as silent as its words"
-        world.heal()
-        assert await answered(reader, 6) == b"during"
-        assert await reader.read() == b""
-        assert world.target.heard == b"beforeduring"
-
-    in_a_world(test)
+    reader, writer = await world.connect()
+    writer.write(b"before")
+    assert await answered(reader, 6) == b"before"
+    world.break_link(CUT, direction)
+    writer.write(b"during")
+    writer.write_eof()
+    assert await is_silent(reader)
+    arrived = world.target.heard == b"beforeduring"
+    assert arrived is (direction == "in"), "deaf: it is heard, and hears nothing"
+    assert world.target.ended.is_set() is arrived, "its end is as silent as its words"
+    world.heal()
+    assert await answered(reader, 6) == b"during"
+    assert await reader.read() == b""
+    assert world.target.heard == b"beforeduring"
 
 
 @pytest.mark.parametrize("direction", ["both", "in", "out"])
-def test_a_connection_made_during_a_cut_gets_no_further(direction: str) -> None:
+async def test_a_connection_made_during_a_cut_gets_no_further(world: World, direction: str) -> None:
     """As with a SYN, or its answer, that is lost. After the heal it goes on, unless the client has given up."""
-
-    async def test(world: World) -> None:
-        world.break_link(CUT, direction)
-        patient_reader, patient = await world.connect()
-        patient.write(b"patient")
-        _, impatient = await world.connect()
-        impatient.write(b"impatient")
-        impatient.close()
-        assert await is_silent(patient_reader)
-        assert world.target.connections == 0
-        world.heal()
-        assert await answered(patient_reader, 7) == b"patient"
-        await until(lambda: world.proxy.connection_count == 1)
-        assert world.target.heard == b"patient"
-
-    in_a_world(test)
+    world.break_link(CUT, direction)
+    patient_reader, patient = await world.connect()
+    patient.write(b"patient")
+    _, impatient = await world.connect()
+    impatient.write(b"impatient")
+    impatient.close()
+    assert await is_silent(patient_reader)
+    assert world.target.connections == 0
+    world.heal()
+    assert await answered(patient_reader, 7) == b"patient"
+    await until(lambda: world.proxy.connection_count == 1)
+    assert world.target.heard == b"patient"
 
 
-def test_a_dead_target_refuses_and_a_cut_one_does_not() -> None:
+async def test_a_dead_target_refuses_and_a_cut_one_does_not(world: World) -> None:
     """CTL-16: a refusal proves a death, so a link that is cut must not refuse."""
-
-    async def test(world: World) -> None:
-        reader, writer = await world.connect()
-        writer.write(b"x")
-        assert await answered(reader, 1) == b"x"
-        await world.target.stop()
-        async with asyncio.timeout(WAIT_S):
-            while True:
-                try:
-                    _, late = await asyncio.open_connection(LOCAL_HOST, world.port)
-                    late.close()
-                except ConnectionRefusedError:
-                    break
-                await asyncio.sleep(0.01)
-        world.break_link(CUT)
-        held_reader, held = await world.connect()
-        assert await is_silent(held_reader)
-        assert await is_silent(reader)
-        held.close()
-        writer.close()
-        await world.target.start()
-
-    in_a_world(test)
+    reader, writer = await world.connect()
+    writer.write(b"x")
+    assert await answered(reader, 1) == b"x"
+    await world.target.stop()
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            try:
+                _, late = await asyncio.open_connection(LOCAL_HOST, world.port)
+                late.close()
+            except ConnectionRefusedError:
+                break
+            await asyncio.sleep(0.01)
+    world.break_link(CUT)
+    held_reader, held = await world.connect()
+    assert await is_silent(held_reader)
+    assert await is_silent(reader)
+    held.close()
+    writer.close()
+    await world.target.start()
 
 
-def test_resets_hit_open_and_new_connections() -> None:
+async def test_resets_hit_open_and_new_connections(world: World) -> None:
     """FLT-15."""
-
-    async def test(world: World) -> None:
-        reader, writer = await world.connect()
-        writer.write(b"x")
-        await answered(reader, 1)
-        world.break_link(Effect(resets=True), "in")
-        with pytest.raises(ConnectionResetError):
-            await asyncio.wait_for(reader.read(1), WAIT_S)
-        again, _ = await world.connect()
-        with pytest.raises(ConnectionResetError):
-            await asyncio.wait_for(again.read(1), WAIT_S)
-        world.heal()
-        reader, writer = await world.connect()
-        writer.write(b"x")
-        assert await answered(reader, 1) == b"x"
-
-    in_a_world(test)
+    reader, writer = await world.connect()
+    writer.write(b"x")
+    await answered(reader, 1)
+    world.break_link(Effect(resets=True), "in")
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(reader.read(1), WAIT_S)
+    again, _ = await world.connect()
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(again.read(1), WAIT_S)
+    world.heal()
+    reader, writer = await world.connect()
+    writer.write(b"x")
+    assert await answered(reader, 1) == b"x"
 
 
 @pytest.mark.parametrize(("direction", "heard"), [("out", b"half"), ("in", b"halfhalf")])
-def test_half_of_a_message_arrives_and_then_a_reset(direction: str, heard: bytes) -> None:
+async def test_half_of_a_message_arrives_and_then_a_reset(world: World, direction: str, heard: bytes) -> None:
     """FLT-18."""
-
-    async def test(world: World) -> None:
-        reader, writer = await world.connect()
-        world.break_link(Effect(halves=True), direction)
-        writer.write(b"halfhalf")
-        got = b""
-        with contextlib.suppress(ConnectionResetError):
-            while chunk := await asyncio.wait_for(reader.read(100), WAIT_S):
-                got += chunk
-        await asyncio.wait_for(world.target.ended.wait(), WAIT_S)
-        assert world.target.heard == heard
-        assert got in ((b"",) if direction == "out" else (b"half", b""))  # a reset may overtake what was not read yet
-
-    in_a_world(test)
+    reader, writer = await world.connect()
+    world.break_link(Effect(halves=True), direction)
+    writer.write(b"halfhalf")
+    got = b""
+    with contextlib.suppress(ConnectionResetError):
+        while chunk := await asyncio.wait_for(reader.read(100), WAIT_S):
+            got += chunk
+    await asyncio.wait_for(world.target.ended.wait(), WAIT_S)
+    assert world.target.heard == heard
+    assert got in ((b"",) if direction == "out" else (b"half", b""))  # a reset may overtake what was not read yet
 
 
-def test_a_delay_is_a_delay_and_not_a_rate() -> None:
+async def test_a_delay_is_a_delay_and_not_a_rate(world: World) -> None:
     """FLT-17: many messages under way at once are late, but not each later than the one before."""
-
-    async def test(world: World) -> None:
-        reader, writer = await world.connect()
-        world.break_link(Effect(delay_s=0.2), "out")
-        began = time.monotonic()
-        for _ in range(20):
-            writer.write(b"x")
-            await asyncio.sleep(0.005)
-        await answered(reader, 20)
-        assert time.monotonic() - began >= 0.2
-
-    in_a_world(test)
+    reader, writer = await world.connect()
+    world.break_link(Effect(delay_s=0.2), "out")
+    began = time.monotonic()
+    for _ in range(20):
+        writer.write(b"x")
+        await asyncio.sleep(0.005)
+    await answered(reader, 20)
+    assert time.monotonic() - began >= 0.2
 
 
-def test_a_rate_is_shared_by_the_connections_of_a_link() -> None:
-    async def test(world: World) -> None:
-        connections = [await world.connect() for _ in range(2)]
-        world.break_link(Effect(bits_per_s=8 * 100_000.0), "out")
-        began = time.monotonic()
-        for _, writer in connections:
-            writer.write(bytes(25_000))
-        for reader, _ in connections:
-            await answered(reader, 25_000)
-        assert time.monotonic() - began >= 0.4, "50,000 bytes at 100,000 bytes per second, less one chunk"
-
-    in_a_world(test)
+async def test_a_rate_is_shared_by_the_connections_of_a_link(world: World) -> None:
+    connections = [await world.connect() for _ in range(2)]
+    world.break_link(Effect(bits_per_s=8 * 100_000.0), "out")
+    began = time.monotonic()
+    for _, writer in connections:
+        writer.write(bytes(25_000))
+    for reader, _ in connections:
+        await answered(reader, 25_000)
+    assert time.monotonic() - began >= 0.4, "50,000 bytes at 100,000 bytes per second, less one chunk"
 
 
-def test_bad_requests_are_answered_and_change_nothing(tmp_path: Path) -> None:
+async def test_bad_requests_are_answered_and_change_nothing(tmp_path: Path) -> None:
     """Also with a path that is too long for the address of a Unix socket."""
     directory = tmp_path / ("deep" * 30)
     directory.mkdir()
@@ -313,13 +280,10 @@ def test_bad_requests_are_answered_and_change_nothing(tmp_path: Path) -> None:
             links.add([Rule("r", "1", frozenset({"2"}), Effect(delay_s=1e9))])
         return said
 
-    async def run() -> None:
-        server = await control.serve(Proxy(tmp_path, []), path)
-        assert path.stat().st_mode & 0o777 == 0o600
-        said = await asyncio.to_thread(talk, LinksControl(path))
-        assert "no error" not in said
-        server.close()
-
-    asyncio.run(run())
+    server = await control.serve(Proxy(tmp_path, []), path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    said = await asyncio.to_thread(talk, LinksControl(path))
+    assert "no error" not in said
+    server.close()
     with pytest.raises(NoLinks, match="do not answer"):
         LinksControl(tmp_path / "nobody").rules()

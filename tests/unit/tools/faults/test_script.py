@@ -1,4 +1,4 @@
-"""Faults that a person writes down: what is read, and what is refused with a reason."""
+"""Faults that a person writes down, with their times. The words of a fault: test_words.py."""
 
 from __future__ import annotations
 
@@ -21,13 +21,8 @@ from tools.faults.words import parse_words
     ("text", "verb", "role", "at_s"),
     [
         ("kill leader of departures-0 at 20s", "kill", "leader of departures-0", 20),
-        ("kill  leader of my-own-topic-12  at 1m30s", "kill", "leader of my-own-topic-12", 90),
-        ("pause controller at 500ms", "pause", "controller", 0.5),
         ("expire-session coordinator of a group at 1h2m3.5s250ms", "expire-session", "coordinator of a group", 3723.75),
-        ("stop broker 3 at 0s", "stop", "broker 3", 0),
         ("restart it at 35s", "restart", "it", 35),
-        ("resume zookeeper at 2m", "resume", "zookeeper", 120),
-        ("restart controller at 3s", "restart", "controller", 3),
     ],
 )
 def test_faults_that_are_read(text: str, verb: str, role: str, at_s: float) -> None:
@@ -40,10 +35,6 @@ def test_faults_that_are_read(text: str, verb: str, role: str, at_s: float) -> N
         ("kill leader of t-0", "is not `ACTION ROLE at TIME`"),
         ("drown leader of t-0 at 3s", "the actions are kill, stop, pause"),
         ("heal controller", "it says no time"),
-        ("kill somebody at 3s", "'somebody' is no role; the roles are leader of"),
-        ("kill leader of t at 3s", "is no role"),
-        ("kill controller at 3", "'3' is not a duration"),
-        ("kill controller at s", "is not a duration"),
     ],
 )
 def test_faults_that_are_refused(text: str, reason: str) -> None:

@@ -7,17 +7,12 @@ from tools.admin.cluster_view import NodeView
 from tools.groups.group_views import (
     CommittedView,
     GroupView,
-    ListedGroup,
     MemberView,
     assignment_text,
-    group_json,
-    list_lines,
-    member_lines,
     offset_lines,
     offset_rows,
     remark,
     row_json,
-    state_lines,
 )
 
 P0, P1, P2 = (TopicPartition("orders", number) for number in range(3))
@@ -66,36 +61,8 @@ def test_columns_are_as_wide_as_kafkas_and_grow() -> None:
     assert header.index("PARTITION") == line.index("0") == 16 + 41
 
 
-def test_members() -> None:
-    header, one, two = member_lines(GROUP, verbose=False)
-    assert header.split() == ["GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
-    assert one.split() == ["billing", "one-1", "/127.0.0.1", "one", "1"]
-    assert two.split()[-1] == "2"
-    static = GroupView("g", "Stable", "range", None, (ONE, MemberView("x", "i-1", "c", "h", ())))
-    header, one, other = member_lines(static, verbose=True)
-    assert header.split() == [
-        "GROUP",
-        "CONSUMER-ID",
-        "GROUP-INSTANCE-ID",
-        "HOST",
-        "CLIENT-ID",
-        "#PARTITIONS",
-        "ASSIGNMENT",
-    ]
-    assert one.split() == ["g", "one-1", "-", "/127.0.0.1", "one", "1", "orders(2)"]
-    assert other.split() == ["g", "x", "i-1", "h", "c", "0", "-"]
-
-
 def test_assignments() -> None:
     assert assignment_text((P1, TopicPartition("a", 3), P0)) == "a(3), orders(0,1)"
-
-
-def test_states() -> None:
-    header, line = state_lines(GROUP)
-    assert header == "GROUP                     COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE           #MEMBERS"
-    assert line == "billing                   localhost:9092  (1)       range                Stable          2"
-    assert group_json(GROUP)["coordinator"] == 1
-    assert group_json(GROUP)["members"][1]["assignment"] == {"orders": [0, 1]}
 
 
 def test_remarks() -> None:
@@ -103,12 +70,3 @@ def test_remarks() -> None:
     assert remark(empty("Empty")) == "Consumer group 'billing' has no active members."
     for state in ("PreparingRebalance", "CompletingRebalance"):
         assert remark(empty(state)) == "Warning: Consumer group 'billing' is rebalancing."
-
-
-def test_list() -> None:
-    groups = [ListedGroup("a", "Classic", "Empty", True), ListedGroup("b" * 30, "Consumer", "Stable", False)]
-    assert list(list_lines(groups, with_type=False, with_state=False)) == ["a", "b" * 30]
-    header, first, _ = list_lines(groups, with_type=True, with_state=True)
-    assert header.split() == ["GROUP", "TYPE", "STATE"]
-    assert first.split() == ["a", "Classic", "Empty"]
-    assert next(line.split() for line in list_lines(groups, with_type=False, with_state=True)) == ["GROUP", "STATE"]

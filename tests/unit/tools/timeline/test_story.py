@@ -84,34 +84,10 @@ def test_events_that_follow_closely_become_one_line_and_later_ones_do_not() -> N
             "INV-14",
         ),
         (
-            "isr_change",
-            {"partition": "t-0", "outcome": "CONFLICT", "isr": [1], "isr_before": [1, 2]},
-            "cannot remove broker 2 from the ISR of t-0: somebody else has written the state, so it waits for the controller",
-            "REP-3, INV-10",
-        ),
-        (
-            "leader_and_isr",
-            taken(refused=(["t-0", "STALE_CONTROLLER_EPOCH", "its leader epoch is not newer"],)),
-            "refuses the order for t-0: its leader epoch is not newer",
-            "LAI-2",
-        ),
-        (
             "control_refused",
             {"request": "LeaderAndIsr", "controller": 3, "controller_epoch": 4, "known_epoch": 5},
             "refuses LeaderAndIsr of broker 3: its controller epoch 4 is older than 5",
             "LAI-1",
-        ),
-        (
-            "truncation",
-            {"partition": "t-0", "from_offset": 61, "to_offset": 51},
-            "cuts its log of t-0 from offset 61 to 51: the leader does not have these records",
-            "REP-6",
-        ),
-        (
-            "leader_elected",
-            {"reason": "broker failure", "controller_epoch": 2, "partitions": [["t-0", -1, 4, [3], 5]]},
-            "finds no leader for t-0: no live replica is in the ISR 3. Nobody leads, the ISR stays (broker failure)",
-            "CTL-5",
         ),
         ("from_another_release", {"x": 1}, "from_another_release: x=1", ""),
     ],
@@ -132,16 +108,8 @@ LEADS = ", which is the controller and leads t-0"
 @pytest.mark.parametrize(
     ("kind", "fields", "text", "rule", "is_trigger"),
     [
+        ("broker_killed", {"broker": 1}, "kill the process of broker 1", "FLT-1", True),
         ("broker_killed", {"broker": 2}, f"kill the process of broker 2{LEADS}", "FLT-4", True),
-        (
-            "broker_killed",
-            {"broker": 2, "role": LEADER},
-            f"kill the process of broker 2 (leader of t-0){LEADS}",
-            "FLT-4",
-            True,
-        ),
-        ("broker_paused", {"broker": 3, "role": "broker 3"}, "pause the process of broker 3", "FLT-5", True),
-        ("broker_started", {"broker": 2, "role": LEADER}, "start broker 2", "RUN-1", False),
         (
             "broker_session_ended",
             {"broker": 2, "role": "controller"},
@@ -149,7 +117,7 @@ LEADS = ", which is the controller and leads t-0"
             "FLT-20",
             True,
         ),
-        ("disk_filled", {"broker": 3, "role": "it"}, "fill the disk of broker 3", "FLT-28", True),
+        ("broker_started", {"broker": 2, "role": LEADER}, "start broker 2", "RUN-1", False),
         ("disk_emptied", {"broker": 3}, "empty the disk of broker 3, which was filled", "FLT-28", False),
         (
             "links_broken",
@@ -158,18 +126,10 @@ LEADS = ", which is the controller and leads t-0"
             "FLT-10",
             True,
         ),
-        ("links_broken", links([1, 3], broker=4), "cut the links of broker 4 to brokers 1 and 3", "FLT-9", True),
         (
             "links_broken",
             links([1], broker=3, direction="in"),
             "cut the links of broker 3 to broker 1, one way: it hears nothing",
-            "FLT-12",
-            True,
-        ),
-        (
-            "links_broken",
-            links([1], broker=3, direction="out"),
-            "cut the links of broker 3 to broker 1, one way: nobody hears it",
             "FLT-12",
             True,
         ),
@@ -189,23 +149,9 @@ LEADS = ", which is the controller and leads t-0"
         ),
         (
             "links_broken",
-            links([1], "reset", broker=3),
-            "reset connections: the links of broker 3 to broker 1",
-            "FLT-15",
-            True,
-        ),
-        (
-            "links_broken",
             links(["zookeeper"], "half", broker=3),
             "reset connections half-way through a message: the links of broker 3 to ZooKeeper",
             "FLT-18",
-            True,
-        ),
-        (
-            "links_broken",
-            links([1, 2, 3], broker=None, role="zookeeper"),
-            "cut the links of ZooKeeper to brokers 1, 2 and 3",
-            "FLT-21",
             True,
         ),
         (
@@ -216,14 +162,10 @@ LEADS = ", which is the controller and leads t-0"
             False,
         ),
         ("links_joined", {"broker": None, "links": None}, "heal ZooKeeper: join all its broken links", "FAU-2", False),
-        ("links_started", {}, "start the process of the links again: all links are joined", "FAU-2", False),
         ("zookeeper_killed", {}, "kill ZooKeeper", "FLT-21", True),
-        ("zookeeper_paused", {}, "pause ZooKeeper", "FLT-21", True),
-        ("zookeeper_resumed", {}, "let ZooKeeper continue", "FLT-21", False),
-        ("zookeeper_started", {}, "start ZooKeeper", "FLT-21", False),
     ],
 )
-def test_every_fault_is_told(kind: str, fields: dict[str, Any], text: str, rule: str, is_trigger: bool) -> None:
+def test_faults_are_told(kind: str, fields: dict[str, Any], text: str, rule: str, is_trigger: bool) -> None:
     """FAU-1: who was hit, the role that named it, and what was cut from whom."""
     before = [
         event(0, 2, "controller_elected", controller_epoch=1),
@@ -249,19 +191,6 @@ def test_an_election_is_told_from_a_smaller_isr() -> None:
     assert [text for _, text, _ in text_of(before, after)[2:]] == [
         "elects broker 2 as leader of t-0: the ISR is 2 (broker failure)",
         "removes broker 3 from the ISR of t-1, led by broker 2, in a new leader epoch (broker failure)",
-    ]
-
-
-def test_a_kill_says_what_the_broker_was() -> None:
-    story = text_of(
-        event(0, 3, "controller_elected", controller_epoch=1, epoch_version=1),
-        event(1, 3, "leader_elected", reason="new partition", partitions=[["t-0", 3, 0, [3, 2], 0]]),
-        event(2, None, "broker_killed", broker=3),
-        event(3, None, "broker_killed", broker=1),
-    )
-    assert story[2:] == [
-        ("you", "kill the process of broker 3, which is the controller and leads t-0", "FLT-4"),
-        ("you", "kill the process of broker 1", "FLT-1"),
     ]
 
 
@@ -355,26 +284,21 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=8,
 )
-FIELDS = st.dictionaries(
-    st.sampled_from(
-        [
-            "broker",
-            "partition",
-            "partitions",
-            "taken",
-            "refused",
-            "first",
-            "isr",
-            "isr_before",
-            "outcome",
-            "step",
-            "brokers",
-            "error",
-        ]
-    ),
-    VALUES,
-    max_size=6,
-)
+NAMES = [
+    "broker",
+    "partition",
+    "partitions",
+    "taken",
+    "refused",
+    "first",
+    "isr",
+    "isr_before",
+    "outcome",
+    "step",
+    "brokers",
+    "error",
+]
+FIELDS = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6)
 
 
 @given(st.sampled_from(sorted(SENTENCES)), FIELDS, st.none() | st.integers(0, 3))

@@ -89,13 +89,9 @@ TLS = "security.protocol=SSL\n"
     [
         ("linger.ms=5", "line 1: linger.ms: this does not say how to connect; remove it"),
         ("# mine\nacks=all", "line 2: acks: this does not say how to connect"),
-        ("client.id=me", "line 1: client.id: this does not say how to connect"),
         ("bootstrap.servers=h:1", "use --bootstrap-server"),
-        ("request.timeout.ms=1", "this does not say how to connect"),
-        ("socket.keepalive.enable=true", "this does not say how to connect"),
         ("sasl.kerberos.service.name=kafka", "not supported; these are: security.protocol, "),
         ("securty.protocol=SSL", "unknown property; did you mean security.protocol?"),
-        ("zzz=1", "unknown property; known are security.protocol, "),
         ("ssl.keystore.password=x", "only PEM stores are supported, and they have no password"),
         ("security.protocol=TLS", "'TLS' is not one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         (f"sasl.password={SECRET}", "no effect with security.protocol=PLAINTEXT; set it to SASL_PLAINTEXT or SASL_SSL"),

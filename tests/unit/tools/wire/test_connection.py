@@ -53,65 +53,56 @@ def test_answers_come_in_order_and_whole(answers: list[bytes], cuts: list[int]) 
     asyncio.run(play())
 
 
-def test_an_answer_that_does_not_come_in_time_is_an_error_and_the_connection_can_be_closed() -> None:
-    async def ask() -> None:
-        made = connection()
-        with pytest.raises(TimeoutError):
-            await made.ask(b"", 0)
-        made.close()
-
-    asyncio.run(ask())
+async def test_an_answer_that_does_not_come_in_time_is_an_error_and_the_connection_can_be_closed() -> None:
+    made = connection()
+    with pytest.raises(TimeoutError):
+        await made.ask(b"", 0)
+    made.close()
 
 
-def test_requests_wait_during_a_login_and_leave_after_it_in_their_order() -> None:
-    async def play() -> None:
-        made = connection()
-        sent: list[bytes] = []
-        made._transport.write = sent.append  # type: ignore[method-assign,union-attr,assignment]
-        got: list[str] = []
+async def test_requests_wait_during_a_login_and_leave_after_it_in_their_order() -> None:
+    made = connection()
+    sent: list[bytes] = []
+    made._transport.write = sent.append  # type: ignore[method-assign,union-attr,assignment]
+    got: list[str] = []
 
-        def on_answer(name: str) -> OnAnswer:
-            return lambda answer: got.append(f"{name} {'lost' if answer is None else bytes(answer).decode()}")
+    def on_answer(name: str) -> OnAnswer:
+        return lambda answer: got.append(f"{name} {'lost' if answer is None else bytes(answer).decode()}")
 
-        logins = 0
+    logins = 0
 
-        async def log_in() -> float:
-            nonlocal logins
-            logins += 1
-            await made.ask(b"login ", 60, ahead=True)
-            return 0.0 if logins == 1 else 60.0
+    async def log_in() -> float:
+        nonlocal logins
+        logins += 1
+        await made.ask(b"login ", 60, ahead=True)
+        return 0.0 if logins == 1 else 60.0
 
-        made.send(b"before ", on_answer("before"))
-        made.log_in_after(0, log_in)
-        await some_turns()
-        made.send(b"after ", on_answer("after"))
-        made.send(b"last ", on_answer("last"))
-        await some_turns()
-        assert b"".join(sent) == b"before login "
-        made.data_received(b"\0\0\0\1a\0\0\0\1b")
-        await some_turns()
-        assert b"".join(sent) == b"before login after last "
-        made.data_received(b"\0\0\0\1c")
-        assert got == ["before a", "after c"]
-        made.log_in_after(0, log_in)
-        await some_turns()
-        made.send(b"never", on_answer("never"))
-        made.close()
-        assert got[2:] == ["last lost", "never lost"]
-
-    asyncio.run(asyncio.wait_for(play(), 60))
+    made.send(b"before ", on_answer("before"))
+    made.log_in_after(0, log_in)
+    await some_turns()
+    made.send(b"after ", on_answer("after"))
+    made.send(b"last ", on_answer("last"))
+    await some_turns()
+    assert b"".join(sent) == b"before login "
+    made.data_received(b"\0\0\0\1a\0\0\0\1b")
+    await some_turns()
+    assert b"".join(sent) == b"before login after last "
+    made.data_received(b"\0\0\0\1c")
+    assert got == ["before a", "after c"]
+    made.log_in_after(0, log_in)
+    await some_turns()
+    made.send(b"never", on_answer("never"))
+    made.close()
+    assert got[2:] == ["last lost", "never lost"]
 
 
 @pytest.mark.parametrize("failure", [ConnectionResetError("gone"), MalformedRequest("what?")])
-def test_a_login_that_fails_ends_the_connection(failure: Exception) -> None:
-    async def play() -> None:
-        made = connection()
+async def test_a_login_that_fails_ends_the_connection(failure: Exception) -> None:
+    made = connection()
 
-        async def log_in() -> float:
-            raise failure
+    async def log_in() -> float:
+        raise failure
 
-        made.log_in_after(0, log_in)
-        await some_turns()
-        assert not made.is_open
-
-    asyncio.run(asyncio.wait_for(play(), 60))
+    made.log_in_after(0, log_in)
+    await some_turns()
+    assert not made.is_open
