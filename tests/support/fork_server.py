@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -10,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,8 @@ def send(server: socket.socket, request: Mapping[str, Any], descriptors: Sequenc
     socket.send_fds(server, [data], descriptors)
 
 
-def fork_for_each(
-    number: int, descriptors: int, after_fork: Callable[[socket.socket, int], None]
-) -> tuple[dict[str, Any], list[int]]:
-    """Forks for each request. Returns the request and its descriptors, in the fork; ends this process when the connection ends.
-
-    `after_fork` is called in this process, with the connection and the fork's process id.
-    """
+def fork_for_each(number: int, descriptors: int) -> tuple[dict[str, Any], list[int], socket.socket]:
+    """Forks for each request. Returns, in the fork, the request, its descriptors and the connection, with whose end this process ends."""
     requests = socket.socket(fileno=number)
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -58,13 +54,13 @@ def fork_for_each(
         data, given, _, _ = socket.recv_fds(requests, REQUEST_MAX, descriptors)
         if not data:
             sys.exit()
-        pid = os.fork()
-        if pid == 0:
-            requests.close()
-            return json.loads(data), given
+        if os.fork() == 0:
+            return json.loads(data), given, requests
         for one in given:
             os.close(one)
-        after_fork(requests, pid)
+        with contextlib.suppress(ChildProcessError):  # all have ended
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
 
 
 def take_on(environment: Mapping[str, str], directory: str, arguments: Sequence[str]) -> None:

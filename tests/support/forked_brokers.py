@@ -103,8 +103,10 @@ def serve(number: int) -> Callable[[], None]:
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a broker ended
     owner = os.getpid()
-    request, (log,) = fork_server.fork_for_each(number, 1, lambda requests, pid: requests.send(PID.pack(pid)))
+    request, (log,), requests = fork_server.fork_for_each(number, 1)
     _become(request, log, owner)
+    with requests:
+        requests.send(PID.pack(os.getpid()))  # now that others recognise it
     return partial(main, form=form)
 
 

@@ -75,7 +75,8 @@ def serve(number: int) -> Callable[[], object]:
     for name in (*IMPORTED, *(one.module for one in SUBCOMMANDS.values())):
         importlib.import_module(name)
     interrupts = signal.getsignal(signal.SIGINT)
-    request, (*standard, result) = fork_server.fork_for_each(number, 4, lambda _, pid: _forget_ended())
+    request, (*standard, result), requests = fork_server.fork_for_each(number, 4)
+    requests.close()
     command = os.fork()
     if command:
         os.write(result, NUMBER.pack(command))
@@ -90,9 +91,3 @@ def serve(number: int) -> Callable[[], object]:
         os.close(one)
     fork_server.take_on(request["environment"], request["directory"], request["arguments"])
     return main
-
-
-def _forget_ended() -> None:
-    with contextlib.suppress(ChildProcessError):  # all have ended
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
