@@ -20,37 +20,26 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any, cast
 
-from broker.admin.config_admin import ConfigAdmin
-from broker.admin.topic_admin import TopicAdmin
-from broker.cluster.producer_ids import ProducerIds
-from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.network.request_channel import Request
-from broker.process.event_log import EventLog
 from broker.request_handler import RequestHandler
-from broker.requests.context import ApiContext
-from broker.requests.long_answers import LongAnswers
-from broker.requests.metadata_topics import MetadataTopics
 from broker.settings.config import BrokerConfig
-from broker.settings.dynamic_configs import DynamicConfigs
 from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import MalformedRequest, is_flexible, parse_request_header, request_header
 from protocol.kafka.record_batch import build_batch
 from protocol.topic_ids import topic_id_text
-from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import Assignment, TopicPartition
 from protocol.zk.znodes import TopicZNode
 from tests.fuzz.decoder import Decoder
 from tests.fuzz.sealing import packed, parts_of
-from tests.support.api_world import FakeConnection, FakeController
+from tests.support.api_world import FakeConnection
+from tests.support.every_api import context_of
 from tests.support.group_cluster import GroupCluster
 from tests.support.kafka_values import bodies
 from tests.support.kio_oracle import as_body
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
-from tests.support.transaction_cluster import coordinator_of
 
 TURN_MS = 50.0
 SLOWDOWN = 4.0 if "atheris" in sys.modules else 1.0
@@ -149,41 +138,16 @@ class _Broker:
         for number in range(2):
             cluster.tp = TopicPartition("t", number)
             cluster.lead(1, 0, (1,), replicas=(1,), topic_id=topic_id_text(T_ID))
-        node = cluster.nodes[1]
         zk = MemoryZooKeeper()
         for path in ("/brokers/topics", "/admin/delete_topics", "/config/topics", "/config/brokers", "/config/changes"):
             zk.ensure(path)
         zk.ensure(
             TopicZNode.path("t"), TopicZNode.encode(topic_id_text(T_ID), {n: Assignment((1,)) for n in range(10)})
         )
-        session = cast(Any, MemorySession(zk))
-        configs = DynamicConfigs(config, session, cluster.time, EventLog(None, cluster.time))
-        await configs.start()
-        suspected_leaders = SuspectedLeaders(node.metadata)
         # What is measured takes real time, so a slice ends by the real clock.
-        node.manager.client_budget._monotonic = time.monotonic
-        self.context = ApiContext(
-            config=config,
-            clock=cluster.time,
-            cluster_id="fuzz",
-            zookeeper=session,
-            metadata=node.metadata,
-            metadata_topics=MetadataTopics(node.metadata, lambda: suspected_leaders.unreachable, (OFFSETS_TOPIC,)),
-            replica_manager=node.manager,
-            log_manager=node.logs,
-            fetches=node.manager.fetches,
-            topic_admin=TopicAdmin(config, session, node.metadata, Random(1).randrange),
-            configs=configs,
-            config_admin=ConfigAdmin(1, session, node.metadata, configs),
-            producer_ids=ProducerIds(1, session),
-            controller=cast(Any, FakeController()),
-            suspected_leaders=suspected_leaders,
-            groups=cluster.coordinators[1],
-            transactions=coordinator_of(node, cluster.time),
-            long_answers=LongAnswers(time.monotonic),
-            replica_listener=None,
-            recorder=cast(Any, SimpleNamespace(recording=None)),
-        )
+        cluster.nodes[1].manager.client_budget._monotonic = time.monotonic
+        self.context = context_of(cluster, MemorySession(zk), config, time.monotonic)
+        await self.context.configs.start()
 
     def take(self, frames: Sequence[bytes]) -> float:
         """The longest turn in ms. Raises what the request handler would have logged."""

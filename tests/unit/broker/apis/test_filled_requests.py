@@ -9,30 +9,21 @@ import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from broker.admin.config_admin import ConfigAdmin
-from broker.admin.topic_admin import TopicAdmin
-from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.groups.group.messages import Protocol
 from broker.network.request_channel import Request
-from broker.network.request_metrics import RequestMetrics
-from broker.process.event_log import EventLog
 from broker.request_handler import RequestHandler
-from broker.requests.long_answers import LongAnswers
-from broker.requests.metadata_topics import MetadataTopics
 from broker.settings.config import BrokerConfig
-from broker.settings.dynamic_configs import DynamicConfigs
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import parse_request_header
-from tests.support.api_world import FakeConnection, FakeController
+from tests.support.api_world import FakeConnection
+from tests.support.every_api import context_of
 from tests.support.filled_requests import Filled, Kind, all_filled
 from tests.support.group_cluster import GroupCluster
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
-from tests.support.transaction_cluster import coordinator_of
 
 FEW, MANY = 100, 800
 GROWTH_MAX = 12
@@ -104,38 +95,10 @@ class EveryApi:
         cluster.pass_time(3.1)
         cluster.sync(1, "m", 1, {"m": b"mine"})
         await cluster.settle()
-        node = cluster.nodes[1]
-        zk: Any = MemorySession(MemoryZooKeeper())
+        zk = MemoryZooKeeper()
         for path in ("/brokers/topics/t", "/admin/delete_topics", "/config/topics", "/config/changes"):
-            zk.server.ensure(path)
-        config = BrokerConfig(broker_id=1)
-        configs = DynamicConfigs(config, zk, cluster.time, EventLog(None, cluster.time))
-        suspected_leaders = SuspectedLeaders(node.metadata)
-        context: Any = SimpleNamespace(
-            config=config,
-            clock=cluster.time,
-            cluster_id="c",
-            zookeeper=zk,
-            metadata=node.metadata,
-            metadata_topics=MetadataTopics(node.metadata, lambda: suspected_leaders.unreachable, ()),
-            replica_manager=node.manager,
-            log_manager=node.logs,
-            fetches=node.manager.fetches,
-            replica_listener=None,
-            topic_admin=TopicAdmin(config, zk, node.metadata, lambda n: 0),
-            configs=configs,
-            config_admin=ConfigAdmin(1, zk, node.metadata, configs),
-            controller=FakeController(),
-            suspected_leaders=suspected_leaders,
-            groups=cluster.coordinators[1],
-            transactions=coordinator_of(node, cluster.time),
-            long_answers=LongAnswers(self.steps),
-            recorder=SimpleNamespace(recording=None),
-            request_metrics=RequestMetrics(),
-            node_endpoint=lambda broker_id, listener: None,
-            node_endpoints=lambda broker_ids, listener: [],
-        )
-        self.handler = RequestHandler(context)
+            zk.ensure(path)
+        self.handler = RequestHandler(context_of(cluster, MemorySession(zk), BrokerConfig(broker_id=1), self.steps))
 
     async def ask(self, filled: Filled, count: int) -> tuple[float, int, int]:
         """(seconds of the processor, steps, bytes of the answer)"""
