@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +17,13 @@ def cluster(tmp_path: Path, fetchers_are_driven_by_hand: None) -> Iterator[Clust
     """No broker is started yet. The test says when a fetcher asks and fetches."""
     with closing(Cluster(tmp_path)) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def pair(cluster: Cluster, runner: asyncio.Runner) -> Cluster:
+    """Broker 1 leads the partition, and broker 2 follows it."""
+    runner.run(cluster.start_led(1, 2))
+    return cluster
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -108,16 +109,17 @@ def cluster(tmp_path: Path, fetchers_are_driven_by_hand: None) -> Iterator[Trans
     cluster.close()
 
 
-async def serving(cluster: TransactionCluster) -> TransactionWorld:
-    await cluster.start(1)
+@pytest.fixture
+def world(cluster: TransactionCluster, runner: asyncio.Runner) -> TransactionWorld:
+    """Broker 1 coordinates all transactions."""
+    runner.run(cluster.start(1))
     cluster.leaders = dict.fromkeys(cluster.leaders, 1)
-    await cluster.serve(1, 0, (1,))
+    runner.run(cluster.serve(1, 0, (1,)))
     return TransactionWorld(cluster)
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.INIT_PRODUCER_ID))
-async def test_init_producer_id(cluster: TransactionCluster, version: int) -> None:
-    world = await serving(cluster)
+async def test_init_producer_id(world: TransactionWorld, version: int) -> None:
     assert await world.init(version) == (0, 1000, 0)
     assert await world.init(version) == (0, 1000, 1)
     if version >= 3:
@@ -131,9 +133,8 @@ async def test_init_producer_id(cluster: TransactionCluster, version: int) -> No
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.ADD_PARTITIONS_TO_TXN))
-async def test_partitions(cluster: TransactionCluster, version: int) -> None:
+async def test_partitions(world: TransactionWorld, cluster: TransactionCluster, version: int) -> None:
     """One unknown partition, and none is added."""
-    world = await serving(cluster)
     producer = await cluster.new_producer(1)
     assert await world.add(version, producer, 0, 77) == {0: ErrorCode.OPERATION_NOT_ATTEMPTED, 77: UNKNOWN}
     assert cluster.state(1) == "Empty"
@@ -148,9 +149,8 @@ async def test_partitions(cluster: TransactionCluster, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-async def test_batches_of_brokers(cluster: TransactionCluster, version: int) -> None:
+async def test_batches_of_brokers(world: TransactionWorld, cluster: TransactionCluster, version: int) -> None:
     """Answered when all are; refused on a listener for clients."""
-    world = await serving(cluster)
     producer = await cluster.new_producer(1)
     rows = [
         {
@@ -176,8 +176,7 @@ async def test_batches_of_brokers(cluster: TransactionCluster, version: int) -> 
 
 @pytest.mark.parametrize("version", versions(ApiKey.END_TXN))
 @pytest.mark.parametrize("committed", [True, False])
-async def test_the_end(cluster: TransactionCluster, version: int, committed: bool) -> None:
-    world = await serving(cluster)
+async def test_the_end(world: TransactionWorld, cluster: TransactionCluster, version: int, committed: bool) -> None:
     producer = await cluster.new_producer(1)
     assert await world.end(version, producer) is ErrorCode.INVALID_TXN_STATE
     assert await cluster.add(1, producer, T0) is ErrorCode.NONE
@@ -189,12 +188,11 @@ async def test_the_end(cluster: TransactionCluster, version: int, committed: boo
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.ADD_OFFSETS_TO_TXN))
-async def test_offsets_of_a_group(cluster: TransactionCluster, version: int) -> None:
+async def test_offsets_of_a_group(world: TransactionWorld, cluster: TransactionCluster, version: int) -> None:
     """The fake coordinator's groups are in the partition with as many as their ids have characters.
 
     The first request creates the topic; a partition that does not exist is not added.
     """
-    world = await serving(cluster)
     producer = await cluster.new_producer(1)
     world.zk.ensure("/config/topics")
     assert await world.add_offsets(version, producer, "333") is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -210,8 +208,7 @@ async def test_offsets_of_a_group(cluster: TransactionCluster, version: int) -> 
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.LIST_TRANSACTIONS))
-async def test_lists(cluster: TransactionCluster, version: int) -> None:
-    world = await serving(cluster)
+async def test_lists(world: TransactionWorld, cluster: TransactionCluster, version: int) -> None:
     producer = await cluster.new_producer(1)
     await cluster.add(1, producer, T0)
 
@@ -229,8 +226,7 @@ async def test_lists(cluster: TransactionCluster, version: int) -> None:
     assert (await listed(duration_filter=10**9))[0] == ([] if version >= 1 else [ID])
 
 
-async def test_descriptions_of_ids_that_are_not_there(cluster: TransactionCluster) -> None:
-    world = await serving(cluster)
+async def test_descriptions_of_ids_that_are_not_there(world: TransactionWorld, cluster: TransactionCluster) -> None:
     assert (await world.described("other"))[0] == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     assert (await world.described(""))[0] == ErrorCode.INVALID_REQUEST
     await cluster.coordinators[1].close()

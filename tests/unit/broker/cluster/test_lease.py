@@ -30,6 +30,11 @@ class Session:
             raise self._error
 
 
+@pytest.fixture
+def time() -> FakeTime:
+    return FakeTime()
+
+
 def stalled(time: FakeTime, session_timeout_ms: int = 6000) -> LeadershipLease:
     lease = LeadershipLease(time, session_timeout_ms)
     lease.tick(5)
@@ -43,9 +48,8 @@ def stalled(time: FakeTime, session_timeout_ms: int = 6000) -> LeadershipLease:
 )
 @pytest.mark.parametrize("is_seen_by_the_tick", [False, True])
 def test_a_gap_above_the_limit_makes_it_suspect(
-    session_timeout_ms: int, gap_s: float, suspect: bool, is_seen_by_the_tick: bool
+    time: FakeTime, session_timeout_ms: int, gap_s: float, suspect: bool, is_seen_by_the_tick: bool
 ) -> None:
-    time = FakeTime()
     lease = LeadershipLease(time, session_timeout_ms)
     lease.tick(5)
     time.now += gap_s
@@ -54,9 +58,8 @@ def test_a_gap_above_the_limit_makes_it_suspect(
     assert lease.is_suspect() is suspect
 
 
-def test_a_suspended_machine_is_a_gap() -> None:
+def test_a_suspended_machine_is_a_gap(time: FakeTime) -> None:
     """CLOCK_MONOTONIC stands still during a suspension; the session does not."""
-    time = FakeTime()
     lease = LeadershipLease(time, 6000)
     lease.tick(5)
     time.suspended_s += 600
@@ -72,9 +75,8 @@ def test_the_system_clock_counts_suspensions_where_the_system_reports_them() -> 
         assert abs(clock_module.clock_gettime(clock_module.CLOCK_BOOTTIME) - before) < 60
 
 
-async def test_the_time_before_run_is_not_a_gap() -> None:
+async def test_the_time_before_run_is_not_a_gap(time: FakeTime) -> None:
     """A broker may wait for ZooKeeper for a long time before it leads anything."""
-    time = FakeTime()
     lease = LeadershipLease(time, 6000)
     time.now += 30
     running = asyncio.create_task(lease.run(Session(time)))
@@ -83,8 +85,7 @@ async def test_the_time_before_run_is_not_a_gap() -> None:
     assert not lease.is_suspect()
 
 
-async def test_a_round_trip_in_the_same_session_restores_trust() -> None:
-    time = FakeTime()
+async def test_a_round_trip_in_the_same_session_restores_trust(time: FakeTime) -> None:
     lease = stalled(time)
     gaps: list[float] = []
     trusted: list[bool] = []
@@ -97,16 +98,14 @@ async def test_a_round_trip_in_the_same_session_restores_trust() -> None:
 
 
 @pytest.mark.parametrize("kwargs", [{"takes_s": 5}, {"new_id": 6}])
-async def test_a_second_gap_or_another_session_proves_nothing(kwargs: dict[str, int]) -> None:
-    time = FakeTime()
+async def test_a_second_gap_or_another_session_proves_nothing(time: FakeTime, kwargs: dict[str, int]) -> None:
     lease = stalled(time)
     assert lease.is_suspect()
     assert not await lease.confirm(Session(time, **kwargs))
     assert lease.is_suspect()
 
 
-async def test_without_zookeeper_the_lease_stays_as_it_was() -> None:
-    time = FakeTime()
+async def test_without_zookeeper_the_lease_stays_as_it_was(time: FakeTime) -> None:
     lease = stalled(time)
     assert lease.is_suspect()
     with pytest.raises(ConnectionLoss):
@@ -121,9 +120,8 @@ async def test_without_zookeeper_the_lease_stays_as_it_was() -> None:
     assert not fresh.is_suspect()
 
 
-async def test_a_round_trip_proves_the_session_for_half_its_time() -> None:
+async def test_a_round_trip_proves_the_session_for_half_its_time(time: FakeTime) -> None:
     """From the start of the round trip: the answer may have taken long. A failed one, or one of another session, proves nothing."""
-    time = FakeTime()
     lease = LeadershipLease(time, 6000)
     lease.tick(5)
     assert lease.is_proven()

@@ -9,55 +9,52 @@ from protocol.errors import ErrorCode
 from tests.support.group_cluster import GROUP, READ, SESSION_MS, Answers, GroupCluster, turns
 
 
-async def test_a_member_joins_syncs_commits_and_leaves(cluster: GroupCluster) -> None:
+async def test_a_member_joins_syncs_commits_and_leaves(served: GroupCluster) -> None:
     """CLI-2."""
-    await cluster.start_serving(1)
-    joined = cluster.join(1)
+    joined = served.join(1)
     assert joined == []
-    cluster.pass_time(3.1)
+    served.pass_time(3.1)
     assert [(a.error, a.generation, a.leader, len(a.members)) for a in joined] == [(ErrorCode.NONE, 1, "m", 1)]
-    assert cluster.sync(1, "m", 1, {"m": b"mine"}) == [SyncAnswer(ErrorCode.NONE, b"mine", "consumer", "range")]
-    assert cluster.heartbeat(1, "m", 1) is ErrorCode.NONE
-    assert cluster.commit(1, 42, "m", 1) == [ErrorCode.NONE]
-    assert cluster.position(1) == 42
-    assert cluster.coordinators[1].describe(GROUP).state == "Stable"
+    assert served.sync(1, "m", 1, {"m": b"mine"}) == [SyncAnswer(ErrorCode.NONE, b"mine", "consumer", "range")]
+    assert served.heartbeat(1, "m", 1) is ErrorCode.NONE
+    assert served.commit(1, 42, "m", 1) == [ErrorCode.NONE]
+    assert served.position(1) == 42
+    assert served.coordinators[1].describe(GROUP).state == "Stable"
     left: Answers = []
-    cluster.coordinators[1].leave(GROUP, [LeavingMember("m", None)], lambda *answer: left.append(answer))
+    served.coordinators[1].leave(GROUP, [LeavingMember("m", None)], lambda *answer: left.append(answer))
     assert left == [(ErrorCode.NONE, [ErrorCode.NONE])]
-    assert [listing.state for listing in cluster.listed(1)] == ["Empty"]
-    assert cluster.position(1) == 42
+    assert [listing.state for listing in served.listed(1)] == ["Empty"]
+    assert served.position(1) == 42
 
 
-async def test_an_answer_waits_for_the_followers(cluster: GroupCluster) -> None:
+async def test_an_answer_waits_for_the_followers(pair: GroupCluster) -> None:
     """INV-23, BUG-25: commits and assignments are acknowledged, and shown, when they are replicated."""
-    await cluster.start_serving(1, 2)
-    first = cluster.commit(1, 10)
-    await cluster.settle()
+    first = pair.commit(1, 10)
+    await pair.settle()
     assert first == [ErrorCode.NONE]
-    second = cluster.commit(1, 11)
+    second = pair.commit(1, 11)
     await turns()
-    assert (second, cluster.position(1)) == ([], 10)
-    assert cluster.position(1, stable=True) is ErrorCode.UNSTABLE_OFFSET_COMMIT
-    await cluster.settle()
+    assert (second, pair.position(1)) == ([], 10)
+    assert pair.position(1, stable=True) is ErrorCode.UNSTABLE_OFFSET_COMMIT
+    await pair.settle()
     assert second == [ErrorCode.NONE]
-    assert cluster.position(1) == cluster.position(1, stable=True) == 11
-    cluster.start_group(1)
-    synced = cluster.sync(1, "m", 1, {"m": b"mine"})
+    assert pair.position(1) == pair.position(1, stable=True) == 11
+    pair.start_group(1)
+    synced = pair.sync(1, "m", 1, {"m": b"mine"})
     await turns()
-    assert (synced, cluster.coordinators[1].describe(GROUP).state) == ([], "CompletingRebalance")
-    await cluster.settle()
+    assert (synced, pair.coordinators[1].describe(GROUP).state) == ([], "CompletingRebalance")
+    await pair.settle()
     assert [(answer.error, answer.assignment) for answer in synced] == [(ErrorCode.NONE, b"mine")]
 
 
-async def test_a_commit_that_cannot_be_written_is_no_longer_pending(cluster: GroupCluster) -> None:
+async def test_a_commit_that_cannot_be_written_is_no_longer_pending(served: GroupCluster) -> None:
     """Otherwise OffsetFetch would answer UNSTABLE_OFFSET_COMMIT until the coordinator moves."""
-    await cluster.start_serving(1)
-    assert cluster.commit(1, 10, metadata="x" * 4096) == [ErrorCode.NONE]
-    assert cluster.commit(1, 11, metadata="x" * 4097) == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
-    assert cluster.commit(1, 2**63) == [ErrorCode.UNKNOWN_SERVER_ERROR]
-    assert cluster.position(1, stable=True) == 10
-    assert cluster.commit(1, 2**63, group="new") == [ErrorCode.UNKNOWN_SERVER_ERROR]
-    assert cluster.coordinators[1].describe("new").state == "Dead"
+    assert served.commit(1, 10, metadata="x" * 4096) == [ErrorCode.NONE]
+    assert served.commit(1, 11, metadata="x" * 4097) == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
+    assert served.commit(1, 2**63) == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert served.position(1, stable=True) == 10
+    assert served.commit(1, 2**63, group="new") == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert served.coordinators[1].describe("new").state == "Dead"
 
 
 async def test_a_commit_that_cannot_be_replicated_is_refused_and_not_shown(cluster: GroupCluster) -> None:
@@ -73,18 +70,17 @@ async def test_a_commit_that_cannot_be_replicated_is_refused_and_not_shown(clust
     assert cluster.position(1) == 10
 
 
-async def test_requests_for_unknown_groups_and_illegal_requests_are_refused(cluster: GroupCluster) -> None:
+async def test_requests_for_unknown_groups_and_illegal_requests_are_refused(served: GroupCluster) -> None:
     """BAD-32, BAD-33."""
-    await cluster.start_serving(1)
-    coordinator = cluster.coordinators[1]
-    assert cluster.heartbeat(1, "m", 1) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert cluster.sync(1, "m", 1)[0].error is ErrorCode.UNKNOWN_MEMBER_ID
-    assert cluster.join(1, "m")[0].error is ErrorCode.UNKNOWN_MEMBER_ID
-    assert cluster.join(1, session_timeout_ms=5)[0].error is ErrorCode.INVALID_SESSION_TIMEOUT
-    assert cluster.join(1, group="")[0].error is ErrorCode.INVALID_GROUP_ID
-    assert cluster.join(1, protocols=())[0].error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert cluster.heartbeat(1, "m", 1, group="") is ErrorCode.INVALID_GROUP_ID
-    assert cluster.commit(1, 5, generation=3) == [ErrorCode.ILLEGAL_GENERATION]
+    coordinator = served.coordinators[1]
+    assert served.heartbeat(1, "m", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert served.sync(1, "m", 1)[0].error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert served.join(1, "m")[0].error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert served.join(1, session_timeout_ms=5)[0].error is ErrorCode.INVALID_SESSION_TIMEOUT
+    assert served.join(1, group="")[0].error is ErrorCode.INVALID_GROUP_ID
+    assert served.join(1, protocols=())[0].error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert served.heartbeat(1, "m", 1, group="") is ErrorCode.INVALID_GROUP_ID
+    assert served.commit(1, 5, generation=3) == [ErrorCode.ILLEGAL_GENERATION]
     left: Answers = []
     coordinator.leave(GROUP, [LeavingMember("m", None)], lambda *answer: left.append(answer))
     assert left == [(ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID])]
@@ -94,9 +90,9 @@ async def test_requests_for_unknown_groups_and_illegal_requests_are_refused(clus
     coordinator.delete_groups([GROUP], deleted.append)
     assert deleted[1:] == [{GROUP: ErrorCode.GROUP_ID_NOT_FOUND}]
     assert coordinator.describe(GROUP).state == "Dead"
-    assert cluster.position(1) is None
+    assert served.position(1) is None
     assert coordinator.committed_partitions(GROUP) == (ErrorCode.NONE, {})
-    assert cluster.listed(1) == []
+    assert served.listed(1) == []
 
 
 @pytest.mark.parametrize(
@@ -110,29 +106,26 @@ async def test_requests_for_unknown_groups_and_illegal_requests_are_refused(clus
     ],
     ids=["empty", "long", "the longest", "too long", "too long in UTF-8"],
 )
-async def test_group_ids_of_every_length(cluster: GroupCluster, group_id: str, error: ErrorCode) -> None:
+async def test_group_ids_of_every_length(served: GroupCluster, group_id: str, error: ErrorCode) -> None:
     """BAD-33, for commits of non-members, which may have the empty group id."""
-    await cluster.start_serving(1)
-    assert cluster.commit(1, 7, group=group_id) == [error]
-    assert cluster.position(1, group=group_id) == (error or 7)
+    assert served.commit(1, 7, group=group_id) == [error]
+    assert served.position(1, group=group_id) == (error or 7)
 
 
-async def test_an_unused_member_id_leaves_no_group_behind(cluster: GroupCluster) -> None:
+async def test_an_unused_member_id_leaves_no_group_behind(served: GroupCluster) -> None:
     """KIP-394: the client gets MEMBER_ID_REQUIRED, and does not join again."""
-    await cluster.start_serving(1)
-    assert cluster.join(1, needs_member_id=True)[0].error is ErrorCode.MEMBER_ID_REQUIRED
-    assert len(cluster.listed(1)) == 1
-    cluster.pass_time(SESSION_MS / 1000 + 0.5)
-    assert cluster.listed(1) == []
+    assert served.join(1, needs_member_id=True)[0].error is ErrorCode.MEMBER_ID_REQUIRED
+    assert len(served.listed(1)) == 1
+    served.pass_time(SESSION_MS / 1000 + 0.5)
+    assert served.listed(1) == []
 
 
-async def test_groups_are_listed_by_state_and_type(cluster: GroupCluster) -> None:
-    await cluster.start_serving(1)
-    await cluster.start_stable_group(1)
-    cluster.commit(1, 1, group="simple")
+async def test_groups_are_listed_by_state_and_type(served: GroupCluster) -> None:
+    await served.start_stable_group(1)
+    served.commit(1, 1, group="simple")
 
     def names(states: set[str], types: set[str]) -> set[str]:
-        return {listing.group_id for listing in cluster.listed(1, states, types)}
+        return {listing.group_id for listing in served.listed(1, states, types)}
 
     assert names(set(), set()) == {GROUP, "simple"}
     assert names({"stable"}, set()) == {GROUP}
@@ -140,19 +133,18 @@ async def test_groups_are_listed_by_state_and_type(cluster: GroupCluster) -> Non
     assert names(set(), {"consumer"}) == set()
 
 
-async def test_time_in_which_the_process_stood_still_does_not_count_against_sessions(cluster: GroupCluster) -> None:
+async def test_time_in_which_the_process_stood_still_does_not_count_against_sessions(served: GroupCluster) -> None:
     """FLT-5: heartbeats could not arrive. Requests are refused until ZooKeeper confirms the session (FLT-6)."""
-    await cluster.start_serving(1)
-    await cluster.start_stable_group(1)
-    cluster.commit(1, 5, "m", 1)
-    cluster.pass_time(8)
-    coordinator = cluster.coordinators[1]
-    cluster.time.advance(60)
-    assert cluster.heartbeat(1, "m", 1) is ErrorCode.NOT_COORDINATOR
-    assert cluster.commit(1, 6, "m", 1) == [ErrorCode.NOT_COORDINATOR]
-    assert cluster.position(1) is ErrorCode.NOT_COORDINATOR
-    assert cluster.join(1)[0].error is ErrorCode.NOT_COORDINATOR
-    assert cluster.sync(1, "m", 1)[0].error is ErrorCode.NOT_COORDINATOR
+    await served.start_stable_group(1)
+    served.commit(1, 5, "m", 1)
+    served.pass_time(8)
+    coordinator = served.coordinators[1]
+    served.time.advance(60)
+    assert served.heartbeat(1, "m", 1) is ErrorCode.NOT_COORDINATOR
+    assert served.commit(1, 6, "m", 1) == [ErrorCode.NOT_COORDINATOR]
+    assert served.position(1) is ErrorCode.NOT_COORDINATOR
+    assert served.join(1)[0].error is ErrorCode.NOT_COORDINATOR
+    assert served.sync(1, "m", 1)[0].error is ErrorCode.NOT_COORDINATOR
     assert coordinator.describe(GROUP).error is ErrorCode.NOT_COORDINATOR
     assert coordinator.list_groups(frozenset(), frozenset())[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
     answered: Answers = []
@@ -160,12 +152,12 @@ async def test_time_in_which_the_process_stood_still_does_not_count_against_sess
     coordinator.delete_offsets(GROUP, [READ], lambda *answer: answered.append(answer[0]))
     coordinator.delete_groups([GROUP], lambda errors: answered.append(errors[GROUP]))
     assert answered == [ErrorCode.NOT_COORDINATOR] * 3
-    assert await cluster.nodes[1].lease.confirm(_Session(cluster.nodes[1].epoch))
-    cluster.pass_time(1)
-    assert cluster.heartbeat(1, "m", 1) is ErrorCode.NONE
-    assert cluster.position(1) == 5
-    cluster.pass_time(SESSION_MS / 1000 + 0.5)
-    assert cluster.heartbeat(1, "m", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert await served.nodes[1].lease.confirm(_Session(served.nodes[1].epoch))
+    served.pass_time(1)
+    assert served.heartbeat(1, "m", 1) is ErrorCode.NONE
+    assert served.position(1) == 5
+    served.pass_time(SESSION_MS / 1000 + 0.5)
+    assert served.heartbeat(1, "m", 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 class _Session:

@@ -101,51 +101,49 @@ async def test_a_load_survives_that_too_many_requests_wait_for_replicas(cluster:
     assert cluster.position(2) == 43
 
 
-async def test_waiting_members_get_not_coordinator_when_the_coordinator_moves(cluster: GroupCluster) -> None:
-    await cluster.start_serving(1, 2)
-    joining = cluster.join(1)
-    committing = cluster.commit(1, 1, group="simple")
-    cluster.lead_groups(2, 1, (1, 2))
+async def test_waiting_members_get_not_coordinator_when_the_coordinator_moves(pair: GroupCluster) -> None:
+    joining = pair.join(1)
+    committing = pair.commit(1, 1, group="simple")
+    pair.lead_groups(2, 1, (1, 2))
     assert [answer.error for answer in joining] == [ErrorCode.NOT_COORDINATOR]
     assert committing == [ErrorCode.NOT_COORDINATOR]
-    await cluster.until_loaded(2)
-    cluster.start_group(2)
-    syncing = cluster.sync(2, "m", 1, {"m": b"mine"})
-    cluster.lead_groups(1, 2, (1, 2))
+    await pair.until_loaded(2)
+    pair.start_group(2)
+    syncing = pair.sync(2, "m", 1, {"m": b"mine"})
+    pair.lead_groups(1, 2, (1, 2))
     assert [answer.error for answer in syncing] == [ErrorCode.NOT_COORDINATOR]
-    assert cluster.heartbeat(2, "m", 1) is ErrorCode.NOT_COORDINATOR
+    assert pair.heartbeat(2, "m", 1) is ErrorCode.NOT_COORDINATOR
     # Nothing is left that acts: no deadline, no append, no waiter.
-    coordinator = cluster.coordinators[2]
+    coordinator = pair.coordinators[2]
     assert len(coordinator._timers) == 0
     assert coordinator._effects.waiting == 0
-    cluster.pass_time(60)
-    assert cluster.nodes[2].manager.waiting() == (0, 0)
+    pair.pass_time(60)
+    assert pair.nodes[2].manager.waiting() == (0, 0)
 
 
 @pytest.mark.parametrize("how", ["step down", "stop replica", "close"])
-async def test_groups_are_given_up_however_the_leadership_ends(cluster: GroupCluster, how: str) -> None:
+async def test_groups_are_given_up_however_the_leadership_ends(served: GroupCluster, how: str) -> None:
     """The session is lost (STA-4), the replica is stopped (LAI-6), or the broker stops (STA-2)."""
-    await cluster.start_serving(1)
-    joining = cluster.join(1)
-    manager = cluster.nodes[1].manager
+    joining = served.join(1)
+    manager = served.nodes[1].manager
     if how == "step down":
         manager.step_down_all("the test")
     elif how == "stop replica":
         stop = StopReplicaPartition(OFFSETS.topic, OFFSETS.partition, 1, True)
-        cluster.nodes[1].carry_out(StopReplicaRequest(9, 1, cluster.nodes[1].epoch, (stop,), {}))
+        served.nodes[1].carry_out(StopReplicaRequest(9, 1, served.nodes[1].epoch, (stop,), {}))
     else:
-        await cluster.coordinators[1].close()
+        await served.coordinators[1].close()
     assert [answer.error for answer in joining] == [ErrorCode.NOT_COORDINATOR]
-    assert cluster.heartbeat(1, "m", 1) is ErrorCode.NOT_COORDINATOR
-    assert cluster.position(1) is ErrorCode.NOT_COORDINATOR
-    assert cluster.commit(1, 1) == [ErrorCode.NOT_COORDINATOR]
+    assert served.heartbeat(1, "m", 1) is ErrorCode.NOT_COORDINATOR
+    assert served.position(1) is ErrorCode.NOT_COORDINATOR
+    assert served.commit(1, 1) == [ErrorCode.NOT_COORDINATOR]
     if how == "close":
-        cluster.lead_groups(1, 1, (1,))
+        served.lead_groups(1, 1, (1,))
         await turns()
-        assert cluster.position(1) is ErrorCode.NOT_COORDINATOR, "a broker that stops gains nothing"
+        assert served.position(1) is ErrorCode.NOT_COORDINATOR, "a broker that stops gains nothing"
     elif how == "step down":
-        await cluster.serve(1, 0, (1,))
-        assert cluster.position(1) is None, "the controller announces the same leadership again"
+        await served.serve(1, 0, (1,))
+        assert served.position(1) is None, "the controller announces the same leadership again"
 
 
 async def test_a_leader_that_continues_in_a_new_epoch_keeps_its_groups(cluster: GroupCluster) -> None:
@@ -174,54 +172,52 @@ async def test_a_load_that_started_before_the_partition_was_lost_is_discarded(cl
 
 
 async def test_all_groups_of_a_lost_partition_are_given_up_at_once(
-    cluster: GroupCluster, one_step_in_a_turn: None
+    one_step_in_a_turn: None, served: GroupCluster
 ) -> None:
     """NET-4, LAI-5: their removal takes many turns of the loop, but nothing acts for them from the first one on."""
-    await cluster.start_serving(1)
     groups = [f"g{number}" for number in range(5)]
-    joining = [answers for group in groups for answers in [cluster.join(1, group=group)]]
+    joining = [answers for group in groups for answers in [served.join(1, group=group)]]
     for group in groups:
-        cluster.commit(1, 5, group=f"{group}-simple")
-    coordinator = cluster.coordinators[1]
-    cluster.nodes[1].manager.step_down_all("the test")
+        served.commit(1, 5, group=f"{group}-simple")
+    coordinator = served.coordinators[1]
+    served.nodes[1].manager.step_down_all("the test")
     assert [coordinator.check(group) for group in groups] == [ErrorCode.NOT_COORDINATOR] * 5
-    assert cluster.commit(1, 6, group="g0-simple") == [ErrorCode.NOT_COORDINATOR]
-    assert (cluster.listed(1), joining) == ([], [[]] * 5)
+    assert served.commit(1, 6, group="g0-simple") == [ErrorCode.NOT_COORDINATOR]
+    assert (served.listed(1), joining) == ([], [[]] * 5)
     for _ in range(3):
-        cluster.time.single_turn()
+        served.time.single_turn()
     assert 0 < len(coordinator.groups) < 10
-    cluster.time.turn()
+    served.time.turn()
     assert [[answer.error for answer in answers] for answers in joining] == [[ErrorCode.NOT_COORDINATOR]] * 5
     assert (len(coordinator.groups), coordinator.groups.bytes, len(coordinator._timers)) == (0, 0, 0)
 
 
 async def test_a_partition_is_gained_again_while_its_groups_are_removed(
-    cluster: GroupCluster, one_step_in_a_turn: None
+    one_step_in_a_turn: None, served: GroupCluster
 ) -> None:
     """BUG-12: the removal of the old groups does not touch the new ones, which have the same ids."""
-    await cluster.start_serving(1)
-    await cluster.start_stable_group(1)
-    cluster.commit(1, 5, "m", 1)
+    await served.start_stable_group(1)
+    served.commit(1, 5, "m", 1)
     for number in range(4):
-        cluster.commit(1, number, group=f"g{number}")
+        served.commit(1, number, group=f"g{number}")
     for number in range(20):
-        cluster.join(1, group=f"not in the log {number}")
-    coordinator = cluster.coordinators[1]
+        served.join(1, group=f"not in the log {number}")
+    coordinator = served.coordinators[1]
     old = list(coordinator.groups)
     coordinator._owned._lost(OFFSETS.partition)
     coordinator.leadership_changed(OFFSETS)
     while coordinator.check(GROUP) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         await turns()
-        cluster.time.single_turn()
+        served.time.single_turn()
     assert any(not held.is_removed for held in old)
-    assert (cluster.heartbeat(1, "m", 1), cluster.position(1)) == (ErrorCode.NONE, 5)
-    cluster.time.turn()
+    assert (served.heartbeat(1, "m", 1), served.position(1)) == (ErrorCode.NONE, 5)
+    served.time.turn()
     assert all(held.is_removed for held in old)
-    assert (cluster.heartbeat(1, "m", 1), cluster.position(1)) == (ErrorCode.NONE, 5)
-    assert [cluster.position(1, group=f"g{number}") for number in range(4)] == [0, 1, 2, 3]
-    assert sorted(listing.group_id for listing in cluster.listed(1)) == [GROUP, "g0", "g1", "g2", "g3"]
+    assert (served.heartbeat(1, "m", 1), served.position(1)) == (ErrorCode.NONE, 5)
+    assert [served.position(1, group=f"g{number}") for number in range(4)] == [0, 1, 2, 3]
+    assert sorted(listing.group_id for listing in served.listed(1)) == [GROUP, "g0", "g1", "g2", "g3"]
     assert coordinator.groups.bytes == sum(held.counted_bytes for held in coordinator.groups) > 0
-    cluster.pass_time(SESSION_MS / 1000 + 0.5)
+    served.pass_time(SESSION_MS / 1000 + 0.5)
     assert coordinator.describe(GROUP).state == "Empty", "its timer is armed"
 
 
@@ -268,9 +264,8 @@ async def test_without_zookeeper_a_coordinator_answers_while_its_followers_fetch
     assert cluster.position(1) is ErrorCode.NOT_COORDINATOR
 
 
-async def test_without_followers_no_other_broker_can_take_over(cluster: GroupCluster) -> None:
-    await cluster.start_serving(1)
-    cluster.commit(1, 5)
-    cluster.cut_off.add(1)
-    cluster.pass_time(60)
-    assert cluster.position(1) == 5
+async def test_without_followers_no_other_broker_can_take_over(served: GroupCluster) -> None:
+    served.commit(1, 5)
+    served.cut_off.add(1)
+    served.pass_time(60)
+    assert served.position(1) == 5

@@ -25,39 +25,37 @@ UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 @pytest.mark.parametrize("is_commit", [True, False])
 async def test_offsets_of_a_transaction_count_when_its_commit_marker_is_replicated(
-    cluster: GroupCluster, is_commit: bool
+    pair: GroupCluster, is_commit: bool
 ) -> None:
-    await cluster.start_serving(1, 2)
-    cluster.commit(1, 5)
-    committed = cluster.commit(1, 9, producer=A, partitions=(READ, OTHER))
-    assert cluster.position(1, stable=True) is UNSTABLE
-    await cluster.settle()
+    pair.commit(1, 5)
+    committed = pair.commit(1, 9, producer=A, partitions=(READ, OTHER))
+    assert pair.position(1, stable=True) is UNSTABLE
+    await pair.settle()
     assert committed == [ErrorCode.NONE]
-    assert (cluster.position(1), cluster.position(1, stable=True)) == (5, UNSTABLE)
-    assert (cluster.position(1, OTHER), cluster.position(1, OTHER, stable=True)) == (None, UNSTABLE)
-    marked = cluster.mark(1, A, is_commit=is_commit)
+    assert (pair.position(1), pair.position(1, stable=True)) == (5, UNSTABLE)
+    assert (pair.position(1, OTHER), pair.position(1, OTHER, stable=True)) == (None, UNSTABLE)
+    marked = pair.mark(1, A, is_commit=is_commit)
     await turns()
-    assert (marked, cluster.position(1), cluster.position(1, stable=True)) == ([], 5, UNSTABLE)
-    await cluster.settle()
+    assert (marked, pair.position(1), pair.position(1, stable=True)) == ([], 5, UNSTABLE)
+    await pair.settle()
     assert marked == [ErrorCode.NONE]
     expected = (9, 9) if is_commit else (5, None)
-    assert (cluster.position(1, stable=True), cluster.position(1, OTHER, stable=True)) == expected
+    assert (pair.position(1, stable=True), pair.position(1, OTHER, stable=True)) == expected
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
 async def test_an_offset_that_is_being_committed_outlives_the_next_transaction(
-    cluster: GroupCluster, one_step_in_a_turn: None, is_commit: bool
+    one_step_in_a_turn: None, served: GroupCluster, is_commit: bool
 ) -> None:
     """INV-23: other work of the coordinator may delay the end of a transaction until its producer's next commit."""
-    await cluster.start_serving(1)
-    cluster.coordinators[1]._sliced.run(iter(range(5)))
-    assert cluster.commit(1, 5, producer=A) == [ErrorCode.NONE]
-    assert cluster.mark(1, A, is_commit=True) == [ErrorCode.NONE]
-    assert cluster.commit(1, 9, producer=A) == [ErrorCode.NONE]
-    assert (cluster.position(1), cluster.position(1, stable=True)) == (5, UNSTABLE)
-    assert cluster.mark(1, A, is_commit=is_commit) == [ErrorCode.NONE]
-    cluster.time.turn()
-    assert cluster.position(1, stable=True) == (9 if is_commit else 5)
+    served.coordinators[1]._sliced.run(iter(range(5)))
+    assert served.commit(1, 5, producer=A) == [ErrorCode.NONE]
+    assert served.mark(1, A, is_commit=True) == [ErrorCode.NONE]
+    assert served.commit(1, 9, producer=A) == [ErrorCode.NONE]
+    assert (served.position(1), served.position(1, stable=True)) == (5, UNSTABLE)
+    assert served.mark(1, A, is_commit=is_commit) == [ErrorCode.NONE]
+    served.time.turn()
+    assert served.position(1, stable=True) == (9 if is_commit else 5)
 
 
 async def test_a_transaction_that_ends_while_the_one_before_does_decides_only_about_its_own_offsets(
@@ -83,26 +81,25 @@ async def test_a_transaction_that_ends_while_the_one_before_does_decides_only_ab
 @pytest.mark.parametrize("is_commit", [True, False])
 @pytest.mark.parametrize("is_marked_before", [True, False])
 async def test_a_transaction_goes_on_at_the_next_coordinator(
-    cluster: GroupCluster, is_commit: bool, is_marked_before: bool
+    pair: GroupCluster, is_commit: bool, is_marked_before: bool
 ) -> None:
     """BUG-25: it finds the pending offsets in the log, and the markers that were written by its predecessor."""
-    await cluster.start_serving(1, 2)
-    cluster.commit(1, 5)
-    cluster.commit(1, 9, producer=A)
-    cluster.commit(1, 8, producer=A, group="only in the transaction")
-    await cluster.settle()
+    pair.commit(1, 5)
+    pair.commit(1, 9, producer=A)
+    pair.commit(1, 8, producer=A, group="only in the transaction")
+    await pair.settle()
     if is_marked_before:
-        cluster.mark(1, A, is_commit=is_commit)
-        await cluster.settle()
-    await cluster.serve(2, 1, (1, 2))
+        pair.mark(1, A, is_commit=is_commit)
+        await pair.settle()
+    await pair.serve(2, 1, (1, 2))
     if not is_marked_before:
-        assert (cluster.position(2), cluster.position(2, stable=True)) == (5, UNSTABLE)
-        assert cluster.position(2, group="only in the transaction", stable=True) is UNSTABLE
-        assert cluster.position(1) is ErrorCode.NOT_COORDINATOR
-        cluster.mark(2, A, is_commit=is_commit)
-        await cluster.settle()
-    assert cluster.position(2, stable=True) == (9 if is_commit else 5)
-    assert cluster.position(2, group="only in the transaction", stable=True) == (8 if is_commit else None)
+        assert (pair.position(2), pair.position(2, stable=True)) == (5, UNSTABLE)
+        assert pair.position(2, group="only in the transaction", stable=True) is UNSTABLE
+        assert pair.position(1) is ErrorCode.NOT_COORDINATOR
+        pair.mark(2, A, is_commit=is_commit)
+        await pair.settle()
+    assert pair.position(2, stable=True) == (9 if is_commit else 5)
+    assert pair.position(2, group="only in the transaction", stable=True) == (8 if is_commit else None)
 
 
 async def test_a_marker_that_comes_during_a_load_counts(cluster: GroupCluster) -> None:
@@ -122,37 +119,35 @@ async def test_a_marker_that_comes_during_a_load_counts(cluster: GroupCluster) -
     assert cluster.position(2, stable=True) == 9
 
 
-async def test_a_deletion_removes_pending_offsets_for_good(cluster: GroupCluster) -> None:
+async def test_a_deletion_removes_pending_offsets_for_good(pair: GroupCluster) -> None:
     """The tombstone is later in the log: neither the marker nor a load brings the offset back."""
-    await cluster.start_serving(1, 2)
-    cluster.commit(1, 5)
-    cluster.commit(1, 9, producer=A, partitions=(READ, OTHER))
-    await cluster.settle()
+    pair.commit(1, 5)
+    pair.commit(1, 9, producer=A, partitions=(READ, OTHER))
+    await pair.settle()
     deleted: Answers = []
-    cluster.coordinators[1].delete_offsets(GROUP, [READ], lambda *answer: deleted.append(answer))
-    await cluster.settle()
+    pair.coordinators[1].delete_offsets(GROUP, [READ], lambda *answer: deleted.append(answer))
+    await pair.settle()
     assert deleted == [(ErrorCode.NONE, {READ: ErrorCode.NONE})]
-    assert cluster.position(1, stable=True) is None
-    cluster.mark(1, A, is_commit=True)
-    await cluster.settle()
+    assert pair.position(1, stable=True) is None
+    pair.mark(1, A, is_commit=True)
+    await pair.settle()
     for broker, epoch in ((1, 0), (2, 1)):
         if epoch:
-            await cluster.serve(broker, epoch, (1, 2))
-        assert cluster.position(broker, stable=True) is None
-        assert cluster.position(broker, OTHER, stable=True) == 9
+            await pair.serve(broker, epoch, (1, 2))
+        assert pair.position(broker, stable=True) is None
+        assert pair.position(broker, OTHER, stable=True) == 9
 
 
-async def test_a_group_with_pending_offsets_is_not_dropped_until_it_is_deleted(cluster: GroupCluster) -> None:
-    await cluster.start_serving(1)
-    cluster.commit(1, 9, producer=A)
-    cluster.pass_time(3600)
-    assert cluster.position(1, stable=True) is UNSTABLE
+async def test_a_group_with_pending_offsets_is_not_dropped_until_it_is_deleted(served: GroupCluster) -> None:
+    served.commit(1, 9, producer=A)
+    served.pass_time(3600)
+    assert served.position(1, stable=True) is UNSTABLE
     deleted: Answers = []
-    cluster.coordinators[1].delete_groups([GROUP], deleted.append)
+    served.coordinators[1].delete_groups([GROUP], deleted.append)
     assert deleted == [{GROUP: ErrorCode.NONE}]
-    cluster.mark(1, A, is_commit=True)
-    assert cluster.position(1, stable=True) is None
-    assert cluster.listed(1) == []
+    served.mark(1, A, is_commit=True)
+    assert served.position(1, stable=True) is None
+    assert served.listed(1) == []
 
 
 async def test_offsets_of_a_deleted_topic_do_not_return_with_the_marker(cluster: GroupCluster) -> None:
@@ -183,19 +178,18 @@ async def test_a_commit_that_is_not_written_leaves_nothing_pending(cluster: Grou
     assert [listing.group_id for listing in cluster.listed(1)] == [GROUP]
 
 
-async def test_members_and_outsiders_may_commit_as_in_kafka(cluster: GroupCluster) -> None:
+async def test_members_and_outsiders_may_commit_as_in_kafka(served: GroupCluster) -> None:
     """INV-24, KIP-447: a request of an old client has neither member nor generation, and is accepted in every state."""
-    await cluster.start_serving(1)
-    assert cluster.commit(1, 1, producer=A, generation=3) == [ErrorCode.UNKNOWN_MEMBER_ID]
-    assert cluster.commit(1, 1, producer=A, group="") == [ErrorCode.INVALID_GROUP_ID]
-    cluster.start_group(1)
-    assert cluster.coordinators[1].describe(GROUP).state == "CompletingRebalance"
-    assert cluster.commit(1, 1, "m", 1) == [ErrorCode.REBALANCE_IN_PROGRESS]
-    assert cluster.commit(1, 1, "m", 1, producer=A) == [ErrorCode.NONE]
-    assert cluster.commit(1, 1, producer=A) == [ErrorCode.NONE]
-    assert cluster.commit(1, 1, "m", 0, producer=A) == [ErrorCode.ILLEGAL_GENERATION]
-    assert cluster.commit(1, 1, "m", -1, producer=A) == [ErrorCode.ILLEGAL_GENERATION]
-    assert cluster.commit(1, 1, "x", 1, producer=A) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert served.commit(1, 1, producer=A, generation=3) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert served.commit(1, 1, producer=A, group="") == [ErrorCode.INVALID_GROUP_ID]
+    served.start_group(1)
+    assert served.coordinators[1].describe(GROUP).state == "CompletingRebalance"
+    assert served.commit(1, 1, "m", 1) == [ErrorCode.REBALANCE_IN_PROGRESS]
+    assert served.commit(1, 1, "m", 1, producer=A) == [ErrorCode.NONE]
+    assert served.commit(1, 1, producer=A) == [ErrorCode.NONE]
+    assert served.commit(1, 1, "m", 0, producer=A) == [ErrorCode.ILLEGAL_GENERATION]
+    assert served.commit(1, 1, "m", -1, producer=A) == [ErrorCode.ILLEGAL_GENERATION]
+    assert served.commit(1, 1, "x", 1, producer=A) == [ErrorCode.UNKNOWN_MEMBER_ID]
 
 
 Offsets = dict[tuple[str, TopicPartition], int]
@@ -313,24 +307,23 @@ async def verified(cluster: GroupCluster, producer: TransactionalProducer) -> as
     return task
 
 
-async def test_the_first_commit_of_a_transaction_is_verified(cluster: GroupCluster) -> None:
+async def test_the_first_commit_of_a_transaction_is_verified(served: GroupCluster) -> None:
     """KIP-890: until the marker; another epoch is another transaction."""
-    await cluster.start_serving(1)
     verifier = Verifier()
-    cluster.nodes[1].manager.appends.verification.verifier = verifier
-    assert cluster.commit(1, 9, producer=A) == [ErrorCode.INVALID_TXN_STATE]
-    task = await verified(cluster, A)
+    served.nodes[1].manager.appends.verification.verifier = verifier
+    assert served.commit(1, 9, producer=A) == [ErrorCode.INVALID_TXN_STATE]
+    task = await verified(served, A)
     assert task is not None
     verifier.answer(ErrorCode.NONE)
     assert await task is ErrorCode.NONE
-    assert cluster.commit(1, 9, producer=A) == [ErrorCode.NONE]
-    assert await verified(cluster, A) is None
+    assert served.commit(1, 9, producer=A) == [ErrorCode.NONE]
+    assert await verified(served, A) is None
     newer = A._replace(producer_epoch=1)
-    assert await verified(cluster, newer) is not None
-    assert cluster.commit(1, 9, producer=newer) == [ErrorCode.INVALID_TXN_STATE]
-    cluster.mark(1, A, is_commit=True)
-    assert cluster.commit(1, 10, producer=A) == [ErrorCode.INVALID_TXN_STATE]
-    assert await verified(cluster, A) is not None
+    assert await verified(served, newer) is not None
+    assert served.commit(1, 9, producer=newer) == [ErrorCode.INVALID_TXN_STATE]
+    served.mark(1, A, is_commit=True)
+    assert served.commit(1, 10, producer=A) == [ErrorCode.INVALID_TXN_STATE]
+    assert await verified(served, A) is not None
     assert verifier.asked == [A, newer, A]
 
 
@@ -343,32 +336,30 @@ async def test_the_first_commit_of_a_transaction_is_verified(cluster: GroupClust
         (ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_COORDINATOR),
     ],
 )
-async def test_a_verification_may_fail(cluster: GroupCluster, answer: ErrorCode, told: ErrorCode) -> None:
-    await cluster.start_serving(1)
+async def test_a_verification_may_fail(served: GroupCluster, answer: ErrorCode, told: ErrorCode) -> None:
     verifier = Verifier()
-    cluster.nodes[1].manager.appends.verification.verifier = verifier
-    task = await verified(cluster, A)
+    served.nodes[1].manager.appends.verification.verifier = verifier
+    task = await verified(served, A)
     assert task is not None
     verifier.answer(answer)
     assert await task is told
-    assert cluster.commit(1, 9, producer=A) == [ErrorCode.INVALID_TXN_STATE]
+    assert served.commit(1, 9, producer=A) == [ErrorCode.INVALID_TXN_STATE]
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-async def test_a_verification_does_not_count_after_a_marker_or_a_move(cluster: GroupCluster, is_lost: bool) -> None:
+async def test_a_verification_does_not_count_after_a_marker_or_a_move(pair: GroupCluster, is_lost: bool) -> None:
     """Otherwise a commit that comes late would start a transaction that nobody ends."""
-    await cluster.start_serving(1, 2)
     verifier = Verifier()
-    cluster.nodes[1].manager.appends.verification.verifier = verifier
-    task = await verified(cluster, A)
+    pair.nodes[1].manager.appends.verification.verifier = verifier
+    task = await verified(pair, A)
     assert task is not None
     if is_lost:
-        cluster.lead_groups(2, 1, (1, 2))
+        pair.lead_groups(2, 1, (1, 2))
     else:
-        cluster.mark(1, A, is_commit=False)  # appended, not replicated
+        pair.mark(1, A, is_commit=False)  # appended, not replicated
     verifier.answer(ErrorCode.NONE)
     assert await task is (ErrorCode.NOT_COORDINATOR if is_lost else ErrorCode.INVALID_TXN_STATE)
-    assert cluster.commit(1, 9, producer=A) == [ErrorCode.NOT_COORDINATOR if is_lost else ErrorCode.INVALID_TXN_STATE]
-    again = await verified(cluster, A)
+    assert pair.commit(1, 9, producer=A) == [ErrorCode.NOT_COORDINATOR if is_lost else ErrorCode.INVALID_TXN_STATE]
+    again = await verified(pair, A)
     assert (again is None) == is_lost, "only the commit is refused where the group is not"
     assert len(verifier.asked) == (1 if is_lost else 2)

@@ -21,26 +21,25 @@ from protocol.types import TopicPartition
 from tests.support.replica_cluster import Cluster, FakeEndpoint, values_of
 
 
-async def test_bug_12_an_answer_for_another_offset_is_void(cluster: Cluster) -> None:
+async def test_bug_12_an_answer_for_another_offset_is_void(pair: Cluster) -> None:
     """The epoch is the same, but the log was cut while the answer was under way: it would leave a hole."""
-    await cluster.start_led(1, 2)
-    await cluster.replicate()
+    await pair.replicate()
     for value in "ab":
-        cluster.produce(1, value, acks=1)
-    await cluster.replicate(2)
-    cluster.produce(1, "c", acks=1)
+        pair.produce(1, value, acks=1)
+    await pair.replicate(2)
+    pair.produce(1, "c", acks=1)
 
     def cut(tp: TopicPartition, data: FetchPartitionData) -> FetchPartitionData:
-        cluster.nodes[2].partition().truncate(1)
+        pair.nodes[2].partition().truncate(1)
         return data
 
-    cluster.change_answer = cut
-    (fetcher,) = cluster.nodes[2].manager.fetchers()
+    pair.change_answer = cut
+    (fetcher,) = pair.nodes[2].manager.fetchers()
     await fetcher.fetch_once()
-    assert cluster.nodes[2].records() == ["a"]
-    cluster.change_answer = lambda tp, data: data
-    await cluster.replicate(2)
-    assert cluster.nodes[2].records() == ["a", "b", "c"]
+    assert pair.nodes[2].records() == ["a"]
+    pair.change_answer = lambda tp, data: data
+    await pair.replicate(2)
+    assert pair.nodes[2].records() == ["a", "b", "c"]
 
 
 async def test_bug_12_after_a_cut_the_rest_of_an_answer_is_not_appended(
@@ -69,17 +68,14 @@ async def test_bug_12_after_a_cut_the_rest_of_an_answer_is_not_appended(
     assert follower.records() == ["a", "b", "c"]
 
 
-async def test_bug_12_an_offset_out_of_range_is_checked_again(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_bug_12_an_offset_out_of_range_is_checked_again(pair: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is cut while the follower asks for the leader's offsets: the answer is about another log end offset."""
-    await cluster.start_led(1, 2)
-    await cluster.replicate()
+    await pair.replicate()
     for value in "ab":
-        cluster.produce(1, value, acks=1)
-    await cluster.replicate(2)
-    follower = cluster.nodes[2]
-    cluster.change_answer = lambda tp, data: data._replace(error=ErrorCode.OFFSET_OUT_OF_RANGE, records=[])
+        pair.produce(1, value, acks=1)
+    await pair.replicate(2)
+    follower = pair.nodes[2]
+    pair.change_answer = lambda tp, data: data._replace(error=ErrorCode.OFFSET_OUT_OF_RANGE, records=[])
 
     async def list_offset(endpoint: FakeEndpoint, tp: TopicPartition, leader_epoch: int, timestamp: int) -> int:
         if follower.log().log_end_offset == 2:
@@ -102,16 +98,15 @@ class MovingPartition(Partition):
         return value
 
 
-async def test_bug_19_the_high_watermark_is_read_once(cluster: Cluster) -> None:
+async def test_bug_19_the_high_watermark_is_read_once(pair: Cluster) -> None:
     """INV-15: a consumer gets only records below the high watermark of the same answer."""
-    await cluster.start_led(1, 2)
-    await cluster.replicate()
+    await pair.replicate()
     for value in "ab":
-        cluster.produce(1, value, acks=1)
-    partition = cluster.nodes[1].partition()
+        pair.produce(1, value, acks=1)
+    partition = pair.nodes[1].partition()
     partition.high_watermark = 1
     partition.__class__ = MovingPartition
-    (data,) = cluster.consume(1, 0)
+    (data,) = pair.consume(1, 0)
     partition.__class__ = Partition
     assert len(values_of(data)) <= data.high_watermark
     assert data.high_watermark <= data.last_stable_offset
@@ -149,16 +144,15 @@ async def test_bug_22_a_leader_alone_in_the_isr_acknowledges_at_once(cluster: Cl
     assert cluster.nodes[1].partition().high_watermark == 1
 
 
-async def test_bug_22_a_new_leader_alone_in_the_isr_commits_all_its_records(cluster: Cluster) -> None:
+async def test_bug_22_a_new_leader_alone_in_the_isr_commits_all_its_records(pair: Cluster) -> None:
     """Consumers see these records before another append."""
-    await cluster.start_led(1, 2)
-    await cluster.replicate()
-    cluster.produce(1, "a", acks=1)
-    await cluster.replicate(2)
-    assert cluster.nodes[2].partition().high_watermark == 0
-    cluster.kill(1)
-    cluster.lead(2, 1, (2,))
-    assert values_of(cluster.consume(2, 0)[0]) == ["a"]
+    await pair.replicate()
+    pair.produce(1, "a", acks=1)
+    await pair.replicate(2)
+    assert pair.nodes[2].partition().high_watermark == 0
+    pair.kill(1)
+    pair.lead(2, 1, (2,))
+    assert values_of(pair.consume(2, 0)[0]) == ["a"]
 
 
 async def test_bug_22_the_high_watermark_does_not_wait_for_a_dead_broker_outside_the_isr(cluster: Cluster) -> None:

@@ -60,44 +60,42 @@ async def test_only_the_current_life_of_a_live_broker_may_join(cluster: Cluster)
 
 @pytest.mark.parametrize("is_registered", [True, False])
 async def test_a_claimed_newer_broker_epoch_is_not_recorded_and_does_not_lock_out_the_broker(
-    cluster: Cluster, is_registered: bool
+    pair: Cluster, is_registered: bool
 ) -> None:
     """BAD-28, INV-12: any client can claim to be a replica in a later life."""
-    await cluster.start_led(1, 2)
-    life = cluster.nodes[2].epoch
+    life = pair.nodes[2].epoch
     if not is_registered:
-        cluster.kill(2)
-    answer = cluster.produce(1, "a")
-    claimed = cluster.follower_fetch(1, 2, 1, epoch=0, life=2**62)
+        pair.kill(2)
+    answer = pair.produce(1, "a")
+    claimed = pair.follower_fetch(1, 2, 1, epoch=0, life=2**62)
     assert (claimed[0].error == ErrorCode.NONE) is is_registered
-    assert not cluster.follower_fetch(1, 2, 0, epoch=0, life=2**62)[0].records, "only what is committed"
-    partition = cluster.nodes[1].partition()
+    assert not pair.follower_fetch(1, 2, 0, epoch=0, life=2**62)[0].records, "only what is committed"
+    partition = pair.nodes[1].partition()
     assert (answer, partition.high_watermark, partition.followers[2].log_end_offset) == ([], 0, -1)
     if not is_registered:
-        cluster.next_broker_epoch = life + 1
-        await cluster.start_broker(2)
-    cluster.follower_fetch(1, 2, 1, epoch=0)
+        pair.next_broker_epoch = life + 1
+        await pair.start_broker(2)
+    pair.follower_fetch(1, 2, 1, epoch=0)
     assert answer[0].error == ErrorCode.NONE
-    cluster.lead(1, 1, (1, 2), to=(1,))
+    pair.lead(1, 1, (1, 2), to=(1,))
     assert partition.followers[2].broker_epoch == -1, "a new leader epoch forgets the follower's fetches"
 
 
-async def test_the_old_leader_cuts_records_that_only_it_has(cluster: Cluster) -> None:
+async def test_the_old_leader_cuts_records_that_only_it_has(pair: Cluster) -> None:
     """REP-6, INV-5, BUG-13, BUG-15: it also cuts an epoch without records."""
-    await cluster.start_led(1, 2)
-    await cluster.replicate()
-    cluster.produce(1, "both")
-    await cluster.replicate(2, rounds=2)
-    cluster.produce(1, "only 1", acks=1)
-    cluster.lead(2, 1, (2, 1))
-    cluster.produce(2, "new")
-    await cluster.settle()
-    assert cluster.nodes[1].records() == cluster.nodes[2].records() == ["both", "new"]
-    cluster.lead(1, 2, (1, 2))  # an epoch in which nothing is written
-    cluster.lead(2, 3, (1, 2))
-    cluster.produce(2, "last")
-    await cluster.settle()
-    assert cluster.nodes[1].records() == cluster.nodes[2].records() == ["both", "new", "last"]
+    await pair.replicate()
+    pair.produce(1, "both")
+    await pair.replicate(2, rounds=2)
+    pair.produce(1, "only 1", acks=1)
+    pair.lead(2, 1, (2, 1))
+    pair.produce(2, "new")
+    await pair.settle()
+    assert pair.nodes[1].records() == pair.nodes[2].records() == ["both", "new"]
+    pair.lead(1, 2, (1, 2))  # an epoch in which nothing is written
+    pair.lead(2, 3, (1, 2))
+    pair.produce(2, "last")
+    await pair.settle()
+    assert pair.nodes[1].records() == pair.nodes[2].records() == ["both", "new", "last"]
 
 
 async def test_a_leader_that_missed_an_epoch_forgets_its_followers_positions(cluster: Cluster) -> None:
@@ -167,17 +165,16 @@ async def test_many_epoch_questions_are_asked_in_several_rounds(
         assert [fetcher.phase_of(tp) for tp in partitions].count(Phase.WAITING) == fetched
 
 
-async def test_the_high_watermark_survives_a_restart(cluster: Cluster) -> None:
+async def test_the_high_watermark_survives_a_restart(pair: Cluster) -> None:
     """LOG-3, LAI-5."""
-    await cluster.start_led(1, 2)
-    await cluster.settle()
-    cluster.produce(1, "a", "b")
-    await cluster.settle()
-    await cluster.nodes[1].manager.checkpoint_high_watermarks()
-    cluster.kill(1)
-    await cluster.start_broker(1)
-    cluster.lead(1, 1, (1, 2), to=(1,))
-    assert cluster.nodes[1].partition().high_watermark == 2
+    await pair.settle()
+    pair.produce(1, "a", "b")
+    await pair.settle()
+    await pair.nodes[1].manager.checkpoint_high_watermarks()
+    pair.kill(1)
+    await pair.start_broker(1)
+    pair.lead(1, 1, (1, 2), to=(1,))
+    assert pair.nodes[1].partition().high_watermark == 2
 
 
 FAULTS = ("time", "cut", "heal", "move", "kill", "start", "start")

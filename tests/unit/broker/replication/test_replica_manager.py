@@ -212,60 +212,56 @@ async def test_the_lag_check_of_many_partitions_that_it_skips_pauses(
     await check
 
 
-async def test_an_answered_isr_proposal_leaves_no_garbage(cluster: Cluster) -> None:
+async def test_an_answered_isr_proposal_leaves_no_garbage(pair: Cluster) -> None:
     """NET-4: the garbage collector would go through very many of them in one turn of the loop."""
-    await cluster.start_led(1, 2)
-    cluster.pass_time(LAG_S + 1)
-    await cluster.nodes[1].manager.check_lag()
-    (on_result,) = (weakref.ref(proposal.on_result) for proposal in cluster.isr.proposals)
+    pair.pass_time(LAG_S + 1)
+    await pair.nodes[1].manager.check_lag()
+    (on_result,) = (weakref.ref(proposal.on_result) for proposal in pair.isr.proposals)
     gc.disable()
     try:
-        assert cluster.isr.apply() == [(1,)]
+        assert pair.isr.apply() == [(1,)]
         assert on_result() is None
     finally:
         gc.enable()
 
 
-async def test_a_conflicting_isr_write_stops_the_high_watermark_until_the_next_leader_and_isr(cluster: Cluster) -> None:
+async def test_a_conflicting_isr_write_stops_the_high_watermark_until_the_next_leader_and_isr(pair: Cluster) -> None:
     """BUG-2, BUG-6: the follower that was to leave the ISR may lead already."""
-    await cluster.start_led(1, 2)
-    answer = cluster.produce(1, "a", timeout_ms=60_000)
-    cluster.pass_time(LAG_S + 1)
-    await cluster.nodes[1].manager.check_lag()
-    cluster.lead(2, 1, (2,), to=(2,))
-    assert cluster.isr.apply() == []
-    await cluster.replicate()
-    cluster.pass_time(LAG_S + 1)
-    await cluster.nodes[1].manager.check_lag()
-    assert cluster.isr.proposals == []
+    answer = pair.produce(1, "a", timeout_ms=60_000)
+    pair.pass_time(LAG_S + 1)
+    await pair.nodes[1].manager.check_lag()
+    pair.lead(2, 1, (2,), to=(2,))
+    assert pair.isr.apply() == []
+    await pair.replicate()
+    pair.pass_time(LAG_S + 1)
+    await pair.nodes[1].manager.check_lag()
+    assert pair.isr.proposals == []
     assert answer == []
-    cluster.lead(2, 1, (2,), to=(1,))
+    pair.lead(2, 1, (2,), to=(1,))
     assert answer[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_the_timeout_answers_the_producer(cluster: Cluster) -> None:
-    await cluster.start_led(1, 2)
-    answer = cluster.produce(1, "a", timeout_ms=1500)
-    cluster.pass_time(1.6)
+async def test_the_timeout_answers_the_producer(pair: Cluster) -> None:
+    answer = pair.produce(1, "a", timeout_ms=1500)
+    pair.pass_time(1.6)
     assert answer[0].error == ErrorCode.REQUEST_TIMED_OUT
 
 
-async def test_a_lost_leadership_answers_the_producers_and_never_acknowledges_them_later(cluster: Cluster) -> None:
+async def test_a_lost_leadership_answers_the_producers_and_never_acknowledges_them_later(pair: Cluster) -> None:
     """BUG-10: leadership away, the record cut, leadership back, another record at the same offset."""
-    await cluster.start_led(1, 2)
-    await cluster.replicate(2)
-    answer = cluster.produce(1, "lost")
-    generation = cluster.nodes[1].partition().generation
-    cluster.lead(2, 1, (1, 2))
+    await pair.replicate(2)
+    answer = pair.produce(1, "lost")
+    generation = pair.nodes[1].partition().generation
+    pair.lead(2, 1, (1, 2))
     assert answer[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    await cluster.replicate(1)
-    assert cluster.nodes[1].records() == []
-    cluster.lead(1, 2, (1, 2))
-    kept = cluster.produce(1, "kept")
-    await cluster.replicate(2, rounds=2)
+    await pair.replicate(1)
+    assert pair.nodes[1].records() == []
+    pair.lead(1, 2, (1, 2))
+    kept = pair.produce(1, "kept")
+    await pair.replicate(2, rounds=2)
     assert kept[0].base_offset == 0
-    assert cluster.nodes[2].records() == ["kept"]
-    assert cluster.nodes[1].partition().acknowledgement(1, generation) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert pair.nodes[2].records() == ["kept"]
+    assert pair.nodes[1].partition().acknowledgement(1, generation) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert len(answer) == 1
 
 
@@ -280,19 +276,18 @@ async def test_a_producer_survives_a_new_epoch_of_the_same_leader(cluster: Clust
     assert answer[0].error == ErrorCode.NONE
 
 
-async def test_consumers_are_bounded_by_the_high_watermark(cluster: Cluster) -> None:
+async def test_consumers_are_bounded_by_the_high_watermark(pair: Cluster) -> None:
     """REP-2, BAD-31."""
-    await cluster.start_led(1, 2)
-    await cluster.replicate(2)
-    cluster.produce(1, "a")
-    await cluster.replicate(2, rounds=2)
-    cluster.produce(1, "b")
-    assert values_of(cluster.consume(1, 0)[0]) == ["a"]
+    await pair.replicate(2)
+    pair.produce(1, "a")
+    await pair.replicate(2, rounds=2)
+    pair.produce(1, "b")
+    assert values_of(pair.consume(1, 0)[0]) == ["a"]
     for offset in (1, 2):
-        between = cluster.consume(1, offset)[0]
+        between = pair.consume(1, offset)[0]
         assert (between.error, values_of(between), between.high_watermark) == (ErrorCode.NONE, [], 1)
     for offset in (3, -1):
-        assert error_of(cluster.consume(1, offset)) is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert error_of(pair.consume(1, offset)) is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 async def test_a_parked_consumer_waits_for_min_bytes_and_gets_all_records(cluster: Cluster) -> None:
@@ -310,20 +305,18 @@ async def test_a_parked_consumer_waits_for_min_bytes_and_gets_all_records(cluste
     assert values_of(late[0]) == ["c"]
 
 
-async def test_parked_followers_are_answered_once_per_turn_with_all_new_records(cluster: Cluster) -> None:
-    await cluster.start_led(1, 2)
-    answer = cluster.follower_fetch(1, 2, 0, epoch=0, max_wait_ms=500)
-    cluster.produce(1, "a")
-    cluster.produce(1, "b")
+async def test_parked_followers_are_answered_once_per_turn_with_all_new_records(pair: Cluster) -> None:
+    answer = pair.follower_fetch(1, 2, 0, epoch=0, max_wait_ms=500)
+    pair.produce(1, "a")
+    pair.produce(1, "b")
     assert answer == []
-    cluster.time.turn()
+    pair.time.turn()
     assert [values_of(data) for data in answer] == [["a", "b"]]
 
 
-async def test_an_epoch_question_of_a_follower_answers_its_parked_fetch(cluster: Cluster) -> None:
-    await cluster.start_led(1, 2)
-    answer = cluster.follower_fetch(1, 2, 0, epoch=0, max_wait_ms=500)
-    cluster.nodes[1].manager.offset_for_leader_epoch(TP, 0, 0, 2)
+async def test_an_epoch_question_of_a_follower_answers_its_parked_fetch(pair: Cluster) -> None:
+    answer = pair.follower_fetch(1, 2, 0, epoch=0, max_wait_ms=500)
+    pair.nodes[1].manager.offset_for_leader_epoch(TP, 0, 0, 2)
     assert len(answer) == 1
 
 
@@ -386,14 +379,13 @@ async def test_errors_for_unknown_partitions_and_for_partitions_led_elsewhere(cl
     assert (data.error, data.current_leader) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, (1, 3))
 
 
-async def test_a_broker_that_stops_does_not_follow_again(cluster: Cluster) -> None:
+async def test_a_broker_that_stops_does_not_follow_again(pair: Cluster) -> None:
     """LAI-4: it would join the ISR that it has just left, and acks=all would wait for it."""
-    await cluster.start_led(1, 2)
-    cluster.nodes[2].manager.begin_stop()
-    assert [len(fetcher) for fetcher in cluster.nodes[2].manager.fetchers()] == [1], "until StopReplica"
-    cluster.lead(1, 1, (1,))
-    assert cluster.nodes[2].manager.fetchers() == ()
-    assert cluster.nodes[2].partition().role is Role.FOLLOWER
+    pair.nodes[2].manager.begin_stop()
+    assert [len(fetcher) for fetcher in pair.nodes[2].manager.fetchers()] == [1], "until StopReplica"
+    pair.lead(1, 1, (1,))
+    assert pair.nodes[2].manager.fetchers() == ()
+    assert pair.nodes[2].partition().role is Role.FOLLOWER
 
 
 async def test_leader_and_isr_is_checked_per_partition(cluster: Cluster) -> None:
@@ -511,18 +503,17 @@ async def test_offsets_of_segments_that_are_removed_meanwhile(
     assert node.partition().role is Role.LEADER
 
 
-async def test_after_a_lost_session_the_broker_stops_leading_and_accepts_the_same_epoch_again(cluster: Cluster) -> None:
+async def test_after_a_lost_session_the_broker_stops_leading_and_accepts_the_same_epoch_again(pair: Cluster) -> None:
     """STA-4."""
-    await cluster.start_led(1, 2)
-    answer = cluster.produce(1, "a")
-    manager = cluster.nodes[1].manager
+    answer = pair.produce(1, "a")
+    manager = pair.nodes[1].manager
     manager.step_down_all("test")
     assert answer[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert cluster.produce(1, "b")[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert manager.fenced_broker_epoch == cluster.nodes[1].epoch
-    assert cluster.lead(1, 0, (1, 2), to=(1,))[1].partitions == ()
-    assert cluster.produce(1, "c", acks=1)[0].base_offset == 1
-    (refused,) = cluster.lead(1, 0, (1, 2), to=(1,))[1].partitions
+    assert pair.produce(1, "b")[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert manager.fenced_broker_epoch == pair.nodes[1].epoch
+    assert pair.lead(1, 0, (1, 2), to=(1,))[1].partitions == ()
+    assert pair.produce(1, "c", acks=1)[0].base_offset == 1
+    (refused,) = pair.lead(1, 0, (1, 2), to=(1,))[1].partitions
     assert refused.error == ErrorCode.STALE_CONTROLLER_EPOCH
 
 

@@ -55,17 +55,16 @@ async def test_an_id_reaches_a_replica_with_a_newer_epoch(cluster: Cluster) -> N
     assert cluster.nodes[1].records() == cluster.nodes[2].records() == ["b"]
 
 
-async def test_a_replica_whose_log_has_an_id_is_copied_without_the_controllers(cluster: Cluster) -> None:
+async def test_a_replica_whose_log_has_an_id_is_copied_without_the_controllers(pair: Cluster) -> None:
     """The leader has restarted, and no metadata has told it the id."""
-    await cluster.start_led(1, 2)
-    await cluster.settle()
-    cluster.kill(1)
-    await cluster.start_broker(1)
-    cluster.lead(1, 1, (1,), topic_id=None, is_new=False)
-    assert cluster.nodes[1].manager.partitions.resolve(topic_id_uuid(TOPIC_ID), 0) == TP
-    cluster.produce(1, "a")
-    await cluster.settle()
-    assert cluster.nodes[2].records() == ["a"]
+    await pair.settle()
+    pair.kill(1)
+    await pair.start_broker(1)
+    pair.lead(1, 1, (1,), topic_id=None, is_new=False)
+    assert pair.nodes[1].manager.partitions.resolve(topic_id_uuid(TOPIC_ID), 0) == TP
+    pair.produce(1, "a")
+    await pair.settle()
+    assert pair.nodes[2].records() == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -38,65 +38,62 @@ def offsets_of(data: FetchPartitionData) -> tuple[int, int]:
     return data.high_watermark, data.last_stable_offset
 
 
-async def test_a_parked_reader_of_committed_records_waits_for_a_replicated_marker(cluster: Cluster) -> None:
-    await cluster.start_led(1, 2)
-    await cluster.replicate(2)
-    send(cluster, 1, P, 0)
-    await cluster.replicate(2, rounds=2)
-    parked = committed(cluster, 1, max_wait_ms=10_000)
+async def test_a_parked_reader_of_committed_records_waits_for_a_replicated_marker(pair: Cluster) -> None:
+    await pair.replicate(2)
+    send(pair, 1, P, 0)
+    await pair.replicate(2, rounds=2)
+    parked = committed(pair, 1, max_wait_ms=10_000)
     assert parked == []
-    (seen,) = cluster.consume(1, 0)
+    (seen,) = pair.consume(1, 0)
     assert (values_of(seen), offsets_of(seen), seen.aborted_transactions) == (["7-0"], (1, 0), None)
-    cluster.end_transaction(1, P, is_commit=True)
-    cluster.time.turn()
+    pair.end_transaction(1, P, is_commit=True)
+    pair.time.turn()
     assert parked == []
-    assert list_offset(cluster.nodes[1].manager, TP, LATEST, isolation_level=READ_COMMITTED)[1] == 0
-    await cluster.replicate(2, rounds=2)
+    assert list_offset(pair.nodes[1].manager, TP, LATEST, isolation_level=READ_COMMITTED)[1] == 0
+    await pair.replicate(2, rounds=2)
     assert len(values_of(parked[0])) == 2  # the marker is a record, too
     assert offsets_of(parked[0]) == (2, 2)
     assert parked[0].aborted_transactions == ()
-    assert list_offset(cluster.nodes[1].manager, TP, LATEST, isolation_level=READ_COMMITTED)[1] == 2
-    assert cluster.nodes[2].log().producers.state.unreplicated.first is None
+    assert list_offset(pair.nodes[1].manager, TP, LATEST, isolation_level=READ_COMMITTED)[1] == 2
+    assert pair.nodes[2].log().producers.state.unreplicated.first is None
 
 
-async def test_the_next_leader_knows_the_same_transactions(cluster: Cluster) -> None:
+async def test_the_next_leader_knows_the_same_transactions(pair: Cluster) -> None:
     """It has them from the copied batches, and after a restart from its own log."""
-    await cluster.start_led(1, 2)
-    await cluster.replicate(2)
-    send(cluster, 1, P, 0)
-    send(cluster, 1, Q, 0)
-    cluster.end_transaction(1, P, is_commit=False)
-    await cluster.replicate(2, rounds=2)
-    cluster.kill(1)
-    cluster.kill(2)
-    await cluster.start_broker(2)
-    cluster.lead(2, 1, (2,), is_new=False)
-    (seen,) = committed(cluster, 2)
+    await pair.replicate(2)
+    send(pair, 1, P, 0)
+    send(pair, 1, Q, 0)
+    pair.end_transaction(1, P, is_commit=False)
+    await pair.replicate(2, rounds=2)
+    pair.kill(1)
+    pair.kill(2)
+    await pair.start_broker(2)
+    pair.lead(2, 1, (2,), is_new=False)
+    (seen,) = committed(pair, 2)
     assert offsets_of(seen) == (3, 1)
     assert seen.aborted_transactions == [(P, 0)]
-    (refused,) = cluster.end_transaction(2, Q, is_commit=True, epoch=-1)
+    (refused,) = pair.end_transaction(2, Q, is_commit=True, epoch=-1)
     assert refused.error == ErrorCode.INVALID_PRODUCER_EPOCH
-    (written,) = cluster.end_transaction(2, Q, is_commit=True)
+    (written,) = pair.end_transaction(2, Q, is_commit=True)
     assert (written.error, written.base_offset) == (ErrorCode.NONE, 3)
-    assert offsets_of(committed(cluster, 2)[0]) == (4, 4)
+    assert offsets_of(committed(pair, 2)[0]) == (4, 4)
 
 
-async def test_a_marker_that_is_cut_off_ends_nothing(cluster: Cluster) -> None:
+async def test_a_marker_that_is_cut_off_ends_nothing(pair: Cluster) -> None:
     """INV-5: the old leader's marker was not replicated; the next leader's log has another outcome."""
-    await cluster.start_led(1, 2)
-    await cluster.replicate(2)
-    send(cluster, 1, P, 0)
-    await cluster.replicate(2, rounds=2)
-    cluster.end_transaction(1, P, is_commit=False)
-    assert cluster.nodes[1].log().producers.state.ongoing == []
-    cluster.lead(2, 1, (2,))
-    await cluster.replicate(1, rounds=2)
-    assert cluster.nodes[1].log().producers.state.ongoing == [0]
-    cluster.end_transaction(2, P, is_commit=True)
-    await cluster.settle()
-    cluster.lead(1, 2, (1, 2))
-    await cluster.settle()
-    (seen,) = committed(cluster, 1)
+    await pair.replicate(2)
+    send(pair, 1, P, 0)
+    await pair.replicate(2, rounds=2)
+    pair.end_transaction(1, P, is_commit=False)
+    assert pair.nodes[1].log().producers.state.ongoing == []
+    pair.lead(2, 1, (2,))
+    await pair.replicate(1, rounds=2)
+    assert pair.nodes[1].log().producers.state.ongoing == [0]
+    pair.end_transaction(2, P, is_commit=True)
+    await pair.settle()
+    pair.lead(1, 2, (1, 2))
+    await pair.settle()
+    (seen,) = committed(pair, 1)
     assert (offsets_of(seen), seen.aborted_transactions) == ((2, 2), ())
 
 

@@ -52,8 +52,7 @@ def test_a_broken_checkpoint_of_offsets_counts_as_empty_with_a_warning(
     assert "/c is broken" in caplog.text
 
 
-def test_an_empty_checkpoint_of_offsets_is_not_broken(caplog: pytest.LogCaptureFixture) -> None:
-    disk = MemoryDisk()
+def test_an_empty_checkpoint_of_offsets_is_not_broken(disk: MemoryDisk, caplog: pytest.LogCaptureFixture) -> None:
     disk.write_atomically("/c", b"")
     assert checkpoints.read_offsets(disk, "/c") == {}
     assert caplog.text == ""
@@ -62,8 +61,7 @@ def test_an_empty_checkpoint_of_offsets_is_not_broken(caplog: pytest.LogCaptureF
 @pytest.mark.parametrize(
     "data", [b"0\n2\n1 0\n1 5\n", b"0\n2\n1 5\n2 4\n", b"0\n1\n1 0 0\n", b"0\n1\n-1 0\n", b"0\n1\n1 10"]
 )
-def test_a_broken_checkpoint_of_epochs_counts_as_missing(data: bytes) -> None:
-    disk = MemoryDisk()
+def test_a_broken_checkpoint_of_epochs_counts_as_missing(disk: MemoryDisk, data: bytes) -> None:
     disk.write_atomically("/c", data)
     assert checkpoints.read_epochs(disk, "/c") is None
 

@@ -116,8 +116,7 @@ async def test_a_copy_takes_over_the_flush_that_its_log_owes(syncs: HeldSyncs) -
     assert (kept.moved, claims(swapped)) == ([TP], (4, 4, False))
 
 
-async def test_a_stop_waits_for_the_flush_under_way(syncs: HeldSyncs) -> None:
-    disk = MemoryDisk()
+async def test_a_stop_waits_for_the_flush_under_way(disk: MemoryDisk, syncs: HeldSyncs) -> None:
     manager = await Kept(disk).start()
     fill(manager.get_or_create(TP, TOPIC_ID, {}), 1)
     await turns()

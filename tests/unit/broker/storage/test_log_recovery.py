@@ -180,9 +180,8 @@ def test_a_flipped_bit_of_the_log_cuts_it_there(has_checkpoint: bool, numbers: S
 
 @pytest.mark.parametrize("bits", first_in_quick_run([2, 8]))
 @pytest.mark.parametrize("kind", ["index", "timeindex"])
-def test_a_flipped_bit_of_a_full_index_never_changes_a_read(kind: str, bits: int) -> None:
+def test_a_flipped_bit_of_a_full_index_never_changes_a_read(disk: MemoryDisk, kind: str, bits: int) -> None:
     """So many bits of each byte."""
-    disk = MemoryDisk()
     log = open_at(disk, replace(SMALL, segment_bytes=1_500))
     fill(log, 30)
     segment, end = log.segments[1], log.log_end_offset

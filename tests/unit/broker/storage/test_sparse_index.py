@@ -22,8 +22,7 @@ def loaded(kind: type[OffsetIndex] | type[TimeIndex], data: bytes = b"") -> Offs
     return index
 
 
-def test_bytes_are_kafkas() -> None:
-    disk = MemoryDisk()
+def test_bytes_are_kafkas(disk: MemoryDisk) -> None:
     offsets, times = OffsetIndex(disk, "/x.index", BASE), TimeIndex(disk, "/x.timeindex", BASE)
     for index in (offsets, times):
         index.reset()
@@ -122,8 +121,7 @@ def test_truncation_and_reload_keep_the_same_entries(steps: list[tuple[int, int]
     assert index.last() == again.last()
 
 
-def test_entries_are_written_together_and_no_file_stays_open() -> None:
-    disk = MemoryDisk()
+def test_entries_are_written_together_and_no_file_stays_open(disk: MemoryDisk) -> None:
     index = OffsetIndex(disk, "/x.index", BASE)
     index.reset()
     count = UNWRITTEN_BYTES_MAX // 8
@@ -139,9 +137,8 @@ def test_entries_are_written_together_and_no_file_stays_open() -> None:
     assert index.last() == (BASE + count + 1, count + 1)
 
 
-def test_the_last_entry_is_read_alone() -> None:
+def test_the_last_entry_is_read_alone(disk: MemoryDisk) -> None:
     """The index of a full segment has 260,000 entries, which must not be read one by one."""
-    disk = MemoryDisk()
     disk.write_atomically("/x.timeindex", b"".join(struct.pack(">qi", n * 10, n) for n in range(1, 1000)))
     index = TimeIndex(disk, "/x.timeindex", BASE)
     assert index.last_in_file() == (9990, BASE + 999)

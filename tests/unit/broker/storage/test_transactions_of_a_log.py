@@ -282,9 +282,8 @@ def test_lists_of_far_segments_are_read_in_a_thread(disk: MemoryDisk, monkeypatc
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"names {loss.names}, data {loss.data}")
-def test_the_lists_are_right_after_a_power_loss_at_any_moment(loss: Loss) -> None:
+def test_the_lists_are_right_after_a_power_loss_at_any_moment(disk: MemoryDisk, loss: Loss) -> None:
     """INV-21, FLT-24: while transactions end, segments roll, the log is flushed and cut."""
-    disk = MemoryDisk()
     log = open_at(disk)
     moments: list[tuple[MemoryDisk, int]] = []
     disk.on_change = lambda: moments.append((disk.after_power_loss(Random(len(moments)), loss), log.recovery_point))

@@ -34,37 +34,48 @@ async def serving(cluster: TransactionCluster, *brokers: int) -> None:
     await cluster.serve(brokers[0], 0, brokers)
 
 
+@pytest.fixture
+def pair(cluster: TransactionCluster, runner: asyncio.Runner) -> TransactionCluster:
+    runner.run(serving(cluster, 1, 2))
+    return cluster
+
+
+@pytest.fixture
+def trio(cluster: TransactionCluster, runner: asyncio.Runner) -> TransactionCluster:
+    runner.run(serving(cluster, 1, 2, 3))
+    return cluster
+
+
 async def ongoing(cluster: TransactionCluster, *partitions: TopicPartition) -> ProducerIdAndEpoch:
     producer = await cluster.new_producer(1)
     assert await cluster.add(1, producer, *(partitions or (T0, T1))) is ErrorCode.NONE
     return producer
 
 
-async def test_a_commit_writes_a_marker_to_each_partition(cluster: TransactionCluster) -> None:
+async def test_a_commit_writes_a_marker_to_each_partition(trio: TransactionCluster) -> None:
     """TXN-1, TXN-3. Everything is answered when it is replicated, and not before."""
-    await serving(cluster, 1, 2, 3)
-    initialized = cluster.begin_init(1)
-    await cluster.asking
+    initialized = trio.begin_init(1)
+    await trio.asking
     assert initialized == []
-    await cluster.until(lambda: bool(initialized))
+    await trio.until(lambda: bool(initialized))
     producer = initialized[0].producer
     assert producer == (1000, 0)
-    added = cluster.begin_add(1, producer, T0, T1)
+    added = trio.begin_add(1, producer, T0, T1)
     assert added == []
-    assert cluster.begin_add(1, producer, T2) == [ErrorCode.CONCURRENT_TRANSACTIONS]
-    await cluster.until(lambda: bool(added))
-    assert cluster.coordinators[1].verify(ID, producer, (T0, T2)) == {
+    assert trio.begin_add(1, producer, T2) == [ErrorCode.CONCURRENT_TRANSACTIONS]
+    await trio.until(lambda: bool(added))
+    assert trio.coordinators[1].verify(ID, producer, (T0, T2)) == {
         T0: ErrorCode.NONE,
         T2: ErrorCode.TRANSACTION_ABORTABLE,
     }
-    ended = cluster.begin_end(1, producer)
-    assert (ended, cluster.markers) == ([], [])
-    await cluster.until(lambda: cluster.state(1) == "CompleteCommit")
+    ended = trio.begin_end(1, producer)
+    assert (ended, trio.markers) == ([], [])
+    await trio.until(lambda: trio.state(1) == "CompleteCommit")
     assert ended == [ErrorCode.NONE]
-    assert sorted(cluster.markers) == [(1, "t-0", 1000, 0, True, 0), (2, "t-1", 1000, 0, True, 0)]
-    assert await cluster.end(1, producer) is ErrorCode.NONE, "a repetition"
-    assert await cluster.new_producer(1) == (1000, 1)
-    assert await cluster.end(1, producer) is ErrorCode.PRODUCER_FENCED
+    assert sorted(trio.markers) == [(1, "t-0", 1000, 0, True, 0), (2, "t-1", 1000, 0, True, 0)]
+    assert await trio.end(1, producer) is ErrorCode.NONE, "a repetition"
+    assert await trio.new_producer(1) == (1000, 1)
+    assert await trio.end(1, producer) is ErrorCode.PRODUCER_FENCED
 
 
 async def test_the_next_transaction_begins_when_the_last_one_is_complete(
@@ -99,13 +110,12 @@ async def test_the_next_transaction_begins_when_the_last_one_is_complete(
     assert waiting == [ErrorCode.NONE], "answered once"
 
 
-async def test_a_coordinator_that_is_deposed_refuses_who_waits(cluster: TransactionCluster) -> None:
-    await serving(cluster, 1, 2)
-    producer = await ongoing(cluster, T2)
-    assert await cluster.end(1, producer) is ErrorCode.NONE
-    waiting = cluster.begin_add(1, producer, T0)
+async def test_a_coordinator_that_is_deposed_refuses_who_waits(pair: TransactionCluster) -> None:
+    producer = await ongoing(pair, T2)
+    assert await pair.end(1, producer) is ErrorCode.NONE
+    waiting = pair.begin_add(1, producer, T0)
     assert waiting == []
-    cluster.lead(2, 1, (1, 2), replicas=(1, 2), is_new=False)
+    pair.lead(2, 1, (1, 2), replicas=(1, 2), is_new=False)
     assert waiting == [ErrorCode.NOT_COORDINATOR]
 
 
@@ -136,28 +146,26 @@ async def test_all_ids_of_a_lost_partition_are_given_up_at_once(
     await cluster.until(lambda: cluster.state(1) == "CompleteCommit")
 
 
-async def test_a_new_producer_aborts_the_transaction_of_a_zombie(cluster: TransactionCluster) -> None:
+async def test_a_new_producer_aborts_the_transaction_of_a_zombie(trio: TransactionCluster) -> None:
     """TXN-2."""
-    await serving(cluster, 1, 2, 3)
-    zombie = await ongoing(cluster, T0)
-    assert (await cluster.init(1)).error is ErrorCode.CONCURRENT_TRANSACTIONS
-    await cluster.until(lambda: cluster.state(1) == "CompleteAbort")
-    assert cluster.markers == [(1, "t-0", 1000, 1, False, 0)]
-    assert await cluster.new_producer(1) == (1000, 2)
-    assert await cluster.add(1, zombie, T0) is ErrorCode.PRODUCER_FENCED
-    assert await cluster.end(1, zombie) is ErrorCode.PRODUCER_FENCED
-    assert (await cluster.init(1, zombie)).error is ErrorCode.PRODUCER_FENCED
+    zombie = await ongoing(trio, T0)
+    assert (await trio.init(1)).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    await trio.until(lambda: trio.state(1) == "CompleteAbort")
+    assert trio.markers == [(1, "t-0", 1000, 1, False, 0)]
+    assert await trio.new_producer(1) == (1000, 2)
+    assert await trio.add(1, zombie, T0) is ErrorCode.PRODUCER_FENCED
+    assert await trio.end(1, zombie) is ErrorCode.PRODUCER_FENCED
+    assert (await trio.init(1, zombie)).error is ErrorCode.PRODUCER_FENCED
 
 
-async def test_a_transaction_that_takes_too_long_is_aborted(cluster: TransactionCluster) -> None:
+async def test_a_transaction_that_takes_too_long_is_aborted(trio: TransactionCluster) -> None:
     """TXN-5."""
-    await serving(cluster, 1, 2, 3)
-    producer = await cluster.new_producer(1, timeout_ms=4_000)
-    await cluster.add(1, producer, T0)
-    cluster.pass_time(12)
-    await cluster.until(lambda: cluster.state(1) == "CompleteAbort")
-    assert [marker[4] for marker in cluster.markers] == [False]
-    assert await cluster.end(1, producer) is ErrorCode.PRODUCER_FENCED
+    producer = await trio.new_producer(1, timeout_ms=4_000)
+    await trio.add(1, producer, T0)
+    trio.pass_time(12)
+    await trio.until(lambda: trio.state(1) == "CompleteAbort")
+    assert [marker[4] for marker in trio.markers] == [False]
+    assert await trio.end(1, producer) is ErrorCode.PRODUCER_FENCED
 
 
 async def test_unused_ids_expire(cluster: TransactionCluster) -> None:
@@ -177,150 +185,141 @@ async def test_unused_ids_expire(cluster: TransactionCluster) -> None:
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-async def test_the_next_coordinator_ends_what_was_decided(cluster: TransactionCluster, is_commit: bool) -> None:
+async def test_the_next_coordinator_ends_what_was_decided(trio: TransactionCluster, is_commit: bool) -> None:
     """TXN-1, TXN-3: the coordinator dies after the answer, before any marker."""
-    await serving(cluster, 1, 2, 3)
-    producer = await ongoing(cluster, T1, T2)
-    cluster.unreachable = {1, 2, 3}
-    assert await cluster.end(1, producer, is_commit=is_commit) is ErrorCode.NONE
-    assert cluster.coordinators[1].describe(ID).partitions == {T1, T2}
-    cluster.kill(1)
-    cluster.unreachable = set()
-    await cluster.serve(2, 1, (2, 3))
-    await cluster.until(lambda: cluster.state(2).startswith("Complete"))
-    assert cluster.state(2) == ("CompleteCommit" if is_commit else "CompleteAbort")
-    assert sorted(cluster.markers) == [(2, "t-1", 1000, 0, is_commit, 1), (3, "t-2", 1000, 0, is_commit, 1)]
-    assert await cluster.add(2, producer, T1) is ErrorCode.NONE
+    producer = await ongoing(trio, T1, T2)
+    trio.unreachable = {1, 2, 3}
+    assert await trio.end(1, producer, is_commit=is_commit) is ErrorCode.NONE
+    assert trio.coordinators[1].describe(ID).partitions == {T1, T2}
+    trio.kill(1)
+    trio.unreachable = set()
+    await trio.serve(2, 1, (2, 3))
+    await trio.until(lambda: trio.state(2).startswith("Complete"))
+    assert trio.state(2) == ("CompleteCommit" if is_commit else "CompleteAbort")
+    assert sorted(trio.markers) == [(2, "t-1", 1000, 0, is_commit, 1), (3, "t-2", 1000, 0, is_commit, 1)]
+    assert await trio.add(2, producer, T1) is ErrorCode.NONE
 
 
-async def test_what_was_not_replicated_is_not_decided(cluster: TransactionCluster) -> None:
+async def test_what_was_not_replicated_is_not_decided(trio: TransactionCluster) -> None:
     """The coordinator dies with the decision in its own log only: the transaction is still open at the next one."""
-    await serving(cluster, 1, 2, 3)
-    producer = await ongoing(cluster, T1)
-    ended = cluster.begin_end(1, producer)
-    cluster.kill(1)
-    await cluster.serve(2, 1, (2, 3))
-    await cluster.go_on()
-    assert (ended, cluster.markers, cluster.state(2)) == ([], [], "Ongoing")
-    assert await cluster.end(2, producer) is ErrorCode.NONE
-    await cluster.until(lambda: cluster.state(2) == "CompleteCommit")
+    producer = await ongoing(trio, T1)
+    ended = trio.begin_end(1, producer)
+    trio.kill(1)
+    await trio.serve(2, 1, (2, 3))
+    await trio.go_on()
+    assert (ended, trio.markers, trio.state(2)) == ([], [], "Ongoing")
+    assert await trio.end(2, producer) is ErrorCode.NONE
+    await trio.until(lambda: trio.state(2) == "CompleteCommit")
 
 
-async def test_a_deposed_coordinator_does_nothing_more(cluster: TransactionCluster) -> None:
+async def test_a_deposed_coordinator_does_nothing_more(trio: TransactionCluster) -> None:
     """BUG-12: answers and markers that come later find the id given up, also if the partition comes back."""
-    await serving(cluster, 1, 2, 3)
-    producer = await ongoing(cluster, T1)
-    waiting = cluster.begin_end(1, producer)
-    await cluster.serve(2, 1, (1, 2, 3))
+    producer = await ongoing(trio, T1)
+    waiting = trio.begin_end(1, producer)
+    await trio.serve(2, 1, (1, 2, 3))
     assert waiting == [ErrorCode.NOT_COORDINATOR]
-    assert await cluster.add(1, producer, T1) is ErrorCode.NOT_COORDINATOR
-    assert cluster.coordinators[1].verify(ID, producer, (T1,)) == {T1: ErrorCode.NOT_COORDINATOR}
-    assert len(cluster.coordinators[1].transactions) == 0
-    cluster.unreachable = {2}
-    assert await cluster.end(2, producer, is_commit=False) is ErrorCode.NONE
-    await cluster.serve(1, 2, (1, 2, 3))
-    await cluster.go_on()
-    cluster.unreachable = set()
-    await cluster.until(lambda: cluster.state(1) == "CompleteAbort")
-    assert cluster.markers == [(2, "t-1", 1000, 0, False, 2)]
+    assert await trio.add(1, producer, T1) is ErrorCode.NOT_COORDINATOR
+    assert trio.coordinators[1].verify(ID, producer, (T1,)) == {T1: ErrorCode.NOT_COORDINATOR}
+    assert len(trio.coordinators[1].transactions) == 0
+    trio.unreachable = {2}
+    assert await trio.end(2, producer, is_commit=False) is ErrorCode.NONE
+    await trio.serve(1, 2, (1, 2, 3))
+    await trio.go_on()
+    trio.unreachable = set()
+    await trio.until(lambda: trio.state(1) == "CompleteAbort")
+    assert trio.markers == [(2, "t-1", 1000, 0, False, 2)]
 
 
-async def test_a_leader_in_a_new_epoch_keeps_its_transactions(cluster: TransactionCluster) -> None:
+async def test_a_leader_in_a_new_epoch_keeps_its_transactions(pair: TransactionCluster) -> None:
     """Its markers have the new epoch."""
-    await serving(cluster, 1, 2)
-    producer = await ongoing(cluster, T0)
-    cluster.lead(1, 4, (1, 2), replicas=(1, 2), is_new=False)
-    assert await cluster.end(1, producer) is ErrorCode.NONE
-    await cluster.until(lambda: cluster.state(1) == "CompleteCommit")
-    assert cluster.markers == [(1, "t-0", 1000, 0, True, 4)]
+    producer = await ongoing(pair, T0)
+    pair.lead(1, 4, (1, 2), replicas=(1, 2), is_new=False)
+    assert await pair.end(1, producer) is ErrorCode.NONE
+    await pair.until(lambda: pair.state(1) == "CompleteCommit")
+    assert pair.markers == [(1, "t-0", 1000, 0, True, 4)]
 
 
-async def test_nothing_is_answered_while_it_loads(cluster: TransactionCluster) -> None:
+async def test_nothing_is_answered_while_it_loads(pair: TransactionCluster) -> None:
     """BUG-25."""
-    await serving(cluster, 1, 2)
-    producer = await ongoing(cluster)
-    cluster.lead(2, 1, (1, 2), replicas=(1, 2), is_new=False)
+    producer = await ongoing(pair)
+    pair.lead(2, 1, (1, 2), replicas=(1, 2), is_new=False)
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    assert cluster.begin_add(2, producer, T0) == [loading]
-    assert cluster.begin_end(2, producer) == [loading]
-    assert cluster.coordinators[2].verify(ID, producer, (T0,)) == {T0: loading}
-    assert cluster.coordinators[2].describe(ID).error is loading
-    assert cluster.coordinators[2].list_transactions(EVERYTHING)[0] is loading
-    await cluster.serve(2, 1, (1, 2))
-    assert cluster.state(2) == "Ongoing"
+    assert pair.begin_add(2, producer, T0) == [loading]
+    assert pair.begin_end(2, producer) == [loading]
+    assert pair.coordinators[2].verify(ID, producer, (T0,)) == {T0: loading}
+    assert pair.coordinators[2].describe(ID).error is loading
+    assert pair.coordinators[2].list_transactions(EVERYTHING)[0] is loading
+    await pair.serve(2, 1, (1, 2))
+    assert pair.state(2) == "Ongoing"
 
 
 @pytest.mark.parametrize(
     "error",
     ["NOT_LEADER_OR_FOLLOWER", "UNKNOWN_TOPIC_OR_PARTITION", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", "REQUEST_TIMED_OUT"],
 )
-async def test_markers_are_sent_again_until_they_are_written(cluster: TransactionCluster, error: str) -> None:
+async def test_markers_are_sent_again_until_they_are_written(trio: TransactionCluster, error: str) -> None:
     """TXN-3. The leader moves meanwhile."""
-    await serving(cluster, 1, 2, 3)
-    producer = await ongoing(cluster, T0, T1)
-    cluster.marker_error = lambda broker, tp: ErrorCode[error] if broker == 2 else ErrorCode.NONE
-    assert await cluster.end(1, producer) is ErrorCode.NONE
-    await cluster.go_on()
-    assert cluster.state(1) == "PrepareCommit"
-    assert cluster.coordinators[1].describe(ID).partitions == {T1}
-    waiting = cluster.begin_add(1, producer, T0)
-    assert cluster.begin_add(1, producer, T0) == [ErrorCode.CONCURRENT_TRANSACTIONS], "only one request waits"
+    producer = await ongoing(trio, T0, T1)
+    trio.marker_error = lambda broker, tp: ErrorCode[error] if broker == 2 else ErrorCode.NONE
+    assert await trio.end(1, producer) is ErrorCode.NONE
+    await trio.go_on()
+    assert trio.state(1) == "PrepareCommit"
+    assert trio.coordinators[1].describe(ID).partitions == {T1}
+    waiting = trio.begin_add(1, producer, T0)
+    assert trio.begin_add(1, producer, T0) == [ErrorCode.CONCURRENT_TRANSACTIONS], "only one request waits"
     assert waiting == []
-    cluster.pass_time(1)
+    trio.pass_time(1)
     assert waiting == [ErrorCode.CONCURRENT_TRANSACTIONS]
-    cluster.leaders[T1] = 3
-    cluster.tell_metadata()
-    await cluster.until(lambda: cluster.state(1) == "CompleteCommit")
-    assert [marker[:2] for marker in cluster.markers] == [(1, "t-0"), (3, "t-1")]
+    trio.leaders[T1] = 3
+    trio.tell_metadata()
+    await trio.until(lambda: trio.state(1) == "CompleteCommit")
+    assert [marker[:2] for marker in trio.markers] == [(1, "t-0"), (3, "t-1")]
 
 
 @pytest.mark.parametrize("assigned", [[], [0]])
 @pytest.mark.parametrize("coordinator", [1, 2])
 async def test_a_decided_transaction_ends_without_the_partitions_that_are_gone(
-    cluster: TransactionCluster, assigned: list[int], coordinator: int
+    pair: TransactionCluster, assigned: list[int], coordinator: int
 ) -> None:
     """The topic is deleted, or made again with one partition, which gets its marker. The next coordinator ends it as well."""
-    await serving(cluster, 1, 2)
-    producer = await ongoing(cluster, T0, T1, T2)
-    cluster.marker_error = lambda broker, tp: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert await cluster.end(1, producer) is ErrorCode.NONE
-    cluster.delete(*({T0, T1, T2} - {TopicPartition("t", number) for number in assigned}))
+    producer = await ongoing(pair, T0, T1, T2)
+    pair.marker_error = lambda broker, tp: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await pair.end(1, producer) is ErrorCode.NONE
+    pair.delete(*({T0, T1, T2} - {TopicPartition("t", number) for number in assigned}))
     if coordinator == 2:
-        await cluster.serve(2, 1, (1, 2))
-    await cluster.go_on()
-    cluster.marker_error = lambda broker, tp: ErrorCode.NONE
-    await cluster.go_on()
-    assert cluster.state(coordinator) == "PrepareCommit", "the metadata alone is no proof"
-    cluster.assigned["t"] = [0, 1, 2]
-    await cluster.go_on()
-    assert cluster.coordinators[coordinator].describe(ID).partitions == {T0, T1, T2} - {T0 if assigned else None}
-    cluster.assigned["t"] = assigned
-    await cluster.until(lambda: cluster.state(coordinator) == "CompleteCommit")
-    assert [marker[:2] for marker in cluster.markers] == [(1, f"t-{number}") for number in assigned]
-    assert await cluster.new_producer(coordinator) == (1000, 1)
+        await pair.serve(2, 1, (1, 2))
+    await pair.go_on()
+    pair.marker_error = lambda broker, tp: ErrorCode.NONE
+    await pair.go_on()
+    assert pair.state(coordinator) == "PrepareCommit", "the metadata alone is no proof"
+    pair.assigned["t"] = [0, 1, 2]
+    await pair.go_on()
+    assert pair.coordinators[coordinator].describe(ID).partitions == {T0, T1, T2} - {T0 if assigned else None}
+    pair.assigned["t"] = assigned
+    await pair.until(lambda: pair.state(coordinator) == "CompleteCommit")
+    assert [marker[:2] for marker in pair.markers] == [(1, f"t-{number}") for number in assigned]
+    assert await pair.new_producer(coordinator) == (1000, 1)
 
 
-async def test_markers_wait_for_a_leader(cluster: TransactionCluster) -> None:
+async def test_markers_wait_for_a_leader(pair: TransactionCluster) -> None:
     """Whatever ZooKeeper says: the metadata has the partition, and a broker may have its log."""
-    await serving(cluster, 1, 2)
-    producer = await ongoing(cluster, T0, T2)
-    cluster.assigned["t"] = []
-    assert await cluster.end(1, producer) is ErrorCode.NONE
-    await cluster.go_on()
-    assert cluster.coordinators[1].describe(ID).partitions == {T2}, "broker 3 does not live"
-    cluster.leaders[T2] = 2
-    cluster.tell_metadata()
-    await cluster.until(lambda: cluster.state(1) == "CompleteCommit")
-    assert [marker[:2] for marker in cluster.markers] == [(1, "t-0"), (2, "t-2")]
+    producer = await ongoing(pair, T0, T2)
+    pair.assigned["t"] = []
+    assert await pair.end(1, producer) is ErrorCode.NONE
+    await pair.go_on()
+    assert pair.coordinators[1].describe(ID).partitions == {T2}, "broker 3 does not live"
+    pair.leaders[T2] = 2
+    pair.tell_metadata()
+    await pair.until(lambda: pair.state(1) == "CompleteCommit")
+    assert [marker[:2] for marker in pair.markers] == [(1, "t-0"), (2, "t-2")]
 
 
-async def test_a_successor_fences_markers(cluster: TransactionCluster) -> None:
-    await serving(cluster, 1, 2)
-    producer = await ongoing(cluster, T0)
-    cluster.marker_error = lambda broker, tp: ErrorCode.TRANSACTION_COORDINATOR_FENCED
-    assert await cluster.end(1, producer) is ErrorCode.NONE
-    await cluster.go_on()
-    assert (cluster.state(1), cluster.coordinators[1].waiting_markers) == ("PrepareCommit", 0)
+async def test_a_successor_fences_markers(pair: TransactionCluster) -> None:
+    producer = await ongoing(pair, T0)
+    pair.marker_error = lambda broker, tp: ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert await pair.end(1, producer) is ErrorCode.NONE
+    await pair.go_on()
+    assert (pair.state(1), pair.coordinators[1].waiting_markers) == ("PrepareCommit", 0)
 
 
 async def test_the_completion_is_recorded_when_replicas_are_back(
@@ -395,10 +394,9 @@ async def test_transactions_are_listed_by_state_id_and_duration(cluster: Transac
     assert listed(TransactionFilter(frozenset(), False, frozenset(), 60_000)) == []
 
 
-async def test_closing_answers_who_waits(cluster: TransactionCluster) -> None:
-    await serving(cluster, 1, 2)
-    producer = await ongoing(cluster, T0)
-    await cluster.coordinators[1].close()
-    assert await cluster.add(1, producer, T0) is ErrorCode.NOT_COORDINATOR
-    assert cluster.coordinators[1].list_transactions(EVERYTHING)[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert cluster.nodes[1].partition(STATE).log is not None
+async def test_closing_answers_who_waits(pair: TransactionCluster) -> None:
+    producer = await ongoing(pair, T0)
+    await pair.coordinators[1].close()
+    assert await pair.add(1, producer, T0) is ErrorCode.NOT_COORDINATOR
+    assert pair.coordinators[1].list_transactions(EVERYTHING)[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert pair.nodes[1].partition(STATE).log is not None

@@ -175,26 +175,24 @@ async def test_the_memory_of_all_groups_is_bounded_and_existing_members_continue
     assert groups.bytes == expected
 
 
-async def test_the_bytes_of_offsets_are_the_same_after_a_load(cluster: GroupCluster) -> None:
-    await cluster.start_serving(1)
+async def test_the_bytes_of_offsets_are_the_same_after_a_load(served: GroupCluster) -> None:
     many = tuple(TopicPartition("t", n) for n in range(10))
-    cluster.commit(1, 1, metadata="first", partitions=many)
-    cluster.commit(1, 2, metadata="a second one that is longer", partitions=many[:5])
-    before = cluster.coordinators[1]._groups.bytes
-    cluster.kill(1)
-    await cluster.start_broker(1)
-    await cluster.serve(1, 1, (1,))
-    assert cluster.coordinators[1]._groups.bytes == before > 10 * limits.OFFSET_BYTES
+    served.commit(1, 1, metadata="first", partitions=many)
+    served.commit(1, 2, metadata="a second one that is longer", partitions=many[:5])
+    before = served.coordinators[1]._groups.bytes
+    served.kill(1)
+    await served.start_broker(1)
+    await served.serve(1, 1, (1,))
+    assert served.coordinators[1]._groups.bytes == before > 10 * limits.OFFSET_BYTES
 
 
 async def test_answers_to_thousands_of_members_are_sent_in_slices(
-    cluster: GroupCluster, monkeypatch: pytest.MonkeyPatch
+    served: GroupCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """4,000 members get the answers of a rebalance at once."""
-    await cluster.start_serving(1)
-    answered = [cluster.join(1, new_member_id=f"m{n}") for n in range(20)]
+    answered = [served.join(1, new_member_id=f"m{n}") for n in range(20)]
     monkeypatch.setattr(effects, "EFFECTS_AT_ONCE", 5)
-    timers = cluster.coordinators[1]._effects._timers
+    timers = served.coordinators[1]._effects._timers
     turns: list[int] = []
     real = timers.call_soon
 
@@ -203,8 +201,8 @@ async def test_answers_to_thousands_of_members_are_sent_in_slices(
         return real(*arguments)
 
     monkeypatch.setattr(timers, "call_soon", noted)
-    cluster.pass_time(4)
-    cluster.pass_time(4)
+    served.pass_time(4)
+    served.pass_time(4)
     assert all(answered)
     assert len(turns) >= 3
     assert max(after - before for before, after in itertools.pairwise(turns)) <= 5

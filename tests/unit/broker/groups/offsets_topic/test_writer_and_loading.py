@@ -67,6 +67,12 @@ async def lead(cluster: Cluster, **overrides: str) -> None:
     await cluster.replicate()
 
 
+@pytest.fixture
+def led(cluster: Cluster, runner: asyncio.Runner) -> Cluster:
+    runner.run(lead(cluster))
+    return cluster
+
+
 def writer_of(cluster: Cluster, broker: int = 1, **settings: int) -> OffsetsWriter:
     return OffsetsWriter(cluster.nodes[broker].manager.appends, cluster.time, WriterSettings(**settings))
 
@@ -100,19 +106,18 @@ def keys_in(cluster: Cluster, broker: int = 1) -> list[list[object]]:
     ]
 
 
-async def test_a_commit_is_acknowledged_when_it_is_replicated(cluster: Cluster) -> None:
+async def test_a_commit_is_acknowledged_when_it_is_replicated(led: Cluster) -> None:
     """INV-23. The next leader loads what was acknowledged."""
-    await lead(cluster)
     answers: list[tuple[str, ErrorCode, int]] = []
-    writer = writer_of(cluster)
+    writer = writer_of(led)
     writer.store_group(TP.partition, "g", GROUP, lambda error: answers.append(("group", error, -1)))
     writer.commit(TP.partition, "g", {T0: at(5), T1: at(6)}, lambda e, base: answers.append(("commit", e, base)))
     assert answers == []
-    await cluster.replicate(2, rounds=2)
+    await led.replicate(2, rounds=2)
     assert answers == [("group", ErrorCode.NONE, -1), ("commit", ErrorCode.NONE, 1)]
-    cluster.lead(2, 1, (1, 2), replicas=(1, 2))
-    assert await load(reader_of(cluster, 2)) == {"g": (GROUP, {T0: at(5), T1: at(6)})}
-    assert await load(reader_of(cluster)) is None, "not led here any more"
+    led.lead(2, 1, (1, 2), replicas=(1, 2))
+    assert await load(reader_of(led, 2)) == {"g": (GROUP, {T0: at(5), T1: at(6)})}
+    assert await load(reader_of(led)) is None, "not led here any more"
 
 
 class Broken:
@@ -147,15 +152,14 @@ def test_an_unexpected_exception_is_answered_with_an_error(ask: Callable[[Offset
 
 
 @pytest.mark.parametrize("compression", range(5))
-async def test_batches_are_compressed_as_set(cluster: Cluster, compression: int) -> None:
+async def test_batches_are_compressed_as_set(led: Cluster, compression: int) -> None:
     """`offsets.topic.compression.codec`."""
-    await lead(cluster)
-    writer = writer_of(cluster, compression=compression)
+    writer = writer_of(led, compression=compression)
     writer.commit(TP.partition, "g", {T0: at(5), T1: at(6)}, lambda error, base: None)
-    log = cluster.nodes[1].partition(TP).log
+    log = led.nodes[1].partition(TP).log
     (header,) = (header for _, header in iter_batches(bytes(log.read(0, 2**20, 2, True).records[0])))
     assert header.compression == compression
-    assert await load(reader_of(cluster)) == {"g": (None, {T0: at(5), T1: at(6)})}
+    assert await load(reader_of(led)) == {"g": (None, {T0: at(5), T1: at(6)})}
 
 
 async def test_offsets_that_are_too_large_for_a_batch_are_refused(cluster: Cluster) -> None:
@@ -276,10 +280,9 @@ async def test_other_work_runs_during_a_load(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("pauses", [0, 1, 3, 8])
-async def test_a_load_that_is_no_longer_wanted_stops(cluster: Cluster, pauses: int) -> None:
+async def test_a_load_that_is_no_longer_wanted_stops(led: Cluster, pauses: int) -> None:
     """At each pause: another leader may write to the partition by then (LAI-5)."""
-    await lead(cluster)
-    fill(cluster, 2_000)
+    fill(led, 2_000)
     asked = 0
 
     def is_current() -> bool:
@@ -287,29 +290,26 @@ async def test_a_load_that_is_no_longer_wanted_stops(cluster: Cluster, pauses: i
         asked += 1
         return asked <= pauses
 
-    assert await load(reader_of(cluster, buffer_bytes=5_000), is_current) is None
+    assert await load(reader_of(led, buffer_bytes=5_000), is_current) is None
     assert asked == pauses + 1
 
 
-async def test_a_broker_that_stops_leading_stops_loading(cluster: Cluster) -> None:
-    await lead(cluster)
-    fill(cluster, 2_000)
-    loading = asyncio.create_task(load(reader_of(cluster, buffer_bytes=5_000)))
+async def test_a_broker_that_stops_leading_stops_loading(led: Cluster) -> None:
+    fill(led, 2_000)
+    loading = asyncio.create_task(load(reader_of(led, buffer_bytes=5_000)))
     await asyncio.sleep(0)
-    cluster.nodes[1].partition(TP).stop()
+    led.nodes[1].partition(TP).stop()
     assert await loading is None
 
 
-async def test_a_partition_without_records_and_one_that_is_not_here(cluster: Cluster) -> None:
-    await lead(cluster)
-    assert await load(reader_of(cluster)) == {}
-    assert not await reader_of(cluster).load(4, lambda: True, lambda *_: None)
+async def test_a_partition_without_records_and_one_that_is_not_here(led: Cluster) -> None:
+    assert await load(reader_of(led)) == {}
+    assert not await reader_of(led).load(4, lambda: True, lambda *_: None)
 
 
-async def test_cold_pages_are_read_in_a_thread(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    await lead(cluster)
-    fill(cluster, 1_000)
-    log = cluster.nodes[1].partition(TP).log
+async def test_cold_pages_are_read_in_a_thread(led: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(led, 1_000)
+    log = led.nodes[1].partition(TP).log
     cold_reads: list[int] = []
     read = log.read
 
@@ -322,7 +322,7 @@ async def test_cold_pages_are_read_in_a_thread(cluster: Cluster, monkeypatch: py
 
     monkeypatch.setattr(log, "read", cold)
     monkeypatch.setattr(log, "read_cold", read_cold)
-    loaded = await load(reader_of(cluster, buffer_bytes=20_000))
+    loaded = await load(reader_of(led, buffer_bytes=20_000))
     assert loaded is not None
     assert len(loaded) == 100
     assert len(cold_reads) > 2
@@ -337,12 +337,11 @@ async def test_cold_pages_are_read_in_a_thread(cluster: Cluster, monkeypatch: py
     ],
 )
 async def test_a_log_that_cannot_be_read(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, error: Exception, is_told: bool
+    led: Cluster, monkeypatch: pytest.MonkeyPatch, error: Exception, is_told: bool
 ) -> None:
     """A disk that fails takes its replicas with it (LOG-6); damage must not pass for a group without offsets (INV-23)."""
-    await lead(cluster)
-    fill(cluster, 1_000)
-    node = cluster.nodes[1]
+    fill(led, 1_000)
+    node = led.nodes[1]
 
     def read(*arguments: object) -> None:
         raise error
@@ -350,24 +349,23 @@ async def test_a_log_that_cannot_be_read(
     monkeypatch.setattr(node.partition(TP).log, "read", read)
     if is_told:
         with pytest.raises(KafkaError):
-            await load(reader_of(cluster))
+            await load(reader_of(led))
     else:
-        assert await load(reader_of(cluster)) is None
+        assert await load(reader_of(led)) is None
 
 
 async def test_records_of_unknown_versions_are_skipped_and_logged_once(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
+    led: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await lead(cluster)
-    writer = writer_of(cluster)
+    writer = writer_of(led)
     strange = [(b"\x00\x09later", b"?"), (encode_offset_key("g", T0), b"\x00\x09"), (b"\x00\x09more", None)]
     writer.append(TP.partition, [*strange, (encode_group_key("h"), b"\x00\x03")], lambda error, base: None)
     writer.commit(TP.partition, "g", {T1: at(6)}, lambda error, base: None)
     with caplog.at_level(logging.WARNING):
-        assert await load(reader_of(cluster)) == {"g": (None, {T1: at(6)})}
+        assert await load(reader_of(led)) == {"g": (None, {T1: at(6)})}
     assert [record.message.partition(": ")[2] for record in caplog.records] == [
         "skipped 2 keys of version 9, which stay in the log: written by another version of the broker",
         "skipped 1 committed offsets of version 9, which stay in the log: written by another version of the broker",
         "skipped 1 groups that cannot be read, which stay in the log: " + CUT,
     ]
-    assert cluster.nodes[1].partition(TP).log.log_end_offset == 5
+    assert led.nodes[1].partition(TP).log.log_end_offset == 5

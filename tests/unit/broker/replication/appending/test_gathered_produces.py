@@ -185,9 +185,9 @@ def test_together_is_like_one_after_the_other(steps: list[Step]) -> None:
     assert asyncio.run(outcome(steps, is_gathering=True)) == asyncio.run(outcome(steps, is_gathering=False))
 
 
-async def served_by(cluster: Cluster) -> Served:
-    await cluster.start_led(1, 2)
-    return Served(cluster)
+@pytest.fixture
+def served(pair: Cluster) -> Served:
+    return Served(pair)
 
 
 def plain(*numbers: int, acks: int = 1) -> list[tuple[int, int, bytes]]:
@@ -195,8 +195,7 @@ def plain(*numbers: int, acks: int = 1) -> list[tuple[int, int, bytes]]:
     return [(number, acks, batch_of(0, 0, 0, 1, "")) for number in numbers]
 
 
-async def test_the_batches_of_a_turn_are_one_write(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = await served_by(cluster)
+async def test_the_batches_of_a_turn_are_one_write(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = served.cluster.nodes[1].log().files.disk
     writes: list[int] = []
     write = disk.write
@@ -207,10 +206,9 @@ async def test_the_batches_of_a_turn_are_one_write(cluster: Cluster, monkeypatch
 
 
 async def test_a_refused_batch_concerns_its_producer_and_partition_only(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    served: Served, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others are gathered as before. A coordinator does not send its refused batches again, so they are not waited for."""
-    served = await served_by(cluster)
     appends, segment = cluster.nodes[1].manager.appends, cluster.nodes[1].log().segments[-1]
     batch = memoryview(batch_of(7, 0, 0, 1, ""))
     other = TP._replace(partition=1)
@@ -232,8 +230,7 @@ async def test_a_refused_batch_concerns_its_producer_and_partition_only(
     assert writes == [4, 6, 2, 2, 2]
 
 
-async def test_large_batches_count_until_they_are_appended(cluster: Cluster) -> None:
-    served = await served_by(cluster)
+async def test_large_batches_count_until_they_are_appended(served: Served) -> None:
     channel = served.clients[0][0]._channel
     batch = build_batch([(None, bytes(100_000), (), 1000)])
     append, at_append = gathered_produces.GatheredProduces._append, []
@@ -273,8 +270,7 @@ async def test_all_are_answered_when_the_last_of_them_is_flushed(
     assert errors == {ErrorCode.KAFKA_STORAGE_ERROR if is_failing else ErrorCode.NONE}
 
 
-async def test_a_full_disk_refuses_each_of_them(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = await served_by(cluster)
+async def test_a_full_disk_refuses_each_of_them(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -288,9 +284,8 @@ async def test_a_full_disk_refuses_each_of_them(cluster: Cluster, monkeypatch: p
 
 
 async def test_a_bug_ends_only_the_connections_of_these_requests(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served = await served_by(cluster)
     appends = served.cluster.nodes[1].manager.appends
     monkeypatch.setattr(appends, "append_plain", lambda *_, **__: 1 // 0)
     served.send(plain(0, 1))

@@ -31,121 +31,113 @@ def offsets(*answers: list[ProducePartitionResult]) -> list[list[int]]:
     return [[result.base_offset for result in answer] for answer in answers]
 
 
-async def test_bug_11_a_duplicate_is_not_acknowledged_below_the_high_watermark(cluster: Cluster) -> None:
+async def test_bug_11_a_duplicate_is_not_acknowledged_below_the_high_watermark(pair: Cluster) -> None:
     """The producer repeats a batch that only the leader has. An answer would acknowledge a batch that the next leader does not have."""
-    await cluster.start_led(1, 2)
-    await cluster.replicate(2)
-    first = send(cluster, 1, 0)
-    again = send(cluster, 1, 0)
+    await pair.replicate(2)
+    first = send(pair, 1, 0)
+    again = send(pair, 1, 0)
     assert (first, again) == ([], [])
-    await cluster.replicate(2)  # it gets the record
+    await pair.replicate(2)  # it gets the record
     assert again == []
-    await cluster.replicate(2)  # it reports that it has it
+    await pair.replicate(2)  # it reports that it has it
     assert offsets(first, again) == [[0], [0]]
     assert again[0].error == ErrorCode.NONE
-    third = send(cluster, 1, 0)
+    third = send(pair, 1, 0)
     assert offsets(third) == [[0]]  # below the HW: at once
 
 
-async def test_bug_11_a_duplicate_behind_other_requests_is_answered_in_order(cluster: Cluster) -> None:
-    await cluster.start_led(1, 2)
-    await cluster.replicate(2)
-    answers = [send(cluster, 1, number) for number in range(3)]
-    again = send(cluster, 1, 1)
-    await cluster.replicate(2)
-    cluster.follower_fetch(1, 2, 2, epoch=0)
+async def test_bug_11_a_duplicate_behind_other_requests_is_answered_in_order(pair: Cluster) -> None:
+    await pair.replicate(2)
+    answers = [send(pair, 1, number) for number in range(3)]
+    again = send(pair, 1, 1)
+    await pair.replicate(2)
+    pair.follower_fetch(1, 2, 2, epoch=0)
     assert offsets(*answers, again) == [[0], [1], [], []]
-    cluster.follower_fetch(1, 2, 3, epoch=0)
+    pair.follower_fetch(1, 2, 3, epoch=0)
     assert offsets(*answers, again) == [[0], [1], [2], [1]]
-    assert cluster.nodes[1].manager.waiting()[0] == 0
+    assert pair.nodes[1].manager.waiting()[0] == 0
 
 
-async def test_bug_11_a_lost_leadership_answers_the_duplicate_too(cluster: Cluster) -> None:
+async def test_bug_11_a_lost_leadership_answers_the_duplicate_too(pair: Cluster) -> None:
     """BUG-10: the batch is cut; the same producer then writes it at the new leader, once."""
-    await cluster.start_led(1, 2)
-    await cluster.replicate(2)
-    send(cluster, 1, 0)
-    again = send(cluster, 1, 0)
-    cluster.lead(2, 1, (1, 2))
+    await pair.replicate(2)
+    send(pair, 1, 0)
+    again = send(pair, 1, 0)
+    pair.lead(2, 1, (1, 2))
     assert again[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    await cluster.replicate(1)
-    answer = send(cluster, 2, 0)
-    await cluster.replicate(1, rounds=2)
+    await pair.replicate(1)
+    answer = send(pair, 2, 0)
+    await pair.replicate(1, rounds=2)
     assert offsets(answer) == [[0]]
-    assert len(cluster.nodes[1].records()) == len(cluster.nodes[2].records()) == 1
+    assert len(pair.nodes[1].records()) == len(pair.nodes[2].records()) == 1
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-async def test_other_acks_get_the_first_offset_at_once(cluster: Cluster, acks: int) -> None:
-    await cluster.start_led(1, 2)
+async def test_other_acks_get_the_first_offset_at_once(pair: Cluster, acks: int) -> None:
     for number in range(3):
-        send(cluster, 1, number, acks=acks)
-    assert offsets(*(send(cluster, 1, number, acks=acks) for number in (1, 0, 2))) == [[1], [0], [2]]
-    assert send(cluster, 1, 4, acks=acks)[0].error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert len(cluster.nodes[1].records()) == 3
+        send(pair, 1, number, acks=acks)
+    assert offsets(*(send(pair, 1, number, acks=acks) for number in (1, 0, 2))) == [[1], [0], [2]]
+    assert send(pair, 1, 4, acks=acks)[0].error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert len(pair.nodes[1].records()) == 3
 
 
-async def test_bug_24_the_next_leader_knows_replicated_batches_and_forgets_those_that_it_cuts(cluster: Cluster) -> None:
+async def test_bug_24_the_next_leader_knows_replicated_batches_and_forgets_those_that_it_cuts(pair: Cluster) -> None:
     """INV-20: through two failovers, every batch is in the log once, and answered with its first offset."""
-    await cluster.start_led(1, 2)
-    await cluster.replicate(2)
+    await pair.replicate(2)
     for number in range(3):
-        send(cluster, 1, number)
-    await cluster.replicate(2, rounds=2)
-    send(cluster, 1, 3)  # only the leader has this one
-    cluster.lead(2, 1, (1, 2))
-    await cluster.replicate(1)  # and cuts it
-    assert offsets(send(cluster, 2, 2)) == [[2]]
-    assert send(cluster, 2, 4, acks=1)[0].error == ErrorCode.NOT_ENOUGH_REPLICAS, "the one before it may still come"
-    cluster.pass_time(GAP_S + 1)
-    assert send(cluster, 2, 4, acks=1)[0].error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    repeated = send(cluster, 2, 3)
-    await cluster.replicate(1, rounds=2)
+        send(pair, 1, number)
+    await pair.replicate(2, rounds=2)
+    send(pair, 1, 3)  # only the leader has this one
+    pair.lead(2, 1, (1, 2))
+    await pair.replicate(1)  # and cuts it
+    assert offsets(send(pair, 2, 2)) == [[2]]
+    assert send(pair, 2, 4, acks=1)[0].error == ErrorCode.NOT_ENOUGH_REPLICAS, "the one before it may still come"
+    pair.pass_time(GAP_S + 1)
+    assert send(pair, 2, 4, acks=1)[0].error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    repeated = send(pair, 2, 3)
+    await pair.replicate(1, rounds=2)
     assert offsets(repeated) == [[3]]
-    cluster.lead(1, 2, (1, 2))
-    await cluster.replicate(2, rounds=2)
-    assert offsets(*(send(cluster, 1, number) for number in range(4))) == [[0], [1], [2], [3]]
-    assert len(cluster.nodes[1].records()) == 4
+    pair.lead(1, 2, (1, 2))
+    await pair.replicate(2, rounds=2)
+    assert offsets(*(send(pair, 1, number) for number in range(4))) == [[0], [1], [2], [3]]
+    assert len(pair.nodes[1].records()) == 4
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
 async def test_the_first_batches_of_a_producer_or_an_epoch_wait_for_the_one_that_the_previous_leader_refused(
-    cluster: Cluster, epoch: int
+    pair: Cluster, epoch: int
 ) -> None:
     """INV-20: the second batch comes to the new leader first. Accepted alone, it would make the first one a batch out of order."""
-    await cluster.start_led(1, 2)
-    await cluster.replicate(2)
+    await pair.replicate(2)
     if epoch:
-        send(cluster, 1, 0)
-        await cluster.replicate(2, rounds=2)
-    before = cluster.nodes[2].log().log_end_offset
-    cluster.lead(2, 1, (1, 2))
-    assert send(cluster, 2, 1, acks=1, epoch=epoch)[0].error == ErrorCode.NOT_ENOUGH_REPLICAS
-    assert offsets(*(send(cluster, 2, number, acks=1, epoch=epoch) for number in (0, 1))) == [[before], [before + 1]]
+        send(pair, 1, 0)
+        await pair.replicate(2, rounds=2)
+    before = pair.nodes[2].log().log_end_offset
+    pair.lead(2, 1, (1, 2))
+    assert send(pair, 2, 1, acks=1, epoch=epoch)[0].error == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert offsets(*(send(pair, 2, number, acks=1, epoch=epoch) for number in (0, 1))) == [[before], [before + 1]]
 
 
-async def test_a_producer_that_the_new_leader_does_not_know_waits_for_a_few_seconds(cluster: Cluster) -> None:
+async def test_a_producer_that_the_new_leader_does_not_know_waits_for_a_few_seconds(pair: Cluster) -> None:
     """Perhaps it was only forgotten. Then the answer is Kafka's, which accepts it."""
-    await cluster.start_led(1, 2)
-    cluster.lead(2, 1, (1, 2))
-    assert send(cluster, 2, 4, acks=1)[0].error == ErrorCode.NOT_ENOUGH_REPLICAS
-    cluster.pass_time(GAP_S + 1)
-    assert offsets(send(cluster, 2, 4, acks=1)) == [[0]]
+    pair.lead(2, 1, (1, 2))
+    assert send(pair, 2, 4, acks=1)[0].error == ErrorCode.NOT_ENOUGH_REPLICAS
+    pair.pass_time(GAP_S + 1)
+    assert offsets(send(pair, 2, 4, acks=1)) == [[0]]
 
 
 @pytest.mark.parametrize("is_here", [True, False])
 async def test_a_topic_that_is_made_again_does_not_wait_for_batches_of_the_earlier_one(
-    cluster: Cluster, is_here: bool
+    pair: Cluster, is_here: bool
 ) -> None:
     """The producer gave up what was refused, and goes on with the next sequence. A log that does not know it accepts any."""
-    await cluster.start_led(1, 2)
-    node = cluster.nodes[2]
+    node = pair.nodes[2]
     deleted = StopReplicaRequest(9, 1, node.epoch, (StopReplicaPartition(*TP, -2, True),), {TP.topic: TOPIC_ID})
     if is_here:
-        assert send(cluster, 2, 5, acks=1)[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert send(pair, 2, 5, acks=1)[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     node.carry_out(deleted)
     if not is_here:
-        assert send(cluster, 2, 5, acks=1)[0].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        cluster.pass_time(GAP_S + 1)
-    cluster.lead(2, 0, (2,), to=(2,), topic_id=topic_id_text(uuid.uuid4()))
-    assert offsets(send(cluster, 2, 6, acks=1)) == [[0]]
+        assert send(pair, 2, 5, acks=1)[0].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        pair.pass_time(GAP_S + 1)
+    pair.lead(2, 0, (2,), to=(2,), topic_id=topic_id_text(uuid.uuid4()))
+    assert offsets(send(pair, 2, 6, acks=1)) == [[0]]

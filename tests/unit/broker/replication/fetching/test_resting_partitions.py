@@ -34,6 +34,12 @@ def cluster(cluster: Cluster, runner: asyncio.Runner) -> Cluster:
     return cluster
 
 
+@pytest.fixture
+def session(cluster: Cluster) -> SessionOf:
+    """Broker 2's."""
+    return SessionOf(cluster, 2)
+
+
 Reads = list[tuple[int, TopicPartition]]
 
 
@@ -71,8 +77,7 @@ async def test_a_move_of_the_high_watermark_reads_no_parked_fetch_of_a_follower(
     assert [data.high_watermark for data in waiting] == [1]
 
 
-async def test_a_resting_partition_is_not_read(cluster: Cluster, reads: Reads) -> None:
-    session = SessionOf(cluster, 2)
+async def test_a_resting_partition_is_not_read(session: SessionOf, cluster: Cluster, reads: Reads) -> None:
     session.rest()
     session.not_looked_at()
     reads.clear()
@@ -83,9 +88,8 @@ async def test_a_resting_partition_is_not_read(cluster: Cluster, reads: Reads) -
     assert reads == []
 
 
-async def test_a_partition_does_not_rest_for_an_unknown_broker_epoch(cluster: Cluster) -> None:
+async def test_a_partition_does_not_rest_for_an_unknown_broker_epoch(session: SessionOf) -> None:
     """BAD-28: the heartbeats of such a session would show the follower as in sync."""
-    session = SessionOf(cluster, 2)
     session.fetch(max_wait_ms=0, life=2**62)
     assert session.is_awake
     session.rest()
@@ -145,8 +149,7 @@ async def test_very_many_touched_partitions_are_handled_in_slices(
 
 
 @pytest.mark.parametrize("is_parked", [True, False])
-async def test_an_append_wakes_a_resting_partition(cluster: Cluster, is_parked: bool) -> None:
-    session = SessionOf(cluster, 2)
+async def test_an_append_wakes_a_resting_partition(session: SessionOf, cluster: Cluster, is_parked: bool) -> None:
     session.rest()
     if is_parked:
         session.fetch()
@@ -158,9 +161,8 @@ async def test_an_append_wakes_a_resting_partition(cluster: Cluster, is_parked: 
     assert session.is_awake
 
 
-async def test_a_resting_follower_gets_the_high_watermark(cluster: Cluster) -> None:
+async def test_a_resting_follower_gets_the_high_watermark(session: SessionOf, cluster: Cluster) -> None:
     """In its next answer, not at once."""
-    session = SessionOf(cluster, 2)
     cluster.produce(1, "a", acks=1)
     session.fetch(to=1, max_wait_ms=0)
     partition = cluster.nodes[1].partition()
@@ -172,9 +174,8 @@ async def test_a_resting_follower_gets_the_high_watermark(cluster: Cluster) -> N
     assert [data.high_watermark for data in session.answers[-1]] == [1]
 
 
-async def test_a_resting_follower_is_in_sync_while_its_session_fetches(cluster: Cluster) -> None:
+async def test_a_resting_follower_is_in_sync_while_its_session_fetches(session: SessionOf, cluster: Cluster) -> None:
     """REP-3: the lag starts with the last fetch of the session before the append that the follower does not get."""
-    session = SessionOf(cluster, 2)
     leader = cluster.nodes[1].manager
     session.rest()
     for _ in range(30):
@@ -192,8 +193,7 @@ async def test_a_resting_follower_is_in_sync_while_its_session_fetches(cluster: 
     assert [proposal.state.isr for proposal in cluster.isr.proposals] == [(1,)]
 
 
-async def test_a_follower_that_fetches_without_progress_leaves_the_isr(cluster: Cluster) -> None:
-    session = SessionOf(cluster, 2)
+async def test_a_follower_that_fetches_without_progress_leaves_the_isr(session: SessionOf, cluster: Cluster) -> None:
     session.rest()
     cluster.produce(1, "a", acks=1)
     cluster.time.turn()
@@ -205,8 +205,7 @@ async def test_a_follower_that_fetches_without_progress_leaves_the_isr(cluster: 
     assert session.is_awake
 
 
-async def test_a_change_of_leadership_wakes_resting_partitions(cluster: Cluster) -> None:
-    session = SessionOf(cluster, 2)
+async def test_a_change_of_leadership_wakes_resting_partitions(session: SessionOf, cluster: Cluster) -> None:
     session.rest()
     session.fetch()
     cluster.lead(2, 1, (1, 2))
@@ -214,9 +213,8 @@ async def test_a_change_of_leadership_wakes_resting_partitions(cluster: Cluster)
     assert session.answers[-1][0].error
 
 
-async def test_a_new_life_of_the_follower_wakes_its_partitions(cluster: Cluster) -> None:
+async def test_a_new_life_of_the_follower_wakes_its_partitions(session: SessionOf, cluster: Cluster) -> None:
     """INV-14: a session of the old life proves nothing for the new one."""
-    session = SessionOf(cluster, 2)
     session.rest()
     session.not_looked_at()
     session.fetch()
@@ -246,9 +244,8 @@ async def test_a_change_of_a_third_broker_wakes_no_partition(cluster: Cluster, r
     assert len(session.answers) == 1
 
 
-async def test_resting_partitions_are_read_now_and_then(cluster: Cluster) -> None:
+async def test_resting_partitions_are_read_now_and_then(session: SessionOf, cluster: Cluster) -> None:
     """So a change that touches no partition, for example by retention, is answered too."""
-    session = SessionOf(cluster, 2)
     cluster.produce(1, "a", acks=1)
     session.fetch(to=1, max_wait_ms=0)
     session.fetch(max_wait_ms=0)
@@ -259,8 +256,9 @@ async def test_resting_partitions_are_read_now_and_then(cluster: Cluster) -> Non
 
 
 @pytest.mark.parametrize("is_parked", [True, False])
-async def test_a_session_that_ended_leaves_nothing_in_the_index(cluster: Cluster, is_parked: bool) -> None:
-    session = SessionOf(cluster, 2)
+async def test_a_session_that_ended_leaves_nothing_in_the_index(
+    session: SessionOf, cluster: Cluster, is_parked: bool
+) -> None:
     session.fetch(max_wait_ms=500 if is_parked else 0)
     session.fetch(is_last=True)
     cluster.pass_time(0.6)

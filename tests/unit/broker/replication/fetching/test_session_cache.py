@@ -99,8 +99,12 @@ def answer(context: FetchContext, **data: FetchPartitionData) -> list[tuple[Topi
     return [(key, [d.partition for d in rows]) for key, rows in topics]
 
 
-def test_an_incremental_answer_has_only_changed_partitions() -> None:
-    world = World()
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_an_incremental_answer_has_only_changed_partitions(world: World) -> None:
     full = world.open(0, 0, {"a": [0, 1], "b": [0]})
     assert full.session_id == 100
     assert answer(full) == [("a", [0, 1]), ("b", [0])]
@@ -113,8 +117,7 @@ def test_an_incremental_answer_has_only_changed_partitions() -> None:
     assert answer(world.open(100, 5), a1=moved, b0=FetchPartitionData(0, 0, 0, 0, 3, [b"x"])) == [("b", [0])]
 
 
-def test_an_error_is_in_each_answer_and_its_end_in_one() -> None:
-    world = World()
+def test_an_error_is_in_each_answer_and_its_end_in_one(world: World) -> None:
     answer(world.open(0, 0, {"a": [0]}))
     failed = FetchPartitionData(0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     for epoch in (1, 2):
@@ -123,8 +126,7 @@ def test_an_error_is_in_each_answer_and_its_end_in_one() -> None:
     assert answer(world.open(100, 4)) == []
 
 
-def test_partitions_are_added_changed_and_forgotten() -> None:
-    world = World()
+def test_partitions_are_added_changed_and_forgotten(world: World) -> None:
     world.open(0, 0, {"a": [0, 1]})
     context = world.open(100, 1, {"a": [1], "b": [0]}, {"a": [0]}, offset=7)
     assert asked(context) == [("a", 1), ("b", 0)]
@@ -132,15 +134,13 @@ def test_partitions_are_added_changed_and_forgotten() -> None:
     assert asked(world.open(100, 2)) == [("a", 1), ("b", 0)]
 
 
-def test_a_partition_that_got_records_is_read_last_next_time() -> None:
-    world = World()
+def test_a_partition_that_got_records_is_read_last_next_time(world: World) -> None:
     answer(world.open(0, 0, {"a": [0, 1, 2]}))
     answer(world.open(100, 1), a0=FetchPartitionData(0, 0, 1, 1, 0, [b"x"]))
     assert asked(world.open(100, 2)) == [("a", 1), ("a", 2), ("a", 0)]
 
 
-def test_a_session_without_partitions_ends() -> None:
-    world = World()
+def test_a_session_without_partitions_ends(world: World) -> None:
     world.open(0, 0, {"a": [0]})
     assert world.open(100, 1, forgotten={"a": [0]}).session_id == 0
     assert len(world.cache) == 0
@@ -155,8 +155,7 @@ def test_a_session_without_partitions_ends() -> None:
         (100, EPOCH_MAX, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
     ],
 )
-def test_bad_sessions(session_id: int, epoch: int, error: ErrorCode) -> None:
-    world = World()
+def test_bad_sessions(world: World, session_id: int, epoch: int, error: ErrorCode) -> None:
     world.open(0, 0, {"a": [0]})
     with pytest.raises(KafkaError) as raised:
         world.open(session_id, epoch)
@@ -164,8 +163,7 @@ def test_bad_sessions(session_id: int, epoch: int, error: ErrorCode) -> None:
     assert world.open(100, 1).session_id == 100
 
 
-def test_a_session_is_closed_and_replaced() -> None:
-    world = World()
+def test_a_session_is_closed_and_replaced(world: World) -> None:
     world.open(0, 0, {"a": [0]})
     renewed = world.open(100, 0, {"a": [0]})
     assert renewed.session_id == 101
@@ -174,8 +172,7 @@ def test_a_session_is_closed_and_replaced() -> None:
     assert len(world.cache) == 0
 
 
-def test_the_epoch_wraps() -> None:
-    world = World()
+def test_the_epoch_wraps(world: World) -> None:
     session = world.open(0, 0, {"a": [0]}).session
     assert session is not None
     session.next_epoch = EPOCH_MAX
@@ -183,8 +180,7 @@ def test_the_epoch_wraps() -> None:
     assert world.open(100, 1).session_id == 100
 
 
-def test_a_full_cache_evicts_only_an_idle_session_or_one_for_a_follower() -> None:
-    world = World()
+def test_a_full_cache_evicts_only_an_idle_session_or_one_for_a_follower(world: World) -> None:
     for _ in range(SLOTS):
         assert world.open(0, 0, {"a": [0]}).session_id
     assert world.open(0, 0, {"a": [0]}).session_id == 0
@@ -199,8 +195,7 @@ def test_a_full_cache_evicts_only_an_idle_session_or_one_for_a_follower() -> Non
     assert world.open(102, 2).session_id == 102
 
 
-def test_a_topic_id_is_resolved_when_it_becomes_known() -> None:
-    world = World()
+def test_a_topic_id_is_resolved_when_it_becomes_known(world: World) -> None:
     topic_id = uuid.uuid4()
     context = world.open(0, 0, {topic_id: [0]}, uses_topic_ids=True)
     assert (context.entries, context.has_unknown_topics) == ([], True)
@@ -214,9 +209,8 @@ def test_a_topic_id_is_resolved_when_it_becomes_known() -> None:
     assert raised.value.code is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
-def test_a_topic_that_was_created_again_is_not_read_by_the_old_id() -> None:
+def test_a_topic_that_was_created_again_is_not_read_by_the_old_id(world: World) -> None:
     """Neither when the new log is here before the metadata has the new id, nor by a request that opens a session."""
-    world = World()
     old, new = uuid.uuid4(), uuid.uuid4()
     state = PartitionState("a", 0, 1, 1, 0, (1,), 0, (1,))
     world.metadata.update(UpdateMetadataRequest(1, 1, 1, (state,), {"a": topic_id_text(old)}, ()))
@@ -325,9 +319,8 @@ def test_the_sessions_of_a_follower_are_limited() -> None:
     assert all(map(world.is_open, (other, *rest)))
 
 
-def test_a_client_cannot_continue_the_session_of_a_follower() -> None:
+def test_a_client_cannot_continue_the_session_of_a_follower(world: World) -> None:
     """A request in it counts as the follower's fetch of all its partitions that rest."""
-    world = World()
     session_id = world.follow(2)
     for other in (-1, 3):
         with pytest.raises(KafkaError) as refused:

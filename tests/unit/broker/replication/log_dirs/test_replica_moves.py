@@ -81,13 +81,12 @@ async def test_a_leader_moves_under_load(cluster: Cluster) -> None:
     assert "t 0 60" in (Path(target) / "replication-offset-checkpoint").read_text()
 
 
-async def test_a_follower_moves_and_is_cut_meanwhile(cluster: Cluster) -> None:
+async def test_a_follower_moves_and_is_cut_meanwhile(pair: Cluster) -> None:
     """A truncation of the log truncates the copy too: records that another leader replaced do not return (REP-6)."""
-    await cluster.start_led(1, 2)
-    cluster.produce(1, *(f"v{number}" for number in range(10)))
-    await cluster.settle()
-    cluster.produce(2, "x")
-    node = cluster.nodes[2]
+    pair.produce(1, *(f"v{number}" for number in range(10)))
+    await pair.settle()
+    pair.produce(2, "x")
+    node = pair.nodes[2]
     _, target = directories(node)
     log = node.log()
     future = node.logs.make_future(TP, target)
@@ -96,19 +95,18 @@ async def test_a_follower_moves_and_is_cut_meanwhile(cluster: Cluster) -> None:
     assert future.log_end_offset == 0
     node.manager.moves.wake()
     await moved(node, target)
-    await cluster.settle()
-    assert node.records() == cluster.nodes[1].records()
+    await pair.settle()
+    assert node.records() == pair.nodes[1].records()
 
 
 async def test_a_log_that_is_cut_and_grows_again_during_a_cold_read(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    pair: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """BUG-12: records that were read for the copy's earlier end would leave a hole in the copy."""
-    await cluster.start_led(1, 2)
     for number in range(20):
-        cluster.produce(1, f"v{number}")
-    await cluster.settle()
-    node = cluster.nodes[2]
+        pair.produce(1, f"v{number}")
+    await pair.settle()
+    node = pair.nodes[2]
     _, target = directories(node)
     log = node.log()
     future = node.logs.make_future(TP, target)
@@ -130,7 +128,7 @@ async def test_a_log_that_is_cut_and_grows_again_during_a_cold_read(
     assert reads > 2
     assert future.segments[0].base_offset == 0
     assert [header.base_offset for header in check(future)] == list(range(20))
-    assert node.records() == cluster.nodes[1].records()
+    assert node.records() == pair.nodes[1].records()
 
 
 async def copied(cluster: Cluster) -> tuple[Node, Log]:

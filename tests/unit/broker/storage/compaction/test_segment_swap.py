@@ -73,9 +73,8 @@ def kafka_was_splitting(disk: MemoryDisk) -> None:
     ],
 )
 def test_the_next_start_finishes_or_drops_an_interrupted_swap(
-    suffix: str, offsets: tuple[int, ...], accident: object, logs: list[str], is_swapped: bool
+    disk: MemoryDisk, suffix: str, offsets: tuple[int, ...], accident: object, logs: list[str], is_swapped: bool
 ) -> None:
-    disk = MemoryDisk()
     disk.make_directory(DIRECTORY)
     for base in (10, 20, 30):
         segment(disk, base, *range(base, base + 10))

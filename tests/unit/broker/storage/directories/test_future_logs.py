@@ -192,8 +192,7 @@ def test_only_the_newest_chosen_directories_are_kept(monkeypatch: pytest.MonkeyP
     assert [tp.partition for tp in futures.preferred] == [2, 0, 3]
 
 
-def test_a_directory_that_was_removed_is_not_made_again() -> None:
-    disk = MemoryDisk()
+def test_a_directory_that_was_removed_is_not_made_again(disk: MemoryDisk) -> None:
     manager = started(disk, A, B)
     disk.remove_tree(A)
     with pytest.raises(LogDirFailed) as failed:

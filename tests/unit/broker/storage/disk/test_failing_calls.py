@@ -232,9 +232,8 @@ def test_a_log_that_could_not_be_created_is_in_one_directory_after_the_next_try(
     assert count > 5
 
 
-def test_a_log_that_did_not_fit_on_a_full_disk_is_created_on_the_other() -> None:
+def test_a_log_that_did_not_fit_on_a_full_disk_is_created_on_the_other(disk: MemoryDisk) -> None:
     """FLT-28. The next start, when there is space again, finds it in one directory."""
-    disk = MemoryDisk()
     manager = started(disk, SMALL)
     disk.fail("write", errno.ENOSPC, below=A)
     with pytest.raises(LogDirFailed):

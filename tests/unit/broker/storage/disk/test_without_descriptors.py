@@ -138,9 +138,8 @@ def filled(manager: LogManager, topic: str, count: int) -> list[Log]:
 
 @pytest.mark.parametrize("number", sorted(disk_errors.PASSING | disk_errors.OF_ONE_PATH))
 @pytest.mark.parametrize("operation", ["open", "open_to_keep", "make_directory", "rename"])
-def test_a_log_that_cannot_be_created_takes_no_directory_offline(operation: str, number: int) -> None:
+def test_a_log_that_cannot_be_created_takes_no_directory_offline(disk: MemoryDisk, operation: str, number: int) -> None:
     """The log is created once there are descriptors again."""
-    disk = MemoryDisk()
     with opened(disk) as manager:
         (first,) = filled(manager, "orders", 1)
         disk.fail(operation, number, below="/data/other-0" if number in disk_errors.OF_ONE_PATH else "/")
@@ -165,8 +164,7 @@ async def _duties(manager: LogManager) -> None:
             await duty(1e9)
 
 
-def test_background_work_that_lacked_descriptors_is_retried() -> None:
-    disk = MemoryDisk()
+def test_background_work_that_lacked_descriptors_is_retried(disk: MemoryDisk) -> None:
     with opened(disk) as manager:
         filled(manager, "orders", 1)
         for operation in ("open", "open_to_keep", "sync_directory", "list"):

@@ -50,6 +50,11 @@ def write(state: ProducerState, batch: BatchHeader) -> int:
     return offset
 
 
+@pytest.fixture
+def state() -> ProducerState:
+    return ProducerState()
+
+
 @pytest.mark.parametrize("sequence", [0, 1, 500, SEQUENCE_MAX])
 def test_an_unknown_producer_may_start_at_any_sequence(sequence: int) -> None:
     """Kafka since 2.5 (KIP-360): its state may have expired, or its records been deleted."""
@@ -74,9 +79,10 @@ def test_an_unknown_producer_may_start_at_any_sequence(sequence: int) -> None:
         (0, 0, ErrorCode.INVALID_PRODUCER_EPOCH),
     ],
 )
-def test_what_may_follow_sequence_9_of_epoch_3(epoch: int, sequence: int, expected: ErrorCode | None) -> None:
+def test_what_may_follow_sequence_9_of_epoch_3(
+    state: ProducerState, epoch: int, sequence: int, expected: ErrorCode | None
+) -> None:
     """INV-20."""
-    state = ProducerState()
     write(state, header(0, 7, epoch=3))
     write(state, header(7, 3, epoch=3))
     if expected is None:
@@ -115,9 +121,8 @@ def test_only_one_of_the_last_five_whole_batches_is_a_duplicate(batch: BatchHead
     ("first", "count", "following"),
     [(SEQUENCE_MAX - 4, 5, 0), (SEQUENCE_MAX - 1, 5, 3), (SEQUENCE_MAX, 1, 0), (SEQUENCE_MAX, 2, 1)],
 )
-def test_sequences_wrap_at_their_maximum(first: int, count: int, following: int) -> None:
+def test_sequences_wrap_at_their_maximum(state: ProducerState, first: int, count: int, following: int) -> None:
     """INV-20: after 2^31-1 comes 0, between batches and inside of one."""
-    state = ProducerState()
     write(state, header(first, count))
     assert state.check(header(first, count)) == Duplicate(0, count - 1, 1000)
     with refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
@@ -126,9 +131,8 @@ def test_sequences_wrap_at_their_maximum(first: int, count: int, following: int)
     assert state.check(header(first, count)) == Duplicate(0, count - 1, 1000)
 
 
-def test_a_check_changes_nothing() -> None:
+def test_a_check_changes_nothing(state: ProducerState) -> None:
     """BUG-24: an append that fails after it leaves the state as it was."""
-    state = ProducerState()
     write(state, header(0, 5))
     before = copy.deepcopy((state.producers, state.end_offset))
     for batch in (header(5, 5), header(0, 5), header(0, epoch=1), header(0, producer_id=1), header(9)):
@@ -137,8 +141,7 @@ def test_a_check_changes_nothing() -> None:
     assert (state.producers, state.end_offset) == before
 
 
-def test_a_producer_that_wrote_nothing_for_long_is_forgotten() -> None:
-    state = ProducerState()
+def test_a_producer_that_wrote_nothing_for_long_is_forgotten(state: ProducerState) -> None:
     write(state, header(0, producer_id=1, timestamp=1000))
     write(state, header(0, producer_id=2, timestamp=1001))
     write(state, header(0, producer_id=3, timestamp=1000, attributes=TRANSACTIONAL_BIT))
@@ -149,9 +152,8 @@ def test_a_producer_that_wrote_nothing_for_long_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize(("end", "is_enough"), [(10, True), (9, True), (8, True), (7, False), (0, False)])
-def test_a_cut_below_a_batch_of_a_producer_needs_a_rebuild(end: int, is_enough: bool) -> None:
+def test_a_cut_below_a_batch_of_a_producer_needs_a_rebuild(state: ProducerState, end: int, is_enough: bool) -> None:
     """BUG-24: the state no longer has all of the five batches before the cut."""
-    state = ProducerState()
     write(state, header(0, 8))
     write(state, header(-1, 2, producer_id=-1, epoch=-1))
     assert state.truncate(end) is is_enough
@@ -175,8 +177,7 @@ def end(
     return state.append(batch, state.end_offset, marker)
 
 
-def test_a_marker_ends_a_transaction() -> None:
-    state = ProducerState()
+def test_a_marker_ends_a_transaction(state: ProducerState) -> None:
     write(state, transactional(0, count=2))
     write(state, transactional(2, count=2))
     assert state.producers[PRODUCER].transaction_first_offset == 0
@@ -198,9 +199,8 @@ def test_a_marker_ends_a_transaction() -> None:
     assert write(state, header(4, epoch=3)) == 6
 
 
-def test_a_batch_of_an_ended_transaction_has_no_duplicates() -> None:
+def test_a_batch_of_an_ended_transaction_has_no_duplicates(state: ProducerState) -> None:
     """librdkafka gave the sequences of an aborted batch to a batch of its next transaction, which was acknowledged and in no log."""
-    state = ProducerState()
     write(state, transactional(0, count=2))
     write(state, transactional(2, count=2))
     assert state.check(transactional(2, count=2)) == Duplicate(2, 3, 1000)
@@ -213,9 +213,8 @@ def test_a_batch_of_an_ended_transaction_has_no_duplicates() -> None:
     assert state.check(transactional(4, count=2)) == Duplicate(5, 6, 1000)
 
 
-def test_the_first_unstable_offset_waits_for_the_marker_and_its_replication() -> None:
+def test_the_first_unstable_offset_waits_for_the_marker_and_its_replication(state: ProducerState) -> None:
     """KIP-98: three transactions, at 0, 1 and 2, that end in another order."""
-    state = ProducerState()
     for producer_id in (1, 2, 3):
         write(state, transactional(0, producer_id))
     assert state.first_unstable(3) == 0
@@ -240,8 +239,9 @@ def test_the_first_unstable_offset_waits_for_the_marker_and_its_replication() ->
         (3, 5, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
     ],
 )
-def test_which_markers_are_fenced(epoch: int, coordinator_epoch: int, expected: ErrorCode | None) -> None:
-    state = ProducerState()
+def test_which_markers_are_fenced(
+    state: ProducerState, epoch: int, coordinator_epoch: int, expected: ErrorCode | None
+) -> None:
     write(state, transactional(0))
     end(state, COMMIT)
     batch = header(-1, epoch=epoch, attributes=TRANSACTIONAL_BIT | CONTROL_BIT)
@@ -249,9 +249,8 @@ def test_which_markers_are_fenced(epoch: int, coordinator_epoch: int, expected: 
         state.check_coordinated(batch, Marker(False, coordinator_epoch))
 
 
-def test_a_batch_without_a_sequence_begins_a_transaction() -> None:
+def test_a_batch_without_a_sequence_begins_a_transaction(state: ProducerState) -> None:
     """Offsets that are committed in a transaction have no sequence: only the epoch is checked."""
-    state = ProducerState()
     for count in (1, 3):
         batch = transactional(-1, count=count)
         state.check_coordinated(batch, None)
