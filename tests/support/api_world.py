@@ -73,7 +73,7 @@ class FakeController:
 
 
 class FakeConnection:
-    """Keeps the bytes of the answer."""
+    """Keeps the bytes of the answer, why it was closed, and the requests whose frames are free."""
 
     listener = "PLAINTEXT"
     remote_address = "127.0.0.1"
@@ -82,9 +82,20 @@ class FakeConnection:
     def __init__(self) -> None:
         self.sent = b""
         self.is_open = True
+        self.reasons: list[str] = []
+        self.freed: list[Request] = []
 
     def close(self, reason: str) -> None:
+        self.reasons.append(reason)
         self.is_open = False
+
+    def hold(self, reason: int) -> None:
+        """Nothing waits."""
+
+    release = hold
+
+    def frame_handled(self, request: Request) -> None:
+        self.freed.append(request)
 
     def begin_fetch(self, request: Request, *, needs_room: bool) -> bool:
         return True
@@ -97,6 +108,9 @@ class FakeConnection:
 
     def when_answered(self, number: int, callback: Callable[[], object]) -> None:
         """Nobody measures."""
+
+    def at_end(self, number: int, callback: Callable[[], object]) -> None:
+        """It does not end."""
 
     def when_ended(self, callback: Callable[[], object]) -> None:
         """The work does not end."""

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import pytest
 
 from broker.settings.config import TopicConfig
 from broker.storage import checkpoints
@@ -18,7 +15,6 @@ from broker.storage.log_manager import LogManager
 from broker.storage.producers.producer_state import ProducerState
 from broker.storage.recovery import open_log
 from broker.storage.segment import WouldBlock
-from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import BatchHeader, build_batch, crc_is_valid, iter_batches
 from protocol.types import TopicPartition
 from tests.support.fake_time import FakeTime
@@ -66,13 +62,6 @@ def log_of(manager: LogManager, tp: TopicPartition = TP) -> Log:
     found = manager.get(tp)
     assert found is not None
     return found
-
-
-@contextmanager
-def refused(code: ErrorCode) -> Iterator[None]:
-    with pytest.raises(KafkaError) as caught:
-        yield
-    assert caught.value.code is code
 
 
 def once_before(disk: object, name: str, action: Callable[[], object]) -> None:

@@ -18,35 +18,12 @@ from broker.requests.steps import Steps, respond_in_steps
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.by_schema import AnswerTooLarge
 from protocol.kafka.framing import is_flexible, parse_request_header, request_header
-
-
-class Connection:
-    def __init__(self) -> None:
-        self.reasons: list[str] = []
-        self.freed: list[Request] = []
-        self.listener = "PLAINTEXT"
-        self.peer = "test"
-        self.is_open = True
-
-    def close(self, reason: str) -> None:
-        self.reasons.append(reason)
-
-    def hold(self, reason: int) -> None:
-        """Nothing waits."""
-
-    def release(self, reason: int) -> None:
-        """Nothing waits."""
-
-    def when_answered(self, number: int, callback: object) -> None:
-        """Nobody measures."""
-
-    def frame_handled(self, request: Request) -> None:
-        self.freed.append(request)
+from tests.support.api_world import FakeConnection
 
 
 async def closed_for(frame: bytes) -> list[str]:
     """Why the connection is closed when this request comes."""
-    connection = Connection()
+    connection = FakeConnection()
     clock = SystemClock()
     context = SimpleNamespace(clock=clock, long_answers=LongAnswers(clock.monotonic))
     handler = RequestHandler(cast(Any, context))
@@ -106,7 +83,7 @@ async def test_a_large_request_counts_until_it_is_handled(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(request_handler, "HANDLERS", {ApiKey.LIST_GROUPS: long})
     handler = RequestHandler(cast(Any, SimpleNamespace()))
-    connection = Connection()
+    connection = FakeConnection()
     request = Request(cast(Any, connection), 0, parse_request_header(HEADER), memoryview(HEADER), 0.0, 70_000)
     handler.handle(request)
     await asyncio.sleep(0)

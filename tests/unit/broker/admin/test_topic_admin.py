@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,35 +13,16 @@ from broker.settings.config import BrokerConfig
 from protocol.errors import ErrorCode, KafkaError
 from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
 from protocol.types import BrokerInfo
-from protocol.zk.session import CreateOp, MultiFailed, NodeExists, NoNode, Op, SetOp
 from protocol.zk.znodes import ConfigZNode, TopicZNode
-
-
-class FakeZooKeeper:
-    """Nodes in a dict; `multi` as the real one."""
-
-    def __init__(self) -> None:
-        self.nodes: dict[str, bytes] = {}
-
-    async def children(self, path: str) -> list[str]:
-        return [name.removeprefix(f"{path}/") for name in self.nodes if name.startswith(f"{path}/")]
-
-    async def exists(self, path: str) -> bytes | None:
-        return self.nodes.get(path)
-
-    async def multi(self, operations: Sequence[Op]) -> None:
-        for index, operation in enumerate(operations):
-            if isinstance(operation, CreateOp) and operation.path in self.nodes:
-                raise MultiFailed(index, NodeExists(operation.path))
-            if isinstance(operation, SetOp) and operation.path not in self.nodes:
-                raise MultiFailed(index, NoNode(operation.path))
-        for operation in operations:
-            self.nodes[operation.path] = operation.data  # type: ignore[union-attr]
+from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
+from tests.support.refusals import refused
 
 
 class World:
     def __init__(self, brokers: int = 3, **settings: Any) -> None:
-        self.zk = FakeZooKeeper()
+        self.zk = MemorySession(MemoryZooKeeper())
+        for path in ("/brokers/topics", "/config/topics"):
+            self.zk.server.ensure(path)
         self.metadata = MetadataCache()
         infos = tuple(BrokerInfo(n, n, ()) for n in range(1, brokers + 1))
         existing = PartitionState("old.topic", 0, 1, 1, 0, (1,), 0, (1,))
@@ -89,7 +69,7 @@ def test_collisions(one: str, other: str, expected: bool) -> None:
 )
 async def test_illegal_topics_are_refused(topic: NewTopic, error: ErrorCode) -> None:
     world = World()
-    world.zk.nodes["/brokers/topics/only_zookeeper_knows"] = b""
+    world.zk.server.ensure("/brokers/topics/only_zookeeper_knows")
     with pytest.raises(KafkaError) as raised:
         await world.admin.write(world.admin.plan(topic))
     assert raised.value.code is error
@@ -106,28 +86,27 @@ async def test_a_topic_is_written_with_its_settings() -> None:
     world = World()
     planned = world.admin.plan(NewTopic("t", assignments={0: (3, 1)}, configs={"retention.ms": "5"}))
     await world.admin.write(planned)
-    assert ConfigZNode.decode(world.zk.nodes["/config/topics/t"]) == {"retention.ms": "5"}
-    _, assignment = TopicZNode.decode(world.zk.nodes["/brokers/topics/t"])
+    assert ConfigZNode.decode(world.zk.server.nodes["/config/topics/t"].data) == {"retention.ms": "5"}
+    _, assignment = TopicZNode.decode(world.zk.server.nodes["/brokers/topics/t"].data)
     assert assignment[0].replicas == (3, 1)
-    with pytest.raises(KafkaError) as raised:
+    with refused(ErrorCode.TOPIC_ALREADY_EXISTS):
         await world.admin.write(planned)
-    assert raised.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 @pytest.mark.parametrize("go_in_that_moment", [False, True])
 async def test_settings_of_a_deleted_topic_of_that_name_are_replaced(go_in_that_moment: bool) -> None:
     """FLT-36: a deletion of a topic of that name may remove its settings and its node meanwhile, in one multi."""
     world = World()
-    world.zk.nodes["/config/topics/t"] = ConfigZNode.encode({"retention.ms": "1"})
+    world.zk.server.ensure("/config/topics/t", ConfigZNode.encode({"retention.ms": "1"}))
 
     async def exists(path: str) -> None:
-        world.zk.nodes.pop("/config/topics/t", None)
+        world.zk.server.nodes.pop("/config/topics/t", None)
 
     if go_in_that_moment:
         world.zk.exists = exists  # type: ignore[method-assign, assignment]
     await world.admin.write(world.admin.plan(NewTopic("t")))
-    assert ConfigZNode.decode(world.zk.nodes["/config/topics/t"]) == {}
-    assert "/brokers/topics/t" in world.zk.nodes
+    assert ConfigZNode.decode(world.zk.server.nodes["/config/topics/t"].data) == {}
+    assert "/brokers/topics/t" in world.zk.server.nodes
 
 
 async def test_automatic_creation() -> None:
@@ -136,7 +115,7 @@ async def test_automatic_creation() -> None:
     world = World()
     errors = await world.admin.create_automatically(["t", "t", "u", "old.topic"])
     assert errors == dict.fromkeys(["t", "u", "old.topic"], ErrorCode.LEADER_NOT_AVAILABLE)
-    assert {"/brokers/topics/t", "/brokers/topics/u"} <= set(world.zk.nodes)
+    assert {"/brokers/topics/t", "/brokers/topics/u"} <= set(world.zk.server.nodes)
 
 
 INTERNAL = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
@@ -157,8 +136,8 @@ async def test_internal_topics_have_the_settings_that_kafka_gives_them(
     """What a real Kafka 3.9.1 has made of them, asked for by Metadata."""
     world = World(offsets_topic_num_partitions=4, transaction_state_log_num_partitions=5)
     assert await world.admin.create_automatically([name]) == {name: ErrorCode.LEADER_NOT_AVAILABLE}
-    assert ConfigZNode.decode(world.zk.nodes[f"/config/topics/{name}"]) == configs
-    _, assignment = TopicZNode.decode(world.zk.nodes[f"/brokers/topics/{name}"])
+    assert ConfigZNode.decode(world.zk.server.nodes[f"/config/topics/{name}"].data) == configs
+    _, assignment = TopicZNode.decode(world.zk.server.nodes[f"/brokers/topics/{name}"].data)
     factor = 1 if name == "ordinary" else 3
     assert [len(replicas.replicas) for replicas in assignment.values()] == [factor] * partitions
 
@@ -175,5 +154,5 @@ async def test_the_number_of_replicas_per_broker_is_limited() -> None:
         await make("four", 4)
     assert raised.value.code is ErrorCode.POLICY_VIOLATION
     assert "max.broker.partitions is 4, with 3 live brokers" in raised.value.message
-    assert TopicZNode.path("four") not in world.zk.nodes
+    assert TopicZNode.path("four") not in world.zk.server.nodes
     assert await world.admin.create_automatically(["one"]) == {"one": ErrorCode.LEADER_NOT_AVAILABLE}

@@ -45,30 +45,6 @@ NEWEST = [(key, SUPPORTED[key].max) for key in SUPPORTED]
 OLDER = [(key, version) for key, served in SUPPORTED.items() for version in range(served.min, served.max)]
 
 
-class Connection(FakeConnection):
-    """Also ends."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reason = ""
-
-    def close(self, reason: str) -> None:
-        self.reason = reason
-        self.is_open = False
-
-    def hold(self, reason: int) -> None:
-        """Nothing waits."""
-
-    def release(self, reason: int) -> None:
-        """Nothing waits."""
-
-    def at_end(self, number: int, callback: Any) -> None:
-        """It does not end."""
-
-    def when_answered(self, number: int, callback: Any) -> None:
-        """Nobody measures."""
-
-
 class Steps:
     """A clock for long answers: each look at it is a step, and nothing takes long."""
 
@@ -103,17 +79,17 @@ class EveryApi:
     async def ask(self, filled: Filled, count: int) -> tuple[float, int, int]:
         """(seconds of the processor, steps, bytes of the answer)"""
         frame = memoryview(filled.frame(count))
-        connection: Any = Connection()
+        connection: Any = FakeConnection()
         self.steps.count = 0
         began = time.thread_time()
         self.handler.handle(Request(connection, 0, parse_request_header(frame), frame, 0.0))
         for _ in range(TURNS_MAX):
-            if connection.sent or connection.reason:
+            if connection.sent or connection.reasons:
                 break
             self.cluster.time.turn()
             await asyncio.sleep(0)
         taken = time.thread_time() - began
-        assert connection.sent or connection.reason.startswith("malformed"), (str(filled), connection.reason)
+        assert connection.sent or connection.reasons[0].startswith("malformed"), (str(filled), connection.reasons)
         return taken, self.steps.count, len(connection.sent)
 
 

@@ -21,7 +21,8 @@ from protocol.errors import ErrorCode
 from protocol.kafka.framing import StoredBytes
 from protocol.types import TopicPartition
 from tests.support.fake_time import FakeTime
-from tests.support.logs import batch, everything, failures_of, log_of, refused
+from tests.support.logs import batch, everything, failures_of, log_of
+from tests.support.refusals import refused
 from tests.unit.broker.storage.disk.test_without_descriptors import all_descriptors_taken
 
 SIZE = 2 * SENT_FROM_FILE

@@ -30,6 +30,7 @@ from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
 from protocol.topic_ids import topic_id_text
 from protocol.types import BrokerInfo, TopicPartition
 from tests.support.fake_time import FakeTime
+from tests.support.refusals import refused
 
 SLOTS = 3
 OWN_ID = 1
@@ -157,9 +158,8 @@ def test_a_session_without_partitions_ends(world: World) -> None:
 )
 def test_bad_sessions(world: World, session_id: int, epoch: int, error: ErrorCode) -> None:
     world.open(0, 0, {"a": [0]})
-    with pytest.raises(KafkaError) as raised:
+    with refused(error):
         world.open(session_id, epoch)
-    assert raised.value.code is error
     assert world.open(100, 1).session_id == 100
 
 
@@ -204,9 +204,8 @@ def test_a_topic_id_is_resolved_when_it_becomes_known(world: World) -> None:
     state = PartitionState("a", 0, 1, 1, 0, (1,), 0, (1,))
     world.metadata.update(UpdateMetadataRequest(1, 1, 1, (state,), {"a": topic_id_text(topic_id)}, ()))
     assert asked(world.open(100, 1, uses_topic_ids=True)) == [("a", 0)]
-    with pytest.raises(KafkaError) as raised:
+    with refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR):
         world.open(100, 2)
-    assert raised.value.code is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
 def test_a_topic_that_was_created_again_is_not_read_by_the_old_id(world: World) -> None:
@@ -275,9 +274,8 @@ def test_partitions_that_do_not_exist_are_limited() -> None:
     # Others may join it, and new unknown ones in the place of forgotten ones; one more ends it.
     assert world.open(session.session_id, 1, {"a": many}, {"nowhere": [0]}).session_id
     assert world.open(session.session_id, 2, {"no": [0]}).session_id
-    with pytest.raises(KafkaError) as raised:
+    with refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND):
         world.open(session.session_id, 3, {"no": [1]})
-    assert raised.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert len(world.cache) == world.cache.partitions == 0
     # It is none of a follower's business when the broker hears of a topic.
     named = {"nowhere": [*many, UNKNOWN_PARTITIONS_MAX]}
@@ -323,9 +321,8 @@ def test_a_client_cannot_continue_the_session_of_a_follower(world: World) -> Non
     """A request in it counts as the follower's fetch of all its partitions that rest."""
     session_id = world.follow(2)
     for other in (-1, 3):
-        with pytest.raises(KafkaError) as refused:
+        with refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND):
             world.open(session_id, 1, replica_id=other, replica_epoch=EPOCH)
-        assert refused.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert world.open(session_id, 1, replica_id=2, replica_epoch=EPOCH).session_id == session_id
 
 

@@ -30,9 +30,9 @@ from tests.support.logs import (
     once_before,
     open_at,
     produced,
-    refused,
 )
 from tests.support.memory_disk import MemoryDisk, run
+from tests.support.refusals import refused
 from tests.support.thorough import examples, thorough
 
 P, Q = 7, 8

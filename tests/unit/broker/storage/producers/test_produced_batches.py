@@ -35,8 +35,9 @@ from protocol.kafka.record_batch import (
     with_max_timestamp,
 )
 from protocol.kafka.record_checks import HEADERS_MAX, STEP, TakesLong
-from tests.support.logs import SMALL, open_at, refused
+from tests.support.logs import SMALL, open_at
 from tests.support.memory_disk import MemoryDisk
+from tests.support.refusals import refused
 from tests.support.thorough import examples
 
 NOW = 1_700_000_000_000

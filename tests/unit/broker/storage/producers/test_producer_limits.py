@@ -13,7 +13,7 @@ from broker.storage.producers.producer_state import ProducerState
 from protocol.errors import ErrorCode
 from protocol.kafka.record_batch import TRANSACTIONAL_BIT, BatchHeader
 from protocol.types import TopicPartition
-from tests.support.logs import refused
+from tests.support.refusals import refused
 
 STEADY = 7
 IN_TRANSACTION = 8

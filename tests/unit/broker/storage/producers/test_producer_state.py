@@ -21,7 +21,7 @@ from broker.storage.producers.producer_state import (
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.control_records import Marker
 from protocol.kafka.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
-from tests.support.logs import refused
+from tests.support.refusals import refused
 
 PRODUCER = 4711
 
