@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 
 from controller.replica_status import ReplicaStatus
@@ -52,9 +49,7 @@ async def test_a_follower_leaves_the_isr_in_a_new_epoch(cluster: MemoryCluster) 
     assert (state.leader, state.isr, state.leader_epoch) == (2, (2, 1), 1)
 
 
-async def test_the_only_member_of_the_isr_leads_again_in_the_next_life_of_its_broker(
-    cluster: MemoryCluster,
-) -> None:
+async def test_the_only_member_of_the_isr_leads_again_in_the_next_life_of_its_broker(cluster: MemoryCluster) -> None:
     """INV-4, INV-18: until then there is no leader, and the ISR stays."""
     await cluster.create_topic("t", {0: (2, 3)})
     cluster.leader_writes_isr("t", 0, (2,))
@@ -75,10 +70,7 @@ async def test_elections_by_request_do_not_choose_a_replica_without_a_disk(
     await fail(cluster, 2, T0)
     if unclean:
         await fail(cluster, 3, T0)
-    results: Mapping[TopicPartition, Any] = {}
-    controller = cluster.controllers[cluster.controller]
-    results = await controller.elect_leaders(unclean, [T0])
-    error = results[T0]
+    error = (await cluster.controllers[cluster.controller].elect_leaders(unclean, [T0]))[T0]
     wanted = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if unclean else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
     assert error is not None
     assert error.code is wanted
@@ -89,9 +81,8 @@ async def test_a_controlled_shutdown_does_not_choose_a_replica_without_a_disk(cl
     """STA-2."""
     await cluster.create_topic("t", {0: (2, 3)})
     await fail(cluster, 3, T0)
-    controller = cluster.controllers[cluster.controller]
     request = ControlledShutdownRequest(2, cluster.running[2].epoch)
-    response = await controller.controlled_shutdown(request)
+    response = await cluster.controllers[cluster.controller].controlled_shutdown(request)
     assert [(row.topic, row.partition) for row in response.partitions] == [("t", 0)]
     await cluster.kill(2)
     assert cluster.state("t").leader == -1

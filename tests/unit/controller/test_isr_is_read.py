@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from protocol.rpc.messages import ControlledShutdownRequest
 from protocol.types import TopicPartition
 from tests.support.memory_cluster import MemoryCluster
@@ -24,20 +26,15 @@ async def test_a_dead_follower_leaves_the_isr_that_it_has_just_joined(cluster: M
     assert (state.leader, state.isr, state.leader_epoch) == (2, (2,), 1)
 
 
-async def test_a_stopping_follower_leaves_the_isr_that_it_has_just_joined(cluster: MemoryCluster) -> None:
+@pytest.mark.parametrize(("stopping", "other"), [(3, 2), (2, 3)], ids=["a follower", "the leader"])
+async def test_a_broker_that_stops_leaves_the_isr_to_the_other(
+    cluster: MemoryCluster, stopping: int, other: int
+) -> None:
     await with_an_unannounced_member(cluster)
-    request = ControlledShutdownRequest(3, cluster.running[3].epoch)
+    request = ControlledShutdownRequest(stopping, cluster.running[stopping].epoch)
     assert (await cluster.controllers[1].controlled_shutdown(request)).partitions == ()
-    assert cluster.state("t").isr == (2,)
-    await cluster.kill(3)
-
-
-async def test_a_stopping_leader_hands_over_to_one_that_has_just_joined(cluster: MemoryCluster) -> None:
-    await with_an_unannounced_member(cluster)
-    request = ControlledShutdownRequest(2, cluster.running[2].epoch)
-    assert (await cluster.controllers[1].controlled_shutdown(request)).partitions == ()
-    assert (cluster.state("t").leader, cluster.state("t").isr) == (3, (3,))
-    await cluster.kill(2)
+    assert (cluster.state("t").leader, cluster.state("t").isr) == (other, (other,))
+    await cluster.kill(stopping)
 
 
 async def test_a_failed_disk_leaves_the_isr_that_it_has_just_joined(cluster: MemoryCluster) -> None:

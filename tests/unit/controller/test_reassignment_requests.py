@@ -40,12 +40,8 @@ def cluster() -> AbstractAsyncContextManager[MemoryCluster]:
     ("rows", "reason"),
     [
         ([("t", 0, [1, 2])], "already has the replicas [1, 2]"),
-        ([("t", 0, [])], "Empty replica list"),
-        ([("t", 0, [3, 3])], "Duplicate replica ids"),
-        ([("t", 0, [3, -1])], "Invalid broker id"),
         ([("t", 0, [3, 9])], "not alive: [9]"),
         ([("t", 7, [3])], "does not exist"),
-        ([("nosuch", 0, [3])], "does not exist"),
         ([("t", 0, [3]), ("t", 0, [4])], "named more than once"),
     ],
 )

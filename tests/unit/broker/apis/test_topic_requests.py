@@ -176,15 +176,8 @@ async def test_an_assignment_that_changed_meanwhile_is_read_again(world: World) 
     ("change", "body", "code"),
     [
         (lambda world: None, grow("nope", 3), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (lambda world: None, grow("a/b", 3), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (lambda world: None, grow("t", 2), ErrorCode.INVALID_PARTITIONS),
-        (lambda world: None, grow("t", 2**31 - 1), ErrorCode.INVALID_PARTITIONS),
         (lambda world: world.zk.ensure(DeleteTopicZNode.path("t")), grow("t", 3), ErrorCode.INVALID_TOPIC_EXCEPTION),
-        (
-            lambda world: world.write_topic("t", T_ID, {0: Assignment((1, 2, 3), adding=(3,))}),
-            grow("t", 3),
-            ErrorCode.REASSIGNMENT_IN_PROGRESS,
-        ),
         (lambda world: world.zk.ensure(TopicZNode.path("t"), b"rubbish"), grow("t", 3), ErrorCode.UNKNOWN_SERVER_ERROR),
         (lambda world: setattr(world.controller, "is_active", False), grow("t", 3), ErrorCode.NOT_CONTROLLER),
         (

@@ -69,9 +69,7 @@ async def test_an_illegal_frame_length_closes_the_connection(world: World, lengt
     assert await reader.read() == b""
 
 
-async def test_a_connection_above_the_limit_replaces_an_untrusted_one(
-    world: World,
-) -> None:
+async def test_a_connection_above_the_limit_replaces_an_untrusted_one(world: World) -> None:
     """The controller must always get through, however many silent connections there are."""
     world.listening.connections_max = 3
     controller = await world.open()

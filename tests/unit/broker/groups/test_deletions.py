@@ -106,9 +106,7 @@ async def test_a_deletion_that_cannot_be_written_changes_nothing(cluster: GroupC
     assert (committed, cluster.position(1)) == ([ErrorCode.NONE], 6)
 
 
-async def test_a_deletion_of_offsets_that_fails_does_not_end_the_deletion_of_the_group(
-    pair: GroupCluster,
-) -> None:
+async def test_a_deletion_of_offsets_that_fails_does_not_end_the_deletion_of_the_group(pair: GroupCluster) -> None:
     """INV-23: a commit after the tombstones would be acknowledged, and removed with the group."""
     pair.commit(1, 5, partitions=(READ, SECOND))
     await pair.settle()
@@ -132,9 +130,7 @@ async def test_a_pending_commit_is_deleted_with_its_group(pair: GroupCluster) ->
     assert listed(pair, 2) == []
 
 
-async def test_a_group_without_members_is_deleted_with_its_last_offset(
-    served: GroupCluster,
-) -> None:
+async def test_a_group_without_members_is_deleted_with_its_last_offset(served: GroupCluster) -> None:
     served.commit(1, 5, partitions=(READ, SECOND))
     assert delete_offsets(served, READ, ELSEWHERE) == [
         (ErrorCode.NONE, {READ: ErrorCode.NONE, ELSEWHERE: ErrorCode.NONE})

@@ -248,9 +248,7 @@ def test_silent_connections_cannot_keep_followers_out() -> None:
     assert not world.connect(fetch(2, 200))[1].is_closed
 
 
-def test_connections_that_only_claim_to_be_a_followers_are_limited(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_connections_that_only_claim_to_be_a_followers_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ListOffsets with any replica id makes a connection exempt from `max.connections`, so these are limited too."""
     monkeypatch.setattr(acceptor, "CLAIMED_MAX", 3)
     world = World(1)

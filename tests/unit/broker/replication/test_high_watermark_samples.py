@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -49,44 +48,44 @@ def offsets(events: Events) -> list[list[int]]:
     return [row[1:] for fields in events.of("high_watermarks") for row in fields["partitions"]]
 
 
-def test_the_first_move_in_a_leader_epoch_is_written_at_once_and_then_one_in_a_second() -> None:
+async def test_the_first_move_in_a_leader_epoch_is_written_at_once_and_then_one_in_a_second() -> None:
     (replica,), samples, events, time = world()
     moves = [(0, 0), (0, 1), (1, 1), (2, 2), (3, 3)]
     for high_watermark, end in moves:
         replica.move(high_watermark, end)
-        asyncio.run(samples.sample())
+        await samples.sample()
         time.now += 0.1
     assert offsets(events) == [[1, 0, 0], [1, 0, 1], [1, 1, 1]], "the last two are within a second of the first move"
     time.now += 1
-    asyncio.run(samples.sample())
+    await samples.sample()
     assert offsets(events)[3:] == [[1, 3, 3]]
     replica.leader_epoch = 2
-    asyncio.run(samples.sample())
+    await samples.sample()
     assert offsets(events)[4:] == [[2, 3, 3]], "a new leader epoch is written at once"
 
 
-def test_nothing_is_written_of_what_rests_or_is_not_led() -> None:
+async def test_nothing_is_written_of_what_rests_or_is_not_led() -> None:
     replicas, samples, events, time = world(2)
     replicas[1].role = Role.FOLLOWER
     for _ in range(3):
-        asyncio.run(samples.sample())
+        await samples.sample()
         time.now += 10
     assert offsets(events) == [[1, 0, 0]]
     replicas[0].log = None
-    asyncio.run(samples.sample())
+    await samples.sample()
     assert len(events.rows) == 1
 
 
-def test_of_many_partitions_the_first_are_named_and_the_others_counted() -> None:
+async def test_of_many_partitions_the_first_are_named_and_the_others_counted() -> None:
     pauses: list[None] = []
     replicas, samples, events, _ = world(6000, pauses)
-    asyncio.run(samples.sample())
+    await samples.sample()
     (fields,) = events.of("high_watermarks")
     assert len(fields["partitions"]) == high_watermark_samples.ROWS_IN_AN_EVENT
     assert fields["more"] == 6000 - high_watermark_samples.ROWS_IN_AN_EVENT
     assert len(pauses) == 6000 // high_watermark_samples.LOOKS_IN_A_SLICE, "NET-4"
     replicas[0].move(5, 5)
-    asyncio.run(samples.sample())
+    await samples.sample()
     assert offsets(events)[-1] == [1, 5, 5]
 
 

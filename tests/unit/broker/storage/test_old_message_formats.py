@@ -43,16 +43,18 @@ def contents(disk: MemoryDisk) -> list[bytes | None]:
     return [disk.read_file(path) for path in (FIRST, SECOND)]
 
 
+def is_refused(disk: MemoryDisk, reason: str, *, was_clean: bool) -> None:
+    before = contents(disk)
+    with pytest.raises(LogDirectoryError, match=reason):
+        open_at(disk, was_clean=was_clean)
+    assert contents(disk) == before
+
+
 @pytest.mark.parametrize("was_clean", CLEAN)
 @pytest.mark.parametrize("data", OLD.values(), ids=OLD)
 def test_a_log_that_begins_with_old_messages_is_refused(data: bytes, was_clean: bool) -> None:
-    disk = disk_with(first=data)
-    before = contents(disk)
-    with pytest.raises(
-        LogDirectoryError, match=r"0\.log has a message of format v[01] at byte 0\. ottla reads format v2"
-    ):
-        open_at(disk, was_clean=was_clean)
-    assert contents(disk) == before
+    reason = r"0\.log has a message of format v[01] at byte 0\. ottla reads format v2"
+    is_refused(disk_with(first=data), reason, was_clean=was_clean)
 
 
 @pytest.mark.parametrize("was_clean", CLEAN)
@@ -60,15 +62,9 @@ def test_old_messages_behind_new_ones_are_not_cut_off(was_clean: bool) -> None:
     """`message.format.version` may have been lowered."""
     whole = new_batch(0)
     disk = disk_with(first=whole + message(1, 1, b"value"), second=new_batch(2), epochs=EPOCH_0)
-    before = contents(disk)
-    with pytest.raises(LogDirectoryError, match=f"a message of format v1 at byte {len(whole)}"):
-        open_at(disk, was_clean=False)
-    assert contents(disk) == before
+    is_refused(disk, f"a message of format v1 at byte {len(whole)}", was_clean=False)
     disk = disk_with(first=new_batch(0), second=messages(1))
-    before = contents(disk)
-    with pytest.raises(LogDirectoryError, match=r"1\.log has a message of format v1 at byte 0"):
-        open_at(disk, was_clean=was_clean)
-    assert contents(disk) == before
+    is_refused(disk, r"1\.log has a message of format v1 at byte 0", was_clean=was_clean)
 
 
 @pytest.mark.parametrize(

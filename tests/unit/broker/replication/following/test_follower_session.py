@@ -56,9 +56,7 @@ def test_a_request_lists_the_changed_positions() -> None:
     assert ask() == 2
 
 
-def test_partitions_in_a_new_leader_epoch_are_forgotten_until_there_is_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_partitions_in_a_new_leader_epoch_are_forgotten_until_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise each answer of the leader would have an error for the old epoch until then."""
     monkeypatch.setattr(follower_session, "ADDED_AT_ONCE", 2)
     tps = [TopicPartition("t", n) for n in range(3)]
