@@ -141,8 +141,10 @@ def test_factors_other_topics_and_repeats(shared_cluster: LocalCluster, tmp_path
         rows = rows_of(out / name)
         assert len(rows) == 600
         assert {row["topic"] for row in rows} == {"elsewhere"}
+        assert all(row["scheduled"] == row["sent"] >= row["ready"] for row in rows), "a closed loop has no schedule"
         assert {"writer-0-0", "writer-0-1", "writer-0-2"} <= {row["client"] for row in rows}
         assert {row["bytes"] for row in rows if row["client"] == "writer-0-0"} <= set(range(790, 801))
+    assert "from the sent time, in a closed loop" in done.stdout
     compared = ottla(f"replay compare {out}/run-1 {out}/run-2 --out {tmp_path}/compared")
     assert compared.exit_code == 2  # one run each says nothing
     assert "Different load" not in compared.output

@@ -25,8 +25,8 @@ from tools.replay.run.session import planned_tasks, read_parquet
 from tools.replay.traces.schema import ABSENT, SCHEMA
 from tools.wire.security import PLAINTEXT, Security
 
-START_LEAD_NS = 1_000_000_000
-"""Time from the moment when all tasks are ready to the start of the replay."""
+START_LEAD_NS = 3_000_000_000
+"""Time from the moment when all tasks are ready to the start of the replay. Spark takes a second or more of it to let them know."""
 COPIES_APART_MS = 100
 """The copies of a client are spread over this time."""
 CLIENTS_BALANCED_MAX = 100_000

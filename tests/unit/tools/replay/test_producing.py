@@ -15,6 +15,7 @@ from protocol.kafka import produce_codec
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import parse_request_header
 from protocol.kafka.record_batch import parse_header
+from protocol.types import TopicPartition
 from tools.replay.load.background import Background
 from tools.replay.load.operations import Operation
 from tools.replay.load.producing import LANE_IN_FLIGHT, NOT_ANSWERED, ProducingClient
@@ -183,6 +184,29 @@ def test_a_batch_without_acknowledgement_is_done_when_it_is_sent() -> None:
     done = play(cluster, 8, acks=0)
     assert len(done) == len(cluster.log) == 8
     assert all(operation.answered == operation.sent and operation.offset == -1 for operation in done)
+
+
+def test_what_is_made_ahead_is_there_for_the_first_batch() -> None:
+    """A connection and a producer id, each asked for once; the first batch is in the log after one turn of the loop."""
+    cluster = FakeCluster()
+    done: list[Operation] = []
+
+    async def run() -> None:
+        client = ProducingClient("c", 9, 7, cluster, Background(), lambda: S, 10 * S, done.append)  # type: ignore[arg-type]
+        limit = asyncio.Semaphore(1)
+        opening = [task for _ in range(2) for task in client.connect_ahead(TopicPartition(TOPIC, 0), -1, limit)]
+        await asyncio.gather(*opening)
+        assert (len(opening), len(cluster.connections), cluster.producer_ids) == (2, 1, 1)
+        operation = Operation("produce", 0, 9, TOPIC, 0, 1, 200, S)
+        operation.acks = -1
+        client.add(operation)
+        client.flush()
+        await asyncio.sleep(0)
+        assert (len(cluster.log), done) == (1, [operation])
+        assert (len(cluster.connections), cluster.producer_ids) == (1, 1)
+        client.give_up()
+
+    asyncio.run(run())
 
 
 def test_without_a_leader_everything_fails_at_its_time() -> None:

@@ -129,6 +129,20 @@ def test_a_lost_task_stops_the_others() -> None:
     assert 0 not in stopped
 
 
+def test_the_drift_of_a_clock_is_measured_at_the_end() -> None:
+    with ControlServer() as server:
+        client = ControlClient(server.address, 0)
+        client.watch(Progress, lambda: None)
+        drift, uncertainty = client.drift_ns() or (0, 0)
+        assert abs(drift) <= uncertainty
+        server.clock = server.clock.shifted(5_000_000_000)
+        drift, uncertainty = client.drift_ns() or (0, 0)
+        assert abs(drift - 5_000_000_000) <= uncertainty
+        assert not server.lost
+        client.close(Progress())
+    assert client.drift_ns() is None
+
+
 def test_the_reason_is_one_line() -> None:
     own = "Job aborted ...\n  File x\ntools.wire.cluster_view.Unreachable: no broker of a:1 answers\n\tat org.apache"
     lost = "Job aborted due to stage failure: ...\nReason: Stage failed\nExecutorLostFailure (executor 0 exited) Reason: gone"
