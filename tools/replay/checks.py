@@ -61,10 +61,10 @@ def generator_limit(analysis: Mapping[str, Any]) -> str | None:
     generator = analysis.get("generator")
     if generator is None or not generator["is_limited"]:
         return None
-    return (
-        f"generator limited: the generator was the limit in {count(generator['limited'])} of {count(generator['intervals'])} intervals, "
-        f"and made 1 % of the operations {milliseconds(generator['late_ms']['p99'])} late or more"
-    )
+    words = f"the generator was the limit in {count(generator['limited'])} of {count(generator['intervals'])} intervals"
+    if late := generator["late_ms"]["p99"]:  # none in a closed loop
+        words += f", and made 1 % of the operations {milliseconds(late)} late or more"
+    return f"generator limited: {words}"
 
 
 def exit_code(checks: Sequence[Check]) -> int:
