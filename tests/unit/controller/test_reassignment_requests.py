@@ -68,17 +68,6 @@ async def test_a_refused_row_is_logged_and_removed(
     check_finished(cluster, {TP: (3, 2)})
 
 
-async def test_a_target_written_over_another_replaces_it(cluster: MemoryCluster) -> None:
-    request(cluster, {TP: (3, 2)})
-    await cluster.settle()
-    request(cluster, {TP: (4, 2)})
-    await cluster.settle()
-    assert moving(cluster) == {TP: Assignment((4, 2, 1), (4,), (1,))}
-    assert TP not in cluster.running[3].replicas
-    await catch_up(cluster)
-    check_finished(cluster, {TP: (4, 2)})
-
-
 async def test_a_request_through_the_api_replaces_one_in_the_node(cluster: MemoryCluster) -> None:
     """The older request is removed from the node, so it does not come back."""
     request(cluster, {TP: (3, 2)})

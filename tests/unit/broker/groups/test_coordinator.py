@@ -4,27 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.groups.group.messages import LeavingMember, SyncAnswer
+from broker.groups.group.messages import LeavingMember
 from protocol.errors import ErrorCode
 from tests.support.group_cluster import GROUP, READ, SESSION_MS, Answers, GroupCluster, turns
-
-
-async def test_a_member_joins_syncs_commits_and_leaves(served: GroupCluster) -> None:
-    """CLI-2."""
-    joined = served.join(1)
-    assert joined == []
-    served.pass_time(3.1)
-    assert [(a.error, a.generation, a.leader, len(a.members)) for a in joined] == [(ErrorCode.NONE, 1, "m", 1)]
-    assert served.sync(1, "m", 1, {"m": b"mine"}) == [SyncAnswer(ErrorCode.NONE, b"mine", "consumer", "range")]
-    assert served.heartbeat(1, "m", 1) is ErrorCode.NONE
-    assert served.commit(1, 42, "m", 1) == [ErrorCode.NONE]
-    assert served.position(1) == 42
-    assert served.coordinators[1].describe(GROUP).state == "Stable"
-    left: Answers = []
-    served.coordinators[1].leave(GROUP, [LeavingMember("m", None)], lambda *answer: left.append(answer))
-    assert left == [(ErrorCode.NONE, [ErrorCode.NONE])]
-    assert [listing.state for listing in served.listed(1)] == ["Empty"]
-    assert served.position(1) == 42
 
 
 async def test_an_answer_waits_for_the_followers(pair: GroupCluster) -> None:
