@@ -15,10 +15,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from click.testing import Result
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.cli import COMMAND, ottla
 from tests.support.invariants import eventually
+from tests.support.small_traces import produce, written
 from tools.cluster.local_cluster import LocalCluster
 from tools.replay.traces.schema import SCHEMA, TraceInfo, TraceWriter
 
@@ -69,6 +71,21 @@ def run(*arguments: str | Path, timeout: float = 240) -> subprocess.CompletedPro
 
 def in_this_process(*arguments: str | Path) -> Result:
     return ottla(shlex.join(["replay", "run", *map(str, arguments)]))
+
+
+def keys_in(servers: str, topic: str) -> list[bytes | None]:
+    """The keys of all records of the topic's partition 0."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "nobody", "enable.auto.commit": False})
+    try:
+        partition = TopicPartition(topic, 0, 0)
+        _, end = consumer.get_watermark_offsets(partition, timeout=30)
+        consumer.assign([partition])
+        found: list[bytes | None] = []
+        while len(found) < end:
+            found += [message.key() for message in consumer.consume(end - len(found), timeout=30)]
+        return found
+    finally:
+        consumer.close()
 
 
 def rows_of(out: Path) -> list[dict[str, Any]]:
@@ -148,6 +165,36 @@ def test_factors_other_topics_and_repeats(shared_cluster: LocalCluster, tmp_path
     compared = ottla(f"replay compare {out}/run-1 {out}/run-2 --out {tmp_path}/compared")
     assert compared.exit_code == 2  # one run each says nothing
     assert "Different load" not in compared.output
+
+
+@pytest.mark.thorough
+def test_a_topic_of_records_with_keys_is_imported_and_replayed_to_a_compacted_topic(
+    shared_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The replay writes as many different keys as were recorded; a trace without keys gets some, and the replay says so."""
+    servers = shared_cluster.bootstrap_servers
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": "20"})
+    for number in range(300):
+        producer.produce("keyed", f"value-{number}" * 3, f"key-{number % 17}", partition=0)
+        if number % 50 == 0:
+            producer.flush(30)
+    producer.flush(30)
+    ottla(f"topic create again --partitions 1 --config cleanup.policy=compact --bootstrap-server {servers}")
+    assert ottla(f"replay trace import topic keyed --out {tmp_path}/keyed --bootstrap-server {servers}").exit_code == 0
+    keyless = written(tmp_path / "keyless", [produce(at, at, topic="again", records=2) for at in range(20)], again=1)
+    written_keys: list[list[bytes | None]] = []
+    for trace, options in ((tmp_path / "keyed", ("--map-topic", "keyed=again")), (keyless, ())):
+        before = sum(map(len, written_keys))
+        done = run(
+            trace, "--bootstrap-server", servers, "--out", tmp_path / f"out-{trace.name}", "--speed", "max", *options
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert ("Changed: topic again is compacted, and 20 produces of the trace have no keys" in done.stdout) == (
+            trace == keyless
+        )
+        written_keys.append(keys_in(servers, "again")[before:])
+    assert [(len(keys), len(set(keys))) for keys in written_keys] == [(300, 17), (40, 20)]
+    assert {len(key or b"") for key in written_keys[0]} == {5}  # the mean of `key-0` to `key-16`
 
 
 @pytest.mark.thorough

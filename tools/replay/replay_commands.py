@@ -14,7 +14,7 @@ from tools.replay.parameters import POSITIVE, WHOLE_YEAR_DAYS, flight_options
 from tools.replay.recording.recording_commands import record
 from tools.replay.run.compare_runs_command import compare
 from tools.replay.run.run_commands import report, run, submit_command
-from tools.replay.traces.source_commands import import_request_log, make
+from tools.replay.traces.source_commands import import_request_log, import_segment_files, import_topic, make
 from tools.replay.traces.trace_commands import import_, trace
 
 WEEK_A_MINUTE = 7.0 * 24 * 60
@@ -85,4 +85,5 @@ def replay() -> None:
 for command in (compare, record, report, run, submit_command, trace):
     replay.add_command(command)
 trace.add_command(make)
-import_.add_command(import_request_log)
+for command in (import_request_log, import_topic, import_segment_files):
+    import_.add_command(command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from protocol.types import TopicPartition
@@ -50,6 +51,10 @@ class Operation:
     """The sequence in its first record's stamp."""
     acks: int | None = None
     compression: int = 0
+    key_size: int = -1
+    """Of each record's key; -1: no keys."""
+    keys: Sequence[int] = ()
+    """The hashes of the records' keys, or one for all."""
     place: int = 0
     """Of the batch among those of its producer and partition."""
     batch: builtins.bytes | None = None

@@ -228,6 +228,8 @@ class ProducingClient:
                 producer_id=identity.producer_id if identity else -1,
                 producer_epoch=identity.epoch if identity else -1,
                 base_sequence=operation.sequence,
+                key_size=operation.key_size,
+                keys=operation.keys,
             )
             operation.bytes = len(operation.batch)
         return operation.batch

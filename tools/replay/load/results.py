@@ -59,6 +59,7 @@ SPARK_TYPES = {
     "int16": "smallint",
     "string": "string",
     "bool": "boolean",
+    str(pyarrow.list_(pyarrow.int64())): "array<bigint>",
     str(READS): "array<struct<topic:string,partition:int,begin:bigint,stop:bigint>>",
 }
 

@@ -9,6 +9,8 @@ A trace has no values, so the replay makes them: a stamp of STAMP_SIZE bytes, th
         16     4  checksum of all other bytes of the value
         20        filler
 
+A record has a key if the trace says so: the hash of the recorded key, and zeros up to its size.
+
 All integers are unsigned, big-endian. A batch has the size that the trace says, but each of its records has room for a stamp. The values of
 a batch have the same size, one of a few, so that their bytes are made once; the last value has the bytes that are left.
 """
@@ -19,6 +21,7 @@ import struct
 import zlib
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -42,6 +45,7 @@ from protocol.types import Buffer
 
 STAMP = struct.Struct(">IIQI")
 STAMP_SIZE = STAMP.size
+KEY_HASH_SIZE = 8
 FEW_RECORDS = 12
 """Up to this number of records, a loop is faster than numpy."""
 UNPACKED_MAX = 256 * 1024 * 1024
@@ -74,6 +78,7 @@ class Template:
     """Records with values of one size, as bytes in which only the stamps are missing. It grows to the longest batch that needs it."""
 
     value_size: int
+    key_size: int
     payload: bytearray = field(default_factory=bytearray)
     ends: list[int] = field(default_factory=lambda: [0])
     """Where the first n records end in the payload."""
@@ -83,18 +88,24 @@ class Template:
     """The CRC-32 of each record's filler."""
     indexes: Any = None
     """(records, STAMP_SIZE) positions of the stamps' bytes, for numpy."""
+    key_indexes: Any = None
+    """(records, KEY_HASH_SIZE at most) positions of the keys' first bytes."""
     filler_array: Any = None
 
     def grow(self, records: int) -> None:
         """Makes room for so many records, and for more, so that the next ones need not grow it again."""
         for number in range(len(self.positions), records + records // 4):
             filler = _filler(number * self.value_size, self.value_size - STAMP_SIZE)
-            head = _head(number, self.value_size)
+            head = _head(number, self.value_size, self.key_size)
             self.positions.append(len(self.payload) + len(head))
             self.payload += head + bytes(STAMP_SIZE) + filler + b"\x00"
             self.ends.append(len(self.payload))
             self.fillers.append(zlib.crc32(filler))
-        self.indexes = numpy.array(self.positions)[:, None] + numpy.arange(STAMP_SIZE)
+        positions = numpy.array(self.positions)[:, None]
+        self.indexes = positions + numpy.arange(STAMP_SIZE)
+        if self.key_size > 0:
+            keys_at = positions - len(varint(self.value_size)) - self.key_size
+            self.key_indexes = keys_at + numpy.arange(min(self.key_size, KEY_HASH_SIZE))
         self.filler_array = numpy.array(self.fillers, numpy.uint64)
 
 
@@ -111,16 +122,22 @@ def build(
     producer_epoch: int = -1,
     base_sequence: int = -1,
     attributes: int = 0,
+    key_size: int = -1,
+    keys: Sequence[int] = (),
 ) -> bytes:
     """A batch of `records` stamped records, of `size` bytes if they have room in it, else as small as possible.
 
-    `producer_id`, `producer_epoch`, `base_sequence` are Kafka's; `run`, `producer`, `first_sequence` are the stamps'.
+    `producer_id`, `producer_epoch`, `base_sequence` are Kafka's; `run`, `producer`, `first_sequence` are the stamps'. Each record has a key
+    of `key_size` bytes (-1: none). `keys` are the hashes of the records' keys, or one for all: records with equal hashes have equal keys.
     """
-    layout = _layout(records, size - HEADER_SIZE)
+    layout = _layout(records, size - HEADER_SIZE, key_size)
     payload, before = bytearray(), records - 1
     if before:
-        template = _template(layout.value_size, before)
+        template = _template(layout.value_size, key_size, before)
         payload += memoryview(template.payload)[: template.ends[before]]
+        if key_size > 0:
+            hashes = keys[:before] if len(keys) > 1 else numpy.repeat(keys[0], before)
+            numpy.frombuffer(payload, numpy.uint8)[template.key_indexes[:before]] = _key_bytes(hashes, key_size)
         if records <= FEW_RECORDS:
             for number in range(before):
                 sequence = first_sequence + number
@@ -135,6 +152,10 @@ def build(
             numpy.frombuffer(payload, numpy.uint8)[template.indexes[:before]] = stamp_bytes
     sequence = first_sequence + before
     payload += layout.last_head
+    if key_size > 0:
+        key_at = len(payload) - len(varint(layout.last_size)) - key_size
+        start = _key_bytes(keys[-1:], key_size).tobytes()
+        payload[key_at : key_at + len(start)] = start
     payload += STAMP.pack(run, producer, sequence, checksum(run, producer, sequence, layout.last_filler_crc))
     payload += layout.last_filler(records)
     payload.append(0)
@@ -170,13 +191,13 @@ def read(batch: Buffer, position: int, header: BatchHeader, run: int) -> Stamps:
 
 def _read_intact(payload: bytes, records: int, run: int) -> Stamps | None:
     """The stamps, if the payload is as `build` made it, apart from them; else None."""
-    layout, before = _layout(records, len(payload)), records - 1
+    layout, before = _layout(records, len(payload), -1), records - 1
     data = numpy.frombuffer(bytearray(payload), numpy.uint8)
     stamps = numpy.empty(records, _STAMPS)
     fillers = numpy.empty(records, numpy.uint64)
     begin = 0
     if before:
-        template = _template(layout.value_size, before)
+        template = _template(layout.value_size, -1, before)
         begin = template.ends[before]
         if begin > len(payload):
             return None
@@ -210,7 +231,7 @@ def _read_each(payload: bytes, records: int, run: int) -> Stamps:
         delta, place = read_varint(payload, place)
         key_size, place = read_varint(payload, place)
         value_size, place = read_varint(payload, place + max(key_size, 0))
-        if key_size >= 0 or value_size < STAMP_SIZE:
+        if value_size < STAMP_SIZE:
             foreign += 1
             continue
         of_run, producer, sequence, check = STAMP.unpack_from(payload, place)
@@ -253,14 +274,15 @@ def _mixed_array(value: Any) -> Any:
 
 _SIZES = sorted({round(STAMP_SIZE * 1.08**step) for step in range(200)})
 """The sizes of values that templates have: each 8 % above the one before, up to 90 MB."""
-_templates: OrderedDict[int, Template] = OrderedDict()
-"""By the size of the values; the one that was used last is the last."""
+_templates: OrderedDict[tuple[int, int], Template] = OrderedDict()
+"""By the size of the values and of the keys; the one that was used last is the last."""
 TEMPLATES_BYTES_MAX = 64 * 1024 * 1024
 
 
-def _template(value_size: int, records: int) -> Template:
-    template = _templates.pop(value_size, None) or Template(value_size)
-    _templates[value_size] = template
+def _template(value_size: int, key_size: int, records: int) -> Template:
+    sizes = value_size, key_size
+    template = _templates.pop(sizes, None) or Template(*sizes)
+    _templates[sizes] = template
     if len(template.positions) < records:
         template.grow(records)
         while len(_templates) > 1 and sum(len(each.payload) for each in _templates.values()) > TEMPLATES_BYTES_MAX:
@@ -282,22 +304,28 @@ class Layout(NamedTuple):
 
 
 @lru_cache(maxsize=16384)
-def _layout(records: int, payload_size: int) -> Layout:
+def _layout(records: int, payload_size: int, key_size: int) -> Layout:
     """The largest layout with at most `payload_size` bytes; if the records have no room, the smallest one."""
-    share = payload_size // records - len(_head(records, payload_size // records)) - 1
+    share = payload_size // records - len(_head(records, payload_size // records, key_size)) - 1
     value_size = _SIZES[max(bisect_right(_SIZES, share) - 1, 0)]
-    left = payload_size - (_template(value_size, records).ends[records - 1] if records > 1 else 0)
-    last_size = max(left - 6, STAMP_SIZE)
-    while last_size > STAMP_SIZE and len(_head(records - 1, last_size)) + last_size + 1 > left:
+    left = payload_size - (_template(value_size, key_size, records).ends[records - 1] if records > 1 else 0)
+    last_size = max(left - 6 - max(key_size, 0), STAMP_SIZE)
+    while last_size > STAMP_SIZE and len(_head(records - 1, last_size, key_size)) + last_size + 1 > left:
         last_size -= 1
     filler = _filler(records * last_size, last_size - STAMP_SIZE)
-    return Layout(value_size, last_size, _head(records - 1, last_size), zlib.crc32(filler))
+    return Layout(value_size, last_size, _head(records - 1, last_size, key_size), zlib.crc32(filler))
 
 
-def _head(number: int, value_size: int) -> bytes:
-    """What stands before the value of a record: length, attributes, timestamp, offset delta, no key, length of the value."""
-    body = b"\x00\x00" + varint(number) + b"\x01" + varint(value_size)
+def _head(number: int, value_size: int, key_size: int) -> bytes:
+    """What stands before the value of a record: length, attributes, timestamp, offset delta, a key of zeros, length of the value."""
+    body = b"\x00\x00" + varint(number) + varint(key_size) + bytes(max(key_size, 0)) + varint(value_size)
     return varint(len(body) + value_size + 1) + body
+
+
+def _key_bytes(hashes: Any, key_size: int) -> Any:
+    """The first bytes of keys: (keys, KEY_HASH_SIZE at most). What is cut off of a hash are its high bytes."""
+    whole = numpy.array(hashes, ">i8").view(numpy.uint8).reshape(-1, KEY_HASH_SIZE)
+    return whole[:, max(KEY_HASH_SIZE - key_size, 0) :]
 
 
 def _filler(at: int, size: int) -> bytes:

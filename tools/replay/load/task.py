@@ -52,6 +52,8 @@ COLUMNS = [
     "bytes",
     "compression",
     "acks",
+    "key_bytes",
+    "keys",
     "min_bytes",
     "max_wait_ms",
     "max_bytes",
@@ -413,11 +415,13 @@ class LoadTask:
             await self._is_below.wait()
 
     def _operation(self, row: Any, scheduled: int) -> Operation:
-        _, _, request, op, _, topic, partition, records, size, compression, acks, *of_fetch, _ = row
+        _, _, request, op, _, topic, partition, records, size, compression, acks, key_bytes, keys, *of_fetch, _ = row
         operation = Operation(op, request, 0, topic, partition, records, size, scheduled)
         if op == "produce":
             operation.acks = acks
             operation.compression = COMPRESSION_CODES[compression]
+            if key_bytes is not None:
+                operation.key_size, operation.keys = key_bytes, keys
         else:
             operation.min_bytes, operation.max_wait_ms, operation.max_bytes = of_fetch[:3]
             operation.recorded_offset, operation.behind = of_fetch[3:]

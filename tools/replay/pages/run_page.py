@@ -47,9 +47,20 @@ def run_page(plan: Mapping[str, Any], analysis: Mapping[str, Any], verdict: Mapp
         verdict_banner(analysis, verdict),
         key_figures(analysis, verdict),
         *(figure(chart, chart.id not in HALF or (has_many_bars and chart.kind == "bars")) for chart in charts),
+        *changes_section(analysis),
         *tables(analysis),
     ]
     return page(f"Replay of {trace_name(plan)}", subtitle(plan, analysis), content, charts)
+
+
+def changes_section(analysis: Mapping[str, Any]) -> Iterator[Markup]:
+    """An analysis of an older ottla has none."""
+    if changes := analysis.get("changes"):
+        yield section(
+            "Changes to the load",
+            "The trace asked for something else.",
+            table(("change",), [(each,) for each in changes]),
+        )
 
 
 def trace_name(plan: Mapping[str, Any]) -> str:

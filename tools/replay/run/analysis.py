@@ -134,6 +134,7 @@ def analyse(session: SparkSession, plan: Plan, output: OutputDirectory) -> dict[
         "knee": knee_of(ramp),
         "tasks": shown_tasks(tasks["tasks"], slices["task"], facts, meters),
         "problem": tasks["problem"],
+        "changes": plan.changes,
         "asked": {"max_failed": plan.max_failed, "assert": plan.gates, "forbid": plan.forbid},
     }
     for view in ("windows", "bins"):

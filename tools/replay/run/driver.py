@@ -7,7 +7,8 @@ import hashlib
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -18,8 +19,9 @@ import pyarrow.compute
 
 from protocol.types import Address, TopicPartition
 from tools.admin.bootstrap import addresses_of
+from tools.admin.config_values import TOPICS, ConfigValue, Entity
 from tools.admin.kafka_admin import KafkaAdmin
-from tools.failures import AdminError
+from tools.failures import AdminError, NotServed
 from tools.faults.script import FaultRun
 from tools.interrupts import Interrupted, interruption_was_handled
 from tools.replay.checks import NO_FAILURES
@@ -33,12 +35,15 @@ from tools.replay.run.outcome import read_verdict
 from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
 from tools.replay.run.progress import ProgressLine
 from tools.replay.run.spark_process import SparkProcess, SparkSettings
-from tools.replay.traces.schema import Trace
+from tools.replay.traces.schema import PRODUCE, Trace
 from tools.wire.client import Client
 from tools.wire.cluster_view import ClusterView, Unreachable
 from tools.wire.security import PLAINTEXT, Security
 
 LEADER_TIMEOUT_S = 30.0
+HOT_SHARE = 1.5
+"""Of the share of a task: a client with more is worth a warning."""
+HOT_OPERATIONS_MIN = 10_000
 TURN_S = 0.1
 
 Answer = TypeVar("Answer")
@@ -91,18 +96,80 @@ class TraceFacts:
     """Topic -> the number of partitions in the cluster that the trace comes from, if that is known."""
     digest: str = ""
     """Of the trace's files, in their order."""
+    transactional: int = 0
+    """Produces that were part of a transaction."""
+    keyless: Mapping[str, int] = field(default_factory=dict)
+    """Topic -> produces of records without keys, or of which the trace does not know whether they had any."""
+    busiest: tuple[str, int] = ("", 0)
+    """The client with the most operations, and their number."""
 
 
 def facts_of(trace: Trace) -> TraceFacts:
-    """Reads the topics, partitions and the last time of a trace. Raises TraceError."""
+    """Reads a trace's topics, partitions, clients and last time. Raises TraceError."""
+    columns = ["time_ns", "op", "client", "topic", "partition", "transactional"]
+    keyed = ["key_bytes"] if "key_bytes" in trace.names else []
     partitions: dict[str, int] = {}
-    last_ns = 0
-    for batch in trace.batches(["time_ns", "topic", "partition"]):
+    keyless: Counter[str] = Counter()
+    clients: Counter[str] = Counter()
+    last_ns = transactional = 0
+    for batch in trace.batches([*columns, *keyed]):
         last_ns = max(last_ns, pyarrow.compute.max(batch["time_ns"]).as_py())
-        table = pyarrow.table({"topic": batch["topic"], "partition": batch["partition"]})
+        table = pyarrow.table({name: batch[name] for name in batch.schema.names})
         for row in table.group_by("topic").aggregate([("partition", "max")]).to_pylist():
             partitions[row["topic"]] = max(partitions.get(row["topic"], 0), row["partition_max"] + 1)
-    return TraceFacts(trace.rows, last_ns / 1e9, partitions, dict(trace.info.topics), digest_of(trace.files))
+        for row in table.group_by("client").aggregate([("op", "count")]).to_pylist():
+            clients[row["client"]] += row["op_count"]
+        produces = table.filter(pyarrow.compute.equal(table["op"], PRODUCE))
+        transactional += pyarrow.compute.sum(produces["transactional"]).as_py() or 0
+        if keyed:
+            produces = produces.filter(pyarrow.compute.is_null(produces["key_bytes"]))
+        for row in produces.group_by("topic").aggregate([("op", "count")]).to_pylist():
+            keyless[row["topic"]] += row["op_count"]
+    recorded, digest = dict(trace.info.topics), digest_of(trace.files)
+    (busiest,) = clients.most_common(1)
+    return TraceFacts(trace.rows, last_ns / 1e9, partitions, recorded, digest, transactional, keyless, busiest)
+
+
+def changes_of(facts: TraceFacts, topics: Mapping[str, str], compacted: Collection[str]) -> list[str]:
+    """What of the trace is replayed otherwise, in words. `topics`: of the trace -> of the cluster."""
+    changes = []
+    if facts.transactional:
+        changes.append(f"{facts.transactional:,} produces of transactions are sent without a transaction")
+    changes += [
+        f"topic {target} is compacted, and {facts.keyless[topic]:,} produces of the trace have no keys: the records of each get a key"
+        for topic, target in topics.items()
+        if target in compacted and facts.keyless.get(topic)
+    ]
+    return changes
+
+
+def hot_client(facts: TraceFacts, options: Options) -> str | None:
+    """A warning if one client has more of the load than a task should have."""
+    name, operations = facts.busiest
+    share = operations / facts.rows / options.clients
+    if options.tasks < 2 or share <= HOT_SHARE / options.tasks or operations < HOT_OPERATIONS_MIN:
+        return None
+    return (
+        f"client {name} has {share:.0%} of the operations: it is one task, so one core sends them. If operations are late, "
+        "replay at a lower --speed, or use --clients"
+    )
+
+
+def compacted_topics(options: Options, topics: Collection[str]) -> list[str]:
+    """Those that compaction may remove records from; none if the cluster does not say. Raises ReplayError for a bad address."""
+    try:
+        admin = KafkaAdmin(options.bootstrap_servers, properties=options.security.librdkafka_properties())
+        found = admin.describe_configs([Entity(TOPICS, topic) for topic in topics])
+    except NotServed:
+        return []
+    except AdminError as problem:
+        raise ReplayError(str(problem)) from None
+    return sorted(entity.name for entity, configs in found.items() if is_compacted(configs))
+
+
+def is_compacted(configs: Mapping[str, ConfigValue]) -> bool:
+    policy = configs.get("cleanup.policy")
+    return policy is not None and "compact" in (policy.value or "")
 
 
 def digest_of(files: Iterable[Path]) -> str:
@@ -126,6 +193,9 @@ def new_plan(options: Options, control: str) -> Plan:
     offsets = end_offsets(options.bootstrap_servers, options.security, sorted(set(topics.values())), created)
     for topic, target in topics.items():
         check_partitions(topic, target, facts.partitions[topic], len(offsets[target]))
+    compacted = compacted_topics(options, set(topics.values()))
+    if warning := hot_client(facts, options):
+        click.echo(f"Warning: {warning}", err=True)
     return Plan(
         run=secrets.randbits(32),
         trace=str(options.trace.absolute()),
@@ -148,6 +218,8 @@ def new_plan(options: Options, control: str) -> Plan:
         max_failed=options.max_failed,
         gates=list(options.gates),
         forbid=list(options.forbid),
+        compacted=compacted,
+        changes=changes_of(facts, topics, compacted),
         security_protocol=options.security.protocol,
     )
 
@@ -197,6 +269,8 @@ class Replay:
         self.output.write_plan(self.plan)
         write_json(self.output.faults, [])
         write_access(self.output, self.options.security)
+        for change in self.plan.changes:
+            click.echo(f"Changed: {change}")
         click.echo("Starting Spark ...")
         self.job.start()
         path = self.options.prometheus_file

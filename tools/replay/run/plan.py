@@ -56,6 +56,10 @@ class Plan:
     """How many operations may fail, or which share of them."""
     gates: list[str] = field(default_factory=list)
     """What must hold of the figures, besides: conditions of --assert."""
+    compacted: list[str] = field(default_factory=list)
+    """Topics of the cluster that compaction may remove records from."""
+    changes: list[str] = field(default_factory=list)
+    """What of the trace is replayed otherwise, in words."""
     forbid: list[str] = field(default_factory=list)
     """What fails the replay also if it happens to batches without acks=all: some of `checks.FORBIDDEN`."""
     security_protocol: str = "PLAINTEXT"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -73,18 +73,21 @@ EVIDENCE_OF = {
 def judge(session: SparkSession, plan: Plan, output: OutputDirectory, security: Security = PLAINTEXT) -> dict[str, Any]:
     """Reads back, compares, and writes `verdict.json`."""
     read_back(session, plan, output, security)
-    verdict = compare(session, output)
+    verdict = compare(session, output, plan.compacted)
     write_json(output.verdict, verdict)
     return verdict
 
 
-def compare(session: SparkSession, output: OutputDirectory) -> dict[str, Any]:
+def compare(session: SparkSession, output: OutputDirectory, compacted: Sequence[str] = ()) -> dict[str, Any]:
     """The verdict on `operations` and `found`. Counts are records; each list of evidence has at most EVIDENCE rows.
 
+    `compacted`: topics that compaction may remove records from; what is missing there is neither lost nor seen.
     `lost`, `duplicated` and `reordered` count batches with acks=all; `without_acks_all` has the same counts of the others.
     """
     read_parquet(session, output.operations, DDL).createOrReplaceTempView("operations")
     read_parquet(session, output.found, FOUND_DDL).createOrReplaceTempView("found")
+    topics = session.createDataFrame([(topic,) for topic in compacted], "topic string")
+    topics.createOrReplaceTempView("compacted_topics")
     for name, text in views("verdict_views").items():
         session.sql(text).createOrReplaceTempView(name)
 
@@ -102,6 +105,7 @@ def compare(session: SparkSession, output: OutputDirectory) -> dict[str, Any]:
         "corrupted": count("SELECT sum(records) FROM found WHERE kind = 'corrupt'"),
         "unseen": count("SELECT count(*) FROM excuses WHERE kind = 'unread'"),
         "deleted": count("SELECT count(*) FROM excuses WHERE kind = 'deleted'"),
+        "compacted": count("SELECT count(*) FROM absent") - count("SELECT count(*) FROM lost"),
         "elsewhere": count("SELECT count(*) FROM elsewhere"),
     }
     accepted = {name: count(f"{text} WHERE acks <> -1") for name, text in BY_ACKS.items()}

@@ -22,13 +22,14 @@ from tools.replay.load.task import COLUMNS, LoadPlan, LoadTask
 from tools.replay.run.control import ControlClient
 from tools.replay.run.plan import GROUP_NAMES, OutputDirectory, Plan, ReplayError
 from tools.replay.run.session import planned_tasks, read_parquet
-from tools.replay.traces.schema import ABSENT, SCHEMA
+from tools.replay.traces.schema import ABSENT, FIELDS, PRODUCE
 from tools.wire.security import PLAINTEXT, Security
 
 START_LEAD_NS = 3_000_000_000
 """Time from the moment when all tasks are ready to the start of the replay. Spark takes a second or more of it to let them know."""
 COPIES_APART_MS = 100
 """The copies of a client are spread over this time."""
+MADE_KEY_BYTES = 8
 CLIENTS_BALANCED_MAX = 100_000
 """With more clients, the hash of a client's name decides its task. The tasks of so many clients are even without a plan."""
 DONE_DDL = (
@@ -96,6 +97,15 @@ def assigned(session: SparkSession, plan: Plan) -> DataFrame:
         "partition",
         sql.when(sql.col("partition") >= 0, sql.col("partition")).otherwise(sql.pmod(chosen, count)).cast("int"),
     ).withColumn("topic", topic)
+    # Compaction needs keys. All records of a batch have the same if the trace does not know better.
+    needs_key = sql.col("topic").isin(plan.compacted) & (sql.col("op") == PRODUCE)
+    rows = rows.withColumn(
+        "key_bytes",
+        sql.when(needs_key, sql.coalesce("key_bytes", sql.lit(MADE_KEY_BYTES))).otherwise(sql.col("key_bytes")),
+    )
+    rows = rows.withColumn(
+        "keys", sql.when(sql.col("key_bytes").isNotNull(), sql.coalesce(sql.col("keys"), sql.array(chosen)))
+    )
     if plan.bytes != 1:
         rows = rows.withColumn("bytes", sql.expr(f"cast(bytes * {plan.bytes!r}D as bigint)"))
     return with_task(session, rows, plan.tasks)
@@ -104,7 +114,7 @@ def assigned(session: SparkSession, plan: Plan) -> DataFrame:
 def with_all_columns(rows: DataFrame) -> DataFrame:
     """The rows of a trace with all columns in their types. A column that is absent has the values that `schema.ABSENT` says."""
     columns = []
-    for field in SCHEMA:
+    for field in FIELDS.values():
         column = sql.col(f"`{field.name}`")
         if field.name not in rows.columns:
             column = sql.monotonically_increasing_id() if field.name == "request" else sql.lit(None)

@@ -17,6 +17,7 @@ VERDICT_WORDS = {
     "corrupted": "records whose checksum does not fit",
     "unseen": "acknowledged, not found, where the partition could not be read",
     "deleted": "acknowledged, deleted since by retention or a DeleteRecords",
+    "compacted": "acknowledged, not found in a compacted topic: compaction may have removed them",
 }
 
 
@@ -39,10 +40,11 @@ def summary_of(analysis: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
         "checks": {
             check.name: {"result": check.result, "reason": check.reason} for check in run_checks(analysis, verdict)
         },
+        "changes": analysis["changes"],
         "sent": produce["sent_records"],
         "acknowledged": verdict["acknowledged"],
         "read": verdict["acknowledged"]
-        - sum(verdict.get(name, 0) for name in ("lost", "unseen", "deleted"))
+        - sum(verdict.get(name, 0) for name in ("lost", "unseen", "deleted", "compacted"))
         - accepted(verdict).get("lost", 0),
         "lost": verdict["lost"],
         "duplicated": verdict["duplicated"],

@@ -42,8 +42,12 @@ SELECT m.producer, m.sequence, max(g.kind) AS kind FROM missing m JOIN gaps g
     )
 GROUP BY m.producer, m.sequence
 
--- view lost
+-- view absent
 SELECT m.* FROM missing m LEFT ANTI JOIN excuses e ON m.producer = e.producer AND m.sequence = e.sequence
+
+-- view lost
+-- Compaction may remove any record but the newest of its key.
+SELECT a.* FROM absent a LEFT ANTI JOIN compacted_topics c ON a.topic = c.topic
 
 -- view copies
 SELECT c.*, coalesce(p.acks, -1) AS acks FROM (

@@ -52,6 +52,10 @@ SCHEMA = pyarrow.schema(
         pyarrow.field("behind", pyarrow.int64()),
     ]
 )
+KEYS = pyarrow.schema([("key_bytes", pyarrow.int32()), ("keys", pyarrow.list_(pyarrow.int64()))])
+"""Columns that only a trace of records with keys has: the size of each key, and the hash of each record's key. A null in `keys` beside a
+`key_bytes`: all records of the batch have the key of `key_hash`."""
+FIELDS = MappingProxyType({field.name: field for field in (*SCHEMA, *KEYS)})
 OF_PRODUCE = ("compression", "acks", "transactional")
 OF_FETCH = ("min_bytes", "max_wait_ms", "max_bytes")
 ABSENT: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -106,31 +110,33 @@ class Trace:
         self.path = path
         self.files = _files_of(path)
         infos = self._infos = [self._opened(file) for file in self.files]
-        self.rows = sum(rows for rows, _ in infos)
+        self.rows = sum(rows for rows, _, _ in infos)
+        self.names = [*SCHEMA.names, *(name for name in KEYS.names if any(name in names for _, _, names in infos))]
         if not self.rows:
             raise TraceError(f"{path} is a trace without rows")
         self.info = replace(
             infos[0][1],
-            topics={topic: count for _, info in infos for topic, count in info.topics.items()},
+            topics={topic: count for _, info, _ in infos for topic, count in info.topics.items()},
         )
 
     def batches(
         self, columns: list[str] | None = None, rows: int = 64 * 1024, *, nulls: bool = False
     ) -> Iterator[pyarrow.RecordBatch]:
-        """The rows in the order of the files, `rows` at a time. With `nulls`, every column may have nulls, as the files do.
+        """The rows in the order of the files, `rows` at a time; by default the columns of `names`.
 
+        With `nulls`, every column may have nulls, as the files do.
         Raises TraceError for a damaged file and, without `nulls`, for a null in a column that must not have any.
         """
-        schema = pyarrow.schema([SCHEMA.field(name).with_nullable(True) for name in columns or SCHEMA.names])
-        required = [name for name in schema.names if not SCHEMA.field(name).nullable]
+        schema = pyarrow.schema([FIELDS[name].with_nullable(True) for name in columns or self.names])
+        required = [name for name in schema.names if not FIELDS[name].nullable]
         before = 0
-        for file, (in_file, _) in zip(self.files, self._infos, strict=True):
+        for file, (in_file, *_) in zip(self.files, self._infos, strict=True):
             first = 1
             for batch in _batches_of(file, schema, rows, before):
                 if not nulls:
                     _check_nulls(file, batch, required, first)
                 first += batch.num_rows
-                yield batch if nulls else batch.cast(pyarrow.schema([SCHEMA.field(name) for name in schema.names]))
+                yield batch if nulls else batch.cast(pyarrow.schema([FIELDS[name] for name in schema.names]))
             before += in_file
 
     def last_time_ns(self) -> int:
@@ -147,7 +153,8 @@ class Trace:
         return int(times[-1].as_py())
 
     @staticmethod
-    def _opened(file: Path) -> tuple[int, TraceInfo]:
+    def _opened(file: Path) -> tuple[int, TraceInfo, list[str]]:
+        """The number of rows, what the file says about itself, its columns."""
         try:
             with pyarrow.parquet.ParquetFile(file) as opened:
                 schema, rows = opened.schema_arrow, opened.metadata.num_rows
@@ -157,17 +164,17 @@ class Trace:
         missing = [name for name in REQUIRED if name not in schema.names]
         if missing:
             raise TraceError(f"{file} is not a trace: it has no column {', '.join(missing)}")
-        for name in (name for name in SCHEMA.names if name in schema.names):
-            found, expected = schema.field(name).type, SCHEMA.field(name).type
+        for name in (name for name in FIELDS if name in schema.names):
+            found, expected = schema.field(name).type, FIELDS[name].type
             if not _serves(found, expected):
                 raise TraceError(f"{file}: column {name} has type {found}, expected {expected}")
-        unknown = [name for name in schema.names if name not in SCHEMA.names]
+        unknown = [name for name in schema.names if name not in FIELDS]
         if unknown:
             raise TraceError(f"{file} has columns that a trace does not have: {', '.join(unknown)}")
         if text is None:
-            return rows, TraceInfo(0, NOT_OTTLAS)
+            return rows, TraceInfo(0, NOT_OTTLAS), schema.names
         try:
-            return rows, TraceInfo.from_json(text)
+            return rows, TraceInfo.from_json(text), schema.names
         except ValueError as problem:
             raise TraceError(f"{file} is not a trace: {problem}") from None
 
@@ -187,6 +194,7 @@ class TraceWriter:
         self.rows = 0
         self._partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         self._writer: pyarrow.parquet.ParquetWriter | None = None
+        self._schema: pyarrow.Schema | None = None
         self._rows_of_file = 0
         self._files = 0
         self._last_ns = 0
@@ -212,9 +220,10 @@ class TraceWriter:
             shutil.rmtree(self._partial, ignore_errors=True)
 
     def write(self, rows: pyarrow.Table | pyarrow.RecordBatch) -> None:
-        """Appends rows with the columns of `SCHEMA`. Raises TraceError if a time goes back."""
+        """Appends rows with the columns of `SCHEMA`, or also of `KEYS`, as the first ones have. Raises TraceError if a time goes back."""
         table = pyarrow.Table.from_batches([rows]) if isinstance(rows, pyarrow.RecordBatch) else rows
-        table = table.select(SCHEMA.names).cast(SCHEMA)
+        self._schema = self._schema or pyarrow.schema([FIELDS[name] for name in FIELDS if name in table.schema.names])
+        table = table.select(self._schema.names).cast(self._schema)
         if not table.num_rows:
             return
         self._check_times(table["time_ns"])
@@ -256,7 +265,7 @@ class TraceWriter:
     def _open_file(self) -> None:
         file = self._partial / f"part-{self._files:05}.parquet"
         self._writer = pyarrow.parquet.ParquetWriter(
-            file, SCHEMA, compression="zstd", use_dictionary=["op", "client", "topic", "compression", "group"]
+            file, self._schema, compression="zstd", use_dictionary=["op", "client", "topic", "compression", "group"]
         )
         self._files += 1
         self._rows_of_file = 0
@@ -272,6 +281,8 @@ def _serves(found: pyarrow.DataType, expected: pyarrow.DataType) -> bool:
     """Whether values of a type that other programs write can be read as the expected one."""
     if pyarrow.types.is_dictionary(found):
         found = found.value_type
+    if pyarrow.types.is_list(expected):
+        return bool(pyarrow.types.is_list(found) and pyarrow.types.is_integer(found.value_type))
     kinds = (pyarrow.types.is_integer, pyarrow.types.is_boolean, _is_text)
     return any(kind(found) and kind(expected) for kind in kinds)
 
@@ -298,7 +309,7 @@ def _batches_of(file: Path, schema: pyarrow.Schema, rows: int, before: int) -> I
 
 def _absent(name: str, batch: pyarrow.RecordBatch, first: int) -> pyarrow.Array:
     """The values of a column that the file does not have. `first`: the number of the batch's first row in the trace, from 0."""
-    kind = SCHEMA.field(name).type
+    kind = FIELDS[name].type
     if name == "request":  # each row is a request
         return pyarrow.array(range(first, first + batch.num_rows), kind)
     for op, values in ABSENT.items():

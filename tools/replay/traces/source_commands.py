@@ -1,4 +1,4 @@
-"""The commands `ottla replay trace import request-log` and `ottla replay trace make`."""
+"""`ottla replay trace import request-log`, `topic` and `segments`, and `ottla replay trace make`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from tools.admin.bootstrap import BOOTSTRAP_VARIABLE, DEFAULT_RUN_DIRECTORY
+from tools.admin.naming import bootstrap_option, command_config_option, directory_option
 from tools.failures import explained
 from tools.numbers import EXISTING_FILE, IntRange
 from tools.replay.parameters import COMPRESSIONS, TIME_ZONE, out_option, topic_for
@@ -67,6 +69,49 @@ def import_request_log(
         found = import_request_log(files, out, options)
         echo(f"{out}: {found.lines:,} lines of {len(files)} files read")
         echo_lines(f"  {line}" for line in found.describe())
+
+    explained(work)
+
+
+@click.command("topic")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@out_option
+@bootstrap_option(
+    f"Read from this cluster, of any Kafka. [default: ${BOOTSTRAP_VARIABLE}, else --dir ./{DEFAULT_RUN_DIRECTORY}]"
+)
+@directory_option("Read from the local cluster in this run directory.")
+@command_config_option("Connect by TLS and SASL as this properties file says.")
+def import_topic(
+    topics: Sequence[str], out: Path, bootstrap_server: str | None, directory: Path | None, command_config: Path | None
+) -> None:
+    """Import what was written to TOPICs, from their record batches: times, sizes, compression, transactions, sizes and hashes of keys.
+
+    No value is kept, and nothing is installed in the cluster. Who read is not in a topic.
+    """
+
+    def work() -> None:
+        from tools.admin.bootstrap import addresses_of, find_bootstrap_servers
+        from tools.replay.traces.topic_import import import_topics
+        from tools.wire.client_properties import read_security
+
+        addresses = addresses_of(find_bootstrap_servers(bootstrap_server, directory))
+        rows, partitions = import_topics(addresses, read_security(command_config, ()), topics, out)
+        echo(f"{out}: {rows:,} batches of {sum(partitions.values()):,} partitions")
+
+    explained(work)
+
+
+@click.command("segments")
+@click.argument("files", nargs=-1, required=True, type=EXISTING_FILE)
+@out_option
+def import_segment_files(files: Sequence[Path], out: Path) -> None:
+    """Import copied segment files, such as orders-0/00000000000000000000.log, as `import topic` reads a topic."""
+
+    def work() -> None:
+        from tools.replay.traces.topic_import import import_segments
+
+        rows, partitions = import_segments(files, out)
+        echo(f"{out}: {rows:,} batches of {len(files):,} files, of {', '.join(sorted(partitions))}")
 
     explained(work)
 

@@ -62,6 +62,37 @@ def test_batches_of_many_sizes_take_bounded_memory() -> None:
     assert len(stamps._templates) > 10
 
 
+@given(
+    records=st.integers(1, 40),
+    size=st.integers(0, 9000),
+    key_size=st.integers(0, 20),
+    keys=st.integers(1, 3),
+    compression=st.sampled_from([0, 4]),
+)
+def test_records_have_keys_that_are_equal_as_their_hashes_are(
+    records: int, size: int, key_size: int, keys: int, compression: int
+) -> None:
+    hashes = [2**62 + at % keys for at in range(records)]
+    data = build(
+        records,
+        size,
+        run=RUN,
+        producer=3,
+        first_sequence=5,
+        timestamp_ms=0,
+        compression=compression,
+        key_size=key_size,
+        keys=hashes,
+    )
+    found = [record.key for record in decode_records(data, 0)]
+    assert {len(key or b"") for key in found} == {key_size}
+    assert len(set(found)) == (min(records, keys) if key_size else 1)
+    assert [key == found[0] for key in found] == [each == hashes[0] or not key_size for each in hashes]
+    assert read(data, 0, parse_header(data), RUN).sequences.tolist() == list(range(5, 5 + records))
+    shared = build(records, size, run=RUN, producer=3, first_sequence=5, timestamp_ms=0, key_size=key_size, keys=[7])
+    assert len({record.key for record in decode_records(shared, 0)}) == 1
+
+
 @given(at=st.integers(0, 2**32), bit=st.integers(0, 7))
 def test_a_changed_bit_of_a_value_is_found(at: int, bit: int) -> None:
     records = 20

@@ -1,0 +1,58 @@
+"""A trace of what is in segment files, as of what is in topics (RPL-5)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protocol.kafka.record_batch import build_batch
+from tools.replay.traces.check import check
+from tools.replay.traces.schema import Trace, TraceError
+from tools.replay.traces.topic_import import import_segments
+
+START_MS = 1_700_000_000_000
+
+
+def segment(directory: Path, *batches: bytes) -> Path:
+    directory.mkdir()
+    file = directory / "00000000000000000000.log"
+    file.write_bytes(b"".join(batches))
+    return file
+
+
+def batch(at_ms: int, keys: list[bytes | None], **more: int) -> bytes:
+    return build_batch([(key, b"v" * 50, (), START_MS + at_ms) for key in keys], **more)
+
+
+def test_batches_of_segments_become_produces_with_the_hashes_of_their_keys(tmp_path: Path) -> None:
+    first = segment(tmp_path / "t-0", batch(5, [b"k1", b"k2", b"k1"]), batch(20, [None]))
+    second = segment(tmp_path / "my-topic-3", batch(0, [b"k1"], compression=4))
+    assert import_segments([first, second], tmp_path / "trace") == (3, {"t": 1, "my-topic": 4})
+    assert check(tmp_path / "trace").count == 0
+    trace = Trace(tmp_path / "trace")
+    rows = [row for part in trace.batches() for row in part.to_pylist()]
+    assert trace.info.start == START_MS * 1_000_000
+    assert [(row["time_ns"], row["topic"], row["partition"], row["records"], row["key_bytes"]) for row in rows] == [
+        (0, "my-topic", 3, 1, 2),
+        (5_000_000, "t", 0, 3, 2),
+        (20_000_000, "t", 0, 1, None),
+    ]
+    (k1,), (a, b, c) = rows[0]["keys"], rows[1]["keys"]
+    assert k1 == a == c != b
+    assert [row["compression"] for row in rows] == ["zstd", "none", "none"]
+    assert rows[1]["bytes"] == len(batch(5, [b"k1", b"k2", b"k1"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("other", b"", "its directory is not TOPIC-PARTITION, such as orders-0"),
+        ("t-0", b"\xff" * 100, "t-0: a batch cannot be read"),
+        ("t-0", b"", "there is no record"),
+    ],
+)
+def test_a_file_that_is_no_segment_is_named(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+    with pytest.raises(TraceError, match=words):
+        import_segments([segment(tmp_path / name, content)], tmp_path / "trace")
+    assert not (tmp_path / "trace").exists()
