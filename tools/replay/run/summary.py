@@ -40,7 +40,7 @@ def summary_of(analysis: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
         "checks": {
             check.name: {"result": check.result, "reason": check.reason} for check in run_checks(analysis, verdict)
         },
-        "changes": analysis["changes"],
+        "changes": analysis.get("changes", []),
         "sent": produce["sent_records"],
         "acknowledged": verdict["acknowledged"],
         "read": verdict["acknowledged"]

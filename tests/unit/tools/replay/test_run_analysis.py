@@ -119,6 +119,7 @@ def test_the_summary_has_the_names_of_the_demo() -> None:
         "faults": [fault | {"verb": "kill"}, fault | {"verb": "restart", "broker": None}],
         "groups": [group | {"group": f"g{number}"} for number in range(6)],
         "knee": None,
+        "changes": ["one"],
         "problem": "task 1 was lost\nat ...",
     }
     verdict = {
@@ -144,6 +145,7 @@ def test_the_summary_has_the_names_of_the_demo() -> None:
         "whole": "failed",
     }
     assert summary == {
+        "changes": ["one"],
         "sent": 120,
         "acknowledged": 110,
         "read": 105,
