@@ -10,15 +10,16 @@ and answers once.) No client sends such a request, but it could have thousands o
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Sequence
 from typing import Any
 
 from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
+from broker.requests.steps import respond_later
 from protocol.errors import ErrorCode
 from protocol.kafka import produce_codec
 from protocol.kafka.compression import ZSTD
-from protocol.kafka.produce_codec import ProducePartitionResult, ProduceRequest
+from protocol.kafka.produce_codec import NodeEndpoint, ProducePartitionResult, ProduceRequest
 from protocol.kafka.record_batch import first_batch_compression, first_batch_is_transactional
 from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import TopicPartition
@@ -181,9 +182,11 @@ def respond(
         for topic, count in shape:
             topics.append((topic, results[at : at + count]))
             at += count
-    if version < LEADER_HINT_SINCE:
-        request.respond_small(produce_codec.encode_response(version, topics))
+    endpoints: Sequence[NodeEndpoint] = ()
+    if version >= LEADER_HINT_SINCE:
+        leaders = {result.leader_id for result in results if result.error and result.leader_id >= 0}
+        endpoints = context.node_endpoints(leaders, request.connection.listener) if leaders else ()
+    if len(results) > produce_codec.STEP:
+        respond_later(context, request, produce_codec.encoding_response(version, topics, 0, endpoints))
         return
-    leaders = {result.leader_id for result in results if result.error and result.leader_id >= 0}
-    endpoints = context.node_endpoints(leaders, request.connection.listener) if leaders else ()
     request.respond_small(produce_codec.encode_response(version, topics, 0, endpoints))

@@ -9,7 +9,7 @@ v8 adds record errors and messages, v9 is flexible, v10 sends the current leader
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
 from protocol.kafka.api_keys import ApiKey
@@ -222,11 +222,37 @@ def encode_response(
         parts += [_encode_result(version, result) for result in partitions]
         if flexible:
             parts.append(b"\x00")
+    return b"".join([*parts, *_after_topics(version, throttle_ms, node_endpoints)])
+
+
+def encoding_response(
+    version: int,
+    topics: Sequence[tuple[str, Sequence[ProducePartitionResult]]],
+    throttle_ms: int = 0,
+    node_endpoints: Sequence[NodeEndpoint] = (),
+) -> Generator[None, None, bytes]:
+    """`encode_response` in steps of STEP partitions, for an answer of thousands of them."""
+    flexible = version >= 9
+    parts, rows = [array_length(len(topics), flexible)], 0
+    for name, partitions in topics:
+        parts += (string(name, flexible), array_length(len(partitions), flexible))
+        for begin in range(0, len(partitions), STEP):
+            some = partitions[begin : begin + STEP]
+            parts += [_encode_result(version, result) for result in some]
+            rows += len(some)
+            if rows >= STEP:
+                rows = 0
+                yield
+        if flexible:
+            parts.append(b"\x00")
+    return b"".join([*parts, *_after_topics(version, throttle_ms, node_endpoints)])
+
+
+def _after_topics(version: int, throttle_ms: int, node_endpoints: Sequence[NodeEndpoint]) -> Iterator[bytes]:
     if version >= 1:
-        parts.append(INT.pack(throttle_ms))
-    if flexible:
-        parts.append(_encode_endpoints(node_endpoints) if version >= 10 else b"\x00")
-    return b"".join(parts)
+        yield INT.pack(throttle_ms)
+    if version >= 9:
+        yield _encode_endpoints(node_endpoints) if version >= 10 else b"\x00"
 
 
 def _encode_result(version: int, result: ProducePartitionResult) -> bytes:

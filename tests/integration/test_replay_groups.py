@@ -25,7 +25,7 @@ from tools.replay.load.pace import Pace
 from tools.replay.load.task import COLUMNS, LoadPlan, LoadTask
 from tools.replay.run.groups import groups_of
 from tools.replay.run.plan import GROUP_NAMES, OutputDirectory
-from tools.replay.traces.schema import SCHEMA
+from tools.replay.traces.schema import FIELDS
 from tools.wire.group_member import ASSIGNOR
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -35,7 +35,7 @@ STEP_MS = 100
 AHEAD_MS = 500
 RECORDS_BEFORE_JOINING = 25
 """At most so many records of a partition may be there before the first member has joined."""
-SCHEMA_FED = pyarrow.schema([SCHEMA.field(name).with_nullable(True) for name in COLUMNS])
+SCHEMA_FED = pyarrow.schema([FIELDS[name].with_nullable(True) for name in COLUMNS])
 
 
 @pytest.fixture(scope="module")

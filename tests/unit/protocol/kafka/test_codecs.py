@@ -104,7 +104,9 @@ def produce(version: int, body: Body) -> bytes:
         return ProducePartitionResult(*head, *values(row["current_leader"], "leader_id leader_epoch"), errors)
 
     topics = [(topic["name"], [result(row) for row in topic["partition_responses"]]) for topic in body["responses"]]
-    return produce_codec.encode_response(version, topics, body["throttle_time"], endpoints(body))
+    arguments = version, topics, body["throttle_time"], endpoints(body)
+    assert finished(produce_codec.encoding_response(*arguments)) == produce_codec.encode_response(*arguments)
+    return produce_codec.encode_response(*arguments)
 
 
 def endpoints(body: Body) -> list[NodeEndpoint]:
