@@ -18,7 +18,7 @@ import numpy
 
 from tools.pages.checks import FAILED, NOT_VERIFIED, Check
 from tools.pages.units import percent, quantity
-from tools.replay.checks import DELIVERY, METRICS, run_checks
+from tools.replay.checks import DELIVERY, METRICS, generator_limit, run_checks
 from tools.replay.run.permutations import LEVEL, adjusted, can_tell, deals, interval
 from tools.replay.run.plan import OutputDirectory, Plan, ReplayError
 
@@ -155,12 +155,14 @@ def judge(rows: Sequence[dict[str, Any]], of_a: int, of_b: int, threshold: float
 
 
 def side_check(side: str, runs: Sequence[Run]) -> Check:
-    """Whether each run of a side was a replay that delivered and was verified."""
+    """Whether each run of a side was a replay that delivered, was verified, and was not limited by its generator."""
     found: dict[str, list[str]] = {FAILED: [], NOT_VERIFIED: []}
     for run in runs:
         for check in run_checks(run.analysis, run.verdict):
             if check.name in OF_EACH_RUN and check.result in found:
                 found[check.result].append(f"{run.name}: {check.reason}")
+        if limit := generator_limit(run.analysis):
+            found[NOT_VERIFIED].append(f"{run.name}: {limit}")
     problem, unverified = ("; ".join(found[result]) or None for result in (FAILED, NOT_VERIFIED))
     return Check(f"{side} delivered", problem, unverified=unverified)
 

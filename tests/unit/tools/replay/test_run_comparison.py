@@ -111,6 +111,16 @@ def test_a_run_that_lost_records_fails_the_comparison(tmp_path: Path) -> None:
     assert "B delivered: run-3: 3 acknowledged records are not in the log" in output
 
 
+def test_a_run_whose_generator_was_the_limit_says_nothing_of_the_cluster(tmp_path: Path) -> None:
+    a, b = side(tmp_path / "a", NOISE), side(tmp_path / "b", NOISE)
+    path = OutputDirectory(Path(b[4])).analysis
+    analysis = json.loads(path.read_text())
+    write_json(path, analysis | {"generator": analysis["generator"] | {"is_limited": True}})
+    code, _, output = compared(tmp_path / "out", "--a", *a, "--b", *b)
+    assert code == 2
+    assert "NOT VERIFIED  B delivered: run-5: generator limited" in output
+
+
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
