@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy
 import pyarrow
 import pyarrow.compute as compute
+from numpy.typing import NDArray
 
 from protocol.kafka.record_batch import HEADER_SIZE
 from protocol.plain_text import shortened
@@ -34,11 +35,14 @@ EVENTS = pyarrow.schema(
         ("time_ns", pyarrow.int64()),
         ("client", pyarrow.string()),
         ("topic", pyarrow.string()),
+        ("partition", pyarrow.int32()),
         ("key_hash", pyarrow.int64()),
+        ("records", pyarrow.int32()),
         ("body", pyarrow.int64()),
     ]
 )
-"""`time_ns`: since 1970 UTC. `body`: the size of the record, see `batch_sizes.body_sizes`."""
+"""`time_ns`: since 1970 UTC. `partition`: -1 if the key decides. `body`: the size of the record, see `batch_sizes.body_sizes`; of a row
+that is a batch of `records`, the size of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,14 @@ class TableImport:
     time_zone: str = "UTC"
     key_column: str | None = None
     value_columns: Sequence[str] = ()
+    """The columns of a value that is a JSON object; empty: all."""
+    raw_value_column: str | None = None
+    """The column that is the value, as it is."""
+    bytes_column: str | None = None
+    """The size of the value; with a `records_column`, of the batch."""
+    records_column: str | None = None
+    """The records of a row, which is a batch then. Needs a `bytes_column`."""
+    partition_column: str | None = None
     topic: str | None = None
     topic_column: str | None = None
     client_column: str | None = None
@@ -68,12 +80,20 @@ class TableImport:
 
     @property
     def columns(self) -> Wanted:
-        named = (self.time_column, self.key_column, self.topic_column, self.client_column)
-        return Wanted(list(dict.fromkeys(name for name in named if name is not None)), self.value_columns)
+        size = self.bytes_column or self.raw_value_column
+        named = (
+            *(self.time_column, self.key_column, self.topic_column, self.client_column),
+            *(self.partition_column, self.records_column, size),
+        )
+        values = self.value_columns if size is None else [size]
+        return Wanted(list(dict.fromkeys(name for name in named if name is not None)), values)
 
 
-def import_table(files: Sequence[Path], out: Path, options: TableImport) -> tuple[int, int]:
-    """Writes the trace and returns (events, produce requests). Raises TraceError, with the file, row and column that is wrong."""
+def import_table(files: Sequence[Path], out: Path, options: TableImport) -> tuple[int, int, list[str]]:
+    """Writes the trace and returns (events, produce requests, columns that were not used).
+
+    Raises TraceError, with the file, row and column that is wrong.
+    """
     names = ", ".join(file.name for file in files[:5]) + (f" and {len(files) - 5} more" if len(files) > 5 else "")
     with TraceWriter(out, TraceInfo(0, f"imported from {names}")) as writer, runs_directory(out) as directory:
         events = _Events(files, options)
@@ -86,14 +106,18 @@ def import_table(files: Sequence[Path], out: Path, options: TableImport) -> tupl
                 start = int(table["time_ns"][0].as_py())
             topics.update(compute.unique(table["topic"]).to_pylist())
             since_start = table.set_column(0, "time_ns", compute.subtract(table["time_ns"], start))
-            batches = lingering.add(since_start) if options.batch_ms else _single_batches(since_start)
+            batches = (
+                lingering.add(since_start)
+                if options.batch_ms
+                else _single_batches(since_start, options.records_column is not None)
+            )
             requests += _write(writer, batches, requests, events.count, options)
         requests += _write(writer, lingering.finish(), requests, events.count, options)
         if start is None:
             raise TraceError(f"{names}: no rows, so {out} was not written")
         known = {} if options.partitions is None else dict.fromkeys(sorted(topics), options.partitions)
         writer.info = TraceInfo(start, writer.info.source, known)
-    return events.count, requests
+    return events.count, requests, sorted(events.wanted.unused)
 
 
 class _Events:
@@ -102,11 +126,12 @@ class _Events:
     def __init__(self, files: Sequence[Path], options: TableImport) -> None:
         self._files = files
         self._options = options
+        self.wanted = options.columns
         self.count = 0
 
     def batches(self) -> Iterator[pyarrow.RecordBatch]:
         for file in self._files:
-            for rows in rows_of(file, self._options.columns):
+            for rows in rows_of(file, self.wanted):
                 self.count += len(rows.numbers)
                 yield _events(rows, self._options)
 
@@ -128,8 +153,14 @@ def _events(rows: Rows, options: TableImport) -> pyarrow.RecordBatch:
         pyarrow.array(times),
         _named(rows, options.client_column, CLIENT),
         _named(rows, options.topic_column, options.topic or ""),
+        pyarrow.array(_numbers(rows, options.partition_column, 0, -1), pyarrow.int32()),
         hashes,
-        pyarrow.array(body_sizes(key_sizes, rows.value_sizes)),
+        pyarrow.array(_numbers(rows, options.records_column, 1, 1), pyarrow.int32()),
+        pyarrow.array(
+            _numbers(rows, options.bytes_column, HEADER_SIZE, 0)
+            if options.records_column is not None
+            else body_sizes(key_sizes, _value_sizes(rows, options))
+        ),
     ]
     if options.topic_column is not None:
         for topic in compute.unique(columns[2]).to_pylist():
@@ -139,6 +170,32 @@ def _events(rows: Rows, options: TableImport) -> pyarrow.RecordBatch:
                     at, options.topic_column, f"{shortened(topic, 60)!r} is not a topic name: use a-z A-Z 0-9 . _ -"
                 )
     return pyarrow.record_batch(columns, schema=EVENTS)
+
+
+def _value_sizes(rows: Rows, options: TableImport) -> NDArray[numpy.int64]:
+    if options.bytes_column is not None:
+        return _numbers(rows, options.bytes_column, 0, 0)
+    if options.raw_value_column is not None:
+        sizes = compute.binary_length(_texts(rows, options.raw_value_column)).cast(pyarrow.int64())
+        return numpy.asarray(compute.fill_null(sizes, -1).to_numpy())
+    return rows.value_sizes
+
+
+def _numbers(rows: Rows, column: str | None, least: int, default: int) -> NDArray[numpy.int64]:
+    """The whole numbers of a column, `default` without one. Raises TraceError for a null, a fraction, or a number below `least`."""
+    if column is None:
+        return numpy.full(len(rows.numbers), default, numpy.int64)
+    try:
+        values = rows.columns[column].cast(pyarrow.int64())
+    except pyarrow.ArrowException:
+        raise rows.error(0, column, "is not a column of whole numbers") from None
+    if values.null_count:
+        raise rows.error(compute.index(values.is_null(), True).as_py(), column, "is null")
+    numbers: NDArray[numpy.int64] = values.to_numpy(zero_copy_only=False)
+    if (numbers < least).any():
+        at = int((numbers < least).argmax())
+        raise rows.error(at, column, f"{numbers[at]} is below {least}")
+    return numbers
 
 
 def _texts(rows: Rows, column: str) -> pyarrow.Array:
@@ -167,18 +224,17 @@ def _named(rows: Rows, column: str | None, default: str) -> pyarrow.Array:
         raise rows.error(0, column, "has bytes that are not UTF-8") from None
 
 
-def _single_batches(events: pyarrow.Table) -> pyarrow.Table:
-    """Batches of one record."""
-    count = events.num_rows
+def _single_batches(events: pyarrow.Table, is_batch: bool) -> pyarrow.Table:
+    """A batch for each row: of one record, or what the row says."""
     return pyarrow.table(
         {
             "time_ns": events["time_ns"],
             "client": events["client"],
             "topic": events["topic"],
-            "partition": numpy.full(count, -1),
+            "partition": events["partition"],
             "key_hash": events["key_hash"],
-            "records": numpy.ones(count, numpy.int64),
-            "bytes": single_batch_sizes(events["body"].to_numpy()),
+            "records": events["records"],
+            "bytes": events["body"] if is_batch else single_batch_sizes(events["body"].to_numpy()),
         }
     )
 

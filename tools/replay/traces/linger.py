@@ -54,10 +54,12 @@ class Lingering:
 
     def add(self, events: pyarrow.Table) -> pyarrow.Table:
         """Takes events in the order of time. Returns the batches that are sent until the last of them, in the order of time."""
-        columns = (events[name].to_pylist() for name in ("time_ns", "client", "topic", "key_hash", "body"))
-        for time_ns, client, topic, key_hash, body in zip(*columns, strict=True):
+        columns = (events[name].to_pylist() for name in ("time_ns", "client", "topic", "partition", "key_hash", "body"))
+        for time_ns, client, topic, partition, key_hash, body in zip(*columns, strict=True):
             self._send_until(time_ns)
-            owner = (client, topic, NO_PARTITION if key_hash is None else key_hash % self._partitions)
+            if partition == NO_PARTITION and key_hash is not None:
+                partition = key_hash % self._partitions
+            owner = (client, topic, partition)
             batch = self._open.get(owner)
             if batch is not None:
                 size = self._size_in(batch, time_ns, body)

@@ -10,7 +10,7 @@ import gzip
 import io
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -34,10 +34,11 @@ NAMES_SHOWN = 30
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The columns to read. `values` empty: all columns."""
+    """The columns to read. `values` empty: all columns. `unused` gets the others of the files' headers."""
 
     named: Sequence[str]
     values: Sequence[str] = ()
+    unused: set[str] = field(default_factory=set)
 
     def of(self, file: Path, present: Sequence[str]) -> tuple[list[str], list[str]]:
         """The columns to read and those of the value, of a file that has the columns `present`. Raises TraceError."""
@@ -45,6 +46,7 @@ class Wanted:
             if name not in present:
                 raise TraceError(f"{file} has no column {name}; it has {_listed(present)}")
         values = list(self.values or present)
+        self.unused.update(set(present) - {*self.named, *values})
         return list(dict.fromkeys([*self.named, *values])), values
 
 

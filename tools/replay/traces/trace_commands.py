@@ -159,6 +159,12 @@ def import_() -> None:
 )
 @click.option("--key-column", metavar="COLUMN", help="The key of the record. [default: no key]")
 @click.option("--value-columns", metavar="A,B,C", help="The columns of the value, a JSON object. [default: all]")
+@click.option("--raw-value-column", metavar="COLUMN", help="The column that is the value, as it is.")
+@click.option("--bytes-column", metavar="COLUMN", help="The size of the value, in the place of a value.")
+@click.option(
+    "--records-column", metavar="COLUMN", help="How many records a row is: a batch, whose size is --bytes-column."
+)
+@click.option("--partition-column", metavar="COLUMN", help="The partition of each event. [default: the key decides]")
 @click.option("--topic", help="The topic of all events.")
 @click.option("--topic-column", metavar="COLUMN", help="The topic of each event.")
 @click.option("--client-column", metavar="COLUMN", help="The producer of each event. [default: one producer]")
@@ -224,6 +230,11 @@ def table(
         raise click.UsageError("--consumers, --group and --batch-ms need --partitions.")
     if options["group"] and not consumers:
         raise click.UsageError("--group needs --consumers of at least 1.")
+    given = [value_columns, options["raw_value_column"], options["bytes_column"]]
+    if sum(each is not None for each in given) > 1:
+        raise click.UsageError("use one of --value-columns, --raw-value-column and --bytes-column.")
+    if options["records_column"] is not None and (options["bytes_column"] is None or options["batch_ms"]):
+        raise click.UsageError("--records-column needs --bytes-column, and has no --batch-ms: a row is a batch.")
     values = [] if value_columns is None else value_columns.split(",")
     if not all(values):
         raise click.BadParameter(
@@ -233,11 +244,13 @@ def table(
     def work() -> None:
         from tools.replay.traces.import_table import TableImport, import_table
 
-        events, requests = import_table(
+        events, requests, unused = import_table(
             files,
             out,
             TableImport(time_zone=time_zone.key, value_columns=values, acks=ACKS[acks], consumers=consumers, **options),
         )
         echo(f"{out}: {events:,} events in {requests:,} produce requests")
+        if unused:
+            echo(f"columns that were not used: {', '.join(unused)}")
 
     explained(work)

@@ -55,7 +55,7 @@ def size(event: dict[str, Any]) -> int:
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".json", ".parquet"])
 def test_each_format_gives_the_same_trace(tmp_path: Path, suffix: str) -> None:
     out = tmp_path / "out"
-    assert import_table.import_table([written(tmp_path / f"events{suffix}")], out, USERS) == (3, 3)
+    assert import_table.import_table([written(tmp_path / f"events{suffix}")], out, USERS)[:2] == (3, 3)
     assert rows_of(out, "time_ns", "request", "op", "client", "topic", "partition", "key_hash", "records", "bytes") == [
         (0, 0, "produce", "producer-1", "t", -1, zlib.crc32(b"ann"), 1, size(EVENTS[1])),
         (1000, 1, "produce", "producer-1", "t", -1, None, 1, size(EVENTS[2])),
@@ -72,7 +72,7 @@ def test_topics_clients_and_consumers(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     table.write_text("at,kind,n\n2024-01-01,x,7\n2024-01-01,y,8\n2024-01-02,x,7\n2024-01-03,x,7\n")
     out = tmp_path / "out"
-    assert import_table.import_table([table], out, options) == (4, 4)
+    assert import_table.import_table([table], out, options)[:2] == (4, 4)
     assert rows_of(out, "op", "client", "topic", "partition", "request", "group") == [
         ("produce", "7", "x", -1, 0, None),
         ("fetch", "consumer-g-1", "x", 0, 4, "g"),
@@ -88,13 +88,32 @@ def test_topics_clients_and_consumers(tmp_path: Path) -> None:
     assert check(out).count == 0
 
 
+def test_columns_say_sizes_records_and_partitions(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("ms,size,batch,part,text,more\n0,500,3,1,abcd,x\n1,1200,1,0,,y\n")
+    common = {"time_unit": "ms", "topic": "t", "partition_column": "part"}
+    whole = TableImport("ms", bytes_column="size", records_column="batch", **common)
+    assert import_table.import_table([table], tmp_path / "batches", whole) == (2, 2, ["more", "text"])
+    assert rows_of(tmp_path / "batches", "partition", "records", "bytes") == [(1, 3, 500), (0, 1, 1200)]
+    raw = TableImport("ms", raw_value_column="text", **common)
+    assert import_table.import_table([table], tmp_path / "raw", raw)[2] == ["batch", "more", "size"]
+    one = [len(build_batch([(None, value, (), 0)])) for value in (b"abcd", None)]
+    assert rows_of(tmp_path / "raw", "partition", "bytes") == list(zip((1, 0), one, strict=True))
+    sized = TableImport("ms", bytes_column="size", batch_ms=5, partitions=2, **common)
+    import_table.import_table([table], tmp_path / "gathered", sized)
+    assert rows_of(tmp_path / "gathered", "partition", "records") == [(1, 1), (0, 1)]
+    for column, words in (("text", "is not a column of whole numbers"), ("more", "is not a column")):
+        with pytest.raises(TraceError, match=f"column {column}: {words}"):
+            import_table.import_table([table], tmp_path / "no", TableImport("ms", bytes_column=column, **common))
+
+
 def test_events_are_sorted_over_files_and_gathered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordering, "RUN_ROWS", 1)
     first, second = tmp_path / "1.csv", tmp_path / "2.csv"
     first.write_text("at\n1020\n1000\n")
     second.write_text("at\n1010\n5000\n")
     options = TableImport("at", time_unit="ms", topic="t", batch_ms=15, partitions=1)
-    assert import_table.import_table([first, second], tmp_path / "out", options) == (4, 3)
+    assert import_table.import_table([first, second], tmp_path / "out", options)[:2] == (4, 3)
     assert rows_of(tmp_path / "out", "time_ns", "records") == [(15, 2), (35, 1), (4015, 1)]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1.csv", "2.csv", "out"]
 

@@ -19,7 +19,10 @@ def batches(events: list[Event], linger_ms: int, batch_bytes: int, at_once: int)
     tables = []
     for first in range(0, len(events), at_once):
         part = [
-            {"time_ns": time * 10**6, "client": client, "topic": "t", "key_hash": key_hash, "body": BODY}
+            {
+                **{"time_ns": time * 10**6, "client": client, "topic": "t", "partition": -1},
+                **{"key_hash": key_hash, "body": BODY},
+            }
             for time, client, key_hash in events[first : first + at_once]
         ]
         tables.append(lingering.add(pyarrow.Table.from_pylist(part)))
