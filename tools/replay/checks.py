@@ -44,7 +44,8 @@ def run_checks(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -
     forbidden = _asked(analysis).get("forbid", ())
     checks = [_delivered(name, verdict, name in forbidden) for name in DELIVERY]
     if verdict is not None:
-        is_nothing = produce["operations"] > 0 and not verdict["acknowledged"]
+        # With acks=0 nothing is acknowledged, and nothing is owed.
+        is_nothing = produce["operations"] > 0 and not verdict["acknowledged"] and not produce["acknowledged"]
         checks.append(Check("acknowledged", "nothing was acknowledged" if is_nothing else None))
     checks.append(_errors(analysis))
     if analysis["groups"]:

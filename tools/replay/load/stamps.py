@@ -92,6 +92,11 @@ class Template:
     """(records, KEY_HASH_SIZE at most) positions of the keys' first bytes."""
     filler_array: Any = None
 
+    @property
+    def bytes_used(self) -> int:
+        """About: the payload, and what is kept of each record."""
+        return len(self.payload) + 250 * len(self.positions)
+
     def grow(self, records: int) -> None:
         """Makes room for so many records, and for more, so that the next ones need not grow it again."""
         for number in range(len(self.positions), records + records // 4):
@@ -101,11 +106,11 @@ class Template:
             self.payload += head + bytes(STAMP_SIZE) + filler + b"\x00"
             self.ends.append(len(self.payload))
             self.fillers.append(zlib.crc32(filler))
-        positions = numpy.array(self.positions)[:, None]
-        self.indexes = positions + numpy.arange(STAMP_SIZE)
+        positions = numpy.array(self.positions, numpy.int32)[:, None]
+        self.indexes = positions + numpy.arange(STAMP_SIZE, dtype=numpy.int32)
         if self.key_size > 0:
             keys_at = positions - len(varint(self.value_size)) - self.key_size
-            self.key_indexes = keys_at + numpy.arange(min(self.key_size, KEY_HASH_SIZE))
+            self.key_indexes = keys_at + numpy.arange(min(self.key_size, KEY_HASH_SIZE), dtype=numpy.int32)
         self.filler_array = numpy.array(self.fillers, numpy.uint64)
 
 
@@ -190,14 +195,15 @@ def read(batch: Buffer, position: int, header: BatchHeader, run: int) -> Stamps:
 
 
 def _read_intact(payload: bytes, records: int, run: int) -> Stamps | None:
-    """The stamps, if the payload is as `build` made it, apart from them; else None."""
-    layout, before = _layout(records, len(payload), -1), records - 1
+    """The stamps, if the payload is as `build` made it, apart from them and from the keys; else None."""
+    key_size = _first_key_size(payload)
+    layout, before = _layout(records, len(payload), key_size), records - 1
     data = numpy.frombuffer(bytearray(payload), numpy.uint8)
     stamps = numpy.empty(records, _STAMPS)
     fillers = numpy.empty(records, numpy.uint64)
     begin = 0
     if before:
-        template = _template(layout.value_size, -1, before)
+        template = _template(layout.value_size, key_size, before)
         begin = template.ends[before]
         if begin > len(payload):
             return None
@@ -205,19 +211,34 @@ def _read_intact(payload: bytes, records: int, run: int) -> Stamps | None:
         stamps[:-1] = data[indexes].view(_STAMPS).reshape(before)
         fillers[:-1] = template.filler_array[:before]
         data[indexes] = 0
+        if key_size > 0:
+            data[template.key_indexes[:before]] = 0
         if data[:begin].tobytes() != template.payload[:begin]:
             return None
     at = begin + len(layout.last_head)
     stamps[-1:] = numpy.frombuffer(payload[at : at + STAMP_SIZE].ljust(STAMP_SIZE), _STAMPS)
     fillers[-1] = layout.last_filler_crc
-    if payload[begin:at] != layout.last_head or payload[at + STAMP_SIZE :] != layout.last_filler(records) + b"\x00":
+    key_at = at - len(varint(layout.last_size)) - max(key_size, 0)
+    data[key_at : key_at + min(max(key_size, 0), KEY_HASH_SIZE)] = 0
+    if data[begin:at].tobytes() != layout.last_head:
         return None
-    if not (stamps["run"] == run).all():
+    if payload[at + STAMP_SIZE :] != layout.last_filler(records) + b"\x00" or not (stamps["run"] == run).all():
         return None
     producers, sequences = stamps["producer"].astype(numpy.uint64), stamps["sequence"].astype(numpy.uint64)
     if not (checksums(run, producers, sequences, fillers) == stamps["checksum"]).all():
         return None
     return Stamps(numpy.arange(records), producers, sequences, 0, [])
+
+
+def _first_key_size(payload: bytes) -> int:
+    """Of a batch that `build` made; -1: no key. Of any other bytes, some number in the range of sizes."""
+    try:
+        _, at = read_varint(payload, 0)
+        _, at = read_varint(payload, at + 2)  # the attributes and the timestamp are zeros
+        size, _ = read_varint(payload, at)
+    except IndexError:
+        return -1
+    return size if -1 <= size <= len(payload) else -1
 
 
 def _read_each(payload: bytes, records: int, run: int) -> Stamps:
@@ -276,7 +297,7 @@ _SIZES = sorted({round(STAMP_SIZE * 1.08**step) for step in range(200)})
 """The sizes of values that templates have: each 8 % above the one before, up to 90 MB."""
 _templates: OrderedDict[tuple[int, int], Template] = OrderedDict()
 """By the size of the values and of the keys; the one that was used last is the last."""
-TEMPLATES_BYTES_MAX = 64 * 1024 * 1024
+TEMPLATES_BYTES_MAX = 96 * 1024 * 1024
 
 
 def _template(value_size: int, key_size: int, records: int) -> Template:
@@ -285,7 +306,7 @@ def _template(value_size: int, key_size: int, records: int) -> Template:
     _templates[sizes] = template
     if len(template.positions) < records:
         template.grow(records)
-        while len(_templates) > 1 and sum(len(each.payload) for each in _templates.values()) > TEMPLATES_BYTES_MAX:
+        while len(_templates) > 1 and sum(each.bytes_used for each in _templates.values()) > TEMPLATES_BYTES_MAX:
             _templates.popitem(last=False)
     return template
 

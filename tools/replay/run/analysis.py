@@ -214,6 +214,7 @@ def totals(rows: Rows, facts: Facts, left_out: int) -> dict[str, Any]:
             "records": sums["records"],
             "bytes": sums["bytes"],
             "sent_records": sum(row["sent_records"] for row in mine),
+            "seconds": seconds,
             "per_second": rate(done, seconds),
             "records_per_second": rate(sums["records"], seconds),
             "bytes_per_second": rate(sums["bytes"], seconds),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from tools.replay.parameters import master_option, spark_setting_option
 
 OUT = "compare-out"
 SHARE = FloatRange(min=0)
-RUNS = "run-[0-9]*"
+RUN = re.compile(r"run-\d+")
 """What `ottla replay run --repeat` calls the directories of its runs."""
 
 
@@ -45,7 +46,10 @@ class SidesCommand(click.Command):
         given: list[str] = []
         side = ""
         for word in args:
-            if word.startswith("-"):
+            if word.startswith(("--a=", "--b=")):
+                side, _, run = word.partition("=")
+                given += [side, run]
+            elif word.startswith("-"):
                 side = word if word in ("--a", "--b") else ""
                 given += [] if side else [word]
             else:
@@ -89,7 +93,7 @@ def compare(
     """Compare replays of the same load by the directories of their results: `compare A B`, or `compare --a A1 A2 A3 --b B1 B2 B3`.
 
     A directory of `ottla replay run --repeat N` stands for its N runs. A difference counts if it is above the threshold and beyond noise:
-    a permutation test over the runs, corrected for the number of metrics. That needs four runs a side, or three and four.
+    a permutation test over the runs, corrected for the number of metrics. That needs four runs a side, three and four, or two and five.
 
     Exits with 1 if something is worse in B, or if a run did not deliver; with 2 if the runs are too few for a statement, are of different
     loads, or were not verified.
@@ -110,6 +114,9 @@ def compare(
             [run for directory in directories for run in runs_in(directory)]
             for directories in (a or runs[:1], b or runs[1:])
         ]
+        every = [directory.resolve() for side in sides for directory in side]
+        if twice := [directory for directory in every if every.count(directory) > 1]:
+            raise click.UsageError(f"{twice[0]} is named twice: each run says something once")
         for directory in (*sides[0], *sides[1]):
             analyse_if_missing(directory, SparkChoice(master, spark_settings))
         first, second = ([comparison.read_run(directory) for directory in side] for side in sides)
@@ -133,9 +140,13 @@ def compare(
 
 
 def runs_in(directory: Path) -> list[Path]:
-    """The directory itself, or the runs of --repeat in it."""
-    found = [path for path in directory.glob(RUNS) if (path / "plan.json").exists()]
-    return sorted(found, key=lambda path: int(path.name.partition("-")[2])) or [directory]
+    """The runs of --repeat in the directory, or the directory itself."""
+    return [directory] if (directory / "plan.json").exists() else repeats_in(directory) or [directory]
+
+
+def repeats_in(directory: Path) -> list[Path]:
+    found = [path for path in directory.glob("run-*") if RUN.fullmatch(path.name) and (path / "plan.json").exists()]
+    return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
 
 
 def analyse_if_missing(directory: Path, spark: SparkChoice) -> None:

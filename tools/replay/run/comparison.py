@@ -18,7 +18,7 @@ import numpy
 
 from tools.pages.checks import FAILED, NOT_VERIFIED, Check
 from tools.pages.units import percent, quantity
-from tools.replay.checks import DELIVERY, METRICS, generator_limit, run_checks
+from tools.replay.checks import METRICS, generator_limit, run_checks
 from tools.replay.run.permutations import LEVEL, adjusted, can_tell, deals, interval
 from tools.replay.run.plan import OutputDirectory, Plan, ReplayError
 
@@ -27,8 +27,6 @@ UNITS = {"time": "ms", "share": "%", "rate": "records/s"}
 LATENCY_FLOOR_MS = 0.1
 COMPARED = re.compile(r"(produce|fetch|end_to_end)\.(p50|p99|p999|rate)|errors|outage\.longest")
 """What is compared if --fail-if-worse names nothing. Fewer figures leave more for each to show."""
-OF_EACH_RUN = (*DELIVERY, "acknowledged", "not done", "whole")
-"""Checks of a replay without which its figures say little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +156,9 @@ def side_check(side: str, runs: Sequence[Run]) -> Check:
     """Whether each run of a side was a replay that delivered, was verified, and was not limited by its generator."""
     found: dict[str, list[str]] = {FAILED: [], NOT_VERIFIED: []}
     for run in runs:
+        gates = (run.analysis.get("asked") or {}).get("assert", ())
         for check in run_checks(run.analysis, run.verdict):
-            if check.name in OF_EACH_RUN and check.result in found:
+            if check.name not in gates and check.result in found:
                 found[check.result].append(f"{run.name}: {check.reason}")
         if limit := generator_limit(run.analysis):
             found[NOT_VERIFIED].append(f"{run.name}: {limit}")
@@ -176,8 +175,7 @@ def enough_runs(a: int, b: int) -> Check:
 
 def worse_checks(rows: Sequence[Mapping[str, Any]], limits: Sequence[WorseLimit]) -> list[Check]:
     """A check for each row, or for each limit."""
-    if not limits:
-        return [Check(row["metric"], became(row) if row["worse"] else None) for row in rows]
+    limits = limits or [WorseLimit(row["metric"], row["metric"], 0.0) for row in rows]
     found, checks = {row["metric"]: row for row in rows}, []
     for limit in limits:
         row = found.get(limit.metric)

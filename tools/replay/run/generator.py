@@ -54,7 +54,7 @@ def is_limited(late_p99_ms: float | None, still_share: float) -> bool:
 
 def generator_of(over: Sequence[Mapping[str, Any]], due: int, late_ms: Mapping[str, Any], cpu: Any) -> dict[str, Any]:
     """Whether the run is limited. `over`: the intervals; `due`: the number of those in which operations were due; `cpu`: of `cpu_of`."""
-    limited = sum(row["limited"] for row in over)
+    limited = min(sum(row["limited"] for row in over), due)  # a loop can also stand still when nothing is due
     is_late = (late_ms["p99"] or 0.0) > RUN_LATE_MS
     return {
         "is_limited": is_late or limited > LIMITED_SHARE * due,

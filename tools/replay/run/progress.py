@@ -35,9 +35,8 @@ class ProgressLine:
         self._written_at = 0.0
 
     def show(self) -> None:
-        if self._metrics is not None and time.monotonic() - self._written_at > METRICS_S:
-            self._metrics.write()
-            self._written_at = time.monotonic()
+        if time.monotonic() - self._written_at > METRICS_S:
+            self._write_metrics()
         totals = self._control.totals()
         if not totals.started_ns or self._is_over:
             return
@@ -62,9 +61,18 @@ class ProgressLine:
         if self._is_over:
             click.echo(("\n" if self._is_terminal else "") + "Reading everything back ...", err=True)
 
-    def end(self) -> None:
+    def _write_metrics(self) -> None:
+        """A disk that is full does not end the replay."""
+        self._written_at = time.monotonic()
         if self._metrics is not None:
-            self._metrics.write()
+            try:
+                self._metrics.write()
+            except OSError as problem:
+                click.echo(f"Warning: the progress is not written any more: {problem}", err=True)
+                self._metrics = None
+
+    def end(self) -> None:
+        self._write_metrics()
         if self._is_terminal and not self._is_over:
             click.echo("", err=True)
 

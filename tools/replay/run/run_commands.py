@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -198,7 +199,18 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def check_apart(trace: Path, output: Path) -> None:
+    """Raises BadParameter if the results would be written into the trace, or the trace removed with earlier results."""
+    whole, results = trace.resolve(), output.resolve()
+    if whole == results or whole in results.parents or results in whole.parents:
+        raise click.BadParameter(
+            f"{output} and the trace {trace} are in one another; choose another directory", param_hint="--out"
+        )
+
+
 def options_of(
+    trace: Path,
+    output: Path,
     bootstrap_server: str | None,
     directory: Path | None,
     command_config: Path | None,
@@ -207,12 +219,15 @@ def options_of(
     ramp: tuple[list[float], float] | None,
     **load: Any,
 ) -> Options:
-    """`load`: fields of Options under their own names. Raises NoBootstrapServer, BadClientProperties."""
+    """`load`: fields of Options under their own names. Raises BadParameter, NoBootstrapServer, BadClientProperties."""
     from tools.admin.bootstrap import find_bootstrap_servers
     from tools.replay.run.driver import Options
     from tools.wire.client_properties import read_security
 
+    check_apart(trace, output)
     return Options(
+        trace=trace,
+        output=output,
         bootstrap_servers=find_bootstrap_servers(bootstrap_server, directory),
         speeds=ramp[0] if ramp else [] if speed is None else [speed],
         step_s=ramp[1] if ramp else 0.0,
@@ -256,7 +271,7 @@ def options_of(
     type=IntRange(1, 1000),
     default=1,
     show_default=True,
-    help="Replay so many times, into the directories run-1, run-2 ... of --out. `ottla replay compare` needs several runs.",
+    help="Replay so many times, into run-1, run-2 ... of --out, in the place of what is there. `ottla replay compare` needs several runs.",
 )
 @click.option(
     "--warm-up",
@@ -332,13 +347,14 @@ def run(
             warm_up = Replay(replace(options, output=options.output / WARM_UP))
             with ended(warm_up, None):
                 warm_up.warm_up(warm_up_s)
+            shutil.rmtree(warm_up.output.path)
         codes = []
         for number in range(1, repeat + 1):
             if repeat > 1:
                 click.echo(f"Run {number} of {repeat}")
             output = options.output / f"run-{number}" if repeat > 1 else options.output
             replay = Replay(replace(options, output=output))
-            if number == 1:
+            if number == 1 and repeat > 1:
                 remove_runs(options.output)
             run_of_faults = faults_of(replay)
             with ended(replay, run_of_faults):
@@ -383,17 +399,22 @@ def ended(replay: Replay, faults: FaultRun | None) -> Iterator[None]:
 
 
 def remove_runs(directory: Path) -> None:
-    """Removes what earlier replays left: one, or several by --repeat, of which there may have been more than now."""
-    from tools.replay.run.compare_runs_command import runs_in
+    """Removes what earlier replays left where --repeat writes: one, or several, of which there may have been more than now."""
+    from tools.replay.run.compare_runs_command import repeats_in
     from tools.replay.run.driver import clear_results
     from tools.replay.run.plan import OutputDirectory
 
-    for path in runs_in(directory):
-        if path != directory:
-            shutil.rmtree(path)
+    for path in repeats_in(directory):
+        shutil.rmtree(path)
     output = OutputDirectory(directory)
     if output.plan.exists():
         clear_results(output)
+
+
+def check_writable(path: Path) -> None:
+    """Raises BadParameter."""
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise click.BadParameter(f"no file can be written to {path.parent}", param_hint="--prometheus-file")
 
 
 def worst(codes: Sequence[int]) -> int:

@@ -81,4 +81,7 @@ def planned_tasks(session: SparkSession) -> Iterator[None]:
 def read_parquet(session: SparkSession, path: Path | str, ddl: str | None = None) -> DataFrame:
     """The rows of a local path, whatever Spark's default file system is, and whatever characters the path has."""
     reader = session.read.option("__globPaths__", "false")  # DataSource.GLOB_PATHS_KEY: `{` and `*` are no patterns
+    reader = reader.option(
+        "mergeSchema", str(ddl is None).lower()
+    )  # a file of a trace may lack columns that another has
     return (reader if ddl is None else reader.schema(ddl)).parquet(file_uri(path))

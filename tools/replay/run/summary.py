@@ -77,8 +77,9 @@ def summary_lines(analysis: dict[str, Any], verdict: dict[str, Any]) -> Iterator
     totals = analysis["totals"]
     produce, fetch = totals["produce"], totals["fetch"]
     if produce["operations"]:
+        seconds = produce.get("seconds", analysis["seconds"])
         yield (
-            f"  produced      {produce['acknowledged']:>12,}   batches acknowledged in {analysis['seconds']:,.1f} s: "
+            f"  produced      {produce['acknowledged']:>12,}   batches acknowledged in {seconds:,.1f} s: "
             f"{produce['records_per_second']:,.0f} records/s, {produce['bytes_per_second'] / 1e6:,.2f} MB/s"
         )
         yield from latency_line(analysis["latency_ms"]["produce"]["scheduled"], counted_from(analysis))

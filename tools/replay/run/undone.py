@@ -14,9 +14,10 @@ from tools.replay.run.masters import file_uri
 from tools.replay.run.plan import OutputDirectory, Plan
 from tools.replay.run.session import read_parquet
 from tools.replay.run.stage import assigned
-from tools.replay.traces.schema import SCHEMA
+from tools.replay.traces.schema import FETCH, FIELDS
 
-KEY = ["request", "op", "client", "topic", "partition"]
+REQUEST = ["request", "op", "client"]
+KEY = [*REQUEST, "topic", "partition"]
 
 
 def write_undone(session: SparkSession, plan: Plan, output: OutputDirectory) -> list[dict[str, Any]]:
@@ -27,12 +28,16 @@ def write_undone(session: SparkSession, plan: Plan, output: OutputDirectory) -> 
     """
     expected = assigned(session, plan)
     done = read_parquet(session, output.operations).select(*KEY)
-    undone = expected.join(done, KEY, "left_anti").persist()
+    # A member of a group fetches what it owns, so the results of its fetches may have another topic and partition than the trace.
+    of_groups = (sql.col("op") == FETCH) & sql.col("group").isNotNull()
+    missing = expected.where(~of_groups).join(done, KEY, "left_anti")
+    fetches = expected.where(of_groups).join(done, REQUEST, "left_anti")
+    undone = missing.unionByName(fetches).persist()
     left = undone.groupBy("task").agg(sql.count("*").alias("undone"), sql.min("time_ns").alias("first_ns"))
     of_tasks = expected.groupBy("task").agg(sql.count("*").alias("expected"))
     rows = of_tasks.join(left, "task", "left").fillna(0, ["undone"]).orderBy("task").collect()
     first = min((row["first_ns"] for row in rows if row["first_ns"] is not None), default=0)
-    trace = undone.withColumn("time_ns", sql.col("time_ns") - first).select(*SCHEMA.names)
+    trace = undone.withColumn("time_ns", sql.col("time_ns") - first).select(*FIELDS)
     trace.orderBy("time_ns", "request").write.mode("overwrite").parquet(file_uri(output.undone))
     undone.unpersist()
     return [row.asDict() for row in rows]

@@ -9,7 +9,7 @@ import pyarrow
 import pyarrow.compute
 
 from tools.replay.traces.ordering import merged
-from tools.replay.traces.schema import Trace, TraceInfo, TraceWriter
+from tools.replay.traces.schema import FIELDS, Trace, TraceInfo, TraceWriter
 
 
 def merge(sources: Sequence[Path], out: Path, *, align: bool = False, prefix_clients: bool = False) -> int:
@@ -31,12 +31,13 @@ def merge(sources: Sequence[Path], out: Path, *, align: bool = False, prefix_cli
         topics,
         sum(trace.info.dropped for trace in traces),
     )
+    names = [name for name in FIELDS if any(name in trace.names for trace in traces)]
     streams = []
     free = 0
     for number, trace in enumerate(traces, 1):
         first, last = request_range(trace)
         later_ns = 0 if align else trace.info.start - start
-        streams.append(_moved(trace, later_ns, free - first, f"{number}-" if prefix_clients else ""))
+        streams.append(_moved(trace, names, later_ns, free - first, f"{number}-" if prefix_clients else ""))
         free += last - first + 1
     with TraceWriter(out, info) as writer:
         for rows in merged(streams):
@@ -54,9 +55,9 @@ def request_range(trace: Trace) -> tuple[int, int]:
     return min((each["min"] for each in ranges), default=0), max((each["max"] for each in ranges), default=0)
 
 
-def _moved(trace: Trace, later_ns: int, requests: int, prefix: str) -> Iterator[pyarrow.RecordBatch]:
+def _moved(trace: Trace, names: list[str], later_ns: int, requests: int, prefix: str) -> Iterator[pyarrow.RecordBatch]:
     """The rows with this added to their times, to their request numbers, and put before their client ids."""
-    for batch in trace.batches():
+    for batch in trace.batches(names):
         moved = {
             "time_ns": pyarrow.compute.add(batch["time_ns"], later_ns),
             "request": pyarrow.compute.add(batch["request"], requests),

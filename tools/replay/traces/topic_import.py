@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import mmap
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import pyarrow
 
 from protocol.errors import ErrorCode, KafkaError, error_name
 from protocol.kafka.framing import MalformedRequest
-from protocol.kafka.record_batch import decode_records, iter_batches
+from protocol.kafka.record_batch import crc_is_valid, decode_records, iter_batches
 from protocol.types import Address, Buffer, TopicPartition
 from tools.replay.load import fetching
 from tools.replay.traces.schema import ABSENT, COMPRESSIONS, FIELDS, PRODUCE, TraceError, TraceInfo, TraceWriter
@@ -61,23 +60,30 @@ def import_segments(files: Sequence[Path], out: Path) -> tuple[int, dict[str, in
         partitions[topic] = max(partitions.get(topic, 0), int(number) + 1)
         if not file.stat().st_size:
             continue
-        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            rows += rows_of(content[:], topic, int(number), 0, str(file))
+        content = file.read_bytes()
+        rows += rows_of(content, topic, int(number), 0, str(file))
+        whole = max((position + header.size_in_bytes for position, header in iter_batches(content)), default=0)
+        if whole < len(content):
+            raise TraceError(f"{file} ends inside a batch, at {whole} of {len(content)} bytes: copy it again")
     return _write(rows, f"segments of {', '.join(partitions)}", partitions, out), partitions
 
 
 def rows_of(records: Buffer, topic: str, partition: int, first: int, where: str) -> Iterator[Row]:
     """A row for each batch of clients that ends at offset `first` or later. Raises TraceError.
 
-    `time_ns` is since 1970, and `key_bytes` is of all keys together.
+    `time_ns` is since 1970, and `key_bytes` is of all keys together. A batch without a time has that of the batch before it.
     """
+    time_ms = 0
     try:
         for position, header in iter_batches(records):
             if header.is_control or header.next_offset <= first:
                 continue
+            if not crc_is_valid(records, position, header):
+                raise TraceError(f"{where}: {topic}-{partition}: the batch at offset {header.base_offset} is damaged")
             hashes, size = _keys(records, position)
+            time_ms = header.base_timestamp if header.base_timestamp >= 0 else time_ms
             yield {
-                "time_ns": max(header.base_timestamp, 0) * MILLISECOND_NS,
+                "time_ns": time_ms * MILLISECOND_NS,
                 "client": f"producer-{header.producer_id}" if header.producer_id >= 0 else f"{topic}-{partition}",
                 "topic": topic,
                 "partition": partition,
@@ -104,7 +110,8 @@ def _keys(records: Buffer, position: int) -> tuple[list[int] | None, int]:
 def _key_size(rows: Sequence[Row]) -> int:
     """The mean size of a topic's keys. One size for all: keys with the same hash must be equal, and so have the same size."""
     keys = sum(len(row["keys"] or ()) for row in rows)
-    return round(sum(row["key_bytes"] for row in rows) / keys) if keys else 0
+    size = sum(row["key_bytes"] for row in rows)
+    return max(round(size / keys), 1) if size else 0  # different keys stay different
 
 
 async def _read_topics(

@@ -49,7 +49,8 @@ def of(
         (of(), {"unseen": 800}, UNVERIFIED, ["unseen"]),
         (of(), {"deleted": 3000}, UNVERIFIED, ["deleted"]),
         (of(), {"unseen": 800, "reordered": 1}, FAILED, ["reordered", "unseen"]),
-        (of(), {"acknowledged": 0}, FAILED, ["acknowledged"]),
+        (of(produce={"acknowledged": 0}), {"acknowledged": 0}, FAILED, ["acknowledged"]),
+        (of(), {"acknowledged": 0}, 0, []),  # all with acks=0
         (of(produce={"operations": 0}), {"acknowledged": 0}, 0, []),
         (of(totals={"not_done": 5}), {}, UNVERIFIED, ["not done"]),
         (of(problem="an executor is gone"), {}, FAILED, ["whole"]),

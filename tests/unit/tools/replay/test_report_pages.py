@@ -162,6 +162,8 @@ def test_a_comparison_page_has_the_data() -> None:
     assert sum(tag == "svg" for tag, _ in parsed.elements) == len(report_data.comparison()["rows"])
 
 
+TOTALS = report_data.analysis()["totals"]
+REFUSED = {"totals": TOTALS | {"produce": TOTALS["produce"] | {"acknowledged": 0}}}
 INCOMPLETE = {"totals": {**report_data.analysis()["totals"], "not_done": 5}}
 
 
@@ -175,7 +177,7 @@ INCOMPLETE = {"totals": {**report_data.analysis()["totals"], "not_done": 5}}
         (INCOMPLETE, report_data.verdict(), "warning", "Not all was verified"),
         ({"problem": "a task was lost"}, report_data.verdict(), "bad", "0 lost, but not all went well"),
         ({}, None, "warning", "Not known whether anything was lost"),
-        ({}, report_data.verdict(acknowledged=0), "bad", "Nothing was acknowledged"),
+        (REFUSED, report_data.verdict(acknowledged=0), "bad", "Nothing was acknowledged"),
     ],
 )
 def test_the_verdict_is_on_top(change: dict[str, Any], verdict: dict[str, Any] | None, state: str, words: str) -> None:

@@ -44,6 +44,16 @@ def test_batches_of_segments_become_produces_with_the_hashes_of_their_keys(tmp_p
     assert rows[1]["bytes"] == len(batch(5, [b"k1", b"k2", b"k1"]))
 
 
+def test_a_damaged_or_cut_segment_is_refused(tmp_path: Path) -> None:
+    whole = batch(0, [b"k"]) + batch(1, [b"k"])
+    for name, content, words in (
+        ("a-0", whole[:-10], "ends inside a batch"),
+        ("b-0", whole[:70] + b"!" + whole[71:], "the batch at offset 0 is damaged"),
+    ):
+        with pytest.raises(TraceError, match=words):
+            import_segments([segment(tmp_path / name, content)], tmp_path / "trace")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
