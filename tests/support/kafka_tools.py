@@ -72,7 +72,8 @@ class KafkaTools:
 
     def groups(self, bootstrap_servers: str, *arguments: str, expected_exit_code: int = 0) -> str:
         command = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-        return self._on(command, bootstrap_servers, arguments, expected_exit_code)
+        patient = (*arguments, "--timeout", "60000")  # its 5 s are too few for a JVM on a busy machine
+        return self._on(command, bootstrap_servers, patient, expected_exit_code)
 
     def elections(self, bootstrap_servers: str, *arguments: str) -> str:
         return self._on("org.apache.kafka.tools.LeaderElectionCommand", bootstrap_servers, arguments)
