@@ -24,6 +24,7 @@ from tests.support.background_load import read_everything
 from tests.support.invariants import ZooKeeperView, eventually
 from tests.support.real_kafka import PROGRAMS, java_command
 from tests.support.topics import create_topics, new_topic
+from tests.support.topics import write as write_values
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -101,16 +102,7 @@ def retried(call: Callable[..., Any], *arguments: Any) -> None:
 
 def write(producer: Producer, topic: str, *values: str, partitions: int = PARTITIONS) -> None:
     """Writes the values to the partitions in turn; returns when they are in the log."""
-    problems: list[KafkaError] = []
-    for number, value in enumerate(values):
-        producer.produce(
-            topic,
-            value,
-            partition=number % partitions,
-            on_delivery=lambda error, _: problems.append(error) if error else None,
-        )
-    assert producer.flush(CLIENT_TIMEOUT_S) == 0
-    assert problems == []
+    write_values(producer, topic, values, partitions, CLIENT_TIMEOUT_S)
 
 
 def read(cluster: LocalCluster, topic: str, isolation: str = COMMITTED, partitions: int = PARTITIONS) -> list[str]:

@@ -43,7 +43,13 @@ def new_topic(
 
 def fill(bootstrap_servers: str, topic: str, values: Iterable[str | bytes], partitions: int = 1) -> None:
     """Writes the values to the partitions in turn. Returns when all replicas in sync have them."""
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "acks": "all", "linger.ms": 5})
+    write(Producer({"bootstrap.servers": bootstrap_servers, "acks": "all", "linger.ms": 5}), topic, values, partitions)
+
+
+def write(
+    producer: Producer, topic: str, values: Iterable[str | bytes], partitions: int = 1, timeout_s: float = TIMEOUT_S
+) -> None:
+    """Writes the values to the partitions in turn. Returns when all are acknowledged."""
     failures: list[Any] = []
     for number, value in enumerate(values):
         producer.produce(
@@ -52,7 +58,7 @@ def fill(bootstrap_servers: str, topic: str, values: Iterable[str | bytes], part
             partition=number % partitions,
             on_delivery=lambda error, _: failures.append(error) if error else None,
         )
-    assert producer.flush(TIMEOUT_S) == 0
+    assert producer.flush(timeout_s) == 0
     assert failures == []
 
 

@@ -123,9 +123,14 @@ def row_of(name: str, values: Sequence[float | None], of_a: int) -> dict[str, An
     kind = METRICS[name][0]
     shown = [None if value is None else value * (100 if kind == "share" else 1) for value in values]
     a, b = mean(shown[:of_a]), mean(shown[of_a:])
-    row: dict[str, Any] = {"metric": name, "unit": UNITS[kind], "better": "higher" if kind == "rate" else "lower"}
-    row |= {"a": a, "b": b, "a_runs": shown[:of_a], "b_runs": shown[of_a:], "change": None, "interval": None}
-    return row | {"change": b / a - 1 if a and b is not None else None, "p": None, "differs": False, "worse": False}
+    return {
+        "metric": name,
+        "unit": UNITS[kind],
+        "better": "higher" if kind == "rate" else "lower",
+        **{"a": a, "b": b, "a_runs": shown[:of_a], "b_runs": shown[of_a:]},
+        "change": b / a - 1 if a and b is not None else None,
+        **{"interval": None, "p": None, "differs": False, "worse": False},
+    }
 
 
 def mean(values: Sequence[float | None]) -> float | None:

@@ -35,7 +35,8 @@ from tools.replay.run.outcome import read_verdict
 from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
 from tools.replay.run.progress import ProgressLine
 from tools.replay.run.spark_process import SparkProcess, SparkSettings
-from tools.replay.traces.schema import PRODUCE, Trace, TraceError
+from tools.replay.traces.check import have_other_keys
+from tools.replay.traces.schema import KEYS, PRODUCE, Trace, TraceError
 from tools.wire.client import Client
 from tools.wire.cluster_view import ClusterView, Unreachable
 from tools.wire.security import PLAINTEXT, Security
@@ -107,7 +108,7 @@ class TraceFacts:
 def facts_of(trace: Trace) -> TraceFacts:
     """Reads a trace's topics, partitions, clients and last time. Raises TraceError."""
     columns = ["time_ns", "op", "client", "topic", "partition", "transactional", "acks", "compression", "records"]
-    keyed = [name for name in ("key_bytes", "keys") if name in trace.names]
+    keyed = [name for name in KEYS.names if name in trace.names]
     partitions: dict[str, int] = {}
     keyless: Counter[str] = Counter()
     clients: Counter[str] = Counter()
@@ -122,7 +123,7 @@ def facts_of(trace: Trace) -> TraceFacts:
         produces = table.filter(pyarrow.compute.equal(table["op"], PRODUCE))
         check_produces(trace, produces)
         transactional += pyarrow.compute.sum(produces["transactional"]).as_py() or 0
-        if "key_bytes" in keyed:
+        if keyed:
             produces = produces.filter(pyarrow.compute.is_null(produces["key_bytes"]))
         for row in produces.group_by("topic").aggregate([("op", "count")]).to_pylist():
             keyless[row["topic"]] += row["op_count"]
@@ -137,9 +138,7 @@ def check_produces(trace: Trace, produces: pyarrow.Table) -> None:
         "records": pyarrow.compute.sum(pyarrow.compute.less(produces["records"], 1)).as_py() or 0
     }
     if "keys" in produces.schema.names:
-        counts = pyarrow.compute.list_value_length(produces["keys"])
-        fits = pyarrow.compute.or_(pyarrow.compute.equal(counts, 1), pyarrow.compute.equal(counts, produces["records"]))
-        wrong["keys"] = pyarrow.compute.sum(pyarrow.compute.invert(fits)).as_py() or 0
+        wrong["keys"] = pyarrow.compute.sum(have_other_keys(produces)).as_py() or 0
     if found := [name for name, count in wrong.items() if count]:
         raise TraceError(
             f"{trace.path} has produces that cannot be sent, by their {', '.join(found)}: `ottla replay trace check` names the rows"

@@ -128,15 +128,19 @@ def _row_findings(rows: pyarrow.Table, topics: Mapping[str, int]) -> Iterator[tu
                 f"{{}} is not a partition of topic {shortened(name, 60).replace('{', '{{').replace('}', '}}')}, which has {topics[name]}",
             )
     if "keys" in rows.schema.names:
-        counts = compute.list_value_length(rows["keys"])
-        is_other = compute.and_(compute.not_equal(counts, 1), compute.not_equal(counts, rows["records"]))
-        yield _where(is_other), "keys", "has neither one hash nor one for each record"
+        yield _where(have_other_keys(rows)), "keys", "has neither one hash nor one for each record"
         is_unknown = compute.and_(rows["keys"].is_valid(), rows["key_bytes"].is_null())
         yield _where(is_unknown), "key_bytes", "is null beside keys"
         yield _where(compute.less(rows["key_bytes"], 0)), "key_bytes", "{} is negative"
     no_records = compute.equal(rows["records"], 0)
     yield _where(compute.and_(no_records, compute.greater(rows["bytes"], 0))), "bytes", "{} for 0 records"
     yield _where(compute.and_(no_records, is_produce)), "records", "0 in a produce"
+
+
+def have_other_keys(rows: pyarrow.Table) -> pyarrow.ChunkedArray:
+    """Whether the `keys` of each row are neither one hash nor one for each record; null without keys."""
+    counts = compute.list_value_length(rows["keys"])
+    return compute.and_(compute.not_equal(counts, 1), compute.not_equal(counts, rows["records"]))
 
 
 def _not_in(column: pyarrow.ChunkedArray, values: tuple[Any, ...]) -> pyarrow.ChunkedArray:

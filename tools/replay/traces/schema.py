@@ -111,7 +111,8 @@ class Trace:
         self.files = _files_of(path)
         infos = self._infos = [self._opened(file) for file in self.files]
         self.rows = sum(rows for rows, _, _ in infos)
-        self.names = [*SCHEMA.names, *(name for name in KEYS.names if any(name in names for _, _, names in infos))]
+        has_keys = any(name in names for _, _, names in infos for name in KEYS.names)
+        self.names = [*SCHEMA.names, *(KEYS.names if has_keys else ())]
         if not self.rows:
             raise TraceError(f"{path} is a trace without rows")
         self.info = replace(

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.small_traces import as_given, fetch, produce
 from tools.replay.traces.check import SHOWN, check
-from tools.replay.traces.schema import Trace
+from tools.replay.traces.schema import SCHEMA, Trace
 
 RIGHT = [
     produce(0, 1),
@@ -79,6 +79,17 @@ def test_a_trace_that_another_program_wrote(tmp_path: Path) -> None:
 def test_a_row_that_is_wrong(tmp_path: Path, row: dict[str, Any], expected: str) -> None:
     found = check(as_given(tmp_path / "t", [*RIGHT, row]))
     assert [str(finding) for finding in found.first] == [f"row 6: {expected}"]
+
+
+def test_keys_need_a_size_and_a_hash_for_each_record(tmp_path: Path) -> None:
+    keyed = pyarrow.Table.from_pylist([produce(at, at, records=3 - 2 * at) for at in (0, 1)], schema=SCHEMA)
+    keyed = keyed.append_column("keys", pyarrow.array([[1, 2], [1]]))
+    pyarrow.parquet.write_table(keyed, tmp_path / "t.parquet")
+    assert [str(finding) for finding in check(tmp_path / "t.parquet").first] == [
+        "row 1: key_bytes: is null beside keys",
+        "row 1: keys: has neither one hash nor one for each record",
+        "row 2: key_bytes: is null beside keys",
+    ]
 
 
 def test_a_request_whose_rows_are_apart_in_one_time_is_right(tmp_path: Path) -> None:
