@@ -22,6 +22,7 @@ from tools.groups.group_views import GroupView
 from tools.groups.kafka_groups import KafkaGroups
 from tools.replay.load.membership import HEARTBEAT_S
 from tools.replay.load.pace import Pace
+from tools.replay.load.results import ResultFiles
 from tools.replay.load.task import COLUMNS, LoadPlan, LoadTask
 from tools.replay.run.groups import groups_of
 from tools.replay.run.plan import GROUP_NAMES, OutputDirectory
@@ -49,19 +50,17 @@ class LiveLoad:
 
     def __init__(self, cluster: LocalCluster, topic: str, directory: Path) -> None:
         self.output = OutputDirectory(directory)
-        self.output.operations.mkdir(parents=True)
         plan = LoadPlan(
             run=1,
             bootstrap=addresses_of(cluster.bootstrap_servers),
             topics=(topic,),
             pace=Pace((1.0,)),
             answer_timeout_s=60.0,
-            results=str(self.output.operations),
             group_names=GROUP_NAMES,
-            group_results=str(self.output.groups),
         )
         self._topic = topic
-        self._task = LoadTask(plan, 0, time.time_ns)
+        files = ResultFiles(directory)
+        self._task = LoadTask(plan, 0, time.time_ns, lambda kind, content: files.write(kind, 0, content))
         self._task.open()
         self._began = time.monotonic()
         self._task.start(time.time_ns())

@@ -10,7 +10,6 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 TICK_NS = 10_000_000
 STILL_NS = 20_000_000
@@ -54,9 +53,8 @@ class LoopMeter:
             begin, end = self._ticked, answered
         return max(begin, sent) if sent < end and answered <= end + BACK_NS else 0
 
-    def write(self, directory: Path, task: int) -> None:
-        """Writes the standstills, and how many cores the process used on average, to a file of the directory. Raises OSError."""
+    def to_json(self) -> bytes:
+        """The standstills, and how many cores the process used on average."""
         began, cpu_began = self._began
         cores = (self._cpu_ns() - cpu_began) / max(self._now() - began, 1)
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / f"task-{task:04}.json").write_text(json.dumps({"still": self.still, "cores": cores}))
+        return json.dumps({"still": self.still, "cores": cores}).encode()

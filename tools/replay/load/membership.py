@@ -10,12 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import random
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 from protocol.errors import ErrorCode, error_name
@@ -362,10 +360,7 @@ class Groups:
             running.cancel()
             member.close()
 
-    def write(self, directory: Path, task: int) -> None:
-        """Writes `task-NNNN.json`: group -> its figures. Nothing if there was no group."""
-        if self._figures:
-            directory.mkdir(parents=True, exist_ok=True)
-            partial = directory / f".task-{task:04}.partial"
-            partial.write_text(json.dumps({name: asdict(figures) for name, figures in self._figures.items()}) + "\n")
-            os.replace(partial, directory / f"task-{task:04}.json")
+    def to_json(self) -> bytes | None:
+        """Group -> its figures; None if there was no group."""
+        figures = {name: asdict(figures) for name, figures in self._figures.items()}
+        return json.dumps(figures).encode() if figures else None

@@ -1,11 +1,12 @@
 """The rows that a replay writes: one for each operation (RPL-2), as Parquet files of the tasks.
 
-Each task writes a new file every few seconds, so the rows of a lost task stay.
+Each task sends a file to the driver every few seconds, so the rows of a lost task stay.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -72,23 +73,37 @@ def ddl_of(schema: pyarrow.Schema) -> str:
 DDL = ddl_of(SCHEMA)
 
 
+OPERATIONS, GENERATOR, GROUPS = "operations", "generator", "groups"
+KINDS = (OPERATIONS, GENERATOR, GROUPS)
+"""What a task sends: rows, in several files; what its loop measured, and what its groups did, in one file of JSON each."""
+
+
 class ResultFiles:
-    """The files of one task in the directory of the results."""
+    """The files of all tasks, in a directory for each kind."""
 
-    def __init__(self, directory: Path, task: int) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._task = task
-        self._files = 0
+        self._files: Counter[int] = Counter()
+        """Task -> its files of operations."""
 
-    def write(self, tables: Sequence[pyarrow.Table]) -> None:
-        """Writes a file with these rows. Raises OSError."""
-        if not tables:
-            return
-        name = f"task-{self._task:04}-{self._files:06}.parquet"
-        partial = self._directory / f".{name}.partial"
-        pyarrow.parquet.write_table(pyarrow.concat_tables(tables), partial, compression="zstd")
-        os.rename(partial, self._directory / name)
-        self._files += 1
+    def write(self, kind: str, task: int, content: bytes) -> None:
+        """`kind`: one of KINDS. Raises OSError."""
+        directory = self._directory / kind
+        directory.mkdir(parents=True, exist_ok=True)
+        name = f"task-{task:04}.json"
+        if kind == OPERATIONS:
+            name = f"task-{task:04}-{self._files[task]:06}.parquet"
+            self._files[task] += 1
+        partial = directory / f".{name}.partial"
+        partial.write_bytes(content)
+        os.replace(partial, directory / name)
+
+
+def parquet_of(tables: Sequence[pyarrow.Table]) -> bytes:
+    """The content of a file with the rows of the tables."""
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.concat_tables(tables), sink, compression="zstd")
+    return bytes(sink.getvalue())
 
 
 CLIENT_BITS = 20

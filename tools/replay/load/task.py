@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow
@@ -34,7 +33,7 @@ from tools.replay.load.membership import Groups
 from tools.replay.load.operations import Operation
 from tools.replay.load.pace import Pace
 from tools.replay.load.producing import ProducingClient, new_producer_id
-from tools.replay.load.results import CLIENT_BITS, ResultFiles, table_of
+from tools.replay.load.results import CLIENT_BITS, GENERATOR, GROUPS, OPERATIONS, parquet_of, table_of
 from tools.wire.client import Client
 from tools.wire.cluster_view import ClusterView
 from tools.wire.frames import COMPRESSION_CODES
@@ -105,16 +104,10 @@ class LoadPlan:
     pace: Pace | None
     """None: as fast as possible."""
     answer_timeout_s: float
-    results: str
-    """The directory for the files of `tools.replay.load.results`."""
     client_names: str = ""
     """Put before each client id."""
     group_names: str | None = None
     """Put before each consumer group's name. None: clients join no groups."""
-    group_results: str = ""
-    """The directory for the figures of the groups."""
-    generator: str = ""
-    """The directory for what `loop_meter` measures; empty: none."""
     security: Security = PLAINTEXT
 
 
@@ -155,9 +148,14 @@ class LoadError(Exception):
 
 
 class LoadTask:
-    """Call `open`, `prepare`, `start`, `feed` for all rows, `finish`. `now_ns`: the replay's common clock."""
+    """Call `open`, `prepare`, `start`, `feed` for all rows, `finish`.
 
-    def __init__(self, plan: LoadPlan, task: int, now_ns: Callable[[], int]) -> None:
+    `now_ns`: the replay's common clock. `keep(kind, content)` keeps a file of `results.KINDS`; a thread of its own calls it.
+    """
+
+    def __init__(
+        self, plan: LoadPlan, task: int, now_ns: Callable[[], int], keep: Callable[[str, bytes], None]
+    ) -> None:
         self.progress = Progress()
         self._plan = plan
         self._task = task
@@ -169,7 +167,7 @@ class LoadTask:
         self._tables: list[pyarrow.Table] = []
         """The rows of the next file, FINISHED_AT_ONCE in each."""
         self._written_at = time.monotonic()
-        self._files = ResultFiles(Path(plan.results), task)
+        self._keep = keep
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="results")
         self._writes: list[Future[None]] = []
         self._loop = uvloop.new_event_loop()
@@ -257,7 +255,7 @@ class LoadTask:
             self._loop.call_soon_threadsafe(self._rows.put_nowait, None)
 
     def finish(self) -> Progress:
-        """Waits for the answers and writes the last rows. Raises what went wrong."""
+        """Waits for the answers, and until the last rows are kept. Raises what went wrong."""
         self._loop.call_soon_threadsafe(self._rows.put_nowait, None)
         try:
             if self._running is not None:
@@ -330,10 +328,9 @@ class LoadTask:
                     each.give_up()
             self._view.close()
             self._write()
-            if self._groups is not None:
-                self._groups.write(Path(self._plan.group_results), self._task)
-            if self._plan.generator:
-                self._meter.write(Path(self._plan.generator), self._task)
+            if self._groups is not None and (figures := self._groups.to_json()) is not None:
+                self._writes.append(self._writer.submit(self._keep, GROUPS, figures))
+            self._writes.append(self._writer.submit(self._keep, GENERATOR, self._meter.to_json()))
 
     async def _send_and_wait(self, start_ns: int) -> None:
         await self._send_all(start_ns)
@@ -509,7 +506,8 @@ class LoadTask:
         tables, self._tables = self._tables, []
         self._written_at = time.monotonic()
         self._writes = [write for write in self._writes if not write.done() or write.exception() is not None]
-        self._writes.append(self._writer.submit(self._files.write, tables))
+        if tables:
+            self._writes.append(self._writer.submit(lambda: self._keep(OPERATIONS, parquet_of(tables))))
 
     async def _sweep(self) -> None:
         while True:

@@ -1,26 +1,32 @@
-"""Each task has one connection to the driver: for the common clock, its progress, and the order to stop.
+"""Each task has one connection to the driver: for the common clock, its progress, its results, and the order to stop.
 
 Messages are lines of JSON. A task sends `{"ask": n}` and gets `{"ask": n, "now": ns}`: the driver's time in nanoseconds since 1970 UTC.
 It sends `{"task": t, "progress": {...}}` every INTERVAL_S, and at its end with `"ended": true`. The driver sends `{"stop": true}` once,
 if the tasks must send nothing more.
 
+A result is `{"task": t, "kind": k, "bytes": n}` and n bytes. The driver writes it to a file, whose name it makes itself, and answers
+`{"kept": ""}`, or why it could not write. A task has ended when all its results are kept.
+
 If a connection closes before its task has ended, the task is lost. Spark then ends all tasks. The driver therefore stops the others,
-which have KILL_TIMEOUT_S to write their rows.
+which have KILL_TIMEOUT_S to send their rows. `{"wait": true}` is answered when they are gone, or after this time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import queue
 import socket
 import socketserver
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, fields
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
-from tools.replay.load.task import Progress
+from tools.replay.load.results import KINDS, ResultFiles
+from tools.replay.load.task import LoadError, Progress
 
 PINGS = 20
 """Questions for the time. The answer with the shortest round trip gives the clock's offset."""
@@ -29,6 +35,11 @@ TIMEOUT_S = 10.0
 """For the connection, and for an answer about the time."""
 KILL_TIMEOUT_S = 15
 LINE_BYTES_MAX = 64 * 1024
+RESULT_BYTES_MAX = 64 * 1024 * 1024
+"""Limit of one result. Some 20,000 operations have a megabyte."""
+TASKS_MAX = 4096
+ENDED = "it has ended"
+POLL_S = 0.05
 NAMES = {each.name for each in fields(Progress)}
 
 
@@ -49,10 +60,11 @@ class Clock:
 
 
 class ControlServer:
-    """Listens for the tasks; keeps the newest totals of each."""
+    """Listens for the tasks; keeps the newest totals of each, and their results as files of the directory."""
 
-    def __init__(self, host: str = "127.0.0.1", advertised_host: str | None = None) -> None:
+    def __init__(self, directory: Path, host: str = "127.0.0.1", advertised_host: str | None = None) -> None:
         self.clock = Clock()
+        self.results = ResultFiles(directory)
         self.progress: dict[int, Progress] = {}
         self.is_stopping = False
         self.lost: dict[int, int] = {}
@@ -118,9 +130,24 @@ class ControlServer:
     def heard(self, task: int, progress: Progress) -> None:
         self.progress[task] = progress
 
+    def wait_for_tasks(self) -> None:
+        """Returns when no task is connected any more, or after KILL_TIMEOUT_S."""
+        deadline = time.monotonic() + KILL_TIMEOUT_S
+        while any(task.number is not None for task in list(self._tasks)) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
 
-def understood(line: bytes) -> int | tuple[int, Progress, bool]:
-    """A task's line: the number of a question for the time, or (task, progress, whether it has ended).
+
+class Result(NamedTuple):
+    """What a task says before it sends so many bytes."""
+
+    task: int
+    kind: str
+    bytes: int
+
+
+def understood(line: bytes) -> int | tuple[int, Progress, bool] | Result | None:
+    """A task's line: the number of a question for the time, (task, progress, whether it has ended), a result that follows; None: the
+    driver asks to wait for the tasks.
 
     Raises ValueError for anything else.
     """
@@ -131,6 +158,14 @@ def understood(line: bytes) -> int | tuple[int, Progress, bool]:
     match message:
         case {"ask": int(number)}:
             return number
+        case {"wait": True}:
+            return None
+        case {"task": int(task)} if not 0 <= task < TASKS_MAX:
+            raise ValueError("no number of a task")
+        case {"task": int(task), "kind": str(kind), "bytes": int(size)} if (
+            kind in KINDS and 0 < size <= RESULT_BYTES_MAX
+        ):
+            return Result(task, kind, size)
         case {"task": int(task), "progress": dict(totals)}:
             values: dict[str, Any] = totals
             if values.keys() == NAMES and all(type(value) is int for value in values.values()):
@@ -151,6 +186,12 @@ class _Handler(socketserver.StreamRequestHandler):
                 said = understood(line)
                 if isinstance(said, int):
                     self.tell({"ask": said, "now": control.clock.now_ns()})
+                elif isinstance(said, Result):
+                    self.number = said.task
+                    self.keep(said, self.rfile.read(said.bytes))
+                elif said is None:
+                    control.wait_for_tasks()
+                    self.tell({"wait": False})
                 else:
                     self.number, progress, has_ended = said
                     self.has_ended |= has_ended
@@ -159,6 +200,17 @@ class _Handler(socketserver.StreamRequestHandler):
             return  # the task is lost, or the peer is no task
         finally:
             control.left(self)
+
+    def keep(self, result: Result, content: bytes) -> None:
+        """Raises OSError for a content that ends too early."""
+        if len(content) < result.bytes:
+            raise ConnectionResetError("the task closed the connection")
+        try:
+            self.server_control.results.write(result.kind, result.task, content)
+        except OSError as problem:
+            self.tell({"kept": str(problem)})
+        else:
+            self.tell({"kept": ""})
 
     def tell(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):
@@ -180,6 +232,18 @@ class ControlClient:
         self.offset_ns, self.uncertainty_ns = self._measure(self._local)
         self.clock = self._local.shifted(self.offset_ns)
         self._ended = threading.Event()
+        self._sending = threading.Lock()
+        self._kept: queue.SimpleQueue[str] = queue.SimpleQueue()
+        """The driver's answers to results."""
+
+    def keep(self, kind: str, content: bytes) -> None:
+        """Returns when the driver has written the result. Only one thread may call it, after `watch`. Raises LoadError."""
+        with contextlib.suppress(OSError):  # the thread that listens then says so
+            self._send({"task": self._task, "kind": kind, "bytes": len(content)}, content)
+        if problem := self._kept.get():
+            if problem == ENDED:
+                self._kept.put(problem)  # the next result gets no answer, either
+            raise LoadError(f"the driver does not keep the results: {problem}")
 
     def watch(self, progress: Callable[[], Progress], stop: Callable[[], None]) -> None:
         """From now on sends the progress, and calls `stop` when the driver orders it or has ended."""
@@ -201,7 +265,7 @@ class ControlClient:
         self._ended.set()
         if progress is not None:
             with contextlib.suppress(OSError):
-                self._send(progress, ended=True)
+                self._send_progress(progress, ended=True)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -229,18 +293,34 @@ class ControlClient:
     def _report(self, progress: Callable[[], Progress]) -> None:
         with contextlib.suppress(OSError):
             while not self._ended.wait(INTERVAL_S):
-                self._send(progress())
+                self._send_progress(progress())
 
-    def _send(self, progress: Progress, *, ended: bool = False) -> None:
-        message = {"task": self._task, "progress": asdict(progress), "ended": ended}
-        self._socket.sendall(json.dumps(message).encode() + b"\n")
+    def _send_progress(self, progress: Progress, *, ended: bool = False) -> None:
+        self._send({"task": self._task, "progress": asdict(progress), "ended": ended})
+
+    def _send(self, message: dict[str, Any], content: bytes = b"") -> None:
+        with self._sending:
+            self._socket.sendall(json.dumps(message).encode() + b"\n" + content)
 
     def _listen(self, stop: Callable[[], None]) -> None:
         if self._stopped:
             stop()
         with contextlib.suppress(OSError, ValueError):
             for line in self._lines:
-                if json.loads(line).get("stop"):
+                message = json.loads(line)
+                if message.get("stop"):
                     stop()
+                if "kept" in message:
+                    self._kept.put(message["kept"])
+        self._kept.put(ENDED)
         if not self._ended.is_set():
             stop()  # the driver has ended
+
+
+def wait_for_tasks(address: str) -> None:
+    """Returns when the tasks have left the control server, so that it has all their results, or after about KILL_TIMEOUT_S."""
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), TIMEOUT_S) as connection:
+        connection.settimeout(KILL_TIMEOUT_S + TIMEOUT_S)
+        connection.sendall(b'{"wait": true}\n')
+        connection.recv(1)

@@ -248,7 +248,7 @@ class Replay:
         self.output = OutputDirectory(options.output)
         host = options.control_host or host_towards(options.master)
         try:
-            self.control = ControlServer(host)
+            self.control = ControlServer(options.output, host)
         except OSError as problem:
             raise ReplayError(f"--control-host {host}: {problem}; use an address of this machine") from None
         self.plan = new_plan(options, self.control.address)

@@ -77,7 +77,7 @@ def send(session: SparkSession, plan: Plan, output: OutputDirectory, security: S
         if plan.control:
             done = replay(session, plan, security)
         else:
-            done = watched(session, plan, security)
+            done = watched(session, plan, output, security)
     except (PySparkException, Py4JError, ReplayError) as error:
         print(error, file=sys.stderr)
         problem = reason(str(error))
@@ -87,11 +87,11 @@ def send(session: SparkSession, plan: Plan, output: OutputDirectory, security: S
     write_json(output.tasks, {"tasks": done, "problem": problem, "undone": undone})
 
 
-def watched(session: SparkSession, plan: Plan, security: Security) -> list[dict[str, Any]]:
+def watched(session: SparkSession, plan: Plan, output: OutputDirectory, security: Security) -> list[dict[str, Any]]:
     """The replay, with a control server and a line of progress in this process, as spark-submit starts it."""
     configuration = session.sparkContext.getConf()
     host = configuration.get("spark.driver.host")
-    control = ControlServer(configuration.get("spark.driver.bindAddress", host), host)
+    control = ControlServer(output.path, configuration.get("spark.driver.bindAddress", host), host)
     with control, shown(plan, control):
         return replay(session, replace(plan, control=control.address), security)
 

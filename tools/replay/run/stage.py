@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pyarrow
 from pyspark import BarrierTaskContext
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
@@ -19,8 +18,8 @@ from tools.admin.bootstrap import addresses_of
 from tools.replay.load.pace import Pace
 from tools.replay.load.results import SPARK_TYPES
 from tools.replay.load.task import COLUMNS, LoadPlan, LoadTask
-from tools.replay.run.control import ControlClient
-from tools.replay.run.plan import GROUP_NAMES, OutputDirectory, Plan, ReplayError
+from tools.replay.run.control import ControlClient, wait_for_tasks
+from tools.replay.run.plan import GROUP_NAMES, Plan, ReplayError
 from tools.replay.run.session import planned_tasks, read_parquet
 from tools.replay.traces.schema import ABSENT, FIELDS, PRODUCE
 from tools.wire.security import PLAINTEXT, Security
@@ -41,15 +40,13 @@ DONE_DDL = (
 def replay(session: SparkSession, plan: Plan, security: Security = PLAINTEXT) -> list[dict[str, Any]]:
     """Sends the trace's operations. Returns the last report of each task, with the columns of DONE_DDL.
 
-    The rows of the operations are in the output directory. Raises PySparkException if a task fails.
+    The control server has all results of the tasks then, also if this raises PySparkException because a task has failed.
     """
-    OutputDirectory(Path(plan.directory)).operations.mkdir(parents=True, exist_ok=True)
     rows = assigned(session, plan)
     load = load_plan(plan, security)
-    control, directory, run_id = plan.control, OutputDirectory(Path(plan.directory)), plan.run
+    control = plan.control
 
     def run(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        check_directory(directory, run_id)
         return run_task(iter(batches), load, control)
 
     with planned_tasks(session):
@@ -59,7 +56,11 @@ def replay(session: SparkSession, plan: Plan, security: Security = PLAINTEXT) ->
             .select(*COLUMNS)
             .mapInArrow(run, DONE_DDL, barrier=True)
         )
-        return [row.asDict() for row in done.collect()]
+        try:
+            return [row.asDict() for row in done.collect()]
+        except PySparkException:
+            wait_for_tasks(control)
+            raise
 
 
 def by_task(session: SparkSession, rows: DataFrame, tasks: int) -> DataFrame:
@@ -161,35 +162,15 @@ def spread(weights: Mapping[str, int], tasks: int) -> dict[str, int]:
 
 def load_plan(plan: Plan, security: Security) -> LoadPlan:
     """What a task needs."""
-    output = OutputDirectory(Path(plan.directory))
     return LoadPlan(
         run=plan.run,
         bootstrap=addresses_of(plan.bootstrap_servers),
         topics=tuple(sorted(set(plan.topics.values()))),
         pace=Pace(tuple(plan.speeds), plan.step_s) if plan.speeds else None,
         answer_timeout_s=plan.answer_timeout_s,
-        results=str(output.operations),
         group_names=GROUP_NAMES if plan.groups else None,
-        group_results=str(output.groups),
-        generator=str(output.generator),
         security=security,
     )
-
-
-def check_directory(output: OutputDirectory, run: int) -> None:
-    """Raises ReplayError if this machine does not see the replay's directory, or cannot write there."""
-    advice = (
-        "all executors must see the replay's directory at the same path, such as on NFS, and be able to write there"
-    )
-    try:
-        found = output.read_plan().run
-        probe = output.operations / f".probe-{socket.gethostname()}-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as problem:
-        raise ReplayError(f"on {socket.gethostname()}: {problem}; {advice}") from None
-    if found != run:
-        raise ReplayError(f"on {socket.gethostname()}: {output.plan} is another replay's; {advice}")
 
 
 def run_task(
@@ -205,7 +186,7 @@ def run_task(
             f"{socket.gethostname()} does not reach the control server at {control_address}: {problem}; "
             "name another address with --control-host"
         ) from None
-    task = LoadTask(load, number, control.clock.now_ns)
+    task = LoadTask(load, number, control.clock.now_ns, control.keep)
     task.open()
     first = next(batches, None)  # Spark has sorted the rows when the first ones come
     if first is not None:
@@ -223,7 +204,7 @@ def run_task(
             first = next(batches, None)
         progress = task.finish()
         drift_ns, drift_uncertainty_ns = control.drift_ns() or (None, None)
-    except BaseException:  # also when Spark ends the task: what was done is still written
+    except BaseException:  # also when Spark ends the task: what was done is still sent to the driver
         task.stop()
         with contextlib.suppress(Exception):
             task.finish()

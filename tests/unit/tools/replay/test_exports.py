@@ -40,7 +40,7 @@ def test_the_latencies_as_hdrhistogram_writes_them_and_the_intervals_as_csv(tmp_
 
 
 def test_the_progress_is_served_as_prometheus_text(tmp_path: Path) -> None:
-    with ControlServer() as control:
+    with ControlServer(tmp_path) as control:
         control.progress |= {0: Progress(sent=3, acknowledged=2, late_ns=2_000_000), 1: Progress(sent=4, failed=1)}
         LiveMetrics(tmp_path / "replay.prom", control).write()
     text = (tmp_path / "replay.prom").read_text()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import socket
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,35 +16,17 @@ from typing import Any
 import pytest
 
 from tests.support.invariants import eventually
-from tools.replay.load.task import Progress
-from tools.replay.run.control import ControlClient, ControlServer
+from tools.replay.load.task import LoadError, Progress
+from tools.replay.run.control import ControlClient, ControlServer, wait_for_tasks
 from tools.replay.run.job import reason
 from tools.replay.run.masters import address_towards, check_master, is_local
 from tools.replay.run.outcome import read_verdict, undone_lines
 from tools.replay.run.packages import write_packages
-from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
+from tools.replay.run.plan import OutputDirectory, ReplayError, write_json
 from tools.replay.run.spark_process import SparkSettings
-from tools.replay.run.stage import check_directory
 from tools.replay.run.submission import Submission, arguments
 
 CLEAN = {"acknowledged": 5, "found": 5, "lost": 0, "duplicated": 0, "reordered": 0, "corrupted": 0, "unseen": 0}
-PLAN: dict[str, Any] = {
-    "run": 7,
-    "trace": "/trace",
-    "bootstrap_servers": "a:1",
-    "topics": {},
-    "partitions": {},
-    "start_offsets": {},
-    "tasks": 2,
-    "speeds": [1.0],
-    "step_s": 0.0,
-    "clients": 1,
-    "bytes": 1.0,
-    "answer_timeout_s": 60.0,
-    "control": "",
-    "trace_rows": 1,
-    "trace_seconds": 1.0,
-}
 
 
 @pytest.mark.parametrize(
@@ -100,21 +84,81 @@ def test_the_code_runs_from_its_zip(tmp_path: Path) -> None:
     assert done.stdout.strip() == f"{archive}/tools/replay/run/stage.py"
 
 
-def test_a_task_must_see_the_replays_directory(tmp_path: Path) -> None:
-    output = OutputDirectory(tmp_path)
-    with pytest.raises(ReplayError, match="all executors must see the replay's directory"):
-        check_directory(output, 7)
-    output.write_plan(Plan(directory=str(tmp_path), **PLAN))
-    output.operations.mkdir()
-    check_directory(output, 7)
-    assert not list(output.operations.iterdir())
-    with pytest.raises(ReplayError, match=r"plan.json is another replay's"):
-        check_directory(output, 8)
+def names_in(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
-def test_a_lost_task_stops_the_others() -> None:
+def watching(server: ControlServer, task: int) -> ControlClient:
+    client = ControlClient(server.address, task)
+    client.watch(Progress, lambda: None)
+    return client
+
+
+def test_the_driver_writes_what_tasks_send(tmp_path: Path) -> None:
+    """Also that of a task which is lost then. Nobody needs to see the driver's disk."""
+    with ControlServer(tmp_path) as server:
+        one, other = watching(server, 0), watching(server, 11)
+        large = bytes(range(256)) * 20_000
+        for content in (large, b"more"):
+            one.keep("operations", content)
+        other.keep("operations", b"of another")
+        other.keep("generator", b"{}")
+        assert names_in(tmp_path) == [
+            "generator/task-0011.json",
+            *(f"operations/task-{name}.parquet" for name in ("0000-000000", "0000-000001", "0011-000000")),
+        ]
+        assert (tmp_path / "operations" / "task-0000-000000.parquet").read_bytes() == large
+        waiting = threading.Thread(target=wait_for_tasks, args=(server.address,))
+        waiting.start()
+        other.close(Progress())
+        waiting.join(0.3)
+        assert waiting.is_alive()
+        one.close(None)
+        waiting.join()
+        assert not server.lost.keys() - {0}
+
+
+def test_a_task_hears_that_its_results_are_not_kept(tmp_path: Path) -> None:
+    (tmp_path / "operations").write_text("in the way")
+    with ControlServer(tmp_path) as server:
+        client = watching(server, 0)
+        with pytest.raises(LoadError, match=r"the driver does not keep the results: .*File exists"):
+            client.keep("operations", b"rows")
+        client.keep("groups", b"{}")
+        server.stop()
+        (handler,) = server._tasks
+        handler.request.shutdown(socket.SHUT_RDWR)
+        for _ in range(2):
+            with pytest.raises(LoadError, match="it has ended"):
+                client.keep("operations", b"rows")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"task": 0, "kind": "../operations", "bytes": 1},
+        {"task": 0, "kind": "found", "bytes": 1},
+        {"task": "../0", "kind": "operations", "bytes": 1},
+        {"task": -1, "kind": "operations", "bytes": 1},
+        {"task": 4096, "kind": "operations", "bytes": 1},
+        {"task": 0, "kind": "operations", "bytes": 1 << 30},
+        {"task": 0, "kind": "operations", "bytes": 0},
+    ],
+)
+def test_a_stranger_writes_no_file(line: dict[str, Any], tmp_path: Path) -> None:
+    with ControlServer(tmp_path / "out") as server:
+        host, port = server.address.split(":")
+        with socket.create_connection((host, int(port))) as stranger:
+            stranger.sendall(json.dumps(line).encode() + b"\nx")
+            stranger.settimeout(10)
+            with contextlib.suppress(ConnectionResetError):
+                assert stranger.recv(100) == b""
+    assert not names_in(tmp_path)
+
+
+def test_a_lost_task_stops_the_others(tmp_path: Path) -> None:
     stopped: list[int] = []
-    with ControlServer() as server:
+    with ControlServer(tmp_path) as server:
         ended, lost, other = (ControlClient(server.address, number) for number in range(3))
         for number, client in enumerate((ended, lost, other)):
             client.watch(Progress, lambda number=number: stopped.append(number))  # type: ignore[misc]
@@ -129,10 +173,9 @@ def test_a_lost_task_stops_the_others() -> None:
     assert 0 not in stopped
 
 
-def test_the_drift_of_a_clock_is_measured_at_the_end() -> None:
-    with ControlServer() as server:
-        client = ControlClient(server.address, 0)
-        client.watch(Progress, lambda: None)
+def test_the_drift_of_a_clock_is_measured_at_the_end(tmp_path: Path) -> None:
+    with ControlServer(tmp_path) as server:
+        client = watching(server, 0)
         drift, uncertainty = client.drift_ns() or (0, 0)
         assert abs(drift) <= uncertainty
         server.clock = server.clock.shifted(5_000_000_000)
