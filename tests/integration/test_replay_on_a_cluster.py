@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import signal
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
+import pyspark
 import pytest
 
-from tests.support.cli import COMMAND
+from tests.support.cli import COMMAND, ottla
 from tests.support.invariants import eventually
 from tests.support.small_traces import produce, written
 from tests.support.standalone_spark import StandaloneSpark
+from tools.cluster.java import find_java
 from tools.cluster.local_cluster import LocalCluster
+from tools.replay.run.spark_process import write_java_home
 from tools.replay.traces.check import check
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough, pytest.mark.timeout(900)]
@@ -42,6 +48,40 @@ def write_trace(path: Path, operations: int, apart_ms: int) -> Path:
     return written(path, rows, **{TOPIC: 2})
 
 
+class Shared:
+    """A directory that is `viewfs://shared/data` for Spark, whose default file system that is."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "shared"
+        self.path.mkdir()
+        self.settings = {
+            "fs.defaultFS": "viewfs://shared/",
+            "fs.viewfs.mounttable.shared.link./data": f"file://{self.path}",
+        }
+
+    @property
+    def options(self) -> list[str]:
+        return [
+            word for key, value in self.settings.items() for word in ("--spark-setting", f"spark.hadoop.{key}={value}")
+        ]
+
+    def write_core_site(self, directory: Path) -> None:
+        rows = (
+            f"<property><name>{key}</name><value>{value}</value></property>" for key, value in self.settings.items()
+        )
+        directory.mkdir()
+        (directory / "core-site.xml").write_text(f"<configuration>{''.join(rows)}</configuration>")
+
+
+def unseen(directory: Path, command: list[str]) -> list[str]:
+    """The command, with a disk at `directory` that no other process sees. In the end its files are copied there."""
+    if os.geteuid() or shutil.which("unshare") is None:
+        pytest.skip("NOT TESTED: a mount that others do not see needs root and unshare")
+    script = 'mount -t tmpfs none "$0" && cd "$0" && "$@"; code=$?; tar -cf - . | (umount -l "$0" && tar -xf - -C "$0"); exit $code'
+    directory.mkdir()
+    return ["unshare", "--mount", "sh", "-c", script, str(directory), *command]
+
+
 def rows_of(directory: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = pyarrow.parquet.read_table(directory).to_pylist()
     return rows
@@ -50,12 +90,12 @@ def rows_of(directory: Path) -> list[dict[str, Any]]:
 def test_two_workers_do_what_the_trace_says(
     spark: StandaloneSpark, shared_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """As the local master does: test_replay_run.py."""
+    """As the local master does: test_replay_run.py. The results are on a disk of the driver that the executors do not see."""
     operations = 600
-    trace, out = write_trace(tmp_path / "trace", operations, 2), tmp_path / "out"
+    trace, out = write_trace(tmp_path / "trace", operations, 2), tmp_path / "own" / "out"
     servers = ("--bootstrap-server", shared_cluster.bootstrap_servers, "--create-topics", "--out", str(out))
     options = ("--master", spark.url, *QUICK, "--event-log", str(tmp_path / "events"))
-    command = [*COMMAND, "replay", "run", str(trace), *servers, *options]
+    command = unseen(tmp_path / "own", [*COMMAND, "replay", "run", str(trace), *servers, *options])
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     verdict = json.loads((out / "verdict.json").read_text())
@@ -68,6 +108,83 @@ def test_two_workers_do_what_the_trace_says(
     tasks = json.loads((out / "tasks.json").read_text())
     assert [(task["expected"], task["sent"]) for task in tasks["tasks"]] == [(operations // 2, operations // 2)] * 2
     assert any((tmp_path / "events").iterdir())
+
+
+def test_trace_and_results_are_elsewhere(spark: StandaloneSpark, shared_cluster: LocalCluster, tmp_path: Path) -> None:
+    """In another file system than this machine's, which is the default one; also of the commands that read results."""
+    shared, operations = Shared(tmp_path), 400
+    write_trace(shared.path / "trace", operations, 2)
+    place, out, temporary = "viewfs://shared/data", shared.path / "out", tmp_path / "temporary"
+    command = [*COMMAND, "replay", "run", f"{place}/trace", "--bootstrap-server", shared_cluster.bootstrap_servers]
+    command += ["--create-topics", "--master", spark.url, *QUICK, *shared.options, "--out", f"{place}/out"]
+    temporary.mkdir()
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not list(temporary.iterdir())
+    assert f"Report   {place}/out/report.html" in done.stdout
+    verdict = json.loads((out / "verdict.json").read_text())
+    assert verdict["acknowledged"] == verdict["found"] == 2 * operations
+    assert sorted(row["request"] for row in rows_of(out / "operations")) == list(range(operations))
+    assert {"report.html", "summary.json", "generator", "junit.xml"} <= {path.name for path in out.iterdir()}
+    shutil.copytree(out, tmp_path / "copy")
+    (out / "report.html").unlink()
+    options = ["--master", spark.url, *QUICK, *shared.options]
+    again = ottla(shlex.join(["replay", "report", f"{place}/out", *options]))
+    assert again.exit_code == 0, again.output
+    assert (out / "report.html").exists()
+    sides = [f"{place}/out", str(tmp_path / "copy"), "--out", str(tmp_path / "compared")]
+    compared = ottla(shlex.join(["replay", "compare", *sides, *options]))
+    assert compared.exit_code == 2, compared.output  # one run each says nothing
+    assert "Different load" not in compared.output
+
+
+def test_spark_submit_runs_the_printed_command(
+    spark: StandaloneSpark, shared_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """That of the package pyspark, with defaults as EMR has them, which start and stop executors while a job runs."""
+    shared, operations = Shared(tmp_path), 400
+    write_trace(shared.path / "trace", operations, 2)
+    shared.write_core_site(tmp_path / "conf")
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(
+        "spark.dynamicAllocation.enabled true\nspark.dynamicAllocation.executorIdleTimeout 1s\nspark.speculation true\n"
+    )
+    options = ["--master", spark.url, "--bootstrap-server", shared_cluster.bootstrap_servers, "--create-topics"]
+    place = "viewfs://shared/data"
+    environment = dict(os.environ) | {
+        "HADOOP_CONF_DIR": str(tmp_path / "conf"),
+        "SPARK_CONF_DIR": str(tmp_path / "conf"),
+    }
+    printed = subprocess.run(
+        [*COMMAND, "replay", "submit-command", f"{place}/trace", "--out", f"{place}/out", *options, *QUICK],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert printed.returncode == 0, printed.stderr
+    home = Path(pyspark.__file__).parent
+    environment |= {
+        "JAVA_HOME": str(write_java_home(tmp_path / "java-home", Path(find_java()))),
+        "SPARK_HOME": str(home),
+        "PATH": f"{home / 'bin'}:{os.environ['PATH']}",
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    done = subprocess.run(
+        printed.stdout,
+        shell=True,
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"Report   {place}/out/report.html" in done.stdout
+    verdict = json.loads((shared.path / "out" / "verdict.json").read_text())
+    assert verdict["acknowledged"] == verdict["found"] == 2 * operations
+    assert sorted(row["request"] for row in rows_of(shared.path / "out" / "operations")) == list(range(operations))
 
 
 def test_an_executor_is_killed(spark: StandaloneSpark, shared_cluster: LocalCluster, tmp_path: Path) -> None:

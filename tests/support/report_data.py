@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import sys
@@ -14,8 +13,8 @@ from typing import Any
 
 from tests.support.replay_runs import a_plan
 from tools.replay.pages.checks import write_comparison_checks, write_run_checks
-from tools.replay.pages.comparison_page import write_comparison_page
-from tools.replay.pages.run_page import write_run_page
+from tools.replay.pages.comparison_page import comparison_page
+from tools.replay.pages.run_page import run_page
 from tools.replay.run.comparison import Run, compare
 
 SECONDS, KILLED, BACK, OUT_S = 60, 20.0, 35.0, 2.3
@@ -260,24 +259,14 @@ def comparison() -> dict[str, Any]:
     return compare(side("ottla", "127.0.0.1:9092", 1.0), side("kafka", "127.0.0.1:19092", 1.7), 0.05)
 
 
-def write_run(directory: Path, of: dict[str, Any], judged: dict[str, Any] | None) -> None:
-    directory.mkdir(parents=True)
-    content = {"plan.json": plan(), "analysis.json": of, "verdict.json": judged}
-    for name, value in content.items():
-        if value is not None:
-            (directory / name).write_text(json.dumps(value))
-
-
 def main(directory: Path) -> None:
-    write_run(directory / "good", analysis(), verdict())
-    write_run(directory / "bad", bad_analysis(), bad_verdict())
-    for name in ("good", "bad"):
-        write_run_page(directory / name)
-        write_run_checks(directory / name)
+    for name, of, judged in (("good", analysis(), verdict()), ("bad", bad_analysis(), bad_verdict())):
+        (directory / name).mkdir(parents=True)
+        (directory / name / "report.html").write_text(run_page(plan(), of, judged))
+        write_run_checks(directory / name, of, judged)
     (directory / "comparison").mkdir()
-    (directory / "comparison" / "comparison.json").write_text(json.dumps(comparison()))
-    write_comparison_page(directory / "comparison")
-    write_comparison_checks(directory / "comparison")
+    (directory / "comparison" / "report.html").write_text(comparison_page(comparison()))
+    write_comparison_checks(directory / "comparison", comparison())
 
 
 if __name__ == "__main__":

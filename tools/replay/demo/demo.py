@@ -23,9 +23,9 @@ from tools.faults.roles import Roles
 from tools.faults.script import FaultRun, ScriptedFault
 from tools.groups.kafka_groups import KafkaGroups
 from tools.interrupts import ignore_from_now
-from tools.replay.run.conclusion import conclude
 from tools.replay.run.cpu_meter import broker_pids
-from tools.replay.run.driver import Options, Replay, say_fault
+from tools.replay.run.driver import Options, Replay, facts_of, say_fault
+from tools.replay.run.outcome import say_outcome
 from tools.replay.run.plan import GROUP_NAMES, OutputDirectory, ReplayError
 from tools.replay.traces.flights import TOPIC, write_flights_trace
 from tools.replay.traces.schema import PRODUCE, Trace
@@ -90,7 +90,6 @@ def run_steps(options: DemoOptions, started: ExitStack) -> int:
     asked = Options(
         trace,
         bootstrap_servers,
-        output.path,
         speeds=[options.speed],
         tasks=TASKS,
         create_topics=True,
@@ -98,7 +97,7 @@ def run_steps(options: DemoOptions, started: ExitStack) -> int:
         security=options.security,
         broker_pids=None if cluster is None else broker_pids(cluster),
     )
-    replay = Replay(asked)
+    replay = Replay(asked, facts_of(Trace(trace)), output)
     group = GROUP_NAMES + GROUP
     started.callback(replay.job.stop)
     seconds = replay.plan.seconds or 0.0
@@ -115,14 +114,11 @@ def run_steps(options: DemoOptions, started: ExitStack) -> int:
         faults = FaultRun(target, scripted, [TOPIC], say_fault, replay.control.clock.now_ns)
         started.callback(faults.finish)
     verdict = replay.run(faults)
-    conclusion = conclude(output, verdict)
     click.echo("\nMeasured:")
-    for line in [*conclusion.measured, *conclusion.outcome]:
-        click.echo(line)
-    click.echo(f"\nReport   {output.report}\nSummary  {output.summary}")
+    code = say_outcome(output, verdict)
     if cluster is not None:
         print_next_steps(bootstrap_servers, cluster_directory(options), output, group)
-    return conclusion.exit_code
+    return code
 
 
 def faults_at(partition: int, seconds: float, days: int) -> list[ScriptedFault]:

@@ -104,8 +104,6 @@ class LoadPlan:
     pace: Pace | None
     """None: as fast as possible."""
     answer_timeout_s: float
-    client_names: str = ""
-    """Put before each client id."""
     group_names: str | None = None
     """Put before each consumer group's name. None: clients join no groups."""
     security: Security = PLAINTEXT
@@ -442,7 +440,7 @@ class LoadTask:
         if acks not in client.producing:
             plan = self._plan
             client.producing[acks] = ProducingClient(
-                plan.client_names + name,
+                name,
                 self._new_number(name),
                 plan.run,
                 self._view,
@@ -459,7 +457,7 @@ class LoadTask:
             plan = self._plan
             timeout_ns = int(plan.answer_timeout_s * 1e9)
             client.fetching[group] = FetchingClient(
-                plan.client_names + name,
+                name,
                 self._view,
                 self._background,
                 self._now,

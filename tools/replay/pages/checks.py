@@ -11,7 +11,6 @@ from tools.pages.checks import FAILED, NOT_VERIFIED, Check, junit
 from tools.pages.units import count, digits, milliseconds, percent, quantity, scaled, seconds
 from tools.private_files import write_anew
 from tools.replay.checks import generator_limit, run_checks
-from tools.replay.pages import files
 from tools.replay.pages.run_charts import fault_name
 from tools.replay.pages.words import cpu_words, evidence_rows, longest_outage
 
@@ -133,15 +132,13 @@ def _evidence(check: Check) -> str:
     return f"\n### {_markdown(check.name)}\n\n{markdown_table([_markdown(name) for name in header], rows)}"
 
 
-def write_run_checks(directory: Path) -> None:
-    """Writes junit.xml and summary.md of a run. Raises TraceError for a directory that is no analysed run."""
-    analysis, verdict = files.read_analysis(directory), files.read_verdict(directory)
+def write_run_checks(directory: Path, analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> None:
+    """Writes junit.xml and summary.md of a run."""
     write_anew(directory / "junit.xml", junit("ottla.replay", run_checks(analysis, verdict), analysis["seconds"]))
     write_anew(directory / "summary.md", run_markdown(analysis, verdict))
 
 
-def write_comparison_checks(directory: Path) -> None:
-    """Writes junit.xml and summary.md of a comparison. Raises TraceError for a directory without one."""
-    comparison = files.read_comparison(directory)
+def write_comparison_checks(directory: Path, comparison: Mapping[str, Any]) -> None:
+    """Writes junit.xml and summary.md of a comparison."""
     write_anew(directory / "junit.xml", junit("ottla.replay.compare", comparison_checks(comparison)))
     write_anew(directory / "summary.md", comparison_markdown(comparison))

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from tools.pages.charts import Chart, Line, View
 from tools.pages.checks import FAILED, NOT_VERIFIED, PASSED
 from tools.pages.markup import Markup, banner, figure, page, section, table, text
 from tools.pages.units import count, percent, quantity, seconds
-from tools.private_files import write_anew
-from tools.replay.pages import files
 from tools.replay.pages.checks import comparison_checks, difference_word, side_names
 from tools.replay.pages.run_charts import column, fault_marks
 from tools.replay.pages.run_page import fault_table, speeds
@@ -19,11 +16,6 @@ from tools.replay.pages.run_page import fault_table, speeds
 COLOURS = {"A": "blue", "B": "orange"}
 WIDTH, EDGE = 240, 8
 """Of the drawing of the figures, in pixels."""
-
-
-def write_comparison_page(directory: Path) -> None:
-    """Writes `report.html` beside `comparison.json`. Raises TraceError if that is missing or incomplete."""
-    write_anew(directory / "report.html", comparison_page(files.read_comparison(directory)))
 
 
 def comparison_page(comparison: Mapping[str, Any]) -> str:

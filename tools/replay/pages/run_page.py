@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 from tools.pages.checks import FAILED, NOT_VERIFIED, Check
 from tools.pages.markup import Markup, banner, figure, folded, page, section, table, tiles
 from tools.pages.units import NONE, count, digits, milliseconds, moment, scaled, seconds
-from tools.private_files import write_anew
 from tools.replay.checks import DELIVERY, NOT_READ, generator_limit, is_incomplete, run_checks, undelivered
-from tools.replay.pages import files
 from tools.replay.pages.run_charts import charts_of, partition_name
 from tools.replay.pages.words import (
     accepted_words,
@@ -29,14 +27,6 @@ PARTITIONS_SHOWN = 6
 """In a fault's row."""
 HALF_PX = 420
 """Bars that need more height than this have the whole width."""
-
-
-def write_run_page(output_directory: Path) -> None:
-    """Writes `report.html`. Raises TraceError if the directory is not that of a run that was analysed."""
-    content = run_page(
-        files.read_plan(output_directory), files.read_analysis(output_directory), files.read_verdict(output_directory)
-    )
-    write_anew(output_directory / "report.html", content)
 
 
 def run_page(plan: Mapping[str, Any], analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> str:

@@ -72,7 +72,7 @@ Rows = list[dict[str, Any]]
 
 def analyse(session: SparkSession, plan: Plan, output: OutputDirectory) -> dict[str, Any]:
     """Reads the operations, tasks and faults; writes the latencies, then `analysis.json`, and returns its content."""
-    operations = read_parquet(session, output.operations, DDL)
+    operations = read_parquet(session, output.place_of(output.operations), DDL)
     operations.createOrReplaceTempView("operations")
     tasks = json.loads(output.tasks.read_text())
     faults = json.loads(output.faults.read_text()) if output.faults.exists() else []

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tools.numbers import DIRECTORY, PATH, FloatRange, Parsed
+from tools.numbers import DIRECTORY, FloatRange, Parsed
 from tools.replay.parameters import master_option, spark_setting_option
+from tools.replay.places import PLACE, Place, inside, named, uri_of, whole
+
+if TYPE_CHECKING:
+    from tools.replay.run.open_places import Places
+    from tools.replay.run.plan import OutputDirectory
 
 OUT = "compare-out"
 SHARE = FloatRange(min=0)
@@ -32,13 +38,6 @@ def limit(text: str) -> Any:
     return parse_worse_limit(text)
 
 
-class SparkChoice(NamedTuple):
-    """Where an analysis runs. `master` None: on this machine."""
-
-    master: str | None = None
-    settings: Sequence[str] = ()
-
-
 class SidesCommand(click.Command):
     """`--a RUN RUN --b RUN RUN`: an option for a side takes all words up to the next option."""
 
@@ -58,9 +57,9 @@ class SidesCommand(click.Command):
 
 
 @click.command("compare", cls=SidesCommand)
-@click.argument("runs", metavar="[A B]", nargs=-1, type=PATH)
-@click.option("--a", "a", metavar="RUN...", multiple=True, type=PATH, help="Runs before the change.")
-@click.option("--b", "b", metavar="RUN...", multiple=True, type=PATH, help="Runs after the change.")
+@click.argument("runs", metavar="[A B]", nargs=-1, type=PLACE)
+@click.option("--a", "a", metavar="RUN...", multiple=True, type=PLACE, help="Runs before the change.")
+@click.option("--b", "b", metavar="RUN...", multiple=True, type=PLACE, help="Runs after the change.")
 @click.option("--out", type=DIRECTORY, default=OUT, show_default=True, help="Results.")
 @click.option(
     "--threshold",
@@ -80,9 +79,9 @@ class SidesCommand(click.Command):
 @master_option("Analyse runs that have no analysis yet on this Spark master: local[N] or spark://HOST:PORT.")
 @spark_setting_option
 def compare(
-    runs: Sequence[Path],
-    a: Sequence[Path],
-    b: Sequence[Path],
+    runs: Sequence[Place],
+    a: Sequence[Place],
+    b: Sequence[Place],
     out: Path,
     threshold: float,
     limits: Sequence[Any],
@@ -90,7 +89,7 @@ def compare(
     master: str | None,
     spark_settings: Sequence[str],
 ) -> None:
-    """Compare replays of the same load by the directories of their results: `compare A B`, or `compare --a A1 A2 A3 --b B1 B2 B3`.
+    """Compare replays of the same load by the places of their results: `compare A B`, or `compare --a A1 A2 A3 --b B1 B2 B3`.
 
     A directory of `ottla replay run --repeat N` stands for its N runs. A difference counts if it is above the threshold and beyond noise:
     a permutation test over the runs, corrected for the number of metrics. That needs four runs a side, three and four, or two and five.
@@ -104,22 +103,29 @@ def compare(
         raise click.UsageError("name two directories, A and B, or runs of both sides with --a and --b")
 
     def work() -> int:
+        from tools.private_files import write_anew
         from tools.replay.checks import exit_code, outcome_lines
         from tools.replay.pages.checks import comparison_checks, write_comparison_checks
-        from tools.replay.pages.comparison_page import write_comparison_page
+        from tools.replay.pages.comparison_page import comparison_page
         from tools.replay.run import comparison
-        from tools.replay.run.plan import OutputDirectory, write_json
+        from tools.replay.run.open_places import Places
+        from tools.replay.run.plan import OutputDirectory, ReplayError, write_json
 
-        sides = [
-            [run for directory in directories for run in runs_in(directory)]
-            for directories in (a or runs[:1], b or runs[1:])
-        ]
-        every = [directory.resolve() for side in sides for directory in side]
-        if twice := [directory for directory in every if every.count(directory) > 1]:
-            raise click.UsageError(f"{twice[0]} is named twice: each run says something once")
-        for directory in (*sides[0], *sides[1]):
-            analyse_if_missing(directory, SparkChoice(master, spark_settings))
-        first, second = ([comparison.read_run(directory) for directory in side] for side in sides)
+        with Places(spark_settings) as places:
+            sides = [
+                [run for given in of_side for run in runs_in(places, given)]
+                for of_side in (a or runs[:1], b or runs[1:])
+            ]
+            every = [whole(run) for side in sides for run in side]
+            if twice := [run for run in every if every.count(run) > 1]:
+                raise click.UsageError(f"{twice[0]} is named twice: each run says something once")
+            outputs = [[places.results(run) for run in side] for side in sides]
+            for output in (*outputs[0], *outputs[1]):
+                if not output.plan.exists():
+                    raise ReplayError(f"{output.place} is not the directory of a replay: it has no {output.plan.name}")
+                if not output.analysis.exists():
+                    analyse(places, output, master, spark_settings)
+            first, second = ([comparison.read_run(output) for output in side] for side in outputs)
         unlike = comparison.unlike([*first, *second])
         for words in unlike:
             click.echo(f"Different load: {words}", err=True)
@@ -128,8 +134,8 @@ def compare(
             return 2
         compared = comparison.compare(first, second, threshold, limits)
         write_json(OutputDirectory(out).comparison, compared)
-        write_comparison_page(out)
-        write_comparison_checks(out)
+        write_anew(OutputDirectory(out).report, comparison_page(compared))
+        write_comparison_checks(out, compared)
         checks = comparison_checks(compared)
         for line in [*table(compared), "", *outcome_lines(checks)]:
             click.echo(line)
@@ -139,38 +145,33 @@ def compare(
     guarded(work)
 
 
-def runs_in(directory: Path) -> list[Path]:
+def runs_in(places: Places, place: Place) -> list[Place]:
     """The runs of --repeat in the directory, or the directory itself."""
-    return [directory] if (directory / "plan.json").exists() else repeats_in(directory) or [directory]
+    return [place] if places.exists(inside(place, "plan.json")) else repeats_in(places, place) or [place]
 
 
-def repeats_in(directory: Path) -> list[Path]:
-    found = [path for path in directory.glob("run-*") if RUN.fullmatch(path.name) and (path / "plan.json").exists()]
-    return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
+def repeats_in(places: Places, place: Place) -> list[Place]:
+    names = sorted(filter(RUN.fullmatch, places.names(place)), key=lambda name: int(name.partition("-")[2]))
+    return [run for run in (inside(place, name) for name in names) if places.exists(inside(run, "plan.json"))]
 
 
-def analyse_if_missing(directory: Path, spark: SparkChoice) -> None:
-    """Raises ReplayError."""
-    from tools.replay.run.plan import OutputDirectory, ReplayError
-
-    output = OutputDirectory(directory)
-    if not output.plan.exists():
-        raise ReplayError(f"{directory} is not the directory of a replay: it has no {output.plan.name}")
-    if not output.analysis.exists():
-        analyse(directory, spark)
-
-
-def analyse(directory: Path, spark: SparkChoice) -> None:
-    """Runs the Spark job's step. Raises ReplayError."""
-    from tools.replay.run.masters import host_towards
-    from tools.replay.run.plan import OutputDirectory, ReplayError
+def analyse(places: Places, output: OutputDirectory, master: str | None, spark_settings: Sequence[str]) -> None:
+    """Runs the Spark job's step, on this machine if `master` is None. Raises ReplayError."""
+    from tools.replay.run.masters import host_towards, is_local
+    from tools.replay.run.plan import ReplayError
     from tools.replay.run.spark_process import SparkProcess, SparkSettings
 
-    output = OutputDirectory(directory)
-    if not any(output.operations.glob("*.parquet")) or not output.tasks.exists():
-        raise ReplayError(f"{directory} has no operations; the replay did not run to its end, run it again")
-    click.echo(f"Analysing {directory} ...", err=True)
-    settings = SparkSettings(spark.master, host_towards(spark.master), None, tuple(spark.settings))
+    if not output.tasks.exists() or not places.exists(output.place_of(output.operations)):
+        raise ReplayError(f"{output.place} has no operations; the replay did not run to its end, run it again")
+    if not output.uri and not is_local(master):
+        raise ReplayError(
+            f"--master {master}: its executors do not reach {output.path}; name a URI, or if they share this disk, "
+            f"{uri_of(output.path.absolute())}"
+        )
+    # The run may have moved since.
+    output.write_plan(replace(output.read_plan(), directory=named(output.place)))
+    click.echo(f"Analysing {output.place} ...", err=True)
+    settings = SparkSettings(master, host_towards(master), None, tuple(spark_settings))
     job = SparkProcess(output, ["analysis"], settings)
     try:
         job.start()

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy
@@ -19,6 +18,7 @@ import numpy
 from tools.pages.checks import FAILED, NOT_VERIFIED, Check
 from tools.pages.units import percent, quantity
 from tools.replay.checks import METRICS, generator_limit, run_checks
+from tools.replay.places import Place, whole
 from tools.replay.run.permutations import LEVEL, adjusted, can_tell, deals, interval
 from tools.replay.run.plan import OutputDirectory, Plan, ReplayError
 
@@ -33,14 +33,14 @@ COMPARED = re.compile(r"(produce|fetch|end_to_end)\.(p50|p99|p999|rate)|errors|o
 class Run:
     """An analysed run."""
 
-    directory: Path
+    place: Place
     plan: Plan
     analysis: dict[str, Any]
     verdict: dict[str, Any] | None
 
     @property
     def name(self) -> str:
-        return self.directory.resolve().name
+        return whole(self.place).name
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +62,14 @@ def parse_worse_limit(text: str) -> WorseLimit:
     return WorseLimit(text.strip(), found[1], float(found[2]) / 100)
 
 
-def read_run(directory: Path) -> Run:
+def read_run(output: OutputDirectory) -> Run:
     """An analysed run. Raises ReplayError if a file is missing or damaged."""
-    output = OutputDirectory(directory)
     try:
         plan, analysis = output.read_plan(), json.loads(output.analysis.read_text())
         verdict = json.loads(output.verdict.read_text()) if output.verdict.exists() else None
     except (OSError, ValueError, TypeError) as problem:
-        raise ReplayError(f"{directory} has no analysis that can be read: {problem}") from None
-    return Run(directory, plan, analysis, verdict)
+        raise ReplayError(f"{output.place} has no analysis that can be read: {problem}") from None
+    return Run(output.place, plan, analysis, verdict)
 
 
 def unlike(runs: Sequence[Run]) -> list[str]:
@@ -78,7 +77,7 @@ def unlike(runs: Sequence[Run]) -> list[str]:
     found: dict[str, dict[str, list[str]]] = {}
     for run in runs:
         for name, value in run.plan.load.items():
-            found.setdefault(name, {}).setdefault(str(value), []).append(str(run.directory))
+            found.setdefault(name, {}).setdefault(str(value), []).append(str(run.place))
     return [
         f"{name}: " + "; ".join(f"{value} in {', '.join(directories)}" for value, directories in values.items())
         for name, values in found.items()
@@ -110,7 +109,7 @@ def run_facts(side: str, run: Run) -> dict[str, Any]:
     return {
         "side": side,
         "name": run.name,
-        "directory": str(run.directory),
+        "directory": str(run.place),
         "bootstrap_servers": run.plan.bootstrap_servers,
         "speeds": run.plan.speeds,
         "operations": run.analysis["totals"]["operations"],

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from tools.replay.load.results import KINDS, ResultFiles
 from tools.replay.load.task import LoadError, Progress
@@ -127,9 +127,6 @@ class ControlServer:
             self.lost[task.number] = self.clock.now_ns()
             self.stop()
 
-    def heard(self, task: int, progress: Progress) -> None:
-        self.progress[task] = progress
-
     def wait_for_tasks(self) -> None:
         """Returns when no task is connected any more, or after KILL_TIMEOUT_S."""
         deadline = time.monotonic() + KILL_TIMEOUT_S
@@ -137,40 +134,24 @@ class ControlServer:
             time.sleep(POLL_S)
 
 
-class Result(NamedTuple):
-    """What a task says before it sends so many bytes."""
-
-    task: int
-    kind: str
-    bytes: int
-
-
-def understood(line: bytes) -> int | tuple[int, Progress, bool] | Result | None:
-    """A task's line: the number of a question for the time, (task, progress, whether it has ended), a result that follows; None: the
-    driver asks to wait for the tasks.
-
-    Raises ValueError for anything else.
-    """
+def understood(line: bytes) -> dict[str, Any]:
+    """The message in a line that a task sends, or who waits for the tasks. Raises ValueError for anything else."""
     try:
         message = json.loads(line)
     except RecursionError:
         raise ValueError("a nested message") from None
     match message:
-        case {"ask": int(number)}:
-            return number
-        case {"wait": True}:
-            return None
-        case {"task": int(task)} if not 0 <= task < TASKS_MAX:
-            raise ValueError("no number of a task")
-        case {"task": int(task), "kind": str(kind), "bytes": int(size)} if (
-            kind in KINDS and 0 < size <= RESULT_BYTES_MAX
-        ):
-            return Result(task, kind, size)
+        case {"ask": int()} | {"wait": True}:
+            return dict(message)
+        case {"task": int(task), "kind": str(kind), "bytes": int(size)}:
+            is_known = kind in KINDS and 0 < size <= RESULT_BYTES_MAX
         case {"task": int(task), "progress": dict(totals)}:
-            values: dict[str, Any] = totals
-            if values.keys() == NAMES and all(type(value) is int for value in values.values()):
-                return task, Progress(**values), message.get("ended") is True
-    raise ValueError("no message of a task")
+            is_known = totals.keys() == NAMES and all(type(value) is int for value in totals.values())
+        case _:
+            task, is_known = 0, False
+    if not is_known or not 0 <= task < TASKS_MAX:
+        raise ValueError("no message of a task")
+    return dict(message)
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -184,33 +165,33 @@ class _Handler(socketserver.StreamRequestHandler):
         try:
             while line := self.rfile.readline(LINE_BYTES_MAX):
                 said = understood(line)
-                if isinstance(said, int):
-                    self.tell({"ask": said, "now": control.clock.now_ns()})
-                elif isinstance(said, Result):
-                    self.number = said.task
-                    self.keep(said, self.rfile.read(said.bytes))
-                elif said is None:
+                if "ask" in said:
+                    self.tell({"ask": said["ask"], "now": control.clock.now_ns()})
+                elif "wait" in said:
                     control.wait_for_tasks()
                     self.tell({"wait": False})
+                elif "kind" in said:
+                    self.number = said["task"]
+                    self.tell({"kept": self.keep(said)})
                 else:
-                    self.number, progress, has_ended = said
-                    self.has_ended |= has_ended
-                    control.heard(self.number, progress)
+                    self.number = said["task"]
+                    self.has_ended |= said.get("ended") is True
+                    control.progress[said["task"]] = Progress(**said["progress"])
         except (OSError, ValueError):
             return  # the task is lost, or the peer is no task
         finally:
             control.left(self)
 
-    def keep(self, result: Result, content: bytes) -> None:
-        """Raises OSError for a content that ends too early."""
-        if len(content) < result.bytes:
+    def keep(self, result: dict[str, Any]) -> str:
+        """Returns why the result could not be written. Raises OSError if it ends too early."""
+        content = self.rfile.read(result["bytes"])
+        if len(content) < result["bytes"]:
             raise ConnectionResetError("the task closed the connection")
         try:
-            self.server_control.results.write(result.kind, result.task, content)
+            self.server_control.results.write(result["kind"], result["task"], content)
         except OSError as problem:
-            self.tell({"kept": str(problem)})
-        else:
-            self.tell({"kept": ""})
+            return str(problem)
+        return ""
 
     def tell(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
@@ -26,11 +25,13 @@ from tools.faults.script import FaultRun
 from tools.interrupts import Interrupted, interruption_was_handled
 from tools.replay.checks import NO_FAILURES
 from tools.replay.load import fetching
+from tools.replay.places import Place, named
 from tools.replay.run.access import write_access
 from tools.replay.run.control import ControlServer
 from tools.replay.run.cpu_meter import CpuMeter
 from tools.replay.run.exports import LiveMetrics
 from tools.replay.run.masters import host_towards, is_local
+from tools.replay.run.open_places import Places
 from tools.replay.run.outcome import read_verdict
 from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
 from tools.replay.run.progress import ProgressLine
@@ -54,9 +55,8 @@ Answer = TypeVar("Answer")
 class Options:
     """What a replay is asked to do. `speeds` is empty for as fast as possible."""
 
-    trace: Path
+    trace: Place
     bootstrap_servers: str
-    output: Path
     speeds: list[float] = field(default_factory=lambda: [1.0])
     step_s: float = 0.0
     tasks: int = 2
@@ -196,9 +196,11 @@ def digest_of(files: Iterable[Path]) -> str:
     return whole.hexdigest()
 
 
-def new_plan(options: Options, control: str) -> Plan:
-    """Checks the trace, the cluster's address and its topics, and creates topics if asked. Raises TraceError, ReplayError."""
-    facts = facts_of(Trace(options.trace))
+def new_plan(options: Options, facts: TraceFacts, place: Place, control: str) -> Plan:
+    """Checks the cluster's address and its topics, and creates topics if asked. Raises ReplayError.
+
+    `facts`: of the trace. `place`: of the results.
+    """
     unknown = sorted(set(options.topics) - set(facts.partitions))
     if unknown:
         known = ", ".join(sorted(facts.partitions))
@@ -213,8 +215,8 @@ def new_plan(options: Options, control: str) -> Plan:
         click.echo(f"Warning: {warning}", err=True)
     return Plan(
         run=secrets.randbits(32),
-        trace=str(options.trace.absolute()),
-        directory=str(options.output.absolute()),
+        trace=named(options.trace),
+        directory=named(place),
         bootstrap_servers=options.bootstrap_servers,
         topics=topics,
         partitions={topic: len(ends) for topic, ends in offsets.items()},
@@ -242,16 +244,16 @@ def new_plan(options: Options, control: str) -> Plan:
 class Replay:
     """A replay that has been checked and is ready to run."""
 
-    def __init__(self, options: Options) -> None:
-        """Checks the trace, the addresses and the topics. Raises TraceError, ReplayError."""
+    def __init__(self, options: Options, facts: TraceFacts, output: OutputDirectory) -> None:
+        """Checks the addresses and the topics. Raises ReplayError. `facts`: of the trace."""
         self.options = options
-        self.output = OutputDirectory(options.output)
+        self.output = output
         host = options.control_host or host_towards(options.master)
         try:
-            self.control = ControlServer(options.output, host)
+            self.control = ControlServer(output.path, host)
         except OSError as problem:
             raise ReplayError(f"--control-host {host}: {problem}; use an address of this machine") from None
-        self.plan = new_plan(options, self.control.address)
+        self.plan = new_plan(options, facts, output.place, self.control.address)
         self._settings = SparkSettings(options.master, host, options.event_log, tuple(options.spark_settings))
         self.job = SparkProcess(self.output, ["replay", "verdict", "analysis"], self._settings)
         measured: dict[str, Callable[[], Iterable[int]]] = (
@@ -280,10 +282,7 @@ class Replay:
         return read_verdict(self.output)
 
     def _carry_out(self, faults: FaultRun | None, judges_after_interrupt: bool) -> None:
-        clear_results(self.output)
-        self.output.write_plan(self.plan)
-        write_json(self.output.faults, [])
-        write_access(self.output, self.options.security)
+        prepare(self.output, self.plan, self.options.security)
         for change in self.plan.changes:
             click.echo(f"Changed: {change}")
         click.echo("Starting Spark ...")
@@ -409,18 +408,13 @@ def bootstrap_addresses(bootstrap_servers: str) -> tuple[Address, ...]:
         raise ReplayError(f"--bootstrap-server: {problem}") from None
 
 
-def clear_results(output: OutputDirectory) -> None:
-    """Removes the files of an earlier replay, so that nobody mistakes them for this one's. Raises ReplayError if they may be another
-    program's."""
+def prepare(output: OutputDirectory, plan: Plan, security: Security) -> None:
+    """Writes what the job needs, in the place of an earlier replay's files. Raises ReplayError if there are another program's."""
     output.path.mkdir(parents=True, exist_ok=True)
-    for directory in (output.operations, output.groups, output.generator, output.found, output.undone):
-        if directory.exists() and not output.plan.exists():
-            raise ReplayError(f"{directory} exists, but is not of an earlier replay; choose another --out")
-        shutil.rmtree(directory, ignore_errors=True)
-    inputs = (output.plan, output.tasks, output.cpu, output.faults, output.access, output.spark_log)
-    results = (output.verdict, output.analysis, output.latencies, output.over_time, *output.distributions.values())
-    for path in (*inputs, *results, output.summary, output.report, *output.for_ci):
-        path.unlink(missing_ok=True)
+    Places().clear(output.path)
+    output.write_plan(plan)
+    write_json(output.faults, [])
+    write_access(output, security)
 
 
 def say_fault(text: object) -> None:

@@ -1,7 +1,7 @@
-"""The Spark job: `python -m tools.replay.run.job OUTPUT_DIRECTORY [STEP...]`, or the same by spark-submit (RPL-4).
+"""The Spark job: `python -m tools.replay.run.job OUTPUT [STEP...]`, or the same by spark-submit (RPL-4).
 
-The job carries out `plan.json` of the directory in steps: `replay` writes the operations, `verdict` reads the records back. A step
-needs only the files of earlier steps, so a later step can be repeated alone.
+The job carries out `plan.json` of the directory or the URI in steps: `replay` writes the operations, `verdict` reads the records back,
+`analysis` also writes the report. A step needs only the files of earlier steps, so a later step can be repeated alone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,17 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tools.replay.places import is_uri
 from tools.replay.run.access import take_access
 from tools.replay.run.analysis import analyse
 from tools.replay.run.control import ControlServer
-from tools.replay.run.outcome import conclusion_of, read_verdict
+from tools.replay.run.masters import is_local
+from tools.replay.run.open_places import Places
+from tools.replay.run.outcome import conclude, read_verdict, say_outcome
 from tools.replay.run.plan import PARENT_PIPE_VARIABLE, OutputDirectory, Plan, ReplayError, write_json
 from tools.replay.run.progress import shown
 from tools.replay.run.reading_back import judge
-from tools.replay.run.session import new_session
+from tools.replay.run.session import PROBE, check_place, new_session, session_for_results
 from tools.replay.run.stage import replay
 from tools.replay.run.undone import write_undone
 from tools.wire.security import Security
@@ -43,37 +47,65 @@ STANDARD_INPUT = 0
 def main(arguments: list[str]) -> int:
     steps = arguments[1:] or STEPS
     if not arguments or set(steps) - set(STEPS):
-        print(f"usage: python -m tools.replay.run.job OUTPUT_DIRECTORY [{'|'.join(STEPS)}]...", file=sys.stderr)
+        print(f"usage: python -m tools.replay.run.job OUTPUT [{'|'.join(STEPS)}]...", file=sys.stderr)
         return 2
     if PARENT_PIPE_VARIABLE in os.environ:
         threading.Thread(target=die_with_parent, name="die-with-parent", daemon=True).start()
-    output = OutputDirectory(Path(arguments[0]).absolute())
-    plan = output.read_plan()
+    place = arguments[0] if is_uri(arguments[0]) else Path(arguments[0]).absolute()
     try:
-        security = take_access(output, plan)
+        with Places.of_job() as places:
+            output = places.results(place)
+            if output.uri:
+                places.delete(f"{output.uri}/{output.access.name}")
+            return carry_out(places, output, steps)
     except ReplayError as problem:
         print(f"Error: {problem}", file=sys.stderr)
         return 1
+
+
+def carry_out(places: Places, output: OutputDirectory, steps: Sequence[str]) -> int:
+    """Returns the exit code. Raises ReplayError."""
+    plan = output.read_plan()
+    output.uri = plan.directory if is_uri(plan.directory) else ""
+    security = take_access(output, plan)
+    has_operations = True
     session = new_session(plan.tasks, sends="replay" in steps)
     try:
         if "replay" in steps:
-            send(session, plan, output, security)
-        if "verdict" in steps and any(output.operations.glob("*.parquet")):
+            if output.uri:
+                places.clear(output.uri)
+                places.put(output.plan, f"{output.uri}/{output.plan.name}")
+            session = send(session, plan, output, places, security)
+            has_operations = any(output.operations.glob("*.parquet"))
+        if "verdict" in steps and has_operations:
             judge(session, plan, output, security)
-        if "analysis" in steps and any(output.operations.glob("*.parquet")):
-            analyse(session, plan, output)
+        if "analysis" in steps and has_operations:
+            analysis = analyse(session, plan, output)
+            if output.verdict.exists():
+                conclude(output, analysis, read_verdict(output))
+        for path in output.results if output.uri else ():
+            if path.exists() and path not in output.tables:
+                places.put(path, f"{output.uri}/{path.name}")
     finally:
         session.stop()
-    return 0 if plan.control else say_outcome(output)
+    return 0 if plan.control else say_outcome(output, read_verdict(output))
 
 
-def send(session: SparkSession, plan: Plan, output: OutputDirectory, security: Security) -> None:
-    """Sends the operations and writes `tasks.json`. If a task is lost, what was done until then is kept."""
+def send(
+    session: SparkSession, plan: Plan, output: OutputDirectory, places: Places, security: Security
+) -> SparkSession:
+    """Sends the operations and writes `tasks.json`. If a task is lost, what was done until then is kept.
+
+    Returns a session that reaches the operations, which are where their place is then. The given one may have ended.
+    """
     done: list[dict[str, Any]] = []
     undone: list[dict[str, Any]] = []
     problem = ""
     try:
         wait_for_slots(session, plan.tasks)
+        if output.uri and not is_local(session.sparkContext.master):
+            check_place(session, output.uri, plan.tasks)
+            places.delete(f"{output.uri}/{PROBE}")
         if plan.control:
             done = replay(session, plan, security)
         else:
@@ -81,10 +113,15 @@ def send(session: SparkSession, plan: Plan, output: OutputDirectory, security: S
     except (PySparkException, Py4JError, ReplayError) as error:
         print(error, file=sys.stderr)
         problem = reason(str(error))
-        if any(output.operations.glob("*.parquet")):
+    session = session_for_results(session, output)
+    if any(output.operations.glob("*.parquet")):
+        if output.uri:
+            places.put(output.operations, f"{output.uri}/{output.operations.name}")
+        if problem:
             wait_for_slots(session, 1)
             undone = write_undone(session, plan, output)
     write_json(output.tasks, {"tasks": done, "problem": problem, "undone": undone})
+    return session
 
 
 def watched(session: SparkSession, plan: Plan, output: OutputDirectory, security: Security) -> list[dict[str, Any]]:
@@ -94,20 +131,6 @@ def watched(session: SparkSession, plan: Plan, output: OutputDirectory, security
     control = ControlServer(output.path, configuration.get("spark.driver.bindAddress", host), host)
     with control, shown(plan, control):
         return replay(session, replace(plan, control=control.address), security)
-
-
-def say_outcome(output: OutputDirectory) -> int:
-    """Prints the measurements and the verdict, and returns the exit code, for a job that nobody watches."""
-    try:
-        verdict = read_verdict(output)
-    except ReplayError as problem:
-        print(f"Error: {problem}", file=sys.stderr)
-        return 1
-    conclusion = conclusion_of(output, verdict)
-    for line in [*conclusion.measured, *conclusion.outcome]:
-        print(line)
-    print(f"\nReport   ottla replay report {output.path}")
-    return conclusion.exit_code
 
 
 def wait_for_slots(session: SparkSession, tasks: int) -> None:

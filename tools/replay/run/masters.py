@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-from pathlib import Path
 
 from tools.replay.run.plan import ReplayError
 
@@ -52,8 +51,3 @@ def _standalone_addresses(master: str) -> list[tuple[str, int]]:
             return []
         found.append((host, int(port)))
     return found
-
-
-def file_uri(path: Path | str) -> str:
-    """The path for Spark, whose default file system may be another one, such as HDFS."""
-    return f"file://{path}"

@@ -1,29 +1,40 @@
-"""What came of a replay, from its files: verdict, analysis, what a lost task did not do, and the exit code."""
+"""What came of a replay, from its files: verdict, analysis, what a lost task did not do, the report, and the exit code."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import asdict
+from typing import Any
 
+import click
+
+from tools.private_files import write_anew
 from tools.replay.checks import exit_code, generator_limit, outcome_lines, run_checks
-from tools.replay.run.plan import OutputDirectory, ReplayError
-from tools.replay.run.summary import summary_lines
+from tools.replay.pages.checks import write_run_checks
+from tools.replay.pages.run_page import run_page
+from tools.replay.run.exports import write_exports
+from tools.replay.run.plan import OutputDirectory, ReplayError, write_json
+from tools.replay.run.summary import summary_lines, summary_of
 
 
-class Conclusion(NamedTuple):
-    """In words: what was measured, and which checks failed. `exit_code` is that of the replay."""
+def conclude(output: OutputDirectory, analysis: dict[str, Any], verdict: dict[str, Any]) -> None:
+    """Writes `summary.json`, `report.html`, `junit.xml`, `summary.md`, and the figures for other programs."""
+    write_json(output.summary, summary_of(analysis, verdict))
+    write_exports(output, analysis)
+    write_anew(output.report, run_page(asdict(output.read_plan()), analysis, verdict))
+    write_run_checks(output.path, analysis, verdict)
 
-    measured: list[str]
-    outcome: list[str]
-    exit_code: int
 
-
-def conclusion_of(output: OutputDirectory, verdict: dict[str, Any]) -> Conclusion:
-    analysis = read_analysis(output)
+def say_outcome(output: OutputDirectory, verdict: dict[str, Any]) -> int:
+    """Prints what was measured, which checks failed, and where the report is. Returns the exit code of the replay."""
+    analysis = json.loads(output.analysis.read_text())
     checks = run_checks(analysis, verdict)
-    measured = [*summary_lines(analysis, verdict), *undone_lines(output)]
-    return Conclusion(measured, outcome_lines(checks, generator_limit(analysis)), exit_code(checks))
+    failed = outcome_lines(checks, generator_limit(analysis))
+    for line in (*summary_lines(analysis, verdict), *undone_lines(output), *failed):
+        click.echo(line)
+    click.echo(f"\nReport   {output.place_of(output.report)}\nSummary  {output.place_of(output.summary)}")
+    return exit_code(checks)
 
 
 def read_verdict(output: OutputDirectory) -> dict[str, Any]:
@@ -36,19 +47,13 @@ def read_verdict(output: OutputDirectory) -> dict[str, Any]:
     return {**json.loads(output.verdict.read_text()), "problem": tasks["problem"]}
 
 
-def read_analysis(output: OutputDirectory) -> dict[str, Any]:
-    """Of a replay that has a verdict."""
-    analysis: dict[str, Any] = json.loads(output.analysis.read_text())
-    return analysis
-
-
 def undone_lines(output: OutputDirectory) -> Iterator[str]:
     """A line for each task with operations that have no result; none if no task was lost."""
     for task in json.loads(output.tasks.read_text()).get("undone", []):
         if task["undone"]:
             yield (
                 f"  task {task['task']}: {task['undone']:,} of {task['expected']:,} operations have no result, "
-                f"the first {task['first_ns'] / 1e9:,.3f} s after the trace's start; they are in {output.undone}"
+                f"the first {task['first_ns'] / 1e9:,.3f} s after the trace's start; they are in {output.place_of(output.undone)}"
             )
 
 

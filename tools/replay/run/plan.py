@@ -9,6 +9,7 @@ from typing import Any
 
 from tools.failures import ExpectedError
 from tools.private_files import write_anew
+from tools.replay.places import Place, inside
 
 PARENT_PIPE_VARIABLE = "OTTLA_REPLAY_PARENT_PIPE"
 """Set in the job's environment if its standard input is a pipe that closes when the parent process ends."""
@@ -27,7 +28,9 @@ class Plan:
     run: int
     """The number of the replay, 32 bits, which the stamp of each record has."""
     trace: str
+    """An absolute path, or a URI."""
     directory: str
+    """Where the results are in the end: an absolute path, or a URI."""
     bootstrap_servers: str
     topics: dict[str, str]
     """Topic of the trace -> topic of the cluster."""
@@ -89,10 +92,12 @@ class Plan:
 
 
 class OutputDirectory:
-    """The directory with all files of one replay."""
+    """The directory of this machine with all files of one replay."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, uri: str = "") -> None:
         self.path = path
+        self.uri = uri
+        """Where the results are in the end, and the tables as soon as all tasks have ended; empty: they stay here."""
         self.plan = path / "plan.json"
         self.operations = path / "operations"
         """A directory: the rows of `tools.replay.load.results`."""
@@ -125,6 +130,25 @@ class OutputDirectory:
         self.scratch = path / "spark-scratch"
         """Spark's temporary files, removed when it stops."""
         self.spark_log = path / "spark.log"
+
+    @property
+    def place(self) -> Place:
+        return self.uri or self.path
+
+    @property
+    def tables(self) -> tuple[Path, ...]:
+        """The directories that Spark reads and writes."""
+        return self.operations, self.found, self.undone
+
+    @property
+    def results(self) -> tuple[Path, ...]:
+        """All that a replay leaves, and what it hands to its job."""
+        files = (self.plan, self.tasks, self.cpu, self.faults, self.access, self.spark_log, self.verdict, self.analysis)
+        pages = (self.latencies, self.over_time, *self.distributions.values(), self.summary, self.report, *self.for_ci)
+        return *self.tables, self.groups, self.generator, *files, *pages
+
+    def place_of(self, table: Path) -> Place:
+        return inside(self.place, table.name)
 
     def read_plan(self) -> Plan:
         return Plan(**json.loads(self.plan.read_text()))

@@ -23,7 +23,7 @@ from protocol.types import Address, TopicPartition
 from tools.replay.load import fetching, stamps
 from tools.replay.load.results import DDL, ddl_of
 from tools.replay.load.task import LoadPlan
-from tools.replay.run.masters import file_uri
+from tools.replay.places import uri_of
 from tools.replay.run.plan import OutputDirectory, Plan, write_json
 from tools.replay.run.queries import views
 from tools.replay.run.session import read_parquet
@@ -84,8 +84,8 @@ def compare(session: SparkSession, output: OutputDirectory, compacted: Sequence[
     `compacted`: topics that compaction may remove records from; what is missing there is neither lost nor seen.
     `lost`, `duplicated` and `reordered` count batches with acks=all; `without_acks_all` has the same counts of the others.
     """
-    read_parquet(session, output.operations, DDL).createOrReplaceTempView("operations")
-    read_parquet(session, output.found, FOUND_DDL).createOrReplaceTempView("found")
+    read_parquet(session, output.place_of(output.operations), DDL).createOrReplaceTempView("operations")
+    read_parquet(session, output.place_of(output.found), FOUND_DDL).createOrReplaceTempView("found")
     topics = session.createDataFrame([(topic,) for topic in compacted], "topic string")
     topics.createOrReplaceTempView("compacted_topics")
     for name, text in views("verdict_views").items():
@@ -144,7 +144,7 @@ def read_back(session: SparkSession, plan: Plan, output: OutputDirectory, securi
     found = frame.mapInArrow(read, FOUND_DDL)
     if unread:
         found = found.unionByName(session.createDataFrame(unread, FOUND_DDL))
-    found.write.mode("overwrite").parquet(file_uri(output.found))
+    found.write.mode("overwrite").parquet(uri_of(output.place_of(output.found)))
 
 
 async def end_offsets(plan: Plan, load: LoadPlan) -> dict[TopicPartition, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -26,15 +25,14 @@ from tools.numbers import DIRECTORY, EXISTING_FILE, PATH, FloatRange, IntRange, 
 from tools.points_in_time import NoTime, parse_duration_ms
 from tools.replay.checks import FORBIDDEN, parse_gate, parse_limit
 from tools.replay.parameters import POSITIVE, master_option, spark_setting_option, topic_for
+from tools.replay.places import PLACE, PLACE_DIRECTORY, Place, inside, whole
 
 if TYPE_CHECKING:
     from tools.faults.script import FaultRun
     from tools.replay.run.driver import Options, Replay
-    from tools.replay.run.plan import OutputDirectory
+    from tools.replay.run.open_places import Places
 
 AS_FAST_AS_POSSIBLE = "max"
-WARM_UP = "warm-up"
-"""The directory of what --warm-up sends."""
 
 
 def factor(text: str) -> float:
@@ -109,10 +107,10 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--out",
                 "output",
-                type=DIRECTORY,
+                type=PLACE_DIRECTORY,
                 default="replay-out",
                 show_default=True,
-                help="Write the results to this directory.",
+                help="Write the results to this directory, or to a URI that all Spark executors reach, such as hdfs://... or s3a://...",
             ),
             click.option(
                 "--speed",
@@ -199,18 +197,18 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def check_apart(trace: Path, output: Path) -> None:
+def check_apart(trace: Place, output: Place) -> None:
     """Raises BadParameter if the results would be written into the trace, or the trace removed with earlier results."""
-    whole, results = trace.resolve(), output.resolve()
-    if whole == results or whole in results.parents or results in whole.parents:
+    source, results = whole(trace), whole(output)
+    if source == results or source in results.parents or results in source.parents:
         raise click.BadParameter(
             f"{output} and the trace {trace} are in one another; choose another directory", param_hint="--out"
         )
 
 
 def options_of(
-    trace: Path,
-    output: Path,
+    trace: Place,
+    output: Place,
     bootstrap_server: str | None,
     directory: Path | None,
     command_config: Path | None,
@@ -227,7 +225,6 @@ def options_of(
     check_apart(trace, output)
     return Options(
         trace=trace,
-        output=output,
         bootstrap_servers=find_bootstrap_servers(bootstrap_server, directory),
         speeds=ramp[0] if ramp else [] if speed is None else [speed],
         step_s=ramp[1] if ramp else 0.0,
@@ -237,12 +234,12 @@ def options_of(
 
 
 @click.command("run")
-@click.argument("trace", type=PATH, required=False)
+@click.argument("trace", type=PLACE, required=False)
 @load_options
 @click.option(
     "--resume",
     metavar="OUT",
-    type=PATH,
+    type=PLACE,
     help="In the place of TRACE: what the replay with these results did not do, because it lost a task.",
 )
 @master_option("Run on this Spark master: local[N] or spark://HOST:PORT. [default: local[TASKS]]")
@@ -282,8 +279,9 @@ def options_of(
 @compose_option("Inject the faults into this Compose project: its name, or the directory of its docker-compose.yml.")
 @fault_command_option("Inject the faults into any other cluster by this program: PROGRAM ACTION BROKER-ID HOST PORT.")
 def run(
-    trace: Path | None,
-    resume: Path | None,
+    trace: Place | None,
+    resume: Place | None,
+    output: Place,
     master: str | None,
     control_host: str | None,
     event_log: Path | None,
@@ -297,7 +295,7 @@ def run(
     bootstrap_server: str | None,
     **load: Any,
 ) -> None:
-    """Replay TRACE against a cluster. Each operation is sent at its time, whether or not earlier ones are answered.
+    """Replay TRACE, a path or a URI, against a cluster. Each operation is sent at its time, whether or not earlier ones are answered.
 
     With --resume, the rest starts at once; use another --out, and no --map-topic, --clients or --bytes: the rest has been mapped.
 
@@ -308,12 +306,21 @@ def run(
     """
 
     def work() -> int:
+        from tools.replay.run.open_places import Places
+
+        with Places(load["spark_settings"]) as places:
+            return replayed(places)
+
+    def replayed(places: Places) -> int:
         from tools.cluster.local_cluster import LocalCluster
         from tools.faults.clusters import find_target
         from tools.faults.record import FaultRecord
         from tools.faults.script import FaultError, FaultRun, check, parse_all
         from tools.replay.run.cpu_meter import broker_pids
-        from tools.replay.run.driver import Replay, say_fault
+        from tools.replay.run.driver import Replay, facts_of, say_fault
+        from tools.replay.run.outcome import say_outcome
+        from tools.replay.run.plan import OutputDirectory
+        from tools.replay.traces.schema import Trace
 
         try:
             scripted = parse_all(faults)
@@ -328,7 +335,8 @@ def run(
         except FaultError as problem:
             raise click.BadParameter(str(problem), param_hint="--fault") from None
         servers = cluster.bootstrap_servers if cluster is not None and not bootstrap_server else bootstrap_server
-        options = options_of(trace=trace_or_rest(trace, resume), bootstrap_server=servers, directory=directory, **load)
+        source = trace_or_rest(places, trace, resume)
+        options = options_of(source, output, bootstrap_server=servers, directory=directory, **load)
         options = replace(
             options, master=master, control_host=control_host, event_log=event_log, prometheus_file=prometheus_file
         )
@@ -342,24 +350,26 @@ def run(
             record = FaultRecord(cluster.record_file)
             return FaultRun(cluster, scripted, topics, say_fault, replay.control.clock.now_ns, record)
 
+        facts = facts_of(Trace(places.local_copy(source)))
         if warm_up_s:
             click.echo(f"Warming up for {warm_up_s:g} s")
-            warm_up = Replay(replace(options, output=options.output / WARM_UP))
+            warm_up = Replay(options, facts, OutputDirectory(places.new_directory("warm-up")))
             with ended(warm_up, None):
                 warm_up.warm_up(warm_up_s)
-            shutil.rmtree(warm_up.output.path)
         codes = []
         for number in range(1, repeat + 1):
             if repeat > 1:
                 click.echo(f"Run {number} of {repeat}")
-            output = options.output / f"run-{number}" if repeat > 1 else options.output
-            replay = Replay(replace(options, output=output))
+            place = inside(output, f"run-{number}") if repeat > 1 else output
+            replay = Replay(options, facts, places.new_output(place))
             if number == 1 and repeat > 1:
-                remove_runs(options.output)
+                remove_runs(places, output)
             run_of_faults = faults_of(replay)
             with ended(replay, run_of_faults):
                 verdict = replay.run(run_of_faults, judges_after_interrupt=True)
-            codes.append(say_conclusion(replay.output, verdict))
+            codes.append(say_outcome(replay.output, verdict))
+            if replay.output.uri:
+                shutil.rmtree(replay.output.path)
             if replay.was_interrupted and number < repeat:
                 click.echo(f"Interrupted: {number} of {repeat} runs are done", err=True)
                 return INTERRUPTED
@@ -368,15 +378,15 @@ def run(
     guarded(work)
 
 
-def trace_or_rest(trace: Path | None, resume: Path | None) -> Path:
+def trace_or_rest(places: Places, trace: Place | None, resume: Place | None) -> Place:
     """Raises UsageError."""
     if (trace is None) == (resume is None):
         raise click.UsageError("name a TRACE, or a replay by --resume OUT")
     if trace is not None:
         return trace
     assert resume is not None
-    rest = resume / "undone"
-    if not rest.is_dir():
+    rest = inside(resume, "undone")
+    if not places.exists(rest):
         raise click.UsageError(f"--resume: {resume} has no directory undone: its replay lost no task")
     return rest
 
@@ -398,23 +408,14 @@ def ended(replay: Replay, faults: FaultRun | None) -> Iterator[None]:
                     faults.finish()
 
 
-def remove_runs(directory: Path) -> None:
+def remove_runs(places: Places, place: Place) -> None:
     """Removes what earlier replays left where --repeat writes: one, or several, of which there may have been more than now."""
     from tools.replay.run.compare_runs_command import repeats_in
-    from tools.replay.run.driver import clear_results
-    from tools.replay.run.plan import OutputDirectory
 
-    for path in repeats_in(directory):
-        shutil.rmtree(path)
-    output = OutputDirectory(directory)
-    if output.plan.exists():
-        clear_results(output)
-
-
-def check_writable(path: Path) -> None:
-    """Raises BadParameter."""
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise click.BadParameter(f"no file can be written to {path.parent}", param_hint="--prometheus-file")
+    for run in repeats_in(places, place):
+        places.delete(run)
+    if places.exists(inside(place, "plan.json")):
+        places.clear(place)
 
 
 def worst(codes: Sequence[int]) -> int:
@@ -422,39 +423,29 @@ def worst(codes: Sequence[int]) -> int:
     return min(codes, key=lambda code: code or sys.maxsize)
 
 
-def say_conclusion(output: OutputDirectory, verdict: dict[str, Any]) -> int:
-    """Writes the report and says what came of the replay. Returns the exit code."""
-    from tools.replay.run.conclusion import conclude
-
-    conclusion = conclude(output, verdict)
-    for line in [*conclusion.measured, *conclusion.outcome]:
-        click.echo(line)
-    click.echo(f"\nReport   {output.report}\nSummary  {output.summary}")
-    return conclusion.exit_code
-
-
 @click.command("report")
-@click.argument("directory", metavar="RUN", type=PATH)
+@click.argument("place", metavar="RUN", type=PLACE)
 @master_option("Analyse on this Spark master: local[N] or spark://HOST:PORT.")
 @spark_setting_option
-def report(directory: Path, master: str | None, spark_settings: Sequence[str]) -> None:
-    """Analyse an earlier replay again, and rewrite its summary and its report."""
+def report(place: Place, master: str | None, spark_settings: Sequence[str]) -> None:
+    """Analyse an earlier replay again, and rewrite its summary and its report. RUN is the directory or the URI of its results."""
     from tools.failures import guarded
 
     def work() -> int:
-        from tools.replay.run.compare_runs_command import SparkChoice, analyse
-        from tools.replay.run.outcome import read_verdict
-        from tools.replay.run.plan import OutputDirectory
+        from tools.replay.run.compare_runs_command import analyse
+        from tools.replay.run.open_places import Places
+        from tools.replay.run.outcome import read_verdict, say_outcome
 
-        analyse(directory, SparkChoice(master, spark_settings))
-        output = OutputDirectory(directory)
-        return say_conclusion(output, read_verdict(output))
+        with Places(spark_settings) as places:
+            output = places.results(place)
+            analyse(places, output, master, spark_settings)
+            return say_outcome(output, read_verdict(output))
 
     guarded(work)
 
 
 @click.command("submit-command")
-@click.argument("trace", type=PATH)
+@click.argument("trace", type=PLACE)
 @load_options
 @click.option(
     "--master", default="yarn", show_default=True, help="Run on this Spark master, such as k8s://https://HOST:PORT."
@@ -471,6 +462,7 @@ def submit_command(
     deploy_mode: str,
     archive: Path | None,
     event_log: str | None,
+    output: Place,
     bootstrap_server: str | None,
     **load: Any,
 ) -> None:
@@ -480,10 +472,12 @@ def submit_command(
     """
 
     def work() -> int:
+        from tools.replay.run.open_places import Places
         from tools.replay.run.submission import Submission, write_submission
 
-        options = options_of(bootstrap_server=bootstrap_server, **load)
-        click.echo(write_submission(options, Submission(master, deploy_mode, archive, event_log)))
+        options = options_of(output=output, bootstrap_server=bootstrap_server, **load)
+        with Places(options.spark_settings) as places:
+            click.echo(write_submission(options, Submission(master, deploy_mode, archive, event_log), output, places))
         return 0
 
     guarded(work)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
+from tools.replay.places import Place, inside, uri_of
 from tools.replay.run.control import KILL_TIMEOUT_S
-from tools.replay.run.masters import file_uri, is_local
+from tools.replay.run.masters import is_local
+from tools.replay.run.plan import OutputDirectory, ReplayError
 
 ROWS_OF_A_BATCH = 8192
+PROBE = "_probe"
 ADAPTIVE = "spark.sql.adaptive.enabled"
 
 
@@ -48,15 +52,16 @@ USUAL_HERE = {"spark.sql.shuffle.partitions": "4", ADAPTIVE: "false"}
 """On this machine: planning many small tasks would take longer than the analysis."""
 
 
-def new_session(tasks: int, *, sends: bool = True) -> SparkSession:
+def new_session(tasks: int, *, sends: bool = True, here: bool = False) -> SparkSession:
     """The session; without a master from spark-submit it is local, with a slot for every task, because tasks mostly wait.
 
-    `sends`: whether the load is sent. An analysis alone takes all the cores that it gets.
+    `sends`: whether the load is sent. An analysis alone takes all the cores that it gets. `here`: on this machine, whatever spark-submit
+    was given.
     """
     SparkContext._ensure_initialized()  # otherwise SparkConf does not know what spark-submit was given
     configuration = SparkConf()
-    if not configuration.contains("spark.master"):
-        configuration.setMaster(f"local[{max(tasks, 2)}]")
+    if here or not configuration.contains("spark.master"):
+        configuration.setMaster("local[*]" if here else f"local[{max(tasks, 2)}]")
         configuration.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
     configuration.set("spark.ui.showConsoleProgress", "false")  # spark-submit sets it for Python
     for key, value in (required(tasks) if sends else {}).items():
@@ -78,10 +83,30 @@ def planned_tasks(session: SparkSession) -> Iterator[None]:
         session.conf.set(ADAPTIVE, before)
 
 
-def read_parquet(session: SparkSession, path: Path | str, ddl: str | None = None) -> DataFrame:
-    """The rows of a local path, whatever Spark's default file system is, and whatever characters the path has."""
+def session_for_results(session: SparkSession, output: OutputDirectory) -> SparkSession:
+    """One whose tasks reach the results: another one on this machine, if they are here and the executors are elsewhere."""
+    if output.uri or is_local(session.sparkContext.master):
+        return session
+    session.stop()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    return new_session(0, sends=False, here=True)
+
+
+def check_place(session: SparkSession, place: Place, tasks: int) -> None:
+    """Raises ReplayError if so many tasks cannot write to the place, or if one does not see what another has written."""
+    probe = uri_of(inside(place, PROBE))
+    session.range(0, tasks, 1, tasks).write.mode("overwrite").parquet(probe)
+    seen = read_parquet(session, probe).count()
+    if seen != tasks:
+        raise ReplayError(
+            f"{seen} of {tasks} executors share {place}; choose another --out, such as hdfs://... or s3a://..."
+        )
+
+
+def read_parquet(session: SparkSession, place: Place, ddl: str | None = None) -> DataFrame:
+    """The rows at a place, whatever Spark's default file system is, and whatever characters a path has."""
     reader = session.read.option("__globPaths__", "false")  # DataSource.GLOB_PATHS_KEY: `{` and `*` are no patterns
     reader = reader.option(
         "mergeSchema", str(ddl is None).lower()
     )  # a file of a trace may lack columns that another has
-    return (reader if ddl is None else reader.schema(ddl)).parquet(file_uri(path))
+    return (reader if ddl is None else reader.schema(ddl)).parquet(uri_of(place))

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from tools.cluster.java import find_java
 from tools.cluster.process_handle import ProcessHandle
-from tools.replay.run.masters import LOOPBACK, file_uri, is_local
+from tools.replay.places import uri_of
+from tools.replay.run.masters import LOOPBACK, is_local
 from tools.replay.run.packages import write_packages
 from tools.replay.run.plan import PARENT_PIPE_VARIABLE, OutputDirectory, ReplayError
 
@@ -59,7 +60,7 @@ class SparkSettings:
         jvm_options = f"{JVM_OPTIONS} {shlex.quote(f'-Djava.io.tmpdir={scratch}')}"
         settings = [f"spark.driver.extraJavaOptions={jvm_options}"]
         if self.event_log is not None:
-            settings += ["spark.eventLog.enabled=true", f"spark.eventLog.dir={file_uri(self.event_log.absolute())}"]
+            settings += ["spark.eventLog.enabled=true", f"spark.eventLog.dir={uri_of(self.event_log.absolute())}"]
         if not is_local(self.master):
             settings += [f"spark.driver.host={self.host}", f"spark.driver.bindAddress={self.host}"]
         arguments = ["--driver-memory", HEAP]

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow
+from py4j.protocol import Py4JError
 from pyspark import BarrierTaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -58,7 +59,7 @@ def replay(session: SparkSession, plan: Plan, security: Security = PLAINTEXT) ->
         )
         try:
             return [row.asDict() for row in done.collect()]
-        except PySparkException:
+        except (PySparkException, Py4JError):
             wait_for_tasks(control)
             raise
 
@@ -69,12 +70,12 @@ def by_task(session: SparkSession, rows: DataFrame, tasks: int) -> DataFrame:
     Spark chooses a row's partition by the hash of a column. So each task gets a number whose hash is that of a partition of its own.
     (`repartitionById` does the same from Spark 4.1 on.)
     """
-    numbers = session.range(tasks * 64).select("id", sql.pmod(sql.hash("id"), sql.lit(tasks)).alias("partition"))
-    chosen = numbers.groupBy("partition").agg(sql.min("id").alias("number")).orderBy("partition").collect()
+    numbers = session.range(tasks * 64).select(sql.pmod(sql.hash("id"), sql.lit(tasks)), "id").collect()
+    chosen = dict(map(tuple, numbers))
     if len(chosen) < tasks:
         raise ReplayError(f"{tasks} tasks are more than can be told apart; use fewer --tasks")
-    number = sql.element_at(sql.array(*(sql.lit(row["number"]) for row in chosen)), sql.col("task") + 1).cast("bigint")
-    return rows.repartition(tasks, number)
+    number = sql.element_at(sql.array(*(sql.lit(chosen[task]) for task in range(tasks))), sql.col("task") + 1)
+    return rows.repartition(tasks, number.cast("bigint"))
 
 
 def assigned(session: SparkSession, plan: Plan) -> DataFrame:

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
-from tools.replay.run.masters import file_uri
+from tools.replay.places import uri_of
 from tools.replay.run.plan import OutputDirectory, Plan
 from tools.replay.run.session import read_parquet
 from tools.replay.run.stage import assigned
@@ -27,7 +27,7 @@ def write_undone(session: SparkSession, plan: Plan, output: OutputDirectory) -> 
     Returns a row for each task: `task`, `expected` and `undone` operations, and `first_ns`, the trace's time of the first of them.
     """
     expected = assigned(session, plan)
-    done = read_parquet(session, output.operations).select(*KEY)
+    done = read_parquet(session, output.place_of(output.operations)).select(*KEY)
     # A member of a group fetches what it owns, so the results of its fetches may have another topic and partition than the trace.
     of_groups = (sql.col("op") == FETCH) & sql.col("group").isNotNull()
     missing = expected.where(~of_groups).join(done, KEY, "left_anti")
@@ -38,6 +38,6 @@ def write_undone(session: SparkSession, plan: Plan, output: OutputDirectory) -> 
     rows = of_tasks.join(left, "task", "left").fillna(0, ["undone"]).orderBy("task").collect()
     first = min((row["first_ns"] for row in rows if row["first_ns"] is not None), default=0)
     trace = undone.withColumn("time_ns", sql.col("time_ns") - first).select(*FIELDS)
-    trace.orderBy("time_ns", "request").write.mode("overwrite").parquet(file_uri(output.undone))
+    trace.orderBy("time_ns", "request").write.mode("overwrite").parquet(uri_of(output.place_of(output.undone)))
     undone.unpersist()
     return [row.asDict() for row in rows]

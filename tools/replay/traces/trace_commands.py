@@ -24,6 +24,7 @@ from tools.replay.parameters import (
     flight_options,
     out_option,
 )
+from tools.replay.places import PLACE, Place
 from tools.terminal import echo, echo_data, echo_lines
 
 ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
@@ -35,15 +36,17 @@ def trace() -> None:
 
 
 @trace.command()
-@click.argument("source", type=TRACE, metavar="TRACE")
+@click.argument("source", type=PLACE, metavar="TRACE")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(source: Path, as_json: bool) -> None:
+def show(source: Place, as_json: bool) -> None:
     """Show what is in a trace: its load by topic, its busiest second, its rate over time."""
 
     def work() -> None:
+        from tools.replay.run.open_places import Places
         from tools.replay.traces.show import lines, overview
 
-        seen = overview(source)
+        with Places() as places:
+            seen = overview(places.local_copy(source))
         if as_json:
             echo_data(json.dumps(seen.to_json(), indent=2) + "\n")
         else:
@@ -53,14 +56,16 @@ def show(source: Path, as_json: bool) -> None:
 
 
 @trace.command()
-@click.argument("source", type=TRACE, metavar="TRACE")
-def check(source: Path) -> None:
+@click.argument("source", type=PLACE, metavar="TRACE")
+def check(source: Place) -> None:
     """Check every row of a trace. The exit code is 1 if a row is wrong."""
 
     def work() -> None:
+        from tools.replay.run.open_places import Places
         from tools.replay.traces.check import check as checked
 
-        found = checked(source)
+        with Places() as places:
+            found = checked(places.local_copy(source))
         echo_lines(str(finding) for finding in found.first)
         if found.count > len(found.first):
             echo(f"and {found.count - len(found.first):,} more")
