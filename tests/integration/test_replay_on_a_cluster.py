@@ -112,7 +112,7 @@ def test_two_workers_do_what_the_trace_says(
 
 def test_trace_and_results_are_elsewhere(spark: StandaloneSpark, shared_cluster: LocalCluster, tmp_path: Path) -> None:
     """In another file system than this machine's, which is the default one; also of the commands that read results."""
-    shared, operations = Shared(tmp_path), 400
+    shared, operations = Shared(tmp_path), 300
     write_trace(shared.path / "trace", operations, 2)
     place, out, temporary = "viewfs://shared/data", shared.path / "out", tmp_path / "temporary"
     command = [*COMMAND, "replay", "run", f"{place}/trace", "--bootstrap-server", shared_cluster.bootstrap_servers]
@@ -145,12 +145,17 @@ def test_spark_submit_runs_the_printed_command(
     spark: StandaloneSpark, shared_cluster: LocalCluster, tmp_path: Path
 ) -> None:
     """That of the package pyspark, with defaults as EMR has them, which start and stop executors while a job runs."""
-    shared, operations = Shared(tmp_path), 400
+    shared, operations = Shared(tmp_path), 300
     write_trace(shared.path / "trace", operations, 2)
     shared.write_core_site(tmp_path / "conf")
-    (tmp_path / "conf" / "spark-defaults.conf").write_text(
-        "spark.dynamicAllocation.enabled true\nspark.dynamicAllocation.executorIdleTimeout 1s\nspark.speculation true\n"
-    )
+    defaults = {
+        "dynamicAllocation.enabled": "true",
+        "dynamicAllocation.executorIdleTimeout": "1s",
+        "speculation": "true",
+    }
+    defaults |= {f"hadoop.{key}": value for key, value in shared.settings.items()}
+    lines = "".join(f"spark.{key} {value}\n" for key, value in defaults.items())
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(lines)
     options = ["--master", spark.url, "--bootstrap-server", shared_cluster.bootstrap_servers, "--create-topics"]
     place = "viewfs://shared/data"
     environment = dict(os.environ) | {

@@ -220,6 +220,7 @@ def _client(data: bytes) -> object:
 PROGRESS = [
     b'{"task":1,"progress":{"sent":3,"acknowledged":4,"failed":0,"received":5,"unanswered":0,"late_ns":1,"bytes":9,"started_ns":7}}',
     b'{"ask":3}',
+    b'{"task":1,"kind":"operations","bytes":3}',
     b'{"task":[],"progress":{}}',
     b'{"task":1,"progress":{"sent":"x"}}',
 ]
