@@ -9,11 +9,15 @@ since the start of the file, and what was recorded since the frame before. An en
     [PRODUCE, time, client, address, acks, (topic, partition, records, bytes, attributes) ...]
     [FETCH, time, client, address, min bytes, max wait ms, max bytes, (topic, partition, offset, records, bytes, high watermark) ...]
     [MEMBER, time, client, address, group, topic ...]
+    [PRODUCE_IN_TRANSACTION, time, client, address, acks, transactional id, (topic, partition, records, bytes, attributes) ...]
+    [FETCH_COMMITTED, as FETCH: of a reader of committed records]
+    [END, time, client, address, transactional id, how: COMMIT, ABORT or INIT]
 
 - `time` is in seconds of the broker's monotonic clock, when the request arrived. The header has both clocks at one moment.
 - A produce lists the partitions that were appended to, each with the attributes of its batch.
 - A fetch lists the partitions that returned records. If none did, it lists the first one that it asked for, with 0 records.
 - A member of a group names the topics that it subscribes to or commits; none if the request does not say.
+- An end is an EndTxn or an InitProducerId that succeeded. The latter aborts what an earlier producer has left open, if anything.
 - Entries are written when the request is answered, so their times are not in order.
 
 A file that was cut off anywhere, by a crash, is read up to its last whole frame.
@@ -29,9 +33,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgpack
 
-VERSION = 1
-PRODUCE, FETCH, MEMBER = 0, 1, 2
-PRODUCE_HEAD, FETCH_HEAD = 5, 7
+VERSION = 2
+"""Version 1 had no transactions, and is still read."""
+PRODUCE, FETCH, MEMBER, PRODUCE_IN_TRANSACTION, FETCH_COMMITTED, END = range(6)
+COMMIT, ABORT, INIT = range(3)
+PRODUCE_HEAD, FETCH_HEAD, TRANSACTIONAL_HEAD = 5, 7, 6
 """Fields before the first partition. The fields of all partitions follow each other, because a nested array costs time."""
 OF_PRODUCED, OF_FETCHED = 5, 6
 """Fields of one partition."""
@@ -85,7 +91,7 @@ class RecordingReader:
         self.counts = Counts()
         self.is_cut = False
         body = self._body()
-        if not isinstance(body, dict) or body.get("version") != VERSION:
+        if not isinstance(body, dict) or body.get("version") not in (1, VERSION):
             raise NotARecording(f"it does not start with the header of a version {VERSION} recording")
         try:
             self.header = Header(

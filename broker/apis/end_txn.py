@@ -11,17 +11,21 @@ from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
 from broker.requests.producer_errors import respond_with_error
 from broker.transactions.transaction import ProducerIdAndEpoch
+from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
+from protocol.recording import ABORT, COMMIT
 
 
 def end_txn(context: ApiContext, request: Request) -> None:
     header = request.header
     body = messages.decode_request(ApiKey.END_TXN, header.api_version, request.frame, header.body_offset)
     producer = ProducerIdAndEpoch(int(body.producer_id), int(body.producer_epoch))
-    context.transactions.end(
-        str(body.transactional_id),
-        producer,
-        bool(body.committed),
-        lambda error: respond_with_error(request, ApiKey.END_TXN, error),
-    )
+    transactional_id, is_commit = str(body.transactional_id), bool(body.committed)
+
+    def respond(error: ErrorCode) -> None:
+        respond_with_error(request, ApiKey.END_TXN, error)
+        if error is ErrorCode.NONE and context.recorder.recording is not None:
+            context.recorder.recording.end(request, transactional_id, COMMIT if is_commit else ABORT)
+
+    context.transactions.end(transactional_id, producer, is_commit, respond)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from broker.network.request_channel import NO_FRAME, OLD_CLIENTS, Request
 from broker.network.unsent_answers import ANSWER_MAX
-from broker.replication.fetching.fetch_reads import FetchParams
+from broker.replication.fetching.fetch_reads import READ_COMMITTED, FetchParams
 from broker.replication.fetching.fetch_session import NO_SESSION_ID, FetchedTopics
 from broker.requests.context import ApiContext
 from broker.requests.followers import may_ask_as_replica
@@ -122,7 +122,15 @@ def _fetch(context: ApiContext, request: Request, body: FetchRequest, single: Fo
         body.max_bytes if body.max_bytes < ANSWER_MAX else ANSWER_MAX,
         body.isolation_level,
         connection,
-        None if recording is None else recording.fetch(request, body.min_bytes, body.max_wait_ms, body.max_bytes),
+        None
+        if recording is None
+        else recording.fetch(
+            request,
+            body.min_bytes,
+            body.max_wait_ms,
+            body.max_bytes,
+            is_committed=body.isolation_level == READ_COMMITTED,
+        ),
         body.rack_id if version >= FOLLOWER_READS_SINCE else None,
         connection.listener,
         recording is None and body.replica_id < 0,

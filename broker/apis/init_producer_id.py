@@ -9,7 +9,6 @@ INVALID_REQUEST.
 from __future__ import annotations
 
 import logging
-from functools import partial
 
 from broker.network.request_channel import Request
 from broker.requests import producer_errors
@@ -19,6 +18,7 @@ from broker.transactions.transaction import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, P
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
+from protocol.recording import INIT
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +39,14 @@ async def init_producer_id(context: ApiContext, request: Request) -> None:
     if body.transactional_id is None:
         _respond(request, await _idempotent(context, request))
     else:
-        timeout_ms = messages.milliseconds(body.transaction_timeout)
-        respond = partial(_respond, request)
-        await context.transactions.init_producer_id(str(body.transactional_id), timeout_ms, expected, respond)
+        transactional_id, timeout_ms = str(body.transactional_id), messages.milliseconds(body.transaction_timeout)
+
+        def respond(answer: InitializedProducer) -> None:
+            _respond(request, answer)
+            if answer.error is ErrorCode.NONE and context.recorder.recording is not None:
+                context.recorder.recording.end(request, transactional_id, INIT)
+
+        await context.transactions.init_producer_id(transactional_id, timeout_ms, expected, respond)
 
 
 async def _idempotent(context: ApiContext, request: Request) -> InitializedProducer:

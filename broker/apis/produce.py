@@ -106,7 +106,7 @@ def _append_accepted(context: ApiContext, request: Request, body: ProduceRequest
     # A produce that waits for replication must not keep the records in memory.
     request.frame = NO_RECORDS
     recording = context.recorder.recording
-    entry = None if recording is None else recording.produce(request, acks, entries)
+    entry = None if recording is None else recording.produce(request, acks, entries, body.transactional_id)
 
     def respond_to_client(results: list[ProducePartitionResult]) -> None:
         respond(context, request, acks, shape, results)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -43,7 +44,10 @@ NOTHING_WANTED = _Wanted("", False, 0, (), "")
 
 
 class Recorder:
-    """`recording` is what the APIs report to; None while nothing is recorded. `directory` names a log directory that is online."""
+    """`recording` is what the APIs report to; None while nothing is recorded. `directory` names a log directory that is online.
+
+    `wall_ns`: nanoseconds since 1970. The order of a batch and the end of its transaction, at two brokers, needs more than milliseconds.
+    """
 
     def __init__(
         self,
@@ -52,6 +56,7 @@ class Recorder:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         directory: Callable[[], str | None],
+        wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.recording: Recording | None = None
         self._broker_id = broker_id
@@ -59,6 +64,7 @@ class Recorder:
         self._clock = clock
         self._loop = loop
         self._directory_now = directory
+        self._wall_ns = wall_ns
         self._directory: str | None = None
         self._wanted = NOTHING_WANTED
         self._is_fresh = True
@@ -100,7 +106,7 @@ class Recorder:
     # -- on the loop --------------------------------------------------------------------------------------------------
 
     def _start(self, wanted: _Wanted) -> None:
-        self._since_ns = self._clock.wall_ms() * 1_000_000
+        self._since_ns = self._wall_ns()
         header = Header(wanted.id, self._broker_id, self._since_ns, self._clock.monotonic())
         self._in_thread(self._open, header, wanted.max_bytes)
         self.recording = self._latest = Recording(self._write, wanted.topics, wanted.salt)
@@ -180,7 +186,7 @@ class Recorder:
             "recording": self.recording is not None,
             "written": self._file is None,
             "since_ns": self._since_ns,
-            "now_ns": self._clock.wall_ms() * 1_000_000,
+            "now_ns": self._wall_ns(),
             "requests": latest.requests if latest is not None else 0,
             "rows": latest.rows if latest is not None else 0,
             "dropped": latest.dropped if latest is not None else 0,

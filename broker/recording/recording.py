@@ -21,7 +21,20 @@ from broker.network.request_channel import Request
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.kafka.record_batch import HEADER_SIZE, LOG_OVERHEAD
-from protocol.recording import FETCH, MEMBER, OF_FETCHED, OF_PRODUCED, PRODUCE, PRODUCE_HEAD, Counts, entries_frame
+from protocol.recording import (
+    END,
+    FETCH,
+    FETCH_COMMITTED,
+    MEMBER,
+    OF_FETCHED,
+    OF_PRODUCED,
+    PRODUCE,
+    PRODUCE_HEAD,
+    PRODUCE_IN_TRANSACTION,
+    TRANSACTIONAL_HEAD,
+    Counts,
+    entries_frame,
+)
 from protocol.types import Buffer, TopicPartition
 
 MEMORY_MAX = 8 * 1024 * 1024
@@ -33,7 +46,7 @@ WRITE_SIZE = 1024 * 1024
 BATCHES_COUNTED_MAX = 1_000
 """Batches of one fetch whose records are counted, which takes half a millisecond. The rest is estimated from its bytes."""
 NAME_MAX = 255
-"""Characters of a client or group id that are recorded."""
+"""Characters of a client, group or transactional id that are recorded."""
 MEMBERS_REMEMBERED = 10_000
 """Members of groups whose next request is not recorded again."""
 TOPICS_OF_MEMBER_MAX = 1_000
@@ -68,7 +81,7 @@ WriteBlock = Callable[[bytes, int, Callable[[bool], None]], None]
 
 
 class Recording:
-    """`topics`: record only these; empty: all. `salt`: client ids are recorded as hashes with it; empty: as they are."""
+    """`topics`: record only these; empty: all. `salt`: client and transactional ids are recorded as hashes with it; empty: as they are."""
 
     def __init__(self, write: WriteBlock, topics: Collection[str] = (), salt: str = "") -> None:
         self._write = write
@@ -103,14 +116,20 @@ class Recording:
 
     # -- what the APIs report -----------------------------------------------------------------------------------------
 
-    def produce(self, request: Request, acks: int, entries: Sequence[tuple[TopicPartition, memoryview]]) -> Entry:
+    def produce(
+        self,
+        request: Request,
+        acks: int,
+        entries: Sequence[tuple[TopicPartition, memoryview]],
+        transactional_id: str | None = None,
+    ) -> Entry:
         """What to give to `produced` with the results. To be called before the append, which takes the records away."""
         client = request.header.client_id
         if client is None or self._salt or len(client) > NAME_MAX:
-            client = self._client(client)
+            client = self._hashed(client)
         address = request.connection.remote_address
         received_at = request.received_at
-        if len(entries) == 1 and len(entries[0][1]) >= HEADER_SIZE:
+        if len(entries) == 1 and len(entries[0][1]) >= HEADER_SIZE and transactional_id is None:
             # By far the most common request: no calls, no list.
             (topic, partition), records = entries[0]
             attributes, count = _ATTRIBUTES_AND_COUNT.unpack_from(records, _ATTRIBUTES_OFFSET)
@@ -119,6 +138,9 @@ class Recording:
         for (topic, partition), records in entries:
             attributes, count, size = _batch(records)
             batches += (topic, partition, count, size, attributes)
+        if transactional_id is not None:
+            transactional_id = self._hashed(transactional_id)
+            return (PRODUCE_IN_TRANSACTION, received_at, client, address, acks, transactional_id, *batches)
         return (PRODUCE, received_at, client, address, acks, *batches)
 
     def produced(self, entry: Entry, results: Sequence[ProducePartitionResult]) -> None:
@@ -133,26 +155,35 @@ class Recording:
 
     def _produced_in_part(self, entry: Entry, results: Sequence[ProducePartitionResult]) -> None:
         topics = self._topics
+        head = PRODUCE_HEAD if entry[0] == PRODUCE else TRANSACTIONAL_HEAD
         appended: list[Any] = []
         for at, result in enumerate(results):
-            first = PRODUCE_HEAD + at * OF_PRODUCED
+            first = head + at * OF_PRODUCED
             if not result.error and (not topics or entry[first] in topics):
                 appended += entry[first : first + OF_PRODUCED]
         if appended:
             partitions = len(appended) // OF_PRODUCED
-            self._append((*entry[:PRODUCE_HEAD], *appended), partitions, partitions)
+            self._append((*entry[:head], *appended), partitions, partitions)
         elif any(result.error for result in results):
             self.refused += 1
 
-    def fetch(self, request: Request, min_bytes: int, max_wait_ms: int, max_bytes: int) -> FetchObserver:
+    def end(self, request: Request, transactional_id: str, how: int) -> None:
+        """A transaction was ended. `how`: COMMIT, ABORT or INIT."""
+        client, address = self._hashed(request.header.client_id), request.connection.remote_address
+        self._append((END, request.received_at, client, address, self._hashed(transactional_id), how), 1, 1)
+
+    def fetch(
+        self, request: Request, min_bytes: int, max_wait_ms: int, max_bytes: int, *, is_committed: bool = False
+    ) -> FetchObserver:
         """The arguments are the request's own, not what the broker makes of them."""
+        kind = FETCH_COMMITTED if is_committed else FETCH
 
         def answered(
             entries: Sequence[FetchEntry], reads: Sequence[FetchRead], of_session: TopicPartition | None
         ) -> None:
             partitions = self._fetched(entries, reads, of_session)
             if partitions:
-                head = (FETCH, request.received_at, self._client(request.header.client_id))
+                head = (kind, request.received_at, self._hashed(request.header.client_id))
                 sizes = (request.connection.remote_address, min_bytes, max_wait_ms, max_bytes)
                 rows = len(partitions) // OF_FETCHED
                 self._append((*head, *sizes, *partitions), rows, rows)
@@ -185,7 +216,7 @@ class Recording:
         """A request of a member to the group's coordinator. `topics`: those that it names, if any."""
         named = tuple(sorted(topics)) if len(topics) <= TOPICS_OF_MEMBER_MAX else ()
         key = (
-            self._client(request.header.client_id),
+            self._hashed(request.header.client_id),
             request.connection.remote_address,
             group[:NAME_MAX],
             named,
@@ -198,18 +229,19 @@ class Recording:
         client, address, group, named = key
         self._append((MEMBER, request.received_at, client, address, group, *named), len(named), 0)
 
-    def _client(self, client_id: str | None) -> str:
-        if client_id is None:
+    def _hashed(self, name: str | None) -> str:
+        """A client or transactional id as it is recorded."""
+        if name is None:
             return ""
-        client_id = client_id[:NAME_MAX]
+        name = name[:NAME_MAX]
         if not self._salt:
-            return client_id
-        hashed = self._hashes.get(client_id)
+            return name
+        hashed = self._hashes.get(name)
         if hashed is None:
             if len(self._hashes) >= MEMBERS_REMEMBERED:
                 self._hashes.clear()
-            digest = hmac.new(self._salt, client_id.encode(), hashlib.sha256).hexdigest()
-            self._hashes[client_id] = hashed = digest[:HASHED_DIGITS]
+            digest = hmac.new(self._salt, name.encode(), hashlib.sha256).hexdigest()
+            self._hashes[name] = hashed = digest[:HASHED_DIGITS]
         return hashed
 
     # -- blocks -------------------------------------------------------------------------------------------------------

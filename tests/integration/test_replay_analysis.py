@@ -19,19 +19,24 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
 from tests.support.replay_runs import a_plan, fetched, ns, produced, write_run
+from tests.support.small_traces import end, produce, written
 from tools.cluster.java import find_java
 from tools.judge.judgement import PartitionLog, Tables, judge
 from tools.judge.kinds import DUPLICATES, LOST, MOVED, REORDERED
 from tools.judge.outages import Wait, windows
 from tools.judge.reports import ACKED, PRODUCED, Report
+from tools.replay.checks import run_checks
 from tools.replay.load.results import DDL
 from tools.replay.run.analysis import analyse
+from tools.replay.run.driver import facts_of
 from tools.replay.run.outage_windows import BIN_NS, CHUNK_BINS, find_windows
 from tools.replay.run.plan import OutputDirectory
 from tools.replay.run.reading_back import FOUND_SCHEMA, compare
 from tools.replay.run.session import new_session
 from tools.replay.run.spark_process import job_environment, write_java_home
 from tools.replay.run.stage import assigned, by_task
+from tools.replay.run.summary import summary_lines
+from tools.replay.traces.schema import Trace
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough, pytest.mark.timeout(600)]
 APART_S = 0.02
@@ -440,6 +445,76 @@ def test_batches_without_acks_all_are_counted_apart(session: SparkSession, tmp_p
         "reordered": 1,
     }
     assert [row["acks"] for row in verdict["evidence"]["reordered"]] == [-1, 1]
+
+
+def ended(op: str, transaction: int, due_s: float = 0, answered_s: float | None = 1, **changed: Any) -> dict[str, Any]:
+    """The end of a transaction of producer 0."""
+    values = {"op": op, "topic": "", "records": 0, "bytes": 0, "acks": None, "transaction": transaction}
+    return produced(due_s, answered_s, **(values | changed))
+
+
+def test_records_of_transactions_are_owed_if_they_were_committed(session: SparkSession, tmp_path: Path) -> None:
+    """Transaction 0 is committed, 1 aborted, 2 left open, and the commit of 3 fails. Of each, one batch is missing in the log."""
+    batches = [batch(20 * each + at, transaction=each) for each in range(4) for at in (0, 10)]
+    ends = [ended("commit", 0), ended("abort", 1), ended("commit", 3, error="not answered in time")]
+    # The reader of committed records has got the first batch of the aborted transaction, but not the second one.
+    reads = [(0, 30), (40, 45), (40, 40)]
+    reader = [fetched(0, 1, 0, offset=begin, records=stop - begin, read_committed=True) for begin, stop in reads]
+    other = fetched(0, 1, 0, offset=0, records=80, read_committed=False)
+    found = [("t", 0, 20 * each, 0, 20 * each, 10, "intact") for each in range(4)]
+    verdict = judged(session, tmp_path, [*batches, *ends, *reader, other], found)
+    assert {name: verdict[name] for name in ("acknowledged", *WRONG)} == dict.fromkeys(WRONG, 0) | {
+        "acknowledged": 20,
+        "lost": 10,
+    }
+    assert (verdict["read_aborted"], [row["offset"] for row in verdict["evidence"]["read_aborted"]]) == (10, [20])
+
+
+def test_ends_of_transactions_are_counted_apart_from_the_load(session: SparkSession, tmp_path: Path) -> None:
+    ends = [ended("commit", at, at, at + 0.01 * (at + 1), client="committer") for at in range(4)]
+    ends += [
+        ended("abort", 4, 5, 5.1),
+        ended("commit", 5, 6, 6.1, error="the transaction was aborted: MESSAGE_TOO_LARGE"),
+    ]
+    operations = [produced(at, at + 0.001, client="committer", transaction=at) for at in range(6)]
+    analysis = analysed(session, tmp_path, [*operations, *ends])
+    commits, aborts = analysis["transactions"]["commit"], analysis["transactions"]["abort"]
+    assert [(each["operations"], each["failed"]) for each in (commits, aborts)] == [(5, 1), (1, 0)]
+    assert (commits["ms"]["p50"], aborts["ms"]["max"]) == pytest.approx((20, 100), rel=0.5)
+    assert (analysis["totals"]["operations"], analysis["totals"]["produce"]["operations"]) == (12, 6)
+    assert {row["op"] for name in ("topic", "broker", "partition", "client") for row in analysis[f"by_{name}"]} == {
+        "produce"
+    }
+    assert [row["op"] for row in analysis["errors"]] == ["commit"]
+    (check,) = [check for check in run_checks(analysis, None) if check.name == "errors"]
+    assert check.problem == "1 operations failed, most of them with: the transaction was aborted: MESSAGE_TOO_LARGE"
+    lines = [
+        line for line in summary_lines(analysis, {"acknowledged": 0, "without_acks_all": {}}) if "transactions" in line
+    ]
+    assert lines == ["  transactions                 4 committed, 1 aborted, 1 failed"]
+
+
+def test_only_transactions_whose_ends_are_known_are_replayed(session: SparkSession, tmp_path: Path) -> None:
+    ids = {"transactional": True, "transactional_id": "id"}
+    rows = [
+        produce(0, 0, client="a", acks=1, **ids),
+        end(1, 1, "commit", client="a"),
+        produce(2, 2, client="b", acks=1, **ids),
+    ]
+    trace = written(tmp_path / "trace", rows)
+    facts = facts_of(Trace(trace))
+    assert (facts.transactional, facts.partitions) == (1, {"t": 1})
+    plan = a_plan(tmp_path, trace=str(trace), clients=2)
+    found = assigned(session, plan).orderBy("time_ns", "request").collect()
+    assert [
+        (row["client"], row["op"], row["topic"], row["transactional_id"], row["acks"])
+        for row in found
+        if "0" in row["client"]
+    ] == [
+        ("a-0", "produce", "t", "id", -1),
+        ("a-0", "commit", "", "id", -1),
+        ("b-0", "produce", "t", None, 1),
+    ]
 
 
 class History:

@@ -36,7 +36,11 @@ class Produced(NamedTuple):
 
 
 def produce_frame(
-    client: bytes, acks: int, timeout_ms: int, batches: Mapping[bytes, Sequence[tuple[int, Buffer]]]
+    client: bytes,
+    acks: int,
+    timeout_ms: int,
+    batches: Mapping[bytes, Sequence[tuple[int, Buffer]]],
+    transactional_id: bytes | None = None,
 ) -> bytes:
     """A Produce request with its length before it. `batches`: topic -> (partition, batch). The correlation id is 0."""
     parts: list[Buffer] = [
@@ -44,7 +48,7 @@ def produce_frame(
         _HEADER.pack(ApiKey.PRODUCE, PRODUCE_VERSION, 0),
         _STRING.pack(len(client)),
         client,
-        b"\xff\xff",  # no transactional id
+        b"\xff\xff" if transactional_id is None else _STRING.pack(len(transactional_id)) + transactional_id,
         _ACKS_TIMEOUT.pack(acks, timeout_ms),
         _COUNT.pack(len(batches)),
     ]
@@ -79,6 +83,8 @@ def fetch_frame(
     max_bytes: int,
     partition_max_bytes: int,
     positions: Mapping[str, Sequence[tuple[int, int]]],
+    *,
+    read_committed: bool = False,
 ) -> bytes:
     """A Fetch request of a consumer without a session, with its length. `positions`: topic -> (partition, offset)."""
     topics = [
@@ -91,7 +97,9 @@ def fetch_frame(
         )
         for topic, of_topic in positions.items()
     ]
-    request = fetch_codec.FetchRequest(-1, -1, max_wait_ms, min_bytes, max_bytes, 0, 0, -1, topics, ())
+    request = fetch_codec.FetchRequest(
+        -1, -1, max_wait_ms, min_bytes, max_bytes, int(read_committed), 0, -1, topics, ()
+    )
     payload = fetch_codec.encode_request(FETCH_VERSION, 0, client, request)
     return _LENGTH.pack(len(payload)) + payload
 

@@ -26,7 +26,8 @@ VERSIONS = {
     ApiKey.OFFSET_COMMIT: 6,
     ApiKey.LEAVE_GROUP: 2,
 }
-GROUP_KEY = 0
+GROUP_KEY, TRANSACTION_KEY = 0, 1
+"""What a coordinator is asked for."""
 ASSIGNOR = "range"
 NO_GENERATION = -1
 
@@ -120,7 +121,7 @@ class GroupMember:
             for partition, offset in offsets.items()
         }
         named = {"group_id": self.group, "member_id": self.member_id}
-        return {**named, "generation_id_or_member_epoch": self.generation, "topics": _by_topic(rows)}
+        return {**named, "generation_id_or_member_epoch": self.generation, "topics": by_topic(rows)}
 
     async def leave(self) -> None:
         check((await self.ask(ApiKey.LEAVE_GROUP, {"group_id": self.group, "member_id": self.member_id})).error_code)
@@ -137,12 +138,12 @@ class GroupMember:
         return {"group_id": self.group, "generation_id": self.generation, "member_id": self.member_id}
 
 
-async def find_coordinator(view: ClusterView, group: str) -> Address:
-    """Raises GroupError, Unreachable."""
+async def find_coordinator(view: ClusterView, name: str, key_type: int = GROUP_KEY) -> tuple[int, Address]:
+    """The broker of a group, or of a transactional id. Raises GroupError, Unreachable."""
     key = ApiKey.FIND_COORDINATOR
-    answer = await view.ask_any(key, VERSIONS[key], {"key": group, "key_type": GROUP_KEY})
+    answer = await view.ask_any(key, VERSIONS[key], {"key": name, "key_type": key_type})
     check(answer.error_code)
-    return str(answer.host), int(answer.port)
+    return int(answer.node_id), (str(answer.host), int(answer.port))
 
 
 def ranges(topics: Mapping[str, Iterable[str]], counts: Mapping[str, int]) -> dict[str, list[TopicPartition]]:
@@ -164,7 +165,8 @@ def check(error: int) -> None:
         raise GroupError(int(error))
 
 
-def _by_topic(rows: Mapping[TopicPartition, Any]) -> list[dict[str, Any]]:
+def by_topic(rows: Mapping[TopicPartition, Any]) -> list[dict[str, Any]]:
+    """Rows of partitions as requests have them."""
     topics: dict[str, list[Any]] = {}
     for (topic, _), row in rows.items():
         topics.setdefault(topic, []).append(row)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol import recording
 from protocol.recording import FETCH, MEMBER, PRODUCE, Counts, Header, NotARecording, RecordingReader, header_frame
 from protocol.recording import entries_frame as frame_of
 
@@ -43,6 +44,20 @@ def test_what_was_written_is_read(found: list[tuple[int, list[Any]]]) -> None:
     assert (reader.header, reader.is_cut) == (HEADER, False)
     assert back == [as_lists(block) for _, block in found]
     assert reader.counts.dropped == (found[-1][0] if found else 0)
+
+
+@pytest.mark.parametrize(("version", "is_read"), [(1, True), (recording.VERSION + 1, False)])
+def test_files_of_an_older_version_are_read_and_those_of_a_newer_one_are_refused(
+    version: int, is_read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(recording, "VERSION", version)
+        file = header_frame(HEADER)
+    if is_read:
+        assert read(file)[0].header == HEADER
+    else:
+        with pytest.raises(NotARecording, match="a version 2 recording"):
+            read(file)
 
 
 @given(blocks, st.data())

@@ -99,7 +99,7 @@ async def _coordinator(view: ClusterView, group: str) -> Address:
     deadline = time.monotonic() + COORDINATOR_TIMEOUT_S
     while True:
         try:
-            return await find_coordinator(view, group)
+            return (await find_coordinator(view, group))[1]
         except GroupError as problem:
             if not is_retriable(problem.error) or time.monotonic() > deadline:
                 raise BenchError(f"the group has no coordinator: {problem}") from None

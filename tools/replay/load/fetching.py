@@ -23,8 +23,9 @@ import contextlib
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError, error_name
@@ -56,12 +57,14 @@ RESPONSE_MAX_BYTES = 50 * 1024 * 1024
 
 
 class Result(NamedTuple):
-    """An answer for one partition. `next_offset`: after the last record, -1 if there is none."""
+    """An answer for one partition. `next_offset`: after the last record, -1 if there is none. `reads`: the offsets that were read, each
+    (first, after the last); an aborted transaction interrupts them."""
 
     error: int
     records: int
     bytes: int
     next_offset: int
+    reads: Sequence[tuple[int, int]] = ()
 
 
 NO_RESULT = Result(ErrorCode.NETWORK_EXCEPTION, 0, 0, -1)
@@ -97,7 +100,7 @@ class FetchingClient:
     """One client of the trace. `done` is called with each operation that has its answer, or will have none.
 
     `connecting` limits the connections that all clients open at the same time before they need them. `group`: as the trace names it.
-    `merges`: whether the requests that wait for a broker become one.
+    `merges`: whether the requests that wait for a broker become one. `read_committed`: it gets no records of open or aborted transactions.
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class FetchingClient:
         group: str | None = None,
         *,
         merges: bool = True,
+        read_committed: bool = False,
     ) -> None:
         self._name = name
         self._view = view
@@ -122,6 +126,7 @@ class FetchingClient:
         self._done = done
         self._connecting = connecting
         self._merges = merges
+        self._read_committed = read_committed
         self._member = groups.join(group, name, self) if groups is not None and group is not None else None
         self._owned: list[TopicPartition] | None = None
         """What the group has assigned to it; None while the group rebalances."""
@@ -352,7 +357,10 @@ class FetchingClient:
             positions.setdefault(topic, []).append((number, offset))
         most = max(operation.max_bytes for operation in operations) or RESPONSE_MAX_BYTES
         wait = wait_ms(newest.max_wait_ms, now, self._next_due(leader, now + newest.max_wait_ms * 1_000_000))
-        frame = frames.fetch_frame(self._name, wait, newest.min_bytes, most, min(most, PARTITION_MAX_BYTES), positions)
+        limit = min(most, PARTITION_MAX_BYTES)
+        frame = frames.fetch_frame(
+            self._name, wait, newest.min_bytes, most, limit, positions, read_committed=self._read_committed
+        )
         due = operations[0].scheduled + wait * 1_000_000
         connection.send(frame, lambda answer: self._answered(leader, operations, asked, due, answer))
 
@@ -387,15 +395,14 @@ class FetchingClient:
             results = {}
         now = self._now()
         if self._member is not None and results:
-            self._member.note_read(
-                asked, {partition: found.next_offset for partition, found in results.items()}, now - due
-            )
+            ends = {partition: found.next_offset for partition, found in results.items()}
+            self._member.note_read(asked, ends, sum(found.records for found in results.values()), now - due)
         more_records, more_bytes = self._take_others(operations, asked, results)
-        reads = [(*each, asked[each], found.next_offset) for each, found in results.items() if found.next_offset >= 0]
+        reads = [(*each, *read) for each, found in results.items() for read in found.reads]
         again: list[Operation] = []
         for operation in operations:
             partition = operation.topic_partition
-            error, records, size, next_offset = results.get(partition, NO_RESULT)
+            error, records, size, next_offset, _ = results.get(partition, NO_RESULT)
             if error == ErrorCode.NONE:
                 operation.answered, operation.records, operation.bytes = now, records + more_records, size + more_bytes
                 more_records = more_bytes = 0
@@ -427,7 +434,7 @@ class FetchingClient:
         own = {operation.topic_partition for operation in operations}
         records_of_all = bytes_of_all = 0
         for partition in asked.keys() - own:
-            error, records, size, next_offset = results.get(partition, NO_RESULT)
+            error, records, size, next_offset, _ = results.get(partition, NO_RESULT)
             position = self._positions.get(partition)
             if position is None:
                 continue
@@ -505,7 +512,8 @@ async def end_offsets(
 
 
 def _results(answer: memoryview, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, Result]:
-    """The results by partition. A batch may begin before the offset that was asked for; those records do not count."""
+    """The results by partition. A batch may begin before the offset that was asked for; those records do not count, nor do markers and
+    what the answer says is of an aborted transaction."""
     response = frames.fetched(answer)
     results = {}
     for topic, partitions in response.topics:
@@ -513,10 +521,24 @@ def _results(answer: memoryview, asked: Mapping[TopicPartition, int]) -> dict[To
             partition = TopicPartition(str(topic), data.partition)
             records = size = 0
             next_offset = -1
+            begin, reads = asked.get(partition, 0), []
+            aborted = sorted(data.aborted_transactions or (), key=itemgetter(1), reverse=True)
+            aborting: set[int] = set()
             for buffer in data.records:
                 for _, header in iter_batches(buffer):
-                    records += header.record_count - max(asked.get(partition, 0) - header.base_offset, 0)
+                    while aborted and aborted[-1][1] <= header.last_offset:
+                        aborting.add(aborted.pop()[0])
+                    if header.is_control:
+                        aborting.discard(header.producer_id)
+                    elif header.is_transactional and header.producer_id in aborting:
+                        if begin < header.base_offset:
+                            reads.append((begin, header.base_offset))
+                        begin = header.next_offset
+                    else:
+                        records += header.record_count - max(begin - header.base_offset, 0)
                     size += header.size_in_bytes
                     next_offset = header.next_offset
-            results[partition] = Result(response.error or data.error, max(records, 0), size, next_offset)
+            if next_offset >= 0:
+                reads.append((begin, next_offset))
+            results[partition] = Result(response.error or data.error, max(records, 0), size, next_offset, reads)
     return results

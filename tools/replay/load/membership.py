@@ -66,6 +66,8 @@ class GroupFigures:
     """How late the latest answer to a fetch was, after the time for which the fetch waits for records."""
     error: str = ""
     """The last error that does not pass by itself, such as a missing permission."""
+    read: int = 0
+    """Records, without those of aborted transactions if the members read committed ones."""
     ranges: dict[str, list[list[int]]] = field(default_factory=dict)
     """Partition -> the ranges of offsets that were read, each as [first, last + 1]."""
 
@@ -128,9 +130,10 @@ class Membership:
         self._woken.set()
 
     def note_read(
-        self, first: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], overdue_ns: int
+        self, first: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], records: int, overdue_ns: int
     ) -> None:
         """The client has an answer. `first`: what it had asked for. `ends`: the offset after the last record, -1 without one."""
+        self.figures.read += records
         self.figures.longest_overdue_s = max(self.figures.longest_overdue_s, overdue_ns / 1e9)
         for partition, begin in first.items():
             end = ends.get(partition, -1)
@@ -203,7 +206,7 @@ class Membership:
         if self._member.is_connected:
             return
         async with self._connecting:
-            address = await find_coordinator(self._view, self._member.group)
+            _, address = await find_coordinator(self._view, self._member.group)
             self._member.connection = await self._view.client.connect(address, lambda _: self._woken.set())
 
     async def _join(self) -> None:

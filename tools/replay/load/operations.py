@@ -23,6 +23,7 @@ class Operation:
     """
 
     op: str
+    """Of the trace: produce, fetch, or the end of a transaction."""
     request: int
     client: int
     """The number of the client in the replay; a producer's is that of its stamps."""
@@ -50,6 +51,8 @@ class Operation:
     first_sequence: int = -1
     """The sequence in its first record's stamp."""
     acks: int | None = None
+    transaction: int = -1
+    """Of a batch and of an end: which of the producer's transactions, counted from 0; -1: none."""
     compression: int = 0
     key_size: int = -1
     """Of each record's key; -1: no keys."""
@@ -66,6 +69,7 @@ class Operation:
     max_wait_ms: int = 500
     max_bytes: int = 0
     behind: int | None = None
+    read_committed: bool | None = None
     recorded_offset: int | None = None
     reads: list[Read] | None = None
     """What the answer brought, also of the client's other partitions."""

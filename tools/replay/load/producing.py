@@ -12,12 +12,13 @@ import asyncio
 import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from protocol.errors import ErrorCode, error_name, is_retriable
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.record_batch import TRANSACTIONAL_BIT
 from protocol.types import TopicPartition
 from tools.replay.load import stamps
 from tools.replay.load.background import Background
@@ -69,7 +70,10 @@ class Lane:
 
 
 class ProducingClient:
-    """One client of the trace. `done` is called with each operation that has its answer, or will have none."""
+    """One client of the trace. `done` is called with each operation that has its answer, or will have none.
+
+    `transactional_id`: all batches are parts of transactions; `identify` gives the producer id and the epoch.
+    """
 
     def __init__(
         self,
@@ -81,6 +85,8 @@ class ProducingClient:
         now_ns: Callable[[], int],
         delivery_timeout_ns: int,
         done: Callable[[Operation], None],
+        transactional_id: str | None = None,
+        identify: Callable[[], Awaitable[Identity]] | None = None,
     ) -> None:
         self.number = number
         self._name = name.encode()[:32000]
@@ -90,6 +96,9 @@ class ProducingClient:
         self._now = now_ns
         self._delivery_timeout_ns = delivery_timeout_ns
         self._done = done
+        self._transactional_id = None if transactional_id is None else transactional_id.encode()
+        self._attributes = 0 if transactional_id is None else TRANSACTIONAL_BIT
+        self._identify = identify or (lambda: new_producer_id(view))
         self._lanes: dict[tuple[TopicPartition, int], Lane] = {}
         self._connections: dict[int, BrokerConnection] = {}
         self._opening: dict[int, list[Lane]] = {}
@@ -149,12 +158,26 @@ class ProducingClient:
         self._is_closed = True
         for connection in list(self._connections.values()):
             connection.close()
-        for lane in self._lanes.values():
-            for operation in [*lane.flying, *lane.failed, *lane.pending]:
-                self._fail(operation, NOT_ANSWERED, is_answer=False)
-            lane.flying.clear()
-            lane.failed.clear()
-            lane.pending.clear()
+        self.start_over(NOT_ANSWERED)
+
+    def start_over(self, error: str) -> None:
+        """Operations without an answer fail, and the next ones need another identity."""
+        self._identity = None
+        self._outbox.clear()
+        lanes, self._lanes = self._lanes, {}
+        for lane in lanes.values():
+            operations = [*lane.flying, *lane.failed, *lane.pending]
+            for each in (lane.flying, lane.failed, lane.pending):
+                each.clear()
+            for operation in operations:
+                self._fail(operation, error, is_answer=False)
+
+    async def connection_to(self, broker: int) -> BrokerConnection:
+        """The open connection to a broker. Raises OSError."""
+        connection = self._connections.get(broker)
+        if connection is None or not connection.is_open:
+            connection = self._connections[broker] = await self._view.connect(broker, lambda _: None)
+        return connection
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
@@ -192,7 +215,7 @@ class ProducingClient:
             operation.sent = operation.sent or now
             topic, partition = lane.partition
             batches.setdefault(topic.encode(), []).append((partition, self._batch(lane, operation)))
-        frame = frames.produce_frame(self._name, acks, REQUEST_TIMEOUT_MS, batches)
+        frame = frames.produce_frame(self._name, acks, REQUEST_TIMEOUT_MS, batches, self._transactional_id)
         rows = [row for row in sent if row not in later] if later else sent
         if not connection.is_open:
             self._answered(rows, None)
@@ -228,6 +251,7 @@ class ProducingClient:
                 producer_id=identity.producer_id if identity else -1,
                 producer_epoch=identity.epoch if identity else -1,
                 base_sequence=operation.sequence,
+                attributes=self._attributes,
                 key_size=operation.key_size,
                 keys=operation.keys,
             )
@@ -365,7 +389,7 @@ class ProducingClient:
         while self._identity is None:
             try:
                 async with limit:
-                    self._identity = await new_producer_id(self._view)
+                    self._identity = await self._identify()
             except Unreachable:
                 await asyncio.sleep(0.1)
         self._renewal = None

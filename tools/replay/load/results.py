@@ -28,7 +28,7 @@ READS = pyarrow.list_(
 SCHEMA = pyarrow.schema(
     [
         pyarrow.field("request", pyarrow.int64(), nullable=False),  # of the trace; each of its rows is an operation
-        pyarrow.field("op", pyarrow.string(), nullable=False),  # `produce` or `fetch`
+        pyarrow.field("op", pyarrow.string(), nullable=False),  # `produce`, `fetch`, `commit` or `abort`
         pyarrow.field("client", pyarrow.string(), nullable=False),
         # the number of the client in the replay, which its records carry
         pyarrow.field("producer", pyarrow.int64(), nullable=False),
@@ -50,6 +50,9 @@ SCHEMA = pyarrow.schema(
         pyarrow.field("offset", pyarrow.int64()),  # of a produce: its base offset, if known; of a fetch: its start
         # of a produce: the sequence in its first record, counted by producer
         pyarrow.field("first_sequence", pyarrow.int64()),
+        # of a produce, a commit or an abort: the producer's transactions, counted from 0; null: none
+        pyarrow.field("transaction", pyarrow.int64()),
+        pyarrow.field("read_committed", pyarrow.bool_()),  # of a fetch
         pyarrow.field("retries", pyarrow.int32(), nullable=False),  # how often it was sent again
         pyarrow.field("reads", READS),  # of a fetch: what the answer brought, also of the client's other partitions
     ]
@@ -110,7 +113,9 @@ CLIENT_BITS = 20
 """A client's number is the task's number, then this many bits for the client's place in the task. A stamp has 32 bits for both."""
 
 
-UNKNOWN = {"ready": 0, "sent": 0, "answered": 0, "unheard": 0, "leader": -1, "offset": -1, "first_sequence": -1}
+UNKNOWN = dict.fromkeys(("ready", "sent", "answered", "unheard"), 0) | dict.fromkeys(
+    ("leader", "offset", "first_sequence", "transaction"), -1
+)
 """Field of an operation -> the value that is null in its row."""
 SAME_NAME = [name for name in SCHEMA.names if name not in ("client", "producer", "task")]
 

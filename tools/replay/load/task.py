@@ -34,6 +34,8 @@ from tools.replay.load.operations import Operation
 from tools.replay.load.pace import Pace
 from tools.replay.load.producing import ProducingClient, new_producer_id
 from tools.replay.load.results import CLIENT_BITS, GENERATOR, GROUPS, OPERATIONS, parquet_of, table_of
+from tools.replay.load.transactions import TransactionalProducer
+from tools.replay.traces.schema import FETCH, PRODUCE
 from tools.wire.client import Client
 from tools.wire.cluster_view import ClusterView
 from tools.wire.frames import COMPRESSION_CODES
@@ -51,6 +53,7 @@ COLUMNS = [
     "bytes",
     "compression",
     "acks",
+    "transactional_id",
     "key_bytes",
     "keys",
     "min_bytes",
@@ -58,6 +61,7 @@ COLUMNS = [
     "max_bytes",
     "offset",
     "behind",
+    "read_committed",
     "group",
 ]
 """The columns of a trace that a task needs. `topic` is the cluster's topic, and `partition` is never -1."""
@@ -106,6 +110,8 @@ class LoadPlan:
     answer_timeout_s: float
     group_names: str | None = None
     """Put before each consumer group's name. None: clients join no groups."""
+    transactional_ids: str = ""
+    """Put before each transactional id."""
     security: Security = PLAINTEXT
 
 
@@ -131,14 +137,19 @@ class Progress:
 @dataclass(slots=True)
 class _Client:
     number: int
-    producing: dict[int, ProducingClient] = field(default_factory=dict)
-    """By acks: a Kafka producer has one. A client id with several is several processes, each with an order of its own."""
-    fetching: dict[str | None, FetchingClient] = field(default_factory=dict)
-    """By the group, or None. Several processes may have one client id."""
+    producing: dict[tuple[int, str | None], ProducingClient | TransactionalProducer] = field(default_factory=dict)
+    """By acks and transactional id: a Kafka producer has one of each. A client id with several is several processes, each with an order of
+    its own."""
+    fetching: dict[tuple[str | None, bool], FetchingClient] = field(default_factory=dict)
+    """By the group, or None, and by `read_committed`. Several processes may have one client id."""
 
     @property
-    def parts(self) -> list[ProducingClient | FetchingClient]:
+    def parts(self) -> list[ProducingClient | TransactionalProducer | FetchingClient]:
         return [*self.fetching.values(), *self.producing.values()]
+
+
+Reader = tuple[str, str | None, bool]
+"""Client, group, and whether it reads committed records only."""
 
 
 class LoadError(Exception):
@@ -235,14 +246,16 @@ class LoadTask:
         due: list[int | None] = self._plan.pace.due_ns(rows.column("time_ns").to_numpy()).tolist()
         return due
 
-    def _coming_fetches(self, batch: pyarrow.RecordBatch) -> dict[tuple[str, str | None], list[ComingFetch]]:
-        """The fetches of each client and group, in their order."""
-        rows = batch.filter(pyarrow.compute.equal(batch.column("op"), "fetch"))
-        coming: dict[tuple[str, str | None], list[ComingFetch]] = {}
-        columns = (rows.column(name).to_pylist() for name in ("client", "group", "topic", "partition"))
-        for due, client, group, topic, partition in zip(self._due_ns(rows), *columns, strict=True):
-            due_ns = 0 if due is None else self._start_ns + due
-            coming.setdefault((client, group), []).append(ComingFetch(due_ns, TopicPartition(topic, partition)))
+    def _coming_fetches(self, batch: pyarrow.RecordBatch) -> dict[Reader, list[ComingFetch]]:
+        """The fetches of each reader, in their order."""
+        rows = batch.filter(pyarrow.compute.equal(batch.column("op"), FETCH))
+        coming: dict[Reader, list[ComingFetch]] = {}
+        columns = (
+            rows.column(name).to_pylist() for name in ("client", "group", "read_committed", "topic", "partition")
+        )
+        for due, client, group, is_committed, topic, partition in zip(self._due_ns(rows), *columns, strict=True):
+            due_ns, reader = 0 if due is None else self._start_ns + due, (client, group, bool(is_committed))
+            coming.setdefault(reader, []).append(ComingFetch(due_ns, TopicPartition(topic, partition)))
         return coming
 
     def stop(self) -> None:
@@ -290,14 +303,14 @@ class LoadTask:
     async def _prepare(self, first: pyarrow.RecordBatch) -> None:
         self._lanes = set(lanes_of(first))
         opening = self._connect_ahead(self._lanes)
-        for (client, group), fetches in self._coming_fetches(first).items():
-            fetching = self._fetching(client, group)
+        for (client, group, is_committed), fetches in self._coming_fetches(first).items():
+            fetching = self._fetching(client, group, is_committed)
             for topic in {fetch.partition.topic for fetch in fetches}:
                 fetching.join(topic)
             if self._groups is None or group is None:
                 for partition in {fetch.partition for fetch in fetches}:
                     opening += fetching.connect_ahead(partition)
-        for records, size, compression in distinct(first, "produce", "records", "bytes", "compression")[:SHAPES_MAX]:
+        for records, size, compression in distinct(first, PRODUCE, "records", "bytes", "compression")[:SHAPES_MAX]:
             code = COMPRESSION_CODES[compression]
             stamps.build(records, size, run=0, producer=0, first_sequence=0, timestamp_ms=0, compression=code)
         table_of([Operation("fetch", 0, 0, "", 0, 0, 0, 0, reads=[("", 0, 0, 0)])], [""], 0)
@@ -335,19 +348,21 @@ class LoadTask:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._plan.answer_timeout_s):
                 await self._until_unanswered_below(1)
+        producers = [each for client in self._clients.values() for each in client.producing.values()]
+        await asyncio.gather(*(each.abort() for each in producers if isinstance(each, TransactionalProducer)))
         self._write()
         if self._groups is not None:
             await self._groups.leave()
 
-    def _expect(self, coming: Mapping[tuple[str, str | None], list[ComingFetch]]) -> None:
-        for (name, group), fetches in coming.items():
-            self._fetching(name, group).expect(fetches)
+    def _expect(self, coming: Mapping[Reader, list[ComingFetch]]) -> None:
+        for reader, fetches in coming.items():
+            self._fetching(*reader).expect(fetches)
 
     def _connect_ahead(self, lanes: Iterable[tuple[Any, ...]]) -> list[asyncio.Task[None]]:
         return [
             task
-            for client, topic, partition, acks in lanes
-            for task in self._producing(client, acks).connect_ahead(
+            for client, topic, partition, acks, transactional_id in lanes
+            for task in self._producing(client, acks, transactional_id).connect_ahead(
                 TopicPartition(topic, partition), acks, self._connecting
             )
         ]
@@ -391,8 +406,8 @@ class LoadTask:
         self.progress.late_ns = ready - scheduled
         for operation in operations:
             operation.ready = ready
-        if operations[0].op == "produce":
-            producing = self._producing(rows[0][4], rows[0][10])
+        if operations[0].op != FETCH:
+            producing = self._producing(rows[0][4], rows[0][10], rows[0][11])
             for operation in operations:
                 operation.client = producing.number
                 producing.add(operation)
@@ -400,7 +415,7 @@ class LoadTask:
         else:
             for operation in operations:
                 operation.client = client.number
-            self._fetching(rows[0][4], rows[0][-1]).add(operations)
+            self._fetching(rows[0][4], rows[0][-1], bool(rows[0][-2])).add(operations)
         return True
 
     async def _until_unanswered_below(self, limit: int) -> None:
@@ -410,16 +425,16 @@ class LoadTask:
             await self._is_below.wait()
 
     def _operation(self, row: Any, scheduled: int) -> Operation:
-        _, _, request, op, _, topic, partition, records, size, compression, acks, key_bytes, keys, *of_fetch, _ = row
+        _, _, request, op, _, topic, partition, records, size, compression, acks, _, key_bytes, keys, *of_fetch, _ = row
         operation = Operation(op, request, 0, topic, partition, records, size, scheduled)
-        if op == "produce":
+        if op == PRODUCE:
             operation.acks = acks
             operation.compression = COMPRESSION_CODES[compression]
             if key_bytes is not None:
                 operation.key_size, operation.keys = key_bytes, keys
-        else:
+        elif op == FETCH:
             operation.min_bytes, operation.max_wait_ms, operation.max_bytes = of_fetch[:3]
-            operation.recorded_offset, operation.behind = of_fetch[3:]
+            operation.recorded_offset, operation.behind, operation.read_committed = of_fetch[3:]
         return operation
 
     def _client(self, name: str) -> _Client:
@@ -435,28 +450,25 @@ class LoadTask:
         self._names.append(name)
         return self._task << CLIENT_BITS | len(self._names) - 1
 
-    def _producing(self, name: str, acks: int) -> ProducingClient:
-        client = self._client(name)
-        if acks not in client.producing:
-            plan = self._plan
-            client.producing[acks] = ProducingClient(
-                name,
-                self._new_number(name),
-                plan.run,
-                self._view,
-                self._background,
-                self._now,
-                int(plan.answer_timeout_s * 1e9),
-                self._done,
-            )
-        return client.producing[acks]
+    def _producing(self, name: str, acks: int, transactional_id: str | None) -> ProducingClient | TransactionalProducer:
+        client, key = self._client(name), (acks, transactional_id)
+        if key not in client.producing:
+            plan, number = self._plan, self._new_number(name)
+            timeout_ns = int(plan.answer_timeout_s * 1e9)
+            common = (name, number, plan.run, self._view, self._background, self._now, timeout_ns)
+            if transactional_id is None:
+                client.producing[key] = ProducingClient(*common, self._done)
+            else:
+                own_id = f"{plan.transactional_ids}{plan.run:08x}-{number}-{transactional_id}"
+                client.producing[key] = TransactionalProducer(*common, self._done, own_id)
+        return client.producing[key]
 
-    def _fetching(self, name: str, group: str | None) -> FetchingClient:
-        client = self._client(name)
-        if group not in client.fetching:
+    def _fetching(self, name: str, group: str | None, is_committed: bool) -> FetchingClient:
+        client, key = self._client(name), (group, is_committed)
+        if key not in client.fetching:
             plan = self._plan
             timeout_ns = int(plan.answer_timeout_s * 1e9)
-            client.fetching[group] = FetchingClient(
+            client.fetching[key] = FetchingClient(
                 name,
                 self._view,
                 self._background,
@@ -467,8 +479,9 @@ class LoadTask:
                 self._groups,
                 group,
                 merges=plan.pace is not None,
+                read_committed=is_committed,
             )
-        return client.fetching[group]
+        return client.fetching[key]
 
     def _done(self, operation: Operation) -> None:
         if operation.answered:
@@ -480,7 +493,7 @@ class LoadTask:
         progress.unanswered = self._unanswered
         if operation.error is not None:
             progress.failed += 1
-        elif operation.op == "produce":
+        elif operation.op == PRODUCE:
             progress.acknowledged += 1
             progress.bytes += operation.bytes
         else:
@@ -516,8 +529,8 @@ class LoadTask:
 
 
 def lanes_of(batch: pyarrow.RecordBatch) -> list[tuple[Any, ...]]:
-    """Client, topic, partition and acks of the batch's produces, each once."""
-    return distinct(batch, "produce", "client", "topic", "partition", "acks")
+    """Client, topic, partition, acks and transactional id of the batch's produces, each once."""
+    return distinct(batch, PRODUCE, "client", "topic", "partition", "acks", "transactional_id")
 
 
 def distinct(batch: pyarrow.RecordBatch, op: str, *columns: str) -> list[tuple[Any, ...]]:

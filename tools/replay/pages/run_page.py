@@ -19,6 +19,7 @@ from tools.replay.pages.words import (
     evidence_rows,
     fault_sentence,
     longest_outage,
+    transaction_words,
 )
 
 HALF = {"distribution", "lateness", "by_broker", "by_partition", "ramp", "ramp-latency"}
@@ -133,6 +134,7 @@ def key_figures(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) 
     failed = produce["failed"] + fetch["failed"]
     read, generator = analysis["end_to_end"] or {}, analysis["generator"]
     read_ms = read.get("ms") or {}
+    ends = analysis.get("transactions") or {}
     lost = "Lost", NONE, NOT_READ
     if verdict is not None:
         lost = "Lost", count(verdict["lost"]), f"of {count(verdict['acknowledged'])} acknowledged records"
@@ -163,6 +165,11 @@ def key_figures(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) 
                 "Failed or not done",
                 count(failed + totals["not_done"]),
                 f"{count(failed)} failed, {count(totals['not_done'])} not done",
+            ),
+            *(
+                [("Transactions", count(sum(each["operations"] for each in ends.values())), transaction_words(ends))]
+                if ends
+                else []
             ),
             ("Lateness, 99 %", milliseconds(late.get("p99")), late_words),
             ("Generator the limit", count(generator["limited"]), limited),
@@ -313,6 +320,7 @@ def latency_table(analysis: Mapping[str, Any]) -> Markup:
         for op in ("produce", "fetch")
         for start in ("scheduled", "sent")
     ]
+    shown += [(f"{op}, from scheduled", found["ms"]) for op, found in (analysis.get("transactions") or {}).items()]
     shown.append(("end to end, until the first read", (analysis["end_to_end"] or {}).get("ms")))
     shown.append(("lateness: sent after scheduled", analysis["lateness_ms"]))
     shown.append(("of it the generator: ready after scheduled", analysis["generator"]["late_ms"]))

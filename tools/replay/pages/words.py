@@ -69,6 +69,13 @@ def counted_from(analysis: Mapping[str, Any]) -> str:
     return "from the scheduled time"
 
 
+def transaction_words(ends: Mapping[str, Any]) -> str:
+    """How many transactions were committed, aborted, and had an end that failed."""
+    names = {"commit": "committed", "abort": "aborted"}
+    done = [f"{count(each['operations'] - each['failed'])} {names[op]}" for op, each in ends.items()]
+    return f"{', '.join(done)}, {count(sum(each['failed'] for each in ends.values()))} failed"
+
+
 def cpu_words(analysis: Mapping[str, Any]) -> str:
     """The cores that brokers, generator and Spark used on average while operations were sent."""
     found = analysis["generator"]["cpu"].items()

@@ -4,7 +4,8 @@
 2. All rows are sorted by time, by way of files (`traces/ordering.py`). Rows of one time keep their order.
 3. Requests get their numbers, fetches their groups, and addresses are left out.
 
-Times of different brokers are as far apart as their wall clocks are wrong.
+Times of different brokers are as far apart as their wall clocks are wrong. If that is more than a produce takes, a batch may be counted
+to the transaction before or after its own.
 """
 
 from __future__ import annotations
@@ -14,20 +15,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy
 import pyarrow
 import pyarrow.compute
 
+from protocol.kafka.record_batch import COMPRESSION_MASK, TRANSACTIONAL_BIT
 from protocol.recording import (
+    ABORT,
+    COMMIT,
+    END,
     FETCH,
+    FETCH_COMMITTED,
     FETCH_HEAD,
+    INIT,
     MEMBER,
     OF_FETCHED,
     OF_PRODUCED,
     PRODUCE,
     PRODUCE_HEAD,
+    PRODUCE_IN_TRANSACTION,
+    TRANSACTIONAL_HEAD,
     Counts,
     NotARecording,
     RecordingReader,
@@ -35,11 +45,11 @@ from protocol.recording import (
 from tools.replay.recording.group_members import GroupMembers
 from tools.replay.traces import schema
 from tools.replay.traces.ordering import sorted_stream
-from tools.replay.traces.schema import COMPRESSIONS, SCHEMA, TraceError, TraceInfo, TraceWriter
+from tools.replay.traces.schema import COMPRESSIONS, SCHEMA, TRANSACTIONS, TraceError, TraceInfo, TraceWriter
 
-COMPRESSION_MASK, TRANSACTIONAL_BIT = 0x07, 0x10
-"""Of a batch's attributes."""
 BLOCK_ROWS = 32 * 1024
+OF_END = MappingProxyType({COMMIT: schema.COMMIT, ABORT: schema.ABORT, INIT: "init"})
+"""How a transaction ended -> the op. `init` is an abort if a transaction was open."""
 _REQUESTS_OF_FILE = 2**40
 
 _ROWS = pyarrow.schema(
@@ -48,6 +58,7 @@ _ROWS = pyarrow.schema(
         pyarrow.field("key", pyarrow.int64()),
         pyarrow.field("address", pyarrow.string()),
         *(column for column in SCHEMA if column.name not in ("time_ns", "request", "key_hash", "group")),
+        *TRANSACTIONS,
     ]
 )
 """A row before the merge: `time_ns` is since 1970, `key` is a number that only the rows of one request have."""
@@ -97,10 +108,13 @@ def merge(
     summary = Summary()
     members = GroupMembers()
     with TraceWriter(out, TraceInfo(0, source)) as writer:
-        numbers = _RequestNumbers()
+        numbers, open_ids = _RequestNumbers(), dict[str, str]()
         start = 0
         # All files are read before the first table comes, and so all members of groups are known.
-        for table in sorted_stream(_read_all(files, members, summary, tell), directory):
+        for read in sorted_stream(_read_all(files, members, summary, tell), directory):
+            table = _with_ends(read, open_ids)
+            if not table.num_rows:
+                continue
             if not writer.rows:
                 start = table["time_ns"][0].as_py()
                 tell(f"writing {out}")
@@ -108,6 +122,7 @@ def merge(
             writer.write(rows)
             _count(rows, summary)
         summary.rows = writer.rows
+        summary.topics.discard("")
         topics = {topic: count for topic, count in partitions_of.items() if topic in summary.topics}
         writer.info = TraceInfo(start, source, topics, summary.counts.dropped)
     return summary
@@ -166,28 +181,35 @@ class _Columns:
         rows = self._rows
         try:
             match entry[0]:
-                case n if n == PRODUCE:
+                case n if n in (PRODUCE, PRODUCE_IN_TRANSACTION):
                     _, _, client, address, acks = entry[:PRODUCE_HEAD]
-                    flat = entry[PRODUCE_HEAD:]
+                    transactional_id = entry[PRODUCE_HEAD] if n == PRODUCE_IN_TRANSACTION else None
+                    flat = entry[PRODUCE_HEAD if n == PRODUCE else TRANSACTIONAL_HEAD :]
                     for topic, partition, records, size, attributes in _groups(flat, OF_PRODUCED):
                         compression = COMPRESSIONS[attributes & COMPRESSION_MASK]
                         is_transactional = bool(attributes & TRANSACTIONAL_BIT)
                         head = (time_ns, key, address, schema.PRODUCE, client, topic, partition, records, size)
-                        rows.append((*head, compression, acks, is_transactional, None, None, None, None, None))
-                case n if n == FETCH:
+                        of_fetch = (None,) * 5
+                        rows.append((*head, compression, acks, is_transactional, *of_fetch, transactional_id, None))
+                case n if n in (FETCH, FETCH_COMMITTED):
                     _, _, client, address, min_bytes, max_wait_ms, max_bytes = entry[:FETCH_HEAD]
                     flat = entry[FETCH_HEAD:]
                     for topic, partition, offset, records, size, high_watermark in _groups(flat, OF_FETCHED):
                         behind = max(high_watermark - offset, 0) if min(offset, high_watermark) >= 0 else None
                         head = (time_ns, key, address, schema.FETCH, client, topic, partition, records, size)
                         at = offset if offset >= 0 else None
-                        rows.append((*head, None, None, None, min_bytes, max_wait_ms, max_bytes, at, behind))
+                        asked = (min_bytes, max_wait_ms, max_bytes, at, behind)
+                        rows.append((*head, None, None, None, *asked, None, n == FETCH_COMMITTED))
                 case n if n == MEMBER:
                     _, _, client, address, group, *topics = entry
                     members.add(client, address, group, topics)
+                case n if n == END:
+                    _, _, client, address, transactional_id, how = entry
+                    head = (time_ns, key, address, OF_END[how], client, "", 0, 0, 0)
+                    rows.append((*head, *(None,) * 8, transactional_id, None))
                 case _:
                     return False
-        except (TypeError, ValueError, IndexError):
+        except (TypeError, ValueError, LookupError):
             return False
         return True
 
@@ -223,6 +245,30 @@ class _RequestNumbers:
         return numbers
 
 
+def _with_ends(table: pyarrow.Table, open_ids: dict[str, str]) -> pyarrow.Table:
+    """Without the ends of transactions that have no batch: an end that was sent again, an `init`, one of a topic that is not recorded.
+
+    `open_ids`: transactional id -> client, of the transactions that are open; they change.
+    """
+    ids = table["transactional_id"]
+    if ids.null_count == table.num_rows:
+        return table
+    ops, clients = table["op"].to_pylist(), table["client"].to_pylist()
+    is_kept = [True] * table.num_rows
+    for at, name in enumerate(ids.to_pylist()):
+        if name is None:
+            continue
+        if ops[at] == schema.PRODUCE:
+            open_ids[name] = clients[at]
+        elif (client := open_ids.pop(name, None)) is None:
+            is_kept[at] = False
+        elif ops[at] not in schema.ENDS:
+            ops[at], clients[at] = schema.ABORT, client
+    for column, values in (("op", ops), ("client", clients)):
+        table = table.set_column(table.schema.get_field_index(column), _ROWS.field(column), [values])
+    return table.filter(pyarrow.array(is_kept))
+
+
 def _finished(table: pyarrow.Table, start: int, numbers: _RequestNumbers, members: GroupMembers) -> pyarrow.Table:
     """The rows as the trace has them."""
     groups = [
@@ -238,13 +284,14 @@ def _finished(table: pyarrow.Table, start: int, numbers: _RequestNumbers, member
         "key_hash": pyarrow.nulls(count, pyarrow.int64()),
         "group": pyarrow.array(groups, pyarrow.string()),
     }
-    arrays = [made[name] if name in made else table[name].combine_chunks() for name in SCHEMA.names]
-    return pyarrow.Table.from_arrays(arrays, schema=SCHEMA)
+    columns = [*SCHEMA, *TRANSACTIONS]
+    arrays = [made[column.name] if column.name in made else table[column.name].combine_chunks() for column in columns]
+    return pyarrow.Table.from_arrays(arrays, schema=pyarrow.schema(columns))
 
 
 def _count(rows: pyarrow.Table, summary: Summary) -> None:
     summary.seconds = rows["time_ns"][-1].as_py() / 1e9
-    for op in (schema.PRODUCE, schema.FETCH):
+    for op in rows["op"].unique().to_pylist():
         of_op = rows.filter(pyarrow.compute.equal(rows["op"], op))
         summary.requests[op] += pyarrow.compute.count_distinct(of_op["request"]).as_py()
         summary.records[op] += pyarrow.compute.sum(of_op["records"]).as_py() or 0

@@ -176,6 +176,8 @@ def _report(out: Path, result: Result) -> Iterator[str]:
         yield (
             f"  {op:<8} {summary.requests[op]:,} requests, {summary.records[op]:,} records, {summary.bytes[op]:,} bytes"
         )
+    if ends := [f"{summary.requests[op]:,} {op}s" for op in ("commit", "abort") if summary.requests[op]]:
+        yield f"  transactions: {', '.join(ends)}"
     yield (
         f"  {len(summary.clients):,} client ids, {len(summary.topics):,} topics, "
         f"groups: {', '.join(sorted(summary.groups)) or 'none'}"

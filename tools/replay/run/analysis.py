@@ -42,6 +42,7 @@ from tools.replay.run.groups import groups_of
 from tools.replay.run.lag import lags
 from tools.replay.run.plan import OutputDirectory, Plan, write_json
 from tools.replay.run.session import read_parquet
+from tools.replay.traces.schema import ENDS
 
 SECOND = 1_000_000_000
 INTERVALS_MAX = 600
@@ -89,7 +90,7 @@ def analyse(session: SparkSession, plan: Plan, output: OutputDirectory) -> dict[
     still = still_shares(meters, facts.began, facts.grid.interval, facts.intervals)
     over = over_time(slices, facts, still)
     ramp = ramp_of(slices, facts, plan)
-    has_both = {row["op"] for row in slices["all"]} == set(OPS)
+    has_both = {row["op"] for row in slices["all"]} >= set(OPS)
     lag = lags(session, grid, facts.intervals, facts.topics, plan.start_offsets) if has_both else []
     analysis = {
         "loop": "open" if plan.speeds else "closed",
@@ -101,6 +102,7 @@ def analyse(session: SparkSession, plan: Plan, output: OutputDirectory) -> dict[
             op: {"scheduled": named_points(slices["all"], op), "sent": named_points(slices["all_sent"], op)}
             for op in OPS
         },
+        "transactions": transactions(slices["all"]),
         "lateness_ms": named_points(slices["all_late"], facts.main_op),
         "generator": generator_of(
             over,
@@ -166,7 +168,7 @@ class Facts:
             """
         ).collect()
         self.clients = [row["client"] for row in names if row["client"] is not None]
-        self.topics = [row["topic"] for row in names if row["topic"] is not None][:TOP_TOPICS]
+        self.topics = [row["topic"] for row in names if row["topic"]][:TOP_TOPICS]
         self.of_op = {row["op"]: row for row in names if row["op"] is not None}
         self.main_op = "produce" if "produce" in self.of_op else "fetch"
         first = min(row["first"] for row in self.of_op.values())
@@ -220,6 +222,16 @@ def totals(rows: Rows, facts: Facts, left_out: int) -> dict[str, Any]:
             "bytes_per_second": rate(sums["bytes"], seconds),
         }
     return found
+
+
+def transactions(rows: Rows) -> dict[str, dict[str, Any]]:
+    """`commit` and `abort` -> how many ends the trace had, how many of them failed, and the latency of the others. Empty without any."""
+    return {
+        op: {"operations": row["operations"], "failed": row["failed"], "ms": named_points(rows, op)}
+        for op in ENDS
+        for row in rows
+        if row["op"] == op
+    }
 
 
 def rate(count: float, seconds: float) -> float:
@@ -282,7 +294,7 @@ def over_time(slices: dict[str, Rows], facts: Facts, still: Sequence[float]) -> 
             if row["op"] == facts.main_op:
                 at(row["due"])[name] = at_point(row, 0.99)
     for row in slices["came_topic"]:
-        if row["came"] is None:
+        if row["came"] is None or row["op"] not in OPS:
             continue
         mine = at(row["came"])
         if row["op"] == "produce":
@@ -305,6 +317,7 @@ def by(rows: Rows, *columns: str, limit: int = CLIENTS_SHOWN) -> Rows:
         | {name: row[name] for name in ("op", "operations", "failed", "records", "bytes")}
         | {"p50_ms": at_point(row, 0.5), "p99_ms": at_point(row, 0.99)}
         for row in rows
+        if row["op"] in OPS
     ]
     shown.sort(key=lambda row: (-row["bytes"], *(str(row[column]) for column in columns), row["op"]))
     return shown[: limit * len(OPS)]
@@ -321,7 +334,7 @@ def series(slices: dict[str, Rows], intervals: int) -> dict[str, dict[str, list[
     ):
         sums: dict[str, list[int]] = defaultdict(lambda: [0] * intervals)
         for row in slices[slice_name]:
-            if row["came"] is not None and 0 <= row["came"] < intervals:
+            if row["op"] in OPS and row["came"] is not None and 0 <= row["came"] < intervals:
                 sums["others" if row[column] is None else str(row[column])][row["came"]] += row["bytes"]
         named = sorted((key for key in sums if key != "others"), key=lambda key: (-sum(sums[key]), key))
         shown = {key: sums[key] for key in named[:SERIES_SHOWN]}

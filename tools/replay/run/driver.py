@@ -37,7 +37,7 @@ from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
 from tools.replay.run.progress import ProgressLine
 from tools.replay.run.spark_process import SparkProcess, SparkSettings
 from tools.replay.traces.check import have_other_keys
-from tools.replay.traces.schema import KEYS, PRODUCE, Trace, TraceError
+from tools.replay.traces.schema import ENDS, KEYS, PRODUCE, Trace, TraceError
 from tools.wire.client import Client
 from tools.wire.cluster_view import ClusterView, Unreachable
 from tools.wire.security import PLAINTEXT, Security
@@ -46,6 +46,8 @@ LEADER_TIMEOUT_S = 30.0
 HOT_SHARE = 1.5
 """Of the share of a task: a client with more is worth a warning."""
 HOT_OPERATIONS_MIN = 10_000
+IDS = ("client", "transactional_id")
+"""Columns that name a transactional producer."""
 TURN_S = 0.1
 
 Answer = TypeVar("Answer")
@@ -98,7 +100,7 @@ class TraceFacts:
     digest: str = ""
     """Of the trace's files, in their order."""
     transactional: int = 0
-    """Produces that were part of a transaction."""
+    """Produces that were part of a transaction of which the trace does not know the end."""
     keyless: Mapping[str, int] = field(default_factory=dict)
     """Topic -> produces of records without keys, or of which the trace does not know whether they had any."""
     busiest: tuple[str, int] = ("", 0)
@@ -107,29 +109,36 @@ class TraceFacts:
 
 def facts_of(trace: Trace) -> TraceFacts:
     """Reads a trace's topics, partitions, clients and last time. Raises TraceError."""
-    columns = ["time_ns", "op", "client", "topic", "partition", "transactional", "acks", "compression", "records"]
+    columns = ["time_ns", "op", *IDS, "topic", "partition", "transactional", "acks", "compression", "records"]
     keyed = [name for name in KEYS.names if name in trace.names]
+    transactional: Counter[tuple[str, str]] = Counter()
+    ended: set[tuple[str, str]] = set()
     partitions: dict[str, int] = {}
     keyless: Counter[str] = Counter()
     clients: Counter[str] = Counter()
-    last_ns = transactional = 0
+    last_ns = 0
     for batch in trace.batches([*columns, *keyed]):
         last_ns = max(last_ns, pyarrow.compute.max(batch["time_ns"]).as_py())
         table = pyarrow.table({name: batch[name] for name in batch.schema.names})
-        for row in table.group_by("topic").aggregate([("partition", "max")]).to_pylist():
+        has_topic = table.filter(pyarrow.compute.not_equal(table["topic"], ""))
+        for row in has_topic.group_by("topic").aggregate([("partition", "max")]).to_pylist():
             partitions[row["topic"]] = max(partitions.get(row["topic"], 0), row["partition_max"] + 1)
         for row in table.group_by("client").aggregate([("op", "count")]).to_pylist():
             clients[row["client"]] += row["op_count"]
         produces = table.filter(pyarrow.compute.equal(table["op"], PRODUCE))
         check_produces(trace, produces)
-        transactional += pyarrow.compute.sum(produces["transactional"]).as_py() or 0
+        for row in produces.group_by([*IDS]).aggregate([("transactional", "sum")]).to_pylist():
+            transactional[row["client"], row["transactional_id"]] += row["transactional_sum"] or 0
+        ends = table.filter(pyarrow.compute.is_in(table["op"], pyarrow.array(ENDS)))
+        ended |= {(row["client"], row["transactional_id"]) for row in ends.select(IDS).to_pylist()}
         if keyed:
             produces = produces.filter(pyarrow.compute.is_null(produces["key_bytes"]))
         for row in produces.group_by("topic").aggregate([("op", "count")]).to_pylist():
             keyless[row["topic"]] += row["op_count"]
+    of_unknown_ends = sum(count for names, count in transactional.items() if names not in ended)
     recorded, digest = dict(trace.info.topics), digest_of(trace.files)
     (busiest,) = clients.most_common(1)
-    return TraceFacts(trace.rows, last_ns / 1e9, partitions, recorded, digest, transactional, keyless, busiest)
+    return TraceFacts(trace.rows, last_ns / 1e9, partitions, recorded, digest, of_unknown_ends, keyless, busiest)
 
 
 def check_produces(trace: Trace, produces: pyarrow.Table) -> None:
@@ -149,7 +158,9 @@ def changes_of(facts: TraceFacts, topics: Mapping[str, str], compacted: Collecti
     """What of the trace is replayed otherwise, in words. `topics`: of the trace -> of the cluster."""
     changes = []
     if facts.transactional:
-        changes.append(f"{facts.transactional:,} produces of transactions are sent without a transaction")
+        changes.append(
+            f"{facts.transactional:,} produces of transactions are sent without a transaction: the trace does not know its end"
+        )
     changes += [
         f"topic {target} is compacted, and {facts.keyless[topic]:,} produces of the trace have no keys: the records of each get a key"
         for topic, target in topics.items()

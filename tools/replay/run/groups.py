@@ -7,7 +7,7 @@ from typing import Any
 
 from tools.replay.run.plan import OutputDirectory
 
-ADDED = ("members", "joins", "commits", "failed_commits")
+ADDED = ("members", "joins", "commits", "failed_commits", "read")
 RANGES = "ranges"
 
 
@@ -33,13 +33,12 @@ def together(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def offsets_read(ranges: dict[str, list[list[int]]]) -> dict[str, int]:
-    """How many offsets were read, how many of them again, and how many were skipped between the first and the last of a partition."""
-    counts = {"read": 0, "read_again": 0, "skipped": 0}
+    """How many offsets were read again, and how many were skipped between the first and the last of a partition."""
+    counts = {"read_again": 0, "skipped": 0}
     for of_partition in ranges.values():
         in_order = sorted(of_partition)
         reached = in_order[0][0]
         for begin, end in in_order:
-            counts["read"] += end - begin
             counts["read_again"] += max(min(reached, end) - begin, 0)
             counts["skipped"] += max(begin - reached, 0)
             reached = max(reached, end)

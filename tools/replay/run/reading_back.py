@@ -67,6 +67,7 @@ EVIDENCE_OF = {
     "reordered": "SELECT * FROM steps_back ORDER BY acks, topic, partition, offset",
     "corrupted": "SELECT topic, partition, offset FROM found WHERE kind = 'corrupt' ORDER BY 1, 2, 3",
     "elsewhere": "SELECT * FROM elsewhere ORDER BY topic, partition, offset",
+    "read_aborted": "SELECT * FROM read_aborted ORDER BY topic, partition, offset",
 }
 
 
@@ -82,6 +83,7 @@ def compare(session: SparkSession, output: OutputDirectory, compacted: Sequence[
     """The verdict on `operations` and `found`. Counts are records; each list of evidence has at most EVIDENCE rows.
 
     `compacted`: topics that compaction may remove records from; what is missing there is neither lost nor seen.
+    Records of transactions that were not committed are not acknowledged; `read_aborted`: readers of committed records got them.
     `lost`, `duplicated` and `reordered` count batches with acks=all; `without_acks_all` has the same counts of the others.
     """
     read_parquet(session, output.place_of(output.operations), DDL).createOrReplaceTempView("operations")
@@ -107,6 +109,7 @@ def compare(session: SparkSession, output: OutputDirectory, compacted: Sequence[
         "deleted": count("SELECT count(*) FROM excuses WHERE kind = 'deleted'"),
         "compacted": count("SELECT count(*) FROM absent") - count("SELECT count(*) FROM lost"),
         "elsewhere": count("SELECT count(*) FROM elsewhere"),
+        "read_aborted": count("SELECT sum(records) FROM read_aborted"),
     }
     accepted = {name: count(f"{text} WHERE acks <> -1") for name, text in BY_ACKS.items()}
     evidence = {name: rows(text) if verdict[name] or accepted.get(name) else [] for name, text in EVIDENCE_OF.items()}

@@ -22,7 +22,7 @@ from tools.replay.load.task import COLUMNS, LoadPlan, LoadTask
 from tools.replay.run.control import ControlClient, wait_for_tasks
 from tools.replay.run.plan import GROUP_NAMES, Plan, ReplayError
 from tools.replay.run.session import planned_tasks, read_parquet
-from tools.replay.traces.schema import ABSENT, FIELDS, PRODUCE
+from tools.replay.traces.schema import ABSENT, ENDS, FIELDS, PRODUCE
 from tools.wire.security import PLAINTEXT, Security
 
 START_LEAD_NS = 3_000_000_000
@@ -80,7 +80,7 @@ def by_task(session: SparkSession, rows: DataFrame, tasks: int) -> DataFrame:
 
 def assigned(session: SparkSession, plan: Plan) -> DataFrame:
     """The rows of the trace as they are replayed, each with its task: clients multiplied, topics mapped, partitions decided."""
-    rows = with_all_columns(read_parquet(session, plan.trace))
+    rows = with_ended_transactions(with_all_columns(read_parquet(session, plan.trace)))
     copies = plan.clients
     if copies > 1:
         copy = sql.explode(sql.sequence(sql.lit(0), sql.lit(copies - 1)))
@@ -92,7 +92,7 @@ def assigned(session: SparkSession, plan: Plan) -> DataFrame:
             .withColumn("client", sql.expr("concat(client, '-', copy)"))
             .withColumn("group", sql.expr("concat(`group`, '-', copy)"))
         )
-    topic = mapped("topic", plan.topics)
+    topic = mapped("topic", plan.topics | {"": ""})
     count = mapped("topic", {name: plan.partitions[target] for name, target in plan.topics.items()})
     chosen = sql.expr("coalesce(key_hash, request)")
     rows = rows.withColumn(
@@ -125,6 +125,19 @@ def with_all_columns(rows: DataFrame) -> DataFrame:
                     column = sql.when(sql.col("op") == op, sql.lit(values[field.name]))
         columns.append(column.cast(SPARK_TYPES[str(field.type)]).alias(field.name))
     return rows.select(*columns)
+
+
+def with_ended_transactions(rows: DataFrame) -> DataFrame:
+    """The rows without the transactional ids of which the trace has no end: nobody knows what their transactions were. The others have
+    acks=all, as Kafka's clients do."""
+    ids = ["client", "transactional_id"]
+    ended = rows.where(sql.col("op").isin(*ENDS)).select(*ids).distinct().withColumn("has_ends", sql.lit(True))
+    known = rows.join(sql.broadcast(ended), ids, "left")
+    return (
+        known.withColumn("transactional_id", sql.when(sql.col("has_ends"), sql.col("transactional_id")))
+        .withColumn("acks", sql.when(sql.col("has_ends"), sql.lit(-1)).otherwise(sql.col("acks")).cast("smallint"))
+        .drop("has_ends")
+    )
 
 
 def mapped(column: str, values: Mapping[str, Any]) -> Any:
@@ -170,6 +183,7 @@ def load_plan(plan: Plan, security: Security) -> LoadPlan:
         pace=Pace(tuple(plan.speeds), plan.step_s) if plan.speeds else None,
         answer_timeout_s=plan.answer_timeout_s,
         group_names=GROUP_NAMES if plan.groups else None,
+        transactional_ids=GROUP_NAMES,
         security=security,
     )
 

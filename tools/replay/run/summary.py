@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tools.replay.checks import accepted, generator_limit, run_checks
-from tools.replay.pages.words import accepted_words, clock_words, counted_from, cpu_words
+from tools.replay.pages.words import accepted_words, clock_words, counted_from, cpu_words, transaction_words
 
 VERDICT_WORDS = {
     "acknowledged": "records acknowledged",
@@ -28,8 +28,8 @@ def summary_of(analysis: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
     """The content of `summary.json`. Counts are records.
 
     `checks`: name -> "passed", "failed" or "not verified", and why. `read`: acknowledged records that were found. `throughput`:
-    acknowledged records per second. `outages`: those of the partitions that a killed broker led. `groups` is there if clients were in
-    consumer groups. `generator`: whether it was the limit, in how many intervals, and the cores that were used.
+    acknowledged records per second. `outages`: those of the partitions that a killed broker led. `transactions` and `groups` are there if
+    clients had some. `generator`: whether it was the limit, in how many intervals, and the cores that were used.
     `end_to_end`: None if nothing was fetched.
     """
     generator = {name: analysis["generator"][name] for name in ("is_limited", "limited", "intervals", "cpu")}
@@ -62,6 +62,7 @@ def summary_of(analysis: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
         "generator": generator,
         "end_to_end": end_to_end
         and end_to_end | {"ms": {name: rounded(value) for name, value in (end_to_end["ms"] or {}).items()}},
+        **({"transactions": analysis["transactions"]} if analysis.get("transactions") else {}),
         **({"groups": analysis["groups"]} if analysis["groups"] else {}),
     }
 
@@ -89,6 +90,10 @@ def summary_lines(analysis: dict[str, Any], verdict: dict[str, Any]) -> Iterator
             f"{fetch['records_per_second']:,.0f} records/s, {fetch['bytes_per_second'] / 1e6:,.2f} MB/s"
         )
         yield from latency_line(analysis["latency_ms"]["fetch"]["scheduled"], counted_from(analysis))
+    if ends := analysis.get("transactions"):
+        yield f"  transactions                 {transaction_words(ends)}"
+        for op, found in ends.items():
+            yield from latency_line(found["ms"], f"{op}, {counted_from(analysis)}")
     yield from end_to_end_lines(analysis["end_to_end"])
     if analysis["loop"] == "open" and analysis["lateness_ms"]["p99"] is not None:
         yield (

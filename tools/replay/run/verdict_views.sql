@@ -1,9 +1,34 @@
 -- The views from which the verdict is counted. Each starts with its name; later ones use earlier ones.
 
--- view acknowledged
--- A batch is one interval of its producer's sequence.
-SELECT producer, first_sequence, records, topic, partition, offset, client, acks FROM operations
+-- view stored
+SELECT producer, first_sequence, records, topic, partition, offset, client, acks, transaction FROM operations
 WHERE op = 'produce' AND error IS NULL AND acks <> 0 AND records > 0
+
+-- view ends
+SELECT producer, transaction, op FROM operations WHERE op IN ('commit', 'abort') AND error IS NULL
+
+-- view acknowledged
+-- A batch is one interval of its producer's sequence. A batch of a transaction is acknowledged by the commit.
+SELECT * FROM stored WHERE transaction IS NULL
+UNION ALL
+SELECT s.* FROM stored s LEFT SEMI JOIN ends e ON s.producer = e.producer AND s.transaction = e.transaction AND e.op = 'commit'
+WHERE s.transaction IS NOT NULL
+
+-- view read_aborted
+-- Batches of aborted transactions that readers of committed records got: `reached` is how far those have read that began before its end.
+SELECT topic, partition, offset, records, producer FROM (
+    SELECT *, max(stop) OVER (
+        PARTITION BY topic, partition ORDER BY at, offset NULLS FIRST ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+    ) AS reached
+    FROM (
+        SELECT topic, partition, offset + records - 1 AS at, NULL AS stop, offset, records, s.producer
+        FROM stored s LEFT SEMI JOIN ends e ON s.producer = e.producer AND s.transaction = e.transaction AND e.op = 'abort'
+        WHERE s.transaction IS NOT NULL AND offset IS NOT NULL
+        UNION ALL
+        SELECT read.topic, read.partition, read.begin, read.stop, NULL, NULL, NULL
+        FROM (SELECT explode(reads) AS read FROM operations WHERE read_committed AND error IS NULL)
+    )
+) WHERE reached > offset
 
 -- view producers
 -- A producer has one acks. Without acks=all, it accepts that a failure loses, doubles or reorders its batches.

@@ -16,7 +16,18 @@ from numpy.typing import NDArray
 from protocol.plain_text import shortened
 from tools.replay.traces.merge import request_range
 from tools.replay.traces.ordering import in_whole_times
-from tools.replay.traces.schema import COMPRESSIONS, FETCH, OF_FETCH, OF_PRODUCE, PRODUCE, SCHEMA, Trace
+from tools.replay.traces.schema import (
+    ABORT,
+    COMMIT,
+    COMPRESSIONS,
+    ENDS,
+    FETCH,
+    OF_FETCH,
+    OF_PRODUCE,
+    PRODUCE,
+    SCHEMA,
+    Trace,
+)
 
 SHOWN = 20
 ACKS = (-1, 0, 1)
@@ -97,18 +108,30 @@ def _row_findings(rows: pyarrow.Table, topics: Mapping[str, int]) -> Iterator[tu
     for name in SCHEMA.names:
         if rows[name].null_count and not SCHEMA.field(name).nullable:
             yield _where(rows[name].is_null()), name, "is null"
-    yield _where(compute.invert(compute.or_(is_produce, is_fetch))), "op", "{} is neither produce nor fetch"
-    for own, others, what in (
-        (OF_PRODUCE, (*OF_FETCH, "offset", "behind"), PRODUCE),
-        (OF_FETCH, (*OF_PRODUCE, "key_hash"), FETCH),
+    is_end = compute.is_in(rows["op"], pyarrow.array(ENDS, rows["op"].type))
+    is_known = compute.or_(compute.or_(is_produce, is_fetch), is_end)
+    yield _where(compute.invert(is_known)), "op", f"{{}} is none of {', '.join((PRODUCE, FETCH, *ENDS))}"
+    of_produce, of_fetch = (*OF_PRODUCE, "key_hash"), (*OF_FETCH, "offset", "behind", "read_committed")
+    for own, others, is_op, what in (
+        (OF_PRODUCE, of_fetch, is_produce, PRODUCE),
+        (OF_FETCH, (*of_produce, "transactional_id"), is_fetch, FETCH),
+        (("transactional_id",), (*of_produce, *of_fetch), is_end, f"{COMMIT} or {ABORT}"),
     ):
-        is_op = is_produce if what == PRODUCE else is_fetch
         for name in own:
-            if rows[name].null_count:
+            if name not in rows.schema.names:
+                yield _where(is_op), "op", f"{{}} in a trace without {name}"
+            elif rows[name].null_count:
                 yield _where(compute.and_(is_op, rows[name].is_null())), name, f"is null in a {what}"
         for name in others:
-            if rows[name].null_count < rows.num_rows:
+            if name in rows.schema.names and rows[name].null_count < rows.num_rows:
                 yield _where(compute.and_(is_op, rows[name].is_valid())), name, f"is {{}} in a {what}, which has none"
+    for name in ("topic", "partition", "records", "bytes"):
+        nothing = pyarrow.scalar("" if name == "topic" else 0, rows[name].type)
+        yield (
+            _where(compute.and_(is_end, compute.not_equal(rows[name], nothing))),
+            name,
+            f"{{}} in a {COMMIT} or {ABORT}",
+        )
     yield (
         _where(_not_in(rows["compression"], COMPRESSIONS)),
         "compression",

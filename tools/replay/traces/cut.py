@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.compute
 
-from tools.replay.traces.schema import Trace, TraceError, TraceWriter
+from tools.replay.traces.schema import ENDS, PRODUCE, Trace, TraceError, TraceWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class Part:
 
 
 def cut(source: Path, out: Path, part: Part) -> int:
-    """Writes the part, whose start is `from_ns` after the source's, and returns its number of rows.
+    """Writes the part, whose start is `from_ns` after the source's, and returns its number of rows. The ends of transactions, which have no
+    topic, stay with every topic, and with produces.
 
     Raises TraceError, also if nothing is left or if a topic, client or operation that was named is not in the part.
     """
@@ -35,13 +36,17 @@ def cut(source: Path, out: Path, part: Part) -> int:
     )
     named = {"topic": part.topics, "client": part.clients, "op": part.ops}
     missing = {(column, name) for column, names in named.items() for name in names}
+    kept = named | {
+        "topic": part.topics and [*part.topics, ""],
+        "op": [*part.ops, *(ENDS if PRODUCE in part.ops else ())],
+    }
     with TraceWriter(out, info) as writer:
         for batch in trace.batches():
             rows = _in_time(batch, part)
             for column, name in tuple(missing):
                 if pyarrow.compute.any(pyarrow.compute.equal(rows[column], name)).as_py():
                     missing.discard((column, name))
-            for column, names in named.items():
+            for column, names in kept.items():
                 if names:
                     rows = rows.filter(pyarrow.compute.is_in(rows[column], pyarrow.array(names, pyarrow.string())))
             times = pyarrow.compute.subtract(rows["time_ns"], part.from_ns)

@@ -28,6 +28,9 @@ FILE_ROWS = 4 * 1024 * 1024
 """Limit of one file of a trace that is written."""
 
 PRODUCE, FETCH = "produce", "fetch"
+COMMIT, ABORT = "commit", "abort"
+ENDS = (COMMIT, ABORT)
+"""The end of a transaction: a row without a topic (an empty one), partition, records and bytes (0)."""
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 SCHEMA = pyarrow.schema(
@@ -55,7 +58,9 @@ SCHEMA = pyarrow.schema(
 KEYS = pyarrow.schema([("key_bytes", pyarrow.int32()), ("keys", pyarrow.list_(pyarrow.int64()))])
 """Columns that only a trace of records with keys has: the size of each key, and the hash of each record's key. A null in `keys` beside a
 `key_bytes`: all records of the batch have the key of `key_hash`."""
-FIELDS = MappingProxyType({field.name: field for field in (*SCHEMA, *KEYS)})
+TRANSACTIONS = pyarrow.schema([("transactional_id", pyarrow.string()), ("read_committed", pyarrow.bool_())])
+"""Columns that only a trace with transactions has: of a produce and of an end, and of a fetch."""
+FIELDS = MappingProxyType({field.name: field for field in (*SCHEMA, *KEYS, *TRANSACTIONS)})
 OF_PRODUCE = ("compression", "acks", "transactional")
 OF_FETCH = ("min_bytes", "max_wait_ms", "max_bytes")
 ABSENT: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -111,8 +116,11 @@ class Trace:
         self.files = _files_of(path)
         infos = self._infos = [self._opened(file) for file in self.files]
         self.rows = sum(rows for rows, _, _ in infos)
-        has_keys = any(name in names for _, _, names in infos for name in KEYS.names)
-        self.names = [*SCHEMA.names, *(KEYS.names if has_keys else ())]
+        found = {name for _, _, names in infos for name in names}
+        self.names = [
+            *SCHEMA.names,
+            *(name for more in (KEYS, TRANSACTIONS) if found & {*more.names} for name in more.names),
+        ]
         if not self.rows:
             raise TraceError(f"{path} is a trace without rows")
         self.info = replace(
@@ -221,7 +229,10 @@ class TraceWriter:
             shutil.rmtree(self._partial, ignore_errors=True)
 
     def write(self, rows: pyarrow.Table | pyarrow.RecordBatch) -> None:
-        """Appends rows with the columns of `SCHEMA`, or also of `KEYS`, as the first ones have. Raises TraceError if a time goes back."""
+        """Appends rows with the columns of `SCHEMA`, or also of `KEYS` and `TRANSACTIONS`, as the first ones have.
+
+        Raises TraceError if a time goes back.
+        """
         table = pyarrow.Table.from_batches([rows]) if isinstance(rows, pyarrow.RecordBatch) else rows
         self._schema = self._schema or pyarrow.schema([FIELDS[name] for name in FIELDS if name in table.schema.names])
         table = table.select(self._schema.names).cast(self._schema)

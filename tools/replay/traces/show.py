@@ -197,11 +197,15 @@ def lines(seen: Overview) -> list[str]:
         of_topic = f" of {seen.topics[topic]}" if topic in seen.topics else ""
         rows.append(
             [
-                *(topic, op),
+                *(topic or "-", op),
                 *(f"{load.requests:,}", _rate(seen.rate(load.requests))),
                 *(f"{load.records:,}", _rate(seen.rate(load.records))),
                 *(f"{load.bytes / 1e6:,.1f}", _rate(seen.rate(load.bytes), 1e6)),
-                *(f"{len(load.clients):,}", f"{len(load.partitions) or 'by key'}{of_topic}", f"{len(load.groups):,}"),
+                *(
+                    f"{len(load.clients):,}",
+                    f"{len(load.partitions) or 'by key'}{of_topic}" if topic else "-",
+                    f"{len(load.groups):,}",
+                ),
                 ", ".join(name for name, _ in load.compression.most_common()) or "-",
                 ", ".join("all" if acks == -1 else str(acks) for acks, _ in load.acks.most_common()) or "-",
             ]

@@ -3,24 +3,39 @@
 Each record batch becomes a produce. A log knows when, how large, how compressed, how many records and in which transaction state a batch
 was, and the records' keys, of which the trace keeps sizes and hashes. It does not know the client id, the acks, or what was read:
 a client is a producer id, or a partition if the producer had none; the acks are all.
+
+The batches of a producer id up to a marker in their partition are parts of one transaction. Its markers in several partitions are told from
+those of the next one by their times (`ends_of`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 
 from protocol.errors import ErrorCode, KafkaError, error_name
+from protocol.kafka.control_records import marker_in
 from protocol.kafka.framing import MalformedRequest
 from protocol.kafka.record_batch import crc_is_valid, decode_records, iter_batches
 from protocol.types import Address, Buffer, TopicPartition
 from tools.replay.load import fetching
-from tools.replay.traces.schema import ABSENT, COMPRESSIONS, FIELDS, PRODUCE, TraceError, TraceInfo, TraceWriter
+from tools.replay.traces.schema import (
+    ABORT,
+    ABSENT,
+    COMMIT,
+    COMPRESSIONS,
+    FIELDS,
+    PRODUCE,
+    TraceError,
+    TraceInfo,
+    TraceWriter,
+)
 from tools.wire import frames
 from tools.wire.client import Client
 from tools.wire.cluster_view import ClusterView, Unreachable
@@ -53,7 +68,7 @@ def import_segments(files: Sequence[Path], out: Path) -> tuple[int, dict[str, in
     """Reads segments whose directories have Kafka's names, such as `orders-0/00000000000000000000.log`. Raises TraceError, OSError."""
     rows: list[Row] = []
     partitions: dict[str, int] = {}
-    for file in files:
+    for file in sorted(files):
         topic, dash, number = file.absolute().parent.name.rpartition("-")
         if not dash or not number.isdecimal():
             raise TraceError(f"{file}: its directory is not TOPIC-PARTITION, such as orders-0")
@@ -72,30 +87,69 @@ def rows_of(records: Buffer, topic: str, partition: int, first: int, where: str)
     """A row for each batch of clients that ends at offset `first` or later. Raises TraceError.
 
     `time_ns` is since 1970, and `key_bytes` is of all keys together. A batch without a time has that of the batch before it.
+    A marker is a row, too, which `ends_of` takes.
     """
     time_ms = 0
     try:
         for position, header in iter_batches(records):
-            if header.is_control or header.next_offset <= first:
+            if header.next_offset <= first:
                 continue
             if not crc_is_valid(records, position, header):
                 raise TraceError(f"{where}: {topic}-{partition}: the batch at offset {header.base_offset} is damaged")
-            hashes, size = _keys(records, position)
             time_ms = header.base_timestamp if header.base_timestamp >= 0 else time_ms
+            name = f"producer-{header.producer_id}" if header.producer_id >= 0 else f"{topic}-{partition}"
+            if header.is_control:
+                if (marker := marker_in(records, position)) is not None:
+                    end = {"op": COMMIT if marker.is_commit else ABORT, "client": name, "transactional_id": name}
+                    yield end | {"time_ns": time_ms * MILLISECOND_NS, "topic": topic, "partition": partition}
+                continue
+            hashes, size = _keys(records, position)
             yield {
+                "op": PRODUCE,
                 "time_ns": time_ms * MILLISECOND_NS,
-                "client": f"producer-{header.producer_id}" if header.producer_id >= 0 else f"{topic}-{partition}",
+                "client": name,
                 "topic": topic,
                 "partition": partition,
                 "records": header.record_count,
                 "bytes": header.size_in_bytes,
                 "compression": COMPRESSIONS[header.compression],
                 "transactional": header.is_transactional,
+                "transactional_id": name if header.is_transactional else None,
                 "key_bytes": size,
                 "keys": hashes,
             }
     except (KafkaError, IndexError) as problem:
         raise TraceError(f"{where}: {topic}-{partition}: a batch cannot be read: {problem}") from None
+
+
+def ends_of(rows: Iterable[Row]) -> list[Row]:
+    """The rows of batches, and one for the end of each transaction. `rows` have the order of the log in each partition.
+
+    An end is due with the last batch of its transaction: a marker may be written after the next transaction has begun. Markers belong
+    together if they say the same, are of different partitions, and batches of the later one were there before the earlier one was written.
+    """
+    found: list[Row] = []
+    open_batches: dict[tuple[str, str, int], list[int]] = {}
+    markers: dict[str, list[tuple[int, Row, int, int]]] = {}
+    for row in rows:
+        place = row["client"], row["topic"], row["partition"]
+        if row["op"] == PRODUCE:
+            found.append(row)
+            if row["transactional"]:
+                open_batches.setdefault(place, []).append(row["time_ns"])
+        elif times := open_batches.pop(place, None):
+            markers.setdefault(row["client"], []).append((row["time_ns"], row, min(times), max(times)))
+    for of_client in markers.values():
+        written_ns, end, places = 0, Row(), set[tuple[str, int]]()
+        for at_ns, row, first_ns, last_ns in sorted(of_client, key=itemgetter(0)):
+            place_of = row["topic"], row["partition"]
+            if not end or row["op"] != end["op"] or place_of in places or first_ns > written_ns:
+                written_ns, places = at_ns, set()
+                end = row | {"topic": "", "partition": 0, "records": 0, "bytes": 0, "keys": None, "time_ns": last_ns}
+                found.append(end)
+            places.add(place_of)
+            end["time_ns"] = max(end["time_ns"], last_ns)
+    return found
 
 
 def _keys(records: Buffer, position: int) -> tuple[list[int] | None, int]:
@@ -162,16 +216,16 @@ async def _read_partition(view: ClusterView, partition: TopicPartition, at: int,
 def _write(rows: list[Row], source: str, partitions: dict[str, int], out: Path) -> int:
     if not rows:
         raise TraceError(f"{source}: there is no record, so {out} was not written")
-    rows.sort(key=lambda row: row["time_ns"])
+    rows = sorted(ends_of(rows), key=itemgetter("time_ns"))
     start = rows[0]["time_ns"]
     sizes = {topic: _key_size([row for row in rows if row["topic"] == topic]) for topic in partitions}
-    fixed = {"op": PRODUCE, "acks": ABSENT[PRODUCE]["acks"]}
+    acks = {PRODUCE: ABSENT[PRODUCE]["acks"]}
     with TraceWriter(out, TraceInfo(start, source, partitions)) as writer:
         for begin in range(0, len(rows), ROWS_AT_ONCE):
             part = [
-                fixed
-                | row
+                row
                 | {
+                    "acks": acks.get(row["op"]),
                     "time_ns": row["time_ns"] - start,
                     "request": begin + at,
                     "key_bytes": None if row["keys"] is None else sizes[row["topic"]],

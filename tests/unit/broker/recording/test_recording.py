@@ -18,11 +18,16 @@ from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.kafka.record_batch import build_batch
 from protocol.recording import (
+    ABORT,
+    END,
     FETCH,
+    FETCH_COMMITTED,
     FETCH_HEAD,
     MEMBER,
     PRODUCE,
     PRODUCE_HEAD,
+    PRODUCE_IN_TRANSACTION,
+    TRANSACTIONAL_HEAD,
     Counts,
     Header,
     RecordingReader,
@@ -72,10 +77,11 @@ def produce(
     recording: Recording,
     parts: dict[TopicPartition, bytes],
     errors: dict[TopicPartition, int] | None = None,
+    transactional_id: str | None = None,
     **named: Any,
 ) -> None:
     entries = [(tp, memoryview(records)) for tp, records in parts.items()]
-    entry = recording.produce(request(**named), -1, entries)
+    entry = recording.produce(request(**named), -1, entries, transactional_id)
     recording.produced(entry, [ProducePartitionResult(tp.partition, (errors or {}).get(tp, 0)) for tp in parts])
 
 
@@ -101,6 +107,28 @@ def test_a_produce_is_recorded_with_what_was_appended(file: File) -> None:
         (PRODUCE, 5.0, "", "10.0.0.1", -1, ["t", 1, 7, len(large), 4, "u", 0, 1, len(small), 0]),
     ]
     assert (recording.requests, recording.rows, recording.counts) == (2, 3, Counts())
+
+
+def test_transactions_are_recorded_with_their_ends_and_their_readers(file: File) -> None:
+    recording = Recording(file.write)
+    small, large = batch(), batch(7)
+    produce(recording, {T0: small, T1: large}, {T0: ErrorCode.NOT_LEADER_OR_FOLLOWER}, "id")
+    produce(recording, {T0: small}, None, "i" * 1000)
+    recording.end(request(), "id", ABORT)
+    recording.fetch(request(), 1, 500, 1000, is_committed=True)([], [], T0)
+    recording.flush()
+    assert [entry[0] for entry in file.entries] == [PRODUCE_IN_TRANSACTION] * 2 + [END, FETCH_COMMITTED]
+    in_part, long, end, _ = file.entries
+    assert in_part[1:] == [5.0, "c", "10.0.0.1", -1, "id", "t", 1, 7, len(large), 0]
+    assert long[5:] == ["i" * NAME_MAX, "t", 0, 1, len(small), 0]
+    assert end[1:] == [5.0, "c", "10.0.0.1", "id", ABORT]
+    assert (recording.requests, recording.rows) == (4, 4)
+    hashing = Recording(file.write, salt="salt")
+    produce(hashing, {T0: small}, None, "id")
+    hashing.end(request(), "id", ABORT)
+    hashing.flush()
+    produced, ended = file.entries[4:]
+    assert produced[TRANSACTIONAL_HEAD - 1] == ended[4] != "id"
 
 
 @pytest.mark.parametrize("records", [b"", b"x" * 60, batch()])

@@ -11,7 +11,9 @@ import pytest
 
 from protocol.kafka import fetch_codec, messages
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.control_records import Marker, marker_batch
 from protocol.kafka.framing import parse_request_header
+from protocol.kafka.record_batch import TRANSACTIONAL_BIT
 from protocol.types import TopicPartition
 from tools.replay.load import fetching, stamps
 from tools.replay.load.background import Background
@@ -52,8 +54,14 @@ class Asked(NamedTuple):
     partitions: set[int]
 
 
-def a_batch(records: int, offset: int) -> memoryview:
-    batch = stamps.build(records, 0, run=1, producer=1, first_sequence=0, timestamp_ms=0)
+def a_batch(records: int, offset: int, producer_id: int = -1) -> memoryview:
+    """With a producer id: in a transaction. Without records: the marker of an end."""
+    bits = 0 if producer_id < 0 else TRANSACTIONAL_BIT
+    if records:
+        of_producer = {"producer_id": producer_id, "attributes": bits}
+        batch = stamps.build(records, 0, run=1, producer=1, first_sequence=0, timestamp_ms=0, **of_producer)
+    else:
+        batch = marker_batch(producer_id, 0, Marker(False, 0), 0)
     return memoryview(struct.pack(">q", offset) + batch[8:])
 
 
@@ -131,7 +139,7 @@ class FakeMember:
         self.topics.add(topic)
 
     def note_read(
-        self, first: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], overdue_ns: int
+        self, first: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], records: int, overdue_ns: int
     ) -> None:
         by_number = [{partition.partition: offset for partition, offset in each.items()} for each in (first, ends)]
         self.read.append((by_number[0], by_number[1], overdue_ns // MS))
@@ -284,6 +292,36 @@ def test_without_times_a_fetch_waits_only_if_no_other_is_known() -> None:
         assert world.waits(0) == [0, MAX_WAIT_MS]
 
     play(work, merges=False)
+
+
+@pytest.mark.parametrize(
+    ("aborted", "records", "reads"),
+    [
+        ([], 11, [(101, 114)]),
+        ([(1, 100)], 8, [(104, 114)]),  # offset 101 is within its batch
+        ([(2, 105)], 9, [(101, 105), (107, 114)]),
+        ([(2, 105), (1, 100), (1, 112)], 4, [(104, 105), (107, 112), (114, 114)]),
+        ([(1, 90), (2, 105), (1, 112)], 4, [(104, 105), (107, 112), (114, 114)]),
+        ([(1, 112)], 9, [(101, 112), (114, 114)]),
+        ([(1, 100), (2, 105), (3, 109)], 3, [(104, 105), (107, 109), (112, 114)]),
+    ],
+)
+def test_records_of_aborted_transactions_and_markers_do_not_count(
+    aborted: list[tuple[int, int]], records: int, reads: list[tuple[int, int]]
+) -> None:
+    """The answer has batches of three producers, of which 1 ends a transaction in between."""
+    log = [(100, 4, 1), (104, 0, 1), (105, 2, 2), (107, 0, 2), (108, 1, -1), (109, 3, 3), (112, 2, 1)]
+    data = fetch_codec.FetchPartitionData(
+        0,
+        0,
+        records=[memoryview(b"".join(a_batch(n, at, producer) for at, n, producer in log))],
+        aborted_transactions=aborted,
+    )
+    body = fetch_codec.encode_response(FETCH_VERSION, 0, 0, 0, [(TOPIC, [data])])
+    answer = memoryview(bytes(5) + b"".join(map(bytes, body)))
+    place = TopicPartition(TOPIC, 0)
+    found = fetching._results(answer, {place: 101})[place]
+    assert (found.records, found.next_offset, found.reads) == (records, 114, reads)
 
 
 def test_a_member_fetches_what_it_owns() -> None:

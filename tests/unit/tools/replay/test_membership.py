@@ -226,8 +226,8 @@ def test_what_was_read_is_kept_as_ranges() -> None:
     async def work(coordinator: Coordinator, groups: Groups, member: membership.Membership, reader: Reader) -> None:
         place = TopicPartition(TOPIC, 0)
         for first, end in ((5, 9), (9, 12), (12, -1), (20, 21)):
-            member.note_read({place: first}, {place: end}, 1_000_000)
+            member.note_read({place: first}, {place: end}, max(end - first, 0), 1_000_000)
         assert member.figures.ranges == {"t-0": [[5, 12], [20, 21]]}
-        assert member.figures.longest_overdue_s == 0.001
+        assert (member.figures.read, member.figures.longest_overdue_s) == (8, 0.001)
 
     play(work)

@@ -11,11 +11,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.recording import FETCH, MEMBER, PRODUCE, Counts, Header, entries_frame, header_frame
+from protocol.recording import (
+    ABORT,
+    COMMIT,
+    END,
+    FETCH,
+    FETCH_COMMITTED,
+    INIT,
+    MEMBER,
+    PRODUCE,
+    PRODUCE_IN_TRANSACTION,
+    Counts,
+    Header,
+    entries_frame,
+    header_frame,
+)
 from tools.replay.recording import merge as merging
 from tools.replay.recording.group_members import GroupMembers
 from tools.replay.recording.merge import Summary, merge
 from tools.replay.traces import ordering
+from tools.replay.traces.check import check
 from tools.replay.traces.schema import Trace, TraceError
 
 WALL = 1_700_000_000_000_000_000
@@ -67,7 +82,15 @@ def test_the_columns_of_a_produce_and_of_a_fetch(directory: Path) -> None:
     ]
     summary, trace, rows = merged(directory, files)
     nothing = dict.fromkeys(rows[0])
-    of_fetch = {"op": "fetch", "client": "c", "min_bytes": 1, "max_wait_ms": 500, "max_bytes": 1000, "group": "g"}
+    of_fetch = {
+        "op": "fetch",
+        "client": "c",
+        "read_committed": False,
+        "min_bytes": 1,
+        "max_wait_ms": 500,
+        "max_bytes": 1000,
+        "group": "g",
+    }
     of_produce = {"op": "produce", "client": "p", "compression": "zstd", "acks": -1, "transactional": True}
     of_batch = {"time_ns": 1_500_000_000, "request": 2, "topic": "t", "records": 2, "bytes": 100}
     assert rows == [
@@ -82,6 +105,47 @@ def test_the_columns_of_a_produce_and_of_a_fetch(directory: Path) -> None:
     assert (trace.info.start, trace.info.topics, trace.info.source) == (WALL, {"t": 4, "u": 2}, "recorded")
     assert (summary.requests, summary.records) == ({"produce": 1, "fetch": 2}, {"produce": 4, "fetch": 5})
     assert (summary.clients, summary.groups, summary.seconds) == ({"c", "p"}, {"g"}, 1.5)
+
+
+def of_id(time: float, what: int | None, name: str = "id", client: str = "p") -> list[Any]:
+    """A batch in a transaction (None), or how the transaction ended."""
+    if what is None:
+        return [PRODUCE_IN_TRANSACTION, time, client, "10.0.0.1", -1, name, "t", 0, 2, 100, 0x10]
+    return [END, time, client, "10.0.0.1", name, what]
+
+
+@pytest.mark.parametrize(
+    ("what", "ops"),
+    [
+        ([None, None, COMMIT, None, ABORT], "produce produce commit produce abort"),
+        ([None, COMMIT, COMMIT, ABORT], "produce commit"),  # sent again
+        ([COMMIT, None], "produce"),  # of a transaction from before the recording
+        ([INIT, None, INIT, INIT, None, COMMIT], "produce abort produce commit"),  # the first producer has crashed
+    ],
+)
+def test_transactions_and_how_they_ended(directory: Path, what: list[int | None], ops: str) -> None:
+    """Batches and ends come from two brokers. An end without a batch is left out."""
+    entries = [of_id(100 + at, each) for at, each in enumerate(what)]
+    files = [write(directory, 1, [each for each in entries if each[0] != END])]
+    files.append(
+        write(directory, 2, [[FETCH_COMMITTED, *fetch(99.0)[1:]], *(each for each in entries if each[0] == END)])
+    )
+    summary, trace, rows = merged(directory, files)
+    assert [row["op"] for row in rows] == ["fetch", *ops.split()]
+    assert [row["request"] for row in rows] == list(range(len(rows)))
+    assert [row["read_committed"] for row in rows] == [True, *[None] * (len(rows) - 1)]
+    assert {row["transactional_id"] for row in rows[1:]} == {"id"}
+    assert {(row["topic"], row["partition"], row["records"]) for row in rows if row["op"] in ("commit", "abort")} <= {
+        ("", 0, 0)
+    }
+    assert (trace.info.topics, summary.topics) == ({"t": 4}, {"t"})
+    assert check(directory / "trace").count == 0
+
+
+def test_an_abort_by_the_next_producer_is_of_the_client_that_crashed(directory: Path) -> None:
+    entries = [of_id(100, None, client="old"), of_id(101, INIT, client="new"), of_id(102, None, "other", "new")]
+    _, _, rows = merged(directory, [write(directory, 1, entries)])
+    assert [(row["op"], row["client"]) for row in rows] == [("produce", "old"), ("abort", "old"), ("produce", "new")]
 
 
 times = st.integers(0, 30).map(lambda step: 100 + step / 10)
@@ -170,6 +234,7 @@ def test_counts_of_all_files_are_added_and_a_file_that_ends_early_is_named(direc
         [PRODUCE, 100.0, "c", "a", 1, "t", 2**40, 1, 1, 0],
         [FETCH, 100.0, "c", "a", 1, 1],
         [MEMBER, 100.0, "c"],
+        [END, 100.0, "c", "a", "id", 7],
     ],
 )
 def test_what_is_no_entry_is_named_and_no_trace_is_left(directory: Path, entry: Any) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.kafka.record_batch import build_batch
+from protocol.kafka.control_records import Marker, marker_batch
+from protocol.kafka.record_batch import TRANSACTIONAL_BIT, build_batch
+from tests.support.small_traces import rows_of
 from tools.replay.traces.check import check
 from tools.replay.traces.schema import Trace, TraceError
 from tools.replay.traces.topic_import import import_segments
@@ -42,6 +44,46 @@ def test_batches_of_segments_become_produces_with_the_hashes_of_their_keys(tmp_p
     assert k1 == a == c != b
     assert [row["compression"] for row in rows] == ["zstd", "none", "none"]
     assert rows[1]["bytes"] == len(batch(5, [b"k1", b"k2", b"k1"]))
+
+
+def in_transaction(at_ms: int, producer: int, end: bool | None = None) -> bytes:
+    """A batch, or the marker of a commit (True) or an abort."""
+    if end is not None:
+        return marker_batch(producer, 0, Marker(end, 0), START_MS + at_ms)
+    return batch(at_ms, [None], producer_id=producer, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL_BIT)
+
+
+@pytest.mark.parametrize(
+    ("logs", "expected"),
+    [
+        # (time, producer, end or None) of what partitions 0 and 1 have
+        ([[(0, 1), (5, 1), (9, 1, True)], []], "0 producer-1, 5 producer-1, 5 producer-1 commit"),
+        ([[(0, 1), (9, 1, True)], [(3, 1), (8, 1, True)]], "0 producer-1, 3 producer-1, 3 producer-1 commit"),
+        # the second transaction begins before the marker of the first is written
+        (
+            [[(0, 1), (9, 1, True), (8, 1), (19, 1, False)], [(12, 1), (18, 1, False)]],
+            "0 producer-1, 0 producer-1 commit, 8 producer-1, 12 producer-1, 12 producer-1 abort",
+        ),
+        # of two transactions, each in a partition of its own
+        (
+            [[(0, 1), (5, 1, True)], [(7, 1), (9, 1, True)]],
+            "0 producer-1, 0 producer-1 commit, 7 producer-1, 7 producer-1 commit",
+        ),
+        # two producers; the log begins within a transaction, and ends within another
+        (
+            [[(1, 1, True), (2, 1), (3, 2), (4, 1, True), (5, 1), (6, 2, False)], []],
+            "0 producer-1, 0 producer-1 commit, 1 producer-2, 1 producer-2 abort, 3 producer-1",
+        ),
+    ],
+)
+def test_markers_end_transactions(tmp_path: Path, logs: list[list[tuple[int, ...]]], expected: str) -> None:
+    files = [
+        segment(tmp_path / f"t-{number}", *(in_transaction(*each) for each in log)) for number, log in enumerate(logs)
+    ]
+    import_segments(files, tmp_path / "trace")
+    assert check(tmp_path / "trace").count == 0
+    found = rows_of(tmp_path / "trace", "time_ns", "transactional_id", "op")
+    assert ", ".join(f"{at:g} {name}{'' if op == 'produce' else f' {op}'}" for at, name, op in found) == expected
 
 
 def test_a_damaged_or_cut_segment_is_refused(tmp_path: Path) -> None:

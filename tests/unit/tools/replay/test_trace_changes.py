@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.small_traces import MS, START, fetch, produce, rows_of, written
+from tests.support.small_traces import MS, START, end, fetch, produce, rows_of, written
 from tools.replay.traces.check import check
 from tools.replay.traces.cut import Part, cut
 from tools.replay.traces.merge import merge
@@ -42,6 +42,19 @@ def test_a_part(source: Path, tmp_path: Path, part: Part, expected: list[tuple[i
     assert rows_of(out, "time_ns", "request") == expected
     assert Trace(out).info.start == START + part.from_ns
     assert Trace(out).info.topics == ({"u": 6} if part.topics else {"t": 2, "u": 6})
+
+
+def test_the_ends_of_transactions_stay_with_their_produces(tmp_path: Path) -> None:
+    source = written(tmp_path / "source", [*ROWS, end(40, 5, "commit")], t=2, u=6)
+    for name, part, ops in (
+        ("topic", Part(topics=["u"]), ["produce", "commit"]),
+        ("op", Part(ops=["produce"]), ["produce"] * 3 + ["commit"]),
+        ("fetch", Part(ops=["fetch"]), ["fetch"] * 2),
+    ):
+        cut(source, tmp_path / name, part)
+        assert rows_of(tmp_path / name, "op") == ops
+    merge([source, tmp_path / "op"], tmp_path / "merged")
+    assert rows_of(tmp_path / "merged", "transactional_id").count("id") == 2
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from tests.support.small_traces import as_given, fetch, produce
+from tests.support.small_traces import as_given, end, fetch, produce
 from tools.replay.traces.check import SHOWN, check
 from tools.replay.traces.schema import SCHEMA, Trace
 
@@ -57,7 +57,7 @@ def test_a_trace_that_another_program_wrote(tmp_path: Path) -> None:
         (produce(0, 9, time_ns=None), "time_ns: is null"),
         (produce(6, 9, client=None), "client: is null"),
         (produce(4, 9), "time_ns: 4000000 is before the time of the row before"),
-        (produce(6, 9, op="delete"), "op: delete is neither produce nor fetch"),
+        (produce(6, 9, op="delete"), "op: delete is none of produce, fetch, commit, abort"),
         (produce(6, 9, compression="rar"), "compression: rar is none of none, gzip, snappy, lz4, zstd"),
         (produce(6, 9, compression=None), "compression: is null in a produce"),
         (produce(6, 9, acks=2), "acks: 2 is none of -1, 0, 1"),
@@ -79,6 +79,25 @@ def test_a_trace_that_another_program_wrote(tmp_path: Path) -> None:
 def test_a_row_that_is_wrong(tmp_path: Path, row: dict[str, Any], expected: str) -> None:
     found = check(as_given(tmp_path / "t", [*RIGHT, row]))
     assert [str(finding) for finding in found.first] == [f"row 6: {expected}"]
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (end(6, 9, "commit"), None),
+        (produce(6, 9, transactional=True, transactional_id="id"), None),
+        (fetch(6, 9, read_committed=True), None),
+        (end(6, 9, "abort", transactional_id=None), "transactional_id: is null in a commit or abort"),
+        (end(6, 9, "abort", topic="t"), "topic: t in a commit or abort"),
+        (end(6, 9, "commit", acks=-1), "acks: is -1 in a commit or abort, which has none"),
+        (fetch(6, 9, transactional_id="id"), "transactional_id: is id in a fetch, which has none"),
+        (produce(6, 9, read_committed=True), "read_committed: is True in a produce, which has none"),
+    ],
+    ids=str,
+)
+def test_rows_of_transactions(tmp_path: Path, row: dict[str, Any], expected: str | None) -> None:
+    found = check(as_given(tmp_path / "t", [*RIGHT, {"transactional_id": None, "read_committed": None, **row}]))
+    assert [str(finding) for finding in found.first] == ([] if expected is None else [f"row 6: {expected}"])
 
 
 def test_keys_need_a_size_and_a_hash_for_each_record(tmp_path: Path) -> None:
