@@ -41,6 +41,7 @@ from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.control.confirmation import Confirmation
 from broker.control.listener import ControlListener
 from broker.groups.coordinator import GroupCoordinator
+from broker.machine import Machine, this_machine
 from broker.metrics import page
 from broker.metrics.server import BrokerState, SessionStats
 from broker.network.acceptor import Acceptor, AcceptorSettings, ConnectionCounts
@@ -48,10 +49,6 @@ from broker.network.connection import Limits
 from broker.network.request_channel import RequestChannel
 from broker.network.request_metrics import RequestMetrics
 from broker.process import descriptors, server_log
-from broker.process.clock import Clock, SystemClock
-from broker.process.event_log import EventLog
-from broker.process.freed_memory import give_back_regularly
-from broker.process.loop_watchdog import LoopWatchdog
 from broker.process.metrics import MetricsServer
 from broker.process.server_log import ServerLogHandler
 from broker.process.stopping import StopTime, end_process, unless_stopped
@@ -72,7 +69,6 @@ from broker.settings.dynamic_configs import NOTHING_GIVEN, DynamicConfigs, Topic
 from broker.settings.listeners import listeners_of, metrics_listener
 from broker.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
 from broker.storage.directories.log_directory import LogDirectoryError
-from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log_manager import LogManager
 from broker.storage.producers.log_producers import ProducerExpiration
 from broker.storage.upkeep import LogSchedule
@@ -87,7 +83,7 @@ from protocol.network_client import NetworkClient
 from protocol.rpc.client import RESPONSE_BYTES_MAX, ControlClient
 from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import BrokerInfo, Endpoint, TopicPartition
-from protocol.zk.session import SessionState, ZkError, ZooKeeperSession, ZooKeeperUnavailable
+from protocol.zk.session import SessionState, ZkError, ZooKeeperUnavailable
 from protocol.zk.znodes import BrokerIdZNode, PartitionStateZNode
 
 Result = TypeVar("Result")
@@ -120,25 +116,24 @@ class CannotListen(Exception):
 class Broker:
     """One broker, from settings to `run`."""
 
-    def __init__(
-        self, config: BrokerConfig, clock: Clock, event_log_path: Path | None, given: Mapping[str, str] = NOTHING_GIVEN
-    ) -> None:
+    def __init__(self, config: BrokerConfig, machine: Machine, given: Mapping[str, str] = NOTHING_GIVEN) -> None:
         """`given`: the texts from which `config` was read. Raises ConfigError. Needs a running loop."""
         self._config = config
-        self._clock = clock
+        self._machine = machine
+        self._clock = clock = machine.clock
         self._listeners = listeners_of(config)
-        self._events = EventLog(event_log_path, clock)
-        self._watchdog = LoopWatchdog(self._events.write, asyncio.get_running_loop())
+        self._events = machine.events
+        self._watchdog = machine.watchdog
         self._metrics: MetricsServer | None = None
         self._request_metrics = RequestMetrics(clock.monotonic)
         self._session_stats = SessionStats()
         self._state = BrokerState.STARTING
         if config.metrics_listener:
             metrics_listener(config.metrics_listener)
-        self._zk = ZooKeeperSession(config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms)
+        self._zk = machine.open_zookeeper(config.zookeeper_connect, config.zookeeper_session_timeout_ms)
         self._network = self._open_control_client()
-        shares = descriptors.shares_of(descriptors.limit_now())
-        self._filesystem = filesystem = FileSystem()
+        shares = descriptors.shares_of(machine.descriptor_limit())
+        self._filesystem = filesystem = machine.filesystem
         filesystem.spare.keep(shares.spare)
         filesystem.in_use.share = shares.files
         self._log_manager = LogManager(
@@ -223,7 +218,7 @@ class Broker:
             self._when_registered,
             self._log_dir_events.announce,
             self._creation_zxids,
-            keep_out_of_collections,
+            machine.keep_out_of_collections,
             Confirmation(self._zk, config.broker_id, self._replicas.refuse_controllers_before),
             self._events,
         )
@@ -287,8 +282,8 @@ class Broker:
                 background.create_task(self._cleaner.run()),
                 background.create_task(self._configs.run()),
                 background.create_task(self._follow_descriptor_limit()),
-                background.create_task(give_back_regularly()),
                 background.create_task(self._request_metrics.settle_regularly()),
+                *(background.create_task(work()) for work in self._machine.housekeeping),
             ]
             if await unless_stopped(self._join(stop), stop):
                 await stop.wait()
@@ -304,7 +299,7 @@ class Broker:
         began = self._clock.monotonic()
         await self._log_manager.start()
         self._events.write("logs_opened", seconds=round(self._clock.monotonic() - began, 3))
-        keep_out_of_collections()
+        self._machine.keep_out_of_collections()
         await self._zk.start(self._config.zookeeper_connection_timeout_ms / 1000)
         await self._despite_losses(lambda: registration.prepare_paths(self._zk))
         await self._despite_losses(self._configs.start)
@@ -372,6 +367,7 @@ class Broker:
             max_large_bytes=config.queued_max_request_bytes,
             max_unsent_bytes=config.queued_max_response_bytes,
             end_turn=self._handler.end_turn,
+            monotonic=self._clock.monotonic,
         )
         self._replicas.fetches.look_with(channel.at_end_of_turn)
         if config.metrics_listener:
@@ -444,13 +440,13 @@ class Broker:
         self._log_manager.log_directories.ensure_meta(config.broker_id, self._cluster_id)
         await self._controller.start()
         await self._wait_for_metadata(stop)
-        keep_out_of_collections()
+        self._machine.keep_out_of_collections()
         for acceptor in self._acceptors.values():
             await acceptor.serve()
         names = self._listeners.client_names
         addresses = " ".join(str(self._listeners.advertised[name]) for name in names)
         self._state = BrokerState.RUNNING
-        server_log.say(f"ottla broker {config.broker_id} ready: {addresses}")
+        self._machine.say(f"ottla broker {config.broker_id} ready: {addresses}")
 
     async def _wait_for_metadata(self, stop: asyncio.Event) -> None:
         """Waits for the controller's first metadata, at most METADATA_TIMEOUT_S: clients must not see an empty cluster."""
@@ -551,7 +547,7 @@ class Broker:
                 )
             while shares.limit == self._shares.limit:
                 await asyncio.sleep(DESCRIPTOR_LIMIT_LOOK_S)
-                shares = descriptors.shares_of(descriptors.limit_now())
+                shares = descriptors.shares_of(self._machine.descriptor_limit())
             self._shares = shares
             self._counts.share(shares)
             self._control.limit_connections(shares.control)
@@ -657,13 +653,6 @@ def _producer_expiration(config: BrokerConfig) -> ProducerExpiration:
     return ProducerExpiration(config.producer_id_expiration_ms, config.producer_id_expiration_check_interval_ms / 1000)
 
 
-def keep_out_of_collections() -> None:
-    """Excludes existing objects from garbage collection, because most of them stay. A scan of them took 0.3 to 0.5 s for 10,000
-    partitions (NET-4)."""
-    gc.collect(0)
-    gc.freeze()
-
-
 @contextlib.contextmanager
 def _port_errors(endpoint: Endpoint) -> Iterator[None]:
     try:
@@ -684,7 +673,7 @@ async def serve(
     """Runs a broker until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    broker = Broker(config, SystemClock(), event_log_path, given)
+    broker = Broker(config, this_machine(event_log_path), given)
 
     def stop_requested(by: signal.Signals) -> None:
         if stop.is_set():

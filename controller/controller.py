@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
@@ -91,8 +90,10 @@ SHUTDOWN_ANSWER_DELAY_S_MAX = 1.0
 """How long the answer to a controlled shutdown waits, at most, for the answers to the LeaderAndIsr requests."""
 
 
-class WallClock(Protocol):
+class ControllerClock(Protocol):
     """The part of the broker's clock that the controller needs."""
+
+    def monotonic(self) -> float: ...
 
     def wall_ms(self) -> int: ...
 
@@ -105,7 +106,7 @@ class Controller:
         settings: ControllerSettings,
         zk: ZooKeeperSession,
         network_client: NetworkClient,
-        clock: WallClock,
+        clock: ControllerClock,
         events: EventLog,
         watch_connection: WatchConnection = ConnectionWatch,
     ) -> None:
@@ -116,8 +117,8 @@ class Controller:
         self._client = ControlClient(network_client)
         self._clock = clock
         self._events = events
-        self._queue = EventQueue()
-        self.stats = ControllerStats(time.monotonic)
+        self._queue = EventQueue(clock.monotonic)
+        self.stats = ControllerStats(clock.monotonic)
         self._watches = ZkWatches(self._queue.post)
         self._has_session = True
         self._term: Term | None = None

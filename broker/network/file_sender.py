@@ -25,10 +25,11 @@ class FileSender:
 
     @classmethod
     def of(cls, transport: asyncio.BaseTransport) -> FileSender | None:
-        """None: the connection is encrypted."""
+        """None: the connection is encrypted, or the kernel does not know it."""
         if transport.get_extra_info("sslcontext") is not None:
             return None
-        return cls(transport.get_extra_info("socket").fileno())
+        descriptor = transport.get_extra_info("socket").fileno()
+        return cls(descriptor) if descriptor >= 0 else None
 
     def end(self) -> None:
         """The transport closes the socket."""

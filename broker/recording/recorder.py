@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from broker.process.clock import Clock
@@ -129,13 +129,13 @@ class Recorder:
             self._timer = self._loop.call_later(FLUSH_S, self._flush)
 
     def _write(self, frames: bytes, requests: int, written: Callable[[bool], None]) -> None:
-        def done(future: Future[bool]) -> None:
-            self._loop.call_soon_threadsafe(written, future.result())
+        def done(future: asyncio.Future[bool]) -> None:
+            written(future.result())
 
-        self._thread.submit(self._append, frames, requests).add_done_callback(done)
+        self._loop.run_in_executor(self._thread, self._append, frames, requests).add_done_callback(done)
 
     def _in_thread(self, work: Callable[..., None], *args: Any) -> None:
-        self._thread.submit(self._guarded, work, *args)
+        self._loop.run_in_executor(self._thread, self._guarded, work, *args)
 
     # -- in the recording's thread ------------------------------------------------------------------------------------
 

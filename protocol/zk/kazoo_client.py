@@ -98,6 +98,21 @@ class SessionObserver(Protocol):
     def on_stopped(self) -> None: ...
 
 
+class SessionClient(Protocol):
+    """What a session needs of the object below it; `Client` is one."""
+
+    @property
+    def last_zxid(self) -> int: ...
+
+    def start_async(self) -> object: ...
+
+    def submit(self, request: Any, completion: Completion) -> None: ...
+
+    def request_stop(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
 class Completion:
     """kazoo calls this object in its thread when a request is answered. `connection` is the number of the request's connection."""
 

@@ -32,7 +32,18 @@ from kazoo.protocol.serialization import Create2, Delete, Exists, GetChildren, G
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from protocol.zk import many_operations
-from protocol.zk.kazoo_client import Client, Completion, Mailbox, MultiRead, Raw, WatchData, Watcher, error_of
+from protocol.zk.kazoo_client import (
+    Client,
+    Completion,
+    Mailbox,
+    MultiRead,
+    Raw,
+    SessionClient,
+    SessionObserver,
+    WatchData,
+    Watcher,
+    error_of,
+)
 from protocol.zk.many_operations import EPHEMERAL_FLAG, Refused
 from protocol.zk.operations import (
     BadVersion,
@@ -95,6 +106,9 @@ CLOSE_TIMEOUT_S = 5.0
 SEQUENCE_FLAG = 2
 WATCHES_PER_REQUEST = 1000
 
+OpenClient = Callable[[str, int, Mailbox, SessionObserver], SessionClient]
+"""(addresses, session timeout in ms, mailbox, observer) -> a client."""
+
 ERRORS: dict[type[Exception], type[ZkError]] = {
     kazoo_errors.NoNodeError: NoNode,
     kazoo_errors.NodeExistsError: NodeExists,
@@ -126,14 +140,16 @@ class ZooKeeperSession:
     `hosts` is `host:port[,host:port...][/chroot]`. A missing chroot is created, and all paths are below it.
     """
 
-    def __init__(self, hosts: str, *, session_timeout_ms: int) -> None:
+    def __init__(self, hosts: str, *, session_timeout_ms: int, open_client: OpenClient = Client) -> None:
+        """`open_client` makes the connection's object, which is not started yet. Raises ValueError for hosts that it cannot read."""
         self._hosts = hosts
         addresses, slash, chroot = hosts.partition("/")
         self._addresses = addresses
+        self._open_client = open_client
         self._chroot = (slash + chroot).rstrip("/")
         self._requested_timeout_ms = session_timeout_ms
         self._timeout_ms = session_timeout_ms
-        self._client: Client | None = None
+        self._client: SessionClient | None = None
         self._mailbox: Mailbox | None = None
         self._state = SessionState.CLOSED
         self._connection = 0
@@ -215,7 +231,7 @@ class ZooKeeperSession:
         """Opens a session within `timeout_s` and creates the chroot. Call it once. Raises ZooKeeperUnavailable."""
         mailbox = Mailbox(asyncio.get_running_loop())
         try:
-            client = Client(self._addresses, self._requested_timeout_ms, mailbox, self)
+            client = self._open_client(self._addresses, self._requested_timeout_ms, mailbox, self)
         except ValueError:
             raise ZooKeeperUnavailable(f"{self._hosts!r} is not host:port[,host:port...][/chroot]") from None
         self._client, self._mailbox = client, mailbox

@@ -10,9 +10,10 @@ from broker.settings.config import TopicConfig
 from broker.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
 from broker.storage.log import Log
 from protocol.kafka.record_batch import BatchHeader, Record, build_batch, decode_records, iter_batches
+from tests.support.busy_disk import run
 from tests.support.fake_time import FakeTime
 from tests.support.logs import TP, everything, started
-from tests.support.memory_disk import MemoryDisk, run
+from tools.sim.world.disk import MemoryDisk
 
 COMPACTED = TopicConfig(
     cleanup_policy="compact",

@@ -23,10 +23,11 @@ from broker.storage.log_manager import LogManager
 from broker.storage.producers.producer_state import ProducerState
 from protocol.kafka.record_batch import build_batch, decode_records, parse_header
 from protocol.types import TopicPartition
+from tests.support.busy_disk import run
 from tests.support.compaction import everything_with_holes, records_of
 from tests.support.fake_time import FakeTime
 from tests.support.logs import LOG_DIR, check, everything, split
-from tests.support.memory_disk import LOSSES, Loss, MemoryDisk, PowerLost, run
+from tools.sim.world.disk import LOSSES, Loss, MemoryDisk, PowerLost
 
 CLEANER = CleanerSettings(dedupe_bytes=1024**2)
 

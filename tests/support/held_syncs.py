@@ -10,7 +10,7 @@ import pytest
 
 from broker.storage.disk.disk_threads import SYNCS
 from broker.storage.disk.filesystem import FileSystem
-from tests.support.memory_disk import IS_IN_THREAD
+from tools.sim.world.disk import IS_IN_THREAD
 
 
 class HeldSyncs:

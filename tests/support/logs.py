@@ -17,8 +17,8 @@ from broker.storage.recovery import open_log
 from broker.storage.segment import WouldBlock
 from protocol.kafka.record_batch import BatchHeader, build_batch, crc_is_valid, iter_batches
 from protocol.types import TopicPartition
+from tests.support.busy_disk import run
 from tests.support.fake_time import FakeTime
-from tests.support.memory_disk import run
 
 TP = TopicPartition("orders", 0)
 LOG_DIR = "/data"

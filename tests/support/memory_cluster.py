@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -94,6 +95,10 @@ class Events:
 
 
 class FixedClock:
+    """A wall clock that stands still."""
+
+    monotonic = staticmethod(time.monotonic)
+
     @staticmethod
     def wall_ms() -> int:
         return 0

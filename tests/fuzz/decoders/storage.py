@@ -21,7 +21,7 @@ from protocol.types import TopicPartition
 from tests.fuzz.decoder import Decoder, must
 from tests.fuzz.sealing import packed, parts_of, sealed_batch, sealed_producer_snapshot
 from tests.support.logs import DIRECTORY, SMALL, batch, open_at, produced
-from tests.support.memory_disk import MemoryDisk
+from tools.sim.world.disk import MemoryDisk
 
 T_ID = "AAAAAAAAAAAAAAAAAAAABw"
 

@@ -22,8 +22,8 @@ from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.kafka.record_batch import decode_records, iter_batches
 from tests.support.fake_time import FakeTime
 from tests.support.held_syncs import HeldSyncs, held_syncs, turns
-from tests.support.memory_disk import LOSSES, MemoryDisk
 from tests.support.replica_cluster import TP, Cluster
+from tools.sim.world.disk import LOSSES, MemoryDisk
 
 BROKERS = (1, 2, 3)
 STEPS = 60

@@ -6,7 +6,7 @@ import pytest
 
 from broker.storage.log import Log
 from tests.support.logs import open_at
-from tests.support.memory_disk import MemoryDisk
+from tools.sim.world.disk import MemoryDisk
 
 
 @pytest.fixture

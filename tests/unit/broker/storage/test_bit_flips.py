@@ -28,10 +28,11 @@ from broker.storage.log_manager import LogManager
 from protocol.errors import KafkaError
 from protocol.kafka.record_batch import HEADER_SIZE, crc_is_valid, iter_batches
 from protocol.types import TopicPartition
+from tests.support.busy_disk import run
 from tests.support.crash_points import Workload
 from tests.support.logs import SMALL, log_of, open_at, started
-from tests.support.memory_disk import MemoryDisk, run
 from tests.support.thorough import exhaustive
+from tools.sim.world.disk import MemoryDisk
 
 LED = TopicPartition("led", 0)
 FOLLOWED = TopicPartition("followed", 3)

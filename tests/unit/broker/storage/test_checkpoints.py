@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from broker.storage import checkpoints
 from protocol.types import TopicPartition
-from tests.support.memory_disk import MemoryDisk
+from tools.sim.world.disk import MemoryDisk
 
 OFFSETS = {TopicPartition("orders", 0): 1234, TopicPartition("a.b_c-d", 12): 0}
 TEXT = b"0\n2\norders 0 1234\na.b_c-d 12 0\n"

@@ -18,8 +18,8 @@ from broker.storage.producers import log_producers
 from protocol.types import TopicPartition
 from tests.support.crash_points import Workload, survive
 from tests.support.logs import LOG_DIR
-from tests.support.memory_disk import LOSSES
 from tests.support.thorough import exhaustive
+from tools.sim.world.disk import LOSSES
 
 LED = TopicPartition("led", 0)
 FOLLOWED = TopicPartition("followed", 3)

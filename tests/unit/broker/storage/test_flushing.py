@@ -11,10 +11,11 @@ from broker.storage.disk.disk_threads import SYNCS_MAX
 from broker.storage.log import Log
 from broker.storage.log_manager import LogManager
 from protocol.types import TopicPartition
+from tests.support.busy_disk import run
 from tests.support.fake_time import FakeTime
 from tests.support.held_syncs import HeldSyncs, held_syncs, turns
 from tests.support.logs import LOG_DIR, SMALL, TP, Failures, everything, fill, open_at
-from tests.support.memory_disk import MemoryDisk, run
+from tools.sim.world.disk import MemoryDisk
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"
 EACH = replace(SMALL, flush_messages=1)

@@ -16,10 +16,11 @@ from broker.storage.listeners import LogListener
 from broker.storage.log import SEGMENTS_SYNCED_AT_ONCE, Log, LogDirFailed, WouldBlock
 from protocol.errors import ErrorCode
 from protocol.kafka.record_batch import build_batch, parse_header, patch
+from tests.support.busy_disk import run
 from tests.support.logs import SMALL, batch, batches_of, check, everything, fill, once_before, open_at, split
-from tests.support.memory_disk import IS_IN_THREAD, Loss, MemoryDisk, run
 from tests.support.refusals import refused
 from tests.support.thorough import examples
+from tools.sim.world.disk import IS_IN_THREAD, Loss, MemoryDisk
 
 
 class Listener(LogListener):

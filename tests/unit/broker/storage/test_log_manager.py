@@ -24,9 +24,10 @@ from broker.storage.log_types import LogParts
 from broker.storage.producers import log_producers
 from broker.storage.upkeep import LogSchedule
 from protocol.types import TopicPartition
+from tests.support.busy_disk import BusyDisk, run
 from tests.support.fake_time import FakeTime
 from tests.support.logs import SMALL, Failures, batch, check, everything, failures_of, fill, log_of, produced, started
-from tests.support.memory_disk import BusyDisk, MemoryDisk, run
+from tools.sim.world.disk import MemoryDisk
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"
 OTHER_ID = "BBBBBBBBBBBBBBBBBBBBBA"

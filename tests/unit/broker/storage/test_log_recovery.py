@@ -9,9 +9,10 @@ import pytest
 
 from broker.storage.log import Log
 from protocol.kafka.record_batch import parse_header, patch
+from tests.support.busy_disk import run
 from tests.support.logs import DIRECTORY, SMALL, batch, check, everything, fill, open_at, split, stored_epochs
-from tests.support.memory_disk import MemoryDisk, run
 from tests.support.thorough import first_in_quick_run, thorough
+from tools.sim.world.disk import MemoryDisk
 
 CHECKPOINT = f"{DIRECTORY}/leader-epoch-checkpoint"
 UNPROTECTED = [*range(8), *range(12, 16)]

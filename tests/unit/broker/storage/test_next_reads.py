@@ -17,9 +17,10 @@ from broker.storage.log import Log
 from broker.storage.next_reads import BATCHES_WALKED_MAX, REMEMBERED_MAX, NextReads
 from broker.storage.segment import Segment
 from protocol.kafka.record_batch import BatchHeader, iter_batches, patch
+from tests.support.busy_disk import run
 from tests.support.logs import SMALL, batch, fill, open_at
-from tests.support.memory_disk import MemoryDisk, run
 from tests.support.thorough import examples
+from tools.sim.world.disk import MemoryDisk
 
 CONFIG = replace(SMALL, segment_bytes=1500, index_interval_bytes=400)
 

@@ -8,8 +8,8 @@ from broker.storage.directories.log_directory import LogDirectoryError
 from protocol.kafka.compression import compress
 from protocol.kafka.record_batch import build_batch, old_message_format
 from tests.support.logs import DIRECTORY, open_at
-from tests.support.memory_disk import MemoryDisk
 from tests.support.old_messages import message, messages
+from tools.sim.world.disk import MemoryDisk
 
 FIRST = f"{DIRECTORY}/{0:020}.log"
 SECOND = f"{DIRECTORY}/{1:020}.log"

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from broker.storage.log import Log
 from protocol.kafka.record_batch import parse_header
+from tests.support.busy_disk import run
 from tests.support.logs import TP, batch, check, everything, split, started
-from tests.support.memory_disk import MemoryDisk, PowerLost, run
 from tests.support.thorough import examples
+from tools.sim.world.disk import MemoryDisk, PowerLost
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"
 

@@ -18,9 +18,9 @@ from protocol.errors import ErrorCode
 from protocol.kafka.record_batch import build_batch, parse_header
 from protocol.kafka.record_checks import STEP
 from tests.support.logs import SMALL, batch, fill, open_at
-from tests.support.memory_disk import MemoryDisk
 from tests.support.refusals import refused
 from tests.support.replica_cluster import TP, Cluster, play
+from tools.sim.world.disk import MemoryDisk
 
 COUNT = 5 * STEP
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.storage.sparse_index import UNWRITTEN_BYTES_MAX, IndexCorrupt, OffsetIndex, TimeIndex
-from tests.support.memory_disk import MemoryDisk
+from tools.sim.world.disk import MemoryDisk
 
 BASE = 1_000
 

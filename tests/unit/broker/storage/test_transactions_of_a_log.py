@@ -24,10 +24,11 @@ from broker.storage.producers.producer_state import ProducerState
 from protocol.errors import ErrorCode
 from protocol.kafka.control_records import Marker, marker_batch, parse_marker
 from protocol.kafka.record_batch import TRANSACTIONAL_BIT, BatchHeader, build_batch, decode_records, iter_batches, patch
+from tests.support.busy_disk import run
 from tests.support.logs import DIRECTORY, LOG_DIR, SMALL, batch, check, everything, open_at, split
-from tests.support.memory_disk import LOSSES, Loss, MemoryDisk, run
 from tests.support.refusals import refused
 from tests.support.thorough import examples
+from tools.sim.world.disk import LOSSES, Loss, MemoryDisk
 
 P, Q, R = 7, 8, 9
 ONE_SEGMENT = replace(SMALL, segment_bytes=2**20)

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from broker.storage.upkeep import INDEXES_FORGOTTEN_AT_ONCE, SEGMENTS_DELETED_AT_ONCE
+from tests.support.busy_disk import run
 from tests.support.fake_time import FakeTime
 from tests.support.logs import SMALL, TP, check, everything, failures_of, fill, log_of, started
-from tests.support.memory_disk import MemoryDisk, run
+from tools.sim.world.disk import MemoryDisk
 
 ONE, TWO = "/one", "/two"
 

@@ -16,8 +16,8 @@ from broker.settings.config import LONG_MAX
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import StopReplicaPartition, StopReplicaRequest
 from tests.support.held_syncs import HeldSyncs, held_syncs, turns
-from tests.support.memory_disk import MemoryDisk
 from tests.support.replica_cluster import TP, Cluster, values_of
+from tools.sim.world.disk import MemoryDisk
 
 ACKS = pytest.mark.parametrize("acks", [1, -1])
 EACH = {"flush.messages": "1"}

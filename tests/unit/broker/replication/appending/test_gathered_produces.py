@@ -27,11 +27,11 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
 from tests.support.held_syncs import held_syncs
-from tests.support.memory_disk import MemoryDisk
 from tests.support.replica_cluster import TP, Cluster
 from tests.support.thorough import examples
 from tests.support.turns import Turns
 from tests.unit.broker.network.test_processor import Transport, receive
+from tools.sim.world.disk import MemoryDisk
 
 CONNECTIONS = 3
 Step = tuple[str, Any]

@@ -15,8 +15,8 @@ from protocol.errors import ErrorCode
 from protocol.topic_ids import topic_id_text
 from protocol.types import TopicPartition
 from tests.support.held_syncs import held_syncs
-from tests.support.memory_disk import MemoryDisk
 from tests.support.replica_cluster import TP, Cluster
+from tools.sim.world.disk import MemoryDisk
 
 
 async def until(cluster: Cluster, condition: Callable[[], bool]) -> None:

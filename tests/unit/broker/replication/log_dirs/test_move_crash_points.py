@@ -27,8 +27,8 @@ from broker.storage import log
 from broker.storage.log import Log
 from protocol.types import TopicPartition
 from tests.support.crash_points import Crash, Workload, survive
-from tests.support.memory_disk import Loss, MemoryDisk
 from tests.support.thorough import exhaustive
+from tools.sim.world.disk import Loss, MemoryDisk
 
 A, B = "/a", "/b"
 LED = TopicPartition("led", 0)

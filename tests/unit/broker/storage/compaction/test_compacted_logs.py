@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from broker.storage.compaction.log_cleaner import CleanerSettings
 from protocol.kafka.record_batch import Record, iter_batches
+from tests.support.busy_disk import run
 from tests.support.compaction import CompactedLog, everything_with_holes, headers_of, records_of, table_of
 from tests.support.logs import DIRECTORY, check
-from tests.support.memory_disk import MemoryDisk, PowerLost, run
 from tests.support.thorough import examples, exhaustive
+from tools.sim.world.disk import MemoryDisk, PowerLost
 
 
 def test_fetches_skip_holes() -> None:

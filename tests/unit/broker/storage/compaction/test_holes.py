@@ -11,10 +11,11 @@ import pytest
 from broker.storage.checkpoints import CLEANED, HOLES, RECOVERY_POINTS, decode_offsets
 from broker.storage.log import Log
 from broker.storage.segment import Segment
+from tests.support.busy_disk import run
 from tests.support.compaction import CompactedLog, everything_with_holes, records_of
 from tests.support.logs import LOG_DIR, TP, check
-from tests.support.memory_disk import LOSSES, MemoryDisk, run
 from tests.support.thorough import first_in_quick_run
+from tools.sim.world.disk import LOSSES, MemoryDisk
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ from broker.storage.disk.disk_threads import REMOVALS
 from broker.storage.log import Log
 from protocol.kafka.record_batch import DELETE_HORIZON_BIT, Record
 from protocol.types import TopicPartition
+from tests.support.busy_disk import BusyDisk, run
 from tests.support.compaction import (
     COMPACTED,
     CompactedLog,
@@ -27,7 +28,6 @@ from tests.support.compaction import (
     table_of,
 )
 from tests.support.logs import DIRECTORY, LOG_DIR, check, failures_of, once_before
-from tests.support.memory_disk import BusyDisk, run
 
 Change = Callable[[CompactedLog], None]
 

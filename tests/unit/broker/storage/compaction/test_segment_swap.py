@@ -8,7 +8,7 @@ from broker.storage.compaction.segment_swap import finish_swaps
 from broker.storage.segment import Segment
 from protocol.kafka.record_batch import build_batch, parse_header
 from tests.support.logs import DIRECTORY
-from tests.support.memory_disk import MemoryDisk
+from tools.sim.world.disk import MemoryDisk
 
 NEW = f"{DIRECTORY}/{10:020d}"
 OLD = ["10.log", "20.log", "30.log"]

@@ -13,8 +13,8 @@ from broker.storage.directories import disk_history
 from broker.storage.directories.disk_history import DiskHistory
 from broker.storage.disk.filesystem import FileSystem
 from protocol.types import TopicPartition
+from tests.support.busy_disk import run
 from tests.support.logs import fill, started
-from tests.support.memory_disk import run
 
 TP = TopicPartition("t", 0)
 

@@ -17,8 +17,9 @@ from broker.storage.failures import is_passing
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_manager import LogManager
 from protocol.types import TopicPartition
+from tests.support.busy_disk import run
 from tests.support.logs import Failures, check, everything, fill, log_of, once_before, started
-from tests.support.memory_disk import Loss, MemoryDisk, run
+from tools.sim.world.disk import Loss, MemoryDisk
 
 TP = TopicPartition("orders", 0)
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"

@@ -12,8 +12,9 @@ from broker.storage.directories.log_directory import LogDirectory
 from broker.storage.log import Log
 from broker.storage.log_manager import LogManager
 from protocol.types import TopicPartition
+from tests.support.busy_disk import run
 from tests.support.logs import failures_of, fill, once_before, started
-from tests.support.memory_disk import MemoryDisk, run
+from tools.sim.world.disk import MemoryDisk
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 

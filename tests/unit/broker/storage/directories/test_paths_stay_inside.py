@@ -10,8 +10,8 @@ from broker.storage.directories.log_directory import LogDirectory
 from broker.storage.disk.filesystem import FileSystem
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
+from tests.support.busy_disk import run
 from tests.support.logs import started
-from tests.support.memory_disk import run
 
 OUTSIDE = [
     TopicPartition("../../x", 0),

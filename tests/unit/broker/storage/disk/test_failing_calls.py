@@ -17,11 +17,12 @@ from broker.storage.log_manager import LogManager
 from broker.storage.upkeep import LogSchedule
 from protocol.types import TopicPartition
 from tests.support import logs
+from tests.support.busy_disk import run
 from tests.support.compaction import records_of, table_of
 from tests.support.fake_time import FakeTime
 from tests.support.logs import SMALL, Failures, batch, failures_of, fill, log_of
-from tests.support.memory_disk import MemoryDisk, run
 from tests.support.thorough import first_in_quick_run
+from tools.sim.world.disk import MemoryDisk
 
 TOPIC_ID = "qK2jlmhTQcuDVtQ7zJ_nNw"
 A, B = "/a", "/b"

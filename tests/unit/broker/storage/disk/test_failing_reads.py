@@ -15,8 +15,9 @@ from protocol.errors import KafkaError
 from protocol.kafka.framing import StoredBytes
 from protocol.types import TopicPartition
 from tests.support import logs
+from tests.support.busy_disk import run
 from tests.support.logs import SMALL, batch, everything, failures_of, fill, log_of
-from tests.support.memory_disk import MemoryDisk, run
+from tools.sim.world.disk import MemoryDisk
 
 TOPIC_ID = "qK2jlmhTQcuDVtQ7zJ_nNw"
 A, B = "/a", "/b"

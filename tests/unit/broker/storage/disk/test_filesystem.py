@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from broker.storage.disk.filesystem import FileSystem
-from tests.support.memory_disk import MemoryDisk, PowerLost
+from tools.sim.world.disk import MemoryDisk, PowerLost
 
 
 def test_a_file_written_atomically_has_its_old_or_its_new_content_at_any_crash_point() -> None:

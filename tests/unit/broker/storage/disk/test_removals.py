@@ -8,7 +8,7 @@ import threading
 from broker.storage.log_manager import LogManager
 from protocol.types import TopicPartition
 from tests.support.logs import fill, started
-from tests.support.memory_disk import MemoryDisk
+from tools.sim.world.disk import MemoryDisk
 
 
 class SlowDisk(MemoryDisk):

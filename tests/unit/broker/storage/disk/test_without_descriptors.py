@@ -23,9 +23,10 @@ from broker.storage.failures import failure_of
 from broker.storage.log import Log, LogDirFailed, LogUnavailable
 from broker.storage.log_manager import LogManager
 from protocol.types import TopicPartition
+from tests.support.busy_disk import run
 from tests.support.fake_time import FakeTime
 from tests.support.logs import SMALL, batch, check, everything, failures_of, open_at
-from tests.support.memory_disk import MemoryDisk, run
+from tools.sim.world.disk import MemoryDisk
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"
 OPENING = {"open", "open_to_keep", "read_file", "read_end", "list", "sync_directory"}

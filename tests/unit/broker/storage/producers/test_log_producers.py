@@ -20,6 +20,7 @@ from broker.storage.producers.producer_snapshots import file_name
 from broker.storage.producers.producer_state import SEQUENCE_MAX, ProducerState
 from protocol.errors import ErrorCode
 from protocol.kafka.record_batch import BatchHeader, patch
+from tests.support.busy_disk import run
 from tests.support.logs import (
     DIRECTORY,
     SMALL,
@@ -31,9 +32,9 @@ from tests.support.logs import (
     open_at,
     produced,
 )
-from tests.support.memory_disk import MemoryDisk, run
 from tests.support.refusals import refused
 from tests.support.thorough import examples, thorough
+from tools.sim.world.disk import MemoryDisk
 
 P, Q = 7, 8
 

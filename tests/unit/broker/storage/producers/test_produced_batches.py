@@ -36,9 +36,9 @@ from protocol.kafka.record_batch import (
 )
 from protocol.kafka.record_checks import HEADERS_MAX, STEP, TakesLong
 from tests.support.logs import SMALL, open_at
-from tests.support.memory_disk import MemoryDisk
 from tests.support.refusals import refused
 from tests.support.thorough import examples
+from tools.sim.world.disk import MemoryDisk
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000

@@ -14,9 +14,10 @@ from broker.storage.producers import log_producers, state_reading
 from broker.storage.producers.producer_state import ProducerState
 from broker.storage.producers.state_reading import StateReading
 from protocol.errors import ErrorCode
+from tests.support.busy_disk import run
 from tests.support.logs import SMALL, check, fill, open_at, produced
-from tests.support.memory_disk import MemoryDisk, run
 from tests.support.refusals import refused
+from tools.sim.world.disk import MemoryDisk
 
 BATCHES = 1200
 LARGE = replace(SMALL, segment_bytes=36_000, index_interval_bytes=1000)

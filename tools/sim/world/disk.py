@@ -5,16 +5,15 @@ Files and directories are nodes of a tree. Each knows what of it is on the disk,
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import os
 import posixpath
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from broker.storage.disk.filesystem import FileSystem, HeldDirectory
 from broker.storage.disk.open_files import OpenFiles
@@ -167,6 +166,15 @@ class MemoryDisk(FileSystem):
     def after_kill(self) -> MemoryDisk:
         """The disk that the next process finds if only the process died: everything that was written."""
         return self.after_power_loss(Random(0), Loss("all", "all"))
+
+    def for_next_process(self) -> MemoryDisk:
+        """The same disk, with its caches, without what the last process had open. It may be used no more."""
+        successor = MemoryDisk()
+        successor.spare = self.spare
+        successor.root = self.root
+        successor._changes, successor._journaled = self._changes, self._journaled
+        successor._journaled_in = dict(self._journaled_in)
+        return successor
 
     def corrupt(self, path: str, position: int, mask: int) -> None:
         """Flips bits of one byte."""
@@ -502,52 +510,3 @@ class MemoryHeldDirectory(HeldDirectory):
     def release(self) -> None:
         del self._disk._held[self._held]
         self._disk._found.clear()
-
-
-class BusyDisk(MemoryDisk):
-    """Something changes on the loop while a thread works."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._act: Callable[[], object] = lambda: None
-        self._calls_left = 0
-        self._below = ""
-
-    def will_change(self, change: Callable[[], object], call: int, *, below: str) -> None:
-        """Calls `change` before the call with that number, from 1, that a thread makes from now on for what lies below that path."""
-        self._act, self._calls_left, self._below = change, call, below
-
-    @property
-    def has_changed(self) -> bool:
-        return self._calls_left == 0
-
-    def _call(self, operation: str, path: str) -> None:
-        if IS_IN_THREAD.get() and self._calls_left and self._shown(path).startswith(self._below):
-            self._calls_left -= 1
-            if self._calls_left == 0:
-                on_loop = IS_IN_THREAD.set(False)
-                self._act()
-                IS_IN_THREAD.reset(on_loop)
-        super()._call(operation, path)
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` with threads' work done in place: nothing happens by chance."""
-    loop = asyncio.new_event_loop()
-
-    def run_in_place(executor: object, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        done: asyncio.Future[T] = loop.create_future()
-        in_thread = IS_IN_THREAD.set(True)
-        try:
-            done.set_result(function(*args))
-        except Exception as error:  # noqa: BLE001 - handed over, as an executor does
-            done.set_exception(error)
-        finally:
-            IS_IN_THREAD.reset(in_thread)
-        return done
-
-    loop.run_in_executor = run_in_place  # type: ignore[assignment, method-assign]
-    try:
-        return loop.run_until_complete(work)
-    finally:
-        loop.close()

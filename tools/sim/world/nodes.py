@@ -1,0 +1,221 @@
+"""A broker's machine in the simulated world: its host, its disk, and the process of the broker, which is killed, paused, started again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from random import Random
+from typing import Any
+
+from broker.machine import Machine
+from broker.main import Broker
+from broker.process.event_log import EventLog
+from broker.process.loop_watchdog import LoopWatchdog, TurnTimes
+from broker.settings import config_sources
+from broker.storage.disk.spare_descriptors import SpareDescriptors
+from protocol.zk.kazoo_client import Mailbox, SessionObserver
+from protocol.zk.session import ZooKeeperSession
+from tools.sim.world.disk import ANY_LOSS, Loss, MemoryDisk
+from tools.sim.world.event_loop import ProcessLoop
+from tools.sim.world.network import Network
+from tools.sim.world.scheduler import Scheduler
+from tools.sim.world.zookeeper import ZooKeeper, ZooKeeperClient
+
+CLIENT_PORT, CONTROL_PORT = 9092, 9093
+DESCRIPTORS = 20_000
+
+
+class NodeClock:
+    """The clocks of one process."""
+
+    def __init__(self, loop: ProcessLoop) -> None:
+        self.monotonic = loop.time
+        self.since_boot = loop.time
+        self._wall_s = loop.wall_s
+
+    def wall_ms(self) -> int:
+        return int(self._wall_s() * 1000)
+
+
+class Events(EventLog):
+    """An event log that goes to the world's record."""
+
+    def __init__(self, loop: ProcessLoop, clock: NodeClock, write: Callable[..., None]) -> None:
+        self._loop = loop
+        self._node_clock = clock
+        self._to = write
+
+    def write(self, kind: str, **fields: Any) -> None:
+        if not self._loop.is_dead:
+            self._to(self._node_clock.wall_ms(), kind, fields)
+
+    def close(self) -> None:
+        """There is no file."""
+
+
+class NoWatchdog(LoopWatchdog):
+    """Turns take no real time here."""
+
+    def __init__(self) -> None:
+        self.times = TurnTimes()
+
+    def start(self) -> None:
+        """Nothing to watch."""
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+class NoSpare(SpareDescriptors):
+    """The simulated disk counts its own descriptors."""
+
+    def keep(self, count: int) -> None:
+        """Opens none."""
+
+    def fill(self) -> None:
+        """Opens none."""
+
+
+class SimulatedSession(ZooKeeperSession):
+    """The real session above a simulated connection."""
+
+    def __init__(self, server: ZooKeeper, loop: ProcessLoop, hosts: str, timeout_ms: int) -> None:
+        super().__init__(hosts, session_timeout_ms=timeout_ms, open_client=self._open)
+        self._server = server
+        self._process = loop
+        self.simulated: ZooKeeperClient | None = None
+
+    def _open(self, _hosts: str, timeout_ms: int, mailbox: Mailbox, observer: SessionObserver) -> ZooKeeperClient:
+        self.simulated = ZooKeeperClient(self._server, self._process, timeout_ms / 1000, mailbox, observer)
+        return self.simulated
+
+
+class BrokerNode:
+    """`broker` is None while no process runs. `record` gets the broker's events."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        scheduler: Scheduler,
+        network: Network,
+        zookeeper: ZooKeeper,
+        settings: Mapping[str, str],
+        record: Callable[..., None],
+    ) -> None:
+        self.id = broker_id
+        self.name = f"broker-{broker_id}"
+        self.disk = MemoryDisk()
+        self.disk.spare = NoSpare()
+        self.host = network.host(self.name)
+        self.loop: ProcessLoop | None = None
+        self.broker: Broker | None = None
+        self.session: SimulatedSession | None = None
+        self.is_ready = False
+        self.lives = 0
+        self.failure: BaseException | None = None
+        """Why the last process ended by itself, if it did."""
+        self.graveyard: list[object] = []
+        """What ended processes had. It is kept: collecting it would run their code."""
+        self._scheduler = scheduler
+        self._zookeeper = zookeeper
+        self._settings = settings
+        self._record = record
+        self._stop: asyncio.Event | None = None
+        self._main: asyncio.Task[None] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self.loop is not None
+
+    def start(self) -> None:
+        """Starts a process. The host has power from now on."""
+        assert self.loop is None
+        self.host.is_up = True
+        self.lives += 1
+        self.is_ready = False
+        self.failure = None
+        loop = self.loop = ProcessLoop(self._scheduler, self.host, f"{self.name} life {self.lives}")
+        self._event("process_started")
+        loop.put(self._launch, loop, self.disk)
+
+    def _launch(self, loop: ProcessLoop, disk: MemoryDisk) -> None:
+        clock = NodeClock(loop)
+        machine = Machine(
+            clock=clock,
+            filesystem=disk,
+            events=Events(loop, clock, partial(self._record, self.id)),
+            watchdog=NoWatchdog(),
+            open_zookeeper=self._open_zookeeper,
+            descriptor_limit=lambda: DESCRIPTORS,
+            keep_out_of_collections=lambda: None,
+            housekeeping=(),
+            say=lambda _: self._ready(loop),
+        )
+        overrides = [f"{key}={value}" for key, value in self._all_settings().items()]
+        loaded = config_sources.load(None, "", {}, overrides)
+        self.broker = Broker(loaded.config, machine, loaded.given)
+        stop = self._stop = asyncio.Event()
+        main = self._main = loop.create_task(self.broker.run(stop), name=f"{self.name} main")
+        main.add_done_callback(partial(self._ended, loop))
+
+    def _all_settings(self) -> dict[str, str]:
+        return {
+            "broker.id": str(self.id),
+            "listeners": f"PLAINTEXT://{self.name}:{CLIENT_PORT},CONTROLLER://{self.name}:{CONTROL_PORT}",
+            "control.plane.listener.name": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "zookeeper.connect": "zookeeper:2181",
+            "log.dirs": "/data",
+            **self._settings,
+        }
+
+    def _open_zookeeper(self, hosts: str, timeout_ms: int) -> ZooKeeperSession:
+        assert self.loop is not None
+        self.session = SimulatedSession(self._zookeeper, self.loop, hosts, timeout_ms)
+        return self.session
+
+    def _ready(self, loop: ProcessLoop) -> None:
+        if loop is self.loop:
+            self.is_ready = True
+
+    def _ended(self, loop: ProcessLoop, main: asyncio.Task[None]) -> None:
+        if loop is not self.loop:
+            return
+        self.failure = main.exception() if not main.cancelled() else None
+        self._event("process_ended", problem=str(self.failure or ""))
+        self._bury()
+
+    def stop(self) -> None:
+        """As SIGTERM does."""
+        if self.loop is not None and self._stop is not None:
+            self._event("stop_asked")
+            self.loop.put(self._stop.set)
+
+    def kill(self) -> None:
+        """As SIGKILL does: what was written stays in the page cache."""
+        if self.loop is not None:
+            self._event("killed")
+            self._bury()
+
+    def lose_power(self, random: Random, loss: Loss = ANY_LOSS) -> None:
+        """The disk has what was synced, and of the rest what the loss leaves. The host is away until `start`."""
+        self._event("power_lost")
+        self.host.is_up = False
+        if self.loop is not None:
+            self._bury(has_power=False)
+        self.disk = self.disk.after_power_loss(random, loss)
+        self.disk.spare = NoSpare()
+
+    def _bury(self, *, has_power: bool = True) -> None:
+        loop = self.loop
+        assert loop is not None
+        loop.kill()
+        self.host.process_ended([loop], has_power=has_power)
+        self.graveyard.append((loop, self.broker, self.session, self._main, self.disk))
+        self.loop = self.broker = self.session = self._stop = self._main = None
+        self.is_ready = False
+        self.disk = self.disk.for_next_process()
+
+    def _event(self, kind: str, **fields: Any) -> None:
+        self._record(self.id, NodeClock(self.loop).wall_ms() if self.loop is not None else 0, kind, fields)
