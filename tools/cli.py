@@ -57,6 +57,9 @@ SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
         "replay": Subcommand(
             "tools.replay.replay_commands", "Record, import or make a load, replay it with Spark, and compare the runs."
         ),
+        "sim": Subcommand(
+            "tools.sim.sim_commands", "Run the brokers in a simulated world, where a seed decides everything."
+        ),
         "timeline": Subcommand(
             "tools.timeline.timeline_command", "Tell what happened, from the event logs of all brokers."
         ),

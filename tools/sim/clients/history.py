@@ -1,0 +1,54 @@
+"""What the clients of a world were told, for the judge, and what no broker may ever do to a client."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from protocol.types import TopicPartition
+from tools.judge.reports import ACKED, CONSUMED, FAILED, PRODUCED, Report
+from tools.sim.world.scheduler import START_S, Scheduler
+
+
+@dataclass
+class History:
+    """`reports` are those of `ottla verify`. `broken`: promises of the protocol that were not kept, as sentences."""
+
+    scheduler: Scheduler
+    reports: list[Report] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def break_promise(self, what: str) -> None:
+        self.broken.append(f"{self.scheduler.now - START_S:.3f} s: {what}")
+
+    def produced(self, producer: str, tp: TopicPartition, record: str) -> None:
+        self._add(Report(PRODUCED, tp.topic, tp.partition, None, record, producer=producer))
+
+    def acked(self, producer: str, tp: TopicPartition, record: str, offset: int | None) -> None:
+        self._add(Report(ACKED, tp.topic, tp.partition, offset, record, producer=producer))
+
+    def failed(self, producer: str, tp: TopicPartition, record: str) -> None:
+        self._add(Report(FAILED, tp.topic, tp.partition, None, record, producer=producer))
+
+    def consumed(self, group: str, tp: TopicPartition, record: str, offset: int) -> None:
+        self._add(Report(CONSUMED, tp.topic, tp.partition, offset, record, group=group))
+
+    def _add(self, report: Report) -> None:
+        self.counts[report.event] += 1
+        order = len(self.reports)
+        at = self.scheduler.now - START_S
+        self.reports.append(
+            Report(
+                report.event,
+                report.topic,
+                report.partition,
+                report.offset,
+                report.id,
+                report.group,
+                report.producer,
+                str(order),
+                order,
+                at,
+            )
+        )

@@ -1,0 +1,220 @@
+"""An idempotent producer: pipelines of up to five batches for each partition, sent again in their order after a failure (KIP-98)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from random import Random
+
+from protocol.errors import ErrorCode, error_name, is_retriable
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.record_batch import build_batch
+from protocol.types import Address, TopicPartition
+from tools.sim.clients.history import History
+from tools.sim.clients.wire_client import NoAnswer, WireClient
+
+IN_FLIGHT = 5
+"""A broker knows the last five batches of a producer and partition."""
+REQUEST_TIMEOUT = timedelta(seconds=10)
+RECORDS_MAX = 5
+LARGE_ONE_OF, LARGE_BYTES = 30, 40_000
+GZIP = 1
+
+
+@dataclass(eq=False)
+class Batch:
+    """Records of one partition that are sent together. `sequence`: of the first one."""
+
+    sequence: int
+    ids: list[str]
+    data: bytes
+
+
+@dataclass(eq=False)
+class Lane:
+    """The batches of one partition that are not acknowledged, in order."""
+
+    tp: TopicPartition
+    next_sequence: int = 0
+    count: int = 0
+    unacked: deque[Batch] = field(default_factory=deque)
+    has_failed: bool = False
+
+
+class Producer:
+    """Runs until `stop`, then until all is acknowledged."""
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap: Sequence[Address],
+        partitions: Sequence[TopicPartition],
+        random: Random,
+        history: History,
+    ) -> None:
+        self._client = WireClient(name, bootstrap, random, history)
+        self._name = name
+        self._random = random
+        self._history = history
+        self._lanes = [Lane(tp) for tp in partitions]
+        self._topics = sorted({tp.topic for tp in partitions})
+        self._producer_id = -1
+        self._epoch = -1
+        self._is_stopping = False
+        self.pause_s = random.choice((0.3, 1.0, 3.0))
+
+    def stop(self) -> None:
+        self._is_stopping = True
+
+    @property
+    def open(self) -> int:
+        """Batches without an acknowledgement."""
+        return sum(len(lane.unacked) for lane in self._lanes)
+
+    async def run(self) -> None:
+        client = self._client
+        await client.refresh(self._topics)
+        while self._producer_id < 0:
+            await self._begin()
+        while not (self._is_stopping and all(lane.has_failed or not lane.unacked for lane in self._lanes)):
+            if not self._is_stopping:
+                for lane in self._lanes:
+                    if not lane.unacked and not lane.has_failed and self._random.random() < 0.7:
+                        self._add(lane, self._random.randint(1, IN_FLIGHT))
+            is_well = await self._round()
+            if is_well:
+                await asyncio.sleep(self._random.expovariate(1 / self.pause_s))
+            else:
+                await client.back_off()
+                await client.refresh(self._topics)
+        client.close()
+
+    async def _begin(self) -> None:
+        body = {"transactional_id": None, "transaction_timeout": timedelta(seconds=60)}
+        try:
+            answer = await self._client.ask_any(ApiKey.INIT_PRODUCER_ID, body)
+        except NoAnswer:
+            await self._client.back_off()
+            return
+        if answer.error_code == ErrorCode.NONE:
+            self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+        else:
+            await self._client.back_off()
+
+    def _add(self, lane: Lane, batches: int) -> None:
+        random = self._random
+        for _ in range(batches):
+            ids = []
+            records = []
+            for _ in range(random.randint(1, RECORDS_MAX)):
+                record = f"{self._name}-{lane.tp.topic}-{lane.tp.partition}-{lane.count}"
+                lane.count += 1
+                ids.append(record)
+                size = LARGE_BYTES if random.randrange(LARGE_ONE_OF) == 0 else random.randrange(200)
+                value = f"{record} ".encode() + bytes(size)
+                timestamp = int(time.time() * 1000)
+                records.append((None, value, (), timestamp))
+                self._history.produced(self._name, lane.tp, record)
+            data = build_batch(
+                records,
+                compression=GZIP if random.randrange(4) == 0 else 0,
+                producer_id=self._producer_id,
+                producer_epoch=self._epoch,
+                base_sequence=lane.next_sequence,
+            )
+            lane.unacked.append(Batch(lane.next_sequence, ids, data))
+            lane.next_sequence += len(ids)
+
+    async def _round(self) -> bool:
+        """Sends everything that is not acknowledged, and takes the answers. False: something must be sent again."""
+        by_leader: dict[Address, list[Lane]] = defaultdict(list)
+        is_well = True
+        for lane in self._lanes:
+            if lane.unacked and not lane.has_failed:
+                leader = self._client.leader_of(lane.tp)
+                if leader is None:
+                    is_well = False
+                else:
+                    by_leader[leader].append(lane)
+        rounds = [self._pipeline(leader, lanes) for leader, lanes in by_leader.items()]
+        return all(await asyncio.gather(*rounds)) and is_well
+
+    async def _pipeline(self, leader: Address, lanes: list[Lane]) -> bool:
+        client = self._client
+        try:
+            connection = await client.connection(leader)
+        except NoAnswer:
+            return False
+        version = client.version(ApiKey.PRODUCE)
+        sent = []
+        for place in range(max(len(lane.unacked) for lane in lanes)):
+            batches = {lane.tp: lane.unacked[place] for lane in lanes if place < len(lane.unacked)}
+            body = {
+                "transactional_id": None,
+                "acks": -1,
+                "timeout": REQUEST_TIMEOUT,
+                "topic_data": tuple(
+                    {
+                        "name": topic,
+                        "partition_data": tuple(
+                            {"index": tp.partition, "records": batch.data}
+                            for tp, batch in batches.items()
+                            if tp.topic == topic
+                        ),
+                    }
+                    for topic in dict.fromkeys(tp.topic for tp in batches)
+                ),
+            }
+            sent.append((batches, connection.ask(ApiKey.PRODUCE, version, body)))
+        is_well = True
+        stuck: dict[TopicPartition, None] = {}
+        by_partition = {lane.tp: lane for lane in lanes}
+        for batches, answer in sent:
+            try:
+                entity = await answer
+            except NoAnswer:
+                stuck.update(dict.fromkeys(batches))
+                is_well = False
+                continue
+            found = {
+                TopicPartition(topic.name, one.index): one
+                for topic in entity.responses
+                for one in topic.partition_responses
+            }
+            if list(found) != list(batches):
+                self._history.break_promise(
+                    f"{self._name} asked for {list(batches)} and was answered about {list(found)}"
+                )
+            for tp, batch in batches.items():
+                is_well &= self._take(by_partition[tp], batch, found.get(tp), stuck)
+        return is_well
+
+    def _take(self, lane: Lane, batch: Batch, result: object, stuck: dict[TopicPartition, None]) -> bool:
+        """`stuck`: partitions of which an earlier batch must be sent again, so that later ones are out of order."""
+        code = ErrorCode.NETWORK_EXCEPTION if result is None else ErrorCode(result.error_code)  # type: ignore[attr-defined]
+        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            if not lane.unacked or lane.unacked[0] is not batch:
+                self._history.break_promise(
+                    f"{self._name} got sequence {batch.sequence} of {lane.tp} acknowledged, and not the batch before it"
+                )
+                lane.has_failed = True
+                return False
+            lane.unacked.popleft()
+            offset = result.base_offset if code == ErrorCode.NONE else -1  # type: ignore[attr-defined]
+            for place, record in enumerate(batch.ids):
+                self._history.acked(self._name, lane.tp, record, offset + place if offset >= 0 else None)
+            return True
+        if lane.tp in stuck and code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            return False
+        stuck[lane.tp] = None
+        if is_retriable(code):
+            return False
+        self._history.break_promise(
+            f"{self._name} was refused sequence {batch.sequence} of {lane.tp}, its oldest batch: {error_name(code)}"
+        )
+        lane.has_failed = True
+        return False

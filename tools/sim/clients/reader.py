@@ -1,0 +1,142 @@
+"""A consumer of given partitions: fetches with any version, and checks that each answer belongs to the partition that it asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+from protocol.errors import ErrorCode, error_name, is_retriable
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.record_batch import decode_records, iter_batches
+from protocol.types import Address, TopicPartition
+from tools.sim.clients.history import History
+from tools.sim.clients.wire_client import NoAnswer, WireClient
+
+TOPIC_IDS_SINCE = 13
+WAIT = timedelta(milliseconds=500)
+
+
+class Reader:
+    """Reads from the first record on, until `stop`."""
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap: Sequence[Address],
+        partitions: Sequence[TopicPartition],
+        random: Random,
+        history: History,
+    ) -> None:
+        self._client = WireClient(name, bootstrap, random, history)
+        self._name = name
+        self._random = random
+        self._history = history
+        self.positions = dict.fromkeys(partitions, 0)
+        self._topics = sorted({tp.topic for tp in partitions})
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        self._is_stopping = True
+
+    async def run(self) -> None:
+        client = self._client
+        await client.refresh(self._topics)
+        while not self._is_stopping:
+            by_leader: dict[Address, list[TopicPartition]] = defaultdict(list)
+            for tp in self.positions:
+                leader = client.leader_of(tp)
+                if leader is not None:
+                    by_leader[leader].append(tp)
+            results = await asyncio.gather(*(self._fetch(leader, tps) for leader, tps in by_leader.items()))
+            if not results or not all(results):
+                await client.back_off()
+                await client.refresh(self._topics)
+            elif self._random.random() < 0.3:
+                await asyncio.sleep(self._random.random() * 0.3)
+        client.close()
+
+    async def _fetch(self, leader: Address, tps: list[TopicPartition]) -> bool:
+        client, random = self._client, self._random
+        random.shuffle(tps)
+        version = client.version(ApiKey.FETCH)
+        if version >= TOPIC_IDS_SINCE and not all(tp.topic in client.topic_ids for tp in tps):
+            version = TOPIC_IDS_SINCE - 1
+        by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
+        for tp in tps:
+            by_topic[tp.topic].append(tp)
+        body = {
+            "replica_id": -1,
+            "max_wait": WAIT,
+            "min_bytes": random.choice((1, 1, 1, 1000)),
+            "max_bytes": random.choice((1, 1000, 1 << 20, 50 << 20)),
+            "isolation_level": random.randrange(2),
+            "session_id": 0,
+            "session_epoch": -1,
+            "rack_id": "",
+            "forgotten_topics_data": (),
+            "topics": tuple(
+                {
+                    "topic": topic,
+                    "topic_id": client.topic_ids.get(topic),
+                    "partitions": tuple(
+                        {
+                            "partition": tp.partition,
+                            "fetch_offset": self.positions[tp],
+                            "partition_max_bytes": random.choice((1, 500, 1 << 20)),
+                        }
+                        for tp in of_topic
+                    ),
+                }
+                for topic, of_topic in by_topic.items()
+            ),
+        }
+        try:
+            connection = await client.connection(leader)
+            answer = await connection.ask(ApiKey.FETCH, version, body)
+        except NoAnswer:
+            return False
+        if getattr(answer, "error_code", ErrorCode.NONE) != ErrorCode.NONE:
+            return False
+        is_well = True
+        for topic in answer.responses:
+            name = client.names.get(topic.topic_id) if version >= TOPIC_IDS_SINCE else topic.topic
+            for partition in topic.partitions:
+                is_well &= self._take(TopicPartition(str(name), partition.partition_index), partition)
+        return is_well
+
+    def _take(self, tp: TopicPartition, found: Any) -> bool:
+        if tp not in self.positions:
+            self._history.break_promise(f"{self._name} was answered about {tp}, for which it did not ask")
+            return False
+        code = ErrorCode(found.error_code)
+        if code != ErrorCode.NONE:
+            if not is_retriable(code):
+                self._history.break_promise(
+                    f"{self._name} cannot read {tp} at {self.positions[tp]}: {error_name(code)}"
+                )
+            return False
+        records = found.records
+        if not records:
+            return True
+        for position, header in iter_batches(records):
+            if header.last_offset < self.positions[tp]:
+                continue
+            if not header.is_control:
+                for record in decode_records(records, position):
+                    if record.offset >= self.positions[tp]:
+                        self._read(tp, record.offset, bytes(record.value or b""))
+            self.positions[tp] = header.last_offset + 1
+        return True
+
+    def _read(self, tp: TopicPartition, offset: int, value: bytes) -> None:
+        record = value.partition(b" ")[0].decode(errors="replace")
+        if f"-{tp.topic}-{tp.partition}-" not in record:
+            self._history.break_promise(
+                f"{self._name} asked for {tp} at {offset} and got a record of another partition: {record}"
+            )
+            return
+        self._history.consumed(self._name, tp, record, offset)

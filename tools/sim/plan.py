@@ -1,0 +1,87 @@
+"""What happens in one simulated history: a function of the seed, which a YAML file can change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+BROKERS = (1, 2, 3)
+KILL, POWER, PAUSE, CUT, ONE_WAY, EXPIRE, RESET, ZOOKEEPER_PAUSE, SLOW_DISK, RESTART = (
+    "kill",
+    "lose power",
+    "pause",
+    "cut off",
+    "cut one way",
+    "expire the session",
+    "break the connection to ZooKeeper",
+    "pause ZooKeeper",
+    "slow disk",
+    "restart",
+)
+FAULTS = (KILL, POWER, PAUSE, CUT, ONE_WAY, EXPIRE, RESET, ZOOKEEPER_PAUSE, SLOW_DISK, RESTART)
+SETTINGS: Mapping[str, str] = {
+    "zookeeper.session.timeout.ms": "4000",
+    "replica.lag.time.max.ms": "3000",
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
+    "controlled.shutdown.enable": "true",
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": "100",
+    "leader.imbalance.check.interval.seconds": "5",
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`at`: seconds from the start of the load; it is undone `lasts` seconds later. `broker`: whom it hits; 0 for ZooKeeper."""
+
+    at: float
+    what: str
+    broker: int
+    lasts: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`seconds`: how long the load and the faults last; what is started is ended afterwards."""
+
+    seed: int
+    seconds: float
+    partitions: Mapping[str, int]
+    producers: int
+    readers: int
+    faults: Sequence[Fault] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan_of(seed: int, seconds: float = 60.0) -> Plan:
+    """The plan of that seed: a random subset of the faults, and random numbers of everything."""
+    random = Random(f"plan {seed}")
+    kinds = [what for what in FAULTS if random.random() < 0.5]
+    faults = []
+    at = random.uniform(1, 6)
+    while kinds and at < seconds - 5:
+        what = random.choice(kinds)
+        broker = 0 if what == ZOOKEEPER_PAUSE else random.choice(BROKERS)
+        lasts = random.choice((0.3, 2.0, 5.0, 9.0)) * random.uniform(0.5, 1.5)
+        faults.append(Fault(round(at, 3), what, broker, round(lasts, 3)))
+        at += random.choice((0.2, 2.0, 6.0)) + random.expovariate(0.4)
+    settings = {}
+    if random.random() < 0.4:
+        settings["log.segment.bytes"] = random.choice(("250000", "1000000"))
+    if random.random() < 0.3:
+        settings["broker.fast.failure.detection"] = "false"
+    if random.random() < 0.3:
+        settings["log.flush.interval.messages"] = "1"
+    return Plan(
+        seed,
+        seconds,
+        {f"topic{number}": random.randint(1, 4) for number in range(random.randint(1, 3))},
+        random.randint(1, 3),
+        random.randint(1, 2),
+        tuple(faults),
+        settings,
+    )

@@ -1,0 +1,124 @@
+"""`ottla sim`: one simulated history by its seed, and the search for seeds that fail."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from tools.failures import ExpectedError
+from tools.numbers import DIRECTORY, FloatRange, IntRange
+from tools.sim.plan import Plan, plan_of
+from tools.sim.simulation import Outcome, SimulationFailed, simulate
+from tools.terminal import echo
+
+FAILED = 1
+SEEDS_MAX = 2**31
+PROBLEMS_SHOWN = 20
+
+
+@click.group()
+def sim() -> None:
+    """Run the real brokers in a simulated world: the same seed is the same history, with the same faults."""
+
+
+@sim.command()
+@click.option("--seed", type=IntRange(0, SEEDS_MAX), required=True, help="which history")
+@click.option(
+    "--seconds", type=FloatRange(1, 86_400), default=60.0, show_default=True, help="length of load and faults"
+)
+@click.option(
+    "--story", type=DIRECTORY, metavar="DIR", help="write the brokers' event logs there, for `ottla timeline`"
+)
+def run(seed: int, seconds: float, story: Path | None) -> None:
+    """Run one history and judge it. The exit code is 1 if a rule was broken."""
+    plan = plan_of(seed, seconds)
+    for line in described(plan):
+        echo(line)
+    outcome = _simulated(plan)
+    echo("")
+    echo(
+        f"{outcome.virtual_s:.0f} s of the world in {outcome.real_s:.1f} s: "
+        + ", ".join(f"{count:,} {what}" for what, count in outcome.counts.items())
+    )
+    echo(f"all events: {outcome.digest}")
+    if story is not None:
+        write_story(outcome, story)
+        echo(f"story: ottla timeline --all {story}/broker-*/events.jsonl")
+    _say_outcome(outcome, seconds)
+
+
+@sim.command()
+@click.option("--minutes", type=FloatRange(0.01, 100_000), default=10.0, show_default=True, help="how long to search")
+@click.option("--from-seed", type=IntRange(0, SEEDS_MAX), help="the first seed  [default: by the clock]")
+@click.option("--seconds", type=FloatRange(1, 86_400), default=60.0, show_default=True, help="length of each history")
+def hunt(minutes: float, from_seed: int | None, seconds: float) -> None:
+    """Search seeds on all cores until one fails, and print the command that repeats it."""
+    first = int(time.time()) % 1_000_000 * 1000 if from_seed is None else from_seed
+    ends = time.monotonic() + minutes * 60
+    began, seeds, virtual_s = time.monotonic(), 0, 0.0
+    with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
+        for outcome in pool.imap_unordered(_of_seed, _seeds(first, seconds, ends)):
+            seeds += 1
+            virtual_s += outcome.virtual_s
+            if outcome.problems:
+                pool.terminate()
+                echo(f"seed {outcome.seed} fails, after {seeds} seeds")
+                _say_outcome(outcome, seconds)
+    real = max(time.monotonic() - began, 0.001)
+    echo(
+        f"{seeds} seeds from {first} on, {virtual_s / 3600:.1f} hours of the world ({virtual_s / real:.0f} an hour): all well"
+    )
+
+
+def _seeds(first: int, seconds: float, ends: float) -> Iterator[tuple[int, float]]:
+    seed = first
+    while time.monotonic() < ends:
+        yield seed, seconds
+        seed += 1
+
+
+def _of_seed(asked: tuple[int, float]) -> Outcome:
+    return simulate(plan_of(*asked))
+
+
+def _simulated(plan: Plan) -> Outcome:
+    try:
+        return simulate(plan)
+    except SimulationFailed as failure:
+        raise ExpectedError(f"the simulation itself failed:\n{failure}") from None
+
+
+def _say_outcome(outcome: Outcome, seconds: float) -> None:
+    for problem in outcome.problems[:PROBLEMS_SHOWN]:
+        echo(f"  {problem}")
+    if len(outcome.problems) > PROBLEMS_SHOWN:
+        echo(f"  and {len(outcome.problems) - PROBLEMS_SHOWN} more")
+    again = f"ottla sim run --seed {outcome.seed} --seconds {seconds:g}"
+    echo(f"{'FAILED' if outcome.problems else 'PASSED'}: {again}")
+    if outcome.problems:
+        raise SystemExit(FAILED)
+
+
+def described(plan: Plan) -> list[str]:
+    """The plan for a terminal."""
+    topics = ", ".join(f"{name} ({count} partitions)" for name, count in plan.partitions.items())
+    lines = [f"{topics}; {plan.producers} producers, {plan.readers} readers"]
+    lines += [f"{key}={value}" for key, value in plan.settings.items()]
+    for fault in plan.faults:
+        whom = f"broker {fault.broker}" if fault.broker else ""
+        lines.append(f"{fault.at:8.3f} s  {fault.what} {whom} for {fault.lasts:g} s".replace("  for", " for"))
+    return lines
+
+
+def write_story(outcome: Outcome, directory: Path) -> None:
+    """The event log of each broker, where `ottla timeline` finds it."""
+    for broker, lines in outcome.story.items():
+        if broker:
+            path = directory / f"broker-{broker}"
+            path.mkdir(parents=True, exist_ok=True)
+            (path / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))

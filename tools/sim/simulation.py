@@ -1,0 +1,394 @@
+"""One simulated history: builds the world, lets it run with its faults, waits until it is at rest, and judges (docs/SIMULATION.md)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import multiprocessing
+import os
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from random import Random
+from typing import Any, Protocol
+from zlib import crc32
+
+from protocol.errors import ErrorCode
+from protocol.kafka.api_keys import ApiKey
+from protocol.types import TopicPartition
+from tools.judge.judgement import Tables, judge
+from tools.judge.kinds import HARMLESS
+from tools.sim import plan as plans
+from tools.sim.clients.history import History
+from tools.sim.clients.producer import Producer
+from tools.sim.clients.reader import Reader
+from tools.sim.clients.wire_client import NoAnswer, WireClient
+from tools.sim.plan import BROKERS, SETTINGS, Fault, Plan
+from tools.sim.truth import StoredBatch, log_of, replicas_on, states_in
+from tools.sim.world.controlled import controlled
+from tools.sim.world.event_loop import THREAD_S, ProcessLoop
+from tools.sim.world.network import Network
+from tools.sim.world.nodes import CLIENT_PORT, BrokerNode
+from tools.sim.world.scheduler import START_S, Scheduler
+from tools.sim.world.zookeeper import ZooKeeper
+
+START_LIMIT_S = 30.0
+REST_LIMIT_S = 120.0
+"""After the last fault is undone, everything must have converged within this virtual time."""
+LOOK_S = 0.5
+SLOW_DISK_S = 0.3
+FINDINGS_SHOWN = 10
+
+
+class SimulationFailed(Exception):
+    """The simulation itself has an error. The text is its traceback."""
+
+
+class Client(Protocol):
+    """A simulated client."""
+
+    def stop(self) -> None: ...
+
+    async def run(self) -> None: ...
+
+
+@dataclass
+class Outcome:
+    """What a history ended with. `problems` is empty if all is well. `digest`: of all events, the same for the same seed."""
+
+    seed: int
+    problems: list[str]
+    digest: str
+    virtual_s: float
+    real_s: float
+    events_run: int
+    counts: Counter[str]
+    story: dict[int, list[str]] = field(default_factory=dict)
+    """The event log of each broker, as lines of JSON."""
+
+
+class Simulation:
+    """The world of one plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.scheduler = Scheduler(Random(f"world {plan.seed}"))
+        self._digest = hashlib.sha256()
+        self.story: dict[int, list[str]] = {broker: [] for broker in (0, *BROKERS)}
+        self.network = Network(self.scheduler, self._record)
+        self.zookeeper = ZooKeeper(self.network, self._record)
+        self.nodes = {
+            broker: BrokerNode(
+                broker, self.scheduler, self.network, self.zookeeper, {**SETTINGS, **plan.settings}, self._event
+            )
+            for broker in BROKERS
+        }
+        self.history = History(self.scheduler)
+        self.problems: list[str] = []
+        self._loops: list[ProcessLoop] = []
+        self._clients: list[Client] = []
+        self._running: list[Any] = []
+        self._under_way: list[Callable[[], None]] = []
+        """What undoes each fault that lasts."""
+
+    # -- the record ---------------------------------------------------------------------------------------------------
+
+    def _record(self, what: str, *details: Any) -> None:
+        shown = [crc32(detail) if isinstance(detail, bytes) else detail for detail in details]
+        self._digest.update(f"{self.scheduler.now:.9f} {what} {shown}\n".encode())
+
+    def _event(self, broker: int, wall_ms: int, kind: str, fields: dict[str, Any]) -> None:
+        line = json.dumps({"time_ms": wall_ms, "kind": kind, **fields}, default=str)
+        self.story[broker].append(line)
+        self._digest.update(f"{self.scheduler.now:.9f} {broker} {line}\n".encode())
+
+    # -- a history ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        began = time.perf_counter()
+        with controlled(self.scheduler, self.plan.seed):
+            if self._start():
+                self._load()
+                self._rest()
+                self._judge()
+        events = self.history.counts
+        seconds = self.scheduler.now - START_S
+        real_s = time.perf_counter() - began
+        digest = self._digest.hexdigest()[:16]
+        return Outcome(
+            self.plan.seed, self.problems, digest, seconds, real_s, self.scheduler.events_run, events, self.story
+        )
+
+    def _start(self) -> bool:
+        for node in self.nodes.values():
+            node.start()
+        self._until(
+            lambda: all(node.is_ready for node in self.nodes.values()), START_LIMIT_S, "the start of the brokers"
+        )
+        if not self.problems:
+            admin = WireClient("admin", self._bootstrap(), self._random("admin"), self.history)
+            made = self._in_process("admin", self._create_topics(admin))
+            self._until(made.done, START_LIMIT_S, "the creation of the topics")
+        return not self.problems
+
+    async def _create_topics(self, admin: WireClient) -> None:
+        wanted = dict(self.plan.partitions)
+        while wanted:
+            body = {
+                "timeout": timedelta(seconds=10),
+                "validate_only": False,
+                "topics": tuple(
+                    {"name": name, "num_partitions": count, "replication_factor": 3, "assignments": (), "configs": ()}
+                    for name, count in wanted.items()
+                ),
+            }
+            try:
+                await admin.refresh(())
+                controller = admin.address_of(admin.controller)
+                answer = await admin.ask(controller, ApiKey.CREATE_TOPICS, body) if controller else None
+            except NoAnswer:
+                answer = None
+            for topic in answer.topics if answer is not None else ():
+                if topic.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                    wanted.pop(topic.name, None)
+            await admin.back_off()
+        admin.close()
+
+    def _load(self) -> None:
+        partitions = [
+            TopicPartition(name, number) for name, count in self.plan.partitions.items() for number in range(count)
+        ]
+        for number in range(self.plan.producers):
+            name = f"producer{number}"
+            self._begin(name, Producer(name, self._bootstrap(), partitions, self._random(name), self.history))
+        for number in range(self.plan.readers):
+            name = f"reader{number}"
+            self._begin(name, Reader(name, self._bootstrap(), partitions, self._random(name), self.history))
+        began = self.scheduler.now
+        for fault in self.plan.faults:
+            self.scheduler.call_at(began + fault.at, self._do, fault)
+        self.scheduler.run(began + self.plan.seconds, lambda: bool(self.history.broken))
+
+    def _begin(self, name: str, client: Client) -> None:
+        self._clients.append(client)
+        self._running.append(self._in_process(name, client.run()))
+
+    def _in_process(self, name: str, work: Any) -> Any:
+        loop = ProcessLoop(self.scheduler, self.network.host(name), name)
+        self._loops.append(loop)
+        return loop.create_task(work)
+
+    def _random(self, name: str) -> Random:
+        return Random(f"{name} {self.plan.seed}")
+
+    def _bootstrap(self) -> list[tuple[str, int]]:
+        return [(node.name, CLIENT_PORT) for node in self.nodes.values()]
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def _do(self, fault: Fault) -> None:
+        node = self.nodes.get(fault.broker)
+        undo = self._begin_fault(fault, node)
+        self._event(
+            0, 0, "fault", {"what": fault.what, "broker": fault.broker, "lasts": fault.lasts, "done": undo is not None}
+        )
+        if undo is not None:
+            self._under_way.append(undo)
+            self.scheduler.call_after(fault.lasts, self._undo, undo)
+
+    def _undo(self, undo: Callable[[], None]) -> None:
+        if undo in self._under_way:
+            self._under_way.remove(undo)
+            undo()
+
+    def _begin_fault(self, fault: Fault, node: BrokerNode | None) -> Callable[[], None] | None:
+        """Returns what undoes it; None if it could not be done."""
+        if node is None:
+            self.zookeeper.pause(fault.lasts)
+            return _nothing
+        others = [other.name for other in self.nodes.values() if other is not node] + [self.zookeeper.host.name]
+        match fault.what:
+            case plans.CUT | plans.ONE_WAY:
+                links = [(node.name, other) for other in others]
+                if fault.what == plans.CUT:
+                    links += [(other, node.name) for other in others]
+                for link in links:
+                    self.network.cut(*link)
+                return partial(self._heal, links)
+            case plans.SLOW_DISK:
+                return self._slow_disk(node)
+        loop, session = node.loop, node.session
+        if loop is None:
+            return None
+        match fault.what:
+            case plans.KILL:
+                node.kill()
+                return partial(self._start_again, node)
+            case plans.POWER:
+                node.lose_power(self.scheduler.random)
+                return partial(self._start_again, node)
+            case plans.RESTART:
+                node.stop()
+                return partial(self._start_again, node)
+            case plans.PAUSE:
+                loop.pause(fault.lasts)
+                return _nothing
+            case plans.EXPIRE if session is not None:
+                self.zookeeper.expire(session.session_id)
+                return _nothing
+            case plans.RESET if session is not None and session.simulated is not None:
+                session.simulated.break_connection()
+                return _nothing
+        return None
+
+    def _heal(self, links: list[tuple[str, str]]) -> None:
+        for link in links:
+            self.network.heal(*link)
+
+    def _slow_disk(self, node: BrokerNode) -> Callable[[], None] | None:
+        loop = node.loop
+        if loop is None:
+            return None
+        loop.slow_thread_s = SLOW_DISK_S
+
+        def undo() -> None:
+            loop.slow_thread_s = THREAD_S
+
+        return undo
+
+    def _start_again(self, node: BrokerNode) -> None:
+        """After an orderly stop the process may still be ending: then it is started when it has ended."""
+        if node.loop is None:
+            node.start()
+        else:
+            self.scheduler.call_after(LOOK_S, self._start_again, node)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _rest(self) -> None:
+        """Ends all faults and the load, and waits until nothing is left to do."""
+        for undo in list(self._under_way):
+            self._undo(undo)
+        for client in self._clients:
+            if isinstance(client, Producer):
+                client.stop()
+        self._until(self._is_at_rest, REST_LIMIT_S, "rest")
+        for client in self._clients:
+            client.stop()
+        self._until(lambda: all(task.done() for task in self._running), REST_LIMIT_S, "the end of the clients")
+
+    def _is_at_rest(self) -> bool:
+        return self._what_is_missing() == ""
+
+    def _what_is_missing(self) -> str:
+        for node in self.nodes.values():
+            if not node.is_ready:
+                return f"broker {node.id} does not serve: {node.failure or 'it is starting'}"
+        for client, task in zip(self._clients, self._running, strict=True):
+            if task.done() and task.exception() is not None:
+                return f"a client has failed: {task.exception()!r}"
+            if isinstance(client, Producer) and client.open:
+                return f"{client._name} has {client.open} batches without an acknowledgement"
+        states = states_in(self.zookeeper.tree)
+        for tp, state in sorted(states.items()):
+            if state.leader not in self.nodes or len(state.isr) < 3:
+                return f"{tp} has leader {state.leader} and ISR {state.isr}"
+        replicas = {node.id: replicas_on(node.disk) for node in self.nodes.values()}
+        for tp in self._partitions():
+            ends = {broker: log_of(found.get(tp, [])).end for broker, found in replicas.items()}
+            if len(set(ends.values())) > 1:
+                return f"the replicas of {tp} end at {ends}"
+            for client in self._clients:
+                if isinstance(client, Reader) and client.positions[tp] < ends[1]:
+                    return f"{client._name} has read {tp} up to {client.positions[tp]} of {ends[1]}"
+        return ""
+
+    def _partitions(self) -> Iterator[TopicPartition]:
+        for name, count in self.plan.partitions.items():
+            for number in range(count):
+                yield TopicPartition(name, number)
+
+    def _until(self, is_reached: Callable[[], bool], limit_s: float, what: str) -> None:
+        deadline = self.scheduler.now + limit_s
+        while not is_reached():
+            if self.history.broken:
+                return
+            if self.scheduler.now >= deadline:
+                missing = self._what_is_missing() if what == "rest" else ""
+                self.problems.append(f"not within {limit_s:g} s: {what}{': ' * bool(missing)}{missing}")
+                return
+            self.scheduler.run(self.scheduler.now + LOOK_S)
+
+    # -- the judge ----------------------------------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        self.problems += self.history.broken
+        replicas = {node.id: replicas_on(node.disk) for node in self.nodes.values()}
+        states = states_in(self.zookeeper.tree)
+        logs = {}
+        for tp in self._partitions():
+            leader = states[tp].leader if tp in states else -1
+            found = replicas.get(leader, replicas[BROKERS[0]]).get(tp, [])
+            logs[tp.topic, tp.partition] = log_of(found)
+            self._compare(tp, {broker: of_broker.get(tp, []) for broker, of_broker in replicas.items()})
+        findings = judge(Tables.of(self.history.reports), logs, {}, is_finished=True)
+        self.problems += findings.problems
+        harmful = [finding for finding in findings.findings if finding.kind not in HARMLESS]
+        for finding in harmful[:FINDINGS_SHOWN]:
+            self.problems.append(
+                f"{finding.kind}: {finding.id} in {finding.topic}-{finding.partition} at {finding.offset} {finding.words}"
+            )
+        for node in self.nodes.values():
+            for _, loop in [(None, node.loop)]:
+                for failure in loop.failures if loop is not None else ():
+                    self.problems.append(f"broker {node.id}: {failure.get('message')}: {failure.get('exception')!r}")
+
+    def _compare(self, tp: TopicPartition, replicas: dict[int, list[StoredBatch]]) -> None:
+        """INV-4: the same offset is the same batch on every replica."""
+        by_offset: dict[int, tuple[int, StoredBatch]] = {}
+        for broker, batches in replicas.items():
+            for batch in batches:
+                first_broker, first = by_offset.setdefault(batch.base_offset, (broker, batch))
+                if (first.last_offset, first.leader_epoch, first.crc) != (
+                    batch.last_offset,
+                    batch.leader_epoch,
+                    batch.crc,
+                ):
+                    self.problems.append(
+                        f"INV-4: {tp} at {batch.base_offset} is not the same on brokers {first_broker} and {broker}"
+                    )
+                    return
+
+
+def _nothing() -> None:
+    """Undoes a fault that ends by itself."""
+
+
+def simulate(plan: Plan) -> Outcome:
+    """The outcome of that plan. It runs in a process of its own, which ends without tidying up: to tidy up would run the brokers' code."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    child = os.fork()
+    if child == 0:
+        answer: Outcome | str
+        try:
+            logging.disable(logging.CRITICAL)  # thousands of simulated seconds have thousands of warnings
+            answer = Simulation(plan).run()
+        except BaseException:  # noqa: BLE001 - shown by the parent
+            answer = traceback.format_exc()
+        sender.send(answer)
+        os._exit(0)
+    sender.close()
+    try:
+        answer = receiver.recv()
+    except EOFError:
+        answer = "the process of the simulation was killed"
+    finally:
+        os.waitpid(child, 0)
+    if isinstance(answer, str):
+        raise SimulationFailed(answer)
+    return answer

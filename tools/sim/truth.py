@@ -1,0 +1,86 @@
+"""What is really there: the logs on the simulated disks and the tree of ZooKeeper. Brokers are not asked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from protocol.kafka.record_batch import BatchHeader, crc_is_valid, decode_records, iter_batches
+from protocol.types import LeaderAndIsr, TopicPartition
+from protocol.zk.znodes import PartitionStateZNode
+from tools.judge.judgement import PartitionLog
+from tools.sim.world.disk import Inode, MemoryDisk
+from tools.sim.world.zookeeper_tree import ZooKeeperTree
+
+LOG_NAME = re.compile(r"/data/(?P<topic>[^/]+)-(?P<partition>\d+)/(?P<base>\d{20})\.log")
+
+
+class TornLog(Exception):
+    """A replica has bytes that are no batch."""
+
+
+class StoredBatch(NamedTuple):
+    """A batch of a replica. `ids`: of its records, by offset; none for a control batch."""
+
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    crc: int
+    ids: Mapping[int, str]
+
+
+def replicas_on(disk: MemoryDisk) -> dict[TopicPartition, list[StoredBatch]]:
+    """The batches of each replica, in the order of their segments."""
+    segments: dict[TopicPartition, dict[int, Inode]] = {}
+    for path, node in disk.names.items():
+        match = LOG_NAME.fullmatch(path)
+        if match and isinstance(node, Inode):
+            tp = TopicPartition(match["topic"], int(match["partition"]))
+            segments.setdefault(tp, {})[int(match["base"])] = node
+    return {
+        tp: [batch for _, node in sorted(files.items()) for batch in _batches(bytes(node.content))]
+        for tp, files in sorted(segments.items())
+    }
+
+
+def _batches(data: bytes) -> Iterator[StoredBatch]:
+    """Raises TornLog at a batch whose checksum is wrong."""
+    for position, header in iter_batches(data):
+        if not crc_is_valid(data, position, header):
+            raise TornLog(f"the checksum of the batch at offset {header.base_offset} is wrong")
+        ids = {}
+        if not header.is_control:
+            ids = {header.base_offset + delta: record for delta, record in _ids(data, position, header)}
+        yield StoredBatch(header.base_offset, header.last_offset, header.partition_leader_epoch, header.crc, ids)
+
+
+def _ids(data: bytes, position: int, header: BatchHeader) -> list[tuple[int, str]]:
+    """(offset in the batch, id) of each record. A batch is unpacked once: the same one is on several disks, and looked at often."""
+    key = (header.crc, header.size_in_bytes)
+    if key not in _known:
+        _known[key] = [
+            (record.offset - header.base_offset, bytes(record.value or b"").partition(b" ")[0].decode(errors="replace"))
+            for record in decode_records(data, position)
+        ]
+    return _known[key]
+
+
+_known: dict[tuple[int, int], list[tuple[int, str]]] = {}
+
+
+def log_of(batches: Sequence[StoredBatch]) -> PartitionLog:
+    """A replica as the judge takes it."""
+    ids = {offset: record for batch in batches for offset, record in batch.ids.items()}
+    end = batches[-1].last_offset + 1 if batches else 0
+    return PartitionLog(batches[0].base_offset if batches else 0, end, ids)
+
+
+def states_in(tree: ZooKeeperTree) -> dict[TopicPartition, LeaderAndIsr]:
+    """The state of each partition in ZooKeeper."""
+    found = {}
+    for path, node in tree.nodes.items():
+        match = re.fullmatch(r"/brokers/topics/(.+)/partitions/(\d+)/state", path)
+        if match:
+            found[TopicPartition(match[1], int(match[2]))] = PartitionStateZNode.decode(node.data, node.version)
+    return found
