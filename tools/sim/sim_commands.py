@@ -42,7 +42,7 @@ def run(seed: int, seconds: float, story: Path | None) -> None:
     outcome = _simulated(plan)
     echo("")
     echo(
-        f"{outcome.virtual_s:.0f} s of the world in {outcome.real_s:.1f} s: "
+        f"{outcome.virtual_s:.0f} s of the world in {outcome.cpu_s:.1f} s of the processor: "
         + ", ".join(f"{count:,} {what}" for what, count in outcome.counts.items())
     )
     echo(f"all events: {outcome.digest}")

@@ -10,26 +10,23 @@ import os
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from random import Random
 from typing import Any, Protocol
 from zlib import crc32
 
-from protocol.errors import ErrorCode
-from protocol.kafka.api_keys import ApiKey
 from protocol.types import TopicPartition
-from tools.judge.judgement import Tables, judge
-from tools.judge.kinds import HARMLESS
 from tools.sim import plan as plans
+from tools.sim.clients.admin import Admin
+from tools.sim.clients.group_member import GroupMember
 from tools.sim.clients.history import History
 from tools.sim.clients.producer import Producer
 from tools.sim.clients.reader import Reader
-from tools.sim.clients.wire_client import NoAnswer, WireClient
+from tools.sim.clients.transactional_producer import TransactionalProducer
+from tools.sim.judging import Scene, TornLog, problems_of, unrest
 from tools.sim.plan import BROKERS, SETTINGS, Fault, Plan
-from tools.sim.truth import StoredBatch, log_of, replicas_on, states_in
 from tools.sim.world.controlled import controlled
 from tools.sim.world.event_loop import THREAD_S, ProcessLoop
 from tools.sim.world.network import Network
@@ -42,7 +39,7 @@ REST_LIMIT_S = 120.0
 """After the last fault is undone, everything must have converged within this virtual time."""
 LOOK_S = 0.5
 SLOW_DISK_S = 0.3
-FINDINGS_SHOWN = 10
+GROUP = "group"
 
 
 class SimulationFailed(Exception):
@@ -51,6 +48,8 @@ class SimulationFailed(Exception):
 
 class Client(Protocol):
     """A simulated client."""
+
+    name: str
 
     def stop(self) -> None: ...
 
@@ -65,7 +64,7 @@ class Outcome:
     problems: list[str]
     digest: str
     virtual_s: float
-    real_s: float
+    cpu_s: float
     events_run: int
     counts: Counter[str]
     story: dict[int, list[str]] = field(default_factory=dict)
@@ -93,6 +92,9 @@ class Simulation:
         self._loops: list[ProcessLoop] = []
         self._clients: list[Client] = []
         self._running: list[Any] = []
+        self._partitions = [
+            TopicPartition(name, number) for name, count in plan.partitions.items() for number in range(count)
+        ]
         self._under_way: list[Callable[[], None]] = []
         """What undoes each fault that lasts."""
 
@@ -110,7 +112,7 @@ class Simulation:
     # -- a history ----------------------------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
-        began = time.perf_counter()
+        began = time.process_time()
         with controlled(self.scheduler, self.plan.seed):
             if self._start():
                 self._load()
@@ -118,10 +120,10 @@ class Simulation:
                 self._judge()
         events = self.history.counts
         seconds = self.scheduler.now - START_S
-        real_s = time.perf_counter() - began
+        cpu_s = time.process_time() - began
         digest = self._digest.hexdigest()[:16]
         return Outcome(
-            self.plan.seed, self.problems, digest, seconds, real_s, self.scheduler.events_run, events, self.story
+            self.plan.seed, self.problems, digest, seconds, cpu_s, self.scheduler.events_run, events, self.story
         )
 
     def _start(self) -> bool:
@@ -131,33 +133,9 @@ class Simulation:
             lambda: all(node.is_ready for node in self.nodes.values()), START_LIMIT_S, "the start of the brokers"
         )
         if not self.problems:
-            admin = WireClient("admin", self._bootstrap(), self._random("admin"), self.history)
-            made = self._in_process("admin", self._create_topics(admin))
+            made = self._in_process("creator", self._admin("creator").create())
             self._until(made.done, START_LIMIT_S, "the creation of the topics")
         return not self.problems
-
-    async def _create_topics(self, admin: WireClient) -> None:
-        wanted = dict(self.plan.partitions)
-        while wanted:
-            body = {
-                "timeout": timedelta(seconds=10),
-                "validate_only": False,
-                "topics": tuple(
-                    {"name": name, "num_partitions": count, "replication_factor": 3, "assignments": (), "configs": ()}
-                    for name, count in wanted.items()
-                ),
-            }
-            try:
-                await admin.refresh(())
-                controller = admin.address_of(admin.controller)
-                answer = await admin.ask(controller, ApiKey.CREATE_TOPICS, body) if controller else None
-            except NoAnswer:
-                answer = None
-            for topic in answer.topics if answer is not None else ():
-                if topic.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                    wanted.pop(topic.name, None)
-            await admin.back_off()
-        admin.close()
 
     def _load(self) -> None:
         partitions = [
@@ -169,6 +147,16 @@ class Simulation:
         for number in range(self.plan.readers):
             name = f"reader{number}"
             self._begin(name, Reader(name, self._bootstrap(), partitions, self._random(name), self.history))
+        for number in range(self.plan.transactional):
+            name = f"transactional{number}"
+            self._begin(
+                name, TransactionalProducer(name, self._bootstrap(), partitions, self._random(name), self.history)
+            )
+        for number in range(self.plan.members):
+            name = f"member{number}"
+            self._begin(name, GroupMember(name, GROUP, self._bootstrap(), partitions, self._random(name), self.history))
+        if self.plan.has_admin:
+            self._begin("admin", self._admin("admin"))
         began = self.scheduler.now
         for fault in self.plan.faults:
             self.scheduler.call_at(began + fault.at, self._do, fault)
@@ -182,6 +170,10 @@ class Simulation:
         loop = ProcessLoop(self.scheduler, self.network.host(name), name)
         self._loops.append(loop)
         return loop.create_task(work)
+
+    def _admin(self, name: str) -> Admin:
+        plan = self.plan
+        return Admin(name, self._bootstrap(), plan.partitions, plan.replicas, BROKERS, self._random(name), self.history)
 
     def _random(self, name: str) -> Random:
         return Random(f"{name} {self.plan.seed}")
@@ -275,7 +267,7 @@ class Simulation:
         for undo in list(self._under_way):
             self._undo(undo)
         for client in self._clients:
-            if isinstance(client, Producer):
+            if not isinstance(client, Reader):
                 client.stop()
         self._until(self._is_at_rest, REST_LIMIT_S, "rest")
         for client in self._clients:
@@ -292,26 +284,30 @@ class Simulation:
         for client, task in zip(self._clients, self._running, strict=True):
             if task.done() and task.exception() is not None:
                 return f"a client has failed: {task.exception()!r}"
-            if isinstance(client, Producer) and client.open:
-                return f"{client._name} has {client.open} batches without an acknowledgement"
-        states = states_in(self.zookeeper.tree)
-        for tp, state in sorted(states.items()):
-            if state.leader not in self.nodes or len(state.isr) < 3:
-                return f"{tp} has leader {state.leader} and ISR {state.isr}"
-        replicas = {node.id: replicas_on(node.disk) for node in self.nodes.values()}
-        for tp in self._partitions():
-            ends = {broker: log_of(found.get(tp, [])).end for broker, found in replicas.items()}
-            if len(set(ends.values())) > 1:
-                return f"the replicas of {tp} end at {ends}"
-            for client in self._clients:
-                if isinstance(client, Reader) and client.positions[tp] < ends[1]:
-                    return f"{client._name} has read {tp} up to {client.positions[tp]} of {ends[1]}"
+            if not isinstance(client, Reader) and not task.done():
+                return f"{client.name} has not ended"
+        scene = self._scene()
+        missing = unrest(scene)
+        if missing:
+            return missing
+        for client in self._clients:
+            if isinstance(client, Reader) and not isinstance(client, GroupMember):
+                for tp, position in client.positions.items():
+                    end = scene.end(scene.states[tp].leader, tp)
+                    if position < end:
+                        return f"{client.name} has read {tp} up to {position} of {end}"
+        members = [client for client in self._clients if isinstance(client, GroupMember)]
+        if members and self._is_unread(members, scene):
+            return "the group has not read everything"
         return ""
 
-    def _partitions(self) -> Iterator[TopicPartition]:
-        for name, count in self.plan.partitions.items():
-            for number in range(count):
-                yield TopicPartition(name, number)
+    def _is_unread(self, members: Sequence[GroupMember], scene: Scene) -> bool:
+        """Between all members, each partition is read to its end by its owner."""
+        read = {tp: max(member.positions.get(tp, 0) for member in members) for tp in self._partitions}
+        return any(position < scene.end(scene.states[tp].leader, tp) for tp, position in read.items())
+
+    def _scene(self) -> Scene:
+        return Scene.of(self.zookeeper.tree, list(self.nodes.values()))
 
     def _until(self, is_reached: Callable[[], bool], limit_s: float, what: str) -> None:
         deadline = self.scheduler.now + limit_s
@@ -328,41 +324,15 @@ class Simulation:
 
     def _judge(self) -> None:
         self.problems += self.history.broken
-        replicas = {node.id: replicas_on(node.disk) for node in self.nodes.values()}
-        states = states_in(self.zookeeper.tree)
-        logs = {}
-        for tp in self._partitions():
-            leader = states[tp].leader if tp in states else -1
-            found = replicas.get(leader, replicas[BROKERS[0]]).get(tp, [])
-            logs[tp.topic, tp.partition] = log_of(found)
-            self._compare(tp, {broker: of_broker.get(tp, []) for broker, of_broker in replicas.items()})
-        findings = judge(Tables.of(self.history.reports), logs, {}, is_finished=True)
-        self.problems += findings.problems
-        harmful = [finding for finding in findings.findings if finding.kind not in HARMLESS]
-        for finding in harmful[:FINDINGS_SHOWN]:
-            self.problems.append(
-                f"{finding.kind}: {finding.id} in {finding.topic}-{finding.partition} at {finding.offset} {finding.words}"
-            )
+        try:
+            scene = self._scene()
+        except TornLog as torn:
+            self.problems.append(f"INV-21: {torn}")
+            return
+        self.problems += problems_of(scene, self.history, self._partitions)
         for node in self.nodes.values():
-            for _, loop in [(None, node.loop)]:
-                for failure in loop.failures if loop is not None else ():
-                    self.problems.append(f"broker {node.id}: {failure.get('message')}: {failure.get('exception')!r}")
-
-    def _compare(self, tp: TopicPartition, replicas: dict[int, list[StoredBatch]]) -> None:
-        """INV-4: the same offset is the same batch on every replica."""
-        by_offset: dict[int, tuple[int, StoredBatch]] = {}
-        for broker, batches in replicas.items():
-            for batch in batches:
-                first_broker, first = by_offset.setdefault(batch.base_offset, (broker, batch))
-                if (first.last_offset, first.leader_epoch, first.crc) != (
-                    batch.last_offset,
-                    batch.leader_epoch,
-                    batch.crc,
-                ):
-                    self.problems.append(
-                        f"INV-4: {tp} at {batch.base_offset} is not the same on brokers {first_broker} and {broker}"
-                    )
-                    return
+            for failure in node.loop.failures if node.loop is not None else ():
+                self.problems.append(f"broker {node.id}: {failure.get('message')}: {failure.get('exception')!r}")
 
 
 def _nothing() -> None:

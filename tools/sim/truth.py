@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from protocol.kafka.control_records import marker_in
 from protocol.kafka.record_batch import BatchHeader, crc_is_valid, decode_records, iter_batches
-from protocol.types import LeaderAndIsr, TopicPartition
-from protocol.zk.znodes import PartitionStateZNode
+from protocol.types import Assignment, LeaderAndIsr, TopicPartition
+from protocol.zk.znodes import PartitionStateZNode, TopicZNode
 from tools.judge.judgement import PartitionLog
 from tools.sim.world.disk import Inode, MemoryDisk
 from tools.sim.world.zookeeper_tree import ZooKeeperTree
@@ -21,13 +22,18 @@ class TornLog(Exception):
 
 
 class StoredBatch(NamedTuple):
-    """A batch of a replica. `ids`: of its records, by offset; none for a control batch."""
+    """A batch of a replica. `ids`: of its records, by offset; none for a control batch.
+
+    `producer`: the id of a transactional producer, else -1. `marker`: whether a control batch commits; None for others.
+    """
 
     base_offset: int
     last_offset: int
     leader_epoch: int
     crc: int
     ids: Mapping[int, str]
+    producer: int
+    marker: bool | None
 
 
 def replicas_on(disk: MemoryDisk) -> dict[TopicPartition, list[StoredBatch]]:
@@ -52,7 +58,16 @@ def _batches(data: bytes) -> Iterator[StoredBatch]:
         ids = {}
         if not header.is_control:
             ids = {header.base_offset + delta: record for delta, record in _ids(data, position, header)}
-        yield StoredBatch(header.base_offset, header.last_offset, header.partition_leader_epoch, header.crc, ids)
+        marker = marker_in(data, position) if header.is_control else None
+        yield StoredBatch(
+            header.base_offset,
+            header.last_offset,
+            header.partition_leader_epoch,
+            header.crc,
+            ids,
+            header.producer_id if header.is_transactional else -1,
+            None if marker is None else marker.is_commit,
+        )
 
 
 def _ids(data: bytes, position: int, header: BatchHeader) -> list[tuple[int, str]]:
@@ -74,6 +89,39 @@ def log_of(batches: Sequence[StoredBatch]) -> PartitionLog:
     ids = {offset: record for batch in batches for offset, record in batch.ids.items()}
     end = batches[-1].last_offset + 1 if batches else 0
     return PartitionLog(batches[0].base_offset if batches else 0, end, ids)
+
+
+class Visible(NamedTuple):
+    """What readers of committed records may see of a log: (offset, id), and the producers of transactions that have not ended."""
+
+    records: list[tuple[int, str]]
+    open: list[int]
+
+
+def visible_in(batches: Sequence[StoredBatch]) -> Visible:
+    """Of a whole log."""
+    records: list[tuple[int, str]] = []
+    open_transactions: dict[int, list[tuple[int, str]]] = {}
+    for batch in batches:
+        if batch.marker is not None:
+            held = open_transactions.pop(batch.producer, [])
+            records += held if batch.marker else []
+        elif batch.producer >= 0:
+            open_transactions.setdefault(batch.producer, []).extend(batch.ids.items())
+        else:
+            records += batch.ids.items()
+    return Visible(sorted(records), list(open_transactions))
+
+
+def assignments_in(tree: ZooKeeperTree) -> dict[TopicPartition, Assignment]:
+    """The replicas of each partition in ZooKeeper."""
+    found = {}
+    for path, node in tree.nodes.items():
+        match = re.fullmatch(r"/brokers/topics/([^/]+)", path)
+        if match:
+            for number, assignment in TopicZNode.decode(node.data)[1].items():
+                found[TopicPartition(match[1], number)] = assignment
+    return found
 
 
 def states_in(tree: ZooKeeperTree) -> dict[TopicPartition, LeaderAndIsr]:

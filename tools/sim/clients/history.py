@@ -6,8 +6,29 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from protocol.types import TopicPartition
-from tools.judge.reports import ACKED, CONSUMED, FAILED, PRODUCED, Report
+from tools.judge.reports import ACKED, COMMITTED, CONSUMED, FAILED, PRODUCED, Report
 from tools.sim.world.scheduler import START_S, Scheduler
+
+COMMITTED_TRANSACTION, ABORTED_TRANSACTION, UNKNOWN_TRANSACTION = "committed", "aborted", "unknown"
+
+
+@dataclass
+class Transaction:
+    """The records of one transaction, and how its producer was told that it ended."""
+
+    name: str
+    ids: dict[TopicPartition, list[str]] = field(default_factory=dict)
+    outcome: str = ABORTED_TRANSACTION
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """What a member was assigned in a generation of its group."""
+
+    group: str
+    generation: int
+    member: str
+    partitions: tuple[TopicPartition, ...]
 
 
 @dataclass
@@ -18,6 +39,10 @@ class History:
     reports: list[Report] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    transactions: list[Transaction] = field(default_factory=list)
+    owned: list[Ownership] = field(default_factory=list)
+    read_committed: dict[tuple[str, TopicPartition], list[tuple[int, str]]] = field(default_factory=dict)
+    """(reader, partition) -> (offset, id) of what readers of committed records got."""
 
     def break_promise(self, what: str) -> None:
         self.broken.append(f"{self.scheduler.now - START_S:.3f} s: {what}")
@@ -33,6 +58,13 @@ class History:
 
     def consumed(self, group: str, tp: TopicPartition, record: str, offset: int) -> None:
         self._add(Report(CONSUMED, tp.topic, tp.partition, offset, record, group=group))
+
+    def committed(self, group: str, tp: TopicPartition, offset: int) -> None:
+        self._add(Report(COMMITTED, tp.topic, tp.partition, offset, group=group))
+
+    def transaction_ended(self, transaction: Transaction, outcome: str) -> None:
+        transaction.outcome = outcome
+        self.counts[f"transactions {outcome}"] += 1
 
     def _add(self, report: Report) -> None:
         self.counts[report.event] += 1

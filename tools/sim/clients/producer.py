@@ -57,7 +57,7 @@ class Producer:
         history: History,
     ) -> None:
         self._client = WireClient(name, bootstrap, random, history)
-        self._name = name
+        self.name = name
         self._random = random
         self._history = history
         self._lanes = [Lane(tp) for tp in partitions]
@@ -111,14 +111,14 @@ class Producer:
             ids = []
             records = []
             for _ in range(random.randint(1, RECORDS_MAX)):
-                record = f"{self._name}-{lane.tp.topic}-{lane.tp.partition}-{lane.count}"
+                record = f"{self.name}-{lane.tp.topic}-{lane.tp.partition}-{lane.count}"
                 lane.count += 1
                 ids.append(record)
                 size = LARGE_BYTES if random.randrange(LARGE_ONE_OF) == 0 else random.randrange(200)
                 value = f"{record} ".encode() + bytes(size)
                 timestamp = int(time.time() * 1000)
                 records.append((None, value, (), timestamp))
-                self._history.produced(self._name, lane.tp, record)
+                self._history.produced(self.name, lane.tp, record)
             data = build_batch(
                 records,
                 compression=GZIP if random.randrange(4) == 0 else 0,
@@ -187,7 +187,7 @@ class Producer:
             }
             if list(found) != list(batches):
                 self._history.break_promise(
-                    f"{self._name} asked for {list(batches)} and was answered about {list(found)}"
+                    f"{self.name} asked for {list(batches)} and was answered about {list(found)}"
                 )
             for tp, batch in batches.items():
                 is_well &= self._take(by_partition[tp], batch, found.get(tp), stuck)
@@ -199,14 +199,14 @@ class Producer:
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             if not lane.unacked or lane.unacked[0] is not batch:
                 self._history.break_promise(
-                    f"{self._name} got sequence {batch.sequence} of {lane.tp} acknowledged, and not the batch before it"
+                    f"{self.name} got sequence {batch.sequence} of {lane.tp} acknowledged, and not the batch before it"
                 )
                 lane.has_failed = True
                 return False
             lane.unacked.popleft()
             offset = result.base_offset if code == ErrorCode.NONE else -1  # type: ignore[attr-defined]
             for place, record in enumerate(batch.ids):
-                self._history.acked(self._name, lane.tp, record, offset + place if offset >= 0 else None)
+                self._history.acked(self.name, lane.tp, record, offset + place if offset >= 0 else None)
             return True
         if lane.tp in stuck and code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             return False
@@ -214,7 +214,7 @@ class Producer:
         if is_retriable(code):
             return False
         self._history.break_promise(
-            f"{self._name} was refused sequence {batch.sequence} of {lane.tp}, its oldest batch: {error_name(code)}"
+            f"{self.name} was refused sequence {batch.sequence} of {lane.tp}, its oldest batch: {error_name(code)}"
         )
         lane.has_failed = True
         return False

@@ -32,11 +32,14 @@ class Reader:
         history: History,
     ) -> None:
         self._client = WireClient(name, bootstrap, random, history)
-        self._name = name
+        self.name = name
         self._random = random
         self._history = history
+        self.group = name
+        """Under which name it reports: a member of a group has that of its group."""
         self.positions = dict.fromkeys(partitions, 0)
         self._topics = sorted({tp.topic for tp in partitions})
+        self.is_committed_only = random.random() < 0.5
         self._is_stopping = False
 
     def stop(self) -> None:
@@ -73,7 +76,7 @@ class Reader:
             "max_wait": WAIT,
             "min_bytes": random.choice((1, 1, 1, 1000)),
             "max_bytes": random.choice((1, 1000, 1 << 20, 50 << 20)),
-            "isolation_level": random.randrange(2),
+            "isolation_level": int(self.is_committed_only),
             "session_id": 0,
             "session_epoch": -1,
             "rack_id": "",
@@ -110,22 +113,27 @@ class Reader:
 
     def _take(self, tp: TopicPartition, found: Any) -> bool:
         if tp not in self.positions:
-            self._history.break_promise(f"{self._name} was answered about {tp}, for which it did not ask")
+            self._history.break_promise(f"{self.name} was answered about {tp}, for which it did not ask")
             return False
         code = ErrorCode(found.error_code)
         if code != ErrorCode.NONE:
             if not is_retriable(code):
-                self._history.break_promise(
-                    f"{self._name} cannot read {tp} at {self.positions[tp]}: {error_name(code)}"
-                )
+                self._history.break_promise(f"{self.name} cannot read {tp} at {self.positions[tp]}: {error_name(code)}")
             return False
         records = found.records
         if not records:
             return True
+        aborted = sorted((one.first_offset, one.producer_id) for one in found.aborted_transactions or ())
+        being_aborted: set[int] = set()
         for position, header in iter_batches(records):
+            while aborted and aborted[0][0] <= header.last_offset:
+                being_aborted.add(aborted.pop(0)[1])
+            if header.is_control:
+                being_aborted.discard(header.producer_id)
             if header.last_offset < self.positions[tp]:
                 continue
-            if not header.is_control:
+            is_aborted = header.is_transactional and header.producer_id in being_aborted
+            if not (header.is_control or is_aborted):
                 for record in decode_records(records, position):
                     if record.offset >= self.positions[tp]:
                         self._read(tp, record.offset, bytes(record.value or b""))
@@ -136,7 +144,10 @@ class Reader:
         record = value.partition(b" ")[0].decode(errors="replace")
         if f"-{tp.topic}-{tp.partition}-" not in record:
             self._history.break_promise(
-                f"{self._name} asked for {tp} at {offset} and got a record of another partition: {record}"
+                f"{self.name} asked for {tp} at {offset} and got a record of another partition: {record}"
             )
             return
-        self._history.consumed(self._name, tp, record, offset)
+        if self.is_committed_only:
+            self._history.read_committed.setdefault((self.name, tp), []).append((offset, record))
+        else:
+            self._history.consumed(self.group, tp, record, offset)

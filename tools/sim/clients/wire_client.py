@@ -199,6 +199,15 @@ class WireClient:
             for partition in topic.partitions:
                 self.leaders[TopicPartition(topic.name, partition.partition_index)] = partition.leader_id
 
+    async def coordinator(self, key: str, kind: int) -> Address:
+        """Of a group (kind 0) or a transactional id (1). Raises NoAnswer."""
+        body = {"key": key, "key_type": kind, "coordinator_keys": (key,)}
+        answer = await self.ask_any(ApiKey.FIND_COORDINATOR, body, oldest=1)
+        found = answer.coordinators[0] if hasattr(answer, "coordinators") else answer
+        if found.error_code != ErrorCode.NONE:
+            raise NoAnswer(f"no coordinator: {found.error_code}")
+        return found.host, found.port
+
     def leader_of(self, tp: TopicPartition) -> Address | None:
         return self._addresses.get(self.leaders.get(tp, -1))
 

@@ -1,0 +1,143 @@
+"""An admin who keeps the cluster busy: topics come and go under the same names, replicas move, leaders are elected."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+from protocol.errors import ErrorCode, error_name, is_retriable
+from protocol.kafka.api_keys import ApiKey
+from protocol.types import Address, TopicPartition
+from tools.sim.clients.history import History
+from tools.sim.clients.wire_client import NoAnswer, WireClient
+
+TIMEOUT = timedelta(seconds=10)
+ALLOWED = frozenset(
+    {
+        ErrorCode.TOPIC_ALREADY_EXISTS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        ErrorCode.ELECTION_NOT_NEEDED,
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+    }
+)
+"""Answers that are right while brokers are away, or an earlier request of this admin is under way."""
+
+
+class Admin:
+    """Creates the topics with `create`, then does random things with `run`, until `stop`."""
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap: Sequence[Address],
+        partitions: Mapping[str, int],
+        replicas: int,
+        brokers: Sequence[int],
+        random: Random,
+        history: History,
+    ) -> None:
+        self._client = WireClient(name, bootstrap, random, history)
+        self.name = name
+        self._partitions = partitions
+        self._replicas = replicas
+        self._brokers = list(brokers)
+        self._random = random
+        self._history = history
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        self._is_stopping = True
+
+    async def create(self) -> None:
+        """Until all topics are there."""
+        wanted = dict(self._partitions)
+        while wanted:
+            answer = await self._ask(ApiKey.CREATE_TOPICS, self._creation(wanted, self._replicas))
+            for topic in answer.topics if answer is not None else ():
+                if topic.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                    wanted.pop(topic.name, None)
+            await self._client.back_off()
+
+    async def run(self) -> None:
+        while not self._is_stopping:
+            await asyncio.sleep(self._random.expovariate(1 / 3.0))
+            await self._random.choice((self._come_and_go, self._move, self._elect))()
+        self._client.close()
+
+    async def _ask(self, api: ApiKey, body: Mapping[str, Any]) -> Any:
+        """The controller's answer; None if there is none."""
+        try:
+            await self._client.refresh(())
+            controller = self._client.address_of(self._client.controller)
+            return None if controller is None else await self._client.ask(controller, api, body)
+        except NoAnswer:
+            return None
+
+    def _creation(self, topics: Mapping[str, int], replicas: int) -> dict[str, Any]:
+        return {
+            "timeout": TIMEOUT,
+            "validate_only": False,
+            "topics": tuple(
+                {
+                    "name": name,
+                    "num_partitions": count,
+                    "replication_factor": replicas,
+                    "assignments": (),
+                    "configs": (),
+                }
+                for name, count in topics.items()
+            ),
+        }
+
+    async def _come_and_go(self) -> None:
+        """A topic is created or deleted; next time, perhaps, made again with fewer partitions."""
+        name = f"fleeting{self._random.randrange(2)}"
+        if self._random.random() < 0.5:
+            body = self._creation({name: self._random.randint(1, 5)}, self._random.randint(1, 3))
+            answer = await self._ask(ApiKey.CREATE_TOPICS, body)
+            codes = [topic.error_code for topic in answer.topics] if answer is not None else []
+        else:
+            body = {"timeout": TIMEOUT, "topic_names": (name,), "topics": ({"name": name, "topic_id": None},)}
+            answer = await self._ask(ApiKey.DELETE_TOPICS, body)
+            codes = [topic.error_code for topic in answer.responses] if answer is not None else []
+        self._check(codes)
+
+    async def _move(self) -> None:
+        """A partition of the load gets other replicas, or the same in another order."""
+        tp = self._any_partition()
+        replicas = tuple(self._random.sample(self._brokers, self._replicas))
+        body = {
+            "timeout": TIMEOUT,
+            "topics": ({"name": tp.topic, "partitions": ({"partition_index": tp.partition, "replicas": replicas},)},),
+        }
+        answer = await self._ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, body)
+        if answer is not None:
+            self._check([answer.error_code, *(p.error_code for topic in answer.responses for p in topic.partitions)])
+            self._history.counts["moves asked for"] += 1
+
+    async def _elect(self) -> None:
+        tp = self._any_partition()
+        body = {
+            "timeout": TIMEOUT,
+            "election_type": 0,
+            "topic_partitions": ({"topic": tp.topic, "partitions": (tp.partition,)},),
+        }
+        answer = await self._ask(ApiKey.ELECT_LEADERS, body)
+        if answer is not None:
+            results = answer.replica_election_results
+            self._check([row.error_code for topic in results for row in topic.partition_result])
+
+    def _any_partition(self) -> TopicPartition:
+        topic = self._random.choice(list(self._partitions))
+        return TopicPartition(topic, self._random.randrange(self._partitions[topic]))
+
+    def _check(self, codes: Sequence[int]) -> None:
+        for code in codes:
+            if code != ErrorCode.NONE and code not in ALLOWED and not is_retriable(code):
+                self._history.break_promise(f"{self.name} was refused: {error_name(code)}")

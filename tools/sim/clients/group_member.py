@@ -1,0 +1,236 @@
+"""A member of a consumer group: joins, takes what the leader assigns, reads, commits, and leaves in the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+from protocol.errors import ErrorCode, error_name, is_retriable
+from protocol.kafka import consumer_protocol
+from protocol.kafka.api_keys import ApiKey
+from protocol.types import Address, TopicPartition
+from tools.sim.clients.history import History, Ownership
+from tools.sim.clients.reader import Reader
+from tools.sim.clients.wire_client import NoAnswer
+
+GROUP = 0
+"""The kind of coordinator."""
+SESSION = timedelta(seconds=6)
+REBALANCE = timedelta(seconds=10)
+HEARTBEAT_S = 1.0
+PROTOCOL = "simulated"
+NO_GENERATION = -1
+OUT_OF_DATE = frozenset(
+    {
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.MEMBER_ID_REQUIRED,
+    }
+)
+
+
+class JoinAgain(Exception):
+    """The member is no longer in its generation."""
+
+
+class GroupMember(Reader):
+    """Reads uncommitted records, from where its group has committed."""
+
+    def __init__(
+        self,
+        name: str,
+        group: str,
+        bootstrap: Sequence[Address],
+        partitions: Sequence[TopicPartition],
+        random: Random,
+        history: History,
+    ) -> None:
+        super().__init__(name, bootstrap, (), random, history)
+        self.is_committed_only = False
+        self.group = group
+        self._all = list(partitions)
+        self._topics = sorted({tp.topic for tp in partitions})
+        self._coordinator: Address | None = None
+        self._member_id = ""
+        self._generation = NO_GENERATION
+        self._committed: dict[TopicPartition, int] = {}
+        self._lives_s = random.choice((5.0, 20.0, 1000.0))
+        """How long it stays until it leaves for a while."""
+
+    async def run(self) -> None:
+        await self._client.refresh(self._topics)
+        while not self._is_stopping:
+            try:
+                await self._in_a_generation()
+            except JoinAgain:
+                continue
+            except NoAnswer:
+                self._coordinator = None
+                await self._client.back_off()
+                await self._client.refresh(self._topics)
+        self._client.close()
+
+    async def _in_a_generation(self) -> None:
+        """Joins and works until the group rebalances. Raises JoinAgain, NoAnswer."""
+        loop = asyncio.get_running_loop()
+        await self._join()
+        leaves_at = loop.time() + self._random.expovariate(1 / self._lives_s)
+        heartbeat_at = loop.time() + HEARTBEAT_S
+        while True:
+            await self._read_once()
+            if self._random.random() < 0.2:
+                await self._commit()
+            if self._is_stopping or loop.time() > leaves_at:
+                await self._commit()
+                await self._leave()
+                await asyncio.sleep(self._random.random() * 5)
+                return
+            if loop.time() >= heartbeat_at:
+                heartbeat_at = loop.time() + HEARTBEAT_S
+                answer = await self._ask(ApiKey.HEARTBEAT, self._in_generation())
+                self._check(answer.error_code)
+            await asyncio.sleep(self._random.random() * 0.3)
+
+    async def _read_once(self) -> None:
+        by_leader: dict[Address, list[TopicPartition]] = {}
+        for tp in self.positions:
+            leader = self._client.leader_of(tp)
+            if leader is not None:
+                by_leader.setdefault(leader, []).append(tp)
+        results = await asyncio.gather(*(self._fetch(leader, tps) for leader, tps in by_leader.items()))
+        if not all(results):
+            await self._client.refresh(self._topics)
+
+    # -- the group ----------------------------------------------------------------------------------------------------
+
+    async def _join(self) -> None:
+        subscription = consumer_protocol.subscription(self._topics)
+        body = {
+            "group_id": self.group,
+            "session_timeout": SESSION,
+            "rebalance_timeout": REBALANCE,
+            "member_id": self._member_id,
+            "group_instance_id": None,
+            "protocol_type": "consumer",
+            "protocols": ({"name": PROTOCOL, "metadata": subscription},),
+            "reason": None,
+        }
+        joined = await self._ask(ApiKey.JOIN_GROUP, body)
+        if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self._member_id = joined.member_id
+        self._check(joined.error_code)
+        self._member_id, self._generation = joined.member_id, joined.generation_id
+        assignments = self._shares([member.member_id for member in joined.members]) if joined.members else {}
+        rows = tuple(
+            {"member_id": member, "assignment": consumer_protocol.assignment(tps)}
+            for member, tps in assignments.items()
+        )
+        body = {**self._in_generation(), "protocol_type": "consumer", "protocol_name": PROTOCOL, "assignments": rows}
+        synced = await self._ask(ApiKey.SYNC_GROUP, body)
+        self._check(synced.error_code)
+        mine = consumer_protocol.assigned(bytes(synced.assignment))
+        self._history.owned.append(Ownership(self.group, self._generation, self._member_id, tuple(mine)))
+        self._history.counts["generations joined"] += 1
+        self.positions = await self._committed_offsets(mine)
+
+    def _shares(self, members: Sequence[str]) -> dict[str, list[TopicPartition]]:
+        shares: dict[str, list[TopicPartition]] = {member: [] for member in members}
+        for number, tp in enumerate(self._all):
+            shares[members[number % len(members)]].append(tp)
+        return shares
+
+    async def _committed_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        if not partitions:
+            return {}
+        topics = tuple(
+            {"name": topic, "partition_indexes": tuple(tp.partition for tp in partitions if tp.topic == topic)}
+            for topic in dict.fromkeys(tp.topic for tp in partitions)
+        )
+        body = {"group_id": self.group, "topics": topics, "require_stable": False}
+        connection = await self._client.connection(await self._where())
+        answer = await connection.ask(ApiKey.OFFSET_FETCH, min(5, self._client.version(ApiKey.OFFSET_FETCH, 2)), body)
+        self._check(answer.error_code)
+        found = dict.fromkeys(partitions, 0)
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                self._check(partition.error_code)
+                found[TopicPartition(topic.name, partition.partition_index)] = max(0, partition.committed_offset)
+        self._committed = dict(found)
+        return found
+
+    async def _commit(self) -> None:
+        moved = {tp: offset for tp, offset in self.positions.items() if offset != self._committed.get(tp)}
+        if not moved:
+            return
+        topics = tuple(
+            {
+                "name": topic,
+                "partitions": tuple(
+                    {
+                        "partition_index": tp.partition,
+                        "committed_offset": offset,
+                        "committed_leader_epoch": -1,
+                        "commit_timestamp": -1,
+                        "committed_metadata": "",
+                    }
+                    for tp, offset in moved.items()
+                    if tp.topic == topic
+                ),
+            }
+            for topic in dict.fromkeys(tp.topic for tp in moved)
+        )
+        body = {
+            "group_id": self.group,
+            "generation_id_or_member_epoch": self._generation,
+            "member_id": self._member_id,
+            "group_instance_id": None,
+            "retention_time": timedelta(milliseconds=-1),
+            "topics": topics,
+        }
+        answer = await self._ask(ApiKey.OFFSET_COMMIT, body, oldest=2)
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                self._check(partition.error_code)
+                tp = TopicPartition(topic.name, partition.partition_index)
+                self._committed[tp] = moved[tp]
+                self._history.committed(self.group, tp, moved[tp])
+
+    async def _leave(self) -> None:
+        member = {"member_id": self._member_id, "group_instance_id": None, "reason": None}
+        body = {"group_id": self.group, "member_id": self._member_id, "members": (member,)}
+        await self._ask(ApiKey.LEAVE_GROUP, body)
+        self._member_id, self._generation = "", NO_GENERATION
+        self.positions = {}
+
+    def _in_generation(self) -> dict[str, Any]:
+        return {
+            "group_id": self.group,
+            "generation_id": self._generation,
+            "member_id": self._member_id,
+            "group_instance_id": None,
+        }
+
+    async def _where(self) -> Address:
+        if self._coordinator is None:
+            self._coordinator = await self._client.coordinator(self.group, GROUP)
+        return self._coordinator
+
+    async def _ask(self, api: ApiKey, body: Mapping[str, Any], oldest: int = 0) -> Any:
+        return await self._client.ask(await self._where(), api, body, oldest)
+
+    def _check(self, code: int) -> None:
+        """Raises JoinAgain or NoAnswer for errors that pass."""
+        if code == ErrorCode.NONE:
+            return
+        if code in OUT_OF_DATE:
+            if code == ErrorCode.UNKNOWN_MEMBER_ID:
+                self._member_id = ""
+            self.positions = {}
+            raise JoinAgain
+        if not is_retriable(code):
+            self._history.break_promise(f"{self.name} of group {self.group}: {error_name(code)}")
+        raise NoAnswer(error_name(code))

@@ -1,0 +1,134 @@
+"""Judges a history at rest, from the disks, ZooKeeper's tree and what the clients were told. Each problem names its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from protocol.types import Assignment, LeaderAndIsr, TopicPartition
+from tools.judge.judgement import Tables, judge
+from tools.judge.kinds import HARMLESS
+from tools.sim.clients.history import (
+    ABORTED_TRANSACTION,
+    COMMITTED_TRANSACTION,
+    UNKNOWN_TRANSACTION,
+    History,
+    Transaction,
+)
+from tools.sim.truth import StoredBatch, TornLog, Visible, assignments_in, log_of, replicas_on, states_in, visible_in
+from tools.sim.world.nodes import BrokerNode
+from tools.sim.world.zookeeper_tree import ZooKeeperTree
+
+FINDINGS_SHOWN = 10
+LOG_TOPICS = ("__consumer_offsets", "__transaction_state")
+
+
+@dataclass
+class Scene:
+    """What is there at one moment. `replicas`: broker -> partition -> its batches."""
+
+    states: Mapping[TopicPartition, LeaderAndIsr]
+    assignments: Mapping[TopicPartition, Assignment]
+    replicas: Mapping[int, Mapping[TopicPartition, Sequence[StoredBatch]]]
+
+    @staticmethod
+    def of(tree: ZooKeeperTree, nodes: Sequence[BrokerNode]) -> Scene:
+        """Raises TornLog."""
+        return Scene(states_in(tree), assignments_in(tree), {node.id: replicas_on(node.disk) for node in nodes})
+
+    def end(self, broker: int, tp: TopicPartition) -> int:
+        batches = self.replicas[broker].get(tp, ())
+        return batches[-1].last_offset + 1 if batches else 0
+
+    def log(self, tp: TopicPartition) -> Sequence[StoredBatch]:
+        """The leader's."""
+        state = self.states.get(tp)
+        return self.replicas[state.leader].get(tp, ()) if state is not None and state.leader in self.replicas else ()
+
+
+def unrest(scene: Scene) -> str:
+    """What the cluster still has to do (INV-27, INV-25); empty if nothing."""
+    for tp, assignment in sorted(scene.assignments.items()):
+        state = scene.states.get(tp)
+        if assignment.adding or assignment.removing:
+            return f"{tp} is still moving: {assignment}"
+        if state is None:
+            return f"{tp} has no state"
+        if state.leader not in assignment.replicas or set(state.isr) != set(assignment.replicas):
+            return f"{tp} of {assignment.replicas} has leader {state.leader} and ISR {state.isr}"
+        ends = {broker: scene.end(broker, tp) for broker in assignment.replicas}
+        if len(set(ends.values())) > 1:
+            return f"the replicas of {tp} end at {ends}"
+        if tp.topic not in LOG_TOPICS and (open_by := visible_in(scene.log(tp)).open):
+            return f"transactions of producers {open_by} in {tp} have not ended"
+    for broker, replicas in scene.replicas.items():
+        for tp in replicas:
+            assigned = scene.assignments.get(tp)
+            if assigned is None or broker not in assigned.replicas:
+                return f"broker {broker} still has a replica of {tp}, which is assigned to {assigned}"
+    return ""
+
+
+def problems_of(scene: Scene, history: History, partitions: Sequence[TopicPartition]) -> Iterator[str]:
+    """Every rule that was broken. `partitions`: those of the load."""
+    for tp in scene.assignments:
+        yield from unlike(tp, {broker: of_broker.get(tp, ()) for broker, of_broker in scene.replicas.items()})
+    logs = {(tp.topic, tp.partition): log_of(scene.log(tp)) for tp in partitions}
+    judged = judge(Tables.of(history.reports), logs, {}, is_finished=False)
+    yield from judged.problems
+    harmful = [finding for finding in judged.findings if finding.kind not in HARMLESS]
+    for finding in harmful[:FINDINGS_SHOWN]:
+        yield f"{finding.kind}: {finding.id} in {finding.topic}-{finding.partition} at {finding.offset}: {finding.words}"
+    visible = {tp: visible_in(scene.log(tp)) for tp in partitions}
+    for transaction in history.transactions:
+        yield from torn(transaction, visible)
+    for (reader, tp), seen in history.read_committed.items():
+        yield from unlike_visible(reader, tp, seen, visible[tp])
+    yield from owned_twice(history)
+
+
+def unlike(tp: TopicPartition, replicas: Mapping[int, Sequence[StoredBatch]]) -> Iterator[str]:
+    """INV-5, INV-6: the same offset is the same batch on every replica."""
+    by_offset: dict[int, tuple[int, StoredBatch]] = {}
+    for broker, batches in replicas.items():
+        for batch in batches:
+            first_broker, first = by_offset.setdefault(batch.base_offset, (broker, batch))
+            if (first.last_offset, first.leader_epoch, first.crc) != (batch.last_offset, batch.leader_epoch, batch.crc):
+                yield f"INV-5: {tp} at {batch.base_offset} is not the same on brokers {first_broker} and {broker}"
+                return
+
+
+def torn(transaction: Transaction, visible: Mapping[TopicPartition, Visible]) -> Iterator[str]:
+    """A transaction is visible as a whole, or not at all; and as its producer was told."""
+    seen = {tp: {record for _, record in found.records} for tp, found in visible.items()}
+    ids = [(tp, record) for tp, records in transaction.ids.items() for record in records]
+    shown = [record for tp, record in ids if record in seen[tp]]
+    if transaction.outcome == COMMITTED_TRANSACTION and len(shown) < len(ids):
+        missing = next(record for tp, record in ids if record not in seen[tp])
+        yield f"{transaction.name} was committed, and {len(ids) - len(shown)} of its records are not there, such as {missing}"
+    elif transaction.outcome == ABORTED_TRANSACTION and shown:
+        yield f"{transaction.name} was aborted, and {len(shown)} of its records are visible, such as {shown[0]}"
+    elif transaction.outcome == UNKNOWN_TRANSACTION and shown and len(shown) < len(ids):
+        yield f"{transaction.name} is torn: {len(shown)} of its {len(ids)} records are visible"
+
+
+def unlike_visible(reader: str, tp: TopicPartition, seen: Sequence[tuple[int, str]], visible: Visible) -> Iterator[str]:
+    """A reader of committed records gets exactly those, in order, up to where it has read."""
+    expected = visible.records[: len(seen)]
+    if list(seen) != expected:
+        at = next((n for n, (a, b) in enumerate(zip(seen, expected, strict=False)) if a != b), len(expected))
+        wanted = expected[at] if at < len(expected) else None
+        yield f"{reader} read {seen[at]} of {tp} as committed, where {wanted} comes next"
+
+
+def owned_twice(history: History) -> Iterator[str]:
+    """INV-24: in one generation, a partition has one owner."""
+    owners: dict[tuple[str, int, TopicPartition], str] = {}
+    for owned in history.owned:
+        for tp in owned.partitions:
+            other = owners.setdefault((owned.group, owned.generation, tp), owned.member)
+            if other != owned.member:
+                yield f"INV-24: {tp} is owned by {other} and {owned.member} in generation {owned.generation} of {owned.group}"
+
+
+__all__ = ["Scene", "TornLog", "problems_of", "unrest"]
