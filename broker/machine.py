@@ -7,6 +7,7 @@ import gc
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from broker.process import descriptors, server_log
@@ -40,6 +41,7 @@ class Machine:
     open_zookeeper: Callable[[str, int], ZooKeeperSession] = field(
         default=lambda hosts, timeout_ms: ZooKeeperSession(hosts, session_timeout_ms=timeout_ms)
     )
+    random: Random = field(default_factory=Random)
     descriptor_limit: Callable[[], int] = descriptors.limit_now
     keep_out_of_collections: Callable[[], None] = keep_out_of_collections
     housekeeping: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (give_back_regularly,)

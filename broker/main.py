@@ -17,7 +17,6 @@ import gc
 import logging
 import os
 import platform
-import random
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -159,6 +158,7 @@ class Broker:
                 open_network_client=self._open_fetch_client,
                 lease=self._lease,
                 events=self._events,
+                random=machine.random,
                 own_broker_epoch=self._broker_epoch,
                 on_leadership_change=self._leadership_changed,
                 on_directory_failure=self._log_dir_events.announce,
@@ -346,7 +346,7 @@ class Broker:
             replica_manager=self._replicas,
             log_manager=self._log_manager,
             fetches=self._replicas.fetches,
-            topic_admin=TopicAdmin(config, self._zk, self._metadata, random.randrange),
+            topic_admin=TopicAdmin(config, self._zk, self._metadata, self._machine.random.randrange),
             configs=self._configs,
             config_admin=ConfigAdmin(config.broker_id, self._zk, self._metadata, self._configs),
             producer_ids=self._producer_ids,
@@ -612,13 +612,13 @@ class Broker:
         return NetworkClient(
             self._clock,
             request_timeout_ms=self._config.controller_socket_timeout_ms,
-            random=random.random,
+            random=self._machine.random.random,
             response_bytes_max=RESPONSE_BYTES_MAX,
         )
 
     def _open_peers(self) -> Peers:
         """A separate connection for markers, which wait for their replication, and for verifications."""
-        network = NetworkClient(self._clock, request_timeout_ms=self._config.request_timeout_ms, random=random.random)
+        network = NetworkClient(self._clock, request_timeout_ms=self._config.request_timeout_ms, random=self._machine.random.random)
         return Peers(self._metadata, self._listeners.inter_broker, network)
 
     def _open_fetch_client(self) -> NetworkClient:
@@ -626,7 +626,7 @@ class Broker:
         return NetworkClient(
             self._clock,
             request_timeout_ms=self._config.replica_socket_timeout_ms,
-            random=random.random,
+            random=self._machine.random.random,
             backoff_max_ms=max(self._config.replica_fetch_backoff_ms, 1),
         )
 

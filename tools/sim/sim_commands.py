@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import cast
 
 import click
 
 from tools.failures import ExpectedError
 from tools.numbers import DIRECTORY, FloatRange, IntRange
 from tools.sim.plan import Plan, plan_of
-from tools.sim.simulation import Outcome, SimulationFailed, simulate
+from tools.sim.simulation import Outcome
+from tools.sim.worker import SimulationFailed, Worker
 from tools.terminal import echo
 
 FAILED = 1
@@ -61,34 +64,46 @@ def hunt(minutes: float, from_seed: int | None, seconds: float) -> None:
     first = int(time.time()) % 1_000_000 * 1000 if from_seed is None else from_seed
     ends = time.monotonic() + minutes * 60
     began, seeds, virtual_s = time.monotonic(), 0, 0.0
-    with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
-        for outcome in pool.imap_unordered(_of_seed, _seeds(first, seconds, ends)):
-            seeds += 1
-            virtual_s += outcome.virtual_s
-            if outcome.problems:
-                pool.terminate()
-                echo(f"seed {outcome.seed} fails, after {seeds} seeds")
-                _say_outcome(outcome, seconds)
+    for outcome in outcomes(_seeds(first, seconds, ends)):
+        seeds += 1
+        virtual_s += outcome.virtual_s
+        if outcome.problems:
+            echo(f"seed {outcome.seed} fails, after {seeds} seeds")
+            _say_outcome(outcome, seconds)
     real = max(time.monotonic() - began, 0.001)
     echo(
         f"{seeds} seeds from {first} on, {virtual_s / 3600:.1f} hours of the world ({virtual_s / real:.0f} an hour): all well"
     )
 
 
-def _seeds(first: int, seconds: float, ends: float) -> Iterator[tuple[int, float]]:
+def _seeds(first: int, seconds: float, ends: float) -> Iterator[Plan]:
     seed = first
     while time.monotonic() < ends:
-        yield seed, seconds
+        yield plan_of(seed, seconds)
         seed += 1
 
 
-def _of_seed(asked: tuple[int, float]) -> Outcome:
-    return simulate(plan_of(*asked))
+def outcomes(plans: Iterator[Plan], mutant: str = "") -> Iterator[Outcome]:
+    """The outcomes of all plans, as they come: a history on each core."""
+    with ExitStack() as stack:
+        idle = [stack.enter_context(Worker()) for _ in range(os.cpu_count() or 1)]
+        busy: dict[Connection, Worker] = {}
+        while True:
+            while idle and (plan := next(plans, None)) is not None:
+                worker = idle.pop()
+                worker.start(plan, mutant)
+                busy[worker.connection] = worker
+            if not busy:
+                return
+            for connection in wait(list(busy)):
+                worker = busy.pop(cast(Connection, connection))
+                idle.append(worker)
+                yield cast(Outcome, worker.outcome())
 
 
 def _simulated(plan: Plan) -> Outcome:
     try:
-        return simulate(plan)
+        return next(outcomes(iter([plan])))
     except SimulationFailed as failure:
         raise ExpectedError(f"the simulation itself failed:\n{failure}") from None
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import multiprocessing
-import os
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +14,7 @@ from typing import Any, Protocol
 from zlib import crc32
 
 from protocol.types import TopicPartition
+from tools.sim import mutants
 from tools.sim import plan as plans
 from tools.sim.clients.admin import Admin
 from tools.sim.clients.group_member import GroupMember
@@ -40,10 +37,6 @@ REST_LIMIT_S = 120.0
 LOOK_S = 0.5
 SLOW_DISK_S = 0.3
 GROUP = "group"
-
-
-class SimulationFailed(Exception):
-    """The simulation itself has an error. The text is its traceback."""
 
 
 class Client(Protocol):
@@ -339,26 +332,8 @@ def _nothing() -> None:
     """Undoes a fault that ends by itself."""
 
 
-def simulate(plan: Plan) -> Outcome:
-    """The outcome of that plan. It runs in a process of its own, which ends without tidying up: to tidy up would run the brokers' code."""
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    child = os.fork()
-    if child == 0:
-        answer: Outcome | str
-        try:
-            logging.disable(logging.CRITICAL)  # thousands of simulated seconds have thousands of warnings
-            answer = Simulation(plan).run()
-        except BaseException:  # noqa: BLE001 - shown by the parent
-            answer = traceback.format_exc()
-        sender.send(answer)
-        os._exit(0)
-    sender.close()
-    try:
-        answer = receiver.recv()
-    except EOFError:
-        answer = "the process of the simulation was killed"
-    finally:
-        os.waitpid(child, 0)
-    if isinstance(answer, str):
-        raise SimulationFailed(answer)
-    return answer
+def run(plan: Plan, mutant: str = "") -> Outcome:
+    """Runs that plan in this process, which must end afterwards (`tools.sim.worker`)."""
+    if mutant:
+        mutants.apply(mutant)
+    return Simulation(plan).run()

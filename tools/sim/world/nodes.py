@@ -147,6 +147,7 @@ class BrokerNode:
             events=Events(loop, clock, partial(self._record, self.id)),
             watchdog=NoWatchdog(),
             open_zookeeper=self._open_zookeeper,
+            random=Random(f"{loop.name} {self._scheduler.random.random()}"),
             descriptor_limit=lambda: DESCRIPTORS,
             keep_out_of_collections=lambda: None,
             housekeeping=(),

@@ -1,0 +1,98 @@
+"""A process that runs simulations: an interpreter of its own, in which the order of sets is the same on every day (PYTHONHASHSEED=0).
+
+Each history runs in a fork of it, which ends without tidying up: to tidy up would run the brokers' code. So histories share nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import traceback
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from types import TracebackType
+
+from tools.sim.plan import Plan
+
+HASH_SEED = "0"
+ROOT = Path(__file__).parents[2]
+
+
+class SimulationFailed(Exception):
+    """The simulation itself has an error. The text is its traceback."""
+
+
+class Worker:
+    """Use it as a context. One history at a time."""
+
+    def __enter__(self) -> Worker:
+        here, there = Pipe()
+        environment = {**os.environ, "PYTHONHASHSEED": HASH_SEED}
+        self._connection = here
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tools.sim.worker", str(there.fileno())],
+            pass_fds=[there.fileno()],
+            env=environment,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+        )
+        there.close()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+        self._process.kill()
+        self._process.wait()
+
+    def start(self, plan: Plan, mutant: str = "") -> None:
+        """Starts a history. `mutant`: a rule of the brokers that is taken out (`tools.sim.mutants`)."""
+        self._connection.send((plan, mutant))
+
+    def is_done(self) -> bool:
+        return self._connection.poll()
+
+    @property
+    def connection(self) -> Connection:
+        """To wait for the end of a history."""
+        return self._connection
+
+    def outcome(self) -> object:
+        """Of the history that was started. Raises SimulationFailed."""
+        try:
+            answer = self._connection.recv()
+        except EOFError:
+            raise SimulationFailed("the process of the simulation has ended") from None
+        if isinstance(answer, str):
+            raise SimulationFailed(answer)
+        return answer
+
+
+def main() -> None:
+    """The worker's process."""
+    from tools.sim import simulation  # imported once, before the forks
+
+    connection = Connection(int(sys.argv[1]))
+    while True:
+        try:
+            plan, mutant = connection.recv()
+        except EOFError:
+            return
+        child = os.fork()
+        if child == 0:
+            answer: object
+            try:
+                logging.disable(logging.CRITICAL)  # thousands of simulated seconds have thousands of warnings
+                answer = simulation.run(plan, mutant)
+            except BaseException:  # noqa: BLE001 - shown by the parent
+                answer = traceback.format_exc()
+            connection.send(answer)
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main()
