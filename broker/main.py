@@ -618,7 +618,9 @@ class Broker:
 
     def _open_peers(self) -> Peers:
         """A separate connection for markers, which wait for their replication, and for verifications."""
-        network = NetworkClient(self._clock, request_timeout_ms=self._config.request_timeout_ms, random=self._machine.random.random)
+        network = NetworkClient(
+            self._clock, request_timeout_ms=self._config.request_timeout_ms, random=self._machine.random.random
+        )
         return Peers(self._metadata, self._listeners.inter_broker, network)
 
     def _open_fetch_client(self) -> NetworkClient:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from random import Random
+from typing import Any
+
+import yaml
 
 BROKERS = (1, 2, 3)
 KILL, POWER, PAUSE, CUT, ONE_WAY, EXPIRE, RESET, ZOOKEEPER_PAUSE, SLOW_DISK, RESTART = (
@@ -59,6 +63,67 @@ class Plan:
     has_admin: bool
     faults: Sequence[Fault] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
+
+
+class BrokenPlan(ValueError):
+    """A file that is no plan. The text says why."""
+
+
+def to_yaml(plan: Plan) -> str:
+    """The plan for people, and for `from_yaml`."""
+    rows = asdict(plan)
+    rows["faults"] = [f"{fault.what} {fault.broker} at {fault.at} for {fault.lasts}" for fault in plan.faults]
+    text: str = yaml.safe_dump(rows, sort_keys=False)
+    return text
+
+
+def from_yaml(text: str) -> Plan:
+    """Raises BrokenPlan."""
+    try:
+        rows = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise BrokenPlan(f"it is no YAML: {error}") from None
+    names = [one.name for one in fields(Plan)]
+    if not isinstance(rows, dict) or set(rows) != set(names):
+        raise BrokenPlan(f"a plan has exactly these keys: {', '.join(names)}")
+    faults = []
+    for line in rows["faults"]:
+        match = FAULT_LINE.fullmatch(str(line))
+        if not match or match["what"] not in FAULTS or int(match["broker"]) not in (0, *BROKERS):
+            raise BrokenPlan(f"{line!r} is no fault such as 'kill 2 at 1.5 for 3'; faults are {', '.join(FAULTS)}")
+        faults.append(Fault(float(match["at"]), match["what"], int(match["broker"]), float(match["lasts"])))
+    return Plan(**{**rows, "faults": tuple(faults)})
+
+
+FAULT_LINE = re.compile(r"(?P<what>[A-Za-z ]+) (?P<broker>\d+) at (?P<at>[\d.]+) for (?P<lasts>[\d.]+)")
+
+
+def smaller(plan: Plan) -> Iterator[Plan]:
+    """Plans with less in them, the largest steps first: fewer faults, clients, partitions, a shorter time."""
+    faults = plan.faults
+    half = len(faults) // 2
+    if half:
+        yield replace(plan, faults=faults[:half])
+        yield replace(plan, faults=faults[half:])
+    for at in range(len(faults)):
+        yield replace(plan, faults=(*faults[:at], *faults[at + 1 :]))
+    if plan.has_admin:
+        yield replace(plan, has_admin=False)
+    for name in ("transactional", "members", "readers", "producers"):
+        count = getattr(plan, name)
+        for fewer in dict.fromkeys((0, count - 1)) if count else ():
+            changed: dict[str, Any] = {name: fewer}
+            yield replace(plan, **changed)
+    if len(plan.partitions) > 1:
+        for topic in plan.partitions:
+            yield replace(plan, partitions={name: count for name, count in plan.partitions.items() if name != topic})
+    for topic, count in plan.partitions.items():
+        if count > 1:
+            yield replace(plan, partitions={**plan.partitions, topic: 1})
+    if plan.seconds > 10:
+        yield replace(plan, seconds=plan.seconds / 2, faults=tuple(f for f in faults if f.at < plan.seconds / 2))
+    for key in plan.settings:
+        yield replace(plan, settings={name: value for name, value in plan.settings.items() if name != key})
 
 
 def plan_of(seed: int, seconds: float = 60.0) -> Plan:

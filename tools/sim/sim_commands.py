@@ -13,8 +13,8 @@ from typing import cast
 import click
 
 from tools.failures import ExpectedError
-from tools.numbers import DIRECTORY, FloatRange, IntRange
-from tools.sim.plan import Plan, plan_of
+from tools.numbers import DIRECTORY, FILE, FloatRange, IntRange
+from tools.sim.plan import BrokenPlan, Plan, from_yaml, plan_of, smaller, to_yaml
 from tools.sim.simulation import Outcome
 from tools.sim.worker import SimulationFailed, Worker
 from tools.terminal import echo
@@ -22,6 +22,7 @@ from tools.terminal import echo
 FAILED = 1
 SEEDS_MAX = 2**31
 PROBLEMS_SHOWN = 20
+SHRINKING_STEPS = 200
 
 
 @click.group()
@@ -30,19 +31,26 @@ def sim() -> None:
 
 
 @sim.command()
-@click.option("--seed", type=IntRange(0, SEEDS_MAX), required=True, help="which history")
+@click.option("--seed", type=IntRange(0, SEEDS_MAX), help="which history")
+@click.option("--plan", "file", type=FILE, metavar="FILE", help="in the place of --seed: a plan that `hunt` wrote")
 @click.option(
     "--seconds", type=FloatRange(1, 86_400), default=60.0, show_default=True, help="length of load and faults"
 )
 @click.option(
     "--story", type=DIRECTORY, metavar="DIR", help="write the brokers' event logs there, for `ottla timeline`"
 )
-def run(seed: int, seconds: float, story: Path | None) -> None:
+@click.option("--mutant", default="", metavar="MODULE:FUNCTION", help="take a rule out of the brokers first")
+def run(seed: int | None, file: Path | None, seconds: float, story: Path | None, mutant: str) -> None:
     """Run one history and judge it. The exit code is 1 if a rule was broken."""
-    plan = plan_of(seed, seconds)
+    if (seed is None) == (file is None):
+        raise click.UsageError("give --seed or --plan")
+    if file is None:
+        plan, again = plan_of(seed or 0, seconds), f"--seed {seed} --seconds {seconds:g}"
+    else:
+        plan, again = _read(file), f"--plan {file}"
     for line in described(plan):
         echo(line)
-    outcome = _simulated(plan)
+    outcome = _simulated(plan, mutant)
     echo("")
     echo(
         f"{outcome.virtual_s:.0f} s of the world in {outcome.cpu_s:.1f} s of the processor: "
@@ -52,24 +60,32 @@ def run(seed: int, seconds: float, story: Path | None) -> None:
     if story is not None:
         write_story(outcome, story)
         echo(f"story: ottla timeline --all {story}/broker-*/events.jsonl")
-    _say_outcome(outcome, seconds)
+    _say_outcome(outcome, again)
 
 
 @sim.command()
 @click.option("--minutes", type=FloatRange(0.01, 100_000), default=10.0, show_default=True, help="how long to search")
 @click.option("--from-seed", type=IntRange(0, SEEDS_MAX), help="the first seed  [default: by the clock]")
 @click.option("--seconds", type=FloatRange(1, 86_400), default=60.0, show_default=True, help="length of each history")
-def hunt(minutes: float, from_seed: int | None, seconds: float) -> None:
-    """Search seeds on all cores until one fails, and print the command that repeats it."""
+@click.option("--mutant", default="", metavar="MODULE:FUNCTION", help="take a rule out of the brokers first")
+@click.option(
+    "--out", type=FILE, metavar="FILE", default=Path("found.yaml"), show_default=True, help="where the shrunk plan goes"
+)
+def hunt(minutes: float, from_seed: int | None, seconds: float, mutant: str, out: Path) -> None:
+    """Search seeds on all cores until one fails. Then shrink its plan: leave out faults, clients and time while it still fails."""
     first = int(time.time()) % 1_000_000 * 1000 if from_seed is None else from_seed
     ends = time.monotonic() + minutes * 60
     began, seeds, virtual_s = time.monotonic(), 0, 0.0
-    for outcome in outcomes(_seeds(first, seconds, ends)):
+    for outcome in outcomes(_seeds(first, seconds, ends), mutant):
         seeds += 1
         virtual_s += outcome.virtual_s
         if outcome.problems:
-            echo(f"seed {outcome.seed} fails, after {seeds} seeds")
-            _say_outcome(outcome, seconds)
+            echo(f"seed {outcome.seed} fails, after {seeds} seeds: {outcome.problems[0]}")
+            plan, outcome = shrunk(plan_of(outcome.seed, seconds), outcome, mutant)
+            out.write_text(to_yaml(plan))
+            for line in described(plan):
+                echo(line)
+            _say_outcome(outcome, f"--plan {out}" + f" --mutant {mutant}" * bool(mutant))
     real = max(time.monotonic() - began, 0.001)
     echo(
         f"{seeds} seeds from {first} on, {virtual_s / 3600:.1f} hours of the world ({virtual_s / real:.0f} an hour): all well"
@@ -101,20 +117,39 @@ def outcomes(plans: Iterator[Plan], mutant: str = "") -> Iterator[Outcome]:
                 yield cast(Outcome, worker.outcome())
 
 
-def _simulated(plan: Plan) -> Outcome:
+def shrunk(plan: Plan, outcome: Outcome, mutant: str) -> tuple[Plan, Outcome]:
+    """The smallest plan that was found, and its outcome: it fails as well, perhaps in another way."""
+    left = SHRINKING_STEPS
+    candidates = smaller(plan)
+    while left and (candidate := next(candidates, None)) is not None:
+        left -= 1
+        found = _simulated(candidate, mutant)
+        if found.problems:
+            plan, outcome, candidates = candidate, found, smaller(candidate)
+            echo(f"  still fails with {len(plan.faults)} faults in {plan.seconds:g} s")
+    return plan, outcome
+
+
+def _read(file: Path) -> Plan:
     try:
-        return next(outcomes(iter([plan])))
+        return from_yaml(file.read_text())
+    except (OSError, UnicodeDecodeError, BrokenPlan) as problem:
+        raise ExpectedError(f"{file}: {problem}") from None
+
+
+def _simulated(plan: Plan, mutant: str = "") -> Outcome:
+    try:
+        return next(outcomes(iter([plan]), mutant))
     except SimulationFailed as failure:
         raise ExpectedError(f"the simulation itself failed:\n{failure}") from None
 
 
-def _say_outcome(outcome: Outcome, seconds: float) -> None:
+def _say_outcome(outcome: Outcome, again: str) -> None:
     for problem in outcome.problems[:PROBLEMS_SHOWN]:
         echo(f"  {problem}")
     if len(outcome.problems) > PROBLEMS_SHOWN:
         echo(f"  and {len(outcome.problems) - PROBLEMS_SHOWN} more")
-    again = f"ottla sim run --seed {outcome.seed} --seconds {seconds:g}"
-    echo(f"{'FAILED' if outcome.problems else 'PASSED'}: {again}")
+    echo(f"{'FAILED' if outcome.problems else 'PASSED'}: ottla sim run {again}")
     if outcome.problems:
         raise SystemExit(FAILED)
 

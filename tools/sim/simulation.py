@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import time
 from collections import Counter
@@ -10,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
+from types import SimpleNamespace
 from typing import Any, Protocol
 from zlib import crc32
 
 from protocol.types import TopicPartition
-from tools.sim import mutants
 from tools.sim import plan as plans
 from tools.sim.clients.admin import Admin
 from tools.sim.clients.group_member import GroupMember
@@ -335,5 +336,6 @@ def _nothing() -> None:
 def run(plan: Plan, mutant: str = "") -> Outcome:
     """Runs that plan in this process, which must end afterwards (`tools.sim.worker`)."""
     if mutant:
-        mutants.apply(mutant)
+        module, _, name = mutant.partition(":")
+        getattr(importlib.import_module(module), name)(SimpleNamespace(setattr=setattr))
     return Simulation(plan).run()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import traceback
@@ -14,6 +15,8 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import TracebackType
 
+from protocol.kafka import by_schema, messages
+from protocol.kafka.api_keys import SUPPORTED
 from tools.sim.plan import Plan
 
 HASH_SEED = "0"
@@ -37,6 +40,7 @@ class Worker:
             env=environment,
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
+            process_group=0,
         )
         there.close()
         return self
@@ -45,11 +49,14 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._connection.close()
-        self._process.kill()
+        os.killpg(self._process.pid, signal.SIGKILL)  # also the fork that runs a history
         self._process.wait()
 
     def start(self, plan: Plan, mutant: str = "") -> None:
-        """Starts a history. `mutant`: a rule of the brokers that is taken out (`tools.sim.mutants`)."""
+        """Starts a history. `mutant`: a function `module:name` that first takes a rule out of the brokers.
+
+        It gets an object with `setattr(object, name, value)`, as of `pytest.MonkeyPatch`.
+        """
         self._connection.send((plan, mutant))
 
     def is_done(self) -> bool:
@@ -75,6 +82,7 @@ def main() -> None:
     """The worker's process."""
     from tools.sim import simulation  # imported once, before the forks
 
+    prepare()
     connection = Connection(int(sys.argv[1]))
     while True:
         try:
@@ -89,9 +97,21 @@ def main() -> None:
                 answer = simulation.run(plan, mutant)
             except BaseException:  # noqa: BLE001 - shown by the parent
                 answer = traceback.format_exc()
-            connection.send(answer)
-            os._exit(0)
+            try:
+                connection.send(answer)
+            finally:
+                os._exit(0)
         os.waitpid(child, 0)
+
+
+def prepare() -> None:
+    """Compiles what each fork would have to compile again: the messages of all versions."""
+    for api, versions in SUPPORTED.items():
+        for version in range(versions.min, versions.max + 1):
+            if version in messages.versions_with_schemas(api):
+                request, response = messages.request_schema(api, version), messages.response_schema(api, version)
+                by_schema.prepare(request, response)  # for the broker
+                by_schema.prepare(response, request)  # for the client
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ class MemoryDisk(FileSystem):
         self._changes = 0
         self._journaled = 0
         self._journaled_in: dict[str, int] = {}
-        self._open: dict[int, Inode] = {}
+        self._files: dict[int, Inode] = {}
         self._opened_as: dict[int, str] = {}
         self._next_fd = 100
         self._held: dict[str, tuple[Directory, str]] = {}
@@ -195,7 +195,7 @@ class MemoryDisk(FileSystem):
         return bytes(self._file(path).content)
 
     def open_files(self) -> int:
-        return len(self._open) + len(self._held)
+        return len(self._files) + len(self._held)
 
     @property
     def names(self) -> dict[str, Inode | None]:
@@ -221,7 +221,7 @@ class MemoryDisk(FileSystem):
         if name not in directory.entries:
             self._change(directory, {name: Inode()})
         self._next_fd += 1
-        self._open[self._next_fd] = self._file(path)
+        self._files[self._next_fd] = self._file(path)
         self._opened_as[self._next_fd] = path
         return self._next_fd
 
@@ -238,7 +238,7 @@ class MemoryDisk(FileSystem):
 
     def create(self, path: str) -> int:
         fd = self.open(path)
-        if self._open[fd].content:
+        if self._files[fd].content:
             self.truncate(fd, 0)
         return fd
 
@@ -247,17 +247,17 @@ class MemoryDisk(FileSystem):
         return self.open(path)
 
     def close(self, fd: int) -> None:
-        del self._open[fd], self._opened_as[fd]
+        del self._files[fd], self._opened_as[fd]
 
     def lock(self, path: str) -> int:
         fd = self.open(path)
-        if sum(inode is self._open[fd] for inode in self._open.values()) > 1:
+        if sum(inode is self._files[fd] for inode in self._files.values()) > 1:
             self.close(fd)
             raise BlockingIOError(errno.EAGAIN, path)
         return fd
 
     def size(self, fd: int) -> int:
-        return len(self._open[fd].content)
+        return len(self._files[fd].content)
 
     def size_of(self, path: str) -> int:
         return len(self._file(path).content)
@@ -269,7 +269,7 @@ class MemoryDisk(FileSystem):
 
     def write(self, fd: int, parts: Sequence[Buffer], position: int) -> None:
         self._call("write", self._opened_as[fd])
-        inode = self._open[fd]
+        inode = self._files[fd]
         data = b"".join(parts)
         _apply(inode.content, position, data)
         inode.pending.append((position, data, self._changes))
@@ -278,7 +278,7 @@ class MemoryDisk(FileSystem):
     def read(self, fd: int, size: int, position: int) -> bytes:
         self._call("read", self._opened_as[fd])
         self.is_cold = False
-        return bytes(self._open[fd].content[position : position + size])
+        return bytes(self._files[fd].content[position : position + size])
 
     def read_cached(self, fd: int, size: int, position: int) -> Buffer | None:
         return None if self.is_cold else self.read(fd, size, position)
@@ -288,7 +288,7 @@ class MemoryDisk(FileSystem):
 
     def truncate(self, fd: int, size: int) -> None:
         self._call("truncate", self._opened_as[fd])
-        inode = self._open[fd]
+        inode = self._files[fd]
         _apply(inode.content, size, None)
         inode.pending.append((size, None, self._changes))
         self._changes += 1
@@ -301,7 +301,7 @@ class MemoryDisk(FileSystem):
 
     def sync(self, fd: int) -> None:
         self._call("sync", self._opened_as[fd])
-        inode = self._open[fd]
+        inode = self._files[fd]
         self._settle(inode)
         self._has_synced(self._opened_as[fd])
         self.on_change()

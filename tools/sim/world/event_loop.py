@@ -36,12 +36,14 @@ THREAD_S = 0.000_3
 THREADS_MAX = 32
 
 
-class ProcessLoop(asyncio.AbstractEventLoop):
-    """`host` is where the process runs. `kill` ends the process: nothing of it ever runs again."""
+class ProcessLoop:
+    """What asyncio, the brokers and their clients use of a loop. `host` is where the process runs. `kill` ends the process: nothing of it ever runs again."""
 
     def __init__(self, scheduler: Scheduler, host: Host, name: str) -> None:
         self.scheduler = scheduler
         self.host = host
+        self._me: Any = self
+        """For asyncio, whose types want a whole AbstractEventLoop."""
         self.name = name
         self.is_dead = False
         self.slow_thread_s = THREAD_S
@@ -75,7 +77,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def put(self, callback: Callable[..., object], *args: Any) -> None:
         """What the selector of a real loop finds: runs in one of the next turns."""
-        self._put(asyncio.Handle(callback, args, self))
+        self._put(asyncio.Handle(callback, args, self._me))
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -89,7 +91,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     # -- callbacks ----------------------------------------------------------------------------------------------------
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = asyncio.Handle(callback, args, self._me, context)
         self._put(handle)
         return handle
 
@@ -103,7 +105,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        handle = asyncio.TimerHandle(when, callback, args, self._me, context)
         if not self.is_dead:
             self.scheduler.call_at(when, self._fire, handle)
         return handle
@@ -136,7 +138,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             return
         ready = self._ready
         self._looked_s = 0.0
-        asyncio._set_running_loop(self)
+        asyncio._set_running_loop(self._me)
         try:
             for _ in range(len(ready)):
                 handle = ready.popleft()
@@ -153,12 +155,12 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     # -- futures, tasks, threads --------------------------------------------------------------------------------------
 
     def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
+        return asyncio.Future(loop=self._me)
 
-    def create_task(  # type: ignore[override]
+    def create_task(
         self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: contextvars.Context | None = None
     ) -> asyncio.Task[Any]:
-        task = asyncio.Task(coro, loop=self, name=name or f"{self.name} task", context=context)
+        task = asyncio.Task(coro, loop=self._me, name=name or f"{self.name} task", context=context)
         if self.is_dead:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.tasks.append(task)
@@ -166,9 +168,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self.tasks = [known for known in self.tasks if not known.done()]
         return task
 
-    def run_in_executor(  # type: ignore[override]
-        self, executor: Executor | None, func: Callable[..., Any], *args: Any
-    ) -> asyncio.Future[Any]:
+    def run_in_executor(self, executor: Executor | None, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         done = self.create_future()
         threads = self._threads.get(executor)
         if threads is None:
@@ -181,14 +181,14 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     # -- the network --------------------------------------------------------------------------------------------------
 
-    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:  # type: ignore[override]
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:
         """Every name is its own address."""
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
 
-    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:  # type: ignore[override]
+    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
         return self.host.listen(self, protocol_factory, port, is_serving=options.get("start_serving", True))
 
-    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:  # type: ignore[override]
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         return await self.host.connect(self, protocol_factory, host, port)
 
     # -- the rest of the interface ------------------------------------------------------------------------------------

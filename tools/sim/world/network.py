@@ -206,7 +206,7 @@ class _Attempt:
         return self._transport, self._transport.get_protocol()
 
 
-class Server(asyncio.AbstractServer):
+class Server:
     """A bound port."""
 
     def __init__(self, host: Host, loop: ProcessLoop, factory: Callable[[], asyncio.BaseProtocol], port: int) -> None:

@@ -1,0 +1,38 @@
+"""The plan of a simulated history: a function of the seed, as a file, and made smaller."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.sim.plan import BrokenPlan, from_yaml, plan_of, smaller, to_yaml
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_plan_is_the_same_from_its_file(seed: int) -> None:
+    plan = plan_of(seed)
+    assert plan_of(seed) == plan
+    assert from_yaml(to_yaml(plan)) == plan
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_smaller_plans_end(seed: int) -> None:
+    plan = plan_of(seed)
+    steps = 0
+    while (candidate := next(smaller(plan), None)) is not None:
+        plan, steps = candidate, steps + 1
+        assert steps < 200
+    assert not plan.faults
+    assert plan.seconds <= 10
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("seed: 1", "exactly these keys"),
+        (": [", "no YAML"),
+        (to_yaml(plan_of(3)).replace("faults:", "faults:\n- burn 1 at 2 for 3"), "'burn 1 at 2 for 3' is no fault"),
+    ],
+)
+def test_a_file_that_is_no_plan(text: str, why: str) -> None:
+    with pytest.raises(BrokenPlan, match=why):
+        from_yaml(text)
