@@ -25,6 +25,7 @@ from tools.sim.clients.reader import Reader
 from tools.sim.clients.transactional_producer import TransactionalProducer
 from tools.sim.judging import Scene, TornLog, problems_of, unrest
 from tools.sim.plan import BROKERS, SETTINGS, Fault, Plan
+from tools.sim.truth import states_in
 from tools.sim.world.controlled import controlled
 from tools.sim.world.event_loop import THREAD_S, ProcessLoop
 from tools.sim.world.network import Network
@@ -81,7 +82,7 @@ class Simulation:
             )
             for broker in BROKERS
         }
-        self.history = History(self.scheduler)
+        self.history = History(self.scheduler, self._is_led_by)
         self.problems: list[str] = []
         self._loops: list[ProcessLoop] = []
         self._clients: list[Client] = []
@@ -174,6 +175,10 @@ class Simulation:
 
     def _bootstrap(self) -> list[tuple[str, int]]:
         return [(node.name, CLIENT_PORT) for node in self.nodes.values()]
+
+    def _is_led_by(self, tp: TopicPartition, host: str) -> bool:
+        state = states_in(self.zookeeper.tree).get(tp)
+        return state is not None and host == f"broker-{state.leader}"
 
     # -- faults -------------------------------------------------------------------------------------------------------
 

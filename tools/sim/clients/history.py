@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from protocol.types import TopicPartition
@@ -36,6 +37,8 @@ class History:
     """`reports` are those of `ottla verify`. `broken`: promises of the protocol that were not kept, as sentences."""
 
     scheduler: Scheduler
+    is_led_by: Callable[[TopicPartition, str], bool]
+    """Whether ZooKeeper has that host as leader now."""
     reports: list[Report] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)

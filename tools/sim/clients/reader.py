@@ -40,6 +40,8 @@ class Reader:
         self.positions = dict.fromkeys(partitions, 0)
         self._topics = sorted({tp.topic for tp in partitions})
         self.is_committed_only = random.random() < 0.5
+        self._out_of_range: dict[TopicPartition, int] = {}
+        """How often the leader has said that the position is not in its log."""
         self._is_stopping = False
 
     def stop(self) -> None:
@@ -108,17 +110,28 @@ class Reader:
         for topic in answer.responses:
             name = client.names.get(topic.topic_id) if version >= TOPIC_IDS_SINCE else topic.topic
             for partition in topic.partitions:
-                is_well &= self._take(TopicPartition(str(name), partition.partition_index), partition)
+                is_well &= self._take(TopicPartition(str(name), partition.partition_index), partition, leader)
         return is_well
 
-    def _take(self, tp: TopicPartition, found: Any) -> bool:
+    def _take(self, tp: TopicPartition, found: Any, leader: Address) -> bool:
         if tp not in self.positions:
             self._history.break_promise(f"{self.name} was answered about {tp}, for which it did not ask")
             return False
         code = ErrorCode(found.error_code)
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            # A follower that is behind says so, too, to a reader that takes it for the leader (KIP-392).
+            self._out_of_range[tp] = self._out_of_range.get(tp, 0) + self._history.is_led_by(tp, leader[0])
+            if self._out_of_range[tp] > 1:
+                self._history.break_promise(
+                    f"{self.name} cannot read {tp} at {self.positions[tp]} from its leader {leader[0]}"
+                )
+            return False
+        self._out_of_range.pop(tp, None)
         if code != ErrorCode.NONE:
             if not is_retriable(code):
-                self._history.break_promise(f"{self.name} cannot read {tp} at {self.positions[tp]}: {error_name(code)}")
+                self._history.break_promise(
+                    f"{self.name} cannot read {tp} at {self.positions[tp]} from {leader[0]}: {error_name(code)}"
+                )
             return False
         records = found.records
         if not records:

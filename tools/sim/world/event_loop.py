@@ -37,7 +37,10 @@ THREADS_MAX = 32
 
 
 class ProcessLoop:
-    """What asyncio, the brokers and their clients use of a loop. `host` is where the process runs. `kill` ends the process: nothing of it ever runs again."""
+    """What asyncio, the brokers and their clients use of a loop. `host` is where the process runs.
+
+    `kill` ends the process: nothing of it ever runs again.
+    """
 
     def __init__(self, scheduler: Scheduler, host: Host, name: str) -> None:
         self.scheduler = scheduler
