@@ -50,7 +50,7 @@ def run(seed: int | None, file: Path | None, seconds: float, story: Path | None,
         plan, again = _read(file), f"--plan {file}"
     for line in described(plan):
         echo(line)
-    outcome = _simulated(plan, mutant)
+    outcome = next(outcomes(iter([plan]), mutant))
     echo("")
     echo(
         f"{outcome.virtual_s:.0f} s of the world in {outcome.cpu_s:.1f} s of the processor: "
@@ -114,7 +114,11 @@ def outcomes(plans: Iterator[Plan], mutant: str = "") -> Iterator[Outcome]:
             for connection in wait(list(busy)):
                 worker = busy.pop(cast(Connection, connection))
                 idle.append(worker)
-                yield cast(Outcome, worker.outcome())
+                try:
+                    outcome = worker.outcome()
+                except SimulationFailed as failure:
+                    raise ExpectedError(f"the simulation itself failed:\n{failure}") from None
+                yield cast(Outcome, outcome)
 
 
 def shrunk(plan: Plan, outcome: Outcome, mutant: str) -> tuple[Plan, Outcome]:
@@ -123,7 +127,7 @@ def shrunk(plan: Plan, outcome: Outcome, mutant: str) -> tuple[Plan, Outcome]:
     candidates = smaller(plan)
     while left and (candidate := next(candidates, None)) is not None:
         left -= 1
-        found = _simulated(candidate, mutant)
+        found = next(outcomes(iter([candidate]), mutant))
         if found.problems:
             plan, outcome, candidates = candidate, found, smaller(candidate)
             echo(f"  still fails with {len(plan.faults)} faults in {plan.seconds:g} s")
@@ -135,13 +139,6 @@ def _read(file: Path) -> Plan:
         return from_yaml(file.read_text())
     except (OSError, UnicodeDecodeError, BrokenPlan) as problem:
         raise ExpectedError(f"{file}: {problem}") from None
-
-
-def _simulated(plan: Plan, mutant: str = "") -> Outcome:
-    try:
-        return next(outcomes(iter([plan]), mutant))
-    except SimulationFailed as failure:
-        raise ExpectedError(f"the simulation itself failed:\n{failure}") from None
 
 
 def _say_outcome(outcome: Outcome, again: str) -> None:

@@ -71,7 +71,7 @@ class Worker:
         """Of the history that was started. Raises SimulationFailed."""
         try:
             answer = self._connection.recv()
-        except EOFError:
+        except (EOFError, OSError):
             raise SimulationFailed("the process of the simulation has ended") from None
         if isinstance(answer, str):
             raise SimulationFailed(answer)
