@@ -86,6 +86,11 @@ def from_yaml(text: str) -> Plan:
     names = [one.name for one in fields(Plan)]
     if not isinstance(rows, dict) or set(rows) != set(names):
         raise BrokenPlan(f"a plan has exactly these keys: {', '.join(names)}")
+    for name, (kind, words) in KINDS.items():
+        if not isinstance(rows[name], kind) or isinstance(rows[name], bool) is not (kind is bool):
+            raise BrokenPlan(f"{name} is {words}, not {rows[name]!r}")
+    if not all(isinstance(count, int) and count > 0 for count in rows["partitions"].values()) or not rows["partitions"]:
+        raise BrokenPlan(f"partitions are topic: number, not {rows['partitions']!r}")
     faults = []
     for line in rows["faults"]:
         match = FAULT_LINE.fullmatch(str(line))
@@ -95,6 +100,14 @@ def from_yaml(text: str) -> Plan:
     return Plan(**{**rows, "faults": tuple(faults)})
 
 
+KINDS: Mapping[str, tuple[Any, str]] = {
+    **dict.fromkeys(("seed", "replicas", "producers", "transactional", "readers", "members"), (int, "a number")),
+    "seconds": ((int, float), "a number"),
+    "has_admin": (bool, "true or false"),
+    "partitions": (dict, "topic: number of partitions"),
+    "settings": (dict, "setting: value"),
+    "faults": (list, "a list"),
+}
 FAULT_LINE = re.compile(r"(?P<what>[A-Za-z ]+) (?P<broker>\d+) at (?P<at>[\d.]+) for (?P<lasts>[\d.]+)")
 
 

@@ -12,7 +12,7 @@ from typing import cast
 
 import click
 
-from tools.failures import ExpectedError
+from tools.failures import ExpectedError, errors_in_one_line
 from tools.numbers import DIRECTORY, FILE, FloatRange, IntRange
 from tools.sim.plan import BrokenPlan, Plan, from_yaml, plan_of, smaller, to_yaml
 from tools.sim.simulation import Outcome
@@ -40,6 +40,7 @@ def sim() -> None:
     "--story", type=DIRECTORY, metavar="DIR", help="write the brokers' event logs there, for `ottla timeline`"
 )
 @click.option("--mutant", default="", metavar="MODULE:FUNCTION", help="take a rule out of the brokers first")
+@errors_in_one_line()
 def run(seed: int | None, file: Path | None, seconds: float, story: Path | None, mutant: str) -> None:
     """Run one history and judge it. The exit code is 1 if a rule was broken."""
     if (seed is None) == (file is None):
@@ -71,6 +72,7 @@ def run(seed: int | None, file: Path | None, seconds: float, story: Path | None,
 @click.option(
     "--out", type=FILE, metavar="FILE", default=Path("found.yaml"), show_default=True, help="where the shrunk plan goes"
 )
+@errors_in_one_line()
 def hunt(minutes: float, from_seed: int | None, seconds: float, mutant: str, out: Path) -> None:
     """Search seeds on all cores until one fails. Then shrink its plan: leave out faults, clients and time while it still fails."""
     first = int(time.time()) % 1_000_000 * 1000 if from_seed is None else from_seed

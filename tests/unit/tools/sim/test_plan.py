@@ -30,6 +30,14 @@ def test_smaller_plans_end(seed: int) -> None:
     [
         ("seed: 1", "exactly these keys"),
         (": [", "no YAML"),
+        (
+            to_yaml(plan_of(3)).replace("replicas: 3", "replicas: many").replace("replicas: 2", "replicas: many"),
+            "replicas is a number",
+        ),
+        (
+            to_yaml(plan_of(3)).replace("has_admin: true", "has_admin: 1").replace("has_admin: false", "has_admin: 1"),
+            "has_admin is true",
+        ),
         (to_yaml(plan_of(3)).replace("faults:", "faults:\n- burn 1 at 2 for 3"), "'burn 1 at 2 for 3' is no fault"),
     ],
 )
