@@ -30,8 +30,12 @@ from tools.replay.traces.check import check
 pytestmark = [pytest.mark.integration, pytest.mark.thorough, pytest.mark.timeout(900)]
 TOPIC = "spread"
 CLIENTS = 4
-QUICK = ("--spark-setting", "spark.executor.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
-"""Executors that live for seconds need no optimizing compiler."""
+SETTINGS = (
+    "spark.executor.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.sql.shuffle.partitions=4",
+)
+QUICK = [word for setting in SETTINGS for word in ("--spark-setting", setting)]
+"""Executors that live for seconds need no optimizing compiler, and two cores no 200 tasks."""
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +100,7 @@ def test_two_workers_do_what_the_trace_says(
     servers = ("--bootstrap-server", shared_cluster.bootstrap_servers, "--create-topics", "--out", str(out))
     options = ("--master", spark.url, *QUICK, "--event-log", str(tmp_path / "events"))
     command = unseen(tmp_path / "own", [*COMMAND, "replay", "run", str(trace), *servers, *options])
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     verdict = json.loads((out / "verdict.json").read_text())
     assert verdict["acknowledged"] == verdict["found"] == 2 * operations
@@ -120,7 +124,7 @@ def test_trace_and_results_are_elsewhere(spark: StandaloneSpark, shared_cluster:
     temporary.mkdir()
     environment = os.environ | {"TMPDIR": str(temporary)}
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400, check=False
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=800, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert not list(temporary.iterdir())
@@ -164,7 +168,7 @@ def test_spark_submit_runs_the_printed_command(
     }
     printed = subprocess.run(
         [*COMMAND, "replay", "submit-command", f"{place}/trace", "--out", f"{place}/out", *options, *QUICK],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False,
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=800, check=False,
     )  # fmt: skip
     assert printed.returncode == 0, printed.stderr
     home = Path(pyspark.__file__).parent
@@ -182,7 +186,7 @@ def test_spark_submit_runs_the_printed_command(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
