@@ -7,13 +7,13 @@ import zipfile
 from pathlib import Path
 
 PACKAGES = ("protocol", "tools")
-KINDS = ("*.py", "*.sql")
+KINDS = ("*.py", "*.sql", "*.js", "*.css", "*.html")
 EARLIEST = (1980, 1, 1, 0, 0, 0)
 """The time of all files in the zip, so that the same code gives the same zip."""
 
 
 def write_packages(path: Path) -> None:
-    """Writes the Python files of PACKAGES, and the queries, as they are installed here."""
+    """Writes the Python files of PACKAGES, the queries, and what the report is made of, as they are installed here."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in PACKAGES:
             spec = importlib.util.find_spec(package)

@@ -16,7 +16,7 @@ from tools.replay.run.masters import is_local
 from tools.replay.run.plan import OutputDirectory, ReplayError
 
 ROWS_OF_A_BATCH = 8192
-PROBE = "_probe"
+PROBE = "probe"
 ADAPTIVE = "spark.sql.adaptive.enabled"
 
 

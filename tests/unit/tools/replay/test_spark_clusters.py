@@ -66,14 +66,21 @@ def test_a_cluster_gets_the_code_and_the_drivers_address_and_a_local_master_does
 
 
 def test_the_code_runs_from_its_zip(tmp_path: Path) -> None:
-    """What a task needs can be imported from the zip alone, together with the installed libraries."""
+    """What a job needs can be imported from the zip alone, together with the installed libraries, also the report."""
     archive = tmp_path / "ottla.zip"
     write_packages(archive)
     again = tmp_path / "again.zip"
     write_packages(again)
     assert archive.read_bytes() == again.read_bytes()
-    assert {Path(name).suffix for name in zipfile.ZipFile(archive).namelist()} == {".py", ".sql"}
+    assert {Path(name).suffix for name in zipfile.ZipFile(archive).namelist()} == {
+        ".py",
+        ".sql",
+        ".js",
+        ".css",
+        ".html",
+    }
     code = "import tools.replay.run.stage as it; from tools.replay.run.queries import query; query('lag'); print(it.__file__)"
+    code += "; from tools.pages.markup import page; page('', '', [], [])"
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(archive)!r}); {code}"],
         cwd=tmp_path,
