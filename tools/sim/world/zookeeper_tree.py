@@ -45,7 +45,8 @@ class Node:
     pzxid: int
     owner: int = 0
     version: int = 0
-    cversion: int = 0
+    created: int = 0
+    """How many children were created: the number of the next sequential one."""
     children: dict[str, None] = field(default_factory=dict)
 
     def stat(self) -> Stat:
@@ -55,7 +56,7 @@ class Node:
             self.ctime_ms,
             self.mtime_ms,
             self.version,
-            self.cversion,
+            self.created * 2 - len(self.children),  # creations and deletions
             0,
             self.owner,
             len(self.data),
@@ -85,7 +86,7 @@ class ZooKeeperTree:
         parent_path = parent_of(path)
         parent = self.get(parent_path)
         if is_sequential:
-            path += f"{parent.cversion:010d}"
+            path += f"{parent.created:010d}"
         if path in self.nodes:
             raise Refused(NODE_EXISTS)
         if parent.owner:
@@ -94,7 +95,7 @@ class ZooKeeperTree:
         now = self._wall_ms()
         self.nodes[path] = Node(data, self.zxid, self.zxid, now, now, self.zxid, owner)
         parent.children[path.rpartition("/")[2]] = None
-        parent.cversion += 1
+        parent.created += 1
         parent.pzxid = self.zxid
         self._changed(CREATED, path)
         self._changed(CHILD, parent_path)
@@ -118,7 +119,6 @@ class ZooKeeperTree:
         parent_path = parent_of(path)
         parent = self.nodes[parent_path]
         del parent.children[path.rpartition("/")[2]]
-        parent.cversion += 1
         parent.pzxid = self.zxid
         self._changed(DELETED, path)
         self._changed(CHILD, parent_path)
