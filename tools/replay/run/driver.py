@@ -36,15 +36,14 @@ from tools.replay.run.outcome import read_verdict
 from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
 from tools.replay.run.progress import ProgressLine
 from tools.replay.run.spark_process import SparkProcess, SparkSettings
-from tools.replay.traces.check import have_other_keys
+from tools.replay.traces.check import SINCE_1970, have_other_keys, is_since_1970
 from tools.replay.traces.schema import ENDS, KEYS, PRODUCE, Trace, TraceError
+from tools.replay.traces.show import HOT_SHARE
 from tools.wire.client import Client
 from tools.wire.cluster_view import ClusterView, Unreachable
 from tools.wire.security import PLAINTEXT, Security
 
 LEADER_TIMEOUT_S = 30.0
-HOT_SHARE = 1.5
-"""Of the share of a task: a client with more is worth a warning."""
 HOT_OPERATIONS_MIN = 10_000
 IDS = ("client", "transactional_id")
 """Columns that name a transactional producer."""
@@ -118,6 +117,8 @@ def facts_of(trace: Trace) -> TraceFacts:
     clients: Counter[str] = Counter()
     last_ns = 0
     for batch in trace.batches([*columns, *keyed]):
+        if not last_ns and is_since_1970(first_ns := batch["time_ns"][0].as_py()):
+            raise TraceError(f"{trace.path}: its first time_ns, {first_ns}, {SINCE_1970}")
         last_ns = max(last_ns, pyarrow.compute.max(batch["time_ns"]).as_py())
         table = pyarrow.table({name: batch[name] for name in batch.schema.names})
         has_topic = table.filter(pyarrow.compute.not_equal(table["topic"], ""))

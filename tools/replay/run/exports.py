@@ -45,15 +45,22 @@ def write_exports(output: OutputDirectory, analysis: dict[str, Any]) -> None:
             found.filter(pyarrow.compute.equal(found["op"], op)).group_by("bucket").aggregate([("operations", "sum")])
         )
         mine = mine.sort_by("bucket")
-        write_anew(path, "".join(hgrm(mine["bucket"].to_numpy(), mine["operations_sum"].to_numpy())))
+        counts = mine["operations_sum"].to_numpy()
+        write_anew(
+            path, "".join(hgrm(mine["bucket"].to_numpy(), counts, analysis["latency_ms"][op]["scheduled"]["max"]))
+        )
 
 
-def hgrm(buckets: Any, counts: Any) -> Iterator[str]:
-    """The lines of a percentile distribution, as `HdrHistogram.outputPercentileDistribution` writes it. `buckets`: rising."""
+def hgrm(buckets: Any, counts: Any, longest_ms: float | None) -> Iterator[str]:
+    """The lines of a percentile distribution, as `HdrHistogram.outputPercentileDistribution` writes it. `buckets`: rising.
+
+    `longest_ms`: the exact maximum, if it is known.
+    """
     yield HGRM_HEADER
     if not len(buckets):
         return
     values, sums = milliseconds(buckets.astype(numpy.float64)), numpy.cumsum(counts)
+    values[-1] = values[-1] if longest_ms is None else longest_ms
     total = int(sums[-1])
     for value, up_to in zip(values, sums, strict=True):
         left = 1 - up_to / total

@@ -96,9 +96,10 @@ def summary_lines(analysis: dict[str, Any], verdict: dict[str, Any]) -> Iterator
             yield from latency_line(found["ms"], f"{op}, {counted_from(analysis)}")
     yield from end_to_end_lines(analysis["end_to_end"])
     if analysis["loop"] == "open" and analysis["lateness_ms"]["p99"] is not None:
+        ready_ms = analysis["generator"]["late_ms"]["p99"]
         yield (
             f"  late (p99)    {analysis['lateness_ms']['p99']:>12,.1f}   ms, between the scheduled and the sent time; of it the generator "
-            f"{analysis['generator']['late_ms']['p99'] or 0.0:,.1f} ms"
+            f"{'not known' if ready_ms is None else f'{ready_ms:,.1f} ms'}"
         )
     yield f"  cores                        {cpu_words(analysis)}"
     if clocks := clock_words(analysis):

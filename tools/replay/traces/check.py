@@ -36,6 +36,9 @@ NOWHERE = numpy.empty(0, numpy.int64)
 SPAN_MAX = 2**32
 """Request numbers are compared over the whole trace with a bit for each number between the lowest and the highest."""
 
+YEAR_2000_NS = 946_684_800 * 10**9
+SINCE_1970 = "counts since 1970: subtract it from every row, as the times of a trace count from its start"
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
@@ -84,6 +87,8 @@ def check(path: Path) -> Findings:
     last_ns: int | None = None
     for table in in_whole_times(trace.batches(nulls=True)):
         rows = table.combine_chunks()
+        if not findings.rows and is_since_1970(rows["time_ns"][0].as_py()):
+            findings.add(iter([(numpy.zeros(1, numpy.int64), "time_ns", f"{{}} {SINCE_1970}")]), rows)
         findings.add(_row_findings(rows, trace.info.topics), rows)
         findings.add(_steps_back(rows, last_ns), rows)
         findings.add(_request_findings(rows, requests), rows)
@@ -91,6 +96,11 @@ def check(path: Path) -> Findings:
         times = rows["time_ns"].drop_null()
         last_ns = times[-1].as_py() if len(times) else last_ns
     return findings
+
+
+def is_since_1970(first_ns: int | None) -> bool:
+    """Whether the first time of a trace is a date: a replay would wait for decades."""
+    return first_ns is not None and first_ns >= YEAR_2000_NS
 
 
 def _where(condition: Any) -> NDArray[numpy.int64]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ from tools.replay.traces.ordering import in_whole_times
 from tools.replay.traces.schema import FETCH, PRODUCE, Trace
 
 SECOND_NS = 1_000_000_000
+HOT_SHARE = 1.5
+"""Of the share of a task: a client with more keeps the other tasks waiting."""
 BARS = "▁▂▃▄▅▆▇█"
 BARS_WIDE = 60
 COLUMNS = [
@@ -26,111 +27,85 @@ COLUMNS = [
 
 
 HEADINGS = "TOPIC OP REQUESTS /S RECORDS /S MB MB/S CLIENTS PARTITIONS GROUPS COMPRESSION ACKS"
+KEYS = ["topic", "op"]
+COUNTED = ("records", "bytes", "transactional")
+RATED = ("requests", "records", "bytes")
+SUMS = (*RATED, "transactional_rows")
+VALUES = ("client", "partition", "group", "compression", "acks")
 
 
-@dataclass(slots=True)
-class Load:
-    """The rows of a topic and an operation. `compression`, `acks`: value -> rows."""
+def overview(path: Path) -> dict[str, Any]:
+    """What `show --json` prints. Reads the whole trace. Rates are over the time from the first to the last row; None if that is 0.
 
-    requests: int = 0
-    rows: int = 0
-    records: int = 0
-    bytes: int = 0
-    transactional: int = 0
-    clients: set[str] = field(default_factory=set)
-    partitions: set[int] = field(default_factory=set)
-    groups: set[str] = field(default_factory=set)
-    compression: Counter[str] = field(default_factory=Counter)
-    acks: Counter[int] = field(default_factory=Counter)
-
-
-@dataclass(slots=True)
-class Overview:
-    """A whole trace. Rates are over the time from the first to the last row; None if that is 0."""
-
-    path: Path
-    source: str
-    start: int
-    first_ns: int
-    last_ns: int
-    dropped: int
-    topics: dict[str, int]
-    rows: int = 0
-    requests: int = 0
-    loads: dict[tuple[str, str], Load] = field(default_factory=dict)
-    busiest_second: int = 0
-    """Seconds since the start."""
-    busiest_requests: int = 0
-    over_time: dict[str, NDArray[numpy.int64]] = field(default_factory=dict)
-    """Operation -> requests in each of `BARS_WIDE` equal parts of the time."""
-
-    @property
-    def duration_s(self) -> float:
-        return (self.last_ns - self.first_ns) / SECOND_NS
-
-    def rate(self, amount: int) -> float | None:
-        return amount / self.duration_s if self.duration_s else None
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "path": str(self.path),
-            "source": self.source,
-            "start": wall_time(self.start),
-            "first_ns": self.first_ns,
-            "last_ns": self.last_ns,
-            "duration_s": self.duration_s,
-            "rows": self.rows,
-            "requests": self.requests,
-            "dropped": self.dropped,
-            "partitions": self.topics,
-            "loads": [
-                {
-                    "topic": topic,
-                    "op": op,
-                    "requests": load.requests,
-                    "records": load.records,
-                    "bytes": load.bytes,
-                    "requests_per_s": self.rate(load.requests),
-                    "records_per_s": self.rate(load.records),
-                    "bytes_per_s": self.rate(load.bytes),
-                    "clients": len(load.clients),
-                    "partitions": len(load.partitions),
-                    "groups": sorted(load.groups),
-                    "compression": dict(load.compression),
-                    "acks": {str(acks): rows for acks, rows in load.acks.items()},
-                    "transactional_rows": load.transactional,
-                }
-                for (topic, op), load in sorted(self.loads.items())
-            ],
-            "busiest_second": {"second": self.busiest_second, "requests": self.busiest_requests},
-            "requests_over_time": {op: counts.tolist() for op, counts in self.over_time.items()},
-        }
-
-
-def overview(path: Path) -> Overview:
-    """Reads the whole trace. Raises TraceError."""
+    Raises TraceError.
+    """
     trace = Trace(path)
-    info = trace.info
-    seen = Overview(path, info.source, info.start, 0, trace.last_time_ns(), info.dropped, dict(info.topics))
-    second, in_second = 0, 0
+    info, last_ns = trace.info, trace.last_time_ns()
+    first_ns: int | None = None
+    requests = 0
+    sums: list[pyarrow.Table] = []
+    values: dict[str, list[pyarrow.Table]] = {name: [] for name in VALUES}
+    over_time = {op: numpy.zeros(BARS_WIDE, numpy.int64) for op in (PRODUCE, FETCH)}
+    in_seconds: Counter[int] = Counter()
     for table in in_whole_times(trace.batches(COLUMNS)):
-        if not seen.rows:
-            seen.first_ns = second_start = int(table["time_ns"][0].as_py())
-            second = second_start // SECOND_NS
-        seen.rows += table.num_rows
-        _add_loads(seen.loads, table)
+        first_ns = int(table["time_ns"][0].as_py()) if first_ns is None else first_ns
+        found = table.group_by(KEYS).aggregate([("request", "count_distinct"), *((name, "sum") for name in COUNTED)])
+        sums.append(found.rename_columns([*KEYS, *SUMS]))
+        for name in VALUES:
+            of_value = table.group_by([*KEYS, name]).aggregate([("request", "count")])
+            values[name].append(of_value.rename_columns([*KEYS, name, "rows"]))
         times, ops = _first_rows(table)
-        seen.requests += len(times)
-        for op in (PRODUCE, FETCH):
-            counts = _in_parts(times[ops == op], seen.first_ns, seen.last_ns)
-            seen.over_time[op] = seen.over_time.get(op, 0) + counts
+        requests += len(times)
+        for op, counts in over_time.items():
+            counts += _in_parts(times[ops == op], first_ns, last_ns)
         seconds, counts = numpy.unique(times // SECOND_NS, return_counts=True)
-        for each, count in zip(seconds.tolist(), counts.tolist(), strict=True):
-            in_second = count + (in_second if each == second else 0)
-            second = each
-            if in_second > seen.busiest_requests:
-                seen.busiest_second, seen.busiest_requests = second, in_second
-    return seen
+        in_seconds.update(dict(zip(seconds.tolist(), counts.tolist(), strict=True)))
+        (busiest,) = in_seconds.most_common(1)
+        in_seconds = Counter(dict([busiest, (int(seconds[-1]), in_seconds[int(seconds[-1])])]))
+    duration_s = (last_ns - (first_ns or 0)) / SECOND_NS
+    counted = {name: _counted(tables, name) for name, tables in values.items()}
+    clients: Counter[str] = Counter()
+    for of_load in counted["client"].values():
+        clients.update(of_load)
+    (hottest,) = clients.most_common(1)
+    loads = pyarrow.concat_tables(sums).group_by(KEYS).aggregate([(name, "sum") for name in SUMS])
+    return {
+        "path": str(path),
+        "source": info.source,
+        "start": wall_time(info.start),
+        "first_ns": first_ns,
+        "last_ns": last_ns,
+        "duration_s": duration_s,
+        "rows": trace.rows,
+        "requests": requests,
+        "dropped": info.dropped,
+        "partitions": dict(info.topics),
+        "loads": [
+            {
+                **{name: row[name] for name in KEYS},
+                **{name: row[f"{name}_sum"] or 0 for name in SUMS},
+                **{f"{name}_per_s": row[f"{name}_sum"] / duration_s if duration_s else None for name in RATED},
+                "clients": len(counted["client"][row["topic"], row["op"]]),
+                "partitions": sum(partition >= 0 for partition in counted["partition"][row["topic"], row["op"]]),
+                "groups": sorted(counted["group"][row["topic"], row["op"]]),
+                "compression": dict(counted["compression"][row["topic"], row["op"]]),
+                "acks": {str(acks): rows for acks, rows in counted["acks"][row["topic"], row["op"]].items()},
+            }
+            for row in loads.sort_by([(name, "ascending") for name in KEYS]).to_pylist()
+        ],
+        "busiest_second": {"second": busiest[0], "requests": busiest[1]},
+        "busiest_client": {"client": hottest[0], "share": hottest[1] / trace.rows},
+        "requests_over_time": {op: counts.tolist() for op, counts in over_time.items()},
+    }
+
+
+def _counted(tables: Sequence[pyarrow.Table], name: str) -> defaultdict[tuple[str, str], Counter[Any]]:
+    """(topic, op) -> value -> rows."""
+    found: defaultdict[tuple[str, str], Counter[Any]] = defaultdict(Counter)
+    for table in tables:
+        for row in table.filter(table[name].is_valid()).to_pylist():
+            found[row["topic"], row["op"]][row[name]] += row["rows"]
+    return found
 
 
 def _first_rows(table: pyarrow.Table) -> tuple[NDArray[numpy.int64], NDArray[numpy.object_]]:
@@ -146,75 +121,44 @@ def _in_parts(times: NDArray[numpy.int64], first_ns: int, last_ns: int) -> NDArr
     return numpy.bincount(parts, minlength=BARS_WIDE)
 
 
-def _add_loads(loads: dict[tuple[str, str], Load], table: pyarrow.Table) -> None:
-    """`table` has whole requests."""
-    keys = ["topic", "op"]
-    sums = table.group_by(keys).aggregate(
-        [
-            ("request", "count_distinct"),
-            ("request", "count"),
-            ("records", "sum"),
-            ("bytes", "sum"),
-            ("transactional", "sum"),
-        ]
-    )
-    for row in sums.to_pylist():
-        load = loads.setdefault((row["topic"], row["op"]), Load())
-        load.requests += row["request_count_distinct"]
-        load.rows += row["request_count"]
-        load.records += row["records_sum"]
-        load.bytes += row["bytes_sum"]
-        load.transactional += row["transactional_sum"] or 0
-    for name in ("client", "partition", "group", "compression", "acks"):
-        found = table.select([*keys, name, "request"]).group_by([*keys, name]).aggregate([("request", "count")])
-        for row in found.to_pylist():
-            value = row[name]
-            if value is None or (name == "partition" and value < 0):
-                continue
-            load = loads[row["topic"], row["op"]]
-            seen = getattr(load, name if name in ("compression", "acks") else f"{name}s")
-            if isinstance(seen, Counter):
-                seen[value] += row["request_count"]
-            else:
-                seen.add(value)
-
-
-def lines(seen: Overview) -> list[str]:
+def lines(seen: Mapping[str, Any]) -> list[str]:
     """The overview for people."""
     from tools.cluster.tables import aligned
 
+    busiest, hottest = seen["busiest_second"], seen["busiest_client"]
+    useful = max(int(HOT_SHARE / hottest["share"]), 1)
+    too_hot = f": more than {useful:,} --tasks would wait for it"
     found = [
-        f"{seen.path}: {seen.source}",
-        f"start     {wall_time(seen.start)}",
-        f"duration  {duration(seen.duration_s)}, from {duration(seen.first_ns / SECOND_NS)} after the start",
-        f"rows      {seen.rows:,}, of {_requests(seen.requests)}",
-        f"busiest   {_requests(seen.busiest_requests)} in the second at {duration(seen.busiest_second)} after the start",
+        f"{seen['path']}: {seen['source']}",
+        f"start     {seen['start']}",
+        f"duration  {duration(seen['duration_s'])}, from {duration(seen['first_ns'] / SECOND_NS)} after the start",
+        f"rows      {seen['rows']:,}, of {_requests(seen['requests'])}",
+        f"busiest   {_requests(busiest['requests'])} in the second at {duration(busiest['second'])} after the start",
+        f"          client {hottest['client']}: {hottest['share']:.0%} of the rows. A client is in one task of a replay{too_hot}",
     ]
-    if seen.dropped:
-        found.append(f"dropped   {_requests(seen.dropped)}, which the recorder had no room for")
+    if seen["dropped"]:
+        found.append(f"dropped   {_requests(seen['dropped'])}, which the recorder had no room for")
     rows = [HEADINGS.split()]
-    for (topic, op), load in sorted(seen.loads.items()):
-        of_topic = f" of {seen.topics[topic]}" if topic in seen.topics else ""
+    for load in seen["loads"]:
+        of_topic = f" of {seen['partitions'][load['topic']]}" if load["topic"] in seen["partitions"] else ""
         rows.append(
             [
-                *(topic or "-", op),
-                *(f"{load.requests:,}", _rate(seen.rate(load.requests))),
-                *(f"{load.records:,}", _rate(seen.rate(load.records))),
-                *(f"{load.bytes / 1e6:,.1f}", _rate(seen.rate(load.bytes), 1e6)),
-                *(
-                    f"{len(load.clients):,}",
-                    f"{len(load.partitions) or 'by key'}{of_topic}" if topic else "-",
-                    f"{len(load.groups):,}",
-                ),
-                ", ".join(name for name, _ in load.compression.most_common()) or "-",
-                ", ".join("all" if acks == -1 else str(acks) for acks, _ in load.acks.most_common()) or "-",
+                *(load["topic"] or "-", load["op"]),
+                *(f"{load['requests']:,}", _rate(load["requests_per_s"])),
+                *(f"{load['records']:,}", _rate(load["records_per_s"])),
+                *(f"{load['bytes'] / 1e6:,.1f}", _rate(load["bytes_per_s"], 1e6)),
+                f"{load['clients']:,}",
+                f"{load['partitions'] or 'by key'}{of_topic}" if load["topic"] else "-",
+                f"{len(load['groups']):,}",
+                ", ".join(sorted(load["compression"], key=lambda name: -load["compression"][name])) or "-",
+                ", ".join(sorted(load["acks"], key=lambda acks: -load["acks"][acks])).replace("-1", "all") or "-",
             ]
         )
     found += ["", *aligned(rows), ""]
-    for op, counts in seen.over_time.items():
-        if counts.any():
-            bar = duration(seen.duration_s / BARS_WIDE)
-            found.append(f"{op:8}{bars(counts.tolist())}  one bar: {bar}, at most {_requests(counts.max())}")
+    for op, counts in seen["requests_over_time"].items():
+        if any(counts):
+            bar = duration(seen["duration_s"] / BARS_WIDE)
+            found.append(f"{op:8}{bars(counts)}  one bar: {bar}, at most {_requests(max(counts))}")
     return found
 
 

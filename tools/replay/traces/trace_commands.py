@@ -48,7 +48,7 @@ def show(source: Place, as_json: bool) -> None:
         with Places() as places:
             seen = overview(places.local_copy(source))
         if as_json:
-            echo_data(json.dumps(seen.to_json(), indent=2) + "\n")
+            echo_data(json.dumps(seen, indent=2) + "\n")
         else:
             echo_lines(lines(seen))
 

@@ -24,15 +24,17 @@ def test_the_latencies_as_hdrhistogram_writes_them_and_the_intervals_as_csv(tmp_
     rows = [(0, 1300, 90), (1, 1300, 5), (1, 1500, 4), (0, 1600, 1)]
     latencies = [{"op": "produce", "interval": at, "bucket": b, "operations": n} for at, b, n in rows]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(latencies, schema=LATENCIES), output.latencies)
+    analysis["latency_ms"]["produce"]["scheduled"]["max"] = 8.2
     write_exports(output, analysis)
     lines = [line.split() for line in output.distributions["produce"].read_text().splitlines()]
     assert lines[0] == ["Value", "Percentile", "TotalCount", "1/(1-Percentile)"]
     found = [[float(word) for word in line] for line in lines[2:5]]
     assert [row[0] for row in found] == [
-        pytest.approx(milliseconds(bucket), abs=0.001) for bucket in (1300, 1500, 1600)
+        *(pytest.approx(milliseconds(bucket), abs=0.001) for bucket in (1300, 1500)),
+        8.2,
     ]
     assert [row[1:] for row in found] == [[0.95, 95, pytest.approx(20)], [0.99, 99, pytest.approx(100)], [1.0, 100]]
-    assert lines[6][:2] == ["#[Max", "="]
+    assert lines[6][:3] == ["#[Max", "=", "8.200,"], "exact, and not the middle of its bucket"
     assert output.distributions["fetch"].read_text().count("\n") == 2
     with output.over_time.open() as file:
         found_rows = list(csv.DictReader(file))

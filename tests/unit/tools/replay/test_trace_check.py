@@ -10,8 +10,9 @@ import pyarrow.parquet
 import pytest
 
 from tests.support.small_traces import as_given, end, fetch, produce
-from tools.replay.traces.check import SHOWN, check
-from tools.replay.traces.schema import SCHEMA, Trace
+from tools.replay.run.driver import facts_of
+from tools.replay.traces.check import SHOWN, SINCE_1970, check
+from tools.replay.traces.schema import SCHEMA, Trace, TraceError
 
 RIGHT = [
     produce(0, 1),
@@ -98,6 +99,16 @@ def test_a_row_that_is_wrong(tmp_path: Path, row: dict[str, Any], expected: str)
 def test_rows_of_transactions(tmp_path: Path, row: dict[str, Any], expected: str | None) -> None:
     found = check(as_given(tmp_path / "t", [*RIGHT, {"transactional_id": None, "read_committed": None, **row}]))
     assert [str(finding) for finding in found.first] == ([] if expected is None else [f"row 6: {expected}"])
+
+
+def test_times_count_from_the_start_of_the_trace_and_not_since_1970(tmp_path: Path) -> None:
+    path = as_given(tmp_path / "t", [produce(1_700_000_000_000 + at, at) for at in range(2)])
+    reason = "time_ns, 1700000000000000000, counts since 1970: subtract it from every row"
+    assert [f"{found.column}, {found.reason}" for found in check(path).first] == [
+        f"time_ns, 1700000000000000000 {SINCE_1970}"
+    ]
+    with pytest.raises(TraceError, match=reason):
+        facts_of(Trace(path))
 
 
 def test_keys_need_a_size_and_a_hash_for_each_record(tmp_path: Path) -> None:

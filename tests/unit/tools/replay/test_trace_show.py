@@ -21,10 +21,15 @@ ROWS = [
 
 
 def test_the_figures(tmp_path: Path) -> None:
-    seen = overview(written(tmp_path / "t", ROWS)).to_json()
+    seen = overview(written(tmp_path / "t", ROWS))
     assert (seen["rows"], seen["requests"], seen["duration_s"], seen["partitions"]) == (7, 5, 2.0, {"t": 2})
     assert seen["start"] == "2023-11-14T22:13:20.000000Z"
     assert seen["busiest_second"] == {"second": 0, "requests": 2}
+    assert seen["busiest_client"] == {"client": "app", "share": pytest.approx(3 / 7)}
+    assert (
+        "client app: 43% of the rows. A client is in one task of a replay: more than 3 --tasks would wait for it"
+        in "".join(lines(seen))
+    )
     loads = {(load.pop("topic"), load.pop("op")): load for load in seen["loads"]}
     assert loads["t", "produce"] == {
         **{"requests": 2, "records": 6, "bytes": 300, "clients": 2, "partitions": 2, "groups": []},
@@ -43,7 +48,7 @@ def test_the_figures(tmp_path: Path) -> None:
 
 def test_a_trace_of_one_row_has_no_rates(tmp_path: Path) -> None:
     seen = overview(written(tmp_path / "t", [produce(0, 0)]))
-    assert seen.to_json()["loads"][0]["requests_per_s"] is None
+    assert seen["loads"][0]["requests_per_s"] is None
     assert any(line.startswith("t      produce  1         -") for line in lines(seen))
 
 
