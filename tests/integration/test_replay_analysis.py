@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from math import ceil
 from pathlib import Path
 from random import Random
 from typing import Any
-from unittest import mock
 
 import pyarrow
 import pyarrow.parquet
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
 from tests.support.replay_runs import a_plan, fetched, ns, produced, write_run
 from tests.support.small_traces import end, produce, written
-from tools.cluster.java import find_java
+from tests.support.spark_session import running_session
 from tools.judge.judgement import PartitionLog, Tables, judge
 from tools.judge.kinds import DUPLICATES, LOST, MOVED, REORDERED
 from tools.judge.outages import Wait, windows
@@ -32,8 +29,6 @@ from tools.replay.run.driver import facts_of
 from tools.replay.run.outage_windows import BIN_NS, CHUNK_BINS, find_windows
 from tools.replay.run.plan import OutputDirectory
 from tools.replay.run.reading_back import FOUND_SCHEMA, compare
-from tools.replay.run.session import new_session
-from tools.replay.run.spark_process import job_environment, write_java_home
 from tools.replay.run.stage import assigned, by_task
 from tools.replay.run.summary import summary_lines
 from tools.replay.traces.schema import Trace
@@ -46,21 +41,8 @@ APART = 0.006
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """In this process, with the environment of the replay's job."""
-    scratch = tmp_path_factory.mktemp("spark")
-    environment = job_environment(write_java_home(scratch / "java-home", Path(find_java())), scratch)
-    with mock.patch.dict(os.environ, environment, clear=True):
-        found = new_session(2)
-        try:
-            yield found
-        finally:
-            found.stop()
-            gateway = SparkContext._gateway
-            if gateway is not None:
-                gateway.shutdown()
-                gateway.proc.stdin.close()
-                gateway.proc.wait(30)
-                SparkContext._gateway = SparkContext._jvm = None
+    with running_session(tmp_path_factory.mktemp("spark")) as found:
+        yield found
 
 
 def analysed(session: SparkSession, directory: Path, operations: list[dict[str, Any]], **run: Any) -> dict[str, Any]:

@@ -92,3 +92,10 @@ spark_setting_option = click.option(
     multiple=True,
     help="Set a Spark property, such as spark.executor.memory=2g.",
 )
+
+
+def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Where an import runs: what `spark_settings_of` takes."""
+    words = "Import on this Spark master: local[N] or spark://HOST:PORT, whose workers see all files at the same paths."
+    with_options: Callable[..., Any] = master_option(words)(spark_setting_option(command))
+    return with_options

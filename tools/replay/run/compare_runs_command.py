@@ -157,9 +157,9 @@ def repeats_in(places: Places, place: Place) -> list[Place]:
 
 def analyse(places: Places, output: OutputDirectory, master: str | None, spark_settings: Sequence[str]) -> None:
     """Runs the Spark job's step, on this machine if `master` is None. Raises ReplayError."""
-    from tools.replay.run.masters import host_towards, is_local
+    from tools.replay.run.masters import is_local
     from tools.replay.run.plan import ReplayError
-    from tools.replay.run.spark_process import SparkProcess, SparkSettings
+    from tools.replay.run.spark_process import SparkProcess, spark_settings_of
 
     if not output.tasks.exists() or not places.exists(output.place_of(output.operations)):
         raise ReplayError(f"{output.place} has no operations; the replay did not run to its end, run it again")
@@ -171,8 +171,7 @@ def analyse(places: Places, output: OutputDirectory, master: str | None, spark_s
     # The run may have moved since.
     output.write_plan(replace(output.read_plan(), directory=named(output.place)))
     click.echo(f"Analysing {output.place} ...", err=True)
-    settings = SparkSettings(master, host_towards(master), None, tuple(spark_settings))
-    job = SparkProcess(output, ["analysis"], settings)
+    job = SparkProcess(output, ["analysis"], spark_settings_of(master, spark_settings))
     try:
         job.start()
         while job.is_running(0.5):

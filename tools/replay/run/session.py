@@ -6,14 +6,18 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
+from tools.cluster.java import find_java
 from tools.replay.places import Place, inside, uri_of
 from tools.replay.run.control import KILL_TIMEOUT_S
 from tools.replay.run.masters import is_local
+from tools.replay.run.packages import write_packages
 from tools.replay.run.plan import OutputDirectory, ReplayError
+from tools.replay.run.spark_process import PACKAGES_ZIP, SparkSettings, job_environment, write_java_home
 
 ROWS_OF_A_BATCH = 8192
 PROBE = "probe"
@@ -70,6 +74,30 @@ def new_session(tasks: int, *, sends: bool = True, here: bool = False) -> SparkS
     for key, value in usual.items():
         configuration.setIfMissing(key, value)
     return SparkSession.builder.config(conf=configuration).getOrCreate()
+
+
+@contextmanager
+def session_here(scratch: Path, spark: SparkSettings) -> Iterator[SparkSession]:
+    """A session in this process, which has its files and its log in `scratch`; the one that is open, if one is."""
+    if (found := SparkSession.getActiveSession()) is not None:
+        yield found
+        return
+    scratch = scratch.absolute()
+    os.environ.update(job_environment(write_java_home(scratch / "java-home", Path(find_java())), scratch, spark))
+    if not is_local(spark.master):
+        write_packages(scratch / PACKAGES_ZIP)
+    standard_error = os.dup(2)
+    with (scratch / "spark.log").open("ab") as log:
+        os.dup2(log.fileno(), 2)  # the JVM takes it, and this process has its own again
+    try:
+        session = new_session(os.cpu_count() or 1, sends=False)
+    finally:
+        os.dup2(standard_error, 2)
+        os.close(standard_error)
+    try:
+        yield session
+    finally:
+        session.stop()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from pathlib import Path
 from tools.cluster.java import find_java
 from tools.cluster.process_handle import ProcessHandle
 from tools.replay.places import uri_of
-from tools.replay.run.masters import LOOPBACK, is_local
+from tools.replay.run.masters import LOOPBACK, host_towards, is_local
 from tools.replay.run.packages import write_packages
 from tools.replay.run.plan import PARENT_PIPE_VARIABLE, OutputDirectory, ReplayError
 
@@ -74,6 +74,11 @@ class SparkSettings:
 
 
 LOCAL = SparkSettings()
+
+
+def spark_settings_of(master: str | None, spark_settings: Sequence[str]) -> SparkSettings:
+    """Of an import or an analysis. Raises ReplayError if a standalone master does not answer."""
+    return SparkSettings(master, host_towards(master), None, tuple(spark_settings))
 
 
 def write_java_home(directory: Path, java: Path) -> Path:

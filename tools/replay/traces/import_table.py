@@ -1,48 +1,45 @@
-"""`ottla replay trace import table`: a trace from tables of events (RPL-5).
+"""`ottla replay trace import table`: a trace from tables of events, as a Spark job (RPL-5).
 
-1. Each event becomes a row of `EVENTS`: its time, client, topic, hash of its key and size. The rest is dropped.
-2. The rows are sorted by time, through files next to the trace if there are many.
-3. Each event becomes a produce request, or events that lie close together do, as a producer with linger.ms sends them.
-4. With consumers, each produce is followed by the fetch that returns its batch.
+1. Each event becomes a row of `EVENTS`: its time, client, topic, hash of its key and size. The rest is dropped. A file is a task.
+2. Each event becomes a batch, or events that lie close together do, as a producer with linger.ms sends them (`linger.py`).
+3. Spark sorts the batches by time. Each becomes a produce; with consumers, it is followed by the fetch that returns it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy
 import pyarrow
 import pyarrow.compute as compute
 from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sql
 
 from protocol.kafka.record_batch import HEADER_SIZE
 from protocol.plain_text import shortened
 from protocol.topic_names import is_valid_topic_name
+from tools.replay.run.spark_process import LOCAL, SparkSettings
 from tools.replay.traces.batch_sizes import body_sizes, single_batch_sizes
 from tools.replay.traces.event_times import BadTime, times_ns
 from tools.replay.traces.key_hashes import key_hashes
-from tools.replay.traces.linger import Lingering
-from tools.replay.traces.ordering import runs_directory, sorted_stream
+from tools.replay.traces.linger import gather
+from tools.replay.traces.ordering import runs_directory
 from tools.replay.traces.produced import produce_rows, with_fetches
 from tools.replay.traces.schema import TraceError, TraceInfo, TraceWriter
+from tools.replay.traces.spark_import import columns, import_session, kept, mapped, sorted_batches
 from tools.replay.traces.table_files import Rows, Wanted, rows_of
 
 CLIENT = "producer-1"
-EVENTS = pyarrow.schema(
-    [
-        ("time_ns", pyarrow.int64()),
-        ("client", pyarrow.string()),
-        ("topic", pyarrow.string()),
-        ("partition", pyarrow.int32()),
-        ("key_hash", pyarrow.int64()),
-        ("records", pyarrow.int32()),
-        ("body", pyarrow.int64()),
-    ]
+EVENTS = columns(
+    "time_ns:int64 client:string topic:string partition:int32 key_hash:int64 records:int64 bytes:int64 body:int64 file:int64 row:int64 "
+    "unused:string"
 )
-"""`time_ns`: since 1970 UTC. `partition`: -1 if the key decides. `body`: the size of the record, see `batch_sizes.body_sizes`; of a row
-that is a batch of `records`, the size of the batch."""
+"""`time_ns`: since 1970 UTC. `partition`: -1 if the key decides. `bytes`: of a batch of its own; `body`: see `batch_sizes.body_sizes`.
+`unused`: the name of a column, in the place of an event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,54 +86,67 @@ class TableImport:
         return Wanted(list(dict.fromkeys(name for name in named if name is not None)), values)
 
 
-def import_table(files: Sequence[Path], out: Path, options: TableImport) -> tuple[int, int, list[str]]:
+def import_table(
+    files: Sequence[Path], out: Path, options: TableImport, spark: SparkSettings = LOCAL
+) -> tuple[int, int, list[str]]:
     """Writes the trace and returns (events, produce requests, columns that were not used).
 
     Raises TraceError, with the file, row and column that is wrong.
     """
     names = ", ".join(file.name for file in files[:5]) + (f" and {len(files) - 5} more" if len(files) > 5 else "")
-    with TraceWriter(out, TraceInfo(0, f"imported from {names}")) as writer, runs_directory(out) as directory:
-        events = _Events(files, options)
-        start = None
-        topics: set[str] = set()
-        requests = 0
-        lingering = Lingering(options.batch_ms, options.batch_bytes, options.partitions or 1)
-        for table in sorted_stream(events.batches(), directory):
-            if start is None:
-                start = int(table["time_ns"][0].as_py())
-            topics.update(compute.unique(table["topic"]).to_pylist())
-            since_start = table.set_column(0, "time_ns", compute.subtract(table["time_ns"], start))
-            batches = (
-                lingering.add(since_start)
-                if options.batch_ms
-                else _single_batches(since_start, options.records_column is not None)
-            )
-            requests += _write(writer, batches, requests, events.count, options)
-        requests += _write(writer, lingering.finish(), requests, events.count, options)
-        if start is None:
+    with (
+        TraceWriter(out, TraceInfo(0, f"imported from {names}")) as writer,
+        runs_directory(out) as scratch,
+        import_session(scratch, spark) as session,
+    ):
+        tables = session.createDataFrame(
+            [(at, str(file.absolute())) for at, file in enumerate(files)], "file bigint, path string"
+        )
+        read = mapped(tables.repartition(len(files)), partial(_read, options), EVENTS)
+        events = kept(read, scratch / "events")
+        unused = sorted(row[0] for row in events.where("unused IS NOT null").select("unused").distinct().collect())
+        events = events.where("unused IS null")
+        ((count, start),) = events.selectExpr("count(*)", "min(time_ns)").collect()
+        if not count:
             raise TraceError(f"{names}: no rows, so {out} was not written")
+        batches = gathered(events, options) if options.batch_ms else events
+        requests = 0
+        topics: set[str] = set()
+        for batch in sorted_batches(batches, scratch / "sorted", ("time_ns", "file", "row")):
+            topics.update(batch["topic"].unique().to_pylist())
+            _write(writer, batch, start, requests, count, options)
+            requests += batch.num_rows
         known = {} if options.partitions is None else dict.fromkeys(sorted(topics), options.partitions)
         writer.info = TraceInfo(start, writer.info.source, known)
-    return events.count, requests, sorted(events.wanted.unused)
+    return count, requests, unused
 
 
-class _Events:
-    """The events of all files. `count` is right when all are read."""
-
-    def __init__(self, files: Sequence[Path], options: TableImport) -> None:
-        self._files = files
-        self._options = options
-        self.wanted = options.columns
-        self.count = 0
-
-    def batches(self) -> Iterator[pyarrow.RecordBatch]:
-        for file in self._files:
-            for rows in rows_of(file, self.wanted):
-                self.count += len(rows.numbers)
-                yield _events(rows, self._options)
+def gathered(events: DataFrame, options: TableImport) -> DataFrame:
+    """The batches of a producer with linger.ms and batch.size."""
+    by_key = events.withColumn(
+        "partition",
+        sql.expr(f"IF(partition = -1, coalesce(CAST(key_hash % {options.partitions} AS INT), -1), partition)"),
+    )
+    owner = ("client", "topic", "partition")
+    in_order = by_key.repartition(*owner).sortWithinPartitions(*owner, "time_ns", "file", "row")
+    return mapped(in_order, partial(gather, options.batch_ms, options.batch_bytes), EVENTS)
 
 
-def _events(rows: Rows, options: TableImport) -> pyarrow.RecordBatch:
+def _read(options: TableImport, tables: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    for table in tables:
+        for number, path in zip(table["file"].to_pylist(), table["path"].to_pylist(), strict=True):
+            wanted = options.columns
+            for rows in rows_of(Path(path), wanted):
+                found = _events(rows, options) | {
+                    "file": pyarrow.repeat(number, len(rows.numbers)),
+                    "row": pyarrow.array(rows.numbers),
+                    "unused": pyarrow.nulls(len(rows.numbers)),
+                }
+                yield pyarrow.record_batch([found[column.name].cast(column.type) for column in EVENTS], schema=EVENTS)
+            yield pyarrow.RecordBatch.from_pylist([{"unused": name} for name in sorted(wanted.unused)], EVENTS)
+
+
+def _events(rows: Rows, options: TableImport) -> dict[str, pyarrow.Array]:
     """Raises TraceError."""
     count = len(rows.numbers)
     try:
@@ -149,27 +159,29 @@ def _events(rows: Rows, options: TableImport) -> pyarrow.RecordBatch:
         keys = _texts(rows, options.key_column)
         key_sizes = compute.fill_null(compute.binary_length(keys).cast(pyarrow.int64()), -1).to_numpy()
         hashes = key_hashes(keys, options.partitioner)
-    columns = [
-        pyarrow.array(times),
-        _named(rows, options.client_column, CLIENT),
-        _named(rows, options.topic_column, options.topic or ""),
-        pyarrow.array(_numbers(rows, options.partition_column, 0, -1), pyarrow.int32()),
-        hashes,
-        pyarrow.array(_numbers(rows, options.records_column, 1, 1), pyarrow.int32()),
-        pyarrow.array(
-            _numbers(rows, options.bytes_column, HEADER_SIZE, 0)
-            if options.records_column is not None
-            else body_sizes(key_sizes, _value_sizes(rows, options))
-        ),
-    ]
+    topics = _named(rows, options.topic_column, options.topic or "")
     if options.topic_column is not None:
-        for topic in compute.unique(columns[2]).to_pylist():
+        for topic in compute.unique(topics).to_pylist():
             if not is_valid_topic_name(topic):
-                at = compute.index(columns[2], topic).as_py()
+                at = compute.index(topics, topic).as_py()
                 raise rows.error(
                     at, options.topic_column, f"{shortened(topic, 60)!r} is not a topic name: use a-z A-Z 0-9 . _ -"
                 )
-    return pyarrow.record_batch(columns, schema=EVENTS)
+    if options.records_column is not None:
+        bodies = sizes = _numbers(rows, options.bytes_column, HEADER_SIZE, 0)
+    else:
+        bodies = body_sizes(key_sizes, _value_sizes(rows, options))
+        sizes = single_batch_sizes(bodies)
+    return {
+        "time_ns": pyarrow.array(times),
+        "client": _named(rows, options.client_column, CLIENT),
+        "topic": topics,
+        "partition": pyarrow.array(_numbers(rows, options.partition_column, 0, -1)),
+        "key_hash": hashes,
+        "records": pyarrow.array(_numbers(rows, options.records_column, 1, 1)),
+        "bytes": pyarrow.array(sizes),
+        "body": pyarrow.array(bodies),
+    }
 
 
 def _value_sizes(rows: Rows, options: TableImport) -> NDArray[numpy.int64]:
@@ -224,30 +236,15 @@ def _named(rows: Rows, column: str | None, default: str) -> pyarrow.Array:
         raise rows.error(0, column, "has bytes that are not UTF-8") from None
 
 
-def _single_batches(events: pyarrow.Table, is_batch: bool) -> pyarrow.Table:
-    """A batch for each row: of one record, or what the row says."""
-    return pyarrow.table(
-        {
-            "time_ns": events["time_ns"],
-            "client": events["client"],
-            "topic": events["topic"],
-            "partition": events["partition"],
-            "key_hash": events["key_hash"],
-            "records": events["records"],
-            "bytes": events["body"] if is_batch else single_batch_sizes(events["body"].to_numpy()),
-        }
-    )
-
-
-def _write(writer: TraceWriter, batches: pyarrow.Table, first_request: int, events: int, options: TableImport) -> int:
-    """Writes a produce for each batch, and its fetch. Fetches have request numbers from `events` on. Returns the number of produces."""
-    if not batches.num_rows:
-        return 0
+def _write(
+    writer: TraceWriter, batches: pyarrow.RecordBatch, start: int, first_request: int, events: int, options: TableImport
+) -> None:
+    """Writes a produce for each batch, and its fetch. Fetches have request numbers from `events` on."""
     sizes = batches["bytes"].to_numpy()
     if options.compression_ratio != 1:
         sizes = HEADER_SIZE + numpy.ceil((sizes - HEADER_SIZE) / options.compression_ratio).astype(numpy.int64)
     produces = produce_rows(
-        batches["time_ns"].to_numpy(),
+        batches["time_ns"].to_numpy() - start,
         batches["client"],
         batches["topic"],
         batches["key_hash"],
@@ -272,4 +269,3 @@ def _write(writer: TraceWriter, batches: pyarrow.Table, first_request: int, even
         )
     else:
         writer.write(produces)
-    return len(produces)

@@ -24,16 +24,16 @@ CHUNK_ROWS = 1024
 Rows: TypeAlias = pyarrow.RecordBatch | pyarrow.Table
 
 
-def merged(streams: Sequence[Iterable[Rows]], time: str = TIME) -> Iterator[pyarrow.Table]:
+def merged(streams: Sequence[Iterable[Rows]]) -> Iterator[pyarrow.Table]:
     """The rows of sorted streams of one schema, sorted. Of rows with the same time, those of an earlier stream come first."""
-    heads = [head for head in (_Head(stream, time) for stream in streams) if head.fill()]
+    heads = [head for head in (_Head(stream) for stream in streams) if head.fill()]
     while heads:
         bound = min(head.last for head in heads)
         # Only this stream and those before it may give their rows at `bound`: a stream before it has no more of them,
         # and the rows of a stream behind it come after rows that this stream has not read yet.
         ending = next(at for at, head in enumerate(heads) if head.last == bound)
         parts = [head.take(bound, "right" if at <= ending else "left") for at, head in enumerate(heads)]
-        yield sorted_rows(pyarrow.concat_tables(_table(part) for part in parts if part.num_rows), time)
+        yield sorted_rows(pyarrow.concat_tables(_table(part) for part in parts if part.num_rows))
         heads = [head for head in heads if head.rows.num_rows or head.fill()]
 
 
@@ -43,16 +43,15 @@ class _Head:
     rows: Rows
     last: int
 
-    def __init__(self, stream: Iterable[Rows], time: str) -> None:
+    def __init__(self, stream: Iterable[Rows]) -> None:
         self._stream = iter(stream)
-        self._time = time
 
     def fill(self) -> bool:
         """Reads the next rows. False at the end of the stream."""
         for rows in self._stream:
             if rows.num_rows:
                 self.rows = rows
-                self._times = rows[self._time].to_numpy()
+                self._times = rows[TIME].to_numpy()
                 self.last = int(self._times[-1])
                 return True
         return False
@@ -64,20 +63,18 @@ class _Head:
         return taken
 
 
-def sorted_rows(table: pyarrow.Table, time: str = TIME) -> pyarrow.Table:
+def sorted_rows(table: pyarrow.Table) -> pyarrow.Table:
     """The table sorted by time. Rows with the same time keep their order."""
-    times = table[time].to_numpy()
+    times = table[TIME].to_numpy()
     if (times[1:] >= times[:-1]).all():
         return table
     return table.combine_chunks().take(numpy.argsort(times, kind="stable"))
 
 
-def sorted_stream(
-    streamed: Iterable[Rows], directory: Path, time: str = TIME, run_rows: int | None = None
-) -> Iterator[pyarrow.Table]:
+def sorted_stream(streamed: Iterable[Rows], directory: Path, run_rows: int = RUN_ROWS) -> Iterator[pyarrow.Table]:
     """Reads all rows, then returns them sorted by time; rows with the same time keep their order.
 
-    More than `run_rows` of them (default: `RUN_ROWS`) go through files in `directory`, which must stay until the last row is read.
+    More than `run_rows` of them go through files in `directory`, which must stay until the last row is read.
     """
     runs: list[Path] = []
     waiting: list[pyarrow.Table] = []
@@ -85,13 +82,13 @@ def sorted_stream(
     for rows in streamed:
         waiting.append(_table(rows))
         count += rows.num_rows
-        if count >= (run_rows or RUN_ROWS):
+        if count >= run_rows:
             runs.append(directory / f"run-{len(runs):06}.arrow")
-            _write_run(runs[-1], sorted_rows(pyarrow.concat_tables(waiting), time))
+            _write_run(runs[-1], sorted_rows(pyarrow.concat_tables(waiting)))
             waiting, count = [], 0
-    rest = [sorted_rows(pyarrow.concat_tables(waiting), time).to_batches(max_chunksize=64 * 1024)] if waiting else []
+    rest = [sorted_rows(pyarrow.concat_tables(waiting)).to_batches(max_chunksize=64 * 1024)] if waiting else []
     rows_at_once = max(CHUNK_ROWS, min(64 * 1024, OPEN_ROWS // max(1, len(runs))))
-    return merged([*(_run(run, rows_at_once) for run in runs), *rest], time)
+    return merged([*(_run(run, rows_at_once) for run in runs), *rest])
 
 
 def _write_run(file: Path, rows: pyarrow.Table) -> None:
@@ -129,7 +126,7 @@ def runs_directory(out: Path) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def in_whole_times(streamed: Iterable[Rows], time: str = TIME) -> Iterator[pyarrow.Table]:
+def in_whole_times(streamed: Iterable[Rows]) -> Iterator[pyarrow.Table]:
     """The same rows, cut only where the time changes. So all rows of a request, which has one time, are together.
 
     The rows of one time are in memory at once. Rows need not be sorted.
@@ -139,7 +136,7 @@ def in_whole_times(streamed: Iterable[Rows], time: str = TIME) -> Iterator[pyarr
     for rows in streamed:
         if not rows.num_rows:
             continue
-        numbers = rows[time].fill_null(-1).to_numpy()
+        numbers = rows[TIME].fill_null(-1).to_numpy()
         changes = numpy.flatnonzero(numbers[1:] != numbers[:-1])
         if len(changes):
             cut = int(changes[-1]) + 1

@@ -1,4 +1,4 @@
-"""Makes a trace from the request log of a real Kafka (RPL-5).
+"""Makes a trace from the request log of a real Kafka, as a Spark job (RPL-5).
 
 The log has a line for each request, written when its answer was sent. What a trace needs follows from it:
 
@@ -15,64 +15,74 @@ The log has a line for each request, written when its answer was sent. What a tr
   unknown if there are two.
 
 Fetches of followers, and requests of brokers, are not the load of clients. They are counted and left out.
-Memory holds what waits for its successor, and names; rows are sorted in files.
+
+Spark reads the files in splits, a packed file in one (`_read_split`), follows the fetch sessions (`_follow_sessions`), and decides and
+sorts the rows by SQL (`request_log.sql`). This process names and numbers them while it writes the trace.
 """
 
 from __future__ import annotations
 
 import gzip
-import heapq
 import secrets
 import zlib
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 import pyarrow
 import pyarrow.compute
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 
 from protocol.kafka.record_batch import HEADER_SIZE
-from tools.replay.traces.base_offsets import UNKNOWN, Batch, PartitionBatches
-from tools.replay.traces.ordering import in_whole_times, runs_directory, sorted_stream
-from tools.replay.traces.request_log_lines import CompletedRequest, CutOff, api_of, moment_of, parse_line
-from tools.replay.traces.schema import FETCH, PRODUCE, SCHEMA, TraceError, TraceInfo, TraceWriter
+from tools.replay.run.queries import views
+from tools.replay.run.spark_process import LOCAL, SparkSettings
+from tools.replay.traces.ordering import runs_directory
+from tools.replay.traces.request_log_lines import CompletedRequest, CutOff, api_of, parse_line
+from tools.replay.traces.schema import FETCH, SCHEMA, TraceError, TraceInfo, TraceWriter
+from tools.replay.traces.spark_import import columns, import_session, kept, mapped, sorted_batches
 
-REMEMBERED = 100_000
-"""Fetch sessions, connections and partitions of connections that are remembered; the longest unused are forgotten."""
+SPLIT_BYTES = 32 * 1024 * 1024
 LINE_MAX = 16 * 1024 * 1024
-"""Characters of a line. A longer one is taken as cut off."""
+"""Bytes of a line. A longer one is taken as cut off."""
 RECORD_BYTES = 100
 """Size of a record where no size is known at all."""
-ROWS_AT_ONCE = 32 * 1024
+ROWS_AT_ONCE = 4096
 """Rows that are Python objects at once."""
+UNKNOWN = -1
 GROUP_APIS = ("JOIN_GROUP", "SYNC_GROUP", "HEARTBEAT", "OFFSET_COMMIT", "CONSUMER_GROUP_HEARTBEAT")
 TOPIC_APIS = ("METADATA", "LEADER_AND_ISR", "UPDATE_METADATA", "CREATE_TOPICS")
 READ_APIS = {"PRODUCE", "FETCH", "WRITE_TXN_MARKERS", *GROUP_APIS, *TOPIC_APIS}
+BY_ID = "id "
+"""Before a topic's id, where the log does not say the name."""
 
-ROWS = pyarrow.schema(
-    [
-        ("at_ns", pyarrow.int64()),
-        ("request", pyarrow.int64()),
-        ("client", pyarrow.int32()),
-        ("topic", pyarrow.int32()),
-        ("partition", pyarrow.int32()),
-        ("records", pyarrow.int64()),
-        ("bytes", pyarrow.int64()),
-        ("acks", pyarrow.int16()),
-        ("transactional", pyarrow.bool_()),
-        ("min_bytes", pyarrow.int32()),
-        ("max_wait_ms", pyarrow.int32()),
-        ("max_bytes", pyarrow.int32()),
-        ("offset", pyarrow.int64()),
-        ("behind", pyarrow.int64()),
-    ]
+_PLACE = [
+    ("key", pyarrow.string()),
+    ("partition", pyarrow.int32()),
+    ("offset", pyarrow.int64()),
+    ("size", pyarrow.int64()),
+]
+_PLACES = pyarrow.list_(pyarrow.struct(_PLACE))
+REQUESTS = columns(
+    "kind:string text:string key:string number:int64 completed:int64 place:int64 arrived:int64 appended:int64 connection:string "
+    "client:string acks:int32 transactional:bool min_bytes:int32 max_wait_ms:int32 max_bytes:int32 session:string epoch:int64",
+    **dict.fromkeys(("batches", "named", "forgotten", "answered"), _PLACES),
 )
-"""What is sorted. Topic and client are numbers, because their names are known only at the end; `acks` is null for a fetch."""
+"""What the lines say. `kind`: produce, marker or fetch, a request each; or a fact with `text`, `key` and `number` only: lines, requests,
+skipped, bad, topic, partitions, group, end. `completed`, `arrived` and `appended` are since 1970; `place` is the file's number and the
+line's offset in it. `client` is the host and the client id; `key` is the name of a topic, or its id behind BY_ID. `offset` is the base
+offset of a batch, and the high watermark of what is `answered`."""
+FETCHED = columns(
+    "text:string at_ns:int64 completed:int64 place:int64 connection:string client:string min_bytes:int32 max_wait_ms:int32 "
+    "max_bytes:int32 key:string partition:int32 size:int64 offset:int64 end_offset:int64 named:int64 is_first:bool"
+)
+"""A partition that a fetch names or returns. `is_first`: it stands for a fetch which returned nothing. `text`: why a request has no row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,427 +126,233 @@ class Found:
             )
 
 
-def import_request_log(files: Sequence[Path], out: Path, options: ImportOptions) -> Found:
+def import_request_log(files: Sequence[Path], out: Path, options: ImportOptions, spark: SparkSettings = LOCAL) -> Found:
     """Writes the trace of all the files together. Raises TraceError; then nothing is at `out`."""
-    found = Found()
     info = TraceInfo(0, f"imported from Kafka's request log: {len(files)} file{'s' if len(files) > 1 else ''}")
-    with TraceWriter(out, info) as writer, runs_directory(out) as directory:
-        importer = _Importer(found, options)
-        rows = sorted_stream(_rows(importer, files), directory, "at_ns")
-        if not _write(importer, in_whole_times(rows, "at_ns"), writer):
+    with TraceWriter(out, info) as writer, runs_directory(out) as scratch, import_session(scratch, spark) as session:
+        splits = list(_splits(files))
+        read = session.createDataFrame(splits, "file bigint, path string, start bigint, stop bigint")
+        lines = mapped(read.repartition(len(splits)), partial(_read_split, options), REQUESTS)
+        requests = kept(lines, scratch / "requests", partition_by="kind")
+        facts = _Facts(files, requests, options)
+        fetched = _decide(session, requests, facts, scratch)
+        for row in fetched.where("text IS NOT null").groupBy("text").count().collect():
+            facts.found.skipped[row[0]] += row[1]
+        names = _Names(facts, session.table("counted"), options)
+        order = ("at_ns", "completed", "place", "topic", "partition")
+        if not _write(sorted_batches(session.table("rows"), scratch / "sorted", order), names, facts, options, writer):
             raise TraceError(
                 f"no produce or fetch of a client is in {', '.join(map(str, files[:3]))}; {out} was not written"
             )
-    return found
+    return facts.found
 
 
-def _rows(importer: _Importer, files: Sequence[Path]) -> Iterator[pyarrow.RecordBatch]:
-    """What the importer makes of the files, in the order in which it knows it. Raises TraceError."""
-    found, options = importer.found, importer.options
-    for request in _requests(files, found, options):
+# Lines, in Spark's tasks
+
+
+def _splits(files: Sequence[Path]) -> Iterator[tuple[int, str, int, int | None]]:
+    """Raises TraceError for a file that cannot be read."""
+    for number, file in enumerate(files):
         try:
-            importer.take(request)
-        except (KeyError, TypeError, ValueError, AttributeError) as problem:
-            _bad_line(request.place, f"its content is not as Kafka writes it: {problem!r}", found, options)
-        if len(importer.rows) >= ROWS_AT_ONCE:
-            yield importer.taken_rows()
-    importer.finish()
-    yield importer.taken_rows()
+            size = None if _is_packed(file) else file.stat().st_size
+        except OSError as problem:
+            raise TraceError(f"{file} cannot be read: {problem.strerror}") from None
+        for start in range(0, size or 1, SPLIT_BYTES):
+            yield number, str(file.absolute()), start, None if size is None else start + SPLIT_BYTES
 
 
-# Lines
+def _is_packed(file: Path | str) -> bool:
+    with open(file, "rb") as raw:
+        return raw.read(2) == b"\x1f\x8b"
 
 
-def _requests(files: Sequence[Path], found: Found, options: ImportOptions) -> Iterator[CompletedRequest]:
-    """The requests of all files that may matter, in the order of their lines' times. A file is open while its times are due."""
-    waiting = [(_first_moment(file, options), number, file) for number, file in enumerate(files)]
-    heapq.heapify(waiting)
-    streams: list[tuple[int, int, CompletedRequest, Iterator[CompletedRequest]]] = []
-    while waiting or streams:
-        while waiting and (not streams or waiting[0][0] <= streams[0][0]):
-            _, number, file = heapq.heappop(waiting)
-            stream = _requests_of(file, found, options)
-            first = next(stream, None)
-            if first is not None:
-                heapq.heappush(streams, (first.completed_ns, number, first, stream))
-        if not streams:
-            continue
-        _, number, request, stream = streams[0]
-        yield request
-        following = next(stream, None)
-        if following is None:
-            heapq.heappop(streams)
-        else:
-            heapq.heapreplace(streams, (following.completed_ns, number, following, stream))
-
-
-def _first_moment(file: Path, options: ImportOptions) -> int:
-    """Raises TraceError if the file has no line of the request log."""
-    reason = "is kafka.request.logger at DEBUG?"
-    for _, line in _lines(file):
-        try:
-            if api_of(line) is not None and (moment := moment_of(line, options.zone)) is not None:
-                return moment
-        except CutOff as problem:
-            reason = str(problem)
-    raise TraceError(f"{file} has no line of Kafka's request log: {reason}")
-
-
-def _requests_of(file: Path, found: Found, options: ImportOptions) -> Iterator[CompletedRequest]:
-    for number, line in _lines(file):
-        found.lines += 1
-        try:
-            api = api_of(line)
-            if api in READ_APIS:
-                yield replace(parse_line(line, options.zone), place=f"{file}, line {number}")
-            elif api is not None:
-                found.skipped[api] += 1
-        except CutOff as problem:
-            _bad_line(f"{file}, line {number}", str(problem), found, options)
-
-
-def _bad_line(place: str, problem: str, found: Found, options: ImportOptions) -> None:
-    """Counts the line. Raises TraceError unless bad lines are left out."""
-    if not options.skip_bad_lines:
-        raise TraceError(f"{place}: {problem}; --skip-bad-lines leaves such lines out") from None
-    found.bad_lines += 1
-
-
-def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    """The lines with their numbers from 1. Raises TraceError if the file cannot be read."""
-    number = 0
+def _lines(path: str, start: int, stop: int | None) -> Iterator[tuple[int, bytes]]:
+    """The lines that begin from `start` on and before `stop`, with their offsets. Raises TraceError."""
+    offset = start
     try:
-        with file.open("rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-        with gzip.open(file, "rb") if packed else file.open("rb") as lines:
-            while line := lines.readline(LINE_MAX):
-                number += 1
-                yield number, line.decode("utf-8", "replace")
+        with gzip.open(path) if _is_packed(path) else open(path, "rb") as stream:
+            if start:
+                stream.seek(start - 1)
+                offset += len(stream.readline()) - 1
+            while (stop is None or offset < stop) and (line := stream.readline(LINE_MAX)):
+                yield offset, line
+                offset += len(line)
     except (OSError, EOFError, zlib.error) as problem:
         reason = getattr(problem, "strerror", None) or problem
-        raise TraceError(f"{file}, after line {number}: cannot be read: {reason}") from None
+        raise TraceError(f"{path}, after byte {offset}: cannot be read: {reason}") from None
 
 
-# Requests
+def _read_split(options: ImportOptions, splits: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    for batch in splits:
+        for split in batch.to_pylist():
+            reader = _Reader(options)
+            rows: list[dict[str, Any]] = []
+            for offset, line in _lines(split["path"], split["start"], split["stop"]):
+                row = reader.row(line, split["file"] << 44 | offset)
+                rows += [] if row is None else [row]
+                if len(rows) == ROWS_AT_ONCE:
+                    yield _batch(rows, REQUESTS)
+                    rows = []
+            yield _batch([*rows, *reader.facts(split["file"])], REQUESTS)
 
 
-class _Remembered(OrderedDict[Any, Any]):
-    """The keys that were used last."""
-
-    def recall(self, key: Any) -> Any:
-        value = self.get(key)
-        if value is not None:
-            self.move_to_end(key)
-        return value
-
-    def keep(self, key: Any, value: Any) -> Any:
-        """Returns what was forgotten for it, if anything."""
-        self[key] = value
-        self.move_to_end(key)
-        return self.popitem(last=False)[1] if len(self) > REMEMBERED else None
+def _batch(rows: list[dict[str, Any]], schema: pyarrow.Schema) -> pyarrow.RecordBatch:
+    """Raises TraceError for a number that is too large for its column."""
+    try:
+        return pyarrow.RecordBatch.from_pylist(rows, schema)
+    except (pyarrow.ArrowException, OverflowError) as problem:
+        raise TraceError(f"the log has a number that is too large: {problem}") from None
 
 
-class _Numbers(dict[Any, int]):
-    """Numbers things from 0, in the order in which they come."""
+class _Reader:
+    """Turns the lines of a split into rows of REQUESTS, and sums up its facts."""
 
-    def __missing__(self, key: Any) -> int:
-        self[key] = len(self)
-        return self[key]
+    def __init__(self, options: ImportOptions) -> None:
+        self._options = options
+        self._counts: Counter[tuple[str, str]] = Counter()
+        """(kind, text)"""
+        self._highest: defaultdict[tuple[str, str, str], int] = defaultdict(lambda: UNKNOWN)
+        """(kind, text, key): the end of a partition, the partitions of a topic"""
+        self._texts: dict[tuple[str, str, str], tuple[int, int]] = {}
+        """(kind, text, key): a name of a topic, a group of a client; with the time and the place of the first"""
+        self._bad: tuple[int, str] | None = None
+        """The place of the first bad line, and why it is bad"""
+        self._bad_lines = 0
 
+    def facts(self, file: int) -> Iterator[dict[str, Any]]:
+        for (kind, text), number in self._counts.items():
+            yield {"kind": kind, "text": text, "number": number, "place": file << 44}
+        for (kind, text, key), number in self._highest.items():
+            yield {"kind": kind, "text": text, "key": key, "number": number}
+        for (kind, text, key), (completed, place) in self._texts.items():
+            yield {"kind": kind, "text": text, "key": key, "completed": completed, "place": place}
+        if self._bad is not None:
+            yield {"kind": "bad", "text": self._bad[1], "number": self._bad_lines, "place": self._bad[0]}
 
-class _Importer:
-    """Turns requests into rows, with the columns of `ROWS`. A row is added when its records are known, or cannot become known."""
+    def row(self, line: bytes, place: int) -> dict[str, Any] | None:
+        self._counts["lines", ""] += 1
+        try:
+            text = line.decode("utf-8", "replace")
+            api = api_of(text)
+            if api is None:
+                return None
+            self._counts["requests", ""] += 1
+            if api not in READ_APIS:
+                self._skip(api)
+                return None
+            request = parse_line(text, self._options.zone)
+            row = self._read(request, place)
+            times = {"completed": request.completed_ns, "arrived": request.arrived_ns, "place": place}
+            return row and times | {"appended": request.arrived_ns + request.local_ns} | row
+        except CutOff as problem:
+            reason = str(problem)
+        except (KeyError, TypeError, ValueError, AttributeError) as problem:
+            reason = f"its content is not as Kafka writes it: {problem!r}"
+        self._bad = self._bad or (place, reason)
+        self._bad_lines += 1
+        return None
 
-    def __init__(self, found: Found, options: ImportOptions) -> None:
-        self.rows: list[tuple[Any, ...]] = []
-        self.found = found
-        self.options = options
-        self.topics = _Numbers()
-        self.clients = _Numbers()
-        """(host, client id) -> number"""
-        self.groups: defaultdict[int, set[str]] = defaultdict(set)
-        self.names: dict[str, str] = dict(options.topic_names)
-        """Topic id -> name"""
-        self.partitions: dict[str, int] = {}
-        self.sizes = _RecordSizes()
-        self.ends: dict[tuple[int, int], int] = {}
-        """The highest offset that a fetch has shown"""
-        self._requests = 0
-        self._produced: defaultdict[tuple[int, int], PartitionBatches] = defaultdict(PartitionBatches)
-        self._sessions = _Remembered()
-        self._reads = _Remembered()
-        self._arrivals = _Remembered()
+    def _skip(self, what: str, count: int = 1) -> None:
+        self._counts["skipped", what] += count
 
-    def take(self, request: CompletedRequest) -> None:
-        if request.listener in self.options.skip_listeners:
-            self.found.skipped[f"{request.api} of listener {request.listener}"] += 1
-        elif request.api == "PRODUCE":
-            self._produce(request)
-        elif request.api == "FETCH":
-            self._fetch(request)
-        elif request.api == "WRITE_TXN_MARKERS":
-            self._markers(request)
-        else:
-            self.found.skipped[request.api] += 1
-            if request.api in GROUP_APIS:
-                group = request.request.get("groupId")
-                if group:
-                    self.groups[self._client(request)].add(str(group))
-            else:
-                self._learn_topics(request)
+    def _read(self, request: CompletedRequest, place: int) -> dict[str, Any] | None:
+        if request.listener in self._options.skip_listeners:
+            self._skip(f"{request.api} of listener {request.listener}")
+            return None
+        of_client = {"connection": request.connection, "client": f"{request.host} {request.client}"}
+        if request.api == "PRODUCE":
+            row = self._produce(request)
+            return row and row | of_client
+        if request.api == "FETCH":
+            row = self._fetch(request)
+            return row and row | of_client
+        self._skip(request.api)
+        if request.api == "WRITE_TXN_MARKERS":
+            return {"kind": "marker", "batches": list(_markers(request))}
+        if request.api not in GROUP_APIS:
+            self._learn_topics(request, place)
+        elif group := request.request.get("groupId"):
+            self._texts.setdefault(("group", str(group), of_client["client"]), (request.completed_ns, place))
+        return None
 
-    def finish(self) -> None:
-        """Gives up waiting."""
-        ends: dict[tuple[str, int], int] = {}
-        names = self.topic_names()
-        for (topic, partition), end in self.ends.items():
-            key = names[topic], partition
-            ends[key] = max(end, ends.get(key, UNKNOWN))
-        for (topic, partition), produced in self._produced.items():
-            self._add_batches(produced.finish(ends.get((names[topic], partition), UNKNOWN)))
-        for row in self._reads.values():
-            self._add(row, UNKNOWN)
+    def _learn_topics(self, request: CompletedRequest, place: int) -> None:
+        told = [
+            (each["name"], each.get("topicId"), len(each.get("partitions") or ()) or each.get("numPartitions", 0))
+            for each in request.response.get("topics") or ()
+            if isinstance(each, dict) and each.get("name")
+        ]
+        told += [(each.get("topicName"), each.get("topicId"), 0) for each in request.request.get("topicStates") or ()]
+        for name, topic_id, partitions in told:
+            if isinstance(name, str) and isinstance(topic_id, str):
+                self._texts.setdefault(("topic", name, BY_ID + topic_id), (request.completed_ns, place))
+            if isinstance(name, str) and isinstance(partitions, int):
+                key = ("partitions", "", name)
+                self._highest[key] = max(partitions, self._highest[key])
 
-    def taken_rows(self) -> pyarrow.RecordBatch:
-        """The rows added since the last call. Raises TraceError for a number that is too large for its column."""
-        rows, self.rows = self.rows, []
-        columns = zip(*rows, strict=True) if rows else ([] for _ in ROWS)
-        arrays = []
-        for values, column in zip(columns, ROWS, strict=True):
-            try:
-                arrays.append(pyarrow.array(values, column.type))
-            except (pyarrow.ArrowException, OverflowError) as problem:
-                raise TraceError(f"the log has a {column.name} that is too large: {problem}") from None
-        return pyarrow.record_batch(arrays, schema=ROWS)
-
-    def topic_names(self) -> list[str]:
-        """The name of each topic, by its number. An id without a known name stays."""
-        return [key if kind == "name" else self.names.get(key, key) for kind, key in self.topics]
-
-    def _learn_topics(self, request: CompletedRequest) -> None:
-        for answered in request.response.get("topics") or ():
-            if isinstance(answered, dict) and answered.get("name"):
-                count = len(answered.get("partitions") or ()) or answered.get("numPartitions", 0)
-                self._learn(answered["name"], answered.get("topicId"), count)
-        for state in request.request.get("topicStates") or ():
-            self._learn(state.get("topicName"), state.get("topicId"), 0)
-
-    def _learn(self, name: Any, topic_id: Any, partitions: int) -> None:
-        if isinstance(name, str) and isinstance(topic_id, str):
-            self.names.setdefault(topic_id, name)
-        if isinstance(name, str) and isinstance(partitions, int):
-            self.partitions[name] = max(partitions, self.partitions.get(name, 0))
-
-    def _client(self, request: CompletedRequest) -> int:
-        return self.clients[request.host, request.client]
-
-    def _topic(self, entry: Mapping[str, Any]) -> int:
-        name = entry.get("name") or entry.get("topic")
-        return self.topics[("name", str(name)) if name else ("id", str(entry.get("topicId")))]
-
-    def _arrival(self, request: CompletedRequest) -> int:
-        at = max(request.arrived_ns, self._arrivals.recall(request.connection) or 0)
-        self._arrivals.keep(request.connection, at)
-        return at
-
-    # Produce
-
-    def _produce(self, request: CompletedRequest) -> None:
-        arrival = self._arrival(request)
-        batches = list(_batches_of(request))
+    def _produce(self, request: CompletedRequest) -> dict[str, Any] | None:
+        answers = {
+            (_topic(entry), int(answer.get("index", UNKNOWN))): answer
+            for entry in request.response.get("responses") or ()
+            for answer in entry.get("partitionResponses") or ()
+        }
+        batches: list[dict[str, Any]] = [
+            {"key": _topic(entry), "partition": int(batch["index"]), "size": _size_of_records(batch)}
+            for entry in request.request.get("topicData") or ()
+            for batch in entry.get("partitionData") or ()
+        ]
         if not batches:
-            self.found.skipped["PRODUCE without content"] += 1
-            return
-        accepted = [batch for batch in batches if not batch.refused]
-        appended = request.arrived_ns + request.local_ns
-        self._requests += 1
-        self.found.skipped["PRODUCE batch that was refused"] += len(batches) - len(accepted)
-        for batch in accepted:
-            topic = self._topic(batch.topic)
-            row = (
-                arrival,
-                self._requests,
-                self._client(request),
-                topic,
-                batch.partition,
-                UNKNOWN,
-                batch.size,
-                int(request.request.get("acks", -1)),
-                bool(request.request.get("transactionalId")),
-                *(None,) * 5,
-            )
-            self._wait(topic, batch.partition, Batch(row, batch.size, appended), batch.base_offset)
+            self._skip("PRODUCE without content")
+            return {"kind": "produce"}
+        accepted = []
+        for batch in batches:
+            answer = answers.get((batch["key"], batch["partition"]), {})
+            if not answer.get("errorCode", 0):
+                accepted.append(batch | {"offset": int(answer.get("baseOffset", UNKNOWN))})
+        acks, is_transactional = int(request.request.get("acks", -1)), bool(request.request.get("transactionalId"))
+        self._skip("PRODUCE batch that was refused", len(batches) - len(accepted))
+        return {"kind": "produce", "acks": acks, "transactional": is_transactional, "batches": accepted}
 
-    def _markers(self, request: CompletedRequest) -> None:
-        """A transaction's end takes an offset in each of its partitions."""
-        self.found.skipped[request.api] += 1
-        for marker in request.request.get("markers") or ():
-            for entry in marker.get("topics") or ():
-                for partition in entry.get("partitionIndexes") or ():
-                    self._wait(
-                        self._topic(entry),
-                        int(partition),
-                        Batch(None, 0, request.arrived_ns + request.local_ns, is_marker=True),
-                        UNKNOWN,
-                    )
-
-    def _wait(self, topic: int, partition: int, batch: Batch, base_offset: int) -> None:
-        self._add_batches(self._produced[topic, partition].add(batch, base_offset))
-
-    def _add_batches(self, settled: Sequence[tuple[Batch, int]]) -> None:
-        for batch, records in settled:
-            if not batch.is_marker:
-                self._add(batch.row, records)
-
-    # Fetch
-
-    def _fetch(self, request: CompletedRequest) -> None:
+    def _fetch(self, request: CompletedRequest) -> dict[str, Any] | None:
         asked = request.request
         if not asked:
-            self.found.skipped["FETCH without content"] += 1
-            return
-        positions, ends_session = self._positions(request)
-        answered = list(self._answered(request))
-        for topic, partition, answer in answered:
-            self._saw_end(topic, partition, int(answer.get("highWatermark", UNKNOWN)))
-        if max(asked.get("replicaId", -1), (asked.get("replicaState") or {}).get("replicaId", -1)) >= 0:
-            for (topic, partition), offset in positions.items():
-                self._saw_end(topic, partition, offset)
-            self.found.skipped["FETCH of a follower"] += 1
-            return
-        arrival = self._arrival(request)
-        if ends_session:
-            self.found.skipped["FETCH that ends a fetch session"] += 1
-            return
-        returned = [
-            (topic, partition, answer, size)
-            for topic, partition, answer in answered
-            if (size := _size_of_records(answer)) > 0 and not answer.get("errorCode")
-        ]
-        if not positions and not returned:
-            self.found.skipped["FETCH of a fetch session that began before the log"] += 1
-            return
-        self._requests += 1
-        if not returned:
-            topic, partition = next(iter(positions))
-            offset = positions[topic, partition]
-            self._add(self._fetch_row(request, arrival, topic, partition, 0, offset, UNKNOWN), 0)
-        for topic, partition, answer, size in returned:
-            offset = positions.get((topic, partition), UNKNOWN)
-            end = int(answer.get("highWatermark", UNKNOWN))
-            row = self._fetch_row(request, arrival, topic, partition, size, offset, end)
-            place = request.connection, topic, partition
-            self._end_read(place, UNKNOWN)
-            forgotten = self._reads.keep(place, row)
-            if forgotten is not None:
-                self._add(forgotten, UNKNOWN)
-
-    def _positions(self, request: CompletedRequest) -> tuple[dict[tuple[int, int], int], bool]:
-        """The partitions that the fetch reads, with their offsets, and whether it only ends its session.
-
-        The offsets in the request also say how many records the earlier fetches of the same connection returned.
-        """
-        asked = request.request
-        named = {
-            (self._topic(entry), int(partition["partition"])): int(partition["fetchOffset"])
+            self._skip("FETCH without content")
+            return None
+        named = [
+            {"key": _topic(entry), "partition": int(each["partition"]), "offset": int(each["fetchOffset"])}
             for entry in asked.get("topics") or ()
-            for partition in entry.get("partitions") or ()
-        }
-        for (topic, partition), offset in named.items():
-            self._end_read((request.connection, topic, partition), offset)
+            for each in entry.get("partitions") or ()
+        ]
+        answered = list(_answered(request))
+        is_follower = max(asked.get("replicaId", -1), (asked.get("replicaState") or {}).get("replicaId", -1)) >= 0
+        for each in [*answered, *(named if is_follower else ())]:
+            key = ("end", str(each["partition"]), each["key"])
+            self._highest[key] = max(each["offset"], self._highest[key])
+        if is_follower:
+            self._skip("FETCH of a follower")
+            return None
         session, epoch = asked.get("sessionId", 0), asked.get("sessionEpoch", -1)
-        positions = named
-        if session and epoch == -1:
-            self._sessions.pop((request.broker, session), None)
-            if not named:
-                return {}, True
-        elif session and epoch > 0:
-            positions = self._sessions.recall((request.broker, session)) or {}
-            positions.update(named)
-            for entry in asked.get("forgottenTopicsData") or ():
-                for partition in entry.get("partitions") or ():
-                    positions.pop((self._topic(entry), int(partition)), None)
-        if request.response.get("sessionId"):
-            self._sessions.keep((request.broker, request.response["sessionId"]), positions)
-        return positions, False
-
-    def _answered(self, request: CompletedRequest) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
-        for entry in request.response.get("responses") or ():
-            topic = self._topic(entry)
-            for answer in entry.get("partitions") or entry.get("partitionResponses") or ():
-                told = {**(answer.get("partitionHeader") or {}), **answer}
-                yield topic, int(told.get("partitionIndex", told.get("partition", UNKNOWN))), told
-
-    def _fetch_row(
-        self, request: CompletedRequest, arrival: int, topic: int, partition: int, size: int, offset: int, end: int
-    ) -> tuple[Any, ...]:
-        asked = request.request
-        return (
-            arrival,
-            self._requests,
-            self._client(request),
-            topic,
-            partition,
-            UNKNOWN,
-            size,
-            None,
-            None,
-            asked.get("minBytes", 1),
-            asked.get("maxWaitMs", 0),
-            asked.get("maxBytes", 2**31 - 1),
-            offset if offset >= 0 else None,
-            max(0, end - offset) if offset >= 0 and end >= 0 else None,
-        )
-
-    def _end_read(self, place: tuple[str, int, int], next_offset: int) -> None:
-        """Adds the row of the fetch that waits for the next offset of its connection and partition, if there is one."""
-        row = self._reads.pop(place, None)
-        if row is None:
-            return
-        offset, behind = row[-2:]
-        is_progress = offset is not None and 0 < next_offset - offset <= (behind or 0)
-        self._add(row, next_offset - offset if is_progress else UNKNOWN)
-
-    def _saw_end(self, topic: int, partition: int, offset: int) -> None:
-        self.ends[topic, partition] = max(offset, self.ends.get((topic, partition), UNKNOWN))
-
-    def _add(self, row: tuple[Any, ...], records: int) -> None:
-        topic, partition, size, acks = row[3], row[4], row[6], row[7]
-        if records > 0 and size > 0:
-            self.sizes.learn(acks is None, topic, partition, size, records)
-        self.rows.append((*row[:5], records, *row[6:]))
+        told = request.response.get("sessionId") or 0
+        kept_in = session if session and epoch else told
+        return {
+            "kind": "fetch",
+            "min_bytes": asked.get("minBytes", 1),
+            "max_wait_ms": asked.get("maxWaitMs", 0),
+            "max_bytes": asked.get("maxBytes", 2**31 - 1),
+            "session": f"{request.broker} {kept_in}" if kept_in else None,
+            "epoch": epoch if session else 0,
+            "named": named,
+            "forgotten": [
+                {"key": _topic(entry), "partition": int(each)}
+                for entry in asked.get("forgottenTopicsData") or ()
+                for each in entry.get("partitions") or ()
+            ],
+            "answered": answered,
+        }
 
 
-class _ProducedBatch(NamedTuple):
-    topic: Mapping[str, Any]
-    partition: int
-    size: int
-    base_offset: int
-    refused: bool
-
-
-def _batches_of(request: CompletedRequest) -> Iterator[_ProducedBatch]:
-    """The batches of a produce request: sizes are in the request, base offsets in the answer, if there is one."""
-    if not request.request:
-        return
-    sizes: dict[tuple[str, int], tuple[Mapping[str, Any], int]] = {
-        (_key(entry), int(batch["index"])): (entry, _size_of_records(batch))
-        for entry in request.request.get("topicData") or ()
-        for batch in entry.get("partitionData") or ()
-    }
-    answers = {
-        (_key(entry), int(answer.get("index", UNKNOWN))): answer
-        for entry in request.response.get("responses") or ()
-        for answer in entry.get("partitionResponses") or ()
-    }
-    for key, (entry, size) in sizes.items():
-        answer = answers.get(key, {})
-        refused = bool(answer.get("errorCode", 0))
-        yield _ProducedBatch(entry, key[1], size, int(answer.get("baseOffset", UNKNOWN)), refused)
-
-
-def _key(entry: Mapping[str, Any]) -> str:
-    return str(entry.get("name") or entry.get("topic") or entry.get("topicId"))
+def _topic(entry: Mapping[str, Any]) -> str:
+    name = entry.get("name") or entry.get("topic")
+    return str(name) if name else f"{BY_ID}{entry.get('topicId')}"
 
 
 def _size_of_records(entry: Mapping[str, Any]) -> int:
@@ -544,130 +360,217 @@ def _size_of_records(entry: Mapping[str, Any]) -> int:
     return int(entry.get("recordsSizeInBytes", entry.get("recordSetSizeInBytes", 0)))
 
 
-class _RecordSizes:
-    """The mean size of a record, in fetches and in produced batches, by partition, by topic and in all."""
+def _markers(request: CompletedRequest) -> Iterator[dict[str, Any]]:
+    """A transaction's end takes an offset in each of its partitions."""
+    for marker in request.request.get("markers") or ():
+        for entry in marker.get("topics") or ():
+            for partition in entry.get("partitionIndexes") or ():
+                yield {"key": _topic(entry), "partition": int(partition), "size": 0, "offset": UNKNOWN}
 
-    def __init__(self) -> None:
-        self._sums: defaultdict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0])
 
-    def learn(self, is_fetch: bool, topic: int, partition: int, size: int, records: int) -> None:
-        payload = size if is_fetch else max(1, size - HEADER_SIZE)
-        for key in ((is_fetch, topic, partition), (is_fetch, topic), (topic,), ()):
-            sums = self._sums[key]
-            sums[0] += payload
-            sums[1] += records
+def _answered(request: CompletedRequest) -> Iterator[dict[str, Any]]:
+    for entry in request.response.get("responses") or ():
+        for answer in entry.get("partitions") or entry.get("partitionResponses") or ():
+            told = {**(answer.get("partitionHeader") or {}), **answer}
+            yield {
+                "key": _topic(entry),
+                "partition": int(told.get("partitionIndex", told.get("partition", UNKNOWN))),
+                "offset": int(told.get("highWatermark", UNKNOWN)),
+                "size": 0 if told.get("errorCode") else _size_of_records(told),
+            }
 
-    def mean(self, is_fetch: bool, topic: int, partition: int) -> float:
-        for key in ((is_fetch, topic, partition), (is_fetch, topic), (topic,), ()):
-            if key in self._sums:
-                size, records = self._sums[key]
-                return size / records
-        return RECORD_BYTES
+
+# Fetch sessions, in Spark's tasks
+
+
+def _follow_sessions(fetches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """`fetches`: sorted by session, then in the order of the log."""
+    session = None
+    positions: dict[tuple[str, int], int] = {}
+    for batch in fetches:
+        rows: list[dict[str, Any]] = []
+        for fetch in batch.to_pylist():
+            named = {(each["key"], each["partition"]): each["offset"] for each in fetch["named"]}
+            returned = {(each["key"], each["partition"]): each for each in fetch["answered"] if each["size"] > 0}
+            if fetch["session"] is None or fetch["session"] != session or fetch["epoch"] <= 0:
+                positions = {}
+            session = fetch["session"]
+            if session is not None and fetch["epoch"] < 0 and not named:
+                rows.append({"text": "FETCH that ends a fetch session"})
+                continue
+            positions |= named
+            for each in fetch["forgotten"]:
+                positions.pop((each["key"], each["partition"]), None)
+            if not positions and not returned:
+                rows.append({"text": "FETCH of a fetch session that began before the log"})
+            elif not returned:
+                rows.append(_part(fetch, next(iter(positions)), positions) | {"is_first": True})
+            for place in {**named, **returned}:
+                answer = returned.get(place, {"size": 0, "offset": UNKNOWN})
+                end = answer["offset"] if answer["offset"] >= 0 else None
+                part = {"size": answer["size"], "end_offset": end, "named": named.get(place)}
+                rows.append(_part(fetch, place, positions) | part)
+        yield _batch(rows, FETCHED)
+
+
+def _part(fetch: dict[str, Any], place: tuple[str, int], positions: Mapping[tuple[str, int], int]) -> dict[str, Any]:
+    offset = positions.get(place, UNKNOWN)
+    at = {"key": place[0], "partition": place[1], "offset": offset if offset >= 0 else None}
+    return fetch | at | {"size": 0, "is_first": False, "named": None}
 
 
 # Rows
 
 
-def _write(importer: _Importer, tables: Iterable[pyarrow.Table], writer: TraceWriter) -> bool:
-    """Writes rows that come in whole times. Returns False if there are none. Raises TraceError if none has a chosen topic."""
-    options = importer.options
-    topics = importer.topic_names()
-    chosen = pyarrow.array([not options.topics or name in options.topics for name in topics])
-    clients, groups = _names_of_clients(importer, options.hash_clients)
+class _Facts:
+    """What the lines say besides requests."""
+
+    def __init__(self, files: Sequence[Path], requests: DataFrame, options: ImportOptions) -> None:
+        """Raises TraceError for a bad line, unless bad lines are left out, and for a file without any request."""
+        self.found = Found()
+        self.names = {BY_ID + topic_id: name for topic_id, name in options.topic_names.items()}
+        self.groups: defaultdict[str, set[str]] = defaultdict(set)
+        self.seen: dict[str, tuple[int, int]] = {}
+        """Client of a group -> time and place of the first request"""
+        self.partitions: Counter[str] = Counter()
+        with_requests = set()
+        bad: list[tuple[int, str]] = []
+        ends: list[tuple[str, int, int]] = []
+        facts = requests.where("kind NOT IN ('produce', 'fetch', 'marker')")
+        found = facts.select("kind", "text", "key", "number", "completed", "place").collect()
+        for kind, text, key, number, completed, place in sorted(found, key=lambda row: (row[4] or 0, row[5] or 0)):
+            match kind:
+                case "lines":
+                    self.found.lines += number
+                case "requests":
+                    with_requests.add(place >> 44)
+                case "skipped":
+                    self.found.skipped[text] += number
+                case "bad":
+                    bad.append((place, text))
+                    self.found.bad_lines += number
+                case "topic":
+                    self.names.setdefault(key, text)
+                case "group":
+                    self.groups[key].add(text)
+                    self.seen.setdefault(key, (completed, place))
+                case "partitions":
+                    self.partitions[key] = max(number, self.partitions[key])
+                case "end":
+                    ends.append((key, int(text), number))
+        bad.sort()
+        if without := [number for number in range(len(files)) if number not in with_requests]:
+            reasons = [text for place, text in bad if place >> 44 == without[0]] or [
+                "is kafka.request.logger at DEBUG?"
+            ]
+            raise TraceError(f"{files[without[0]]} has no line of Kafka's request log: {reasons[0]}")
+        if bad and not options.skip_bad_lines:
+            place, reason = bad[0]
+            file, offset = files[place >> 44], place & (1 << 44) - 1
+            line = 1 + sum(1 for _ in _lines(str(file), 0, offset))
+            raise TraceError(f"{file}, line {line}: {reason}; --skip-bad-lines leaves such lines out")
+        highest: Counter[tuple[str, int]] = Counter()
+        for key, partition, end in ends:
+            topic = self.names.get(key, key)
+            highest[topic, partition] = max(end, highest[topic, partition])
+        self.ends = [(topic, partition, end) for (topic, partition), end in highest.items()]
+
+
+def _decide(session: SparkSession, requests: DataFrame, facts: _Facts, scratch: Path) -> DataFrame:
+    """Makes the view `rows`, which has the columns of a trace. Returns what became of the fetches."""
+    requests.createOrReplaceTempView("requests")
+    session.createDataFrame(list(facts.names.items()), "key string, name string").createOrReplaceTempView("names")
+    ends = session.createDataFrame(facts.ends, "topic string, partition int, end_offset bigint")
+    ends.createOrReplaceTempView("ends")
+    queries = {
+        name: text.format(header=HEADER_SIZE, record=RECORD_BYTES)
+        for name, text in views("request_log", __package__).items()
+    }
+    session.sql(queries["arrived"]).createOrReplaceTempView("arrived")
+    fetches = session.table("arrived").where("kind = 'fetch'").repartition("session", "connection")
+    in_order = fetches.sortWithinPartitions("session", "completed", "place")
+    fetched = kept(mapped(in_order, _follow_sessions, FETCHED), scratch / "fetched")
+    fetched.createOrReplaceTempView("fetched")
+    for name, text in queries.items():
+        found = session.sql(text)
+        (kept(found, scratch / name) if name in ("counted", "means") else found).createOrReplaceTempView(name)
+    return fetched
+
+
+class _Names:
+    """The names of clients and their groups. A client id that several hosts use gets a number: `a`, `a#2`."""
+
+    def __init__(self, facts: _Facts, rows: DataFrame, options: ImportOptions) -> None:
+        seen = dict(facts.seen)
+        for client, first in rows.groupBy("client").agg(sql.min(sql.struct("completed", "place"))).collect():
+            seen[client] = min(tuple(first), seen.get(client, tuple(first)))
+        hosts: Counter[str] = Counter()
+        key = secrets.token_bytes(16) if options.hash_clients else None
+        self.clients: dict[str, str] = {}
+        self.groups: dict[str, str | None] = {}
+        for client in sorted(seen, key=lambda each: seen[each]):
+            name = client.partition(" ")[2]
+            hosts[name] += 1
+            self.clients[client] = _hashed(name if hosts[name] == 1 else f"{name}#{hosts[name]}", key)
+            groups = facts.groups.get(client, set())
+            self.groups[client] = _hashed(next(iter(groups)), key) if len(groups) == 1 else None
+
+
+def _hashed(name: str, key: bytes | None) -> str:
+    """The name itself without a key. Without one, a list of likely names would give hashed names back."""
+    return name if key is None else blake2b(name.encode(), digest_size=6, key=key).hexdigest()
+
+
+def _write(
+    batches: Iterable[pyarrow.RecordBatch], names: _Names, facts: _Facts, options: ImportOptions, writer: TraceWriter
+) -> bool:
+    """Writes sorted rows. Returns False if there are none. Raises TraceError if none has a chosen topic."""
+    found = facts.found
     partitions: dict[str, int] = {}
     start: int | None = None
-    requests = 0
+    requests, last = -1, UNKNOWN
+    unknown: set[str] = set()
     has_rows = False
-    for table in tables:
-        has_rows = has_rows or table.num_rows > 0
-        table = table.sort_by([("at_ns", "ascending"), ("request", "ascending")])
-        table = table.filter(chosen.take(table["topic"]))
+    for batch in batches:
+        has_rows = True
+        topics = [topic.removeprefix(BY_ID) for topic in batch["topic"].to_pylist()]
+        unknown.update(topic for topic, key in zip(topics, batch["topic"].to_pylist(), strict=True) if topic != key)
+        table = pyarrow.table(batch).set_column(
+            batch.schema.get_field_index("topic"), "topic", pyarrow.array(topics, pyarrow.string())
+        )
+        if options.topics:
+            table = table.filter(pyarrow.compute.is_in(table["topic"], pyarrow.array(sorted(options.topics))))
         if not table.num_rows:
             continue
         start = table["at_ns"][0].as_py() if start is None else start
-        columns = {
-            name: table[name].to_pylist() for name in ("topic", "partition", "records", "bytes", "acks", "request")
-        }
-        _estimate(columns, importer)
-        for topic, partition in set(zip(columns["topic"], columns["partition"], strict=True)):
-            known = max(partitions.get(topics[topic], 0), importer.partitions.get(topics[topic], 0))
-            partitions[topics[topic]] = max(known, partition + 1)
-        old = numpy.array(columns["request"])
-        new = requests + numpy.cumsum(numpy.diff(old, prepend=old[0]) != 0)
-        requests = int(new[-1]) + 1
-        is_fetch = table["acks"].is_null().to_numpy()
-        _count(importer.found, is_fetch, new)
-        client = table["client"].combine_chunks()
+        for row in table.group_by("topic").aggregate([("partition", "max")]).to_pylist():
+            known = max(partitions.get(row["topic"], 0), facts.partitions.get(row["topic"], 0))
+            partitions[row["topic"]] = max(known, row["partition_max"] + 1)
+        places = table["place"].to_numpy()
+        is_new = numpy.diff(places, prepend=last) != 0
+        numbers = requests + numpy.cumsum(is_new)
+        requests, last = int(numbers[-1]), int(places[-1])
+        is_fetch = pyarrow.compute.equal(table["op"], FETCH)
+        clients = table["client"].to_pylist()
+        fetching = is_fetch.to_numpy()
+        found.rows += table.num_rows
+        found.fetch += int((is_new & fetching).sum())
+        found.produce += int((is_new & ~fetching).sum())
+        found.records_estimated += pyarrow.compute.sum(table["is_estimated"]).as_py()
+        groups = [
+            names.groups[client] if of_fetch else None for client, of_fetch in zip(clients, fetching, strict=True)
+        ]
         made = {
-            "time_ns": table["at_ns"].to_numpy() - start,
-            "request": new,
-            "op": pyarrow.array(numpy.where(is_fetch, FETCH, PRODUCE)),
-            "client": pyarrow.array(clients, pyarrow.string()).take(client),
-            "topic": pyarrow.array(topics, pyarrow.string()).take(table["topic"].combine_chunks()),
+            "time_ns": pyarrow.compute.subtract(table["at_ns"], start),
+            "request": pyarrow.array(numbers),
+            "client": pyarrow.array([names.clients[client] for client in clients]),
             "key_hash": pyarrow.nulls(table.num_rows, pyarrow.int64()),
-            "records": columns["records"],
-            "bytes": columns["bytes"],
-            "compression": pyarrow.array(numpy.full(table.num_rows, options.compression), mask=is_fetch),
-            "group": pyarrow.compute.if_else(
-                pyarrow.array(is_fetch), pyarrow.array(groups, pyarrow.string()).take(client), None
-            ),
+            "compression": pyarrow.compute.if_else(is_fetch, None, options.compression),
+            "group": pyarrow.array(groups, pyarrow.string()),
         }
-        writer.write(
-            pyarrow.table(
-                [made[field.name] if field.name in made else table[field.name] for field in SCHEMA], schema=SCHEMA
-            )
-        )
-    if not has_rows:
-        return False
-    if start is None:
+        writer.write(pyarrow.table({name: made[name] if name in made else table[name] for name in SCHEMA.names}))
+    if has_rows and start is None:
         raise TraceError(f"the log has no produce or fetch of {', '.join(sorted(options.topics))}; nothing was written")
-    named = {topic for topic, is_chosen in zip(topics, chosen.to_pylist(), strict=True) if is_chosen}
-    importer.found.unknown_topic_ids = sorted(
-        {
-            key
-            for (kind, key), name in zip(importer.topics, topics, strict=True)
-            if kind == "id" and key == name in named
-        }
-    )
-    writer.info = replace(writer.info, start=start, topics=partitions)
-    return True
-
-
-def _estimate(columns: dict[str, list[Any]], importer: _Importer) -> None:
-    """Replaces UNKNOWN numbers of records."""
-    found, sizes = importer.found, importer.sizes
-    for number, (records, size) in enumerate(zip(columns["records"], columns["bytes"], strict=True)):
-        if records != UNKNOWN:
-            continue
-        is_fetch = columns["acks"][number] is None
-        mean = sizes.mean(is_fetch, columns["topic"][number], columns["partition"][number])
-        header = 0 if is_fetch else HEADER_SIZE
-        columns["records"][number] = max(1, round((size - header) / mean))
-        found.records_estimated += 1
-
-
-def _count(found: Found, is_fetch: Any, requests: Any) -> None:
-    first = numpy.diff(requests, prepend=-1) != 0
-    found.rows += len(requests)
-    found.fetch += int((first & is_fetch).sum())
-    found.produce += int((first & ~is_fetch).sum())
-
-
-def _names_of_clients(importer: _Importer, hashed: bool) -> tuple[list[str], list[str | None]]:
-    """The name and the group of each client. A client id that several hosts use gets a number: `a`, `a#2`."""
-    hosts: Counter[str] = Counter()
-    names: list[str] = []
-    groups: list[str | None] = []
-    for (_, client), number in importer.clients.items():
-        hosts[client] += 1
-        names.append(client if hosts[client] == 1 else f"{client}#{hosts[client]}")
-        found = importer.groups.get(number, set())
-        groups.append(next(iter(found)) if len(found) == 1 else None)
-    if not hashed:
-        return names, groups
-    key = secrets.token_bytes(16)  # without it, a list of likely names would give them back
-    return [_hashed(name, key) for name in names], [None if name is None else _hashed(name, key) for name in groups]
-
-
-def _hashed(name: str, key: bytes) -> str:
-    return blake2b(name.encode(), digest_size=6, key=key).hexdigest()
+    found.unknown_topic_ids = sorted(unknown & partitions.keys())
+    writer.info = replace(writer.info, start=start or 0, topics=partitions)
+    return has_rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
@@ -12,7 +13,7 @@ from tools.admin.bootstrap import BOOTSTRAP_VARIABLE, DEFAULT_RUN_DIRECTORY
 from tools.admin.naming import bootstrap_option, command_config_option, directory_option
 from tools.failures import explained
 from tools.numbers import EXISTING_FILE, IntRange
-from tools.replay.parameters import COMPRESSIONS, TIME_ZONE, out_option, topic_for
+from tools.replay.parameters import COMPRESSIONS, TIME_ZONE, out_option, spark_options, topic_for
 from tools.terminal import echo, echo_lines
 
 
@@ -38,6 +39,7 @@ from tools.terminal import echo, echo_lines
     type=topic_for("ID=NAME"),
     help="Name of a topic id that the log does not explain. Repeatable.",
 )
+@spark_options
 def import_request_log(
     files: Sequence[Path],
     out: Path,
@@ -48,13 +50,15 @@ def import_request_log(
     skip_bad_lines: bool,
     listeners: Sequence[str],
     topic_ids: Sequence[tuple[str, str]],
+    **spark: Any,
 ) -> None:
-    """Import the request log of a real Kafka, in both of its formats.
+    """Import the request log of a real Kafka of 2.8 or later, by a Spark job.
 
     FILES are the request logs of one or several brokers, rotated or not, packed by gzip or not, in any order.
     """
 
     def work() -> None:
+        from tools.replay.run.spark_process import spark_settings_of
         from tools.replay.traces.request_log import ImportOptions, import_request_log
 
         options = ImportOptions(
@@ -66,7 +70,7 @@ def import_request_log(
             skip_listeners=frozenset(listeners),
             topic_names=dict(topic_ids),
         )
-        found = import_request_log(files, out, options)
+        found = import_request_log(files, out, options, spark_settings_of(**spark))
         echo(f"{out}: {found.lines:,} lines of {len(files)} files read")
         echo_lines(f"  {line}" for line in found.describe())
 

@@ -23,6 +23,7 @@ from tools.replay.parameters import (
     WHOLE_YEAR_DAYS,
     flight_options,
     out_option,
+    spark_options,
 )
 from tools.replay.places import PLACE, Place
 from tools.terminal import echo, echo_data, echo_lines
@@ -208,6 +209,7 @@ def import_() -> None:
     "--consumers", type=IntRange(0, 100_000), help="Add consumers that fetch every batch. [default: 0; 1 with --group]"
 )
 @click.option("--group", help="The consumer group of the consumers. [default: none]")
+@spark_options
 def table(
     files: Sequence[Path],
     out: Path,
@@ -215,6 +217,8 @@ def table(
     value_columns: str | None,
     acks: str,
     consumers: int | None,
+    master: str | None,
+    spark_settings: Sequence[str],
     **options: Any,
 ) -> None:
     """Make a trace from tables of events: CSV (also .gz), Parquet, or JSON with an object on each line.
@@ -247,12 +251,14 @@ def table(
         )
 
     def work() -> None:
+        from tools.replay.run.spark_process import spark_settings_of
         from tools.replay.traces.import_table import TableImport, import_table
 
         events, requests, unused = import_table(
             files,
             out,
             TableImport(time_zone=time_zone.key, value_columns=values, acks=ACKS[acks], consumers=consumers, **options),
+            spark_settings_of(master, spark_settings),
         )
         echo(f"{out}: {events:,} events in {requests:,} produce requests")
         if unused:

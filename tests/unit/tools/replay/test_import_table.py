@@ -15,10 +15,12 @@ import pytest
 
 from protocol.kafka.record_batch import build_batch
 from tests.support.small_traces import rows_of
-from tools.replay.traces import import_table, ordering
+from tools.replay.traces import import_table
 from tools.replay.traces.check import check
 from tools.replay.traces.import_table import TableImport
 from tools.replay.traces.schema import Trace, TraceError
+
+pytestmark = pytest.mark.usefixtures("spark")
 
 EVENTS = [
     {"at": "2024-01-31T10:00:02Z", "user": "bob", "n": 2, "kind": "b"},
@@ -43,6 +45,11 @@ def written(path: Path) -> Path:
         case ".parquet":
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(EVENTS), path)
     return path
+
+
+def read(table: Path, options: TableImport) -> list[pyarrow.RecordBatch]:
+    """The events, as a task of Spark reads them."""
+    return list(import_table._read(options, [pyarrow.RecordBatch.from_pylist([{"file": 0, "path": str(table)}])]))
 
 
 def size(event: dict[str, Any]) -> int:
@@ -104,11 +111,10 @@ def test_columns_say_sizes_records_and_partitions(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "gathered", "partition", "records") == [(1, 1), (0, 1)]
     for column, words in (("text", "is not a column of whole numbers"), ("more", "is not a column")):
         with pytest.raises(TraceError, match=f"column {column}: {words}"):
-            import_table.import_table([table], tmp_path / "no", TableImport("ms", bytes_column=column, **common))
+            read(table, TableImport("ms", bytes_column=column, **common))
 
 
-def test_events_are_sorted_over_files_and_gathered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordering, "RUN_ROWS", 1)
+def test_events_are_sorted_over_files_and_gathered(tmp_path: Path) -> None:
     first, second = tmp_path / "1.csv", tmp_path / "2.csv"
     first.write_text("at\n1020\n1000\n")
     second.write_text("at\n1010\n5000\n")
@@ -122,7 +128,6 @@ def test_events_are_sorted_over_files_and_gathered(tmp_path: Path, monkeypatch: 
     ("content", "says"),
     [
         (b"", "table is empty"),
-        (HEAD.encode(), "table: no rows"),
         (b"when,user\n1,2\n", "table has no column at; it has when, user"),
         (f"{HEAD}{ROW},a\n".encode(), "table: row 3: column at: has no time"),
         (f"{HEAD}{ROW}{ROW}soon,a\n".encode(), "table: row 4: column at: 'soon' is not a time"),
@@ -145,8 +150,7 @@ def test_what_is_no_table(tmp_path: Path, content: bytes, says: str) -> None:
     table = tmp_path / "table"
     table.write_bytes(content)
     with pytest.raises(TraceError, match=says):
-        import_table.import_table([table], tmp_path / "out", USERS)
-    assert list(tmp_path.iterdir()) == [table]
+        read(table, USERS)
 
 
 @pytest.mark.parametrize(
@@ -160,5 +164,13 @@ def test_values_that_cannot_be_used(tmp_path: Path, options: TableImport, says: 
     table = tmp_path / "table.csv"
     table.write_text("at,user,n\n2024-01-01,ok,\n2024-01-01,a b,1\n")
     with pytest.raises(TraceError, match=says):
-        import_table.import_table([table], tmp_path / "out", options)
-    assert list(tmp_path.iterdir()) == [table]
+        read(table, options)
+
+
+def test_nothing_is_left_of_an_import_that_failed(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    for content, says in ((HEAD, "table: no rows"), (f"{HEAD}{ROW},a\n", "table: row 3: column at: has no time")):
+        table.write_text(content)
+        with pytest.raises(TraceError, match=says):
+            import_table.import_table([table], tmp_path / "out", USERS)
+        assert list(tmp_path.iterdir()) == [table]

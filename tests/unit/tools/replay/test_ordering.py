@@ -53,12 +53,6 @@ def test_sorting_by_way_of_files(times: list[int], size: int, run_rows: int, chu
     assert found == [(time, f"0 {number}") for time, number in sorted(zip(times, range(len(times)), strict=True))]
 
 
-def test_another_column_can_be_the_time(tmp_path: Path) -> None:
-    tables = [pyarrow.table({"at_ns": [at], "time_ns": [-at]}) for at in (2, 1, 3)]
-    found = in_whole_times(sorted_stream(tables, tmp_path, "at_ns", run_rows=1), "at_ns")
-    assert [table["at_ns"].to_pylist() for table in found] == [[1], [2], [3]]
-
-
 @given(st.lists(st.none() | st.integers(0, 8), max_size=30), st.integers(1, 6))
 def test_rows_of_one_time_stay_together(times: list[int], size: int) -> None:
     tables = [table["time_ns"].to_pylist() for table in in_whole_times(batches(times, 0, size))]

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import pyarrow
 import pytest
 from click.testing import CliRunner
 
-from tools.replay.traces.request_log import Found, ImportOptions, import_request_log
+from tools.replay.traces.request_log import Found, ImportOptions, _read_split, import_request_log
 from tools.replay.traces.schema import Trace, TraceError
 from tools.replay.traces.source_commands import import_request_log as command
+
+pytestmark = pytest.mark.usefixtures("spark")
 
 BROKER = "10.0.0.1:9092"
 TOPIC_ID = "OEOSgbEWQf2ESyLe5ou6FQ"
@@ -125,6 +128,42 @@ def test_batches_get_the_records_up_to_the_next_base_offset_and_the_last_one_tho
     assert (trace.info.topics, trace.info.start) == ({"orders": 3}, 1_769_860_800_990_000_000)
 
 
+def test_gaps_between_base_offsets(tmp_path: Path) -> None:
+    """Each partition is a case. Its batches are (base offset, bytes), -1 for acks 0, or the marker of a transaction."""
+    counts = [number % 7 + 1 for number in range(300)]
+    offsets = [sum(counts[:number]) for number in range(300)]
+    shuffled = sorted(range(300), key=lambda number: number + number * 37 % 20)
+    small = 100
+    cases: list[tuple[list[tuple[int, int] | str], int, list[int | None]]] = [
+        ([(5, small), (0, small), (7, small)], 9, [2, 5, 2]),
+        ([(0, small), (0, small), (4, small)], 5, [4, 4, 1]),
+        ([(-1, small), (0, 161), (-1, 361), (40, 161)], 41, [None, 10, 30, 1]),
+        ([(0, small), "marker", (6, small)], 7, [5, 1]),
+        ([(offsets[number], small) for number in shuffled], sum(counts), [counts[number] for number in shuffled]),
+        (
+            [(2 * number, small) for number in range(100)] + [(3 * number, small) for number in range(100)],
+            300,
+            [*[2] * 99, None, *[3] * 100],
+        ),
+    ]
+    lines = [METADATA.replace("12:00:59", "12:00:00")]
+    for partition, (batches, end, _) in enumerate(cases):
+        for number, batch in enumerate(batches):
+            second = 1 + number / 50
+            if isinstance(batch, str):
+                topics = [{"name": "orders", "partitionIndexes": [partition]}]
+                lines.append(line(second, "WRITE_TXN_MARKERS", {"markers": [{"topics": topics}]}, {}))
+            else:
+                lines.append(produced(second, *batch, acks=0 if batch[0] < 0 else -1, partition=partition))
+        lines.append(fetched(50, {partition: end}, {}, request={"replicaId": 1}))
+    rows, found, _ = imported(tmp_path, sorted(lines))
+    for partition, (_, _, expected) in enumerate(cases):
+        records = [row["records"] for row in rows if row["partition"] == partition]
+        known = [one if of is not None else None for one, of in zip(records, expected, strict=True)]
+        assert known == expected, partition
+    assert found.records_estimated == 2
+
+
 def test_a_fetch_session_names_only_partitions_that_changed(tmp_path: Path) -> None:
     rows, _, _ = imported(
         tmp_path,
@@ -205,23 +244,32 @@ def test_the_times_are_of_the_zone_that_is_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (produced(2, 0, 1)[:200], "line 2: the line is cut off: it has no requestApiKeyName or no totalTimeMs"),
-        (produced(2, 0, 1)[200:], "line 2: the line has no 'Completed request:', only the end of a request"),
-        (produced(2, 0, 1).replace('"listener":"PLAINTEXT"}', ""), "line 2: the line is cut off or damaged: "),
-        (produced(2, 0, 1).replace("2026-01-31 12:00:02,000", ""), "line 2: the line has no time"),
-        (produced(2, 0, 1).replace('"index":0', '"index":"x"'), "line 2: its content is not as Kafka writes it: "),
+        (produced(2, 0, 1)[:200], "the line is cut off: it has no requestApiKeyName or no totalTimeMs"),
+        (produced(2, 0, 1)[200:], "the line has no 'Completed request:', only the end of a request"),
+        (produced(2, 0, 1).replace('"listener":"PLAINTEXT"}', ""), "the line is cut off or damaged: "),
+        (produced(2, 0, 1).replace("2026-01-31 12:00:02,000", ""), "the line has no time"),
+        (produced(2, 0, 1).replace('"index":0', '"index":"x"'), "its content is not as Kafka writes it: "),
         (
             produced(2, 0, 1).replace("{", "RequestHeader(apiKey=PRODUCE) -- {", 1),
-            "line 2: the line is of a Kafka before 2.8",
+            "the line is of a Kafka before 2.8",
         ),
     ],
 )
-def test_a_line_that_is_cut_off_is_an_error_or_is_counted(tmp_path: Path, bad: str, reason: str) -> None:
-    with pytest.raises(TraceError) as raised:
-        imported(tmp_path, [produced(1, 0, 100), bad])
-    assert reason in str(raised.value)
+def test_a_line_that_is_cut_off_is_bad(tmp_path: Path, bad: str, reason: str) -> None:
+    (tmp_path / "log").write_text(f"{produced(1, 0, 100)}\n{bad}\n{bad}\n")
+    split = {"file": 0, "path": str(tmp_path / "log"), "start": 0, "stop": None}
+    (batch,) = _read_split(ImportOptions(), [pyarrow.RecordBatch.from_pylist([split])])
+    (row,) = [row for row in batch.to_pylist() if row["kind"] == "bad"]
+    assert (row["number"], row["place"]) == (2, len(produced(1, 0, 100)) + 1)
+    assert row["text"].startswith(reason)
+
+
+def test_a_bad_line_is_an_error_with_its_number_or_is_counted(tmp_path: Path) -> None:
+    lines = [produced(1, 0, 100), produced(2, 0, 1)[:200]]
+    with pytest.raises(TraceError, match=r"request.log, line 2: the line is cut off: .* --skip-bad-lines leaves such"):
+        imported(tmp_path, lines)
     assert [path.name for path in tmp_path.iterdir()] == ["request.log"]
-    rows, found, _ = imported(tmp_path, [produced(1, 0, 100), bad], ImportOptions(skip_bad_lines=True))
+    rows, found, _ = imported(tmp_path, lines, ImportOptions(skip_bad_lines=True))
     assert (len(rows), found.bad_lines) == (1, 1)
 
 

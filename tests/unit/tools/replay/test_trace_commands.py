@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
 
 from tests.support.small_traces import as_given, fetch, produce, rows_of, written
 from tools.replay.traces.trace_commands import trace
@@ -18,7 +19,7 @@ def run(line: str) -> Result:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "load", [produce(0, 0), fetch(1500, 1), produce(3000, 2)])
     return tmp_path
@@ -75,7 +76,7 @@ IMPORT = "import table events.csv --out new --time-column ts"
         (f"{IMPORT} --topic t --time-zone Mars", 2, "'Mars' is not a time zone"),
         (f"{IMPORT} --topic t --value-columns a,,b", 2, "expected names with commas"),
         (f"{IMPORT} --topic t --compression-ratio 2", 2, "--compression-ratio needs --compression"),
-        (f"{IMPORT} --topic t", 1, "Error: events.csv: no such file"),
+        (f"{IMPORT} --topic t", 1, "/events.csv: no such file"),
     ],
 )
 def test_what_is_refused(here: Path, line: str, code: int, says: str) -> None:
