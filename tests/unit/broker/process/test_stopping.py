@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from broker.machine import this_machine
 from broker.main import Broker
 from broker.process import stopping
-from broker.process.clock import SystemClock
 from broker.process.stopping import StopTime, unless_stopped
 from broker.settings.config import BrokerConfig
 from broker.storage.directories.log_directory import LogDirectoryError
@@ -111,7 +111,7 @@ async def test_a_hand_over_that_fails_does_not_end_the_stop(caplog: pytest.LogCa
 async def test_a_broker_whose_disks_fail_during_the_start_ends_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = Broker(BrokerConfig(broker_id=1, log_dirs=str(tmp_path)), SystemClock(), None)
+    broker = Broker(BrokerConfig(broker_id=1, log_dirs=str(tmp_path)), this_machine(None))
 
     async def opening() -> None:
         broker._all_log_directories_failed()

@@ -20,7 +20,8 @@ from tools.replay.traces.check import check
 from tools.replay.traces.import_table import TableImport
 from tools.replay.traces.schema import Trace, TraceError
 
-pytestmark = pytest.mark.usefixtures("spark")
+pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.thorough]
+"""Each test is a Spark job or several. `test_trace_commands.py` has one for the quick run."""
 
 EVENTS = [
     {"at": "2024-01-31T10:00:02Z", "user": "bob", "n": 2, "kind": "b"},
