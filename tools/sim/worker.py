@@ -20,6 +20,7 @@ from protocol.kafka.api_keys import SUPPORTED
 from tools.sim.plan import Plan
 
 HASH_SEED = "0"
+CORES = 2
 ROOT = Path(__file__).parents[2]
 
 
@@ -80,6 +81,7 @@ class Worker:
 
 def main() -> None:
     """The worker's process."""
+    os.cpu_count = lambda: CORES  # brokers choose the number of their threads by it
     from tools.sim import simulation  # imported once, before the forks
 
     prepare()
