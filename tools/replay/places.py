@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path, PurePath
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -44,5 +45,10 @@ def uri_of(place: Place) -> str:
 
 
 def whole(place: Place) -> PurePath:
-    """Tells whether two places are in one another."""
-    return PurePath(place) if isinstance(place, str) else place.resolve()
+    """Tells whether two places are in one another. The host of `hdfs` does not count: it may be named in several ways."""
+    if not isinstance(place, str):
+        return place.resolve()
+    uri = urlsplit(place)
+    if uri.scheme == "file":
+        return Path("/", uri.path).resolve()
+    return PurePath("//", uri.scheme, "" if uri.scheme == "hdfs" else uri.netloc, uri.path.lstrip("/"))

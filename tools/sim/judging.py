@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -73,6 +74,9 @@ def problems_of(scene: Scene, history: History, partitions: Sequence[TopicPartit
     """Every rule that was broken. `partitions`: those of the load."""
     for tp in scene.assignments:
         yield from unlike(tp, {broker: of_broker.get(tp, ()) for broker, of_broker in scene.replicas.items()})
+    for tp in partitions:
+        for broker in scene.assignments[tp].replicas if tp in scene.assignments else ():
+            yield from with_holes(broker, tp, scene.replicas[broker].get(tp, ()))
     logs = {(tp.topic, tp.partition): log_of(scene.log(tp)) for tp in partitions}
     judged = judge(Tables.of(history.reports), logs, {}, is_finished=False)
     yield from judged.problems
@@ -98,11 +102,26 @@ def unlike(tp: TopicPartition, replicas: Mapping[int, Sequence[StoredBatch]]) ->
                 return
 
 
+def with_holes(broker: int, tp: TopicPartition, batches: Sequence[StoredBatch]) -> Iterator[str]:
+    """INV-5: a replica has every offset, from 0 to its end."""
+    expected = 0
+    for batch in batches:
+        if batch.base_offset != expected:
+            yield f"INV-5: {tp} on broker {broker} has {batch.base_offset} where {expected} is next"
+            return
+        expected = batch.last_offset + 1
+
+
 def torn(transaction: Transaction, visible: Mapping[TopicPartition, Visible]) -> Iterator[str]:
     """A transaction is visible as a whole, or not at all; and as its producer was told."""
-    seen = {tp: {record for _, record in found.records} for tp, found in visible.items()}
+    seen = {tp: Counter(record for _, record in found.records) for tp, found in visible.items()}
     ids = [(tp, record) for tp, records in transaction.ids.items() for record in records]
     shown = [record for tp, record in ids if record in seen[tp]]
+    for tp, records in transaction.ids.items():
+        mine = set(records)
+        found = [record for _, record in visible[tp].records if record in mine]
+        if found != [record for record in records if record in seen[tp]]:
+            yield f"{transaction.name} is in {tp} as {found}: doubled, or in another order than it was sent"
     if transaction.outcome == COMMITTED_TRANSACTION and len(shown) < len(ids):
         missing = next(record for tp, record in ids if record not in seen[tp])
         yield f"{transaction.name} was committed, and {len(ids) - len(shown)} of its records are not there, such as {missing}"

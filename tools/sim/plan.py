@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 BROKERS = (1, 2, 3)
+SECONDS_MAX = 86_400
 KILL, POWER, PAUSE, CUT, ONE_WAY, EXPIRE, RESET, ZOOKEEPER_PAUSE, SLOW_DISK, RESTART = (
     "kill",
     "lose power",
@@ -89,15 +90,25 @@ def from_yaml(text: str) -> Plan:
     for name, (kind, words) in KINDS.items():
         if not isinstance(rows[name], kind) or isinstance(rows[name], bool) is not (kind is bool):
             raise BrokenPlan(f"{name} is {words}, not {rows[name]!r}")
-    if not all(isinstance(count, int) and count > 0 for count in rows["partitions"].values()) or not rows["partitions"]:
+    counts = [rows[name] for name in ("producers", "transactional", "readers", "members")]
+    if min(counts) < 0 or not 1 <= rows["replicas"] <= len(BROKERS) or not 0 < rows["seconds"] <= SECONDS_MAX:
+        raise BrokenPlan(
+            "numbers of clients are not negative, replicas are 1 to 3, seconds are above 0 and at most a day"
+        )
+    if not all(type(count) is int and count > 0 for count in rows["partitions"].values()) or not rows["partitions"]:
         raise BrokenPlan(f"partitions are topic: number, not {rows['partitions']!r}")
     faults = []
     for line in rows["faults"]:
         match = FAULT_LINE.fullmatch(str(line))
-        if not match or match["what"] not in FAULTS or int(match["broker"]) not in (0, *BROKERS):
+        if not match or match["what"] not in FAULTS or int(match["broker"]) not in hit_by(match["what"]):
             raise BrokenPlan(f"{line!r} is no fault such as 'kill 2 at 1.5 for 3'; faults are {', '.join(FAULTS)}")
         faults.append(Fault(float(match["at"]), match["what"], int(match["broker"]), float(match["lasts"])))
     return Plan(**{**rows, "faults": tuple(faults)})
+
+
+def hit_by(what: str) -> Sequence[int]:
+    """The numbers that a fault may have."""
+    return (0,) if what == ZOOKEEPER_PAUSE else BROKERS
 
 
 KINDS: Mapping[str, tuple[Any, str]] = {
@@ -108,7 +119,7 @@ KINDS: Mapping[str, tuple[Any, str]] = {
     "settings": (dict, "setting: value"),
     "faults": (list, "a list"),
 }
-FAULT_LINE = re.compile(r"(?P<what>[A-Za-z ]+) (?P<broker>\d+) at (?P<at>[\d.]+) for (?P<lasts>[\d.]+)")
+FAULT_LINE = re.compile(r"(?P<what>[A-Za-z ]+) (?P<broker>\d+) at (?P<at>\d+(\.\d+)?) for (?P<lasts>\d+(\.\d+)?)")
 
 
 def smaller(plan: Plan) -> Iterator[Plan]:

@@ -84,9 +84,13 @@ def hunt(minutes: float, from_seed: int | None, seconds: float, mutant: str, out
         if outcome.problems:
             echo(f"seed {outcome.seed} fails, after {seeds} seeds: {outcome.problems[0]}")
             plan, outcome = shrunk(plan_of(outcome.seed, seconds), outcome, mutant)
-            out.write_text(to_yaml(plan))
             for line in described(plan):
                 echo(line)
+            try:
+                out.write_text(to_yaml(plan))
+            except OSError as problem:
+                echo(to_yaml(plan))
+                raise ExpectedError(f"{out} cannot be written ({problem.strerror}): the plan is above") from None
             _say_outcome(outcome, f"--plan {out}" + f" --mutant {mutant}" * bool(mutant))
     real = max(time.monotonic() - began, 0.001)
     echo(

@@ -330,8 +330,8 @@ class Simulation:
             return
         self.problems += problems_of(scene, self.history, self._partitions)
         for node in self.nodes.values():
-            for failure in node.loop.failures if node.loop is not None else ():
-                self.problems.append(f"broker {node.id}: {failure.get('message')}: {failure.get('exception')!r}")
+            self.problems += node.failures
+            self.problems += node.loop.uncaught() if node.loop is not None else []
 
 
 def _nothing() -> None:

@@ -190,7 +190,7 @@ class _Handler(socketserver.StreamRequestHandler):
         try:
             self.server_control.results.write(result["kind"], result["task"], content)
         except OSError as problem:
-            return str(problem)
+            return str(problem) or repr(problem)  # an empty answer says that it is kept
         return ""
 
     def tell(self, message: dict[str, Any]) -> None:

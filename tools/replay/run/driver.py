@@ -37,7 +37,7 @@ from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
 from tools.replay.run.progress import ProgressLine
 from tools.replay.run.spark_process import SparkProcess, SparkSettings
 from tools.replay.traces.check import SINCE_1970, have_other_keys, is_since_1970
-from tools.replay.traces.schema import ENDS, KEYS, PRODUCE, Trace, TraceError
+from tools.replay.traces.schema import ENDS, FETCH, KEYS, PRODUCE, Trace, TraceError
 from tools.replay.traces.show import HOT_SHARE
 from tools.wire.client import Client
 from tools.wire.cluster_view import ClusterView, Unreachable
@@ -131,6 +131,12 @@ def facts_of(trace: Trace) -> TraceFacts:
         for row in produces.group_by([*IDS]).aggregate([("transactional", "sum")]).to_pylist():
             transactional[row["client"], row["transactional_id"]] += row["transactional_sum"] or 0
         ends = table.filter(pyarrow.compute.is_in(table["op"], pyarrow.array(ENDS)))
+        unknown = table.num_rows - produces.num_rows - ends.num_rows
+        unknown -= pyarrow.compute.sum(pyarrow.compute.equal(table["op"], FETCH)).as_py() or 0
+        if unknown or ends["transactional_id"].null_count:
+            raise TraceError(
+                f"{trace.path} has rows of no known op, or ends of no transaction: `ottla replay trace check` names them"
+            )
         ended |= {(row["client"], row["transactional_id"]) for row in ends.select(IDS).to_pylist()}
         if keyed:
             produces = produces.filter(pyarrow.compute.is_null(produces["key_bytes"]))

@@ -124,6 +124,8 @@ def read_back(session: SparkSession, plan: Plan, output: OutputDirectory, securi
     """Writes the found rows."""
     load = load_plan(plan, security)
     ends = asyncio.run(end_offsets(plan, load))
+    operations = read_parquet(session, output.place_of(output.operations), DDL)
+    has_transactions = not operations.where("op IN ('commit', 'abort')").isEmpty()
     ranges = [
         (topic, partition, at, min(at + RANGE_RECORDS, end))
         for (topic, partition), end in sorted(ends.items())
@@ -140,7 +142,7 @@ def read_back(session: SparkSession, plan: Plan, output: OutputDirectory, securi
     def read(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
-                yield from Reader(load.bootstrap, load.topics, plan.run, load.security).read(**row)
+                yield from Reader(load.bootstrap, load.topics, plan.run, load.security, has_transactions).read(**row)
 
     columns = "topic string, partition int, begin bigint, stop bigint"
     frame = session.createDataFrame(ranges, columns).repartition(max(len(ranges), 1))
@@ -165,13 +167,22 @@ class BelowTheLogStart(Exception):
 
 
 class Reader:
-    """Reads one range of a partition. What was deleted since is one row; reading goes on behind it."""
+    """Reads one range of a partition. What was deleted since is one row; reading goes on behind it.
+
+    `committed`: it reads as consumers of committed records do, so that only those are found.
+    """
 
     def __init__(
-        self, bootstrap: tuple[Address, ...], topics: tuple[str, ...], run: int, security: Security = PLAINTEXT
+        self,
+        bootstrap: tuple[Address, ...],
+        topics: tuple[str, ...],
+        run: int,
+        security: Security = PLAINTEXT,
+        committed: bool = False,
     ) -> None:
         self._view = ClusterView(Client(fetching.CLIENT, security), bootstrap, topics)
         self._run = run
+        self._committed = committed
         self._rows: list[tuple[int, int | None, int | None, int, str]] = []
         self._loop = asyncio.new_event_loop()
 
@@ -223,7 +234,10 @@ class Reader:
         return await self._view.connect(self._view.leader(TopicPartition(topic, partition)), lambda _: None)
 
     async def _fetch(self, connection: BrokerConnection, topic: str, partition: int, at: int) -> memoryview:
-        frame = frames.fetch_frame(fetching.CLIENT, 500, 1, FETCH_BYTES, FETCH_BYTES, {topic: [(partition, at)]})
+        positions = {topic: [(partition, at)]}
+        frame = frames.fetch_frame(
+            fetching.CLIENT, 500, 1, FETCH_BYTES, FETCH_BYTES, positions, read_committed=self._committed
+        )
         return await connection.ask(frame, READ_TIMEOUT_S)
 
     def _take(self, answer: memoryview, begin: int, at: int, stop: int) -> int:
@@ -238,9 +252,10 @@ class Reader:
         if response.error or data is None or data.error:
             raise ConnectionError(f"error {response.error or (data and data.error)}")
         following = at
+        aborted = fetching.Aborted(data)
         for buffer in data.records:
             for position, header in iter_batches(buffer):
-                if header.next_offset <= at or header.is_control:
+                if aborted.has(header) or header.next_offset <= at or header.is_control:
                     following = max(following, header.next_offset)
                     continue
                 if header.base_offset >= stop:

@@ -14,16 +14,23 @@ UNION ALL
 SELECT s.* FROM stored s LEFT SEMI JOIN ends e ON s.producer = e.producer AND s.transaction = e.transaction AND e.op = 'commit'
 WHERE s.transaction IS NOT NULL
 
+-- view aborted
+SELECT s.* FROM stored s LEFT SEMI JOIN ends e ON s.producer = e.producer AND s.transaction = e.transaction AND e.op = 'abort'
+WHERE s.transaction IS NOT NULL
+
 -- view read_aborted
 -- Batches of aborted transactions that readers of committed records got: `reached` is how far those have read that began before its end.
+-- Or would get: they are visible in the end.
+SELECT r.topic, r.partition, r.offset, r.records, r.producer FROM found r LEFT SEMI JOIN aborted a
+    ON r.producer = a.producer AND r.first_sequence = a.first_sequence AND r.kind = 'intact'
+UNION
 SELECT topic, partition, offset, records, producer FROM (
     SELECT *, max(stop) OVER (
         PARTITION BY topic, partition ORDER BY at, offset NULLS FIRST ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
     ) AS reached
     FROM (
-        SELECT topic, partition, offset + records - 1 AS at, NULL AS stop, offset, records, s.producer
-        FROM stored s LEFT SEMI JOIN ends e ON s.producer = e.producer AND s.transaction = e.transaction AND e.op = 'abort'
-        WHERE s.transaction IS NOT NULL AND offset IS NOT NULL
+        SELECT topic, partition, offset + records - 1 AS at, NULL AS stop, offset, records, producer
+        FROM aborted WHERE offset IS NOT NULL
         UNION ALL
         SELECT read.topic, read.partition, read.begin, read.stop, NULL, NULL, NULL
         FROM (SELECT explode(reads) AS read FROM operations WHERE read_committed AND error IS NULL)

@@ -70,6 +70,16 @@ class ProcessLoop:
         for task in self.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 
+    def uncaught(self) -> list[str]:
+        """Errors of callbacks and of tasks that nobody took."""
+        found = [f"{self.name}: {context.get('message')}: {context.get('exception')!r}" for context in self.failures]
+        found += [
+            f"{self.name}: nobody took the error of {task.get_name()}: {task.exception()!r}"
+            for task in self.tasks
+            if task.done() and not task.cancelled() and task._log_traceback and task.exception() is not None
+        ]
+        return found
+
     def pause(self, seconds: float) -> None:
         """Stops the process for that time, as SIGSTOP and SIGCONT do."""
         self._paused_until = max(self._paused_until, self.scheduler.now + seconds)
@@ -168,7 +178,7 @@ class ProcessLoop:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.tasks.append(task)
         if len(self.tasks) % 256 == 0:
-            self.tasks = [known for known in self.tasks if not known.done()]
+            self.tasks = [known for known in self.tasks if not known.done() or known._log_traceback]
         return task
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:

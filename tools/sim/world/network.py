@@ -29,6 +29,7 @@ LATENCY_S_MIN = 0.000_05
 CAPACITY = 64 * 1024
 """Bytes of one direction that a sender's kernel takes before the receiver has read them."""
 FIRST_PORT = 32_768
+RETRANSMISSION_S = 1.0
 CUT_ONE_OF = 8
 """One of so many reads gets only a part of what is there."""
 HIGH_WATER = 64 * 1024
@@ -124,8 +125,10 @@ class Host:
         return attempt.result()
 
     def accept(self, attempt: _Attempt) -> None:
-        """A SYN has come in."""
+        """A SYN has come in. Without power nothing answers, and it is sent again."""
         if not self.is_up:
+            if not attempt.is_given_up:
+                self.network.scheduler.call_after(RETRANSMISSION_S, self.accept, attempt)
             return
         server = self._listeners.get(attempt.port)
         if server is None or not server.is_listening or server.loop.is_dead:
@@ -353,8 +356,9 @@ class SimulatedTransport(asyncio.Transport):
             if self._protocol is not None:
                 cast(asyncio.Protocol, self._protocol).resume_writing()
         if self._is_closing and not self._unsent and not self._has_ended:
+            had_unread = bool(self._received)
             self._leave()
-            self._send_end()
+            self.reset_peer() if had_unread else self._send_end()
             self.loop.put(self._lost, None)
 
     def was_read(self, size: int) -> None:
@@ -377,6 +381,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def arrived(self, data: bytes) -> None:
         if not self.loop.host.is_up:
+            self._network.scheduler.call_after(RETRANSMISSION_S, self.arrived, data)  # the sender sends it again
             return
         if self._has_ended:
             self.reset_peer()

@@ -115,6 +115,8 @@ class BrokerNode:
         self.lives = 0
         self.failure: BaseException | None = None
         """Why the last process ended by itself, if it did."""
+        self.failures: list[str] = []
+        """Errors that no code of an ended process caught."""
         self.graveyard: list[object] = []
         """What ended processes had. It is kept: collecting it would run their code."""
         self._scheduler = scheduler
@@ -185,6 +187,8 @@ class BrokerNode:
             return
         self.failure = main.exception() if not main.cancelled() else None
         self._event("process_ended", problem=str(self.failure or ""))
+        if self.failure is not None:
+            self.failures.append(f"{loop.name} ended by {self.failure!r}")
         self._bury()
 
     def stop(self) -> None:
@@ -211,6 +215,7 @@ class BrokerNode:
     def _bury(self, *, has_power: bool = True) -> None:
         loop = self.loop
         assert loop is not None
+        self.failures += loop.uncaught()
         loop.kill()
         self.host.process_ended([loop], has_power=has_power)
         self.graveyard.append((loop, self.broker, self.session, self._main, self.disk))

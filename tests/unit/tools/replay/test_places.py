@@ -6,10 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from click import BadParameter
 
-from tools.replay.places import PLACE, inside, is_uri, uri_of
+from tools.replay.places import PLACE, Place, inside, is_uri, uri_of
 from tools.replay.run.open_places import Places
 from tools.replay.run.plan import ReplayError
+from tools.replay.run.run_commands import check_apart
 
 
 def test_paths_and_uris() -> None:
@@ -21,6 +23,28 @@ def test_paths_and_uris() -> None:
     for text in ("a", "/a/b", "./hdfs:a", "hdfs:a"):
         assert PLACE.convert(text, None, None) == Path(text)
     assert uri_of(Path("/a b/{c}")) == "file:///a b/{c}"
+
+
+@pytest.mark.parametrize(
+    ("trace", "results", "are_nested"),
+    [
+        (Path("/d"), Path("/d/out"), True),
+        ("file:///d/undone", Path("/d"), True),
+        (Path("/d/undone"), "file:/d", True),
+        ("hdfs:///d/undone", "hdfs://nn:8020/d", True),
+        ("s3a://bucket/d", "s3a://bucket/d/out", True),
+        ("s3a://bucket/d", "s3a://other/d", False),
+        ("hdfs:///d", Path("/d"), False),
+        (Path("/d"), Path("/d2"), False),
+    ],
+)
+def test_a_trace_and_results_in_one_another(trace: Place, results: Place, are_nested: bool) -> None:
+    """Earlier results are removed, and the trace with them."""
+    if are_nested:
+        with pytest.raises(BadParameter, match="in one another"):
+            check_apart(trace, results)
+    else:
+        check_apart(trace, results)
 
 
 def test_copies_of_what_is_elsewhere(tmp_path: Path) -> None:

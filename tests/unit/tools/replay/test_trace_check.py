@@ -101,6 +101,13 @@ def test_rows_of_transactions(tmp_path: Path, row: dict[str, Any], expected: str
     assert [str(finding) for finding in found.first] == ([] if expected is None else [f"row 6: {expected}"])
 
 
+@pytest.mark.parametrize("row", [produce(6, 9, op="comit"), end(6, 9, "abort", transactional_id=None)], ids=str)
+def test_what_no_task_could_send_is_refused_at_the_start(tmp_path: Path, row: dict[str, Any]) -> None:
+    path = as_given(tmp_path / "t", [*RIGHT, {"transactional_id": None, "read_committed": None, **row}])
+    with pytest.raises(TraceError, match="no known op"):
+        facts_of(Trace(path))
+
+
 def test_times_count_from_the_start_of_the_trace_and_not_since_1970(tmp_path: Path) -> None:
     path = as_given(tmp_path / "t", [produce(1_700_000_000_000 + at, at) for at in range(2)])
     reason = "time_ns, 1700000000000000000, counts since 1970: subtract it from every row"

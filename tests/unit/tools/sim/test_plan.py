@@ -38,6 +38,9 @@ def test_smaller_plans_end(seed: int) -> None:
             to_yaml(plan_of(3)).replace("has_admin: true", "has_admin: 1").replace("has_admin: false", "has_admin: 1"),
             "has_admin is true",
         ),
+        (to_yaml(plan_of(3)).replace("faults:", "faults:\n- kill 2 at 1.2.3 for 4"), "is no fault"),
+        (to_yaml(plan_of(3)).replace("faults:", "faults:\n- kill 0 at 1 for 4"), "is no fault"),
+        (to_yaml(plan_of(3)).replace("seconds: 60.0", "seconds: .nan"), "seconds are above 0"),
         (to_yaml(plan_of(3)).replace("faults:", "faults:\n- burn 1 at 2 for 3"), "'burn 1 at 2 for 3' is no fault"),
     ],
 )
