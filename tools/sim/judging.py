@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ from tools.sim.clients.history import (
     History,
     Transaction,
 )
-from tools.sim.truth import StoredBatch, TornLog, Visible, assignments_in, log_of, replicas_on, states_in, visible_in
+from tools.sim.truth import StoredBatch, Visible, assignments_in, log_of, replicas_on, states_in, visible_in
 from tools.sim.world.nodes import BrokerNode
 from tools.sim.world.zookeeper_tree import ZooKeeperTree
 
@@ -114,7 +113,7 @@ def with_holes(broker: int, tp: TopicPartition, batches: Sequence[StoredBatch]) 
 
 def torn(transaction: Transaction, visible: Mapping[TopicPartition, Visible]) -> Iterator[str]:
     """A transaction is visible as a whole, or not at all; and as its producer was told."""
-    seen = {tp: Counter(record for _, record in found.records) for tp, found in visible.items()}
+    seen = {tp: {record for _, record in found.records} for tp, found in visible.items()}
     ids = [(tp, record) for tp, records in transaction.ids.items() for record in records]
     shown = [record for tp, record in ids if record in seen[tp]]
     for tp, records in transaction.ids.items():
@@ -148,6 +147,3 @@ def owned_twice(history: History) -> Iterator[str]:
             other = owners.setdefault((owned.group, owned.generation, tp), owned.member)
             if other != owned.member:
                 yield f"INV-24: {tp} is owned by {other} and {owned.member} in generation {owned.generation} of {owned.group}"
-
-
-__all__ = ["Scene", "TornLog", "problems_of", "unrest"]

@@ -16,7 +16,7 @@ from tools.failures import ExpectedError, errors_in_one_line
 from tools.numbers import DIRECTORY, FILE, FloatRange, IntRange
 from tools.sim.plan import BrokenPlan, Plan, from_yaml, plan_of, smaller, to_yaml
 from tools.sim.simulation import Outcome
-from tools.sim.worker import SimulationFailed, Worker
+from tools.sim.worker import Worker
 from tools.terminal import echo
 
 FAILED = 1
@@ -106,13 +106,14 @@ def _seeds(first: int, seconds: float, ends: float) -> Iterator[Plan]:
 
 
 def outcomes(plans: Iterator[Plan], mutant: str = "") -> Iterator[Outcome]:
-    """The outcomes of all plans, as they come: a history on each core."""
+    """The outcomes of all plans, as they come: a history on each core. Raises SimulationFailed."""
+    cores = os.cpu_count() or 1
     with ExitStack() as stack:
-        idle = [stack.enter_context(Worker()) for _ in range(os.cpu_count() or 1)]
+        idle: list[Worker] = []
         busy: dict[Connection, Worker] = {}
         while True:
-            while idle and (plan := next(plans, None)) is not None:
-                worker = idle.pop()
+            while len(busy) < cores and (plan := next(plans, None)) is not None:
+                worker = idle.pop() if idle else stack.enter_context(Worker())
                 worker.start(plan, mutant)
                 busy[worker.connection] = worker
             if not busy:
@@ -120,23 +121,21 @@ def outcomes(plans: Iterator[Plan], mutant: str = "") -> Iterator[Outcome]:
             for connection in wait(list(busy)):
                 worker = busy.pop(cast(Connection, connection))
                 idle.append(worker)
-                try:
-                    outcome = worker.outcome()
-                except SimulationFailed as failure:
-                    raise ExpectedError(f"the simulation itself failed:\n{failure}") from None
-                yield cast(Outcome, outcome)
+                yield worker.outcome()
 
 
 def shrunk(plan: Plan, outcome: Outcome, mutant: str) -> tuple[Plan, Outcome]:
     """The smallest plan that was found, and its outcome: it fails as well, perhaps in another way."""
     left = SHRINKING_STEPS
     candidates = smaller(plan)
-    while left and (candidate := next(candidates, None)) is not None:
-        left -= 1
-        found = next(outcomes(iter([candidate]), mutant))
-        if found.problems:
-            plan, outcome, candidates = candidate, found, smaller(candidate)
-            echo(f"  still fails with {len(plan.faults)} faults in {plan.seconds:g} s")
+    with Worker() as worker:
+        while left and (candidate := next(candidates, None)) is not None:
+            left -= 1
+            worker.start(candidate, mutant)
+            found = worker.outcome()
+            if found.problems:
+                plan, outcome, candidates = candidate, found, smaller(candidate)
+                echo(f"  still fails with {len(plan.faults)} faults in {plan.seconds:g} s")
     return plan, outcome
 
 
@@ -160,7 +159,9 @@ def _say_outcome(outcome: Outcome, again: str) -> None:
 def described(plan: Plan) -> list[str]:
     """The plan for a terminal."""
     topics = ", ".join(f"{name} ({count} partitions)" for name, count in plan.partitions.items())
-    lines = [f"{topics}; {plan.producers} producers, {plan.readers} readers"]
+    counts = {"producers": plan.producers, "transactional producers": plan.transactional, "readers": plan.readers}
+    counts |= {"members of a group": plan.members, "admins": int(plan.has_admin)}
+    lines = [f"{topics} with {plan.replicas} replicas", ", ".join(f"{count} {what}" for what, count in counts.items())]
     lines += [f"{key}={value}" for key, value in plan.settings.items()]
     for fault in plan.faults:
         whom = f"broker {fault.broker}" if fault.broker else ""

@@ -23,9 +23,9 @@ from tools.sim.clients.history import History
 from tools.sim.clients.producer import Producer
 from tools.sim.clients.reader import Reader
 from tools.sim.clients.transactional_producer import TransactionalProducer
-from tools.sim.judging import Scene, TornLog, problems_of, unrest
+from tools.sim.judging import Scene, problems_of, unrest
 from tools.sim.plan import BROKERS, SETTINGS, Fault, Plan
-from tools.sim.truth import states_in
+from tools.sim.truth import TornLog, states_in
 from tools.sim.world.controlled import controlled
 from tools.sim.world.event_loop import THREAD_S, ProcessLoop
 from tools.sim.world.network import Network
@@ -84,7 +84,6 @@ class Simulation:
         }
         self.history = History(self.scheduler, self._is_led_by)
         self.problems: list[str] = []
-        self._loops: list[ProcessLoop] = []
         self._clients: list[Client] = []
         self._running: list[Any] = []
         self._partitions = [
@@ -133,9 +132,7 @@ class Simulation:
         return not self.problems
 
     def _load(self) -> None:
-        partitions = [
-            TopicPartition(name, number) for name, count in self.plan.partitions.items() for number in range(count)
-        ]
+        partitions = self._partitions
         for number in range(self.plan.producers):
             name = f"producer{number}"
             self._begin(name, Producer(name, self._bootstrap(), partitions, self._random(name), self.history))
@@ -162,9 +159,7 @@ class Simulation:
         self._running.append(self._in_process(name, client.run()))
 
     def _in_process(self, name: str, work: Any) -> Any:
-        loop = ProcessLoop(self.scheduler, self.network.host(name), name)
-        self._loops.append(loop)
-        return loop.create_task(work)
+        return ProcessLoop(self.scheduler, self.network.host(name), name).create_task(work)
 
     def _admin(self, name: str) -> Admin:
         plan = self.plan

@@ -14,18 +14,23 @@ import traceback
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from protocol.kafka import by_schema, messages
 from protocol.kafka.api_keys import SUPPORTED
+from tools.failures import ExpectedError
 from tools.sim.plan import Plan
+
+if TYPE_CHECKING:  # the worker imports it when its number of cores is set
+    from tools.sim.simulation import Outcome
 
 HASH_SEED = "0"
 CORES = 2
 ROOT = Path(__file__).parents[2]
 
 
-class SimulationFailed(Exception):
-    """The simulation itself has an error. The text is its traceback."""
+class SimulationFailed(ExpectedError):
+    """The simulation itself has an error, of which the text has the traceback."""
 
 
 class Worker:
@@ -60,23 +65,21 @@ class Worker:
         """
         self._connection.send((plan, mutant))
 
-    def is_done(self) -> bool:
-        return self._connection.poll()
-
     @property
     def connection(self) -> Connection:
         """To wait for the end of a history."""
         return self._connection
 
-    def outcome(self) -> object:
+    def outcome(self) -> Outcome:
         """Of the history that was started. Raises SimulationFailed."""
         try:
             answer = self._connection.recv()
         except (EOFError, OSError):
             raise SimulationFailed("the process of the simulation has ended") from None
         if isinstance(answer, str):
-            raise SimulationFailed(answer)
-        return answer
+            raise SimulationFailed(f"the simulation itself failed:\n{answer}")
+        outcome: Outcome = answer
+        return outcome
 
 
 def main() -> None:

@@ -6,11 +6,13 @@ Versions that both Kafka 2.1 and Kafka 4 serve: Produce v7, Fetch v12 (`protocol
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from protocol.kafka import fetch_codec, messages
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.record_batch import BatchHeader
 from protocol.types import Buffer
 
 PRODUCE_VERSION = 7
@@ -107,6 +109,26 @@ def fetch_frame(
 def fetched(frame: memoryview) -> fetch_codec.FetchResponse:
     """The answer to `fetch_frame`. Raises MalformedRequest."""
     return fetch_codec.decode_response(FETCH_VERSION, frame, 5)  # the correlation id, and no tagged fields
+
+
+class Aborted:
+    """Which batches of an answer are of aborted transactions, as the answer to a reader of committed records says.
+
+    `transactions`: (producer id, first offset) of each.
+    """
+
+    def __init__(self, transactions: Iterable[tuple[int, int]]) -> None:
+        self._coming = sorted(transactions, key=itemgetter(1), reverse=True)
+        self._producers: set[int] = set()
+
+    def has(self, header: BatchHeader) -> bool:
+        """To be asked about every batch, in order."""
+        while self._coming and self._coming[-1][1] <= header.last_offset:
+            self._producers.add(self._coming.pop()[0])
+        if header.is_control:
+            self._producers.discard(header.producer_id)
+            return False
+        return header.is_transactional and header.producer_id in self._producers
 
 
 def request_frame(api_key: int, version: int, client: str, body: Mapping[str, Any]) -> bytes:

@@ -25,14 +25,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError, error_name
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.fetch_codec import FetchPartitionData
 from protocol.kafka.framing import MalformedRequest
-from protocol.kafka.record_batch import BatchHeader, iter_batches
+from protocol.kafka.record_batch import iter_batches
 from protocol.types import TopicPartition
 from tools.replay.load.background import Background
 from tools.replay.load.membership import ANSWER_TIMEOUT_S, Groups
@@ -512,23 +510,6 @@ async def end_offsets(
         await asyncio.sleep(RETRY_S)
 
 
-class Aborted:
-    """Which batches of an answer are of aborted transactions, as the answer to a reader of committed records says."""
-
-    def __init__(self, data: FetchPartitionData) -> None:
-        self._coming = sorted(data.aborted_transactions or (), key=itemgetter(1), reverse=True)
-        self._producers: set[int] = set()
-
-    def has(self, header: BatchHeader) -> bool:
-        """To be asked about every batch, in order."""
-        while self._coming and self._coming[-1][1] <= header.last_offset:
-            self._producers.add(self._coming.pop()[0])
-        if header.is_control:
-            self._producers.discard(header.producer_id)
-            return False
-        return header.is_transactional and header.producer_id in self._producers
-
-
 def _results(answer: memoryview, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, Result]:
     """The results by partition. A batch may begin before the offset that was asked for; those records do not count, nor do markers and
     what the answer says is of an aborted transaction."""
@@ -540,11 +521,10 @@ def _results(answer: memoryview, asked: Mapping[TopicPartition, int]) -> dict[To
             records = size = 0
             next_offset = -1
             begin, reads = asked.get(partition, 0), []
-            aborted = Aborted(data)
+            aborted = frames.Aborted(data.aborted_transactions or ())
             for buffer in data.records:
                 for _, header in iter_batches(buffer):
-                    is_aborted = aborted.has(header)
-                    if is_aborted:
+                    if aborted.has(header):
                         if begin < header.base_offset:
                             reads.append((begin, header.base_offset))
                         begin = header.next_offset

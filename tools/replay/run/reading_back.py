@@ -252,7 +252,7 @@ class Reader:
         if response.error or data is None or data.error:
             raise ConnectionError(f"error {response.error or (data and data.error)}")
         following = at
-        aborted = fetching.Aborted(data)
+        aborted = frames.Aborted(data.aborted_transactions or ())
         for buffer in data.records:
             for position, header in iter_batches(buffer):
                 if aborted.has(header) or header.next_offset <= at or header.is_control:

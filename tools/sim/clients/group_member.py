@@ -96,13 +96,7 @@ class GroupMember(Reader):
             await asyncio.sleep(self._random.random() * 0.3)
 
     async def _read_once(self) -> None:
-        by_leader: dict[Address, list[TopicPartition]] = {}
-        for tp in self.positions:
-            leader = self._client.leader_of(tp)
-            if leader is not None:
-                by_leader.setdefault(leader, []).append(tp)
-        results = await asyncio.gather(*(self._fetch(leader, tps) for leader, tps in by_leader.items()))
-        if not all(results):
+        if not all(await self._fetch_all()):
             await self._client.refresh(self._topics)
 
     # -- the group ----------------------------------------------------------------------------------------------------

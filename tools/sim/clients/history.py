@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from protocol.types import TopicPartition
-from tools.judge.reports import ACKED, COMMITTED, CONSUMED, FAILED, PRODUCED, Report
+from tools.judge.reports import ACKED, COMMITTED, CONSUMED, PRODUCED, Report
 from tools.sim.world.scheduler import START_S, Scheduler
 
 COMMITTED_TRANSACTION, ABORTED_TRANSACTION, UNKNOWN_TRANSACTION = "committed", "aborted", "unknown"
@@ -56,9 +56,6 @@ class History:
     def acked(self, producer: str, tp: TopicPartition, record: str, offset: int | None) -> None:
         self._add(Report(ACKED, tp.topic, tp.partition, offset, record, producer=producer))
 
-    def failed(self, producer: str, tp: TopicPartition, record: str) -> None:
-        self._add(Report(FAILED, tp.topic, tp.partition, None, record, producer=producer))
-
     def consumed(self, group: str, tp: TopicPartition, record: str, offset: int) -> None:
         self._add(Report(CONSUMED, tp.topic, tp.partition, offset, record, group=group))
 
@@ -72,18 +69,4 @@ class History:
     def _add(self, report: Report) -> None:
         self.counts[report.event] += 1
         order = len(self.reports)
-        at = self.scheduler.now - START_S
-        self.reports.append(
-            Report(
-                report.event,
-                report.topic,
-                report.partition,
-                report.offset,
-                report.id,
-                report.group,
-                report.producer,
-                str(order),
-                order,
-                at,
-            )
-        )
+        self.reports.append(replace(report, line=str(order), order=order, at=self.scheduler.now - START_S))

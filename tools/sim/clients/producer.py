@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -15,11 +15,10 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
 from protocol.types import Address, TopicPartition
 from tools.sim.clients.history import History
-from tools.sim.clients.wire_client import NoAnswer, WireClient
+from tools.sim.clients.wire_client import NoAnswer, WireClient, produce_body
 
 IN_FLIGHT = 5
 """A broker knows the last five batches of a producer and partition."""
-REQUEST_TIMEOUT = timedelta(seconds=10)
 RECORDS_MAX = 5
 LARGE_ONE_OF, LARGE_BYTES = 30, 40_000
 GZIP = 1
@@ -65,15 +64,10 @@ class Producer:
         self._producer_id = -1
         self._epoch = -1
         self._is_stopping = False
-        self.pause_s = random.choice((0.3, 1.0, 3.0))
+        self._pause_s = random.choice((0.3, 1.0, 3.0))
 
     def stop(self) -> None:
         self._is_stopping = True
-
-    @property
-    def open(self) -> int:
-        """Batches without an acknowledgement."""
-        return sum(len(lane.unacked) for lane in self._lanes)
 
     async def run(self) -> None:
         client = self._client
@@ -87,7 +81,7 @@ class Producer:
                         self._add(lane, self._random.randint(1, IN_FLIGHT))
             is_well = await self._round()
             if is_well:
-                await asyncio.sleep(self._random.expovariate(1 / self.pause_s))
+                await asyncio.sleep(self._random.expovariate(1 / self._pause_s))
             else:
                 await client.back_off()
                 await client.refresh(self._topics)
@@ -131,17 +125,10 @@ class Producer:
 
     async def _round(self) -> bool:
         """Sends everything that is not acknowledged, and takes the answers. False: something must be sent again."""
-        by_leader: dict[Address, list[Lane]] = defaultdict(list)
-        is_well = True
-        for lane in self._lanes:
-            if lane.unacked and not lane.has_failed:
-                leader = self._client.leader_of(lane.tp)
-                if leader is None:
-                    is_well = False
-                else:
-                    by_leader[leader].append(lane)
-        rounds = [self._pipeline(leader, lanes) for leader, lanes in by_leader.items()]
-        return all(await asyncio.gather(*rounds)) and is_well
+        lanes = {lane.tp: lane for lane in self._lanes if lane.unacked and not lane.has_failed}
+        by_leader = self._client.by_leader(lanes)
+        rounds = [self._pipeline(leader, [lanes[tp] for tp in tps]) for leader, tps in by_leader.items()]
+        return all(await asyncio.gather(*rounds)) and sum(map(len, by_leader.values())) == len(lanes)
 
     async def _pipeline(self, leader: Address, lanes: list[Lane]) -> bool:
         client = self._client
@@ -153,22 +140,7 @@ class Producer:
         sent = []
         for place in range(max(len(lane.unacked) for lane in lanes)):
             batches = {lane.tp: lane.unacked[place] for lane in lanes if place < len(lane.unacked)}
-            body = {
-                "transactional_id": None,
-                "acks": -1,
-                "timeout": REQUEST_TIMEOUT,
-                "topic_data": tuple(
-                    {
-                        "name": topic,
-                        "partition_data": tuple(
-                            {"index": tp.partition, "records": batch.data}
-                            for tp, batch in batches.items()
-                            if tp.topic == topic
-                        ),
-                    }
-                    for topic in dict.fromkeys(tp.topic for tp in batches)
-                ),
-            }
+            body = produce_body({tp: batch.data for tp, batch in batches.items()})
             sent.append((batches, connection.ask(ApiKey.PRODUCE, version, body)))
         is_well = True
         stuck: dict[TopicPartition, None] = {}

@@ -15,6 +15,7 @@ from protocol.kafka.record_batch import decode_records, iter_batches
 from protocol.types import Address, TopicPartition
 from tools.sim.clients.history import History
 from tools.sim.clients.wire_client import NoAnswer, WireClient
+from tools.wire.frames import Aborted
 
 TOPIC_IDS_SINCE = 13
 WAIT = timedelta(milliseconds=500)
@@ -51,18 +52,18 @@ class Reader:
         client = self._client
         await client.refresh(self._topics)
         while not self._is_stopping:
-            by_leader: dict[Address, list[TopicPartition]] = defaultdict(list)
-            for tp in self.positions:
-                leader = client.leader_of(tp)
-                if leader is not None:
-                    by_leader[leader].append(tp)
-            results = await asyncio.gather(*(self._fetch(leader, tps) for leader, tps in by_leader.items()))
+            results = await self._fetch_all()
             if not results or not all(results):
                 await client.back_off()
                 await client.refresh(self._topics)
             elif self._random.random() < 0.3:
                 await asyncio.sleep(self._random.random() * 0.3)
         client.close()
+
+    async def _fetch_all(self) -> list[bool]:
+        """Fetches from each leader once. False: that leader did not answer well."""
+        by_leader = self._client.by_leader(self.positions)
+        return await asyncio.gather(*(self._fetch(leader, tps) for leader, tps in by_leader.items()))
 
     async def _fetch(self, leader: Address, tps: list[TopicPartition]) -> bool:
         client, random = self._client, self._random
@@ -136,16 +137,11 @@ class Reader:
         records = found.records
         if not records:
             return True
-        aborted = sorted((one.first_offset, one.producer_id) for one in found.aborted_transactions or ())
-        being_aborted: set[int] = set()
+        aborted = Aborted((one.producer_id, one.first_offset) for one in found.aborted_transactions or ())
         for position, header in iter_batches(records):
-            while aborted and aborted[0][0] <= header.last_offset:
-                being_aborted.add(aborted.pop(0)[1])
-            if header.is_control:
-                being_aborted.discard(header.producer_id)
+            is_aborted = aborted.has(header)
             if header.last_offset < self.positions[tp]:
                 continue
-            is_aborted = header.is_transactional and header.producer_id in being_aborted
             if not (header.is_control or is_aborted):
                 for record in decode_records(records, position):
                     if record.offset >= self.positions[tp]:

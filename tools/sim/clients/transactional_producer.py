@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from random import Random
@@ -21,7 +20,7 @@ from tools.sim.clients.history import (
     History,
     Transaction,
 )
-from tools.sim.clients.wire_client import NoAnswer, WireClient
+from tools.sim.clients.wire_client import NoAnswer, WireClient, produce_body
 
 TRANSACTION = 1
 """The kind of coordinator."""
@@ -168,11 +167,7 @@ class TransactionalProducer:
         """One batch in each partition, sent until it is acknowledged. Raises IdentityLost."""
         batches = {tp: self._batch(transaction, tp) for tp in partitions}
         while batches:
-            by_leader: dict[Address, list[TopicPartition]] = defaultdict(list)
-            for tp in batches:
-                leader = self._client.leader_of(tp)
-                if leader is not None:
-                    by_leader[leader].append(tp)
+            by_leader = self._client.by_leader(batches)
             sent = [self._send(leader, {tp: batches[tp] for tp in tps}) for leader, tps in by_leader.items()]
             for acknowledged in await asyncio.gather(*sent):
                 for tp in acknowledged:
@@ -201,22 +196,8 @@ class TransactionalProducer:
 
     async def _send(self, leader: Address, batches: Mapping[TopicPartition, bytes]) -> list[TopicPartition]:
         """The partitions that have acknowledged. Raises IdentityLost."""
-        body = {
-            "transactional_id": self.name,
-            "acks": -1,
-            "timeout": timedelta(seconds=10),
-            "topic_data": tuple(
-                {
-                    "name": topic,
-                    "partition_data": tuple(
-                        {"index": tp.partition, "records": data} for tp, data in batches.items() if tp.topic == topic
-                    ),
-                }
-                for topic in dict.fromkeys(tp.topic for tp in batches)
-            ),
-        }
         try:
-            answer = await self._client.ask(leader, ApiKey.PRODUCE, body)
+            answer = await self._client.ask(leader, ApiKey.PRODUCE, produce_body(batches, self.name))
         except NoAnswer:
             return []
         acknowledged = []

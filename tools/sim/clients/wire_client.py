@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from random import Random
 from typing import Any, NamedTuple, cast
 
@@ -18,6 +19,7 @@ from tools.sim.clients.history import History
 ANSWER_S = 30.0
 """A request without an answer for so long ends its connection."""
 CONNECT_S = 3.0
+PRODUCE_TIMEOUT = timedelta(seconds=10)
 OLDEST = {ApiKey.METADATA: 1}
 """Versions below cannot say what the client needs."""
 
@@ -45,21 +47,16 @@ class WireConnection(asyncio.Protocol):
         self._received = bytearray()
         self._next_id = 1
 
-    def ask(
-        self, api: ApiKey, version: int, body: Mapping[str, Any], *, has_answer: bool = True
-    ) -> asyncio.Future[Any]:
-        """The answer's entity; None for a request without an answer. Fails with NoAnswer."""
+    def ask(self, api: ApiKey, version: int, body: Mapping[str, Any]) -> asyncio.Future[Any]:
+        """The answer's entity. Fails with NoAnswer."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if not self.is_open or self._transport is None:
             answer.set_exception(NoAnswer("the connection has ended"))
             return answer
         correlation_id, self._next_id = self._next_id, self._next_id + 1
         payload = messages.encode_request(api, version, correlation_id, self._client, body)
-        if has_answer:
-            self._waiting.append(_Waiting(correlation_id, api, version, answer))
-            asyncio.get_running_loop().call_later(ANSWER_S, self._give_up, answer)
-        else:
-            answer.set_result(None)
+        self._waiting.append(_Waiting(correlation_id, api, version, answer))
+        asyncio.get_running_loop().call_later(ANSWER_S, self._give_up, answer)
         self._transport.write(len(payload).to_bytes(4, "big") + payload)
         return answer
 
@@ -81,7 +78,7 @@ class WireConnection(asyncio.Protocol):
         for one in waiting:
             if not one.answer.done():
                 one.answer.set_exception(NoAnswer(f"the connection ended: {exc}"))
-            one.answer.exception() if one.answer.done() and not one.answer.cancelled() else None
+                one.answer.exception()  # a pipeline may have given up before it comes to this one
 
     def data_received(self, data: bytes) -> None:
         received = self._received
@@ -208,8 +205,14 @@ class WireClient:
             raise NoAnswer(f"no coordinator: {found.error_code}")
         return found.host, found.port
 
-    def leader_of(self, tp: TopicPartition) -> Address | None:
-        return self._addresses.get(self.leaders.get(tp, -1))
+    def by_leader(self, partitions: Iterable[TopicPartition]) -> dict[Address, list[TopicPartition]]:
+        """The partitions whose leader is known."""
+        found: dict[Address, list[TopicPartition]] = {}
+        for tp in partitions:
+            leader = self._addresses.get(self.leaders.get(tp, -1))
+            if leader is not None:
+                found.setdefault(leader, []).append(tp)
+        return found
 
     async def back_off(self) -> None:
         await asyncio.sleep(0.02 + self.random.random() * 0.2)
@@ -217,3 +220,21 @@ class WireClient:
     def close(self) -> None:
         for connection in self._connections.values():
             connection.close()
+
+
+def produce_body(batches: Mapping[TopicPartition, bytes], transactional_id: str | None = None) -> dict[str, Any]:
+    """A Produce request with acks=all."""
+    return {
+        "transactional_id": transactional_id,
+        "acks": -1,
+        "timeout": PRODUCE_TIMEOUT,
+        "topic_data": tuple(
+            {
+                "name": topic,
+                "partition_data": tuple(
+                    {"index": tp.partition, "records": data} for tp, data in batches.items() if tp.topic == topic
+                ),
+            }
+            for topic in dict.fromkeys(tp.topic for tp in batches)
+        ),
+    }

@@ -60,7 +60,6 @@ class ProcessLoop:
         self._paused_until = 0.0
         self._looked_s = 0.0
         self._threads: dict[object, _Threads] = {}
-        self._started_at = scheduler.now
 
     # -- what the world does to the process ---------------------------------------------------------------------------
 

@@ -42,7 +42,6 @@ class Network:
         self.scheduler = scheduler
         self.record = record
         self.hosts: dict[str, Host] = {}
-        self.latency_s = LATENCY_S
         self._cuts: dict[tuple[str, str], int] = {}
         self._held: dict[tuple[str, str], list[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
         self._numbers = itertools.count(1)
@@ -64,11 +63,8 @@ class Network:
             for call, args in self._held.pop(link, []):
                 self.scheduler.call_after(self.delay(), call, *args)
 
-    def is_cut(self, source: str, target: str) -> bool:
-        return (source, target) in self._cuts
-
     def delay(self) -> float:
-        return LATENCY_S_MIN + self.scheduler.soon(self.latency_s)
+        return LATENCY_S_MIN + self.scheduler.soon(LATENCY_S)
 
     def carry(self, source: Host, target: Host, not_before: float, call: Callable[..., None], *args: Any) -> float:
         """Calls `call` when something that leaves now arrives; returns that time. On a link that is cut it waits."""
