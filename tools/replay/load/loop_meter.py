@@ -24,7 +24,8 @@ class LoopMeter:
         self._now = now_ns
         self._cpu_ns = cpu_ns
         self._ticked = now_ns()
-        self._last = (0, 0)
+        self._deaf = (0, -BACK_NS)
+        """The last standstill, with those before it whose answers it has kept waiting."""
         self.still: list[tuple[int, int]] = []
         """(from, to) of each standstill; those that follow each other are one."""
         self._began = (now_ns(), cpu_ns())
@@ -41,17 +42,20 @@ class LoopMeter:
         """To be called every TICK_NS."""
         now = self._now()
         if now - self._ticked >= TICK_NS + STILL_NS:
-            self._last = (self._ticked, now)
+            self._deaf = self._deaf_until(now)
             begin = self.still.pop()[0] if self.still and self.still[-1][1] == self._ticked else self._ticked
             self.still.append((begin, now))
         self._ticked = now
 
     def unheard_since(self, sent: int, answered: int) -> int:
         """From when on an answer that is read now may have waited; 0 if the loop has listened all the time since `sent`."""
-        begin, end = self._last
-        if answered - self._ticked >= TICK_NS + STILL_NS:
-            begin, end = self._ticked, answered
+        begin, end = self._deaf_until(answered) if answered - self._ticked >= TICK_NS + STILL_NS else self._deaf
         return max(begin, sent) if sent < end and answered <= end + BACK_NS else 0
+
+    def _deaf_until(self, now: int) -> tuple[int, int]:
+        """(from, to) of the standstill that lasts from the last tick until now. One that ended just before it is a part of it."""
+        begin, end = self._deaf
+        return (begin if self._ticked <= end + BACK_NS else self._ticked, now)
 
     def to_json(self) -> bytes:
         """The standstills, and how many cores the process used on average."""

@@ -43,6 +43,9 @@ def test_a_loop_stands_still_while_its_timer_is_late(ticks_ms: list[int], still_
         ([10], 12, 3010, 12),  # sent in the loop's last turn
         ([10, 3010, 3020], 5, 3025, 10),  # the next turns read what came meanwhile, too
         ([10, 3010], 3015, 3030, 0),  # sent after it
+        ([10, 3010, 3100], 5, 3110, 10),  # another standstill, before the loop has read what came in the first one
+        ([10, 3010, 3020], 5, 3100, 10),
+        ([10, 3010, *range(3020, 3200, 10), 3300], 5, 3310, 3190),  # it had read all of that
         ([10, 3010, *range(3020, 4000, 10)], 5, 3995, 0),  # the broker took longer than the standstill
     ],
 )
