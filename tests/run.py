@@ -34,11 +34,13 @@ from functools import partial
 from pathlib import Path
 
 from broker import compiled
+from tests import spark_archive
 from tests.repeats import SECONDS_MAX, Repeated, failed_tests, repeat, seed_of
 from tests.versions import versions
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LOGS = REPOSITORY / ".test-logs"
+SPARK_ARCHIVE = LOGS / "spark.jsa"
 FLAKY_LOGS = "flaky"
 """The directory in LOGS with the output of runs in which a test was flaky. Later runs do not overwrite it."""
 TESTS_FAILED = 1
@@ -65,12 +67,15 @@ FAILURES = (
     "test_zookeeper_*.py",
 )
 """The files of integration tests in which something is killed, stopped or cut off: they mostly wait."""
+ON_SPARK = ("test_replay_analysis.py", "test_replay_on_a_cluster.py", "test_replay_secured.py")
+"""The files of integration tests that take a thorough run longest, apart from the other replays."""
 BESIDE_KAFKA = ("test_*kafka*.py", "test_closest_replica.py", "test_conformance.py", "test_transactions.py")
 """The files of integration tests that start Kafka's Java programs, or compare with a real Kafka."""
 ORDER = {
-    "quick": ("unit", "broker", "failures", "integration", "commands", "replay", "checks", "kafka", "hostile"),
+    "quick": ("replay", "unit", "broker", "failures", "integration", "commands", "checks", "kafka", "hostile"),
     "thorough": (
         "replay",
+        "spark",
         "broker",
         "integration",
         "clients",
@@ -149,9 +154,11 @@ def unit_tests_beside(folder: str) -> list[str]:
 def groups_of(run: str) -> list[Group]:
     """In the order in which they begin: what takes longest begins first, so that all sides end at about the same time."""
     only = "thorough or examples" if run == "thorough" else "not thorough"
+    on_spark = integration_tests(*ON_SPARK)
     paths = {
         "commands": integration_tests("test_*_cli*.py"),
-        "replay": integration_tests("test_replay_*.py", "test_recorder*.py"),
+        "spark": on_spark,
+        "replay": [path for path in integration_tests("test_replay_*.py", "test_recorder*.py") if path not in on_spark],
         "failures": integration_tests(*FAILURES),
         "kafka": integration_tests(*BESIDE_KAFKA),
         "broker": ["tests/unit/broker"],
@@ -383,6 +390,9 @@ def main(arguments: list[str]) -> int:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     print(f"brokers: {form}", flush=True)
     is_thorough = arguments[0] == "thorough"
+    LOGS.mkdir(exist_ok=True)
+    if is_thorough and spark_archive.make(SPARK_ARCHIVE, LOGS):
+        os.environ[spark_archive.VARIABLE] = spark_archive.options(SPARK_ARCHIVE)
     return Runner(groups, form, versions(), is_lenient=is_thorough, side_by_side=SIDE_BY_SIDE[arguments[0]]).run()
 
 

@@ -138,6 +138,7 @@ def rows_of(trace: Path) -> list[dict[str, Any]]:
     return [row for batch in Trace(trace).batches() for row in batch.to_pylist()]
 
 
+@pytest.mark.thorough
 def test_the_coordinator_dies_and_each_transaction_ends_as_in_the_trace(cluster: LocalCluster, tmp_path: Path) -> None:
     """Ten seconds of transactions of three clients with two copies each; the last one of each is left open."""
     create(cluster, "killed")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker import compiled
-from tests import repeats, run
+from tests import repeats, run, spark_archive
 from tests.run import Group, Runner
 
 PASSES = (sys.executable, "-c", "print('=== 3 passed, 1 skipped in 0.5s ==='); print('SKIPPED [1] no kcat')")
@@ -64,7 +64,7 @@ def test_quick_and_thorough_together_are_everything() -> None:
         wanted = {
             str(path.relative_to(run.REPOSITORY))
             for path in (run.REPOSITORY / "tests").glob("*/test_*.py")
-            if runs == "thorough" or path.parent.name not in ("clients", "compose")
+            if runs == "thorough" or (path.parent.name not in ("clients", "compose") and path.name not in run.ON_SPARK)
         }
         of_directories = {path for path in wanted if str(Path(path).parent) in given}
         assert wanted == of_directories | (given.keys() & wanted)
@@ -90,6 +90,7 @@ def test_the_summary_says_in_which_form_the_brokers_ran(
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setattr(run, "groups_of", lambda _: [Group("first", PASSES)])
     monkeypatch.setattr(run, "versions", lambda: {"kcat": "1.7.1"})
+    monkeypatch.setattr(spark_archive, "make", lambda archive, scratch: False)
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     assert run.main([runs]) == 0
     assert "PYTHONDONTWRITEBYTECODE" not in os.environ, "processes that the tests start find compiled modules"
