@@ -139,7 +139,8 @@ def simulated(seed: int, steps: list[tuple[int, Step]]) -> list[str]:
 
     tasks: list[Any] = []
     loop.put(lambda: tasks.append(loop.create_task(play())))
-    scheduler.run(scheduler.now + 3600, lambda: bool(tasks) and tasks[0].done())
+    while not tasks or not tasks[0].done():
+        scheduler.run(scheduler.now + 1)
     result: list[str] = tasks[0].result()
     loop.kill()
     return result

@@ -28,6 +28,7 @@ FAULTS = (KILL, POWER, PAUSE, CUT, ONE_WAY, EXPIRE, RESET, ZOOKEEPER_PAUSE, SLOW
 SETTINGS: Mapping[str, str] = {
     "zookeeper.session.timeout.ms": "4000",
     "replica.lag.time.max.ms": "3000",
+    "replica.fetch.wait.max.ms": "1000",
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "offsets.topic.num.partitions": "3",
@@ -167,7 +168,7 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
         settings["log.segment.bytes"] = random.choice(("250000", "1000000"))
     if random.random() < 0.3:
         settings["broker.fast.failure.detection"] = "false"
-    if POWER in kinds or random.random() < 0.2:
+    if any(fault.what == POWER for fault in faults) or random.random() < 0.1:
         # Without it, the last replica of an ISR may lose acknowledged records with its power, as in Kafka.
         settings["log.flush.interval.messages"] = "1"
     return Plan(

@@ -152,7 +152,7 @@ class Simulation:
         began = self.scheduler.now
         for fault in self.plan.faults:
             self.scheduler.call_at(began + fault.at, self._do, fault)
-        self.scheduler.run(began + self.plan.seconds, lambda: bool(self.history.broken))
+        self.scheduler.run(began + self.plan.seconds)
 
     def _begin(self, name: str, client: Client) -> None:
         self._clients.append(client)
@@ -306,7 +306,7 @@ class Simulation:
     def _until(self, is_reached: Callable[[], bool], limit_s: float, what: str) -> None:
         deadline = self.scheduler.now + limit_s
         while not is_reached():
-            if self.history.broken:
+            if self.scheduler.is_stopped:
                 return
             if self.scheduler.now >= deadline:
                 missing = self._what_is_missing() if what == "rest" else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
+from zlib import crc32
 
 from protocol.kafka.control_records import marker_in
 from protocol.kafka.record_batch import BatchHeader, crc_is_valid, decode_records, iter_batches
@@ -45,9 +46,20 @@ def replicas_on(disk: MemoryDisk) -> dict[TopicPartition, list[StoredBatch]]:
             tp = TopicPartition(match["topic"], int(match["partition"]))
             segments.setdefault(tp, {})[int(match["base"])] = node
     return {
-        tp: [batch for _, node in sorted(files.items()) for batch in _batches(bytes(node.content))]
+        tp: [batch for _, node in sorted(files.items()) for batch in batches_in(node.content)]
         for tp, files in sorted(segments.items())
     }
+
+
+def batches_in(segment: bytearray) -> Sequence[StoredBatch]:
+    """Raises TornLog. A content is read once: it is the same on several disks, and looked at often."""
+    key = (len(segment), crc32(segment))
+    if key not in _read:
+        _read[key] = list(_batches(bytes(segment)))
+    return _read[key]
+
+
+_read: dict[tuple[int, int], list[StoredBatch]] = {}
 
 
 def _batches(data: bytes) -> Iterator[StoredBatch]:

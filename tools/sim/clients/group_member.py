@@ -93,7 +93,7 @@ class GroupMember(Reader):
                 heartbeat_at = loop.time() + HEARTBEAT_S
                 answer = await self._ask(ApiKey.HEARTBEAT, self._in_generation())
                 self._check(answer.error_code)
-            await asyncio.sleep(self._random.random() * 0.3)
+            await asyncio.sleep(self._random.random())
 
     async def _read_once(self) -> None:
         if not all(await self._fetch_all()):

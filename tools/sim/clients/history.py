@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from protocol.types import TopicPartition
 from tools.judge.reports import ACKED, COMMITTED, CONSUMED, PRODUCED, Report
@@ -48,25 +48,32 @@ class History:
     """(reader, partition) -> (offset, id) of what readers of committed records got."""
 
     def break_promise(self, what: str) -> None:
+        """Ends the history: the first broken promise tells most."""
+        self.scheduler.is_stopped = True
         self.broken.append(f"{self.scheduler.now - START_S:.3f} s: {what}")
 
     def produced(self, producer: str, tp: TopicPartition, record: str) -> None:
-        self._add(Report(PRODUCED, tp.topic, tp.partition, None, record, producer=producer))
+        self._add(PRODUCED, tp, None, record, producer=producer)
 
     def acked(self, producer: str, tp: TopicPartition, record: str, offset: int | None) -> None:
-        self._add(Report(ACKED, tp.topic, tp.partition, offset, record, producer=producer))
+        self._add(ACKED, tp, offset, record, producer=producer)
 
     def consumed(self, group: str, tp: TopicPartition, record: str, offset: int) -> None:
-        self._add(Report(CONSUMED, tp.topic, tp.partition, offset, record, group=group))
+        self._add(CONSUMED, tp, offset, record, group=group)
 
     def committed(self, group: str, tp: TopicPartition, offset: int) -> None:
-        self._add(Report(COMMITTED, tp.topic, tp.partition, offset, group=group))
+        self._add(COMMITTED, tp, offset, "", group=group)
 
     def transaction_ended(self, transaction: Transaction, outcome: str) -> None:
         transaction.outcome = outcome
         self.counts[f"transactions {outcome}"] += 1
 
-    def _add(self, report: Report) -> None:
-        self.counts[report.event] += 1
+    def _add(
+        self, event: str, tp: TopicPartition, offset: int | None, record: str, *, group: str = "", producer: str = ""
+    ) -> None:
+        self.counts[event] += 1
         order = len(self.reports)
-        self.reports.append(replace(report, line=str(order), order=order, at=self.scheduler.now - START_S))
+        at = self.scheduler.now - START_S
+        self.reports.append(
+            Report(event, tp.topic, tp.partition, offset, record, group, producer, str(order), order, at)
+        )

@@ -20,7 +20,7 @@ from tools.sim.clients.wire_client import NoAnswer, WireClient, produce_body
 IN_FLIGHT = 5
 """A broker knows the last five batches of a producer and partition."""
 RECORDS_MAX = 5
-LARGE_ONE_OF, LARGE_BYTES = 30, 40_000
+LARGE_ONE_OF, LARGE_BYTES = 60, 40_000
 GZIP = 1
 
 
@@ -64,7 +64,7 @@ class Producer:
         self._producer_id = -1
         self._epoch = -1
         self._is_stopping = False
-        self._pause_s = random.choice((0.3, 1.0, 3.0))
+        self._pause_s = random.choice((1.0, 2.0, 4.0))
 
     def stop(self) -> None:
         self._is_stopping = True

@@ -56,8 +56,8 @@ class Reader:
             if not results or not all(results):
                 await client.back_off()
                 await client.refresh(self._topics)
-            elif self._random.random() < 0.3:
-                await asyncio.sleep(self._random.random() * 0.3)
+            elif self._random.random() < 0.5:
+                await asyncio.sleep(self._random.random())
         client.close()
 
     async def _fetch_all(self) -> list[bool]:

@@ -65,7 +65,7 @@ class TransactionalProducer:
         self._count = 0
         self._is_stopping = False
         self._timeout = timedelta(seconds=random.choice((5, 20, 60)))
-        self._pause_s = random.choice((0.3, 1.0, 3.0))
+        self._pause_s = random.choice((1.0, 2.0, 4.0))
 
     def stop(self) -> None:
         self._is_stopping = True

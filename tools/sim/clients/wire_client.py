@@ -33,6 +33,7 @@ class _Waiting(NamedTuple):
     api: ApiKey
     version: int
     answer: asyncio.Future[Any]
+    deadline: asyncio.TimerHandle
 
 
 class WireConnection(asyncio.Protocol):
@@ -55,18 +56,14 @@ class WireConnection(asyncio.Protocol):
             return answer
         correlation_id, self._next_id = self._next_id, self._next_id + 1
         payload = messages.encode_request(api, version, correlation_id, self._client, body)
-        self._waiting.append(_Waiting(correlation_id, api, version, answer))
-        asyncio.get_running_loop().call_later(ANSWER_S, self._give_up, answer)
+        deadline = asyncio.get_running_loop().call_later(ANSWER_S, self.close)
+        self._waiting.append(_Waiting(correlation_id, api, version, answer, deadline))
         self._transport.write(len(payload).to_bytes(4, "big") + payload)
         return answer
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.abort()
-
-    def _give_up(self, answer: asyncio.Future[Any]) -> None:
-        if not answer.done():
-            self.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -76,6 +73,7 @@ class WireConnection(asyncio.Protocol):
         self.is_open = False
         waiting, self._waiting = self._waiting, deque()
         for one in waiting:
+            one.deadline.cancel()
             if not one.answer.done():
                 one.answer.set_exception(NoAnswer(f"the connection ended: {exc}"))
                 one.answer.exception()  # a pipeline may have given up before it comes to this one
@@ -98,6 +96,7 @@ class WireConnection(asyncio.Protocol):
             self.close()
             return
         one = self._waiting.popleft()
+        one.deadline.cancel()
         if one.correlation_id != correlation_id:
             self._history.break_promise(
                 f"{self._client} got answer {correlation_id} where that to {one.correlation_id} ({one.api.name}) was next"

@@ -30,8 +30,19 @@ class Inode:
     """
 
     content: bytearray = field(default_factory=bytearray)
-    durable: bytes = b""
+    durable: bytearray = field(default_factory=bytearray)
     pending: list[tuple[int, bytes | None, int]] = field(default_factory=list)
+
+    def settle(self) -> None:
+        """All that was written is on the disk."""
+        for position, data, _ in self.pending:
+            _apply(self.durable, position, data)
+        self.pending.clear()
+
+    def settle_as_it_is(self) -> None:
+        """Whatever was written or not: the content is on the disk."""
+        self.durable = bytearray(self.content)
+        self.pending.clear()
 
 
 @dataclass(eq=False)
@@ -180,16 +191,12 @@ class MemoryDisk(FileSystem):
         """Flips bits of one byte."""
         inode = self._file(path)
         inode.content[position] ^= mask
-        self._settle(inode)
+        inode.settle_as_it_is()
 
     def cut(self, path: str, size: int) -> None:
         inode = self._file(path)
         del inode.content[size:]
-        self._settle(inode)
-
-    def _settle(self, inode: Inode) -> None:
-        inode.durable = bytes(inode.content)
-        inode.pending.clear()
+        inode.settle_as_it_is()
 
     def content(self, path: str) -> bytes:
         return bytes(self._file(path).content)
@@ -302,7 +309,7 @@ class MemoryDisk(FileSystem):
     def sync(self, fd: int) -> None:
         self._call("sync", self._opened_as[fd])
         inode = self._files[fd]
-        self._settle(inode)
+        inode.settle()
         self._has_synced(self._opened_as[fd])
         self.on_change()
 
@@ -487,7 +494,7 @@ def _survived(inode: Inode, how: str, end: int, random: Random) -> Inode:
             kept = data[: random.randrange(len(data) + 1)]
             data = kept + bytes(len(data) - len(kept)) if random.random() < 0.5 else kept
         _apply(content, position, data)
-    return Inode(content, bytes(content))
+    return Inode(content, bytearray(content))
 
 
 class MemoryHeldDirectory(HeldDirectory):

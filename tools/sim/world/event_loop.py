@@ -36,6 +36,40 @@ THREAD_S = 0.000_3
 THREADS_MAX = 32
 
 
+class Handle:
+    """A callback that is to run, as asyncio and its users see it."""
+
+    __slots__ = ("_when", "args", "callback", "context", "is_cancelled")
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None = None,
+        when: float = 0.0,
+    ) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = contextvars.copy_context() if context is None else context
+        self.is_cancelled = False
+        self._when = when
+
+    def cancel(self) -> None:
+        """Whatever is to run it finds that, and does nothing. What the callback held is released at once."""
+        self.is_cancelled = True
+        self.callback, self.args = _nothing, ()
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        return self._when
+
+
+def _nothing() -> None:
+    """In the place of a callback that was cancelled."""
+
+
 class ProcessLoop:
     """What asyncio, the brokers and their clients use of a loop. `host` is where the process runs.
 
@@ -54,7 +88,7 @@ class ProcessLoop:
         """What the loop's exception handler was told: errors that nobody caught."""
         self.tasks: list[asyncio.Task[Any]] = []
         """All tasks that are not done. One that nobody else holds is not collected, at a time that the interpreter would choose."""
-        self._ready: deque[asyncio.Handle] = deque()
+        self._ready: deque[Handle] = deque()
         self._has_turn = False
         self._busy_until = 0.0
         self._paused_until = 0.0
@@ -89,7 +123,7 @@ class ProcessLoop:
 
     def put(self, callback: Callable[..., object], *args: Any) -> None:
         """What the selector of a real loop finds: runs in one of the next turns."""
-        self._put(asyncio.Handle(callback, args, self._me))
+        self._put(Handle(callback, args))
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -102,47 +136,46 @@ class ProcessLoop:
 
     # -- callbacks ----------------------------------------------------------------------------------------------------
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self._me, context)
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> Handle:
+        handle = Handle(callback, args, context)
         self._put(handle)
         return handle
 
     call_soon_threadsafe = call_soon
 
     def call_later(
-        self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
-    ) -> asyncio.TimerHandle:
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> Handle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
-    ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self._me, context)
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> Handle:
+        handle = Handle(callback, args, context, when)
         if not self.is_dead:
             self.scheduler.call_at(when, self._fire, handle)
         return handle
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Called by a timer that is cancelled. Its event finds that, and does nothing."""
-
-    def _fire(self, handle: asyncio.Handle) -> None:
-        if not handle.cancelled():
+    def _fire(self, handle: Handle) -> None:
+        if not handle.is_cancelled:
             self._put(handle)
 
-    def _put(self, handle: asyncio.Handle) -> None:
+    def _put(self, handle: Handle) -> None:
         if self.is_dead:
             return
         self._ready.append(handle)
         if not self._has_turn:
+            self._has_turn = True
             self._plan_turn()
 
     def _plan_turn(self) -> None:
-        self._has_turn = True
-        begin = max(self.scheduler.now, self._busy_until, self._paused_until)
-        self.scheduler.call_at(begin + self.scheduler.random.random() * TURN_S, self._turn)
+        scheduler = self.scheduler
+        begin = max(scheduler.now, self._busy_until, self._paused_until)
+        scheduler.call_at(begin + scheduler.random.random() * TURN_S, self._turn)
 
     def _turn(self) -> None:
-        self._has_turn = False
         if self.is_dead:
             return
         if self.is_paused:
@@ -154,15 +187,23 @@ class ProcessLoop:
         try:
             for _ in range(len(ready)):
                 handle = ready.popleft()
-                if not handle.cancelled():
-                    handle._run()
-                if self.is_dead:
-                    return
+                if not handle.is_cancelled:
+                    self._run(handle)
+                    if self.is_dead:
+                        return
         finally:
             asyncio._set_running_loop(None)
         self._busy_until = self.scheduler.now + self._looked_s + self.scheduler.soon(TURN_S)
         if ready:
             self._plan_turn()
+        else:
+            self._has_turn = False
+
+    def _run(self, handle: Handle) -> None:
+        try:
+            handle.context.run(handle.callback, *handle.args)
+        except BaseException as error:  # noqa: BLE001 - as asyncio does
+            self.call_exception_handler({"message": f"Exception in callback {handle.callback!r}", "exception": error})
 
     # -- futures, tasks, threads --------------------------------------------------------------------------------------
 

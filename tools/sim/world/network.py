@@ -263,8 +263,10 @@ class SimulatedTransport(asyncio.Transport):
         self._protocol: asyncio.BaseProtocol | None = None
         self._unsent = bytearray()
         self._on_the_way = 0
-        """Bytes that the peer has not read yet."""
+        """Bytes that the peer has not told to have read."""
         self._received = bytearray()
+        self._read_untold = 0
+        """Bytes that were read since the peer was told: it is told after a quarter of its buffer."""
         self._last_arrival = 0.0
         self._is_reading = True
         self._has_read_planned = False
@@ -423,7 +425,10 @@ class SimulatedTransport(asyncio.Transport):
         self._plan_read()
 
     def _took(self, size: int) -> None:
-        self._network.carry(self.loop.host, self.peer.loop.host, 0.0, self.peer.was_read, size)
+        self._read_untold += size
+        if self._read_untold >= CAPACITY // 4:
+            self._network.carry(self.loop.host, self.peer.loop.host, 0.0, self.peer.was_read, self._read_untold)
+            self._read_untold = 0
 
     def _read_end(self, protocol: asyncio.BaseProtocol) -> None:
         self._peer_has_ended = False

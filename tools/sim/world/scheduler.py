@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from math import log
 from random import Random
 from typing import Any
 
@@ -20,6 +21,8 @@ class Scheduler:
         self.now = START_S
         self.random = random
         self.events_run = 0
+        self.is_stopped = False
+        """Nothing happens any more: a promise was broken."""
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._number = 0
 
@@ -33,15 +36,15 @@ class Scheduler:
 
     def soon(self, mean_s: float) -> float:
         """A delay of that mean, with an exponential distribution."""
-        return self.random.expovariate(1.0 / mean_s)
+        return -log(1.0 - self.random.random()) * mean_s
 
-    def run(self, until: float, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Runs all events up to that time, or until `is_over` after one of them."""
-        events = self._events
-        while events and events[0][0] <= until:
-            self.now, _, call, args = heapq.heappop(events)
+    def run(self, until: float) -> None:
+        """Runs all events up to that time, or until the world is stopped."""
+        events, pop = self._events, heapq.heappop
+        while not self.is_stopped:
+            if not events or events[0][0] > until:
+                self.now = max(self.now, until)
+                return
+            self.now, _, call, args = pop(events)
             self.events_run += 1
             call(*args)
-            if is_over():
-                return
-        self.now = max(self.now, until)
