@@ -23,6 +23,7 @@ from tools.sim.clients.history import History
 from tools.sim.clients.producer import Producer
 from tools.sim.clients.reader import Reader
 from tools.sim.clients.transactional_producer import TransactionalProducer
+from tools.sim.invariants import Invariants
 from tools.sim.judging import Scene, problems_of, unrest
 from tools.sim.plan import BROKERS, SETTINGS, Fault, Plan
 from tools.sim.truth import TornLog, states_in
@@ -83,6 +84,9 @@ class Simulation:
             for broker in BROKERS
         }
         self.history = History(self.scheduler, self._is_led_by)
+        self.invariants = Invariants(self.zookeeper.tree, self.nodes, self.history.break_promise)
+        self.zookeeper.on_change = self.invariants.changed
+        self.history.batch_acknowledged = self.invariants.acknowledged
         self.problems: list[str] = []
         self._clients: list[Client] = []
         self._running: list[Any] = []

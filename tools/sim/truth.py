@@ -18,6 +18,9 @@ from tools.sim.world.zookeeper_tree import ZooKeeperTree
 LOG_NAME = re.compile(r"/data/(?P<topic>[^/]+)-(?P<partition>\d+)/(?P<base>\d{20})\.log")
 
 
+STATE_PATH = re.compile(r"/brokers/topics/(.+)/partitions/(\d+)/state")
+
+
 class TornLog(Exception):
     """A replica has bytes that are no batch."""
 
@@ -49,6 +52,13 @@ def replicas_on(disk: MemoryDisk) -> dict[TopicPartition, list[StoredBatch]]:
         tp: [batch for _, node in sorted(files.items()) for batch in batches_in(node.content)]
         for tp, files in sorted(segments.items())
     }
+
+
+def segments_on(disk: MemoryDisk, tp: TopicPartition) -> list[bytearray]:
+    """The segments of one replica, in their order."""
+    path = f"/data/{tp}"
+    names = disk.list(path) if disk.is_directory(path) else []
+    return [disk.file(f"{path}/{name}").content for name in sorted(names) if name.endswith(".log")]
 
 
 def batches_in(segment: bytearray) -> Sequence[StoredBatch]:
@@ -140,7 +150,7 @@ def states_in(tree: ZooKeeperTree) -> dict[TopicPartition, LeaderAndIsr]:
     """The state of each partition in ZooKeeper."""
     found = {}
     for path, node in tree.nodes.items():
-        match = re.fullmatch(r"/brokers/topics/(.+)/partitions/(\d+)/state", path)
+        match = STATE_PATH.fullmatch(path)
         if match:
             found[TopicPartition(match[1], int(match[2]))] = PartitionStateZNode.decode(node.data, node.version)
     return found

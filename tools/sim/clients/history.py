@@ -39,6 +39,8 @@ class History:
     scheduler: Scheduler
     is_led_by: Callable[[TopicPartition, str], bool]
     """Whether ZooKeeper has that host as leader now."""
+    batch_acknowledged: Callable[[TopicPartition, bytes], None] = lambda _tp, _batch: None
+    """Told of each batch that a broker has acknowledged to a producer with acks=all."""
     reports: list[Report] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)

@@ -176,6 +176,7 @@ class Producer:
                 lane.has_failed = True
                 return False
             lane.unacked.popleft()
+            self._history.batch_acknowledged(lane.tp, batch.data)
             offset = result.base_offset if code == ErrorCode.NONE else -1  # type: ignore[attr-defined]
             for place, record in enumerate(batch.ids):
                 self._history.acked(self.name, lane.tp, record, offset + place if offset >= 0 else None)

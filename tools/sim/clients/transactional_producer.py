@@ -205,7 +205,9 @@ class TransactionalProducer:
             for partition in topic.partition_responses:
                 code = ErrorCode(partition.error_code)
                 if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-                    acknowledged.append(TopicPartition(topic.name, partition.index))
+                    tp = TopicPartition(topic.name, partition.index)
+                    acknowledged.append(tp)
+                    self._history.batch_acknowledged(tp, batches[tp])
                 elif code in LOST_IDENTITY:
                     raise IdentityLost
                 elif not is_retriable(code):

@@ -189,17 +189,17 @@ class MemoryDisk(FileSystem):
 
     def corrupt(self, path: str, position: int, mask: int) -> None:
         """Flips bits of one byte."""
-        inode = self._file(path)
+        inode = self.file(path)
         inode.content[position] ^= mask
         inode.settle_as_it_is()
 
     def cut(self, path: str, size: int) -> None:
-        inode = self._file(path)
+        inode = self.file(path)
         del inode.content[size:]
         inode.settle_as_it_is()
 
     def content(self, path: str) -> bytes:
-        return bytes(self._file(path).content)
+        return bytes(self.file(path).content)
 
     def open_files(self) -> int:
         return len(self._files) + len(self._held)
@@ -228,7 +228,7 @@ class MemoryDisk(FileSystem):
         if name not in directory.entries:
             self._change(directory, {name: Inode()})
         self._next_fd += 1
-        self._files[self._next_fd] = self._file(path)
+        self._files[self._next_fd] = self.file(path)
         self._opened_as[self._next_fd] = path
         return self._next_fd
 
@@ -250,7 +250,7 @@ class MemoryDisk(FileSystem):
         return fd
 
     def reopen(self, path: str) -> int:
-        self._file(path)
+        self.file(path)
         return self.open(path)
 
     def close(self, fd: int) -> None:
@@ -267,11 +267,11 @@ class MemoryDisk(FileSystem):
         return len(self._files[fd].content)
 
     def size_of(self, path: str) -> int:
-        return len(self._file(path).content)
+        return len(self.file(path).content)
 
     def modified_ms(self, path: str) -> int:
         """All files are as old as this says."""
-        self._file(path)
+        self.file(path)
         return self.files_are_of_ms
 
     def write(self, fd: int, parts: Sequence[Buffer], position: int) -> None:
@@ -425,7 +425,7 @@ class MemoryDisk(FileSystem):
         self._found[path] = node
         return node
 
-    def _file(self, path: str) -> Inode:
+    def file(self, path: str) -> Inode:
         node = self._find(path)
         if node is None:
             raise FileNotFoundError(errno.ENOENT, path)

@@ -86,6 +86,8 @@ class ZooKeeper:
         self._numbers = itertools.count(1)
         self._paused_until = 0.0
         self.tree = ZooKeeperTree(self._wall_ms, self._changed)
+        self.on_change: Callable[[str, str], None] = lambda _event, _path: None
+        """Told (event, path) of each change of a node."""
 
     def _wall_ms(self) -> int:
         return int((self._network.scheduler.now - START_S + WALL_START_S) * 1000)
@@ -318,6 +320,7 @@ class ZooKeeper:
                 self.watch_again(session, kind, path, since_zxid, is_missing=is_missing)
 
     def _changed(self, event: str, path: str) -> None:
+        self.on_change(event, path)
         kinds = {CREATED: (DATA,), CHANGED: (DATA,), CHILD: (CHILDREN,), DELETED: (DATA, CHILDREN)}[event]
         for session in self.sessions.values():
             is_watched = False
