@@ -12,19 +12,22 @@ import yaml
 
 BROKERS = (1, 2, 3)
 SECONDS_MAX = 86_400
-KILL, POWER, PAUSE, CUT, ONE_WAY, EXPIRE, RESET, ZOOKEEPER_PAUSE, SLOW_DISK, RESTART = (
-    "kill",
-    "lose power",
-    "pause",
-    "cut off",
-    "cut one way",
-    "expire the session",
-    "break the connection to ZooKeeper",
-    "pause ZooKeeper",
-    "slow disk",
-    "restart",
+FAULTS = (
+    KILL := "kill",
+    POWER := "lose power",
+    PAUSE := "pause",
+    CUT := "cut off",
+    ONE_WAY := "cut one way",
+    EXPIRE := "expire the session",
+    RESET := "break the connection to ZooKeeper",
+    ZOOKEEPER_PAUSE := "pause ZooKeeper",
+    SLOW_DISK := "slow disk",
+    RESTART := "restart",
+    FULL_DISK := "full disk",
+    FAILING_DISK := "failing disk",
+    SCARCE := "scarce descriptors",
+    FLIP := "flip a bit",
 )
-FAULTS = (KILL, POWER, PAUSE, CUT, ONE_WAY, EXPIRE, RESET, ZOOKEEPER_PAUSE, SLOW_DISK, RESTART)
 SETTINGS: Mapping[str, str] = {
     "zookeeper.session.timeout.ms": "4000",
     "replica.lag.time.max.ms": "3000",

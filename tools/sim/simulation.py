@@ -16,19 +16,19 @@ from typing import Any, Protocol
 from zlib import crc32
 
 from protocol.types import TopicPartition
-from tools.sim import plan as plans
 from tools.sim.clients.admin import Admin
 from tools.sim.clients.group_member import GroupMember
 from tools.sim.clients.history import History
 from tools.sim.clients.producer import Producer
 from tools.sim.clients.reader import Reader
 from tools.sim.clients.transactional_producer import TransactionalProducer
+from tools.sim.faults import Faults
 from tools.sim.invariants import Invariants
 from tools.sim.judging import Scene, problems_of, unrest
-from tools.sim.plan import BROKERS, SETTINGS, Fault, Plan
+from tools.sim.plan import BROKERS, SETTINGS, Plan
 from tools.sim.truth import TornLog, states_in
 from tools.sim.world.controlled import controlled
-from tools.sim.world.event_loop import THREAD_S, ProcessLoop
+from tools.sim.world.event_loop import ProcessLoop
 from tools.sim.world.network import Network
 from tools.sim.world.nodes import CLIENT_PORT, BrokerNode
 from tools.sim.world.scheduler import START_S, Scheduler
@@ -38,7 +38,6 @@ START_LIMIT_S = 30.0
 REST_LIMIT_S = 120.0
 """After the last fault is undone, everything must have converged within this virtual time."""
 LOOK_S = 0.5
-SLOW_DISK_S = 0.3
 GROUP = "group"
 
 
@@ -93,8 +92,7 @@ class Simulation:
         self._partitions = [
             TopicPartition(name, number) for name, count in plan.partitions.items() for number in range(count)
         ]
-        self._under_way: list[Callable[[], None]] = []
-        """What undoes each fault that lasts."""
+        self._faults = Faults(self.scheduler, self.network, self.zookeeper, self.nodes, partial(self._event, 0, 0))
 
     # -- the record ---------------------------------------------------------------------------------------------------
 
@@ -155,7 +153,7 @@ class Simulation:
             self._begin("admin", self._admin("admin"))
         began = self.scheduler.now
         for fault in self.plan.faults:
-            self.scheduler.call_at(began + fault.at, self._do, fault)
+            self.scheduler.call_at(began + fault.at, self._faults.do, fault)
         self.scheduler.run(began + self.plan.seconds)
 
     def _begin(self, name: str, client: Client) -> None:
@@ -179,91 +177,11 @@ class Simulation:
         state = states_in(self.zookeeper.tree).get(tp)
         return state is not None and host == f"broker-{state.leader}"
 
-    # -- faults -------------------------------------------------------------------------------------------------------
-
-    def _do(self, fault: Fault) -> None:
-        node = self.nodes.get(fault.broker)
-        undo = self._begin_fault(fault, node)
-        self._event(
-            0, 0, "fault", {"what": fault.what, "broker": fault.broker, "lasts": fault.lasts, "done": undo is not None}
-        )
-        if undo is not None:
-            self._under_way.append(undo)
-            self.scheduler.call_after(fault.lasts, self._undo, undo)
-
-    def _undo(self, undo: Callable[[], None]) -> None:
-        if undo in self._under_way:
-            self._under_way.remove(undo)
-            undo()
-
-    def _begin_fault(self, fault: Fault, node: BrokerNode | None) -> Callable[[], None] | None:
-        """Returns what undoes it; None if it could not be done."""
-        if node is None:
-            self.zookeeper.pause(fault.lasts)
-            return _nothing
-        others = [other.name for other in self.nodes.values() if other is not node] + [self.zookeeper.host.name]
-        match fault.what:
-            case plans.CUT | plans.ONE_WAY:
-                links = [(node.name, other) for other in others]
-                if fault.what == plans.CUT:
-                    links += [(other, node.name) for other in others]
-                for link in links:
-                    self.network.cut(*link)
-                return partial(self._heal, links)
-            case plans.SLOW_DISK:
-                return self._slow_disk(node)
-        loop, session = node.loop, node.session
-        if loop is None:
-            return None
-        match fault.what:
-            case plans.KILL:
-                node.kill()
-                return partial(self._start_again, node)
-            case plans.POWER:
-                node.lose_power(self.scheduler.random)
-                return partial(self._start_again, node)
-            case plans.RESTART:
-                node.stop()
-                return partial(self._start_again, node)
-            case plans.PAUSE:
-                loop.pause(fault.lasts)
-                return _nothing
-            case plans.EXPIRE if session is not None:
-                self.zookeeper.expire(session.session_id)
-                return _nothing
-            case plans.RESET if session is not None and session.simulated is not None:
-                session.simulated.break_connection()
-                return _nothing
-        return None
-
-    def _heal(self, links: list[tuple[str, str]]) -> None:
-        for link in links:
-            self.network.heal(*link)
-
-    def _slow_disk(self, node: BrokerNode) -> Callable[[], None] | None:
-        loop = node.loop
-        if loop is None:
-            return None
-        loop.slow_thread_s = SLOW_DISK_S
-
-        def undo() -> None:
-            loop.slow_thread_s = THREAD_S
-
-        return undo
-
-    def _start_again(self, node: BrokerNode) -> None:
-        """After an orderly stop the process may still be ending: then it is started when it has ended."""
-        if node.loop is None:
-            node.start()
-        else:
-            self.scheduler.call_after(LOOK_S, self._start_again, node)
-
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _rest(self) -> None:
         """Ends all faults and the load, and waits until nothing is left to do."""
-        for undo in list(self._under_way):
-            self._undo(undo)
+        self._faults.undo_all()
         for client in self._clients:
             if not isinstance(client, Reader):
                 client.stop()
@@ -331,10 +249,6 @@ class Simulation:
         for node in self.nodes.values():
             self.problems += node.failures
             self.problems += node.loop.uncaught() if node.loop is not None else []
-
-
-def _nothing() -> None:
-    """Undoes a fault that ends by itself."""
 
 
 def run(plan: Plan, mutant: str = "") -> Outcome:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import heapq
 import os
 import posixpath
 from collections.abc import Callable, Sequence
@@ -32,6 +33,10 @@ class Inode:
     content: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     pending: list[tuple[int, bytes | None, int]] = field(default_factory=list)
+
+    def drop_unsynced(self) -> None:
+        """As Linux does when a sync fails: what was not written counts as written, and the next sync does not try it again."""
+        self.pending.clear()
 
     def settle(self) -> None:
         """All that was written is on the disk."""
@@ -118,6 +123,9 @@ class MemoryDisk(FileSystem):
         self.is_cold = False
         self.files_are_of_ms = 0
         self.failures: dict[str, OSError] = {}
+        self.failed_calls = 0
+        self.tears: Random | None = None
+        """If set, a write that fails has written as many of its bytes as this says."""
         self.calls_left: int | None = None
         self.calls = 0
         self.on_change: Callable[[], None] = lambda: None
@@ -126,8 +134,11 @@ class MemoryDisk(FileSystem):
         self._journaled_in: dict[str, int] = {}
         self._files: dict[int, Inode] = {}
         self._opened_as: dict[int, str] = {}
+        self._free_fds: list[int] = []
+        """Numbers below `_next_fd` that nobody has: the next file gets the lowest, as Linux gives it."""
         self._next_fd = 100
         self._held: dict[str, tuple[Directory, str]] = {}
+        self._holds = 0
         self._found: dict[str, Node | None] = {}
         """What `_find` has found since names last changed."""
 
@@ -146,8 +157,12 @@ class MemoryDisk(FileSystem):
             if self.calls_left == 0:
                 raise PowerLost
             self.calls_left -= 1
+        self._check(operation, path)
+
+    def _check(self, operation: str, path: str) -> None:
         failure = self.failures.get(operation)
         if failure is not None and (shown := self._shown(path)).startswith(failure.filename):
+            self.failed_calls += 1
             raise OSError(failure.errno, failure.strerror, shown)
 
     def after_power_loss(self, random: Random, loss: Loss = ANY_LOSS) -> MemoryDisk:
@@ -226,10 +241,17 @@ class MemoryDisk(FileSystem):
         self._call("open", path)
         directory, name = self._parent(path)
         if name not in directory.entries:
+            self._check("create_file", path)
             self._change(directory, {name: Inode()})
+        fd = self._new_fd()
+        self._files[fd] = self.file(path)
+        self._opened_as[fd] = path
+        return fd
+
+    def _new_fd(self) -> int:
+        if self._free_fds:
+            return heapq.heappop(self._free_fds)
         self._next_fd += 1
-        self._files[self._next_fd] = self.file(path)
-        self._opened_as[self._next_fd] = path
         return self._next_fd
 
     def check_spare(self) -> None:
@@ -255,6 +277,7 @@ class MemoryDisk(FileSystem):
 
     def close(self, fd: int) -> None:
         del self._files[fd], self._opened_as[fd]
+        heapq.heappush(self._free_fds, fd)
 
     def lock(self, path: str) -> int:
         fd = self.open(path)
@@ -275,9 +298,17 @@ class MemoryDisk(FileSystem):
         return self.files_are_of_ms
 
     def write(self, fd: int, parts: Sequence[Buffer], position: int) -> None:
-        self._call("write", self._opened_as[fd])
-        inode = self._files[fd]
         data = b"".join(parts)
+        try:
+            self._call("write", self._opened_as[fd])
+        except OSError:
+            if self.tears is not None:
+                self._write(fd, data[: self.tears.randrange(len(data) + 1)], position)
+            raise
+        self._write(fd, data, position)
+
+    def _write(self, fd: int, data: bytes, position: int) -> None:
+        inode = self._files[fd]
         _apply(inode.content, position, data)
         inode.pending.append((position, data, self._changes))
         self.on_change()
@@ -307,8 +338,12 @@ class MemoryDisk(FileSystem):
         self.close(fd)
 
     def sync(self, fd: int) -> None:
-        self._call("sync", self._opened_as[fd])
         inode = self._files[fd]
+        try:
+            self._call("sync", self._opened_as[fd])
+        except OSError:
+            inode.drop_unsynced()
+            raise
         inode.settle()
         self._has_synced(self._opened_as[fd])
         self.on_change()
@@ -402,8 +437,8 @@ class MemoryDisk(FileSystem):
         directory = self._find(path)
         if not isinstance(directory, Directory):
             raise FileNotFoundError(errno.ENOENT, path)
-        self._next_fd += 1
-        held = f"/#{self._next_fd}"
+        self._holds += 1
+        held = f"/#{self._holds}"
         self._held[held] = directory, path
         return MemoryHeldDirectory(self, held)
 

@@ -87,6 +87,8 @@ class Host:
         self.network = network
         self.name = name
         self.is_up = True
+        self.lacks_descriptors = 0
+        """Above 0, its processes get no descriptor for a connection."""
         self._listeners: dict[int, Server] = {}
         self._connections: dict[int, SimulatedTransport] = {}
         self._ports = itertools.count(FIRST_PORT)
@@ -109,7 +111,12 @@ class Host:
     async def connect(
         self, loop: ProcessLoop, factory: Callable[[], asyncio.BaseProtocol], name: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Raises ConnectionRefusedError if nobody listens there. While there is no way to the host and back, it waits."""
+        """Raises ConnectionRefusedError if nobody listens there, and OSError if no descriptor is left.
+
+        While there is no way to the host and back, it waits.
+        """
+        if self.lacks_descriptors:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         target = self.network.host(name)
         attempt = _Attempt(self, target, port, loop, factory)
         attempt.send_syn()
@@ -136,8 +143,11 @@ class Host:
         ours = SimulatedTransport(server.loop, self.network, number, addresses)
         theirs.peer, ours.peer = ours, theirs
         self._connections[number] = ours
-        server.loop.put(ours.begin, server.factory)
         self.network.carry(self, attempt.source, 0.0, attempt.accepted, theirs)
+        if self.lacks_descriptors:
+            ours.abort()  # as libuv does: it takes the connection by a spare descriptor, and closes it
+        else:
+            server.loop.put(ours.begin, server.factory)
 
     def add(self, transport: SimulatedTransport) -> None:
         self._connections[transport.number] = transport

@@ -13,6 +13,7 @@ from broker.main import Broker
 from broker.process.event_log import EventLog
 from broker.process.loop_watchdog import LoopWatchdog, TurnTimes
 from broker.settings import config_sources
+from broker.storage.directories.log_directory import LogDirectoryError
 from broker.storage.disk.spare_descriptors import SpareDescriptors
 from protocol.zk.kazoo_client import Mailbox, SessionObserver
 from protocol.zk.session import ZooKeeperSession
@@ -24,6 +25,8 @@ from tools.sim.world.zookeeper import ZooKeeper, ZooKeeperClient
 
 CLIENT_PORT, CONTROL_PORT = 9092, 9093
 DESCRIPTORS = 20_000
+SUPERVISOR_S = 2.0
+"""A broker that has stopped because its disk has failed is started again after that time."""
 
 
 class NodeClock:
@@ -106,7 +109,7 @@ class BrokerNode:
         self.id = broker_id
         self.name = f"broker-{broker_id}"
         self.disk = MemoryDisk()
-        self.disk.spare = NoSpare()
+        self._prepare_disk(scheduler.random)
         self.host = network.host(self.name)
         self.loop: ProcessLoop | None = None
         self.broker: Broker | None = None
@@ -187,9 +190,16 @@ class BrokerNode:
             return
         self.failure = main.exception() if not main.cancelled() else None
         self._event("process_ended", problem=str(self.failure or ""))
-        if self.failure is not None:
+        has_lost_its_disk = self.disk.failed_calls > 0 and _is_of_a_disk(self.failure)
+        if self.failure is not None and not has_lost_its_disk:
             self.failures.append(f"{loop.name} ended by {self.failure!r}")
         self._bury()
+        if has_lost_its_disk:
+            self._scheduler.call_after(SUPERVISOR_S, self._start_after, self.lives)
+
+    def _start_after(self, life: int) -> None:
+        if self.lives == life:
+            self.start()
 
     def stop(self) -> None:
         """As SIGTERM does."""
@@ -209,8 +219,10 @@ class BrokerNode:
         self.host.is_up = False
         if self.loop is not None:
             self._bury(has_power=False)
+        failures = self.disk.failures
         self.disk = self.disk.after_power_loss(random, loss)
-        self.disk.spare = NoSpare()
+        self.disk.failures = failures
+        self._prepare_disk(random)
 
     def _bury(self, *, has_power: bool = True) -> None:
         loop = self.loop
@@ -221,7 +233,20 @@ class BrokerNode:
         self.graveyard.append((loop, self.broker, self.session, self._main, self.disk))
         self.loop = self.broker = self.session = self._stop = self._main = None
         self.is_ready = False
+        failures = self.disk.failures
         self.disk = self.disk.for_next_process()
+        self.disk.failures = failures
+        self._prepare_disk(self._scheduler.random)
+
+    def _prepare_disk(self, random: Random) -> None:
+        self.disk.spare = NoSpare()
+        self.disk.tears = random
 
     def _event(self, kind: str, **fields: Any) -> None:
         self._record(self.id, NodeClock(self.loop).wall_ms() if self.loop is not None else 0, kind, fields)
+
+
+def _is_of_a_disk(failure: BaseException | None) -> bool:
+    if isinstance(failure, BaseExceptionGroup):
+        return all(map(_is_of_a_disk, failure.exceptions))
+    return isinstance(failure, LogDirectoryError | OSError)

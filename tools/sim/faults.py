@@ -1,0 +1,226 @@
+"""Does the faults of a plan to the world, and undoes them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from random import Random
+from typing import Any
+
+from protocol.kafka.record_batch import iter_batches
+from protocol.types import LeaderAndIsr, TopicPartition
+from tools.sim import plan as plans
+from tools.sim.plan import Fault
+from tools.sim.truth import LOG_NAME, states_in
+from tools.sim.world.disk import Inode, MemoryDisk
+from tools.sim.world.event_loop import THREAD_S
+from tools.sim.world.network import Network
+from tools.sim.world.nodes import BrokerNode
+from tools.sim.world.scheduler import Scheduler
+from tools.sim.world.zookeeper import ZooKeeper
+
+START_AGAIN_S = 0.5
+SLOW_DISK_S = 0.3
+FAILING_CALLS = (
+    ("sync",),
+    ("write",),
+    ("write", "sync", "sync_directory"),
+    ("read",),
+    ("read", "write", "sync", "truncate", "rename", "remove", "make_directory", "sync_directory"),
+)
+FULL_CALLS = ("write", "create_file", "make_directory")
+CHECKED_BYTES = (8, 9, 10, 11, 16)
+"""Bytes of a batch before its checksum of which a change is noticed. From the checksum on, every change is."""
+CHECKSUM_AT = 17
+
+
+class Faults:
+    """The faults that are under way. `record(kind, fields)` takes what is done, for the story."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        network: Network,
+        zookeeper: ZooKeeper,
+        nodes: Mapping[int, BrokerNode],
+        record: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._network = network
+        self._zookeeper = zookeeper
+        self._nodes = nodes
+        self._record = record
+        self._under_way: list[Callable[[], None]] = []
+        """What undoes each fault that lasts."""
+
+    def do(self, fault: Fault) -> None:
+        undo = self._begin(fault, self._nodes.get(fault.broker))
+        row = {"what": fault.what, "broker": fault.broker, "lasts": fault.lasts, "done": undo is not None}
+        self._record("fault", row)
+        if undo is not None:
+            self._under_way.append(undo)
+            self._scheduler.call_after(fault.lasts, self._undo, undo)
+
+    def undo_all(self) -> None:
+        for undo in list(self._under_way):
+            self._undo(undo)
+
+    def _undo(self, undo: Callable[[], None]) -> None:
+        if undo in self._under_way:
+            self._under_way.remove(undo)
+            undo()
+
+    def _begin(self, fault: Fault, node: BrokerNode | None) -> Callable[[], None] | None:
+        """Returns what undoes it; None if it could not be done."""
+        if node is None:
+            self._zookeeper.pause(fault.lasts)
+            return _nothing
+        match fault.what:
+            case plans.CUT | plans.ONE_WAY:
+                return self._cut(node, is_one_way=fault.what == plans.ONE_WAY)
+            case plans.FULL_DISK:
+                return self._fail_calls(node, FULL_CALLS, errno.ENOSPC)
+            case plans.FAILING_DISK:
+                return self._fail_calls(node, self._scheduler.random.choice(FAILING_CALLS), errno.EIO)
+            case plans.SCARCE:
+                return self._take_descriptors(node)
+        loop, session = node.loop, node.session
+        if loop is None:
+            return None
+        match fault.what:
+            case plans.SLOW_DISK:
+                return self._slow_disk(node)
+            case plans.KILL:
+                node.kill()
+                return partial(self._start_again, node, node.lives)
+            case plans.FLIP:
+                node.kill()
+                return partial(self._flip_and_start, node, node.lives)
+            case plans.POWER:
+                node.lose_power(self._scheduler.random)
+                return partial(self._start_again, node, node.lives)
+            case plans.RESTART:
+                node.stop()
+                return partial(self._start_again, node, node.lives)
+            case plans.PAUSE:
+                loop.pause(fault.lasts)
+                return _nothing
+            case plans.EXPIRE if session is not None:
+                self._zookeeper.expire(session.session_id)
+                return _nothing
+            case plans.RESET if session is not None and session.simulated is not None:
+                session.simulated.break_connection()
+                return _nothing
+        return None
+
+    # -- links --------------------------------------------------------------------------------------------------------
+
+    def _cut(self, node: BrokerNode, *, is_one_way: bool) -> Callable[[], None]:
+        others = [other.name for other in self._nodes.values() if other is not node] + [self._zookeeper.host.name]
+        links = [(node.name, other) for other in others]
+        if not is_one_way:
+            links += [(other, node.name) for other in others]
+        for link in links:
+            self._network.cut(*link)
+        return partial(self._heal, links)
+
+    def _heal(self, links: list[tuple[str, str]]) -> None:
+        for link in links:
+            self._network.heal(*link)
+
+    # -- disks and descriptors ----------------------------------------------------------------------------------------
+
+    def _slow_disk(self, node: BrokerNode) -> Callable[[], None]:
+        loop = node.loop
+        assert loop is not None
+        loop.slow_thread_s = SLOW_DISK_S
+
+        def undo() -> None:
+            loop.slow_thread_s = THREAD_S
+
+        return undo
+
+    def _fail_calls(self, node: BrokerNode, operations: tuple[str, ...], number: int) -> Callable[[], None]:
+        """A write that fails has written some of its bytes. Processes that are started meanwhile have the same disk."""
+        failures = {operation: OSError(number, os.strerror(number), "/data") for operation in operations}
+        node.disk.failures.update(failures)
+
+        def undo() -> None:
+            for operation, failure in failures.items():
+                if node.disk.failures.get(operation) is failure:
+                    del node.disk.failures[operation]
+
+        return undo
+
+    def _take_descriptors(self, node: BrokerNode) -> Callable[[], None]:
+        """No socket and no file that stays open gets a descriptor, and perhaps no file at all: spare descriptors may be gone, too."""
+        operations = ("open_to_keep",) if self._scheduler.random.random() < 0.5 else ("open_to_keep", "open")
+        undo_calls = self._fail_calls(node, operations, errno.EMFILE)
+        node.host.lacks_descriptors += 1
+
+        def undo() -> None:
+            undo_calls()
+            node.host.lacks_descriptors -= 1
+
+        return undo
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def _start_again(self, node: BrokerNode, life: int) -> None:
+        """After that life. It may still be ending in an orderly way: then the next one begins when it has ended."""
+        if node.lives > life:
+            return
+        if node.loop is None:
+            node.start()
+        else:
+            self._scheduler.call_after(START_AGAIN_S, self._start_again, node, life)
+
+    def _flip_and_start(self, node: BrokerNode, life: int) -> None:
+        if node.loop is None and node.lives == life:
+            path = flip_a_bit(node.disk, node.id, states_in(self._zookeeper.tree), self._scheduler.random)
+            self._record("bit_flipped", {"broker": node.id, "path": path})
+        self._start_again(node, life)
+
+
+def _nothing() -> None:
+    """Undoes a fault that ends by itself."""
+
+
+def flip_a_bit(
+    disk: MemoryDisk, broker: int, states: Mapping[TopicPartition, LeaderAndIsr], random: Random
+) -> str | None:
+    """Flips a bit in a log that is closed. Returns its path; None if there is no log of which Kafka promises to notice it.
+
+    Promised is (FLT-27): above the recovery point, the log is cut there. The replica is outside of the ISR: one that is in it may be the
+    only one with the records.
+    """
+    if disk.exists("/data/.kafka_cleanshutdown"):
+        return None
+    recovery_points = _recovery_points(disk)
+    found = []
+    for path, node in disk.names.items():
+        match = LOG_NAME.fullmatch(path)
+        if not match or not isinstance(node, Inode):
+            continue
+        tp = TopicPartition(match["topic"], int(match["partition"]))
+        state = states.get(tp)
+        if state is None or broker in state.isr:
+            continue
+        for position, header in iter_batches(bytes(node.content)):
+            if header.base_offset >= recovery_points.get(tp, 0):
+                found.append((path, position, header.size_in_bytes))
+    if not found:
+        return None
+    path, position, size = random.choice(found)
+    within = random.choice((*CHECKED_BYTES, *[random.randrange(CHECKSUM_AT, size) for _ in range(20)]))
+    disk.corrupt(path, position + within, 1 << random.randrange(8))
+    return path
+
+
+def _recovery_points(disk: MemoryDisk) -> dict[TopicPartition, int]:
+    """From the checkpoint: after two lines, rows of topic, partition and offset."""
+    path = "/data/recovery-point-offset-checkpoint"
+    rows = disk.content(path).decode().splitlines()[2:] if disk.exists(path) else []
+    return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in map(str.split, rows)}
