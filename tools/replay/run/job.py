@@ -41,6 +41,7 @@ SLOTS_TIMEOUT_S = 60.0
 SLOTS_POLL_S = 0.2
 OWN_ERROR = re.compile(r"(?:tools\.[\w.]+\.)(?:ReplayError|LoadError|TraceError|Unreachable): (.+)")
 LOST_EXECUTOR = re.compile(r"ExecutorLostFailure .*")
+DEAD_WORKER = "Python worker exited unexpectedly"
 STANDARD_INPUT = 0
 
 
@@ -155,6 +156,8 @@ def reason(text: str) -> str:
     for line in lines:
         if lost := LOST_EXECUTOR.search(line):
             return lost[0]
+    if DEAD_WORKER in text:
+        return "a Python worker of Spark has died: it was killed, or its machine had no memory left"
     return lines[0] if lines else "no reason"
 
 

@@ -41,7 +41,8 @@ class ProgressLine:
         if not totals.started_ns or self._is_over:
             return
         expected = self._plan.trace_rows * self._plan.clients
-        self._is_over = totals.sent >= expected and not totals.unanswered
+        lost = "" if self._control.is_watched else ", ".join(map(str, sorted(self._control.lost)))
+        self._is_over = bool(lost) or (totals.sent >= expected and not totals.unanswered)
         elapsed_s = (self._control.clock.now_ns() - totals.started_ns) / 1e9
         if elapsed_s < 0:
             return
@@ -59,7 +60,8 @@ class ProgressLine:
         )
         click.echo(f"\r\x1b[K{words}" if self._is_terminal else f"  {words}", err=True, nl=not self._is_terminal)
         if self._is_over:
-            click.echo(("\n" if self._is_terminal else "") + "Reading everything back ...", err=True)
+            of_lost = f"Task {lost} was lost. " if lost else ""
+            click.echo(("\n" if self._is_terminal else "") + of_lost + "Reading everything back ...", err=True)
 
     def _write_metrics(self) -> None:
         """A disk that is full does not end the replay."""

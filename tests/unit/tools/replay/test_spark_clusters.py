@@ -196,8 +196,10 @@ def test_the_drift_of_a_clock_is_measured_at_the_end(tmp_path: Path) -> None:
 def test_the_reason_is_one_line() -> None:
     own = "Job aborted ...\n  File x\ntools.wire.cluster_view.Unreachable: no broker of a:1 answers\n\tat org.apache"
     lost = "Job aborted due to stage failure: ...\nReason: Stage failed\nExecutorLostFailure (executor 0 exited) Reason: gone"
+    dead = "An error occurred while calling o510.collectToPython.\nSparkException: Python worker exited unexpectedly (crashed)."
     assert reason(own) == "no broker of a:1 answers"
     assert reason(lost) == "ExecutorLostFailure (executor 0 exited) Reason: gone"
+    assert reason(dead) == "a Python worker of Spark has died: it was killed, or its machine had no memory left"
     assert reason("\n first\nsecond") == "first"
     assert reason("") == "no reason"
 
