@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import replace
+
 import pytest
 
 from tests.sim.find_mutants import seeds_until_found
@@ -32,3 +35,15 @@ def test_seeds_that_pass() -> None:
 def test_a_rule_that_is_taken_out_is_missed(mutant: str) -> None:
     seeds, what = seeds_until_found(mutant, 200)
     assert seeds, what
+
+
+@pytest.mark.thorough
+def test_an_unmodified_client_runs_on_the_loop() -> None:
+    """aiokafka: producers with and without transactions, a group, and a reader of committed records. It puts tasks into sets."""
+    plans = [replace(plan_of(seed, SECONDS), aiokafka=2) for seed in SEEDS[:3]]
+    digests = defaultdict(set)
+    for outcome in outcomes(iter([*plans, *plans])):
+        digests[outcome.seed].add(outcome.digest)
+        assert not outcome.problems, f"seed {outcome.seed}: {outcome.problems}"
+        assert outcome.counts["transactions committed"] > 0 < outcome.counts["consumed"]
+    assert [len(of_seed) for of_seed in digests.values()] == [1, 1, 1]

@@ -43,6 +43,10 @@ SETTINGS: Mapping[str, str] = {
 }
 
 
+CLIENTS = ("aiokafka", "transactional", "members", "readers", "producers")
+"""The keys of a plan that are numbers of clients."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """`at`: seconds from the start of the load; it is undone `lasts` seconds later. `broker`: whom it hits; 0 for ZooKeeper."""
@@ -67,6 +71,8 @@ class Plan:
     members: int
     has_admin: bool
     faults: Sequence[Fault] = ()
+    aiokafka: int = 0
+    """So many producers (every second one transactional) and members of a group are of aiokafka. One more reads what is committed."""
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -89,12 +95,14 @@ def from_yaml(text: str) -> Plan:
     except yaml.YAMLError as error:
         raise BrokenPlan(f"it is no YAML: {error}") from None
     names = [one.name for one in fields(Plan)]
+    if isinstance(rows, dict):
+        rows = {"aiokafka": 0, **rows}
     if not isinstance(rows, dict) or set(rows) != set(names):
         raise BrokenPlan(f"a plan has exactly these keys: {', '.join(names)}")
     for name, (kind, words) in KINDS.items():
         if not isinstance(rows[name], kind) or isinstance(rows[name], bool) is not (kind is bool):
             raise BrokenPlan(f"{name} is {words}, not {rows[name]!r}")
-    counts = [rows[name] for name in ("producers", "transactional", "readers", "members")]
+    counts = [rows[name] for name in CLIENTS]
     if min(counts) < 0 or not 1 <= rows["replicas"] <= len(BROKERS) or not 0 < rows["seconds"] <= SECONDS_MAX:
         raise BrokenPlan(
             "numbers of clients are not negative, replicas are 1 to 3, seconds are above 0 and at most a day"
@@ -116,7 +124,7 @@ def hit_by(what: str) -> Sequence[int]:
 
 
 KINDS: Mapping[str, tuple[Any, str]] = {
-    **dict.fromkeys(("seed", "replicas", "producers", "transactional", "readers", "members"), (int, "a number")),
+    **dict.fromkeys(("seed", "replicas", *CLIENTS), (int, "a number")),
     "seconds": ((int, float), "a number"),
     "has_admin": (bool, "true or false"),
     "partitions": (dict, "topic: number of partitions"),
@@ -137,7 +145,7 @@ def smaller(plan: Plan) -> Iterator[Plan]:
         yield replace(plan, faults=(*faults[:at], *faults[at + 1 :]))
     if plan.has_admin:
         yield replace(plan, has_admin=False)
-    for name in ("transactional", "members", "readers", "producers"):
+    for name in CLIENTS:
         count = getattr(plan, name)
         for fewer in dict.fromkeys((0, count - 1)) if count else ():
             changed: dict[str, Any] = {name: fewer}

@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
+from importlib.util import find_spec
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import cast
@@ -25,6 +27,11 @@ PROBLEMS_SHOWN = 20
 SHRINKING_STEPS = 200
 
 
+AIOKAFKA = click.option(
+    "--aiokafka", type=IntRange(0, 10), default=0, metavar="N", help="so many clients of aiokafka of each kind, besides"
+)
+
+
 @click.group()
 def sim() -> None:
     """Run the real brokers in a simulated world: the same seed is the same history, with the same faults."""
@@ -40,13 +47,15 @@ def sim() -> None:
     "--story", type=DIRECTORY, metavar="DIR", help="write the brokers' event logs there, for `ottla timeline`"
 )
 @click.option("--mutant", default="", metavar="MODULE:FUNCTION", help="take a rule out of the brokers first")
+@AIOKAFKA
 @errors_in_one_line()
-def run(seed: int | None, file: Path | None, seconds: float, story: Path | None, mutant: str) -> None:
+def run(seed: int | None, file: Path | None, seconds: float, story: Path | None, mutant: str, aiokafka: int) -> None:
     """Run one history and judge it. The exit code is 1 if a rule was broken."""
     if (seed is None) == (file is None):
         raise click.UsageError("give --seed or --plan")
     if file is None:
-        plan, again = plan_of(seed or 0, seconds), f"--seed {seed} --seconds {seconds:g}"
+        plan = with_aiokafka(plan_of(seed or 0, seconds), aiokafka)
+        again = f"--seed {seed} --seconds {seconds:g}" + f" --aiokafka {aiokafka}" * bool(aiokafka)
     else:
         plan, again = _read(file), f"--plan {file}"
     for line in described(plan):
@@ -72,18 +81,20 @@ def run(seed: int | None, file: Path | None, seconds: float, story: Path | None,
 @click.option(
     "--out", type=FILE, metavar="FILE", default=Path("found.yaml"), show_default=True, help="where the shrunk plan goes"
 )
+@AIOKAFKA
 @errors_in_one_line()
-def hunt(minutes: float, from_seed: int | None, seconds: float, mutant: str, out: Path) -> None:
+def hunt(minutes: float, from_seed: int | None, seconds: float, mutant: str, out: Path, aiokafka: int) -> None:
     """Search seeds on all cores until one fails. Then shrink its plan: leave out faults, clients and time while it still fails."""
     first = int(time.time()) % 1_000_000 * 1000 if from_seed is None else from_seed
     ends = time.monotonic() + minutes * 60
     began, seeds, virtual_s = time.monotonic(), 0, 0.0
-    for outcome in outcomes(_seeds(first, seconds, ends), mutant):
+    plans = (with_aiokafka(plan, aiokafka) for plan in _seeds(first, seconds, ends))
+    for outcome in outcomes(plans, mutant):
         seeds += 1
         virtual_s += outcome.virtual_s
         if outcome.problems:
             echo(f"seed {outcome.seed} fails, after {seeds} seeds: {outcome.problems[0]}")
-            plan, outcome = shrunk(plan_of(outcome.seed, seconds), outcome, mutant)
+            plan, outcome = shrunk(with_aiokafka(plan_of(outcome.seed, seconds), aiokafka), outcome, mutant)
             for line in described(plan):
                 echo(line)
             try:
@@ -96,6 +107,13 @@ def hunt(minutes: float, from_seed: int | None, seconds: float, mutant: str, out
     echo(
         f"{seeds} seeds from {first} on, {virtual_s / 3600:.1f} hours of the world ({virtual_s / real:.0f} an hour): all well"
     )
+
+
+def with_aiokafka(plan: Plan, count: int) -> Plan:
+    """The same, with so many clients of aiokafka. Raises ExpectedError if the library is not there."""
+    if count and find_spec("aiokafka") is None:
+        raise ExpectedError("aiokafka is not installed: pip install aiokafka")
+    return replace(plan, aiokafka=count)
 
 
 def _seeds(first: int, seconds: float, ends: float) -> Iterator[Plan]:
@@ -161,6 +179,8 @@ def described(plan: Plan) -> list[str]:
     topics = ", ".join(f"{name} ({count} partitions)" for name, count in plan.partitions.items())
     counts = {"producers": plan.producers, "transactional producers": plan.transactional, "readers": plan.readers}
     counts |= {"members of a group": plan.members, "admins": int(plan.has_admin)}
+    if plan.aiokafka:
+        counts["clients of aiokafka of each kind"] = plan.aiokafka
     lines = [f"{topics} with {plan.replicas} replicas", ", ".join(f"{count} {what}" for what, count in counts.items())]
     lines += [f"{key}={value}" for key, value in plan.settings.items()]
     for fault in plan.faults:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
 from protocol.types import TopicPartition
@@ -26,13 +26,16 @@ from tools.sim.faults import Faults
 from tools.sim.invariants import Invariants
 from tools.sim.judging import Scene, problems_of, unrest
 from tools.sim.plan import BROKERS, SETTINGS, Plan
-from tools.sim.truth import TornLog, states_in
+from tools.sim.truth import TornLog, states_in, visible_in
 from tools.sim.world.controlled import controlled
-from tools.sim.world.event_loop import ProcessLoop
+from tools.sim.world.event_loop import NumberingLoop, ProcessLoop
 from tools.sim.world.network import Network
 from tools.sim.world.nodes import CLIENT_PORT, BrokerNode
 from tools.sim.world.scheduler import START_S, Scheduler
 from tools.sim.world.zookeeper import ZooKeeper
+
+if TYPE_CHECKING:
+    from tools.sim.clients.aiokafka_clients import AiokafkaReader
 
 START_LIMIT_S = 30.0
 REST_LIMIT_S = 120.0
@@ -42,9 +45,10 @@ GROUP = "group"
 
 
 class Client(Protocol):
-    """A simulated client."""
+    """A simulated client. A reader goes on until all is read."""
 
     name: str
+    is_reader: bool
 
     def stop(self) -> None: ...
 
@@ -88,6 +92,7 @@ class Simulation:
         self.history.batch_acknowledged = self.invariants.acknowledged
         self.problems: list[str] = []
         self._clients: list[Client] = []
+        self._aiokafka: list[AiokafkaReader] = []
         self._running: list[Any] = []
         self._partitions = [
             TopicPartition(name, number) for name, count in plan.partitions.items() for number in range(count)
@@ -149,6 +154,8 @@ class Simulation:
         for number in range(self.plan.members):
             name = f"member{number}"
             self._begin(name, GroupMember(name, GROUP, self._bootstrap(), partitions, self._random(name), self.history))
+        if self.plan.aiokafka:
+            self._begin_aiokafka(self.plan.aiokafka)
         if self.plan.has_admin:
             self._begin("admin", self._admin("admin"))
         began = self.scheduler.now
@@ -156,12 +163,31 @@ class Simulation:
             self.scheduler.call_at(began + fault.at, self._faults.do, fault)
         self.scheduler.run(began + self.plan.seconds)
 
-    def _begin(self, name: str, client: Client) -> None:
-        self._clients.append(client)
-        self._running.append(self._in_process(name, client.run()))
+    def _begin_aiokafka(self, count: int) -> None:
+        from tools.sim.clients.aiokafka_clients import (  # the library may be absent where no plan wants it
+            AiokafkaProducer,
+            AiokafkaReader,
+        )
 
-    def _in_process(self, name: str, work: Any) -> Any:
-        return ProcessLoop(self.scheduler, self.network.host(name), name).create_task(work)
+        common = (self._bootstrap(), self._partitions)
+        for number in range(count):
+            name = f"aiokafka-producer{number}"
+            producer = AiokafkaProducer(
+                name, *common, self._random(name), self.history, is_transactional=number % 2 == 1
+            )
+            self._begin(name, producer, NumberingLoop)
+        for number in range(count + 1):
+            name = f"aiokafka-reader{number}"
+            reader = AiokafkaReader(name, *common, self._random(name), self.history, is_member=number < count)
+            self._aiokafka.append(reader)
+            self._begin(name, reader, NumberingLoop)
+
+    def _begin(self, name: str, client: Client, loop: type[ProcessLoop] = ProcessLoop) -> None:
+        self._clients.append(client)
+        self._running.append(self._in_process(name, client.run(), loop))
+
+    def _in_process(self, name: str, work: Any, loop: type[ProcessLoop] = ProcessLoop) -> Any:
+        return loop(self.scheduler, self.network.host(name), name).create_task(work)
 
     def _admin(self, name: str) -> Admin:
         plan = self.plan
@@ -183,7 +209,7 @@ class Simulation:
         """Ends all faults and the load, and waits until nothing is left to do."""
         self._faults.undo_all()
         for client in self._clients:
-            if not isinstance(client, Reader):
+            if not client.is_reader:
                 client.stop()
         self._until(self._is_at_rest, REST_LIMIT_S, "rest")
         for client in self._clients:
@@ -200,7 +226,7 @@ class Simulation:
         for client, task in zip(self._clients, self._running, strict=True):
             if task.done() and task.exception() is not None:
                 return f"a client has failed: {task.exception()!r}"
-            if not isinstance(client, Reader) and not task.done():
+            if not client.is_reader and not task.done():
                 return f"{client.name} has not ended"
         scene = self._scene()
         missing = unrest(scene)
@@ -215,6 +241,22 @@ class Simulation:
         members = [client for client in self._clients if isinstance(client, GroupMember)]
         if members and self._is_unread(members, scene):
             return "the group has not read everything"
+        return self._what_aiokafka_has_not_read(scene)
+
+    def _what_aiokafka_has_not_read(self, scene: Scene) -> str:
+        """Its positions say nothing about markers and aborted records: what counts is the last record that it may see."""
+        if not self._aiokafka:
+            return ""
+        members = [reader for reader in self._aiokafka if reader.is_member]
+        for tp in self._partitions:
+            batches = scene.log(tp)
+            last = max((offset for batch in batches for offset in batch.ids), default=-1)
+            if all(member.positions[tp] <= last for member in members):
+                return f"the group of aiokafka has not read {tp} up to {last}"
+            last = max((offset for offset, _ in visible_in(batches).records), default=-1)
+            for reader in self._aiokafka:
+                if not reader.is_member and reader.positions[tp] <= last:
+                    return f"{reader.name} has read {tp} up to {reader.positions[tp]}, and {last} is committed"
         return ""
 
     def _is_unread(self, members: Sequence[GroupMember], scene: Scene) -> bool:

@@ -32,6 +32,8 @@ ALLOWED = frozenset(
 class Admin:
     """Creates the topics with `create`, then does random things with `run`, until `stop`."""
 
+    is_reader = False
+
     def __init__(
         self,
         name: str,

@@ -47,6 +47,8 @@ class Lane:
 class Producer:
     """Runs until `stop`, then until all is acknowledged."""
 
+    is_reader = False
+
     def __init__(
         self,
         name: str,

@@ -24,6 +24,8 @@ WAIT = timedelta(milliseconds=500)
 class Reader:
     """Reads from the first record on, until `stop`."""
 
+    is_reader = True
+
     def __init__(
         self,
         name: str,

@@ -45,6 +45,8 @@ class IdentityLost(Exception):
 class TransactionalProducer:
     """Runs until `stop`, then ends its transaction."""
 
+    is_reader = False
+
     def __init__(
         self,
         name: str,

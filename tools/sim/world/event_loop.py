@@ -17,6 +17,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from tools.sim.world.disk import IS_IN_THREAD
@@ -207,13 +208,15 @@ class ProcessLoop:
 
     # -- futures, tasks, threads --------------------------------------------------------------------------------------
 
+    _new_task: Callable[..., asyncio.Task[Any]] = asyncio.Task
+
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self._me)
 
     def create_task(
         self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: contextvars.Context | None = None
     ) -> asyncio.Task[Any]:
-        task = asyncio.Task(coro, loop=self._me, name=name or f"{self.name} task", context=context)
+        task = self._new_task(coro, loop=self._me, name=name or f"{self.name} task", context=context)
         if self.is_dead:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.tasks.append(task)
@@ -262,6 +265,41 @@ class ProcessLoop:
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         self.call_exception_handler(context)
+
+
+class _Numbered:
+    """Its hash is its number, and no address: a set of tasks, such as `asyncio.wait` makes, has the same order in every process."""
+
+    number = 0
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _NumberedFuture(_Numbered, asyncio.Future[Any]):
+    pass
+
+
+class _NumberedTask(_Numbered, asyncio.Task[Any]):
+    pass
+
+
+class NumberingLoop(ProcessLoop):
+    """For code that goes through sets of futures and tasks."""
+
+    def __init__(self, scheduler: Scheduler, host: Host, name: str) -> None:
+        super().__init__(scheduler, host, name)
+        self._numbers = count(1)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        future = _NumberedFuture(loop=self._me)
+        future.number = next(self._numbers)
+        return future
+
+    def _new_task(self, *args: Any, **options: Any) -> asyncio.Task[Any]:
+        task = _NumberedTask(*args, **options)
+        task.number = next(self._numbers)
+        return task
 
 
 class _Threads:

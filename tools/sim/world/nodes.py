@@ -173,6 +173,7 @@ class BrokerNode:
             "inter.broker.listener.name": "PLAINTEXT",
             "zookeeper.connect": "zookeeper:2181",
             "log.dirs": "/data",
+            "broker.rack": f"rack-{self.id}",
             **self._settings,
         }
 

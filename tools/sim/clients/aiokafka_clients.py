@@ -1,0 +1,205 @@
+"""An unmodified aiokafka on the loop of the world: producers, idempotent or transactional, members of its own group, and a reader."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import CommitFailedError, KafkaError
+from aiokafka.structs import TopicPartition as AiokafkaPartition
+
+from protocol.types import Address, TopicPartition
+from tools.sim.clients.history import (
+    ABORTED_TRANSACTION,
+    COMMITTED_TRANSACTION,
+    UNKNOWN_TRANSACTION,
+    History,
+    Transaction,
+)
+
+GROUP = "aiokafka"
+PAUSE_S = 1.0
+COMMITTED_SHARE = 0.7
+POLL_MS = 500
+FAILURES = (KafkaError, OSError, TimeoutError, asyncio.TimeoutError)
+
+
+def settings_of(name: str, bootstrap: Sequence[Address]) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": [f"{host}:{port}" for host, port in bootstrap],
+        "client_id": name,
+        "request_timeout_ms": 10_000,
+        "retry_backoff_ms": 100,
+    }
+
+
+class AiokafkaProducer:
+    """Runs until `stop`. A client that has failed is replaced: the new one reports under another name, because what became of the last
+    records of the old one is not known."""
+
+    is_reader = False
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap: Sequence[Address],
+        partitions: Sequence[TopicPartition],
+        random: Random,
+        history: History,
+        *,
+        is_transactional: bool = False,
+    ) -> None:
+        self.name = name
+        self._settings = settings_of(name, bootstrap)
+        if is_transactional:
+            self._settings |= {"transactional_id": name, "transaction_timeout_ms": 20_000}
+        else:
+            self._settings |= {"enable_idempotence": True}
+        self._is_transactional = is_transactional
+        self._partitions = list(partitions)
+        self._random = random
+        self._history = history
+        self._count = 0
+        self._clients = 0
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        self._is_stopping = True
+
+    async def run(self) -> None:
+        while not self._is_stopping:
+            self._clients += 1
+            producer = AIOKafkaProducer(**self._settings)
+            try:
+                await producer.start()
+                while not self._is_stopping:
+                    await (self._transaction(producer) if self._is_transactional else self._send(producer))
+                    await asyncio.sleep(self._random.expovariate(1 / PAUSE_S))
+            except FAILURES:
+                await asyncio.sleep(PAUSE_S)
+            finally:
+                with contextlib.suppress(*FAILURES):
+                    await producer.stop()
+
+    def _new_record(self) -> tuple[TopicPartition, str]:
+        tp = self._random.choice(self._partitions)
+        self._count += 1
+        return tp, f"{self.name}.{self._clients}-{tp.topic}-{tp.partition}-{self._count}"
+
+    async def _sent(self, producer: AIOKafkaProducer, tp: TopicPartition, record: str) -> asyncio.Future[Any]:
+        value = f"{record} ".encode() + bytes(self._random.randrange(200))
+        # Its compiled code would take the machine's time.
+        timestamp = int(time.time() * 1000)
+        answer: asyncio.Future[Any] = await producer.send(
+            tp.topic, value, partition=tp.partition, timestamp_ms=timestamp
+        )
+        return answer
+
+    async def _send(self, producer: AIOKafkaProducer) -> None:
+        reported = f"{self.name}.{self._clients}"
+        sent = []
+        for _ in range(self._random.randint(1, 5)):
+            tp, record = self._new_record()
+            self._history.produced(reported, tp, record)
+            sent.append((tp, record, await self._sent(producer, tp, record)))
+        for tp, record, answer in sent:
+            found = await answer
+            # An offset of -1: the broker had the batch already.
+            self._history.acked(reported, tp, record, found.offset if found.offset >= 0 else None)
+
+    async def _transaction(self, producer: AIOKafkaProducer) -> None:
+        transaction = Transaction(f"{self.name}.{self._clients}-{len(self._history.transactions)}")
+        self._history.transactions.append(transaction)
+        await producer.begin_transaction()
+        answers = []
+        for _ in range(self._random.randint(1, 5)):
+            tp, record = self._new_record()
+            transaction.ids.setdefault(tp, []).append(record)
+            answers.append(await self._sent(producer, tp, record))
+        await asyncio.gather(*answers)
+        if self._random.random() < COMMITTED_SHARE:
+            transaction.outcome = UNKNOWN_TRANSACTION
+            await producer.commit_transaction()
+            self._history.transaction_ended(transaction, COMMITTED_TRANSACTION)
+        else:
+            await producer.abort_transaction()
+            self._history.transaction_ended(transaction, ABORTED_TRANSACTION)
+
+
+class AiokafkaReader:
+    """Reads until `stop`: as a member of a group, which commits what it has read, or all committed records of given partitions."""
+
+    is_reader = True
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap: Sequence[Address],
+        partitions: Sequence[TopicPartition],
+        random: Random,
+        history: History,
+        *,
+        is_member: bool = False,
+    ) -> None:
+        self.name = name
+        self.is_member = is_member
+        self._settings = settings_of(name, bootstrap) | {"auto_offset_reset": "earliest", "enable_auto_commit": False}
+        if is_member:
+            self._settings |= {"group_id": GROUP, "session_timeout_ms": 6000, "heartbeat_interval_ms": 1000}
+        else:
+            self._settings |= {"isolation_level": "read_committed"}
+        self._partitions = [AiokafkaPartition(*tp) for tp in partitions]
+        self._random = random
+        self._history = history
+        self._is_stopping = False
+        self.positions = dict.fromkeys(partitions, 0)
+        """Behind the last record that it has read."""
+
+    def stop(self) -> None:
+        self._is_stopping = True
+
+    async def run(self) -> None:
+        while not self._is_stopping:
+            consumer = AIOKafkaConsumer(**self._settings)
+            try:
+                await consumer.start()
+                if self.is_member:
+                    consumer.subscribe(sorted({place.topic for place in self._partitions}))
+                else:
+                    consumer.assign(self._partitions)
+                    for place in self._partitions:
+                        consumer.seek(place, self.positions[TopicPartition(*place)])
+                while not self._is_stopping:
+                    await self._poll(consumer)
+            except FAILURES:
+                await asyncio.sleep(PAUSE_S)
+            finally:
+                with contextlib.suppress(*FAILURES):
+                    await consumer.stop()
+
+    async def _poll(self, consumer: AIOKafkaConsumer) -> None:
+        read = await consumer.getmany(timeout_ms=POLL_MS)
+        for place, records in read.items():
+            tp = TopicPartition(*place)
+            for found in records:
+                record = found.value.partition(b" ")[0].decode(errors="replace")
+                if f"-{tp.topic}-{tp.partition}-" not in record:
+                    self._history.break_promise(f"{self.name} got {record} as a record of {tp} at {found.offset}")
+                if self.is_member:
+                    self._history.consumed(GROUP, tp, record, found.offset)
+                else:
+                    self._history.read_committed.setdefault((self.name, tp), []).append((found.offset, record))
+            self.positions[tp] = records[-1].offset + 1
+        if read and self.is_member and self._random.random() < 0.5:
+            ends = {place: records[-1].offset + 1 for place, records in read.items()}
+            try:
+                await consumer.commit(ends)
+            except CommitFailedError:  # the group has a new generation
+                return
+            for place, end in ends.items():
+                self._history.committed(GROUP, TopicPartition(*place), end)
