@@ -30,6 +30,9 @@ FAILING_CALLS = (
     ("read",),
     ("read", "write", "sync", "truncate", "rename", "remove", "make_directory", "sync_directory"),
 )
+JUMPS_S = (0.0, 5.0, -5.0, 3500.0, -3500.0, 40_000.0)
+"""Not an hour back: then a leader refuses the records of clients as too far in the future (message.timestamp.after.max.ms)."""
+DRIFT_MAX = 0.2
 FULL_CALLS = ("write", "create_file", "make_directory")
 CHECKED_BYTES = (8, 9, 10, 11, 16)
 """Bytes of a batch before its checksum of which a change is noticed. From the checksum on, every change is."""
@@ -86,6 +89,8 @@ class Faults:
                 return self._fail_calls(node, self._scheduler.random.choice(FAILING_CALLS), errno.EIO)
             case plans.SCARCE:
                 return self._take_descriptors(node)
+            case plans.CLOCK:
+                return self._set_clock(node)
         loop, session = node.loop, node.session
         if loop is None:
             return None
@@ -165,6 +170,14 @@ class Faults:
             node.host.lacks_descriptors -= 1
 
         return undo
+
+    # -- clocks -------------------------------------------------------------------------------------------------------
+
+    def _set_clock(self, node: BrokerNode) -> Callable[[], None]:
+        """The wall clock jumps, and then runs too fast or too slow until it is set right."""
+        random = self._scheduler.random
+        node.host.set_wall_clock(random.choice(JUMPS_S) * random.random(), random.uniform(-DRIFT_MAX, DRIFT_MAX))
+        return partial(node.host.set_wall_clock, 0.0)
 
     # -- processes ----------------------------------------------------------------------------------------------------
 

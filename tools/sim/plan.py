@@ -27,6 +27,7 @@ FAULTS = (
     FAILING_DISK := "failing disk",
     SCARCE := "scarce descriptors",
     FLIP := "flip a bit",
+    CLOCK := "wrong clock",
 )
 SETTINGS: Mapping[str, str] = {
     "zookeeper.session.timeout.ms": "4000",

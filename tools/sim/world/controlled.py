@@ -27,7 +27,8 @@ def controlled(scheduler: Scheduler, seed: int) -> Iterator[None]:
         return loop.time() if isinstance(loop, ProcessLoop) else scheduler.now
 
     def wall() -> float:
-        return monotonic() - START_S + WALL_START_S
+        loop = asyncio._get_running_loop()
+        return loop.wall_s() if isinstance(loop, ProcessLoop) else scheduler.now - START_S + WALL_START_S
 
     source = random.Random(f"chance {seed}")
     replaced: dict[tuple[Any, str], Callable[..., Any]] = {

@@ -133,7 +133,7 @@ class ProcessLoop:
         return self.scheduler.now + self._looked_s
 
     def wall_s(self) -> float:
-        return WALL_START_S - START_S + self.time()
+        return WALL_START_S - START_S + self.time() + self.host.wall_ahead_s()
 
     # -- callbacks ----------------------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ class Network:
 
 
 class Host:
-    """One machine: its ports, and whether it has power."""
+    """One machine: its ports, its wall clock, and whether it has power."""
 
     def __init__(self, network: Network, name: str) -> None:
         self.network = network
@@ -89,6 +89,8 @@ class Host:
         self.is_up = True
         self.lacks_descriptors = 0
         """Above 0, its processes get no descriptor for a connection."""
+        self._wall_ahead_s = self._wall_drift = 0.0
+        self._wall_set_at = 0.0
         self._listeners: dict[int, Server] = {}
         self._connections: dict[int, SimulatedTransport] = {}
         self._ports = itertools.count(FIRST_PORT)
@@ -103,6 +105,13 @@ class Host:
         server = self._listeners[port] = Server(self, loop, factory, port)
         server.is_listening = is_serving
         return server
+
+    def set_wall_clock(self, ahead_s: float, drift: float = 0.0) -> None:
+        """The wall clock jumps: from now on it is so far ahead of the world's, and gains `drift` seconds each second."""
+        self._wall_ahead_s, self._wall_drift, self._wall_set_at = ahead_s, drift, self.network.scheduler.now
+
+    def wall_ahead_s(self) -> float:
+        return self._wall_ahead_s + self._wall_drift * (self.network.scheduler.now - self._wall_set_at)
 
     def forget(self, port: int, server: Server) -> None:
         if self._listeners.get(port) is server:

@@ -20,7 +20,7 @@ from protocol.zk.session import ZooKeeperSession
 from tools.sim.world.disk import ANY_LOSS, Loss, MemoryDisk
 from tools.sim.world.event_loop import ProcessLoop
 from tools.sim.world.network import Network
-from tools.sim.world.scheduler import Scheduler
+from tools.sim.world.scheduler import START_S, WALL_START_S, Scheduler
 from tools.sim.world.zookeeper import ZooKeeper, ZooKeeperClient
 
 CLIENT_PORT, CONTROL_PORT = 9092, 9093
@@ -42,16 +42,15 @@ class NodeClock:
 
 
 class Events(EventLog):
-    """An event log that goes to the world's record."""
+    """An event log that goes to the world's record. Its times are right, also while the broker's clock is not: it tells one story."""
 
-    def __init__(self, loop: ProcessLoop, clock: NodeClock, write: Callable[..., None]) -> None:
+    def __init__(self, loop: ProcessLoop, write: Callable[..., None]) -> None:
         self._loop = loop
-        self._node_clock = clock
         self._to = write
 
     def write(self, kind: str, **fields: Any) -> None:
         if not self._loop.is_dead:
-            self._to(self._node_clock.wall_ms(), kind, fields)
+            self._to(_right_ms(self._loop), kind, fields)
 
     def close(self) -> None:
         """There is no file."""
@@ -149,7 +148,7 @@ class BrokerNode:
         machine = Machine(
             clock=clock,
             filesystem=disk,
-            events=Events(loop, clock, partial(self._record, self.id)),
+            events=Events(loop, partial(self._record, self.id)),
             watchdog=NoWatchdog(),
             open_zookeeper=self._open_zookeeper,
             random=Random(f"{loop.name} {self._scheduler.random.random()}"),
@@ -244,7 +243,11 @@ class BrokerNode:
         self.disk.tears = random
 
     def _event(self, kind: str, **fields: Any) -> None:
-        self._record(self.id, NodeClock(self.loop).wall_ms() if self.loop is not None else 0, kind, fields)
+        self._record(self.id, _right_ms(self.loop) if self.loop is not None else 0, kind, fields)
+
+
+def _right_ms(loop: ProcessLoop) -> int:
+    return int((WALL_START_S - START_S + loop.time()) * 1000)
 
 
 def _is_of_a_disk(failure: BaseException | None) -> bool:
