@@ -1,4 +1,4 @@
-"""The rules against the classic bugs, each removed from the real code: the model must notice each removal.
+"""The rules against the classic bugs, each removed from the real code: a unit test or the simulation must notice each removal.
 
 Each function of `REMOVALS` patches one rule away. What the rule says is in docs/RULES.md under "Classic bugs".
 """
@@ -77,25 +77,24 @@ def bug_13_the_same_leader_needs_no_truncation(patch: pytest.MonkeyPatch) -> Non
     last_followed: dict[Partition, tuple[int, Phase]] = {}
 
     def apply(changes: LeadershipChanges, partition: Partition, state: PartitionState) -> None:
-        before = _followed(changes)
+        before = _followed(changes, partition)
         if before is not None:
-            last_followed[partition] = before[0], before[1].phase
+            last_followed[partition] = partition.leader, before[0].phase
         original(changes, partition, state)
         if state.leader == partition._context.own_id:
             last_followed.pop(partition, None)
-        now, last = _followed(changes), last_followed.get(partition)
-        if now is not None and last is not None and now[0] == last[0] and last[1] is not Phase.TRUNCATING:
-            now[2]._followed.move(now[1], Phase.WAITING)
+        now, last = _followed(changes, partition), last_followed.get(partition)
+        if now is not None and last is not None and last[0] == partition.leader and last[1] is not Phase.TRUNCATING:
+            now[1]._followed.move(now[0], Phase.WAITING)
 
     patch.setattr(LeadershipChanges, "_apply", apply)
     _fetches_find_no_divergence(patch)
 
 
-def _followed(changes: Any) -> tuple[int, FollowedPartition, ReplicaFetcher] | None:
-    """The leader that is followed, how far that is, and by whom."""
-    current = changes._fetchers.current
-    followed = list(current[1]._followed) if current is not None else []
-    return (current[0], followed[0], current[1]) if followed else None
+def _followed(changes: LeadershipChanges, partition: Partition) -> tuple[FollowedPartition, ReplicaFetcher] | None:
+    """How far the partition is followed, and by whom."""
+    fetcher = changes._fetchers._fetcher_of.get(partition.tp)
+    return None if fetcher is None else (fetcher._followed[partition.tp], fetcher)
 
 
 def bug_14_truncation_once(patch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
-"""Classic bugs (docs/RULES.md) that the protocol model does not show: each schedule is built exactly.
+"""Classic bugs (docs/RULES.md), each in a schedule that is built exactly.
 
-tests/sim/removed_rules.py takes the rules of BUG-1, 2, 3, 6, 9, 10, 12, 13, 14, 15 and 16 out of the real code, one at a time, and
-the model finds each. BUG-10 is also in test_replica_manager.py (who waits is answered), BUG-11 and BUG-24 in test_idempotence.py,
-BUG-18 in test_crash_points.py, BUG-20 in test_stop_replica.py, BUG-5 and BUG-23 in test_isr_updates.py.
+BUG-1 and BUG-14 are in test_truncation.py, BUG-3 and BUG-10 in test_replica_manager.py, BUG-5 and BUG-23 in test_isr_updates.py, BUG-6
+in test_leader_election.py, BUG-9 in test_replica_state.py, BUG-11 and BUG-24 in test_idempotence.py, BUG-16 in test_takeover_steps.py,
+BUG-18 in test_crash_points.py, BUG-20 in test_stop_replica.py.
 """
 
 from __future__ import annotations
@@ -13,12 +13,28 @@ import pytest
 
 from broker.process.loop_budget import LoopBudget
 from broker.replication.following import replica_fetcher
+from broker.replication.following.leader_endpoint import EpochAnswer
+from broker.replication.following.truncation import EpochEnd
 from broker.replication.partition import Partition
 from protocol.errors import ErrorCode
 from protocol.kafka.fetch_codec import FetchPartitionData
 from protocol.kafka.record_batch import build_batch
 from protocol.types import TopicPartition
-from tests.support.replica_cluster import Cluster, FakeEndpoint, values_of
+from tests.support.replica_cluster import LAG_S, Cluster, FakeEndpoint, values_of
+
+
+async def test_bug_2_a_shrink_counts_when_zookeeper_has_it(pair: Cluster) -> None:
+    """INV-10: until then the high watermark waits for the member that is to leave."""
+    await pair.replicate()
+    leader = pair.nodes[1].partition()
+    answer = pair.produce(1, "a", timeout_ms=60_000)
+    pair.pass_time(2 * LAG_S)
+    assert leader.shrink_if_lagging()
+    leader.advance_high_watermark()
+    assert (leader.high_watermark, answer) == (0, [])
+    assert pair.isr.apply() == [(1,)]
+    pair.time.turn()
+    assert (leader.high_watermark, answer[0].error) == (1, ErrorCode.NONE)
 
 
 async def test_bug_12_an_answer_for_another_offset_is_void(pair: Cluster) -> None:
@@ -40,6 +56,24 @@ async def test_bug_12_an_answer_for_another_offset_is_void(pair: Cluster) -> Non
     pair.change_answer = lambda tp, data: data
     await pair.replicate(2)
     assert pair.nodes[2].records() == ["a", "b", "c"]
+
+
+async def test_bug_12_a_late_answer_about_an_epoch_does_not_cut(pair: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that lacks a record answers when the partition is followed in the next epoch already, whose leader may have the record."""
+    await pair.replicate()
+    for value in "ab":
+        pair.produce(1, value, acks=1)
+    await pair.replicate(2, rounds=2)
+    pair.lead(1, 1, (1, 2))
+
+    async def epoch_ends(endpoint: FakeEndpoint, questions: object) -> dict[TopicPartition, EpochAnswer]:
+        pair.lead(1, 2, (1, 2))
+        return {pair.tp: EpochAnswer(ErrorCode.NONE, EpochEnd(0, 1))}
+
+    monkeypatch.setattr(FakeEndpoint, "epoch_ends", epoch_ends)
+    (fetcher,) = pair.nodes[2].manager.fetchers()
+    await fetcher.truncate_once()
+    assert pair.nodes[2].records() == ["a", "b"]
 
 
 async def test_bug_12_after_a_cut_the_rest_of_an_answer_is_not_appended(
@@ -86,6 +120,31 @@ async def test_bug_12_an_offset_out_of_range_is_checked_again(pair: Cluster, mon
     (fetcher,) = follower.manager.fetchers()
     await fetcher.fetch_once()
     assert follower.records() == ["a"], "it is not emptied to start at offset 5"
+
+
+async def test_bug_13_the_same_leader_may_have_cut_its_log_meanwhile(cluster: Cluster) -> None:
+    """Broker 2 does not hear that broker 3 led in between, and that broker 1 has cut a record for it."""
+    await cluster.start_led(1, 2, 3)
+    await cluster.replicate()
+    cluster.produce(1, "cut", acks=1)
+    await cluster.replicate(2)
+    cluster.lead(3, 1, (3, 1, 2), to=(1, 3))
+    await cluster.replicate(1)
+    assert (cluster.nodes[1].records(), cluster.nodes[2].records()) == ([], ["cut"])
+    cluster.lead(1, 2, (1, 3, 2))
+    cluster.produce(1, "kept", acks=1)
+    await cluster.replicate(2, rounds=2)
+    assert cluster.nodes[2].records() == ["kept"]
+
+
+async def test_bug_15_an_epoch_without_records_is_known(pair: Cluster) -> None:
+    """A follower that asks for the epoch before learns that it has ended, and where the new one begins."""
+    await pair.replicate()
+    pair.produce(1, "a", acks=1)
+    await pair.replicate(2)
+    pair.lead(2, 1, (1, 2))
+    ends = [pair.nodes[2].manager.offset_for_leader_epoch(pair.tp, 1, epoch, 1) for epoch in (0, 1)]
+    assert ends == [(0, 1), (1, 1)]
 
 
 class MovingPartition(Partition):

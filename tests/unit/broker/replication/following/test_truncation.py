@@ -1,4 +1,4 @@
-"""Where a follower cuts its log: REP-6, INV-19, BUG-1. The protocol model (tests/sim) shows that repeated cuts end where the logs agree."""
+"""Where a follower cuts its log: REP-6, INV-19, BUG-1."""
 
 from __future__ import annotations
 
