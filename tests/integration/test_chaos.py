@@ -1,7 +1,4 @@
-"""Faults of random brokers, coordinators and members under load: `tests.support.chaos` and `group_chaos`.
-
-`python -m tests.support.pipeline_chaos` does the same to exactly-once pipelines. It is no test: librdkafka's hangs would fail it (CLI-4).
-"""
+"""Faults of random brokers, coordinators and members under load: `tests.support.chaos` and `group_chaos`."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
     ids=["quick", "long", "groups"],
 )
 def test_chaos(tmp_path: Path, module: ModuleType, rounds: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """INV-1, 5, 6, 20, 23, 24, 27; FLT-1, 5, 6, 8; CLI-2, 4; LAI-5; LOG-7; TXN-1, 2, 3, 4, 5; BUG-25.
+    """INV-1, 5, 6, 20, 23, 24, 27; FLT-1, 5, 6, 8; CLI-2; LAI-5; BUG-25.
 
     Another seed each time: CHAOS_SEED runs one again. There are 33 kinds of faults, 15 of them for groups: if there are fewer rounds than
     kinds, the seed chooses.

@@ -92,13 +92,12 @@ def assert_clean(
     *,
     allowed: Collection[str] = (),
     end: float = 0.0,
-    may_be_deleted: bool = False,
 ) -> Verdict:
-    """Fails with the lines of the verdict, and unless records `may_be_deleted`, if acknowledged ones are below the log start."""
+    """Fails with the lines of the verdict, or if acknowledged records are below the log start."""
     forbidden = [kind for kind in UNPRODUCED if kind not in allowed]
     verdict = conclude(end, clients, faults, (), allowed=allowed, forbidden=forbidden)
     assert verdict.exit_code == CLEAN, "\n".join(lines_of(verdict))
-    assert may_be_deleted or not any(client.judged.expired for client in clients), verdict.notes
+    assert not any(client.judged.expired for client in clients), verdict.notes
     return verdict
 
 

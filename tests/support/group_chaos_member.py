@@ -16,27 +16,45 @@ the journals of several members can be compared. It ends when its standard input
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import struct
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from tests.support.journalled_member import (
-    HARMLESS,
-    HEARTBEAT_MS,
-    SESSION_MS,
-    TUNED,
-    Journal,
-    generation_of,
-    run_member,
-)
 from tools.clients.leave_group import leave_group
+from tools.faults.reporting_clients import PROMPT
 
+SESSION_MS = 4_000
+HEARTBEAT_MS = 300
+TUNED = {**PROMPT, "retry.backoff.max.ms": 200}
+"""As the producers of these tests; without it librdkafka's defaults."""
+HARMLESS = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT}
+METADATA_MAGIC = b"CGMDv2:"
+"""How librdkafka begins a group's metadata; the generation follows."""
+INPUT_ENDED = 3
+"""The exit code when standard input has ended: the test is over."""
 COMMIT_EVERY_S = 0.05
 POLL_S = 0.02
 PROCESSED_AT_ONCE_MAX = 500
+
+
+class Journal:
+    """Each line is in the file when `write` returns."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def write(self, what: str, **fields: Any) -> None:
+        os.write(self._file, json.dumps({"at": time.monotonic(), "what": what, **fields}).encode() + b"\n")
 
 
 class Position:
@@ -162,9 +180,34 @@ class Member:
         return generation_of(self._consumer.consumer_group_metadata())
 
 
+def _end_with_standard_input() -> None:
+    """Reads the file itself: a lock of `sys.stdin` would be held at the end of the process."""
+    while os.read(0, 1024):
+        pass
+    os._exit(INPUT_ENDED)
+
+
+def generation_of(metadata: Any) -> tuple[int, str]:
+    """Generation (-1: none), member id, of librdkafka's group metadata."""
+    data = bytes(metadata)
+    assert data.startswith(METADATA_MAGIC), data
+    (generation,) = struct.unpack_from("=i", data, len(METADATA_MAGIC))
+    _, member, *_ = data[len(METADATA_MAGIC) + 4 :].split(b"\0")
+    return generation, member.decode()
+
+
 def main(assignor: str, servers: str, group: str, topic: str, path: str, *options: str) -> int:
-    is_tuned = "tuned" in options
-    return run_member(path, lambda journal: Member(assignor, servers, group, topic, journal, is_tuned=is_tuned))
+    """Runs the member until SIGTERM. An exception is the last line of the journal."""
+    journal = Journal(Path(path))
+    try:
+        member = Member(assignor, servers, group, topic, journal, is_tuned="tuned" in options)
+        signal.signal(signal.SIGTERM, lambda *_: member.stopping.set())
+        threading.Thread(target=_end_with_standard_input, daemon=True).start()
+        member.run()
+    except Exception:
+        journal.write("failed", error=traceback.format_exc())
+        raise
+    return 0
 
 
 if __name__ == "__main__":

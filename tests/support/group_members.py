@@ -13,8 +13,8 @@ from kafka import KafkaConsumer
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 
+from tests.support.group_chaos_member import generation_of
 from tests.support.invariants import eventually
-from tests.support.journalled_member import generation_of
 from tools.clients.leave_group import leave_group
 
 Client = Literal["confluent", "confluent cooperative", "kafka-python", "kafka-python cooperative"]

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.group_journals import JournalFile
-from tests.support.pipeline_worker import HUNG, STALE
 from tools.cluster.local_cluster import LocalCluster
 from tools.faults.cluster import State
 
@@ -39,10 +38,6 @@ class MemberProcess:
         status = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
         return State.PAUSED if status in "Tt" else State.RUNNING
 
-    def exit_code(self) -> int | None:
-        """None while it runs."""
-        return self._process.poll()
-
     def kill(self) -> None:
         """The member ends without leaving the group."""
         self._process.kill()
@@ -58,9 +53,7 @@ class MemberProcess:
 
     def wait_closed(self) -> None:
         code = self._process.wait(CLOSE_TIMEOUT_S)
-        assert code in self._group.ENDINGS, (
-            f"{self.name} ended with {code}, see {self.journal.path.with_suffix('.log')}"
-        )
+        assert code == 0, f"{self.name} ended with {code}, see {self.journal.path.with_suffix('.log')}"
 
     def start(self) -> None:
         """Starts another member in its place."""
@@ -76,9 +69,6 @@ class MemberProcess:
 
 class MemberProcesses:
     """A group. `all`: also those that ended."""
-
-    ENDINGS = frozenset((0,))
-    """The exit codes of a member that was asked to close."""
 
     def __init__(
         self, cluster: LocalCluster, group: str, topic: str, assignors: Sequence[str], *, is_tuned: bool
@@ -116,47 +106,3 @@ class MemberProcesses:
             member.ask_to_close()
         for member in members:
             member.wait_closed()
-
-
-class WorkerProcesses(MemberProcesses):
-    """The workers of an exactly-once pipeline (`pipeline_worker`), one for each transactional id, which stands for the assignor.
-
-    A worker that comes in the place of another has its transactional id, and so fences it. If the id ends with `*`, each process
-    has an id of its own, and what a dead one left open ends only by its time-out.
-    """
-
-    ENDINGS = frozenset((0, HUNG, STALE))
-
-    def __init__(
-        self,
-        cluster: LocalCluster,
-        group: str,
-        topic: str,
-        output: str,
-        partitions: int,
-        side: str,
-        ids: Sequence[str],
-        *,
-        kind: str = "lasting",
-    ) -> None:
-        """`partitions`: of the output. `side`, `kind`: see `pipeline_worker`."""
-        self._output = [output, str(partitions), side, kind]
-        self.ids: list[str] = []
-        """The transactional ids of all that were started, each once."""
-        super().__init__(cluster, group, topic, ids, is_tuned=True)
-
-    def _command(self, assignor: str, journal: Path) -> list[str]:
-        transactional_id = assignor.replace("*", f"-{journal.stem}")
-        if transactional_id not in self.ids:
-            self.ids.append(transactional_id)
-        command = [sys.executable, "-m", "tests.support.pipeline_worker", transactional_id]
-        return [*command, self._cluster.bootstrap_servers, self.group, self._topic, *self._output, str(journal)]
-
-    def replace_ended(self) -> None:
-        """Starts another worker for each that ended itself."""
-        for worker in [worker for worker in self.running if worker.exit_code() in (HUNG, STALE)]:
-            worker.start()
-
-    def hung(self) -> int:
-        """How many ended themselves because a call hung, some of them when they were asked to close."""
-        return sum(worker.exit_code() == HUNG for worker in self.all)
