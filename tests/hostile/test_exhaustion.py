@@ -19,7 +19,8 @@ from tests.support.invariants import assert_healed
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
-WAIT_MAX_S = 3.0
+WAIT_MAX_S = 10.0
+"""Other tests take the processor meanwhile. A broker that is stuck keeps the canary waiting for longer."""
 CONNECTIONS = 10_000
 MEMORY_LIMIT_MIB = 400
 BUDGETS = {
@@ -69,7 +70,7 @@ def memory_group() -> Iterator[Path]:
 
 def test_a_limit_of_memory_holds(tmp_path: Path, memory_group: Path) -> None:
     """Whatever costs memory is played against a broker that the kernel would end at 400 MiB."""
-    with live_run(tmp_path / "cluster", wait_max_s=2 * WAIT_MAX_S, overrides=BUDGETS) as run:
+    with live_run(tmp_path / "cluster", wait_max_s=WAIT_MAX_S, overrides=BUDGETS) as run:
         (memory_group / "cgroup.procs").write_text(str(run.cluster.pid(1)))
         for name in MEMORY_ATTACKS:
             report = run.play(ATTACKS[name])
