@@ -20,7 +20,7 @@ from tools.replay.traces.check import check
 from tools.replay.traces.import_table import TableImport
 from tools.replay.traces.schema import Trace, TraceError
 
-pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.thorough]
+pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.thorough, pytest.mark.timeout(600)]
 """Each test is a Spark job or several. `test_trace_commands.py` has one for the quick run."""
 
 EVENTS = [

@@ -17,7 +17,7 @@ from tools.replay.traces.request_log import Found, ImportOptions, _read_split, i
 from tools.replay.traces.schema import Trace, TraceError
 from tools.replay.traces.source_commands import import_request_log as command
 
-pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.thorough]
+pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.thorough, pytest.mark.timeout(600)]
 """Each test is a Spark job or several. `test_trace_commands.py` has one for the quick run."""
 
 BROKER = "10.0.0.1:9092"
