@@ -8,6 +8,7 @@
 #   make test-thorough  all other tests: long runs, many examples, a real Kafka, Docker
 #   make kafka    the jars of a real Kafka in .kafka, which `make test-thorough` compares with; needs Maven and a JDK
 #   make fuzz     hostile bytes for every decoder; MINUTES=10, DECODER=all
+#   make sim-mutants  rules of the brokers removed, one after the other: how many seeds of `ottla sim` until it is missed; SEEDS=2000, MUTANT=all
 #   make docs     the pages as a site with a search, in .site/built; fails on a broken link or a command that does not exist
 #   make compile  the brokers' hot modules as machine code, as in setup; fails without a C compiler. OTTLA_COMPILED=0 turns it off
 #   make wheel    a wheel in dist/, with ZooKeeper's jars: needs Maven and a JDK; with compiled brokers where a C compiler is
@@ -23,10 +24,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 LOCKED ?=
 UPGRADE ?=
 
-.PHONY: help setup demo demo-year compose-demo check test test-thorough kafka fuzz docs compile wheel clean lock
+.PHONY: help setup demo demo-year compose-demo check test test-thorough kafka fuzz sim-mutants docs compile wheel clean lock
 
 help:
-	@sed -n '2,16s/^# *//p' Makefile
+	@sed -n '2,17s/^# *//p' Makefile
 
 # Without the compiled form, brokers run the same source as plain Python. `demo` and `test` do not wait for it.
 setup: .venv/installed-dev
@@ -85,6 +86,9 @@ tools/cluster/jars/fetched: tools/cluster/jars/pom.xml
 # Findings are in .fuzz, each with a command that repeats it. `python -m tests.fuzz.corpus` adds inputs that reached new code to the corpus.
 fuzz: .venv/installed-fuzz
 	$(BIN)/python -m tests.fuzz.run --minutes $(or $(MINUTES),10) $(if $(DECODER),--decoder '$(DECODER)')
+
+sim-mutants: .venv/installed-dev
+	$(BIN)/python -m tests.sim.find_mutants $(or $(SEEDS),2000) $(MUTANT)
 
 docs: .venv/installed-docs
 	$(BIN)/python -m pytest --quiet tests/unit/docs

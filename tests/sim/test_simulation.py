@@ -1,46 +1,87 @@
-"""The simulated world: the same seed is the same history; fixed seeds pass; a rule that is taken out is missed."""
+"""The simulated world: the same seed is the same history; fresh seeds and plans that were found pass; rules that are taken out are missed.
+
+`found/NAME.yaml` is a plan that `ottla sim hunt --mutant` has shrunk: with that mutant of `find_mutants.MUTANTS` it must fail.
+"""
 
 from __future__ import annotations
 
+import os
+import time
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from tests.sim.find_mutants import seeds_until_found
+from tests.sim.find_mutants import MUTANTS
 from tests.support.thorough import thorough
-from tools.sim.plan import plan_of
+from tools.sim.plan import Plan, from_yaml, plan_of
 from tools.sim.sim_commands import outcomes
+from tools.sim.simulation import Outcome
+from tools.sim.worker import Worker
 
-SEEDS = range(1, 9)
-SECONDS = 20.0
+FOUND = sorted((Path(__file__).parent / "found").glob("*.yaml"))
+QUICK = {"bug_10_any_record_at_the_offset_counts", "bug_2_the_isr_shrinks_in_memory"}
+"""The found plans that `make test` runs."""
+SECONDS = 15.0
+AIOKAFKA_SECONDS = 20.0
+FIXED_SEED = 3
+FRESH_S = 240
+"""How long `make test-thorough` tries fresh seeds."""
 
 
-def test_the_same_seed_is_the_same_history(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker() as process:
+        yield process
+
+
+def outcome_of(worker: Worker, plan: Plan, mutant: str = "") -> Outcome:
+    worker.start(plan, mutant)
+    return worker.outcome()
+
+
+@pytest.mark.parametrize("others", [1, thorough(8)])
+def test_the_same_seed_is_the_same_history(worker: Worker, others: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In other processes, whose own hash seed is another one."""
-    first = {outcome.seed: outcome for outcome in outcomes(plan_of(seed, SECONDS) for seed in SEEDS[:3])}
-    monkeypatch.setenv("PYTHONHASHSEED", "4711")
-    for outcome in outcomes(plan_of(seed, SECONDS) for seed in SEEDS[:3]):
-        assert outcome.digest == first[outcome.seed].digest
-        assert outcome.events_run == first[outcome.seed].events_run > 1000
+    first = outcome_of(worker, plan_of(FIXED_SEED, SECONDS))
+    assert not first.problems
+    for number in range(others):
+        monkeypatch.setenv("PYTHONHASHSEED", str(4711 + number))
+        with Worker() as other:
+            again = outcome_of(other, plan_of(FIXED_SEED, SECONDS))
+        assert (again.digest, again.events_run) == (first.digest, first.events_run)
+        assert again.events_run > 1000
 
 
-def test_seeds_that_pass() -> None:
-    for outcome in outcomes(plan_of(seed, SECONDS) for seed in SEEDS):
-        print(f"seed {outcome.seed}: {outcome.virtual_s:.0f} s in {outcome.cpu_s:.1f} s, {dict(outcome.counts)}")
-        assert not outcome.problems, f"ottla sim run --seed {outcome.seed} --seconds {SECONDS:g}: {outcome.problems}"
+@pytest.mark.parametrize(("seeds", "seconds"), [(2, SECONDS), thorough(10_000, 60.0)])
+def test_fresh_seeds_pass(worker: Worker, seeds: int, seconds: float) -> None:
+    """As many as there is time for: FRESH_S, in a thorough run."""
+    first, ends = int(time.time()) % 1_000_000 * 1000 + os.getpid() % 1000, time.monotonic() + FRESH_S
+    for seed in range(first, first + seeds):
+        if time.monotonic() > ends:
+            break
+        outcome = outcome_of(worker, plan_of(seed, seconds))
+        print(f"seed {seed}: {outcome.virtual_s:.0f} s in {outcome.cpu_s:.1f} s, {dict(outcome.counts)}")
+        assert not outcome.problems, f"ottla sim run --seed {seed} --seconds {seconds:g}: {outcome.problems}"
 
 
-@pytest.mark.parametrize("mutant", [thorough("bug_10_any_record_at_the_offset_counts")])
-def test_a_rule_that_is_taken_out_is_missed(mutant: str) -> None:
-    seeds, what = seeds_until_found(mutant, 200)
-    assert seeds, what
+@pytest.mark.parametrize(
+    "file", [file if file.stem in QUICK else thorough(file) for file in FOUND], ids=lambda file: file.stem
+)
+def test_a_found_plan_fails_with_its_mutant_only(worker: Worker, file: Path) -> None:
+    plan = from_yaml(file.read_text())
+    broken = outcome_of(worker, plan, MUTANTS[file.stem])
+    assert broken.problems, "the mutant is not found any more"
+    whole = outcome_of(worker, plan)
+    assert not whole.problems, f"ottla sim run --plan {file.relative_to(Path.cwd())}: {whole.problems}"
 
 
 @pytest.mark.thorough
 def test_an_unmodified_client_runs_on_the_loop() -> None:
     """aiokafka: producers with and without transactions, a group, and a reader of committed records. It puts tasks into sets."""
-    plans = [replace(plan_of(seed, SECONDS), aiokafka=2) for seed in SEEDS[:3]]
+    plans = [replace(plan_of(seed, AIOKAFKA_SECONDS), aiokafka=2) for seed in range(1, 4)]
     digests = defaultdict(set)
     for outcome in outcomes(iter([*plans, *plans])):
         digests[outcome.seed].add(outcome.digest)

@@ -10,10 +10,10 @@ from random import Random
 from typing import Any
 
 from protocol.kafka.record_batch import iter_batches
-from protocol.types import LeaderAndIsr, TopicPartition
+from protocol.types import NO_LEADER, LeaderAndIsr, TopicPartition
 from tools.sim import plan as plans
 from tools.sim.plan import Fault
-from tools.sim.truth import LOG_NAME, states_in
+from tools.sim.truth import LOG_NAME, controller_in, states_in
 from tools.sim.world.disk import Inode, MemoryDisk
 from tools.sim.world.event_loop import THREAD_S
 from tools.sim.world.network import Network
@@ -40,7 +40,10 @@ CHECKSUM_AT = 17
 
 
 class Faults:
-    """The faults that are under way. `record(kind, fields)` takes what is done, for the story."""
+    """The faults that are under way. `record(kind, fields)` takes what is done, for the story.
+
+    `first`: the partition whose leader faults may aim at.
+    """
 
     def __init__(
         self,
@@ -48,23 +51,41 @@ class Faults:
         network: Network,
         zookeeper: ZooKeeper,
         nodes: Mapping[int, BrokerNode],
+        first: TopicPartition,
         record: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self._scheduler = scheduler
         self._network = network
         self._zookeeper = zookeeper
         self._nodes = nodes
+        self._first = first
         self._record = record
         self._under_way: list[Callable[[], None]] = []
         """What undoes each fault that lasts."""
 
     def do(self, fault: Fault) -> None:
-        undo = self._begin(fault, self._nodes.get(fault.broker))
-        row = {"what": fault.what, "broker": fault.broker, "lasts": fault.lasts, "done": undo is not None}
+        node = self._nodes.get(self._hit_by(fault))
+        undo = self._begin(fault, node)
+        row = {
+            "what": fault.what,
+            "broker": node.id if node is not None else 0,
+            "lasts": fault.lasts,
+            "done": undo is not None,
+        }
         self._record("fault", row)
         if undo is not None:
             self._under_way.append(undo)
             self._scheduler.call_after(fault.lasts, self._undo, undo)
+
+    def _hit_by(self, fault: Fault) -> int:
+        """The number of the broker; 0 if it is ZooKeeper."""
+        broker = fault.broker
+        if broker == plans.CONTROLLER:
+            broker = controller_in(self._zookeeper.tree)
+        elif broker == plans.LEADER:
+            state = states_in(self._zookeeper.tree).get(self._first)
+            broker = state.leader if state is not None else NO_LEADER
+        return broker if broker in (0, *self._nodes) else next(iter(self._nodes))
 
     def undo_all(self) -> None:
         for undo in list(self._under_way):
@@ -117,6 +138,11 @@ class Faults:
                 return _nothing
             case plans.RESET if session is not None and session.simulated is not None:
                 session.simulated.break_connection()
+                return _nothing
+            case plans.LOST_ANSWER if session is not None:
+                return self._zookeeper.lose_next_answer(session.session_id)
+            case plans.RESETS:
+                self._network.host(node.name).reset_connections()
                 return _nothing
         return None
 

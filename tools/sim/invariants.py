@@ -5,7 +5,7 @@ The truth is on the simulated disks and in ZooKeeper's tree. Brokers are asked o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from broker.replication.partition import Partition, Role
@@ -29,11 +29,13 @@ class Invariants:
         nodes: Mapping[int, BrokerNode],
         broken: Callable[[str], None],
         *,
+        min_insync: int,
         keeps_all: bool = True,
     ) -> None:
         self._tree = tree
         self._nodes = nodes
         self._broken = broken
+        self._min_insync = min_insync
         self._keeps_all = keeps_all
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
         self._controller_epoch = 0
@@ -95,20 +97,39 @@ class Invariants:
     # -- acknowledgements ---------------------------------------------------------------------------------------------
 
     def acknowledged(self, tp: TopicPartition, batch: bytes) -> None:
-        """INV-1, INV-11: a producer with acks=all was told that the batch is in the log. All of the ISR must have it."""
+        """INV-1, INV-11, INV-17: a producer with acks=all was told that the batch is in the log."""
         header = parse_header(batch)
         key = (header.producer_id, header.producer_epoch, header.base_sequence)
         self._acked.setdefault(tp, []).append(key)
         state = self._states.get(tp)
         if state is None:
             return
-        own_bytes = batch[16:61]  # from the magic to the number of records: a broker writes the 16 bytes before
-        for broker in state.isr if self._keeps_all else ():
-            if not any(own_bytes in segment for segment in segments_on(self._nodes[broker].disk, tp)):
-                self._broken(
-                    f"INV-1: batch {_words(key)} of {tp} was acknowledged, and broker {broker} of the ISR {state.isr} does not have it"
-                )
+        what = f"batch {_words(key)} of {tp} was acknowledged"
+        having = self._check_replicas(tp, state, batch, f"INV-1: {what}")
+        if len(having) < self._min_insync:
+            self._broken(f"INV-17: {what}, and only brokers {having} have it: min.insync.replicas={self._min_insync}")
         self._look_at_high_watermark(tp, state)
+
+    def read(self, tp: TopicPartition, batch: bytes) -> None:
+        """INV-15: a reader got the batch, so it is below the high watermark: all of the ISR have it."""
+        state = self._states.get(tp)
+        if state is not None:
+            self._check_replicas(tp, state, batch, f"INV-15: offset {parse_header(batch).base_offset} of {tp} was read")
+
+    def _check_replicas(self, tp: TopicPartition, state: LeaderAndIsr, batch: bytes, what: str) -> Sequence[int]:
+        """The brokers that have the batch. All of the ISR must."""
+        if not self._keeps_all:
+            return tuple(self._nodes)
+        own_bytes = batch[16:61]  # from the magic to the number of records: a broker writes the 16 bytes before
+        having = [
+            broker
+            for broker, node in self._nodes.items()
+            if any(own_bytes in segment for segment in reversed(segments_on(node.disk, tp)))
+        ]
+        for broker in state.isr:
+            if broker not in having:
+                self._broken(f"{what}, and broker {broker} of the ISR {state.isr} does not have it")
+        return having
 
     def _look_at_high_watermark(self, tp: TopicPartition, state: LeaderAndIsr) -> None:
         node = self._nodes.get(state.leader)

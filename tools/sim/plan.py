@@ -11,6 +11,8 @@ from typing import Any
 import yaml
 
 BROKERS = (1, 2, 3)
+CONTROLLER, LEADER = -1, -2
+"""In the place of a broker: whoever is the controller then, or leads the first partition of the load."""
 SECONDS_MAX = 86_400
 FAULTS = (
     KILL := "kill",
@@ -28,6 +30,8 @@ FAULTS = (
     SCARCE := "scarce descriptors",
     FLIP := "flip a bit",
     CLOCK := "wrong clock",
+    RESETS := "reset connections",
+    LOST_ANSWER := "lose an answer of ZooKeeper",
 )
 SETTINGS: Mapping[str, str] = {
     "zookeeper.session.timeout.ms": "4000",
@@ -37,6 +41,8 @@ SETTINGS: Mapping[str, str] = {
     "min.insync.replicas": "2",
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
+    "controller.socket.timeout.ms": "2000",
+    "replica.socket.timeout.ms": "3000",
     "controlled.shutdown.enable": "true",
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "100",
@@ -50,7 +56,10 @@ CLIENTS = ("aiokafka", "transactional", "members", "readers", "producers")
 
 @dataclass(frozen=True)
 class Fault:
-    """`at`: seconds from the start of the load; it is undone `lasts` seconds later. `broker`: whom it hits; 0 for ZooKeeper."""
+    """`at`: seconds from the start of the load; it is undone `lasts` seconds later. `broker`: whom it hits; 0 for ZooKeeper.
+
+    CONTROLLER and LEADER name a broker by what it is at that moment.
+    """
 
     at: float
     what: str
@@ -121,7 +130,7 @@ def from_yaml(text: str) -> Plan:
 
 def hit_by(what: str) -> Sequence[int]:
     """The numbers that a fault may have."""
-    return (0,) if what == ZOOKEEPER_PAUSE else BROKERS
+    return (0,) if what == ZOOKEEPER_PAUSE else (*BROKERS, CONTROLLER, LEADER)
 
 
 KINDS: Mapping[str, tuple[Any, str]] = {
@@ -132,7 +141,7 @@ KINDS: Mapping[str, tuple[Any, str]] = {
     "settings": (dict, "setting: value"),
     "faults": (list, "a list"),
 }
-FAULT_LINE = re.compile(r"(?P<what>[A-Za-z ]+) (?P<broker>\d+) at (?P<at>\d+(\.\d+)?) for (?P<lasts>\d+(\.\d+)?)")
+FAULT_LINE = re.compile(r"(?P<what>[A-Za-z ]+) (?P<broker>-?\d+) at (?P<at>\d+(\.\d+)?) for (?P<lasts>\d+(\.\d+)?)")
 
 
 def smaller(plan: Plan) -> Iterator[Plan]:
@@ -171,7 +180,7 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
     at = random.uniform(1, 6)
     while kinds and at < seconds - 5:
         what = random.choice(kinds)
-        broker = 0 if what == ZOOKEEPER_PAUSE else random.choice(BROKERS)
+        broker = 0 if what == ZOOKEEPER_PAUSE else random.choice((*BROKERS, CONTROLLER, LEADER, LEADER))
         lasts = random.choice((0.3, 2.0, 5.0, 9.0)) * random.uniform(0.5, 1.5)
         faults.append(Fault(round(at, 3), what, broker, round(lasts, 3)))
         at += random.choice((0.2, 2.0, 6.0)) + random.expovariate(0.4)

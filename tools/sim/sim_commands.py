@@ -16,7 +16,7 @@ import click
 
 from tools.failures import ExpectedError, errors_in_one_line
 from tools.numbers import DIRECTORY, FILE, FloatRange, IntRange
-from tools.sim.plan import BrokenPlan, Plan, from_yaml, plan_of, smaller, to_yaml
+from tools.sim.plan import CONTROLLER, LEADER, BrokenPlan, Plan, from_yaml, plan_of, smaller, to_yaml
 from tools.sim.simulation import Outcome
 from tools.sim.worker import Worker
 from tools.terminal import echo
@@ -25,6 +25,7 @@ FAILED = 1
 SEEDS_MAX = 2**31
 PROBLEMS_SHOWN = 20
 SHRINKING_STEPS = 200
+WHOM = {0: "", CONTROLLER: "of the controller", LEADER: "of the leader"}
 
 
 AIOKAFKA = click.option(
@@ -184,7 +185,7 @@ def described(plan: Plan) -> list[str]:
     lines = [f"{topics} with {plan.replicas} replicas", ", ".join(f"{count} {what}" for what, count in counts.items())]
     lines += [f"{key}={value}" for key, value in plan.settings.items()]
     for fault in plan.faults:
-        whom = f"broker {fault.broker}" if fault.broker else ""
+        whom = WHOM.get(fault.broker, f"broker {fault.broker}")
         lines.append(f"{fault.at:8.3f} s  {fault.what} {whom} for {fault.lasts:g} s".replace("  for", " for"))
     return lines
 

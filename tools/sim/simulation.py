@@ -87,9 +87,11 @@ class Simulation:
             for broker in BROKERS
         }
         self.history = History(self.scheduler, self._is_led_by)
-        self.invariants = Invariants(self.zookeeper.tree, self.nodes, self.history.break_promise)
+        min_insync = int({**SETTINGS, **plan.settings}["min.insync.replicas"])
+        self.invariants = Invariants(self.zookeeper.tree, self.nodes, self.history.break_promise, min_insync=min_insync)
         self.zookeeper.on_change = self.invariants.changed
         self.history.batch_acknowledged = self.invariants.acknowledged
+        self.history.batch_read = self.invariants.read
         self.problems: list[str] = []
         self._clients: list[Client] = []
         self._aiokafka: list[AiokafkaReader] = []
@@ -97,7 +99,9 @@ class Simulation:
         self._partitions = [
             TopicPartition(name, number) for name, count in plan.partitions.items() for number in range(count)
         ]
-        self._faults = Faults(self.scheduler, self.network, self.zookeeper, self.nodes, partial(self._event, 0, 0))
+        self._faults = Faults(
+            self.scheduler, self.network, self.zookeeper, self.nodes, self._partitions[0], partial(self._event, 0, 0)
+        )
 
     # -- the record ---------------------------------------------------------------------------------------------------
 
@@ -229,7 +233,7 @@ class Simulation:
             if not client.is_reader and not task.done():
                 return f"{client.name} has not ended"
         scene = self._scene()
-        missing = unrest(scene)
+        missing = unrest(scene) or self._old_metadata(scene)
         if missing:
             return missing
         for client in self._clients:
@@ -257,6 +261,16 @@ class Simulation:
             for reader in self._aiokafka:
                 if not reader.is_member and reader.positions[tp] <= last:
                     return f"{reader.name} has read {tp} up to {reader.positions[tp]}, and {last} is committed"
+        return ""
+
+    def _old_metadata(self, scene: Scene) -> str:
+        """INV-27: every broker knows of every partition what ZooKeeper has."""
+        for node in self.nodes.values():
+            metadata = node.broker._metadata if node.broker is not None else None
+            for tp, state in scene.states.items():
+                known = metadata.partition(tp) if metadata is not None else None
+                if known is None or (known.leader, known.leader_epoch, known.isr) != state[:3]:
+                    return f"broker {node.id} has {known} in its metadata, and {tp} is {state}"
         return ""
 
     def _is_unread(self, members: Sequence[GroupMember], scene: Scene) -> bool:

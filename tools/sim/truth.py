@@ -9,10 +9,10 @@ from zlib import crc32
 
 from protocol.kafka.control_records import marker_in
 from protocol.kafka.record_batch import BatchHeader, crc_is_valid, decode_records, iter_batches
-from protocol.types import Assignment, LeaderAndIsr, TopicPartition
-from protocol.zk.znodes import PartitionStateZNode, TopicZNode
+from protocol.types import NO_LEADER, Assignment, LeaderAndIsr, TopicPartition
+from protocol.zk.znodes import ControllerZNode, PartitionStateZNode, TopicZNode
 from tools.judge.judgement import PartitionLog
-from tools.sim.world.disk import Inode, MemoryDisk
+from tools.sim.world.disk import Directory, Inode, MemoryDisk, Node
 from tools.sim.world.zookeeper_tree import ZooKeeperTree
 
 LOG_NAME = re.compile(r"/data/(?P<topic>[^/]+)-(?P<partition>\d+)/(?P<base>\d{20})\.log")
@@ -56,9 +56,11 @@ def replicas_on(disk: MemoryDisk) -> dict[TopicPartition, list[StoredBatch]]:
 
 def segments_on(disk: MemoryDisk, tp: TopicPartition) -> list[bytearray]:
     """The segments of one replica, in their order."""
-    path = f"/data/{tp}"
-    names = disk.list(path) if disk.is_directory(path) else []
-    return [disk.file(f"{path}/{name}").content for name in sorted(names) if name.endswith(".log")]
+    node: Node | None = disk.root
+    for name in ("data", str(tp)):
+        node = node.entries.get(name) if isinstance(node, Directory) else None
+    files = node.entries if isinstance(node, Directory) else {}
+    return [file.content for name, file in sorted(files.items()) if isinstance(file, Inode) and name.endswith(".log")]
 
 
 def batches_in(segment: bytearray) -> Sequence[StoredBatch]:
@@ -154,3 +156,9 @@ def states_in(tree: ZooKeeperTree) -> dict[TopicPartition, LeaderAndIsr]:
         if match:
             found[TopicPartition(match[1], int(match[2]))] = PartitionStateZNode.decode(node.data, node.version)
     return found
+
+
+def controller_in(tree: ZooKeeperTree) -> int:
+    """The broker in `/controller`; NO_LEADER if there is none."""
+    node = tree.nodes.get(ControllerZNode.PATH)
+    return NO_LEADER if node is None else ControllerZNode.decode(node.data)

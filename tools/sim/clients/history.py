@@ -41,6 +41,8 @@ class History:
     """Whether ZooKeeper has that host as leader now."""
     batch_acknowledged: Callable[[TopicPartition, bytes], None] = lambda _tp, _batch: None
     """Told of each batch that a broker has acknowledged to a producer with acks=all."""
+    batch_read: Callable[[TopicPartition, bytes], None] = lambda _tp, _batch: None
+    """Told of each batch that a reader got."""
     reports: list[Report] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)

@@ -55,7 +55,7 @@ class Reader:
         await client.refresh(self._topics)
         while not self._is_stopping:
             results = await self._fetch_all()
-            if not results or not all(results):
+            if not all(results):
                 await client.back_off()
                 await client.refresh(self._topics)
             elif self._random.random() < 0.5:
@@ -63,9 +63,10 @@ class Reader:
         client.close()
 
     async def _fetch_all(self) -> list[bool]:
-        """Fetches from each leader once. False: that leader did not answer well."""
+        """Fetches from each leader once. False: that leader did not answer well, or some partition has no known leader."""
         by_leader = self._client.by_leader(self.positions)
-        return await asyncio.gather(*(self._fetch(leader, tps) for leader, tps in by_leader.items()))
+        results = await asyncio.gather(*(self._fetch(leader, tps) for leader, tps in by_leader.items()))
+        return [*results, sum(map(len, by_leader.values())) == len(self.positions)]
 
     async def _fetch(self, leader: Address, tps: list[TopicPartition]) -> bool:
         client, random = self._client, self._random
@@ -144,6 +145,7 @@ class Reader:
             is_aborted = aborted.has(header)
             if header.last_offset < self.positions[tp]:
                 continue
+            self._history.batch_read(tp, bytes(records[position : position + header.size_in_bytes]))
             if not (header.is_control or is_aborted):
                 for record in decode_records(records, position):
                     if record.offset >= self.positions[tp]:

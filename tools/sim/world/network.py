@@ -164,6 +164,12 @@ class Host:
     def remove(self, transport: SimulatedTransport) -> None:
         self._connections.pop(transport.number, None)
 
+    def reset_connections(self) -> None:
+        """Something on the way resets all connections, at both ends."""
+        for transport in list(self._connections.values()):
+            transport.reset_peer()
+            transport.was_reset()
+
     def process_ended(self, loops: Iterable[ProcessLoop], *, has_power: bool = True) -> None:
         """The kernel closes what the processes had open. Without power it does not get to that."""
         ended = list(loops)

@@ -64,6 +64,8 @@ class Session:
         self.heard_at = heard_at
         self.connection: Connection | None = None
         self.watches: dict[tuple[str, str], None] = {}
+        self.loses_answer = False
+        """The connection breaks after the next write, before its answer."""
 
 
 class Connection:
@@ -103,6 +105,14 @@ class ZooKeeper:
         session = self.sessions.get(session_id)
         if session is not None:
             self._end(session, "expired")
+
+    def lose_next_answer(self, session_id: int) -> Callable[[], None]:
+        """The session's next write is carried out, and its connection breaks before the answer (FLT-19). Returns what undoes it."""
+        session = self.sessions.get(session_id)
+        if session is None:
+            return lambda: None
+        session.loses_answer = True
+        return lambda: setattr(session, "loses_answer", False)
 
     # -- connections --------------------------------------------------------------------------------------------------
 
@@ -147,6 +157,10 @@ class ZooKeeper:
             answer = self._carry_out(session, request)
         except Refused as refused:
             self._send(connection, connection.client.refused, connection, request, completion, refused.code)
+            return
+        if session.loses_answer and _is_write(request):
+            session.loses_answer = False
+            self._close(connection)
             return
         self._send(connection, connection.client.answered, connection, request, completion, answer, self.tree.zxid)
 
@@ -524,6 +538,12 @@ class ZooKeeperClient:
             watchers |= self._child_watchers.pop(path, {})
         for watcher in watchers:
             self._mailbox.post(watcher, Event(event, path))
+
+
+def _is_write(request: Any) -> bool:
+    if isinstance(request, Raw):
+        return bool(request.opcode == MULTI)
+    return not isinstance(request, WatchData) and request.type in (CREATE2, SET_DATA, DELETE)
 
 
 def decoded(body: bytes) -> list[tuple[Any, ...]]:

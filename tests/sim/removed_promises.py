@@ -1,0 +1,495 @@
+"""Rules that are removed from the running code, of which the model of the protocol knows nothing: only the simulation can miss them.
+
+Each function of `PROMISES` patches one rule away. BUG ids are in docs/RULES.md; an `edge` was found in this project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from broker.cluster.lease import LeadershipLease
+from broker.cluster.registration import Registration
+from broker.control.fencing import NewestRequest
+from broker.coordination import appending
+from broker.coordination.ownership import Ownership
+from broker.groups.group.group import Group
+from broker.network.connection_state import AnswerOrder
+from broker.replication import replica_state
+from broker.replication.appending.refused_batches import RefusedBatches
+from broker.replication.appending.transaction_verification import TransactionVerification
+from broker.replication.isr_updates import IsrOutcome, IsrUpdates
+from broker.replication.leadership_changes import TOPIC_DELETED_EPOCH, LeadershipChanges
+from broker.replication.partition import Partition, Role
+from broker.replication.replica_manager import ReplicaManager
+from broker.replication.replica_state import FollowerState
+from broker.storage.directories.log_directory import CLEAN_SHUTDOWN, LogDirectory
+from broker.storage.leader_epochs import LeaderEpochCache
+from broker.storage.log import Log
+from broker.storage.producers import producer_state
+from broker.storage.producers.log_producers import LogProducers
+from broker.storage.producers.producer_state import ProducerState
+from broker.storage.segment import Segment
+from broker.transactions.coordinator import TransactionCoordinator
+from broker.transactions.markers import GONE, MarkerSender
+from controller.broker_channels import _Channel
+from controller.cluster_store import ClusterStore
+from controller.controller import Controller
+from controller.decisions import leader_election, reassignment
+from protocol.errors import ErrorCode, KafkaError
+from protocol.rpc.messages import ControlResponse
+from protocol.types import NO_LEADER
+from protocol.zk.operations import CheckOp
+from protocol.zk.znodes import BrokerIdZNode
+
+Patch = pytest.MonkeyPatch
+Removal = Callable[[Patch], None]
+PROMISES: dict[str, Removal] = {}
+ACKS_LEADER = 1
+ANY_VERSION = -1
+
+
+def promise(function: Removal) -> Removal:
+    """Names the function in PROMISES."""
+    PROMISES[function.__name__] = function
+    return function
+
+
+# -- classic bugs -----------------------------------------------------------------------------------------------------
+
+
+@promise
+def bug_4_control_requests_are_dropped(patch: Patch) -> None:
+    """The controller gives up a request that it could not send, or that was not answered."""
+
+    async def send(channel: Any, request: Any) -> ControlResponse:
+        try:
+            response: ControlResponse = await channel._client.send(channel._address, request)
+        except (OSError, ValueError, TypeError):
+            return ControlResponse(ErrorCode.NONE)
+        return response
+
+    patch.setattr(_Channel, "_send", send)
+
+
+@promise
+def bug_5_a_lost_answer_is_a_conflict(patch: Patch) -> None:
+    """After a lost answer, a leader takes its own write of the ISR for the controller's, and waits for a new epoch."""
+
+    async def read_again(updates: Any, proposals: Any, *, keep_untouched: bool) -> list[Any]:
+        if keep_untouched:
+            return list(proposals)
+        await updates._finish_unwritten(proposals, IsrOutcome.CONFLICT)
+        return []
+
+    patch.setattr(IsrUpdates, "_read_again", read_again)
+
+
+@promise
+def bug_7_a_term_outlives_its_session(patch: Patch) -> None:
+    """The end of the session ends neither the controller's term nor its queue."""
+    patch.setattr(Controller, "on_session_expired", lambda controller: None)
+    patch.setattr(ClusterStore, "_check_term", lambda store: None)
+
+
+@promise
+def bug_8_writes_without_a_fence(patch: Patch) -> None:
+    """A controller's writes do not check the controller's epoch."""
+    init = ClusterStore.__init__
+
+    def without_fence(store: Any, zk: Any, epoch_version: int, events: Any = None) -> None:
+        init(store, zk, epoch_version, events)
+        store._fence = CheckOp(store._fence.path, ANY_VERSION)
+
+    patch.setattr(ClusterStore, "__init__", without_fence)
+
+
+@promise
+def bug_8_brokers_obey_a_deposed_controller(patch: Patch) -> None:
+    """Brokers do not compare the epochs of controllers, nor the numbers of requests."""
+    patch.setattr(LeadershipChanges, "refuse_controller", lambda changes, controller, epoch, kind: None)
+    patch.setattr(NewestRequest, "refusal", lambda newest, request: None)
+
+
+@promise
+def bug_11_repetitions_are_acknowledged_at_once(patch: Patch) -> None:
+    """A batch that is sent again does not wait until the first copy is replicated."""
+    append = Partition.append_as_leader
+
+    def append_as_leader(partition: Partition, records: memoryview, **options: Any) -> Any:
+        info = append(partition, records, **options)
+        return info._replace(last_offset=-1) if info.size_bytes == 0 else info
+
+    patch.setattr(Partition, "append_as_leader", append_as_leader)
+
+
+@promise
+def bug_17_a_node_of_an_earlier_session_is_taken_for_the_own(patch: Patch) -> None:
+    """A broker that finds its znode does not ask whose session made it."""
+
+    async def register(registration: Any) -> None:
+        data = BrokerIdZNode.encode(registration._broker, registration._clock.wall_ms())
+        while True:
+            found = await registration._found()
+            if found is None:
+                await registration._zk.create(registration._path, data, ephemeral=True)
+                continue
+            registration._epoch = found[1].czxid
+            if await registration._is_there() and registration._is_watched:
+                break
+        registration._is_registered = True
+        await registration._registered(registration._epoch)
+
+    patch.setattr(Registration, "_register", register)
+
+
+@promise
+def bug_18_the_marker_of_a_clean_stop_stays(patch: Patch) -> None:
+    """It is there after a crash, too, and the logs are believed."""
+
+    def take_clean_marker(directory: Any) -> None:
+        directory.was_clean = directory._filesystem.exists(f"{directory.path}/{CLEAN_SHUTDOWN}")
+
+    patch.setattr(LogDirectory, "take_clean_marker", take_clean_marker)
+
+
+@promise
+def bug_19_uncommitted_records_are_shown(patch: Patch) -> None:
+    """A read ends at the log's end, and not at the high watermark that the answer names."""
+    read = Log.read
+
+    def to_the_end(
+        log: Log, offset: int, max_bytes: int, max_offset: int, min_one: bool, committed: bool = False, **options: Any
+    ) -> Any:
+        limit = max_offset if committed else log.log_end_offset
+        return read(log, offset, max_bytes, limit, min_one, committed, **options)
+
+    patch.setattr(Log, "read", to_the_end)
+
+
+@promise
+def bug_20_late_stops_delete_replicas(patch: Patch) -> None:
+    """StopReplica is carried out, whatever its leader epoch and topic id are, and in whatever order it comes."""
+    stop = LeadershipChanges._stop
+
+    def at_any_time(changes: Any, request: Any, topic_id: str | None) -> ErrorCode:
+        return stop(changes, request._replace(leader_epoch=TOPIC_DELETED_EPOCH), None)
+
+    patch.setattr(LeadershipChanges, "_stop", at_any_time)
+    patch.setattr(NewestRequest, "refusal", lambda newest, request: None)
+
+
+@promise
+def bug_22_the_high_watermark_waits_for_a_fetch(patch: Patch) -> None:
+    """A smaller ISR, or the look of every few seconds, does not move it."""
+
+    def without_moving(function: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(partition: Any, *args: Any) -> Any:
+            partition.advance_high_watermark = lambda: False
+            try:
+                return function(partition, *args)
+            finally:
+                del partition.advance_high_watermark
+
+        return changed
+
+    for name in ("_isr_answered", "look_again"):
+        patch.setattr(Partition, name, without_moving(getattr(Partition, name)))
+
+
+@promise
+def bug_24_producers_are_not_cut_with_the_log(patch: Patch) -> None:
+    """After a cut, the state of the producers has batches that are gone."""
+
+    def cut(producers: Any, segments: Any, end_offset: int) -> None:
+        producers._remove([offset for offset in producers._snapshots if offset > end_offset])
+
+    patch.setattr(LogProducers, "cut", cut)
+
+
+@promise
+def bug_25_coordinators_answer_while_they_load(patch: Patch) -> None:
+    """Groups and transactional ids are served before the log was read."""
+
+    def check(ownership: Any, key: str) -> ErrorCode:
+        owned = ownership.owner_of(key)
+        return ErrorCode.NONE if owned is not None and ownership.may_act_for(owned) else ErrorCode.NOT_COORDINATOR
+
+    patch.setattr(Ownership, "check", check)
+
+
+@promise
+def bug_25_coordinators_do_not_wait_for_replicas(patch: Patch) -> None:
+    """Commits of offsets and decisions of transactions are acknowledged when the leader has them."""
+    patch.setattr(appending, "ACKS_ALL", ACKS_LEADER)
+
+
+# -- what was found here ----------------------------------------------------------------------------------------------
+
+
+@promise
+def edge_answers_go_out_as_they_are_made(patch: Patch) -> None:
+    """An answer that is ready does not wait for one that is being made, such as a large one."""
+
+    def answer(order: Any, number: int, parts: Sequence[Any]) -> Sequence[Any]:
+        order.answered += 1
+        return parts
+
+    patch.setattr(AnswerOrder, "answer", answer)
+    patch.setattr(AnswerOrder, "answer_in_turn", lambda order, number, make: answer(order, number, make()))
+
+
+@promise
+def edge_markers_wait_for_partitions_that_are_gone(patch: Patch) -> None:
+    """A transaction never ends if a topic of it was made again with fewer partitions."""
+    leader_of = MarkerSender._leader_of
+
+    def of_existing(sender: Any, tp: Any, assigned: Mapping[str, Any]) -> int:
+        found = leader_of(sender, tp, assigned)
+        return NO_LEADER if found == GONE else found
+
+    patch.setattr(MarkerSender, "_leader_of", of_existing)
+
+
+# -- made up: replication ---------------------------------------------------------------------------------------------
+
+
+@promise
+def hw_the_slowest_member_does_not_count(patch: Patch) -> None:
+    """The high watermark is where all but one of the ISR are."""
+
+    def high_watermark(
+        *, current: int, leader_end_offset: int, followers: Any, maximal_isr: Any, joining: Any = ()
+    ) -> int:
+        ends = sorted([leader_end_offset, *(followers[one].log_end_offset for one in maximal_isr if one in followers)])
+        return max(current, ends[1] if len(ends) > 1 else ends[0])
+
+    patch.setattr(replica_state, "high_watermark", high_watermark)
+
+
+@promise
+def hw_positions_of_an_earlier_epoch_count(patch: Patch) -> None:
+    """What followers had when this broker last led still counts in a new epoch (INV-12)."""
+
+    def start_epoch(state: Any, *, in_isr: bool, now: float) -> None:
+        state.heartbeat = None
+        state.caught_up_at = now
+
+    patch.setattr(FollowerState, "start_epoch", start_epoch)
+    make_follower = Partition.make_follower
+
+    def remembering(partition: Partition, state: Any) -> None:
+        followers = partition.followers
+        make_follower(partition, state)
+        partition.followers = followers
+
+    patch.setattr(Partition, "make_follower", remembering)
+
+
+@promise
+def isr_too_small_for_acks_all(patch: Patch) -> None:
+    """Nobody looks at min.insync.replicas (INV-17)."""
+    append, plain = Partition.append_as_leader, Partition.append_plain
+
+    def append_as_leader(partition: Partition, records: memoryview, **options: Any) -> Any:
+        return append(partition, records, **{**options, "acks": ACKS_LEADER})
+
+    def append_plain(partition: Partition, batches: Any, *, needs_all: bool, config: Any) -> Any:
+        return plain(partition, batches, needs_all=False, config=config)
+
+    def acknowledgement(partition: Any, required_offset: int, generation: int) -> ErrorCode | None:
+        led = partition._still_led(generation)
+        if isinstance(led, ErrorCode):
+            return led
+        return ErrorCode.NONE if partition.high_watermark >= required_offset else None
+
+    patch.setattr(Partition, "append_as_leader", append_as_leader)
+    patch.setattr(Partition, "append_plain", append_plain)
+    patch.setattr(Partition, "acknowledgement", acknowledgement)
+
+
+@promise
+def elections_outside_of_the_isr(patch: Patch) -> None:
+    """If no member of the ISR is live, any replica leads (INV-18)."""
+    after_failure = leader_election.after_failure
+
+    def unclean(state: Any, replicas: Any, live: Any, controller_epoch: int, *, unclean_allowed: bool) -> Any:
+        return after_failure(state, replicas, live, controller_epoch, unclean_allowed=True)
+
+    patch.setattr(leader_election, "after_failure", unclean)
+
+
+@promise
+def states_are_announced_that_were_not_written(patch: Patch) -> None:
+    """The controller takes a state that it could not write for written."""
+
+    async def sort_out(store: Any, unwritten: Any, culprits: Any, written: Any) -> list[Any]:
+        for tp, wanted in (*unwritten, *culprits):
+            written.done[tp] = wanted
+        return []
+
+    patch.setattr(ClusterStore, "_sort_out", sort_out)
+
+
+@promise
+def standstills_are_not_noticed(patch: Patch) -> None:
+    """A process that was stopped goes on at once as if no time had passed (FLT-6)."""
+    patch.setattr(LeadershipLease, "is_suspect", lambda lease: False)
+
+
+@promise
+def leaders_outlive_their_session(patch: Patch) -> None:
+    """A broker whose session ended leads on until a controller says otherwise (STA-4)."""
+    patch.setattr(ReplicaManager, "step_down_all", lambda replicas, reason: None)
+
+
+@promise
+def epochs_are_not_cut_with_the_log(patch: Patch) -> None:
+    """After a cut, the history of epochs has epochs of records that are gone."""
+    patch.setattr(LeaderEpochCache, "truncate_from_end", lambda cache, end_offset: None)
+
+
+@promise
+def moves_end_before_the_copy_is_in_sync(patch: Patch) -> None:
+    """A reassignment ends when one of the new replicas is in the ISR (INV-25)."""
+
+    def is_complete(assignment: Any, isr: Any) -> bool:
+        return bool(set(reassignment.target_of(assignment)) & set(isr))
+
+    patch.setattr(reassignment, "is_complete", is_complete)
+
+
+@promise
+def followers_announce_what_is_not_synced(patch: Patch) -> None:
+    """With flush.messages=1, a replica claims records before they are on its disk."""
+    patch.setattr(Log, "owe_flush", lambda log, claimable_end: setattr(log, "claimable_end", log.log_end_offset))
+
+
+@promise
+def a_flush_without_a_sync(patch: Patch) -> None:
+    """A flush counts as done, and the file was not synced."""
+    patch.setattr(Segment, "sync", lambda segment: None)
+
+
+@promise
+def isr_written_after_the_acknowledgement(patch: Patch) -> None:
+    """A proposed ISR counts for the high watermark at once, and again if ZooKeeper refuses it (order of write and announce)."""
+    propose = Partition._propose
+
+    def at_once(partition: Any, isr: tuple[int, ...], newcomers: dict[int, int]) -> None:
+        propose(partition, isr, newcomers)
+        partition.isr = isr
+        partition.advance_high_watermark()
+
+    patch.setattr(Partition, "_propose", at_once)
+
+
+# -- made up: producers and transactions ------------------------------------------------------------------------------
+
+
+@promise
+def batches_behind_a_refused_one_are_taken(patch: Patch) -> None:
+    """A leader that does not know the producer takes its batch, whatever was refused before."""
+    patch.setattr(RefusedBatches, "check", lambda *args: None)
+    patch.setattr(RefusedBatches, "check_early", lambda *args: None)
+    patch.setattr(Partition, "_undoubted", lambda partition, batches, producers: batches)
+
+
+@promise
+def only_the_last_batch_is_known(patch: Patch) -> None:
+    """A repetition of an older batch of the last five is not recognised (INV-20)."""
+    patch.setattr(producer_state, "BATCHES_KEPT", 1)
+
+
+@promise
+def old_epochs_of_producers_are_taken(patch: Patch) -> None:
+    """A log does not fence a producer that another instance has replaced, and the coordinator is not asked."""
+    check = ProducerState.check
+
+    def without_fence(state: ProducerState, header: Any) -> Any:
+        try:
+            return check(state, header)
+        except KafkaError as error:
+            if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+                return None
+            raise
+
+    patch.setattr(ProducerState, "check", without_fence)
+    patch.setattr(TransactionVerification, "of_batches", lambda verification, entries: None)
+
+
+@promise
+def late_batches_begin_transactions(patch: Patch) -> None:
+    """The coordinator is not asked whether a batch's transaction is still open (KIP-890)."""
+    patch.setattr(TransactionVerification, "of_batches", lambda verification, entries: None)
+
+
+@promise
+def one_marker_too_few(patch: Patch) -> None:
+    """A transaction counts as complete when all but one of its partitions have their marker."""
+    marked = MarkerSender._marked
+
+    def all_but_one(sender: Any, markers: Any, partitions: Any) -> None:
+        unmarked = markers.held.transaction.unmarked
+        marked(sender, markers, partitions)
+        if len(unmarked) == 1 and partitions:
+            marked(sender, markers, list(unmarked))
+
+    patch.setattr(MarkerSender, "_marked", all_but_one)
+
+
+@promise
+def open_transactions_are_shown(patch: Patch) -> None:
+    """Readers of committed records read up to the high watermark."""
+    patch.setattr(Log, "last_stable_offset", lambda log, high_watermark: high_watermark)
+    patch.setattr(ProducerState, "first_unstable", lambda state, high_watermark: None)
+
+
+@promise
+def decisions_are_told_before_they_are_recorded(patch: Patch) -> None:
+    """A producer is told that its transaction is committed before that is in the log."""
+    end = TransactionCoordinator.end
+
+    def told_at_once(coordinator: Any, transactional_id: str, producer: Any, is_commit: bool, respond: Any) -> None:
+        answers: list[ErrorCode] = []
+        end(coordinator, transactional_id, producer, is_commit, answers.append)
+        respond(answers[0] if answers else ErrorCode.NONE)
+
+    patch.setattr(TransactionCoordinator, "end", told_at_once)
+
+
+@promise
+def decided_transactions_are_left_to_the_first_coordinator(patch: Patch) -> None:
+    """A coordinator that takes over does not send the markers that are missing."""
+    loaded = TransactionCoordinator._partition_loaded
+
+    def without_markers(coordinator: Any, owned: Any) -> None:
+        send = coordinator._send_markers
+        coordinator._send_markers = lambda held: None
+        loaded(coordinator, owned)
+        coordinator._timers.call_later(1.0, setattr, coordinator, "_send_markers", send)
+
+    patch.setattr(TransactionCoordinator, "_partition_loaded", without_markers)
+
+
+# -- made up: groups --------------------------------------------------------------------------------------------------
+
+
+@promise
+def commits_of_old_generations_are_taken(patch: Patch) -> None:
+    """A member that was put out of its group still commits (INV-24)."""
+    patch.setattr(Group, "check_commit", lambda group, member_id, instance_id, generation, now_s: ErrorCode.NONE)
+
+
+@promise
+def replicas_that_lead_look_at_no_epoch(patch: Patch) -> None:
+    """A leader is appended to in whatever role the broker has: it only looks whether it has a log."""
+
+    def leader_log(partition: Any, current_leader_epoch: int = -1) -> Any:
+        if partition.role is Role.OFFLINE or partition.log is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return partition.log
+
+    patch.setattr(Partition, "leader_log", leader_log)
