@@ -5,7 +5,7 @@ The truth is on the simulated disks and in ZooKeeper's tree. Brokers are asked o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from broker.replication.partition import Partition, Role
@@ -21,7 +21,7 @@ BatchKey = tuple[int, int, int]
 
 
 class Invariants:
-    """`broken` is told each rule that was broken. `keeps_all`: nothing deletes records of clients."""
+    """`broken` is told each rule that was broken. `removing`: topics from which compaction or retention removes records."""
 
     def __init__(
         self,
@@ -30,13 +30,13 @@ class Invariants:
         broken: Callable[[str], None],
         *,
         min_insync: int,
-        keeps_all: bool = True,
+        removing: Collection[str] = (),
     ) -> None:
         self._tree = tree
         self._nodes = nodes
         self._broken = broken
         self._min_insync = min_insync
-        self._keeps_all = keeps_all
+        self._removing = removing
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
         self._controller_epoch = 0
         self._acked: dict[TopicPartition, list[BatchKey]] = {}
@@ -83,7 +83,7 @@ class Invariants:
     def _check_has_all(self, tp: TopicPartition, broker: int, why: str) -> None:
         """INV-1: every acknowledged batch is in the log of that replica."""
         acked = self._acked.get(tp)
-        if not acked or not self._keeps_all:
+        if not acked or tp.topic in self._removing:
             return
         keys = {
             (header.producer_id, header.producer_epoch, header.base_sequence)
@@ -118,7 +118,7 @@ class Invariants:
 
     def _check_replicas(self, tp: TopicPartition, state: LeaderAndIsr, batch: bytes, what: str) -> Sequence[int]:
         """The brokers that have the batch. All of the ISR must."""
-        if not self._keeps_all:
+        if tp.topic in self._removing:
             return tuple(self._nodes)
         own_bytes = batch[16:61]  # from the magic to the number of records: a broker writes the 16 bytes before
         having = [

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from protocol.types import Assignment, LeaderAndIsr, TopicPartition
 from tools.judge.judgement import Tables, judge
 from tools.judge.kinds import HARMLESS
+from tools.sim import policies as policies_
 from tools.sim.clients.history import (
     ABORTED_TRANSACTION,
     COMMITTED_TRANSACTION,
@@ -15,7 +16,8 @@ from tools.sim.clients.history import (
     History,
     Transaction,
 )
-from tools.sim.truth import StoredBatch, Visible, assignments_in, log_of, replicas_on, states_in, visible_in
+from tools.sim.policies import KEEPS_ALL, Policy
+from tools.sim.truth import StoredBatch, Visible, assignments_in, ends_on, log_of, replicas_on, states_in, visible_in
 from tools.sim.world.nodes import BrokerNode
 from tools.sim.world.zookeeper_tree import ZooKeeperTree
 
@@ -25,20 +27,21 @@ LOG_TOPICS = ("__consumer_offsets", "__transaction_state")
 
 @dataclass
 class Scene:
-    """What is there at one moment. `replicas`: broker -> partition -> its batches."""
+    """What is there at one moment. `replicas`: broker -> partition -> its batches; `ends`: its next offset."""
 
     states: Mapping[TopicPartition, LeaderAndIsr]
     assignments: Mapping[TopicPartition, Assignment]
     replicas: Mapping[int, Mapping[TopicPartition, Sequence[StoredBatch]]]
+    ends: Mapping[int, Mapping[TopicPartition, int]]
 
     @staticmethod
     def of(tree: ZooKeeperTree, nodes: Sequence[BrokerNode]) -> Scene:
         """Raises TornLog."""
-        return Scene(states_in(tree), assignments_in(tree), {node.id: replicas_on(node.disk) for node in nodes})
+        replicas = {node.id: replicas_on(node.disk) for node in nodes}
+        return Scene(states_in(tree), assignments_in(tree), replicas, {node.id: ends_on(node.disk) for node in nodes})
 
     def end(self, broker: int, tp: TopicPartition) -> int:
-        batches = self.replicas[broker].get(tp, ())
-        return batches[-1].last_offset + 1 if batches else 0
+        return self.ends[broker].get(tp, 0)
 
     def log(self, tp: TopicPartition) -> Sequence[StoredBatch]:
         """The leader's."""
@@ -69,14 +72,27 @@ def unrest(scene: Scene) -> str:
     return ""
 
 
-def problems_of(scene: Scene, history: History, partitions: Sequence[TopicPartition]) -> Iterator[str]:
-    """Every rule that was broken. `partitions`: those of the load."""
+def problems_of(
+    scene: Scene, history: History, partitions: Sequence[TopicPartition], policies: Mapping[str, Policy]
+) -> Iterator[str]:
+    """Every rule that was broken. `partitions`: those of the load. `policies`: of topics from which records are removed."""
+    policy = {tp: policies.get(tp.topic, KEEPS_ALL) for tp in (*partitions, *scene.assignments)}
     for tp in scene.assignments:
-        yield from unlike(tp, {broker: of_broker.get(tp, ()) for broker, of_broker in scene.replicas.items()})
+        replicas = {broker: of_broker.get(tp, ()) for broker, of_broker in scene.replicas.items()}
+        yield from unlike_records(tp, replicas) if policy[tp].compacts else unlike(tp, replicas)
     for tp in partitions:
         for broker in scene.assignments[tp].replicas if tp in scene.assignments else ():
-            yield from with_holes(broker, tp, scene.replicas[broker].get(tp, ()))
-    logs = {(tp.topic, tp.partition): log_of(scene.log(tp)) for tp in partitions}
+            batches = scene.replicas[broker].get(tp, ())
+            if not policy[tp].compacts:
+                yield from with_holes(
+                    broker, tp, batches, batches[0].base_offset if policy[tp].deletes and batches else 0
+                )
+    logs = {
+        (tp.topic, tp.partition): log_of(
+            scene.log(tp), scene.end(scene.states[tp].leader, tp) if tp in scene.states else 0, policy[tp]
+        )
+        for tp in partitions
+    }
     judged = judge(Tables.of(history.reports), logs, {}, is_finished=False)
     yield from judged.problems
     harmful = [finding for finding in judged.findings if finding.kind not in HARMLESS]
@@ -84,9 +100,16 @@ def problems_of(scene: Scene, history: History, partitions: Sequence[TopicPartit
         yield f"{finding.kind}: {finding.id} in {finding.topic}-{finding.partition} at {finding.offset}: {finding.words}"
     visible = {tp: visible_in(scene.log(tp)) for tp in partitions}
     for transaction in history.transactions:
-        yield from torn(transaction, visible)
+        yield from torn(transaction, visible, [tp for tp in transaction.ids if policy[tp].keeps_all])
+    aborted = history.aborted_records()
     for (reader, tp), seen in history.read_committed.items():
-        yield from unlike_visible(reader, tp, seen, visible[tp])
+        if policy[tp].keeps_all:
+            yield from unlike_visible(reader, tp, seen, visible[tp])
+        else:
+            yield from policies_.unlike_visible(reader, tp, seen, visible[tp].records, aborted)
+    for tp in partitions:
+        if policy[tp].compacts:
+            yield from policies_.outdated(tp, history.acknowledged_in(tp), visible[tp].records)
     yield from owned_twice(history)
 
 
@@ -101,9 +124,21 @@ def unlike(tp: TopicPartition, replicas: Mapping[int, Sequence[StoredBatch]]) ->
                 return
 
 
-def with_holes(broker: int, tp: TopicPartition, batches: Sequence[StoredBatch]) -> Iterator[str]:
-    """INV-5: a replica has every offset, from 0 to its end."""
-    expected = 0
+def unlike_records(tp: TopicPartition, replicas: Mapping[int, Sequence[StoredBatch]]) -> Iterator[str]:
+    """INV-5, INV-6: as `unlike`, for a log that each replica compacts for itself: the same offset is the same record."""
+    by_offset: dict[int, tuple[int, tuple[int, str]]] = {}
+    for broker, batches in replicas.items():
+        for batch in batches:
+            for offset, record in batch.ids.items():
+                first_broker, first = by_offset.setdefault(offset, (broker, (batch.leader_epoch, record)))
+                if first != (batch.leader_epoch, record):
+                    yield f"INV-5: {tp} at {offset} is not the same on brokers {first_broker} and {broker}"
+                    return
+
+
+def with_holes(broker: int, tp: TopicPartition, batches: Sequence[StoredBatch], start: int = 0) -> Iterator[str]:
+    """INV-5: a replica has every offset, from the first one to its end."""
+    expected = start
     for batch in batches:
         if batch.base_offset != expected:
             yield f"INV-5: {tp} on broker {broker} has {batch.base_offset} where {expected} is next"
@@ -111,11 +146,14 @@ def with_holes(broker: int, tp: TopicPartition, batches: Sequence[StoredBatch]) 
         expected = batch.last_offset + 1
 
 
-def torn(transaction: Transaction, visible: Mapping[TopicPartition, Visible]) -> Iterator[str]:
-    """A transaction is visible as a whole, or not at all; and as its producer was told."""
+def torn(
+    transaction: Transaction, visible: Mapping[TopicPartition, Visible], kept: Sequence[TopicPartition]
+) -> Iterator[str]:
+    """A transaction is visible as a whole, or not at all; and as its producer was told. `kept`: partitions that keep all records."""
     seen = {tp: {record for _, record in found.records} for tp, found in visible.items()}
-    ids = [(tp, record) for tp, records in transaction.ids.items() for record in records]
+    ids = [(tp, record) for tp in kept for record in transaction.ids[tp]]
     shown = [record for tp, record in ids if record in seen[tp]]
+    anywhere = [record for tp, records in transaction.ids.items() for record in records if record in seen[tp]]
     for tp, records in transaction.ids.items():
         mine = set(records)
         found = [record for _, record in visible[tp].records if record in mine]
@@ -124,8 +162,8 @@ def torn(transaction: Transaction, visible: Mapping[TopicPartition, Visible]) ->
     if transaction.outcome == COMMITTED_TRANSACTION and len(shown) < len(ids):
         missing = next(record for tp, record in ids if record not in seen[tp])
         yield f"{transaction.name} was committed, and {len(ids) - len(shown)} of its records are not there, such as {missing}"
-    elif transaction.outcome == ABORTED_TRANSACTION and shown:
-        yield f"{transaction.name} was aborted, and {len(shown)} of its records are visible, such as {shown[0]}"
+    elif transaction.outcome == ABORTED_TRANSACTION and anywhere:
+        yield f"{transaction.name} was aborted, and {len(anywhere)} of its records are visible, such as {anywhere[0]}"
     elif transaction.outcome == UNKNOWN_TRANSACTION and shown and len(shown) < len(ids):
         yield f"{transaction.name} is torn: {len(shown)} of its {len(ids)} records are visible"
 

@@ -47,7 +47,21 @@ SETTINGS: Mapping[str, str] = {
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "100",
     "leader.imbalance.check.interval.seconds": "5",
+    "log.retention.check.interval.ms": "2000",
+    "log.cleaner.backoff.ms": "1000",
 }
+SMALL_SEGMENTS: Mapping[str, str] = {
+    "offsets.topic.segment.bytes": "10000",
+    "transaction.state.log.segment.bytes": "10000",
+}
+"""With them, the logs of groups and transactions are compacted within a history."""
+NEW_SEGMENTS: Mapping[str, str] = {"segment.bytes": "250000", "segment.ms": "3000"}
+"""A segment must have room for the largest batch."""
+CONFIGS: Sequence[Mapping[str, str]] = (
+    {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", **NEW_SEGMENTS},
+    {"retention.bytes": "20000", **NEW_SEGMENTS},
+    {"retention.ms": "8000", **NEW_SEGMENTS},
+)
 
 
 CLIENTS = ("aiokafka", "transactional", "members", "readers", "producers")
@@ -84,6 +98,8 @@ class Plan:
     aiokafka: int = 0
     """So many producers (every second one transactional) and members of a group are of aiokafka. One more reads what is committed."""
     settings: Mapping[str, str] = field(default_factory=dict)
+    configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Topic -> its own settings."""
 
 
 class BrokenPlan(ValueError):
@@ -106,7 +122,7 @@ def from_yaml(text: str) -> Plan:
         raise BrokenPlan(f"it is no YAML: {error}") from None
     names = [one.name for one in fields(Plan)]
     if isinstance(rows, dict):
-        rows = {"aiokafka": 0, **rows}
+        rows = {"aiokafka": 0, "configs": {}, **rows}
     if not isinstance(rows, dict) or set(rows) != set(names):
         raise BrokenPlan(f"a plan has exactly these keys: {', '.join(names)}")
     for name, (kind, words) in KINDS.items():
@@ -119,6 +135,8 @@ def from_yaml(text: str) -> Plan:
         )
     if not all(type(count) is int and count > 0 for count in rows["partitions"].values()) or not rows["partitions"]:
         raise BrokenPlan(f"partitions are topic: number, not {rows['partitions']!r}")
+    if not all(topic in rows["partitions"] and isinstance(of, dict) for topic, of in rows["configs"].items()):
+        raise BrokenPlan(f"configs are topic: its settings, for topics of the plan, not {rows['configs']!r}")
     faults = []
     for line in rows["faults"]:
         match = FAULT_LINE.fullmatch(str(line))
@@ -139,6 +157,7 @@ KINDS: Mapping[str, tuple[Any, str]] = {
     "has_admin": (bool, "true or false"),
     "partitions": (dict, "topic: number of partitions"),
     "settings": (dict, "setting: value"),
+    "configs": (dict, "topic: its settings"),
     "faults": (list, "a list"),
 }
 FAULT_LINE = re.compile(r"(?P<what>[A-Za-z ]+) (?P<broker>-?\d+) at (?P<at>\d+(\.\d+)?) for (?P<lasts>\d+(\.\d+)?)")
@@ -162,12 +181,18 @@ def smaller(plan: Plan) -> Iterator[Plan]:
             yield replace(plan, **changed)
     if len(plan.partitions) > 1:
         for topic in plan.partitions:
-            yield replace(plan, partitions={name: count for name, count in plan.partitions.items() if name != topic})
+            yield replace(
+                plan,
+                partitions={name: count for name, count in plan.partitions.items() if name != topic},
+                configs={name: of for name, of in plan.configs.items() if name != topic},
+            )
     for topic, count in plan.partitions.items():
         if count > 1:
             yield replace(plan, partitions={**plan.partitions, topic: 1})
     if plan.seconds > 10:
         yield replace(plan, seconds=plan.seconds / 2, faults=tuple(f for f in faults if f.at < plan.seconds / 2))
+    for topic in plan.configs:
+        yield replace(plan, configs={name: of for name, of in plan.configs.items() if name != topic})
     for key in plan.settings:
         yield replace(plan, settings={name: value for name, value in plan.settings.items() if name != key})
 
@@ -192,10 +217,13 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
     if any(fault.what == POWER for fault in faults) or random.random() < 0.1:
         # Without it, the last replica of an ISR may lose acknowledged records with its power, as in Kafka.
         settings["log.flush.interval.messages"] = "1"
+    if random.random() < 0.3:
+        settings |= SMALL_SEGMENTS
+    partitions = {f"topic{number}": random.randint(1, 4) for number in range(random.randint(1, 3))}
     return Plan(
         seed,
         seconds,
-        partitions={f"topic{number}": random.randint(1, 4) for number in range(random.randint(1, 3))},
+        partitions=partitions,
         replicas=random.choice((3, 3, 2)),
         producers=random.randint(1, 2),
         transactional=random.choice((0, 1, 2)),
@@ -204,4 +232,5 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
         has_admin=random.random() < 0.5,
         faults=tuple(faults),
         settings=settings,
+        configs={topic: dict(random.choice(CONFIGS)) for topic in partitions if random.random() < 0.3},
     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
 from protocol.types import TopicPartition
+from tools.sim import plan as plans
 from tools.sim.clients.admin import Admin
 from tools.sim.clients.group_member import GroupMember
 from tools.sim.clients.history import History
@@ -24,8 +25,9 @@ from tools.sim.clients.reader import Reader
 from tools.sim.clients.transactional_producer import TransactionalProducer
 from tools.sim.faults import Faults
 from tools.sim.invariants import Invariants
-from tools.sim.judging import Scene, problems_of, unrest
+from tools.sim.judging import LOG_TOPICS, Scene, problems_of, unrest
 from tools.sim.plan import BROKERS, SETTINGS, Plan
+from tools.sim.policies import COMPACTS, KEEPS_ALL, Policy, policy_of
 from tools.sim.truth import TornLog, states_in, visible_in
 from tools.sim.world.controlled import controlled
 from tools.sim.world.event_loop import NumberingLoop, ProcessLoop
@@ -86,9 +88,17 @@ class Simulation:
             )
             for broker in BROKERS
         }
-        self.history = History(self.scheduler, self._is_led_by)
+        self._policies = policies_of(plan)
+        truncating = frozenset(topic for topic, policy in self._policies.items() if policy.deletes)
+        self.history = History(self.scheduler, self._is_led_by, truncating=truncating)
         min_insync = int({**SETTINGS, **plan.settings}["min.insync.replicas"])
-        self.invariants = Invariants(self.zookeeper.tree, self.nodes, self.history.break_promise, min_insync=min_insync)
+        self.invariants = Invariants(
+            self.zookeeper.tree,
+            self.nodes,
+            self.history.break_promise,
+            min_insync=min_insync,
+            removing=self._policies,
+        )
         self.zookeeper.on_change = self.invariants.changed
         self.history.batch_acknowledged = self.invariants.acknowledged
         self.history.batch_read = self.invariants.read
@@ -195,7 +205,16 @@ class Simulation:
 
     def _admin(self, name: str) -> Admin:
         plan = self.plan
-        return Admin(name, self._bootstrap(), plan.partitions, plan.replicas, BROKERS, self._random(name), self.history)
+        return Admin(
+            name,
+            self._bootstrap(),
+            plan.partitions,
+            plan.replicas,
+            BROKERS,
+            self._random(name),
+            self.history,
+            plan.configs,
+        )
 
     def _random(self, name: str) -> Random:
         return Random(f"{name} {self.plan.seed}")
@@ -301,10 +320,27 @@ class Simulation:
         except TornLog as torn:
             self.problems.append(f"INV-21: {torn}")
             return
-        self.problems += problems_of(scene, self.history, self._partitions)
+        self._count_removed(scene)
+        self.problems += problems_of(scene, self.history, self._partitions, self._policies)
         for node in self.nodes.values():
             self.problems += node.failures
             self.problems += node.loop.uncaught() if node.loop is not None else []
+
+    def _count_removed(self, scene: Scene) -> None:
+        for tp in self._partitions:
+            policy = self._policies.get(tp.topic, KEEPS_ALL)
+            if not policy.keeps_all:
+                there = {record for batch in scene.log(tp) for record in batch.ids.values()}
+                gone = sum(record not in there for _, record in self.history.acknowledged_in(tp))
+                self.history.counts["compacted away" if policy.compacts else "deleted by retention"] += gone
+
+
+def policies_of(plan: Plan) -> dict[str, Policy]:
+    """Of the topics from which compaction or retention removes records."""
+    found = {topic: policy_of(configs) for topic, configs in plan.configs.items()}
+    if any(key in plan.settings for key in plans.SMALL_SEGMENTS):
+        found |= dict.fromkeys(LOG_TOPICS, COMPACTS)
+    return found
 
 
 def run(plan: Plan, mutant: str = "") -> Outcome:

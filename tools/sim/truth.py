@@ -12,6 +12,7 @@ from protocol.kafka.record_batch import BatchHeader, crc_is_valid, decode_record
 from protocol.types import NO_LEADER, Assignment, LeaderAndIsr, TopicPartition
 from protocol.zk.znodes import ControllerZNode, PartitionStateZNode, TopicZNode
 from tools.judge.judgement import PartitionLog
+from tools.sim.policies import Policy
 from tools.sim.world.disk import Directory, Inode, MemoryDisk, Node
 from tools.sim.world.zookeeper_tree import ZooKeeperTree
 
@@ -42,16 +43,31 @@ class StoredBatch(NamedTuple):
 
 def replicas_on(disk: MemoryDisk) -> dict[TopicPartition, list[StoredBatch]]:
     """The batches of each replica, in the order of their segments."""
+    return {
+        tp: [batch for _, node in sorted(files.items()) for batch in batches_in(node.content)]
+        for tp, files in sorted(_segments_of_all(disk).items())
+    }
+
+
+def ends_on(disk: MemoryDisk) -> dict[TopicPartition, int]:
+    """The next offset of each replica. What was in front of it may have been removed: then the last segment's name says it."""
+    ends = {}
+    for tp, files in _segments_of_all(disk).items():
+        base, node = max(files.items())
+        batches = batches_in(node.content)
+        ends[tp] = batches[-1].last_offset + 1 if batches else base
+    return ends
+
+
+def _segments_of_all(disk: MemoryDisk) -> dict[TopicPartition, dict[int, Inode]]:
+    """The files of each replica, by their first offsets."""
     segments: dict[TopicPartition, dict[int, Inode]] = {}
     for path, node in disk.names.items():
         match = LOG_NAME.fullmatch(path)
         if match and isinstance(node, Inode):
             tp = TopicPartition(match["topic"], int(match["partition"]))
             segments.setdefault(tp, {})[int(match["base"])] = node
-    return {
-        tp: [batch for _, node in sorted(files.items()) for batch in batches_in(node.content)]
-        for tp, files in sorted(segments.items())
-    }
+    return segments
 
 
 def segments_on(disk: MemoryDisk, tp: TopicPartition) -> list[bytearray]:
@@ -108,11 +124,11 @@ def _ids(data: bytes, position: int, header: BatchHeader) -> list[tuple[int, str
 _known: dict[tuple[int, int], list[tuple[int, str]]] = {}
 
 
-def log_of(batches: Sequence[StoredBatch]) -> PartitionLog:
-    """A replica as the judge takes it. It begins at 0: nothing deletes records here."""
+def log_of(batches: Sequence[StoredBatch], end: int, policy: Policy) -> PartitionLog:
+    """A replica as the judge takes it."""
     ids = {offset: record for batch in batches for offset, record in batch.ids.items()}
-    end = batches[-1].last_offset + 1 if batches else 0
-    return PartitionLog(0, end, ids)
+    start = (batches[0].base_offset if batches else end) if policy.deletes else 0
+    return PartitionLog(start, end, ids, is_whole=not policy.compacts)
 
 
 class Visible(NamedTuple):

@@ -43,12 +43,14 @@ class Admin:
         brokers: Sequence[int],
         random: Random,
         history: History,
+        configs: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         self._client = WireClient(name, bootstrap, random, history)
         self.name = name
         self._partitions = partitions
         self._replicas = replicas
         self._brokers = list(brokers)
+        self._configs = configs or {}
         self._random = random
         self._history = history
         self._is_stopping = False
@@ -91,7 +93,9 @@ class Admin:
                     "num_partitions": count,
                     "replication_factor": replicas,
                     "assignments": (),
-                    "configs": (),
+                    "configs": tuple(
+                        {"name": key, "value": value} for key, value in self._configs.get(name, {}).items()
+                    ),
                 }
                 for name, count in topics.items()
             ),

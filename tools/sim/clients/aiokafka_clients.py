@@ -21,6 +21,7 @@ from tools.sim.clients.history import (
     History,
     Transaction,
 )
+from tools.sim.policies import key_of
 
 GROUP = "aiokafka"
 PAUSE_S = 1.0
@@ -96,7 +97,7 @@ class AiokafkaProducer:
         # Its compiled code would take the machine's time.
         timestamp = int(time.time() * 1000)
         answer: asyncio.Future[Any] = await producer.send(
-            tp.topic, value, partition=tp.partition, timestamp_ms=timestamp
+            tp.topic, value, key_of(record), partition=tp.partition, timestamp_ms=timestamp
         )
         return answer
 

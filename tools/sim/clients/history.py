@@ -51,6 +51,24 @@ class History:
     read_committed: dict[tuple[str, TopicPartition], list[tuple[int, str]]] = field(default_factory=dict)
     """(reader, partition) -> (offset, id) of what readers of committed records got."""
 
+    truncating: frozenset[str] = frozenset()
+    """Topics of which retention removes the oldest records."""
+
+    def aborted_records(self) -> set[str]:
+        """Of transactions whose producers know that they were aborted."""
+        aborted = [one for one in self.transactions if one.outcome == ABORTED_TRANSACTION]
+        return {record for one in aborted for records in one.ids.values() for record in records}
+
+    def acknowledged_in(self, tp: TopicPartition) -> list[tuple[int | None, str]]:
+        """(offset, if it is known, and id) of acknowledged and committed records."""
+        found: list[tuple[int | None, str]] = [
+            (report.offset, report.id)
+            for report in self.reports
+            if report.event == ACKED and (report.topic, report.partition) == tp
+        ]
+        committed = [one for one in self.transactions if one.outcome == COMMITTED_TRANSACTION]
+        return found + [(None, record) for one in committed for record in one.ids.get(tp, ())]
+
     def break_promise(self, what: str) -> None:
         """Ends the history: the first broken promise tells most."""
         self.scheduler.is_stopped = True

@@ -16,6 +16,7 @@ from protocol.kafka.record_batch import build_batch
 from protocol.types import Address, TopicPartition
 from tools.sim.clients.history import History
 from tools.sim.clients.wire_client import NoAnswer, WireClient, produce_body
+from tools.sim.policies import key_of
 
 IN_FLIGHT = 5
 """A broker knows the last five batches of a producer and partition."""
@@ -113,7 +114,7 @@ class Producer:
                 size = LARGE_BYTES if random.randrange(LARGE_ONE_OF) == 0 else random.randrange(200)
                 value = f"{record} ".encode() + bytes(size)
                 timestamp = int(time.time() * 1000)
-                records.append((None, value, (), timestamp))
+                records.append((key_of(record), value, (), timestamp))
                 self._history.produced(self.name, lane.tp, record)
             data = build_batch(
                 records,

@@ -18,6 +18,8 @@ from tools.sim.clients.wire_client import NoAnswer, WireClient
 from tools.wire.frames import Aborted
 
 TOPIC_IDS_SINCE = 13
+EARLIEST = -2
+"""Instead of a timestamp: the first offset of a log."""
 WAIT = timedelta(milliseconds=500)
 
 
@@ -45,6 +47,8 @@ class Reader:
         self.is_committed_only = random.random() < 0.5
         self._out_of_range: dict[TopicPartition, int] = {}
         """How often the leader has said that the position is not in its log."""
+        self._overtaken: set[TopicPartition] = set()
+        """Partitions whose start has passed the position: retention was faster."""
         self._is_stopping = False
 
     def stop(self) -> None:
@@ -63,10 +67,36 @@ class Reader:
         client.close()
 
     async def _fetch_all(self) -> list[bool]:
-        """Fetches from each leader once. False: that leader did not answer well, or some partition has no known leader."""
+        """Fetches from each leader once. False: that leader did not answer well, or a leader is not known."""
+        for tp in sorted(self._overtaken):
+            await self._go_to_start(tp)
         by_leader = self._client.by_leader(self.positions)
+        are_known = sum(map(len, by_leader.values())) == len(self.positions)
         results = await asyncio.gather(*(self._fetch(leader, tps) for leader, tps in by_leader.items()))
-        return [*results, sum(map(len, by_leader.values())) == len(self.positions)]
+        return [*results, are_known]
+
+    async def _go_to_start(self, tp: TopicPartition) -> None:
+        leader = next(iter(self._client.by_leader([tp])), None)
+        partition = {
+            "partition_index": tp.partition,
+            "current_leader_epoch": -1,
+            "timestamp": EARLIEST,
+            "max_num_offsets": 1,
+        }
+        body = {
+            "replica_id": -1,
+            "isolation_level": 0,
+            "topics": ({"name": tp.topic, "partitions": (partition,)},),
+        }
+        try:
+            answer = await self._client.ask(leader, ApiKey.LIST_OFFSETS, body, oldest=1) if leader else None
+        except NoAnswer:
+            return
+        found = answer.topics[0].partitions[0] if answer is not None else None
+        if found is not None and found.error_code == ErrorCode.NONE:
+            self._overtaken.discard(tp)
+            if tp in self.positions:
+                self.positions[tp] = max(found.offset, self.positions[tp])
 
     async def _fetch(self, leader: Address, tps: list[TopicPartition]) -> bool:
         client, random = self._client, self._random
@@ -122,6 +152,9 @@ class Reader:
             self._history.break_promise(f"{self.name} was answered about {tp}, for which it did not ask")
             return False
         code = ErrorCode(found.error_code)
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE and tp.topic in self._history.truncating:
+            self._overtaken.add(tp)
+            return False
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             # A follower that is behind says so, too, to a reader that takes it for the leader (KIP-392).
             self._out_of_range[tp] = self._out_of_range.get(tp, 0) + self._history.is_led_by(tp, leader[0])

@@ -21,6 +21,7 @@ from tools.sim.clients.history import (
     Transaction,
 )
 from tools.sim.clients.wire_client import NoAnswer, WireClient, produce_body
+from tools.sim.policies import key_of
 
 TRANSACTION = 1
 """The kind of coordinator."""
@@ -185,7 +186,7 @@ class TransactionalProducer:
             self._count += 1
             transaction.ids.setdefault(tp, []).append(record)
             value = f"{record} ".encode() + bytes(self._random.randrange(100))
-            records.append((None, value, (), int(time.time() * 1000)))
+            records.append((key_of(record), value, (), int(time.time() * 1000)))
         sequence = self._sequences.get(tp, 0)
         self._sequences[tp] = sequence + len(records)
         return build_batch(
