@@ -13,7 +13,7 @@ from controller.controller import Controller, ControllerSettings
 from protocol.network_client import Disconnected
 from protocol.rpc import framing
 from protocol.types import Assignment, BrokerInfo, Buffer, Endpoint, LeaderAndIsr, TopicPartition
-from protocol.zk.session import CreateOp, DeleteOp, SessionState
+from protocol.zk.session import CreateOp, SessionState
 from protocol.zk.znodes import (
     PERSISTENT_PATHS,
     BrokerIdZNode,
@@ -237,11 +237,6 @@ class MemoryCluster:
             self.server.ensure(ConfigZNode.path("topics", topic), ConfigZNode.encode(config))
         self.put_topic(topic, assignment)
         await self.settle()
-
-    def delete_tree(self, path: str) -> None:
-        self.server.zxid += 1
-        for node in sorted((n for n in self.server.nodes if n == path or n.startswith(f"{path}/")), reverse=True):
-            self.server.apply(DeleteOp(node), 0)
 
     def state(self, topic: str, partition: int = 0) -> LeaderAndIsr:
         node = self.server.nodes[PartitionStateZNode.path(TopicPartition(topic, partition))]

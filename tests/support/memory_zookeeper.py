@@ -1,4 +1,4 @@
-"""A ZooKeeper of one process for the controller's unit tests: nodes, versions, czxids, multis, watches, sessions, lost answers.
+"""A ZooKeeper of one process for the controller's unit tests: the tree of `ottla sim`, watches, sessions, lost answers.
 
 `MemoryZooKeeper` is the server; each `MemorySession` stands in for a `ZooKeeperSession`. Every operation takes one turn of the
 loop. What `lose_answers` is set for is applied, and then fails with ConnectionLoss (FLT-19).
@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 from protocol.zk.session import (
     BadVersion,
-    CheckOp,
     ConnectionLoss,
     CreateOp,
     DeleteOp,
@@ -32,100 +30,81 @@ from protocol.zk.session import (
     WatchKind,
     ZkError,
 )
+from tools.sim.world.zookeeper_tree import (
+    BAD_VERSION,
+    CHANGED,
+    CHILD,
+    CHILDREN,
+    CREATED,
+    DATA,
+    DELETED,
+    NO_NODE,
+    NODE_EXISTS,
+    NOT_EMPTY,
+    MultiRefused,
+    ZooKeeperTree,
+    parent_of,
+)
+
+ERRORS: dict[int, type[ZkError]] = {
+    NO_NODE: NoNode,
+    BAD_VERSION: BadVersion,
+    NODE_EXISTS: NodeExists,
+    NOT_EMPTY: NotEmpty,
+}
+WATCHES = {
+    CREATED: ((DATA, WatchKind.CREATED),),
+    CHANGED: ((DATA, WatchKind.CHANGED),),
+    DELETED: ((DATA, WatchKind.DELETED), (CHILDREN, WatchKind.DELETED)),
+    CHILD: ((CHILDREN, WatchKind.CHILDREN),),
+}
+"""What happened to a node -> the watches that fire, and what they tell."""
 
 
-@dataclass
-class Node:
-    data: bytes
-    czxid: int
-    mzxid: int
-    version: int = 0
-    owner: int = 0
-
-    def stat(self) -> Stat:
-        return Stat(self.czxid, self.mzxid, 0, 0, self.version, 0, 0, self.owner, len(self.data), 0, self.mzxid)
-
-
-class MemoryZooKeeper:
+class MemoryZooKeeper(ZooKeeperTree):
     """The tree, and who watches what."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, Node] = {"": Node(b"", 0, 0)}
-        self.zxid = 0
+        super().__init__(lambda: 0, self._fire)
         self.watches: dict[tuple[str, str], list[tuple[MemorySession, WatchCallback]]] = {}
         self.session_ids = itertools.count(1)
-        self.sequence = itertools.count()
         self.writes: list[tuple[int, Sequence[Op]]] = []
         """(session id, operations) of every multi that was applied."""
 
     def children(self, path: str) -> list[str]:
-        prefix = path.rstrip("/") + "/"
-        begin = len(prefix)
-        return [p[begin:] for p in self.nodes if p.startswith(prefix) and p.find("/", begin) < 0]
+        return list(self.get(path).children)
 
     def ensure(self, path: str, data: bytes = b"") -> None:
         """Like an admin tool: makes the node and its parents, or overwrites it."""
-        parent = path.rpartition("/")[0]
-        if parent not in self.nodes:
-            self.ensure(parent)
-        self.zxid += 1
+        if parent_of(path) not in self.nodes:
+            self.ensure(parent_of(path))
         self.apply(CreateOp(path, data) if path not in self.nodes else SetOp(path, data), 0)
 
-    def apply(self, op: Op, session_id: int) -> OpResult:
-        node = self.nodes.get(op.path)
-        if isinstance(op, CreateOp):
-            parent = op.path.rpartition("/")[0]
-            if node is not None:
-                raise NodeExists(op.path)
-            if parent not in self.nodes:
-                raise NoNode(op.path)
-            self.nodes[op.path] = Node(op.data, self.zxid, self.zxid, owner=session_id if op.ephemeral else 0)
-            self._fire("data", op.path, WatchKind.CREATED)
-            self._fire("children", parent, WatchKind.CHILDREN)
-            return op.path
-        if node is None:
-            raise NoNode(op.path)
-        if op.version not in (-1, node.version):
-            raise BadVersion(op.path)
-        if isinstance(op, CheckOp):
-            return None
-        if isinstance(op, SetOp):
-            node.data, node.version, node.mzxid = op.data, node.version + 1, self.zxid
-            self._fire("data", op.path, WatchKind.CHANGED)
-            return node.version
-        if self.children(op.path):
-            raise NotEmpty(op.path)
-        del self.nodes[op.path]
-        self._fire("data", op.path, WatchKind.DELETED)
-        self._fire("children", op.path, WatchKind.DELETED)
-        self._fire("children", op.path.rpartition("/")[0], WatchKind.CHILDREN)
-        return None
+    def remove(self, path: str) -> None:
+        """Removes the node and all below it, if it is there."""
+        for node in sorted((n for n in self.nodes if n == path or n.startswith(f"{path}/")), reverse=True):
+            self.apply(DeleteOp(node), 0)
 
-    def multi(self, ops: Sequence[Op], session_id: int) -> list[OpResult]:
+    def apply(self, op: Op, session_id: int) -> None:
+        """Every change of a multi, of a leader or of an admin comes here. Raises Refused."""
+        super()._apply(op, session_id)
+
+    def _apply(self, operation: Op, session_id: int) -> None:
+        self.apply(operation, session_id)
+
+    def multi(self, ops: Sequence[Op], session_id: int) -> list[OpResult]:  # type: ignore[override]
         """All or nothing."""
-        self._rehearse(ops)
-        self.zxid += 1
-        self.writes.append((session_id, ops))
-        return [self.apply(op, session_id) for op in ops]
-
-    def _rehearse(self, ops: Sequence[Op]) -> None:
-        """Applies them, fires no watch, and undoes them. Raises MultiFailed."""
-        before = {op.path: self.nodes.get(op.path) for op in ops}
-        before = {path: node and replace(node) for path, node in before.items()}
-        watches, self.watches = self.watches, {}
         try:
-            for index, op in enumerate(ops):
-                try:
-                    self.apply(op, 0)
-                except ZkError as error:
-                    raise MultiFailed(index, error) from None
-        finally:
-            self.watches = watches
-            for path, node in before.items():
-                if node is not None:
-                    self.nodes[path] = node
-                else:
-                    self.nodes.pop(path, None)
+            super().multi(ops, session_id)
+        except MultiRefused as refused:
+            raise MultiFailed(refused.index, ERRORS[refused.code](ops[refused.index].path)) from None
+        self.writes.append((session_id, ops))
+        return [self._result(op) for op in ops]
+
+    def _result(self, op: Op) -> OpResult:
+        if isinstance(op, CreateOp):
+            return op.path
+        return self.nodes[op.path].version if isinstance(op, SetOp) else None
 
     def watch(self, kind: str, path: str, session: MemorySession, callback: WatchCallback | None) -> None:
         if callback is not None:
@@ -133,16 +112,11 @@ class MemoryZooKeeper:
             if (session, callback) not in watchers:
                 watchers.append((session, callback))
 
-    def _fire(self, kind: str, path: str, event: WatchKind) -> None:
-        for session, callback in self.watches.pop((kind, path), []):
-            if session.state is not SessionState.EXPIRED:
-                callback(WatchEvent(event, path))
-
-    def end_session(self, session_id: int) -> None:
-        """Removes its ephemeral nodes."""
-        self.zxid += 1
-        for path in [path for path, node in self.nodes.items() if node.owner == session_id]:
-            self.apply(DeleteOp(path), 0)
+    def _fire(self, change: str, path: str) -> None:
+        for kind, event in WATCHES[change]:
+            for session, callback in self.watches.pop((kind, path), []):
+                if session.state is not SessionState.EXPIRED:
+                    callback(WatchEvent(event, path))
 
 
 class MemorySession:
@@ -206,12 +180,12 @@ class MemorySession:
         node = self.server.nodes.get(path)
         if node is None:
             raise NoNode(path)
-        self.server.watch("data", path, self, watch)
+        self.server.watch(DATA, path, self, watch)
         return node.data, node.stat()
 
     async def exists(self, path: str, watch: WatchCallback | None = None) -> Stat | None:
         await self._turn()
-        self.server.watch("data", path, self, watch)
+        self.server.watch(DATA, path, self, watch)
         node = self.server.nodes.get(path)
         return None if node is None else node.stat()
 
@@ -219,7 +193,7 @@ class MemorySession:
         await self._turn()
         if path not in self.server.nodes:
             raise NoNode(path)
-        self.server.watch("children", path, self, watch)
+        self.server.watch(CHILDREN, path, self, watch)
         return self.server.children(path)
 
     async def get_versions(self, paths: Sequence[str]) -> list[tuple[bytes, int, int] | None]:
@@ -233,14 +207,14 @@ class MemorySession:
         nodes = [self.server.nodes.get(path) for path in paths]
         for path, node in zip(paths, nodes, strict=True):
             if node is not None:
-                self.server.watch("data", path, self, watch)
+                self.server.watch(DATA, path, self, watch)
         return [None if node is None else (node.data, node.stat()) for node in nodes]
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
     ) -> tuple[str, Stat]:
         if sequence:
-            path += f"{next(self.server.sequence):010d}"
+            path += f"{self.server.get(parent_of(path)).created:010d}"
         await self._one(CreateOp(path, data, ephemeral))
         return path, self.server.nodes[path].stat()
 

@@ -108,7 +108,7 @@ def kill_controller(cluster: MemoryCluster) -> None:
 
 
 def depose_controller(cluster: MemoryCluster) -> None:
-    cluster.delete_tree("/controller")
+    cluster.server.remove("/controller")
 
 
 def lose_answers(cluster: MemoryCluster) -> None:

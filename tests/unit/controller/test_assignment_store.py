@@ -41,8 +41,7 @@ class World:
         return TopicZNode.decode(self.server.nodes[TopicZNode.path(topic)].data)[1]
 
     def delete(self, topic: str) -> None:
-        for path in [p for p in self.server.nodes if p.startswith(TopicZNode.path(topic))]:
-            del self.server.nodes[path]
+        self.server.remove(TopicZNode.path(topic))
 
     def once(self, act: Callable[[], None]) -> None:
         """Runs `act` just before the next write is applied."""
@@ -109,7 +108,7 @@ async def test_a_topic_removed_just_before_the_write_is_not_written(world: World
 
 
 async def test_a_topic_that_never_had_a_leader_is_written_without_nodes_below_it(world: World) -> None:
-    del world.server.nodes[f"{TopicZNode.path('t')}/partitions"]
+    world.server.remove(f"{TopicZNode.path('t')}/partitions")
     assert await world.write({T0: MOVING}) == {}
     assert world.found("t")[0] == MOVING
 
@@ -188,7 +187,7 @@ async def test_a_request_written_meanwhile_is_kept(
 
     def act() -> None:
         if written is None:
-            del world.server.nodes[PATH]
+            world.server.remove(PATH)
         else:
             world.server.ensure(PATH, ReassignPartitionsZNode.encode(written))
 

@@ -181,7 +181,7 @@ async def test_the_next_controller_continues_where_the_last_one_stopped(cluster:
 async def test_deleting_the_controller_by_hand_elects_again(cluster: MemoryCluster) -> None:
     await cluster.create_topic("t", {0: (1, 2)})
     for epoch in (2, 3, 4):
-        cluster.delete_tree(ControllerZNode.PATH)
+        cluster.server.remove(ControllerZNode.PATH)
         await cluster.settle()
         assert cluster.controller_epoch == epoch
         assert [c.is_active for c in cluster.controllers.values()].count(True) == 1
@@ -264,7 +264,7 @@ async def test_a_broker_is_controller_although_the_answer_to_its_election_was_lo
     cluster: MemoryCluster, lost: int
 ) -> None:
     cluster.sessions[1].lose_answers = lost
-    cluster.delete_tree(ControllerZNode.PATH)
+    cluster.server.remove(ControllerZNode.PATH)
     await cluster.settle()
     await asyncio.sleep(0.25)  # the election is looked at again
     await cluster.settle()
@@ -358,7 +358,7 @@ async def test_a_stop_that_is_cancelled_is_finished_by_the_next_one(
 ) -> None:
     """STA-2: a stop has a time limit, and `/controller` must not stay until the session ends."""
     if is_electing:
-        cluster.delete_tree(ControllerZNode.PATH)
+        cluster.server.remove(ControllerZNode.PATH)
     stopping = asyncio.create_task(cluster.controllers[1].stop())
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -378,7 +378,7 @@ async def test_a_controller_that_stops_removes_only_its_own_znode(cluster: Memor
     async def exists_and_is_replaced(path: str, watch: WatchCallback | None = None) -> Stat | None:
         found = await exists(path, watch)
         if path == ControllerZNode.PATH and watch is None:
-            cluster.delete_tree(path)
+            cluster.server.remove(path)
             await cluster.until(lambda: ControllerZNode.PATH in cluster.server.nodes)
         return found
 

@@ -270,7 +270,7 @@ class ControllerMachine(RuleBasedStateMachine):
             case "expire" if broker in self.cluster.running:
                 self.cluster.expire(broker)
             case "depose" if ControllerZNode.PATH in self.cluster.server.nodes:
-                self.cluster.delete_tree(ControllerZNode.PATH)
+                self.cluster.server.remove(ControllerZNode.PATH)
             case "lose answers":
                 self.answers_were_lost = True
                 for session in self.cluster.sessions.values():

@@ -28,7 +28,7 @@ async def test_partitions_are_added_and_never_removed(cluster: MemoryCluster) ->
 
 async def test_a_topic_removed_by_hand_is_forgotten(cluster: MemoryCluster) -> None:
     await cluster.create_topic("t", {0: (2, 3)})
-    cluster.delete_tree(TopicZNode.path("t"))
+    cluster.server.remove(TopicZNode.path("t"))
     await cluster.settle()
     assert T0 not in cluster.running[1].metadata
     assert cluster.running[2].stopped == {T0}
@@ -41,7 +41,7 @@ async def test_a_topic_deleted_and_created_again_during_the_reads(cluster: Memor
     """FLT-36: one read misses the topic's node and the next finds its name again. The topic comes back at any turn between."""
     cluster.put_topic("t", {0: (2, 3)}, ID_1)
     await cluster.settle()
-    cluster.delete_tree(TopicZNode.path("t"))
+    cluster.server.remove(TopicZNode.path("t"))
     for _ in range(turns):
         await asyncio.sleep(0)
     cluster.put_topic("t", {0: (3, 2)}, ID_2)

@@ -78,7 +78,7 @@ async def test_a_deposed_controller_unregisters_nobody(cluster: MemoryCluster) -
     def depose(ops: Sequence[Op]) -> None:
         if any(isinstance(op, DeleteOp) and op.path == BrokerIdZNode.path(2) for op in ops):
             cluster.sessions[1].before_multi = lambda _: None
-            cluster.delete_tree(ControllerZNode.PATH)
+            cluster.server.remove(ControllerZNode.PATH)
             cluster.server.apply(SetOp(ControllerEpochZNode.PATH, ControllerEpochZNode.encode(7)), 0)
 
     cluster.sessions[1].before_multi = depose
@@ -146,7 +146,7 @@ async def test_a_controller_elected_meanwhile_is_not_removed(cluster: MemoryClus
     def another_is_elected(ops: Sequence[Op]) -> None:
         for session in (cluster.sessions[2], cluster.sessions[3]):
             session.before_multi = lambda _: None
-        cluster.delete_tree(ControllerZNode.PATH)
+        cluster.server.remove(ControllerZNode.PATH)
         session_id = cluster.sessions[3].session_id
         cluster.server.apply(CreateOp(ControllerZNode.PATH, ControllerZNode.encode(3, 0), ephemeral=True), session_id)
         cluster.server.apply(SetOp(ControllerEpochZNode.PATH, ControllerEpochZNode.encode(2)), 0)
@@ -164,13 +164,13 @@ async def test_a_controller_elected_meanwhile_is_not_removed(cluster: MemoryClus
     )
     # Broker 1's session ends at last, and the controller of the story steps down.
     cluster.server.end_session(1)
-    cluster.delete_tree(ControllerZNode.PATH)
+    cluster.server.remove(ControllerZNode.PATH)
 
 
 async def test_a_controller_that_registered_again_meanwhile_is_not_removed(cluster: MemoryCluster) -> None:
     """The refusals came before the new registration."""
     found_dead = [watch.found_dead for watch in cluster.watches.of[1]]
-    cluster.delete_tree(BrokerIdZNode.path(1))
+    cluster.server.remove(BrokerIdZNode.path(1))
     cluster.register(1)
     for report in found_dead:
         report()

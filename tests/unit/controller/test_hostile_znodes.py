@@ -119,7 +119,7 @@ async def test_a_topic_with_an_illegal_name_is_not_announced(
     cluster.server.ensure(DeleteTopicZNode.path(name))
     await cluster.settle()
     assert cluster.server.children(DeleteTopicZNode.PARENT) == [], "the request for it is answered by its removal"
-    cluster.delete_tree(TopicZNode.path(name))
+    cluster.server.remove(TopicZNode.path(name))
     await cluster.settle()
     assert cluster.controller_epoch == 2
     lines = [record.getMessage() for record in caplog.records if "name of a topic" in record.getMessage()]
@@ -157,7 +157,7 @@ async def test_an_invalid_state_harms_only_its_partition(cluster: MemoryCluster,
     assert TopicPartition("bad", 1) in cluster.running[1].metadata
     assert cluster.server.nodes[path].data == data, "it is left alone"
     cluster.server.ensure(path, good)
-    cluster.delete_tree(TopicZNode.path("bad"))
+    cluster.server.remove(TopicZNode.path("bad"))
 
 
 def registration(**changes: Any) -> bytes:
@@ -205,7 +205,7 @@ async def test_an_invalid_registration_is_not_a_broker(cluster: MemoryCluster, n
     await still_works(cluster)
     assert {info.id for info in cluster.running[1].brokers} == {1, 2, 3}
     await new_controller(cluster)
-    cluster.delete_tree(path)
+    cluster.server.remove(path)
 
 
 BAD_PARTITION_LISTS = {

@@ -308,7 +308,7 @@ async def test_a_move_is_not_written_to_a_new_topic_of_the_same_name(cluster: Me
     def meanwhile(ops: Sequence[Op]) -> None:
         if any(isinstance(op, SetOp) and op.path == TopicZNode.path("u") for op in ops):
             session.before_multi = lambda ops: None
-            cluster.delete_tree(TopicZNode.path("u"))
+            cluster.server.remove(TopicZNode.path("u"))
             cluster.put_topic("u", {0: (2, 1)}, ID_2)
 
     session = cluster.sessions[1]
@@ -322,7 +322,7 @@ async def test_a_move_is_not_written_to_a_new_topic_of_the_same_name(cluster: Me
 async def test_a_topic_removed_during_its_move_is_forgotten(cluster: MemoryCluster) -> None:
     request(cluster, {TP: (3, 2)})
     await cluster.settle()
-    cluster.delete_tree(TopicZNode.path("t"))
+    cluster.server.remove(TopicZNode.path("t"))
     await cluster.settle()
     assert moving(cluster) == {}
     assert requested(cluster) is None, "the next admin is not blocked"

@@ -219,7 +219,7 @@ async def test_a_late_answer_does_not_confirm_the_deletion_of_the_next_topic(clu
     cluster.network.send = send_slowly  # type: ignore[method-assign]
     cluster.server.ensure(DeleteTopicZNode.path("t"))
     await arrived[0].wait()
-    cluster.delete_tree(TopicZNode.path("t"))
+    cluster.server.remove(TopicZNode.path("t"))
     await cluster.settle()
     cluster.put_topic("t", {0: (1, 3)}, ID_2)
     await cluster.settle()

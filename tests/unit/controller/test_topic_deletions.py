@@ -125,7 +125,7 @@ async def test_the_deletion_of_a_topic_whose_node_is_unreadable_is_refused(
     assert cluster.server.nodes[TopicZNode.path("bad")].data == b"rubbish"
     (refusal,) = cluster.events.of("topic_deletions_refused")
     assert refusal["topics"] == ["bad"]
-    cluster.delete_tree(TopicZNode.path("bad"))
+    cluster.server.remove(TopicZNode.path("bad"))
 
 
 async def test_a_topic_created_and_deleted_before_the_controller_reads_it(cluster: MemoryCluster) -> None:
@@ -156,7 +156,7 @@ async def test_the_request_for_a_topic_removed_by_hand_is_removed(cluster: Memor
     await cluster.kill(3)
     request_deletion(cluster, "t")
     await cluster.settle()
-    cluster.delete_tree(TopicZNode.path("t"))
+    cluster.server.remove(TopicZNode.path("t"))
     await cluster.settle()
     assert not is_requested(cluster, "t")
     await cluster.create_topic("t", {0: (2, 1)})

@@ -191,7 +191,7 @@ async def test_a_topic_created_again_without_an_id_is_another_topic(cluster: Mem
     if not is_known:
         forget_ids(cluster)
         await lost_and_answered_by_1(cluster)
-    cluster.delete_tree(NODE)
+    cluster.server.remove(NODE)
     rewrite(cluster, {0: Assignment((4, 3))})
     await cluster.until(lambda: NODE in cluster.server.nodes and cluster.topic_id("t"))
     await reached_again(cluster)
@@ -211,7 +211,7 @@ async def test_a_topic_created_again_during_the_write_is_another_topic(cluster: 
     def once(_: Sequence[Op]) -> None:
         session.before_multi = lambda ops: None
         version = cluster.server.nodes[NODE].version
-        cluster.delete_tree(NODE)
+        cluster.server.remove(NODE)
         while NODE not in cluster.server.nodes or cluster.server.nodes[NODE].version < version:
             rewrite(cluster, {0: Assignment((4, 3))})
 

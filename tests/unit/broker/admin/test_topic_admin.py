@@ -98,7 +98,7 @@ async def test_settings_of_a_deleted_topic_of_that_name_are_replaced(go_in_that_
     world.zk.server.ensure("/config/topics/t", ConfigZNode.encode({"retention.ms": "1"}))
 
     async def exists(path: str) -> None:
-        world.zk.server.nodes.pop("/config/topics/t", None)
+        world.zk.server.remove("/config/topics/t")
 
     if go_in_that_moment:
         world.zk.exists = exists  # type: ignore[method-assign, assignment]

@@ -12,7 +12,7 @@ from broker.cluster import registration
 from broker.cluster.registration import BrokerIdInUse, ClusterIdUnreadable, Registration, cluster_id
 from broker.process.event_log import EventLog
 from protocol.types import BrokerInfo, Endpoint
-from protocol.zk.session import ConnectionLoss, DeleteOp, NoNode, SessionState, SetOp, Stat, WatchCallback
+from protocol.zk.session import ConnectionLoss, NoNode, SessionState, SetOp, Stat, WatchCallback
 from protocol.zk.znodes import BrokerIdZNode, ClusterIdZNode
 from tests.support.fake_time import FakeTime
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
@@ -90,8 +90,7 @@ async def turns(count: int = 100) -> None:
 
 def delete(server: MemoryZooKeeper) -> None:
     """The controller, or a person, deletes the broker's node."""
-    server.zxid += 1
-    server.apply(DeleteOp(PATH), 0)
+    server.remove(PATH)
 
 
 @pytest.fixture(autouse=True)

@@ -52,10 +52,8 @@ class World:
         self.elect(CONTROLLER, 5)
 
     def elect(self, controller: int | None, epoch: int) -> None:
-        nodes = self.zookeeper.nodes
-        self.zookeeper.ensure(ControllerEpochZNode.PATH)
-        nodes[ControllerEpochZNode.PATH].data = ControllerEpochZNode.encode(epoch)
-        nodes.pop(ControllerZNode.PATH, None)
+        self.zookeeper.ensure(ControllerEpochZNode.PATH, ControllerEpochZNode.encode(epoch))
+        self.zookeeper.remove(ControllerZNode.PATH)
         if controller is not None:
             self.zookeeper.ensure(ControllerZNode.PATH, ControllerZNode.encode(controller, 1))
 

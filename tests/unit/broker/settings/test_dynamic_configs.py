@@ -61,8 +61,7 @@ class World:
 
     def tell(self, entity: str) -> None:
         """As another broker, or an admin tool, does."""
-        number = next(self.server.sequence)
-        self.server.ensure(f"{ConfigChangeZNode.PATH_PREFIX}{number:010d}", ConfigChangeZNode.encode(entity))
+        self.server.create(ConfigChangeZNode.PATH_PREFIX, ConfigChangeZNode.encode(entity), is_sequential=True)
 
     def write(self, path: str, data: bytes | dict[str, str], entity: str) -> None:
         self.server.ensure(path, ConfigZNode.encode(data) if isinstance(data, dict) else data)
@@ -123,7 +122,7 @@ async def test_after_an_expired_session_everything_is_read_again(world: World) -
     world.write(ORDERS, {"flush.ms": "5"}, "topics/orders")
     world.write("/config/brokers/1", {"max.connections": "9"}, "brokers/1")
     for name in world.changes():
-        world.server.nodes.pop(f"{ConfigChangeZNode.PARENT}/{name}")  # purged long ago
+        world.server.remove(f"{ConfigChangeZNode.PARENT}/{name}")  # purged long ago
     await turns()
     world.topics.clear()
     world.session.renew()
@@ -191,7 +190,7 @@ async def test_rubbish_in_a_config_znode_is_reported_and_changes_nothing(
 @pytest.mark.parametrize("rubbish", [*RUBBISH, b'{"version":2}', b'{"version":2,"entity_path":7}'])
 async def test_rubbish_in_a_change_node_does_not_hold_up_the_next(world: World, rubbish: bytes) -> None:
     world.server.ensure(f"{ConfigChangeZNode.PARENT}/hand-made", rubbish)
-    world.server.ensure(f"{ConfigChangeZNode.PATH_PREFIX}{next(world.server.sequence):010d}", rubbish)
+    world.server.create(ConfigChangeZNode.PATH_PREFIX, rubbish, is_sequential=True)
     for entity in (
         "users/alice",
         "topics/",
@@ -315,7 +314,7 @@ async def test_a_topic_that_is_deleted_meanwhile_gets_no_settings(world: World) 
     """As FLT-36: no old settings may stay for the next topic of that name."""
 
     def delete(ops: Sequence[Op]) -> None:
-        world.server.nodes.pop("/brokers/topics/orders", None)
+        world.server.remove("/brokers/topics/orders")
 
     world.session.before_multi = delete
     with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
