@@ -9,15 +9,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from broker.replication.partition import Partition, Role
-from protocol.kafka.record_batch import iter_batches, parse_header
+from protocol.kafka.record_batch import parse_header
 from protocol.types import NO_LEADER, LeaderAndIsr, TopicPartition
 from protocol.zk.znodes import ControllerEpochZNode, PartitionStateZNode
-from tools.sim.truth import STATE_PATH, segments_on
+from tools.sim.truth import STATE_PATH, TornLog, headers_in, segments_on
 from tools.sim.world.nodes import BrokerNode
 from tools.sim.world.zookeeper_tree import CREATED, DELETED, ZooKeeperTree
 
 BatchKey = tuple[int, int, int]
 """Producer id, its epoch, and the first sequence number: they name a batch."""
+
+OWN_BYTES = slice(16, 61)
+"""Of a batch: from the magic to the number of records. A broker writes the 16 bytes before."""
+END_BYTES = 50_000
 
 
 class Invariants:
@@ -40,6 +44,8 @@ class Invariants:
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
         self._controller_epoch = 0
         self._acked: dict[TopicPartition, list[BatchKey]] = {}
+        self._committed: set[tuple[TopicPartition, bytes]] = set()
+        """Batches that clients have seen."""
         self._high_watermarks: dict[tuple[str, TopicPartition, int], int] = {}
 
     # -- ZooKeeper ----------------------------------------------------------------------------------------------------
@@ -85,11 +91,15 @@ class Invariants:
         acked = self._acked.get(tp)
         if not acked or tp.topic in self._removing:
             return
-        keys = {
-            (header.producer_id, header.producer_epoch, header.base_sequence)
-            for segment in segments_on(self._nodes[broker].disk, tp)
-            for _, header in iter_batches(bytes(segment))
-        }
+        try:
+            keys = {
+                (header.producer_id, header.producer_epoch, header.base_sequence)
+                for segment in segments_on(self._nodes[broker].disk, tp)
+                for _, header in headers_in(bytes(segment))
+            }
+        except TornLog as torn:
+            self._broken(f"INV-21: broker {broker} {why} of {tp} with {torn}")
+            return
         missing = next((key for key in acked if key not in keys), None)
         if missing is not None:
             self._broken(f"INV-1: broker {broker} {why} of {tp} without the acknowledged batch {_words(missing)}")
@@ -111,20 +121,24 @@ class Invariants:
         self._look_at_high_watermark(tp, state)
 
     def read(self, tp: TopicPartition, batch: bytes) -> None:
-        """INV-15: a reader got the batch, so it is below the high watermark: all of the ISR have it."""
+        """INV-15: a reader got the batch, so it is below the high watermark: all of the ISR have it.
+
+        One that was acknowledged, or read before, is not looked for again.
+        """
         state = self._states.get(tp)
-        if state is not None:
+        if state is not None and (tp, batch[OWN_BYTES]) not in self._committed:
             self._check_replicas(tp, state, batch, f"INV-15: offset {parse_header(batch).base_offset} of {tp} was read")
 
     def _check_replicas(self, tp: TopicPartition, state: LeaderAndIsr, batch: bytes, what: str) -> Sequence[int]:
         """The brokers that have the batch. All of the ISR must."""
         if tp.topic in self._removing:
             return tuple(self._nodes)
-        own_bytes = batch[16:61]  # from the magic to the number of records: a broker writes the 16 bytes before
+        own_bytes = batch[OWN_BYTES]
+        self._committed.add((tp, own_bytes))
         having = [
             broker
             for broker, node in self._nodes.items()
-            if any(own_bytes in segment for segment in reversed(segments_on(node.disk, tp)))
+            if any(_has(segment, own_bytes) for segment in reversed(segments_on(node.disk, tp)))
         ]
         for broker in state.isr:
             if broker not in having:
@@ -154,6 +168,12 @@ def _tell(
     what: str,
 ) -> None:
     broken(f"{rule}: {what} of {tp}: {old} became {new}")
+
+
+def _has(segment: bytearray, own_bytes: bytes) -> bool:
+    """Looks at the end first: nearly always the batch is there."""
+    end = segment.find(own_bytes, max(0, len(segment) - END_BYTES))
+    return end >= 0 or own_bytes in segment
 
 
 def _words(key: BatchKey) -> str:

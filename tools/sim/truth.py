@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
+from protocol.errors import KafkaError
 from protocol.kafka.control_records import marker_in
 from protocol.kafka.record_batch import BatchHeader, crc_is_valid, decode_records, iter_batches
 from protocol.types import NO_LEADER, Assignment, LeaderAndIsr, TopicPartition
@@ -90,9 +91,17 @@ def batches_in(segment: bytearray) -> Sequence[StoredBatch]:
 _read: dict[tuple[int, int], list[StoredBatch]] = {}
 
 
+def headers_in(data: bytes) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each batch. Raises TornLog at bytes that are no batch."""
+    try:
+        yield from iter_batches(data)
+    except KafkaError as error:
+        raise TornLog(f"bytes that are no batch: {error}") from None
+
+
 def _batches(data: bytes) -> Iterator[StoredBatch]:
-    """Raises TornLog at a batch whose checksum is wrong."""
-    for position, header in iter_batches(data):
+    """Raises TornLog at a batch whose checksum is wrong, and at bytes that are no batch."""
+    for position, header in headers_in(data):
         if not crc_is_valid(data, position, header):
             raise TornLog(f"the checksum of the batch at offset {header.base_offset} is wrong")
         ids = {}
