@@ -55,6 +55,8 @@ SMALL_SEGMENTS: Mapping[str, str] = {
     "transaction.state.log.segment.bytes": "10000",
 }
 """With them, the logs of groups and transactions are compacted within a history."""
+SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+"""With it, readers of a rack read from the replica there."""
 NEW_SEGMENTS: Mapping[str, str] = {"segment.bytes": "250000", "segment.ms": "3000"}
 """A segment must have room for the largest batch."""
 CONFIGS: Sequence[Mapping[str, str]] = (
@@ -219,6 +221,8 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
         settings["log.flush.interval.messages"] = "1"
     if random.random() < 0.3:
         settings |= SMALL_SEGMENTS
+    if random.random() < 0.4:
+        settings["replica.selector.class"] = SELECTOR
     partitions = {f"topic{number}": random.randint(1, 4) for number in range(random.randint(1, 3))}
     return Plan(
         seed,

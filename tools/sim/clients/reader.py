@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -12,12 +12,17 @@ from typing import Any
 from protocol.errors import ErrorCode, error_name, is_retriable
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import decode_records, iter_batches
-from protocol.types import Address, TopicPartition
+from protocol.types import NO_LEADER, Address, TopicPartition
+from tools.sim.clients.fetch_session import FINAL_EPOCH, SESSIONS_SINCE, FetchSession
 from tools.sim.clients.history import History
 from tools.sim.clients.wire_client import NoAnswer, WireClient
 from tools.wire.frames import Aborted
 
 TOPIC_IDS_SINCE = 13
+RACKS_SINCE = 11
+"""A follower refuses consumers that are older."""
+RACKS = ("rack-1", "rack-2", "rack-3")
+"""Those of the brokers."""
 EARLIEST = -2
 """Instead of a timestamp: the first offset of a log."""
 WAIT = timedelta(milliseconds=500)
@@ -49,6 +54,11 @@ class Reader:
         """How often the leader has said that the position is not in its log."""
         self._overtaken: set[TopicPartition] = set()
         """Partitions whose start has passed the position: retention was faster."""
+        self._rack = random.choice(("", *RACKS))
+        self._preferred: dict[TopicPartition, int] = {}
+        """Followers that leaders have named as closer (KIP-392)."""
+        self._has_sessions = random.random() < 0.5
+        self._sessions: dict[Address, FetchSession] = {}
         self._is_stopping = False
 
     def stop(self) -> None:
@@ -67,12 +77,16 @@ class Reader:
         client.close()
 
     async def _fetch_all(self) -> list[bool]:
-        """Fetches from each leader once. False: that leader did not answer well, or a leader is not known."""
+        """Fetches from each broker once. False: that broker did not answer well, or a leader is not known."""
         for tp in sorted(self._overtaken):
             await self._go_to_start(tp)
-        by_leader = self._client.by_leader(self.positions)
-        are_known = sum(map(len, by_leader.values())) == len(self.positions)
-        results = await asyncio.gather(*(self._fetch(leader, tps) for leader, tps in by_leader.items()))
+        by_broker: dict[Address, list[TopicPartition]] = defaultdict(list)
+        for tp in self.positions:
+            address = self._client.address_of(self._preferred.get(tp, self._client.leaders.get(tp, NO_LEADER)))
+            if address is not None:
+                by_broker[address].append(tp)
+        are_known = sum(map(len, by_broker.values())) == len(self.positions)
+        results = await asyncio.gather(*(self._fetch(broker, tps) for broker, tps in by_broker.items()))
         return [*results, are_known]
 
     async def _go_to_start(self, tp: TopicPartition) -> None:
@@ -98,25 +112,35 @@ class Reader:
             if tp in self.positions:
                 self.positions[tp] = max(found.offset, self.positions[tp])
 
-    async def _fetch(self, leader: Address, tps: list[TopicPartition]) -> bool:
+    async def _fetch(self, broker: Address, tps: list[TopicPartition]) -> bool:
         client, random = self._client, self._random
         random.shuffle(tps)
-        version = client.version(ApiKey.FETCH)
+        session = self._sessions.pop(broker, None)  # until it has gone well
+        oldest = RACKS_SINCE if self._rack else 0
+        version = client.version(ApiKey.FETCH, oldest) if session is None else session.version
         if version >= TOPIC_IDS_SINCE and not all(tp.topic in client.topic_ids for tp in tps):
             version = TOPIC_IDS_SINCE - 1
-        by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
-        for tp in tps:
-            by_topic[tp.topic].append(tp)
+        if self._has_sessions and session is None and version >= SESSIONS_SINCE:
+            session = FetchSession(version)
+        wanted = {tp: (self.positions[tp], random.choice((1, 500, 1 << 20))) for tp in tps}
+        named, forgotten = (tps, []) if session is None else session.changes(wanted)
         body = {
             "replica_id": -1,
             "max_wait": WAIT,
             "min_bytes": random.choice((1, 1, 1, 1000)),
             "max_bytes": random.choice((1, 1000, 1 << 20, 50 << 20)),
             "isolation_level": int(self.is_committed_only),
-            "session_id": 0,
-            "session_epoch": -1,
-            "rack_id": "",
-            "forgotten_topics_data": (),
+            "session_id": 0 if session is None else session.id,
+            "session_epoch": FINAL_EPOCH if session is None else session.epoch,
+            "rack_id": self._rack,
+            "forgotten_topics_data": tuple(
+                {
+                    "topic": topic,
+                    "topic_id": client.topic_ids.get(topic),
+                    "partitions": tuple(tp.partition for tp in of_topic),
+                }
+                for topic, of_topic in _by_topic(forgotten).items()
+            ),
             "topics": tuple(
                 {
                     "topic": topic,
@@ -124,34 +148,48 @@ class Reader:
                     "partitions": tuple(
                         {
                             "partition": tp.partition,
-                            "fetch_offset": self.positions[tp],
-                            "partition_max_bytes": random.choice((1, 500, 1 << 20)),
+                            "fetch_offset": wanted[tp][0],
+                            "partition_max_bytes": wanted[tp][1],
                         }
                         for tp in of_topic
                     ),
                 }
-                for topic, of_topic in by_topic.items()
+                for topic, of_topic in _by_topic(named).items()
             ),
         }
         try:
-            connection = await client.connection(leader)
+            connection = await client.connection(broker)
             answer = await connection.ask(ApiKey.FETCH, version, body)
         except NoAnswer:
+            self._read_from_leaders(tps)
             return False
         if getattr(answer, "error_code", ErrorCode.NONE) != ErrorCode.NONE:
             return False
+        if session is not None:
+            session.answered(answer.session_id)
+            self._sessions[broker] = session
+            self._history.counts["fetches in sessions"] += session.epoch > 1
         is_well = True
         for topic in answer.responses:
             name = client.names.get(topic.topic_id) if version >= TOPIC_IDS_SINCE else topic.topic
             for partition in topic.partitions:
-                is_well &= self._take(TopicPartition(str(name), partition.partition_index), partition, leader)
+                is_well &= self._take(TopicPartition(str(name), partition.partition_index), partition, broker)
         return is_well
+
+    def _read_from_leaders(self, tps: Iterable[TopicPartition]) -> None:
+        for tp in tps:
+            self._preferred.pop(tp, None)
 
     def _take(self, tp: TopicPartition, found: Any, leader: Address) -> bool:
         if tp not in self.positions:
             self._history.break_promise(f"{self.name} was answered about {tp}, for which it did not ask")
             return False
         code = ErrorCode(found.error_code)
+        if code != ErrorCode.NONE:
+            self._read_from_leaders([tp])
+        elif (preferred := getattr(found, "preferred_read_replica", NO_LEADER)) != NO_LEADER:
+            self._preferred[tp] = preferred
+            self._history.counts["sent to followers"] += 1
         if code == ErrorCode.OFFSET_OUT_OF_RANGE and tp.topic in self._history.truncating:
             self._overtaken.add(tp)
             return False
@@ -197,3 +235,10 @@ class Reader:
             self._history.read_committed.setdefault((self.name, tp), []).append((offset, record))
         else:
             self._history.consumed(self.group, tp, record, offset)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    found: dict[str, list[TopicPartition]] = defaultdict(list)
+    for tp in partitions:
+        found[tp.topic].append(tp)
+    return found
