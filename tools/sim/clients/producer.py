@@ -172,13 +172,14 @@ class Producer:
         """`stuck`: partitions of which an earlier batch must be sent again, so that later ones are out of order."""
         code = ErrorCode.NETWORK_EXCEPTION if result is None else ErrorCode(result.error_code)  # type: ignore[attr-defined]
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            if not lane.unacked or lane.unacked[0] is not batch:
+            if lane.tp not in stuck and (not lane.unacked or lane.unacked[0] is not batch):
                 self._history.break_promise(
                     f"{self.name} got sequence {batch.sequence} of {lane.tp} acknowledged, and not the batch before it"
                 )
                 lane.has_failed = True
                 return False
-            lane.unacked.popleft()
+            # Behind one that is stuck: both were appended before, and only this request found enough replicas.
+            lane.unacked.remove(batch)
             self._history.batch_acknowledged(lane.tp, batch.data)
             offset = result.base_offset if code == ErrorCode.NONE else -1  # type: ignore[attr-defined]
             for place, record in enumerate(batch.ids):
