@@ -17,7 +17,7 @@ from tests.integration.test_replay_run import command, write_trace
 from tests.support.invariants import eventually
 from tools.cluster.local_cluster import LocalCluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.thorough, pytest.mark.timeout(600)]
 STILL_S = 3.0
 OPERATIONS = 4000
 APART_MS = 4.0

@@ -22,7 +22,7 @@ from tests.support.small_traces import end, fetch, produce, written
 from tools.cluster.local_cluster import LocalCluster
 from tools.replay.traces.schema import Trace
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.thorough, pytest.mark.timeout(600)]
 OVERRIDES = {
     "min.insync.replicas": "1",
     "offsets.topic.num.partitions": "3",
@@ -138,7 +138,6 @@ def rows_of(trace: Path) -> list[dict[str, Any]]:
     return [row for batch in Trace(trace).batches() for row in batch.to_pylist()]
 
 
-@pytest.mark.thorough
 def test_the_coordinator_dies_and_each_transaction_ends_as_in_the_trace(cluster: LocalCluster, tmp_path: Path) -> None:
     """Ten seconds of transactions of three clients with two copies each; the last one of each is left open."""
     create(cluster, "killed")

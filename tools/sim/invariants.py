@@ -121,7 +121,7 @@ class Invariants:
         self._look_at_high_watermark(tp, state)
 
     def read(self, tp: TopicPartition, batch: bytes) -> None:
-        """INV-15: a reader got the batch, so it is below the high watermark: all of the ISR have it.
+        """INV-2, INV-15: a reader got the batch, so it is below the high watermark: all of the ISR have it.
 
         One that was acknowledged, or read before, is not looked for again.
         """

@@ -93,6 +93,9 @@ def import_table(
 
     Raises TraceError, with the file, row and column that is wrong.
     """
+    for file in files:
+        if not file.exists():  # said before Spark starts, which takes seconds
+            raise TraceError(f"{file.absolute()}: no such file")
     names = ", ".join(file.name for file in files[:5]) + (f" and {len(files) - 5} more" if len(files) > 5 else "")
     with (
         TraceWriter(out, TraceInfo(0, f"imported from {names}")) as writer,

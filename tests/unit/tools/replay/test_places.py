@@ -47,6 +47,7 @@ def test_a_trace_and_results_in_one_another(trace: Place, results: Place, are_ne
         check_apart(trace, results)
 
 
+@pytest.mark.thorough
 def test_copies_of_what_is_elsewhere(tmp_path: Path) -> None:
     """`viewfs://shared/data` is a directory of this machine."""
     shared, here, uri = tmp_path / "shared", tmp_path / "here", "viewfs://shared/data"

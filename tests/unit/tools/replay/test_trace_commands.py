@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from pyspark.sql import SparkSession
 
 from tests.support.small_traces import as_given, fetch, produce, rows_of, written
 from tools.replay.traces.trace_commands import trace
@@ -19,12 +18,14 @@ def run(line: str) -> Result:
 
 
 @pytest.fixture(autouse=True)
-def here(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "load", [produce(0, 0), fetch(1500, 1), produce(3000, 2)])
     return tmp_path
 
 
+@pytest.mark.thorough
+@pytest.mark.usefixtures("spark")
 def test_a_table_becomes_a_trace_that_is_changed_and_shown(here: Path) -> None:
     (here / "events.csv").write_text("ts,who\n1000,a\n3000,b\n2500,a\n")
     imported = "import table events.csv --out a --time-column ts --time-unit ms --key-column who --topic t"
