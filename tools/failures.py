@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import ParamSpec
 
 import click
 
@@ -14,7 +15,7 @@ from tools.terminal import echo
 
 INTERRUPTED = 130
 
-Result = TypeVar("Result")
+P = ParamSpec("P")
 
 
 class ExpectedError(Exception):
@@ -49,26 +50,32 @@ def errors_in_one_line() -> Iterator[None]:
         sys.exit(INTERRUPTED)
 
 
-def guarded(work: Callable[[], int]) -> None:
-    """Runs `work` and exits with its code, or with 128 + the signal's number after an interrupt. Raises ClickException."""
-    from tools.interrupts import Interrupted, interruptible
-
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Raises ClickException with one line for an expected error, and if a module is missing that only a replay needs."""
     try:
-        with interruptible():
-            code = explained(work)
-    except Interrupted as interrupt:
-        click.echo(f"\n{interrupt}: everything that was started has been stopped.", err=True)
-        code = interrupt.exit_code
-    sys.exit(code)
-
-
-def explained(work: Callable[[], Result]) -> Result:
-    """Runs `work`. Raises ClickException with one line for an expected error."""
-    try:
-        return work()
+        yield
     except ModuleNotFoundError as problem:
         raise click.ClickException(
             f"the module {problem.name} is missing; install what a replay needs: pip install 'ottla[replay]'"
         ) from None
     except (ExpectedError, OSError) as problem:
         raise click.ClickException(str(problem)) from None
+
+
+def guarded(command: Callable[P, int]) -> Callable[P, None]:
+    """The command exits with what it returns, or with 128 + the signal's number after an interrupt. Errors are `explained`."""
+
+    @functools.wraps(command)
+    def run(*arguments: P.args, **options: P.kwargs) -> None:
+        from tools.interrupts import Interrupted, interruptible
+
+        try:
+            with interruptible(), explained():
+                code = command(*arguments, **options)
+        except Interrupted as interrupt:
+            click.echo(f"\n{interrupt}: everything that was started has been stopped.", err=True)
+            code = interrupt.exit_code
+        sys.exit(code)
+
+    return run

@@ -38,6 +38,7 @@ WEEK_A_MINUTE = 7.0 * 24 * 60
 @bootstrap_option("Use this cluster instead of starting one; no broker is killed.")
 @command_config_option("Properties file for --bootstrap-server: how to connect by TLS and SASL.")
 @click.option("--zookeeper", help="Use this ZooKeeper (host:port[/chroot]) instead of starting one.")
+@guarded
 def demo(
     year: bool,
     days: int,
@@ -50,31 +51,28 @@ def demo(
     bootstrap_server: str | None,
     command_config: Path | None,
     zookeeper: str | None,
-) -> None:
+) -> int:
     """Start a cluster, replay flights through it, kill a leader, and report what was lost (nothing)."""
     if command_config is not None and bootstrap_server is None:
         raise click.UsageError("--command-config needs --bootstrap-server: a cluster of the demo has PLAINTEXT only")
 
-    def work() -> int:
-        from tools.replay.demo.demo import DemoOptions, run_demo
-        from tools.wire.client_properties import read_security
+    from tools.replay.demo.demo import DemoOptions, run_demo
+    from tools.wire.client_properties import read_security
 
-        return run_demo(
-            DemoOptions(
-                start_day=start_day.date(),
-                days=WHOLE_YEAR_DAYS if year else days,
-                speed=speed,
-                brokers=brokers,
-                kill=kill,
-                output=out,
-                directory=directory,
-                bootstrap_servers=bootstrap_server,
-                zookeeper=zookeeper,
-                security=read_security(command_config, []),
-            )
+    return run_demo(
+        DemoOptions(
+            start_day=start_day.date(),
+            days=WHOLE_YEAR_DAYS if year else days,
+            speed=speed,
+            brokers=brokers,
+            kill=kill,
+            output=out,
+            directory=directory,
+            bootstrap_servers=bootstrap_server,
+            zookeeper=zookeeper,
+            security=read_security(command_config, []),
         )
-
-    guarded(work)
+    )
 
 
 @click.group()

@@ -45,7 +45,7 @@ def test_an_interrupt_during_imports_is_exit_code_130(module: str) -> None:
 def test_the_exit_code_tells_the_signal(number: signal.Signals, capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(number)
     with pytest.raises(SystemExit) as end:
-        guarded(lambda: signal.raise_signal(number) or 0)
+        guarded(lambda: signal.raise_signal(number) or 0)()
     assert end.value.code == 128 + number
     assert capsys.readouterr().err == f"\n{number.name}: everything that was started has been stopped.\n"
     assert signal.getsignal(number) is before
@@ -78,4 +78,4 @@ def test_an_error_is_one_line() -> None:
         raise OSError("the disk is full")
 
     with pytest.raises(click.ClickException, match="the disk is full"):
-        guarded(work)
+        guarded(work)()

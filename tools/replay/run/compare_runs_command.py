@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tools.failures import guarded
 from tools.numbers import DIRECTORY, FloatRange, Parsed
 from tools.replay.parameters import master_option, spark_setting_option
 from tools.replay.places import PLACE, Place, inside, named, uri_of, whole
@@ -78,6 +79,7 @@ class SidesCommand(click.Command):
 @click.option("--allow-different", is_flag=True, help="Compare runs of different loads, too, and say how they differ.")
 @master_option("Analyse runs that have no analysis yet on this Spark master: local[N] or spark://HOST:PORT.")
 @spark_setting_option
+@guarded
 def compare(
     runs: Sequence[Place],
     a: Sequence[Place],
@@ -88,7 +90,7 @@ def compare(
     allow_different: bool,
     master: str | None,
     spark_settings: Sequence[str],
-) -> None:
+) -> int:
     """Compare replays of the same load by the places of their results: `compare A B`, or `compare --a A1 A2 A3 --b B1 B2 B3`.
 
     A directory of `ottla replay run --repeat N` stands for its N runs. A difference counts if it is above the threshold and beyond noise:
@@ -97,52 +99,46 @@ def compare(
     Exits with 1 if something is worse in B, or if a run did not deliver; with 2 if the runs are too few for a statement, are of different
     loads, or were not verified.
     """
-    from tools.failures import guarded
-
     if (len(runs), bool(a), bool(b)) not in ((2, False, False), (0, True, True)):
         raise click.UsageError("name two directories, A and B, or runs of both sides with --a and --b")
 
-    def work() -> int:
-        from tools.private_files import write_anew
-        from tools.replay.checks import exit_code, outcome_lines
-        from tools.replay.pages.checks import comparison_checks, write_comparison_checks
-        from tools.replay.pages.comparison_page import comparison_page
-        from tools.replay.run import comparison
-        from tools.replay.run.open_places import Places
-        from tools.replay.run.plan import OutputDirectory, ReplayError, write_json
+    from tools.private_files import write_anew
+    from tools.replay.checks import exit_code, outcome_lines
+    from tools.replay.pages.checks import comparison_checks, write_comparison_checks
+    from tools.replay.pages.comparison_page import comparison_page
+    from tools.replay.run import comparison
+    from tools.replay.run.open_places import Places
+    from tools.replay.run.plan import OutputDirectory, ReplayError, write_json
 
-        with Places(spark_settings) as places:
-            sides = [
-                [run for given in of_side for run in runs_in(places, given)]
-                for of_side in (a or runs[:1], b or runs[1:])
-            ]
-            every = [whole(run) for side in sides for run in side]
-            if twice := [run for run in every if every.count(run) > 1]:
-                raise click.UsageError(f"{twice[0]} is named twice: each run says something once")
-            outputs = [[places.results(run) for run in side] for side in sides]
-            for output in (*outputs[0], *outputs[1]):
-                if not output.plan.exists():
-                    raise ReplayError(f"{output.place} is not the directory of a replay: it has no {output.plan.name}")
-                if not output.analysis.exists():
-                    analyse(places, output, master, spark_settings)
-            first, second = ([comparison.read_run(output) for output in side] for side in outputs)
-        unlike = comparison.unlike([*first, *second])
-        for words in unlike:
-            click.echo(f"Different load: {words}", err=True)
-        if unlike and not allow_different:
-            click.echo("Error: the runs are not comparable; --allow-different compares them all the same", err=True)
-            return 2
-        compared = comparison.compare(first, second, threshold, limits)
-        write_json(OutputDirectory(out).comparison, compared)
-        write_anew(OutputDirectory(out).report, comparison_page(compared))
-        write_comparison_checks(out, compared)
-        checks = comparison_checks(compared)
-        for line in [*table(compared), "", *outcome_lines(checks)]:
-            click.echo(line)
-        click.echo(f"\nReport   {OutputDirectory(out).report}")
-        return exit_code(checks)
-
-    guarded(work)
+    with Places(spark_settings) as places:
+        sides = [
+            [run for given in of_side for run in runs_in(places, given)] for of_side in (a or runs[:1], b or runs[1:])
+        ]
+        every = [whole(run) for side in sides for run in side]
+        if twice := [run for run in every if every.count(run) > 1]:
+            raise click.UsageError(f"{twice[0]} is named twice: each run says something once")
+        outputs = [[places.results(run) for run in side] for side in sides]
+        for output in (*outputs[0], *outputs[1]):
+            if not output.plan.exists():
+                raise ReplayError(f"{output.place} is not the directory of a replay: it has no {output.plan.name}")
+            if not output.analysis.exists():
+                analyse(places, output, master, spark_settings)
+        first, second = ([comparison.read_run(output) for output in side] for side in outputs)
+    unlike = comparison.unlike([*first, *second])
+    for words in unlike:
+        click.echo(f"Different load: {words}", err=True)
+    if unlike and not allow_different:
+        click.echo("Error: the runs are not comparable; --allow-different compares them all the same", err=True)
+        return 2
+    compared = comparison.compare(first, second, threshold, limits)
+    write_json(OutputDirectory(out).comparison, compared)
+    write_anew(OutputDirectory(out).report, comparison_page(compared))
+    write_comparison_checks(out, compared)
+    checks = comparison_checks(compared)
+    for line in [*table(compared), "", *outcome_lines(checks)]:
+        click.echo(line)
+    click.echo(f"\nReport   {OutputDirectory(out).report}")
+    return exit_code(checks)
 
 
 def runs_in(places: Places, place: Place) -> list[Place]:

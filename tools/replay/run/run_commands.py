@@ -278,6 +278,7 @@ def options_of(
 )
 @compose_option("Inject the faults into this Compose project: its name, or the directory of its docker-compose.yml.")
 @fault_command_option("Inject the faults into any other cluster by this program: PROGRAM ACTION BROKER-ID HOST PORT.")
+@guarded
 def run(
     trace: Place | None,
     resume: Place | None,
@@ -294,7 +295,7 @@ def run(
     fault_command: str | None,
     bootstrap_server: str | None,
     **load: Any,
-) -> None:
+) -> int:
     """Replay TRACE, a path or a URI, against a cluster. Each operation is sent at its time, whether or not earlier ones are answered.
 
     With --resume, the rest starts at once; use another --out, and no --map-topic, --clients or --bytes: the rest has been mapped.
@@ -305,11 +306,7 @@ def run(
     With --repeat, the exit code is 1 if it is 1 for any run, else 2 if it is 2 for any.
     """
 
-    def work() -> int:
-        from tools.replay.run.open_places import Places
-
-        with Places(load["spark_settings"]) as places:
-            return replayed(places)
+    from tools.replay.run.open_places import Places
 
     def replayed(places: Places) -> int:
         from tools.cluster.local_cluster import LocalCluster
@@ -375,7 +372,8 @@ def run(
                 return INTERRUPTED
         return worst(codes)
 
-    guarded(work)
+    with Places(load["spark_settings"]) as places:
+        return replayed(places)
 
 
 def trace_or_rest(places: Places, trace: Place | None, resume: Place | None) -> Place:
@@ -427,21 +425,17 @@ def worst(codes: Sequence[int]) -> int:
 @click.argument("place", metavar="RUN", type=PLACE)
 @master_option("Analyse on this Spark master: local[N] or spark://HOST:PORT.")
 @spark_setting_option
-def report(place: Place, master: str | None, spark_settings: Sequence[str]) -> None:
+@guarded
+def report(place: Place, master: str | None, spark_settings: Sequence[str]) -> int:
     """Analyse an earlier replay again, and rewrite its summary and its report. RUN is the directory or the URI of its results."""
-    from tools.failures import guarded
+    from tools.replay.run.compare_runs_command import analyse
+    from tools.replay.run.open_places import Places
+    from tools.replay.run.outcome import read_verdict, say_outcome
 
-    def work() -> int:
-        from tools.replay.run.compare_runs_command import analyse
-        from tools.replay.run.open_places import Places
-        from tools.replay.run.outcome import read_verdict, say_outcome
-
-        with Places(spark_settings) as places:
-            output = places.results(place)
-            analyse(places, output, master, spark_settings)
-            return say_outcome(output, read_verdict(output))
-
-    guarded(work)
+    with Places(spark_settings) as places:
+        output = places.results(place)
+        analyse(places, output, master, spark_settings)
+        return say_outcome(output, read_verdict(output))
 
 
 @click.command("submit-command")
@@ -457,6 +451,7 @@ def report(place: Place, master: str | None, spark_settings: Sequence[str]) -> N
     help="Give the executors this packed Python environment, written by venv-pack or conda-pack.",
 )
 @click.option("--event-log", help="Write Spark's event log to this URI, for its history server.")
+@guarded
 def submit_command(
     master: str,
     deploy_mode: str,
@@ -465,19 +460,16 @@ def submit_command(
     output: Place,
     bootstrap_server: str | None,
     **load: Any,
-) -> None:
+) -> int:
     """Write the plan of a replay of TRACE to --out, and print the command that runs it by spark-submit.
 
     The job prints its progress and the verdict. --create-topics creates the topics now.
     """
 
-    def work() -> int:
-        from tools.replay.run.open_places import Places
-        from tools.replay.run.submission import Submission, write_submission
+    from tools.replay.run.open_places import Places
+    from tools.replay.run.submission import Submission, write_submission
 
-        options = options_of(output=output, bootstrap_server=bootstrap_server, **load)
-        with Places(options.spark_settings) as places:
-            click.echo(write_submission(options, Submission(master, deploy_mode, archive, event_log), output, places))
-        return 0
-
-    guarded(work)
+    options = options_of(output=output, bootstrap_server=bootstrap_server, **load)
+    with Places(options.spark_settings) as places:
+        click.echo(write_submission(options, Submission(master, deploy_mode, archive, event_log), output, places))
+    return 0

@@ -40,6 +40,7 @@ from tools.terminal import echo, echo_lines
     help="Name of a topic id that the log does not explain. Repeatable.",
 )
 @spark_options
+@explained()
 def import_request_log(
     files: Sequence[Path],
     out: Path,
@@ -57,24 +58,21 @@ def import_request_log(
     FILES are the request logs of one or several brokers, rotated or not, packed by gzip or not, in any order.
     """
 
-    def work() -> None:
-        from tools.replay.run.spark_process import spark_settings_of
-        from tools.replay.traces.request_log import ImportOptions, import_request_log
+    from tools.replay.run.spark_process import spark_settings_of
+    from tools.replay.traces.request_log import ImportOptions, import_request_log
 
-        options = ImportOptions(
-            hash_clients=hash_clients,
-            zone=time_zone,
-            topics=frozenset(topics),
-            compression=compression,
-            skip_bad_lines=skip_bad_lines,
-            skip_listeners=frozenset(listeners),
-            topic_names=dict(topic_ids),
-        )
-        found = import_request_log(files, out, options, spark_settings_of(**spark))
-        echo(f"{out}: {found.lines:,} lines of {len(files)} files read")
-        echo_lines(f"  {line}" for line in found.describe())
-
-    explained(work)
+    options = ImportOptions(
+        hash_clients=hash_clients,
+        zone=time_zone,
+        topics=frozenset(topics),
+        compression=compression,
+        skip_bad_lines=skip_bad_lines,
+        skip_listeners=frozenset(listeners),
+        topic_names=dict(topic_ids),
+    )
+    found = import_request_log(files, out, options, spark_settings_of(**spark))
+    echo(f"{out}: {found.lines:,} lines of {len(files)} files read")
+    echo_lines(f"  {line}" for line in found.describe())
 
 
 @click.command("topic")
@@ -85,6 +83,7 @@ def import_request_log(
 )
 @directory_option("Read from the local cluster in this run directory.")
 @command_config_option("Connect by TLS and SASL as this properties file says.")
+@explained()
 def import_topic(
     topics: Sequence[str], out: Path, bootstrap_server: str | None, directory: Path | None, command_config: Path | None
 ) -> None:
@@ -93,31 +92,26 @@ def import_topic(
     No value is kept, and nothing is installed in the cluster. Who read is not in a topic.
     """
 
-    def work() -> None:
-        from tools.admin.bootstrap import addresses_of, find_bootstrap_servers
-        from tools.replay.traces.topic_import import import_topics
-        from tools.wire.client_properties import read_security
+    from tools.admin.bootstrap import addresses_of, find_bootstrap_servers
+    from tools.replay.traces.topic_import import import_topics
+    from tools.wire.client_properties import read_security
 
-        addresses = addresses_of(find_bootstrap_servers(bootstrap_server, directory))
-        rows, partitions = import_topics(addresses, read_security(command_config, ()), topics, out)
-        echo(f"{out}: {rows:,} batches of {sum(partitions.values()):,} partitions")
-
-    explained(work)
+    addresses = addresses_of(find_bootstrap_servers(bootstrap_server, directory))
+    rows, partitions = import_topics(addresses, read_security(command_config, ()), topics, out)
+    echo(f"{out}: {rows:,} batches of {sum(partitions.values()):,} partitions")
 
 
 @click.command("segments")
 @click.argument("files", nargs=-1, required=True, type=EXISTING_FILE)
 @out_option
+@explained()
 def import_segment_files(files: Sequence[Path], out: Path) -> None:
     """Import copied segment files, such as orders-0/00000000000000000000.log, as `import topic` reads a topic."""
 
-    def work() -> None:
-        from tools.replay.traces.topic_import import import_segments
+    from tools.replay.traces.topic_import import import_segments
 
-        rows, partitions = import_segments(files, out)
-        echo(f"{out}: {rows:,} batches of {len(files):,} files, of {', '.join(sorted(partitions))}")
-
-    explained(work)
+    rows, partitions = import_segments(files, out)
+    echo(f"{out}: {rows:,} batches of {len(files):,} files, of {', '.join(sorted(partitions))}")
 
 
 def _print_example(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -140,14 +134,12 @@ def _print_example(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     callback=_print_example,
     help="Print an example of a workload file.",
 )
+@explained()
 def make(workload: Path, out: Path, seed: int | None) -> None:
     """Make a trace from a workload file (YAML). The same file and seed give the same rows."""
 
-    def work() -> None:
-        from tools.replay.traces.synthesis import make_trace, with_seed
-        from tools.replay.traces.workload import read_workload
+    from tools.replay.traces.synthesis import make_trace, with_seed
+    from tools.replay.traces.workload import read_workload
 
-        rows = make_trace(with_seed(read_workload(workload), seed), out)
-        echo(f"{out}: {rows:,} rows")
-
-    explained(work)
+    rows = make_trace(with_seed(read_workload(workload), seed), out)
+    echo(f"{out}: {rows:,} rows")

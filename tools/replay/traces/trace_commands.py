@@ -39,43 +39,39 @@ def trace() -> None:
 @trace.command()
 @click.argument("source", type=PLACE, metavar="TRACE")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@explained()
 def show(source: Place, as_json: bool) -> None:
     """Show what is in a trace: its load by topic, its busiest second, its rate over time."""
 
-    def work() -> None:
-        from tools.replay.run.open_places import Places
-        from tools.replay.traces.show import lines, overview
+    from tools.replay.run.open_places import Places
+    from tools.replay.traces.show import lines, overview
 
-        with Places() as places:
-            seen = overview(places.local_copy(source))
-        if as_json:
-            echo_data(json.dumps(seen, indent=2) + "\n")
-        else:
-            echo_lines(lines(seen))
-
-    explained(work)
+    with Places() as places:
+        seen = overview(places.local_copy(source))
+    if as_json:
+        echo_data(json.dumps(seen, indent=2) + "\n")
+    else:
+        echo_lines(lines(seen))
 
 
 @trace.command()
 @click.argument("source", type=PLACE, metavar="TRACE")
+@explained()
 def check(source: Place) -> None:
     """Check every row of a trace. The exit code is 1 if a row is wrong."""
 
-    def work() -> None:
-        from tools.replay.run.open_places import Places
-        from tools.replay.traces.check import check as checked
+    from tools.replay.run.open_places import Places
+    from tools.replay.traces.check import check as checked
 
-        with Places() as places:
-            found = checked(places.local_copy(source))
-        echo_lines(str(finding) for finding in found.first)
-        if found.count > len(found.first):
-            echo(f"and {found.count - len(found.first):,} more")
-        echo_lines(f"note: {note}" for note in found.notes)
-        echo(f"{source}: {found.rows:,} rows, {found.count:,} findings")
-        if found.count:
-            sys.exit(1)
-
-    explained(work)
+    with Places() as places:
+        found = checked(places.local_copy(source))
+    echo_lines(str(finding) for finding in found.first)
+    if found.count > len(found.first):
+        echo(f"and {found.count - len(found.first):,} more")
+    echo_lines(f"note: {note}" for note in found.notes)
+    echo(f"{source}: {found.rows:,} rows, {found.count:,} findings")
+    if found.count:
+        sys.exit(1)
 
 
 @trace.command()
@@ -86,6 +82,7 @@ def check(source: Place) -> None:
 @click.option("--topic", "topics", multiple=True, help="Keep this topic. Repeatable.")
 @click.option("--client", "clients", multiple=True, help="Keep this client id. Repeatable.")
 @click.option("--op", "ops", type=click.Choice(["produce", "fetch"]), multiple=True, help="Keep this operation.")
+@explained()
 def cut(
     source: Path,
     out: Path,
@@ -99,14 +96,11 @@ def cut(
     if to_ns is not None and to_ns <= from_ns:
         raise click.UsageError("--to must be after --from.")
 
-    def work() -> None:
-        from tools.replay.traces.cut import Part
-        from tools.replay.traces.cut import cut as write_part
+    from tools.replay.traces.cut import Part
+    from tools.replay.traces.cut import cut as write_part
 
-        rows = write_part(source, out, Part(from_ns, to_ns, topics, clients, ops))
-        echo(f"{out}: {rows:,} rows")
-
-    explained(work)
+    rows = write_part(source, out, Part(from_ns, to_ns, topics, clients, ops))
+    echo(f"{out}: {rows:,} rows")
 
 
 @trace.command()
@@ -114,18 +108,16 @@ def cut(
 @out_option
 @click.option("--align", is_flag=True, help="Let all traces start at the same time, instead of when they did.")
 @click.option("--prefix-clients", is_flag=True, help="Put the trace's number before its client ids: 1-app, 2-app.")
+@explained()
 def merge(sources: Sequence[Path], out: Path, align: bool, prefix_clients: bool) -> None:
     """Write several traces as one, in the order of time. Equal client ids are one client, unless they get prefixes."""
     if len(sources) < 2:
         raise click.UsageError("give at least two traces.")
 
-    def work() -> None:
-        from tools.replay.traces.merge import merge as write_merged
+    from tools.replay.traces.merge import merge as write_merged
 
-        rows = write_merged(sources, out, align=align, prefix_clients=prefix_clients)
-        echo(f"{out}: {rows:,} rows")
-
-    explained(work)
+    rows = write_merged(sources, out, align=align, prefix_clients=prefix_clients)
+    echo(f"{out}: {rows:,} rows")
 
 
 @trace.command()
@@ -137,17 +129,15 @@ def merge(sources: Sequence[Path], out: Path, align: bool, prefix_clients: bool)
     help="Each reader fetches once in this time of the trace. [default: at each event]",
 )
 @out_option
+@explained()
 def flights(year: bool, days: int, start_day: datetime, fetch_gap: int, out: Path) -> None:
     """Make a trace of the flights that left New York in 2013, with departures and arrivals at their times."""
 
-    def work() -> None:
-        from tools.replay.traces.flights import FIRST_DAY, write_flights_trace
+    from tools.replay.traces.flights import FIRST_DAY, write_flights_trace
 
-        first_day, count = (FIRST_DAY, WHOLE_YEAR_DAYS) if year else (start_day.date(), days)
-        events = write_flights_trace(out, first_day, count, fetch_gap)
-        echo(f"{out}: {events:,} events, each produced and fetched")
-
-    explained(work)
+    first_day, count = (FIRST_DAY, WHOLE_YEAR_DAYS) if year else (start_day.date(), days)
+    events = write_flights_trace(out, first_day, count, fetch_gap)
+    echo(f"{out}: {events:,} events, each produced and fetched")
 
 
 @trace.group("import")
@@ -210,6 +200,7 @@ def import_() -> None:
 )
 @click.option("--group", help="The consumer group of the consumers. [default: none]")
 @spark_options
+@explained()
 def table(
     files: Sequence[Path],
     out: Path,
@@ -250,18 +241,15 @@ def table(
             f"{value_columns!r}: expected names with commas between them", param_hint="--value-columns"
         )
 
-    def work() -> None:
-        from tools.replay.run.spark_process import spark_settings_of
-        from tools.replay.traces.import_table import TableImport, import_table
+    from tools.replay.run.spark_process import spark_settings_of
+    from tools.replay.traces.import_table import TableImport, import_table
 
-        events, requests, unused = import_table(
-            files,
-            out,
-            TableImport(time_zone=time_zone.key, value_columns=values, acks=ACKS[acks], consumers=consumers, **options),
-            spark_settings_of(master, spark_settings),
-        )
-        echo(f"{out}: {events:,} events in {requests:,} produce requests")
-        if unused:
-            echo(f"columns that were not used: {', '.join(unused)}")
-
-    explained(work)
+    events, requests, unused = import_table(
+        files,
+        out,
+        TableImport(time_zone=time_zone.key, value_columns=values, acks=ACKS[acks], consumers=consumers, **options),
+        spark_settings_of(master, spark_settings),
+    )
+    echo(f"{out}: {events:,} events in {requests:,} produce requests")
+    if unused:
+        echo(f"columns that were not used: {', '.join(unused)}")
