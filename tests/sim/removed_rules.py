@@ -130,9 +130,11 @@ def bug_6_isr_writes_after_a_conflict(patch: pytest.MonkeyPatch) -> None:
 
 def bug_10_any_record_at_the_offset_counts(patch: pytest.MonkeyPatch) -> None:
     """A waiting producer is acknowledged when its offset is reached, in any leadership."""
+    original = Partition.acknowledgement
 
     def acknowledgement(partition: Partition, required_offset: int, generation: int) -> ErrorCode | None:
-        return ErrorCode.NONE if partition.high_watermark >= required_offset else None
+        found = original(partition, required_offset, partition.generation)
+        return None if found is ErrorCode.NOT_LEADER_OR_FOLLOWER else found
 
     patch.setattr(Partition, "acknowledgement", acknowledgement)
 
