@@ -128,9 +128,9 @@ class Found:
 
 def import_request_log(files: Sequence[Path], out: Path, options: ImportOptions, spark: SparkSettings = LOCAL) -> Found:
     """Writes the trace of all the files together. Raises TraceError; then nothing is at `out`."""
+    splits = list(_splits(files))  # a file that is not there is said before Spark starts, which takes seconds
     info = TraceInfo(0, f"imported from Kafka's request log: {len(files)} file{'s' if len(files) > 1 else ''}")
     with TraceWriter(out, info) as writer, runs_directory(out) as scratch, import_session(scratch, spark) as session:
-        splits = list(_splits(files))
         read = session.createDataFrame(splits, "file bigint, path string, start bigint, stop bigint")
         lines = mapped(read.repartition(len(splits)), partial(_read_split, options), REQUESTS)
         requests = kept(lines, scratch / "requests", partition_by="kind")
