@@ -9,6 +9,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from broker.storage import checkpoints
 from protocol.kafka.record_batch import iter_batches
 from protocol.types import NO_LEADER, LeaderAndIsr, TopicPartition
 from tools.sim import plan as plans
@@ -259,7 +260,5 @@ def flip_a_bit(
 
 
 def _recovery_points(disk: MemoryDisk) -> dict[TopicPartition, int]:
-    """From the checkpoint: after two lines, rows of topic, partition and offset."""
-    path = "/data/recovery-point-offset-checkpoint"
-    rows = disk.content(path).decode().splitlines()[2:] if disk.exists(path) else []
-    return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in map(str.split, rows)}
+    path = f"/data/{checkpoints.RECOVERY_POINTS}"
+    return checkpoints.decode_offsets(disk.content(path)) if disk.exists(path) else {}

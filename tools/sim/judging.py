@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from protocol.types import Assignment, LeaderAndIsr, TopicPartition
 from tools.judge.judgement import Tables, judge
 from tools.judge.kinds import HARMLESS
-from tools.sim import policies as policies_
 from tools.sim.clients.history import (
     ABORTED_TRANSACTION,
     COMMITTED_TRANSACTION,
@@ -16,37 +15,39 @@ from tools.sim.clients.history import (
     History,
     Transaction,
 )
-from tools.sim.policies import KEEPS_ALL, Policy
-from tools.sim.truth import StoredBatch, Visible, assignments_in, ends_on, log_of, replicas_on, states_in, visible_in
+from tools.sim.policies import KEEPS_ALL, Policy, outdated, unlike_what_is_left
+from tools.sim.truth import Replica, StoredBatch, Visible, assignments_in, log_of, replicas_on, states_in, visible_in
 from tools.sim.world.nodes import BrokerNode
 from tools.sim.world.zookeeper_tree import ZooKeeperTree
 
 FINDINGS_SHOWN = 10
+NO_REPLICA = Replica()
 LOG_TOPICS = ("__consumer_offsets", "__transaction_state")
 
 
 @dataclass
 class Scene:
-    """What is there at one moment. `replicas`: broker -> partition -> its batches; `ends`: its next offset."""
+    """What is there at one moment. `replicas`: broker -> partition -> what is on its disk."""
 
     states: Mapping[TopicPartition, LeaderAndIsr]
     assignments: Mapping[TopicPartition, Assignment]
-    replicas: Mapping[int, Mapping[TopicPartition, Sequence[StoredBatch]]]
-    ends: Mapping[int, Mapping[TopicPartition, int]]
+    replicas: Mapping[int, Mapping[TopicPartition, Replica]]
 
     @staticmethod
     def of(tree: ZooKeeperTree, nodes: Sequence[BrokerNode]) -> Scene:
         """Raises TornLog."""
-        replicas = {node.id: replicas_on(node.disk) for node in nodes}
-        return Scene(states_in(tree), assignments_in(tree), replicas, {node.id: ends_on(node.disk) for node in nodes})
+        return Scene(states_in(tree), assignments_in(tree), {node.id: replicas_on(node.disk) for node in nodes})
+
+    def batches(self, broker: int, tp: TopicPartition) -> Sequence[StoredBatch]:
+        return self.replicas[broker].get(tp, NO_REPLICA).batches
 
     def end(self, broker: int, tp: TopicPartition) -> int:
-        return self.ends[broker].get(tp, 0)
+        return self.replicas[broker].get(tp, NO_REPLICA).end
 
     def log(self, tp: TopicPartition) -> Sequence[StoredBatch]:
         """The leader's."""
         state = self.states.get(tp)
-        return self.replicas[state.leader].get(tp, ()) if state is not None and state.leader in self.replicas else ()
+        return self.batches(state.leader, tp) if state is not None and state.leader in self.replicas else ()
 
 
 def unrest(scene: Scene) -> str:
@@ -78,11 +79,11 @@ def problems_of(
     """Every rule that was broken. `partitions`: those of the load. `policies`: of topics from which records are removed."""
     policy = {tp: policies.get(tp.topic, KEEPS_ALL) for tp in (*partitions, *scene.assignments)}
     for tp in scene.assignments:
-        replicas = {broker: of_broker.get(tp, ()) for broker, of_broker in scene.replicas.items()}
+        replicas = {broker: scene.batches(broker, tp) for broker in scene.replicas}
         yield from unlike_records(tp, replicas) if policy[tp].compacts else unlike(tp, replicas)
     for tp in partitions:
         for broker in scene.assignments[tp].replicas if tp in scene.assignments else ():
-            batches = scene.replicas[broker].get(tp, ())
+            batches = scene.batches(broker, tp)
             if not policy[tp].compacts:
                 yield from with_holes(
                     broker, tp, batches, batches[0].base_offset if policy[tp].deletes and batches else 0
@@ -106,10 +107,10 @@ def problems_of(
         if policy[tp].keeps_all:
             yield from unlike_visible(reader, tp, seen, visible[tp])
         else:
-            yield from policies_.unlike_visible(reader, tp, seen, visible[tp].records, aborted)
+            yield from unlike_what_is_left(reader, tp, seen, visible[tp].records, aborted)
     for tp in partitions:
         if policy[tp].compacts:
-            yield from policies_.outdated(tp, history.acknowledged_in(tp), visible[tp].records)
+            yield from outdated(tp, history.acknowledged_in(tp), visible[tp].records)
     yield from owned_twice(history)
 
 

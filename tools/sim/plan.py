@@ -56,7 +56,7 @@ SMALL_SEGMENTS: Mapping[str, str] = {
 }
 """With them, the logs of groups and transactions are compacted within a history."""
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-"""With it, readers of a rack read from the replica there."""
+"""With it, readers of a rack read from the replica there. The name is a literal: a worker sets its cores before it imports the broker."""
 NEW_SEGMENTS: Mapping[str, str] = {"segment.bytes": "250000", "segment.ms": "3000"}
 """A segment must have room for the largest batch."""
 CONFIGS: Sequence[Mapping[str, str]] = (
@@ -64,8 +64,6 @@ CONFIGS: Sequence[Mapping[str, str]] = (
     {"retention.bytes": "20000", **NEW_SEGMENTS},
     {"retention.ms": "8000", **NEW_SEGMENTS},
 )
-
-
 CLIENTS = ("aiokafka", "transactional", "members", "readers", "producers")
 """The keys of a plan that are numbers of clients."""
 

@@ -1,4 +1,4 @@
-"""What compaction and retention may remove from a topic, and what must be there all the same. Pure."""
+"""The ids and keys of records, what compaction and retention may remove, and what must be there all the same. Pure."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ def policy_of(configs: Mapping[str, str]) -> Policy:
     return Policy(deletes="retention.bytes" in configs or "retention.ms" in configs)
 
 
+def id_of(value: bytes) -> str:
+    """The id of a record of the load: its value up to the first blank."""
+    return value.partition(b" ")[0].decode(errors="replace")
+
+
 def key_of(record: str) -> bytes:
     """The key of the record with that id."""
     return f"key{crc32(record.encode()) % KEYS}".encode()
@@ -53,7 +58,7 @@ def outdated(
             yield f"{record} of {tp} at {offset} is not there, and no newer record with its key"
 
 
-def unlike_visible(
+def unlike_what_is_left(
     reader: str,
     tp: TopicPartition,
     seen: Sequence[tuple[int, str]],

@@ -26,8 +26,6 @@ SEEDS_MAX = 2**31
 PROBLEMS_SHOWN = 20
 SHRINKING_STEPS = 200
 WHOM = {0: "", CONTROLLER: "of the controller", LEADER: "of the leader"}
-
-
 AIOKAFKA = click.option(
     "--aiokafka", type=IntRange(0, 10), default=0, metavar="N", help="so many clients of aiokafka of each kind, besides"
 )
@@ -55,7 +53,7 @@ def run(seed: int | None, file: Path | None, seconds: float, story: Path | None,
     if (seed is None) == (file is None):
         raise click.UsageError("give --seed or --plan")
     if file is None:
-        plan = with_aiokafka(plan_of(seed or 0, seconds), aiokafka)
+        plan = planned(seed or 0, seconds, aiokafka)
         again = f"--seed {seed} --seconds {seconds:g}" + f" --aiokafka {aiokafka}" * bool(aiokafka)
     else:
         plan, again = _read(file), f"--plan {file}"
@@ -89,13 +87,12 @@ def hunt(minutes: float, from_seed: int | None, seconds: float, mutant: str, out
     first = int(time.time()) % 1_000_000 * 1000 if from_seed is None else from_seed
     ends = time.monotonic() + minutes * 60
     began, seeds, virtual_s = time.monotonic(), 0, 0.0
-    plans = (with_aiokafka(plan, aiokafka) for plan in _seeds(first, seconds, ends))
-    for outcome in outcomes(plans, mutant):
+    for outcome in outcomes(_plans(first, seconds, aiokafka, ends), mutant):
         seeds += 1
         virtual_s += outcome.virtual_s
         if outcome.problems:
             echo(f"seed {outcome.seed} fails, after {seeds} seeds: {outcome.problems[0]}")
-            plan, outcome = shrunk(with_aiokafka(plan_of(outcome.seed, seconds), aiokafka), outcome, mutant)
+            plan, outcome = shrunk(planned(outcome.seed, seconds, aiokafka), outcome, mutant)
             for line in described(plan):
                 echo(line)
             try:
@@ -110,17 +107,17 @@ def hunt(minutes: float, from_seed: int | None, seconds: float, mutant: str, out
     )
 
 
-def with_aiokafka(plan: Plan, count: int) -> Plan:
-    """The same, with so many clients of aiokafka. Raises ExpectedError if the library is not there."""
-    if count and find_spec("aiokafka") is None:
+def planned(seed: int, seconds: float, aiokafka: int) -> Plan:
+    """The plan of that seed, and so many clients of aiokafka. Raises ExpectedError if the library is not there."""
+    if aiokafka and find_spec("aiokafka") is None:
         raise ExpectedError("aiokafka is not installed: pip install aiokafka")
-    return replace(plan, aiokafka=count)
+    return replace(plan_of(seed, seconds), aiokafka=aiokafka)
 
 
-def _seeds(first: int, seconds: float, ends: float) -> Iterator[Plan]:
+def _plans(first: int, seconds: float, aiokafka: int, ends: float) -> Iterator[Plan]:
     seed = first
     while time.monotonic() < ends:
-        yield plan_of(seed, seconds)
+        yield planned(seed, seconds, aiokafka)
         seed += 1
 
 

@@ -82,21 +82,19 @@ class Simulation:
         self.story: dict[int, list[str]] = {broker: [] for broker in (0, *BROKERS)}
         self.network = Network(self.scheduler, self._record)
         self.zookeeper = ZooKeeper(self.network, self._record)
+        settings = {**SETTINGS, **plan.settings}
         self.nodes = {
-            broker: BrokerNode(
-                broker, self.scheduler, self.network, self.zookeeper, {**SETTINGS, **plan.settings}, self._event
-            )
+            broker: BrokerNode(broker, self.scheduler, self.network, self.zookeeper, settings, self._event)
             for broker in BROKERS
         }
         self._policies = policies_of(plan)
         truncating = frozenset(topic for topic, policy in self._policies.items() if policy.deletes)
         self.history = History(self.scheduler, self._is_led_by, truncating=truncating)
-        min_insync = int({**SETTINGS, **plan.settings}["min.insync.replicas"])
         self.invariants = Invariants(
             self.zookeeper.tree,
             self.nodes,
             self.history.break_promise,
-            min_insync=min_insync,
+            min_insync=int(settings["min.insync.replicas"]),
             removing=self._policies,
         )
         self.zookeeper.on_change = self.invariants.changed

@@ -13,13 +13,11 @@ from protocol.kafka.record_batch import BatchHeader, crc_is_valid, decode_record
 from protocol.types import NO_LEADER, Assignment, LeaderAndIsr, TopicPartition
 from protocol.zk.znodes import ControllerZNode, PartitionStateZNode, TopicZNode
 from tools.judge.judgement import PartitionLog
-from tools.sim.policies import Policy
+from tools.sim.policies import Policy, id_of
 from tools.sim.world.disk import Directory, Inode, MemoryDisk, Node
 from tools.sim.world.zookeeper_tree import ZooKeeperTree
 
 LOG_NAME = re.compile(r"/data/(?P<topic>[^/]+)-(?P<partition>\d+)/(?P<base>\d{20})\.log")
-
-
 STATE_PATH = re.compile(r"/brokers/topics/(.+)/partitions/(\d+)/state")
 
 
@@ -42,33 +40,29 @@ class StoredBatch(NamedTuple):
     marker: bool | None
 
 
-def replicas_on(disk: MemoryDisk) -> dict[TopicPartition, list[StoredBatch]]:
-    """The batches of each replica, in the order of their segments."""
-    return {
-        tp: [batch for _, node in sorted(files.items()) for batch in batches_in(node.content)]
-        for tp, files in sorted(_segments_of_all(disk).items())
-    }
+class Replica(NamedTuple):
+    """`batches`: in the order of their segments. `end`: the next offset."""
+
+    batches: Sequence[StoredBatch] = ()
+    end: int = 0
 
 
-def ends_on(disk: MemoryDisk) -> dict[TopicPartition, int]:
-    """The next offset of each replica. What was in front of it may have been removed: then the last segment's name says it."""
-    ends = {}
-    for tp, files in _segments_of_all(disk).items():
-        base, node = max(files.items())
-        batches = batches_in(node.content)
-        ends[tp] = batches[-1].last_offset + 1 if batches else base
-    return ends
-
-
-def _segments_of_all(disk: MemoryDisk) -> dict[TopicPartition, dict[int, Inode]]:
-    """The files of each replica, by their first offsets."""
+def replicas_on(disk: MemoryDisk) -> dict[TopicPartition, Replica]:
+    """Raises TornLog."""
     segments: dict[TopicPartition, dict[int, Inode]] = {}
     for path, node in disk.names.items():
         match = LOG_NAME.fullmatch(path)
         if match and isinstance(node, Inode):
             tp = TopicPartition(match["topic"], int(match["partition"]))
             segments.setdefault(tp, {})[int(match["base"])] = node
-    return segments
+    return {tp: _replica(files) for tp, files in sorted(segments.items())}
+
+
+def _replica(files: Mapping[int, Inode]) -> Replica:
+    """Of its files, by their first offsets. All batches may have been removed: then the name of the last segment says the end."""
+    batches = [(base, batches_in(node.content)) for base, node in sorted(files.items())]
+    base, last = batches[-1]
+    return Replica([batch for _, of_file in batches for batch in of_file], last[-1].last_offset + 1 if last else base)
 
 
 def segments_on(disk: MemoryDisk, tp: TopicPartition) -> list[bytearray]:
@@ -124,7 +118,7 @@ def _ids(data: bytes, position: int, header: BatchHeader) -> list[tuple[int, str
     key = (header.crc, header.size_in_bytes)
     if key not in _known:
         _known[key] = [
-            (record.offset - header.base_offset, bytes(record.value or b"").partition(b" ")[0].decode(errors="replace"))
+            (record.offset - header.base_offset, id_of(bytes(record.value or b"")))
             for record in decode_records(data, position)
         ]
     return _known[key]

@@ -27,21 +27,53 @@ GROUP = "aiokafka"
 PAUSE_S = 1.0
 COMMITTED_SHARE = 0.7
 POLL_MS = 500
-FAILURES = (KafkaError, OSError, TimeoutError, asyncio.TimeoutError)
+FAILURES = (KafkaError, OSError)
 
 
-def settings_of(name: str, bootstrap: Sequence[Address]) -> dict[str, Any]:
-    return {
-        "bootstrap_servers": [f"{host}:{port}" for host, port in bootstrap],
-        "client_id": name,
-        "request_timeout_ms": 10_000,
-        "retry_backoff_ms": 100,
-    }
+class _Clients:
+    """Clients of aiokafka, one after the other: one that has failed is replaced. Runs until `stop`."""
+
+    def __init__(self, name: str, bootstrap: Sequence[Address], random: Random, history: History) -> None:
+        self.name = name
+        self._settings: dict[str, Any] = {
+            "bootstrap_servers": [f"{host}:{port}" for host, port in bootstrap],
+            "client_id": name,
+            "request_timeout_ms": 10_000,
+            "retry_backoff_ms": 100,
+        }
+        self._random = random
+        self._history = history
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        self._is_stopping = True
+
+    async def run(self) -> None:
+        while not self._is_stopping:
+            client = self._new_client()
+            try:
+                await client.start()
+                self._begin(client)
+                while not self._is_stopping:
+                    await self._turn(client)
+            except FAILURES:
+                await asyncio.sleep(PAUSE_S)
+            finally:
+                with contextlib.suppress(*FAILURES):
+                    await client.stop()
+
+    def _new_client(self) -> Any:
+        raise NotImplementedError
+
+    def _begin(self, client: Any) -> None:
+        """What a client does once, when it is connected."""
+
+    async def _turn(self, client: Any) -> None:
+        raise NotImplementedError
 
 
-class AiokafkaProducer:
-    """Runs until `stop`. A client that has failed is replaced: the new one reports under another name, because what became of the last
-    records of the old one is not known."""
+class AiokafkaProducer(_Clients):
+    """A client that takes the place of another one reports under another name: what became of the last records is not known."""
 
     is_reader = False
 
@@ -55,37 +87,23 @@ class AiokafkaProducer:
         *,
         is_transactional: bool = False,
     ) -> None:
-        self.name = name
-        self._settings = settings_of(name, bootstrap)
+        super().__init__(name, bootstrap, random, history)
         if is_transactional:
             self._settings |= {"transactional_id": name, "transaction_timeout_ms": 20_000}
         else:
             self._settings |= {"enable_idempotence": True}
         self._is_transactional = is_transactional
         self._partitions = list(partitions)
-        self._random = random
-        self._history = history
         self._count = 0
         self._clients = 0
-        self._is_stopping = False
 
-    def stop(self) -> None:
-        self._is_stopping = True
+    def _new_client(self) -> AIOKafkaProducer:
+        self._clients += 1
+        return AIOKafkaProducer(**self._settings)
 
-    async def run(self) -> None:
-        while not self._is_stopping:
-            self._clients += 1
-            producer = AIOKafkaProducer(**self._settings)
-            try:
-                await producer.start()
-                while not self._is_stopping:
-                    await (self._transaction(producer) if self._is_transactional else self._send(producer))
-                    await asyncio.sleep(self._random.expovariate(1 / PAUSE_S))
-            except FAILURES:
-                await asyncio.sleep(PAUSE_S)
-            finally:
-                with contextlib.suppress(*FAILURES):
-                    await producer.stop()
+    async def _turn(self, client: AIOKafkaProducer) -> None:
+        await (self._transaction(client) if self._is_transactional else self._send(client))
+        await asyncio.sleep(self._random.expovariate(1 / PAUSE_S))
 
     def _new_record(self) -> tuple[TopicPartition, str]:
         tp = self._random.choice(self._partitions)
@@ -132,8 +150,8 @@ class AiokafkaProducer:
             self._history.transaction_ended(transaction, ABORTED_TRANSACTION)
 
 
-class AiokafkaReader:
-    """Reads until `stop`: as a member of a group, which commits what it has read, or all committed records of given partitions."""
+class AiokafkaReader(_Clients):
+    """Reads as a member of a group, which commits what it has read, or all committed records of given partitions."""
 
     is_reader = True
 
@@ -147,59 +165,39 @@ class AiokafkaReader:
         *,
         is_member: bool = False,
     ) -> None:
-        self.name = name
+        super().__init__(name, bootstrap, random, history)
         self.is_member = is_member
-        self._settings = settings_of(name, bootstrap) | {"auto_offset_reset": "earliest", "enable_auto_commit": False}
+        self._settings |= {"auto_offset_reset": "earliest", "enable_auto_commit": False}
         if is_member:
             self._settings |= {"group_id": GROUP, "session_timeout_ms": 6000, "heartbeat_interval_ms": 1000}
         else:
             self._settings |= {"isolation_level": "read_committed"}
         self._partitions = [AiokafkaPartition(*tp) for tp in partitions]
-        self._random = random
-        self._history = history
-        self._is_stopping = False
         self.positions = dict.fromkeys(partitions, 0)
         """Behind the last record that it has read."""
 
-    def stop(self) -> None:
-        self._is_stopping = True
+    def _new_client(self) -> AIOKafkaConsumer:
+        return AIOKafkaConsumer(**self._settings)
 
-    async def run(self) -> None:
-        while not self._is_stopping:
-            consumer = AIOKafkaConsumer(**self._settings)
-            try:
-                await consumer.start()
-                if self.is_member:
-                    consumer.subscribe(sorted({place.topic for place in self._partitions}))
-                else:
-                    consumer.assign(self._partitions)
-                    for place in self._partitions:
-                        consumer.seek(place, self.positions[TopicPartition(*place)])
-                while not self._is_stopping:
-                    await self._poll(consumer)
-            except FAILURES:
-                await asyncio.sleep(PAUSE_S)
-            finally:
-                with contextlib.suppress(*FAILURES):
-                    await consumer.stop()
+    def _begin(self, client: AIOKafkaConsumer) -> None:
+        if self.is_member:
+            client.subscribe(sorted({place.topic for place in self._partitions}))
+            return
+        client.assign(self._partitions)
+        for place in self._partitions:
+            client.seek(place, self.positions[TopicPartition(*place)])
 
-    async def _poll(self, consumer: AIOKafkaConsumer) -> None:
-        read = await consumer.getmany(timeout_ms=POLL_MS)
+    async def _turn(self, client: AIOKafkaConsumer) -> None:
+        read = await client.getmany(timeout_ms=POLL_MS)
         for place, records in read.items():
             tp = TopicPartition(*place)
             for found in records:
-                record = found.value.partition(b" ")[0].decode(errors="replace")
-                if f"-{tp.topic}-{tp.partition}-" not in record:
-                    self._history.break_promise(f"{self.name} got {record} as a record of {tp} at {found.offset}")
-                if self.is_member:
-                    self._history.consumed(GROUP, tp, record, found.offset)
-                else:
-                    self._history.read_committed.setdefault((self.name, tp), []).append((found.offset, record))
+                self._history.read(self.name, GROUP if self.is_member else None, tp, found.offset, found.value)
             self.positions[tp] = records[-1].offset + 1
         if read and self.is_member and self._random.random() < 0.5:
             ends = {place: records[-1].offset + 1 for place, records in read.items()}
             try:
-                await consumer.commit(ends)
+                await client.commit(ends)
             except CommitFailedError:  # the group has a new generation
                 return
             for place, end in ends.items():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from protocol.types import TopicPartition
 from tools.judge.reports import ACKED, COMMITTED, CONSUMED, PRODUCED, Report
+from tools.sim.policies import id_of
 from tools.sim.world.scheduler import START_S, Scheduler
 
 COMMITTED_TRANSACTION, ABORTED_TRANSACTION, UNKNOWN_TRANSACTION = "committed", "aborted", "unknown"
@@ -85,6 +86,16 @@ class History:
 
     def committed(self, group: str, tp: TopicPartition, offset: int) -> None:
         self._add(COMMITTED, tp, offset, "", group=group)
+
+    def read(self, reader: str, group: str | None, tp: TopicPartition, offset: int, value: bytes) -> None:
+        """The reader got a record, as a member of the group, or for itself; None: it reads committed records only."""
+        record = id_of(value)
+        if f"-{tp.topic}-{tp.partition}-" not in record:
+            self.break_promise(f"{reader} asked for {tp} at {offset} and got a record of another partition: {record}")
+        elif group is None:
+            self.read_committed.setdefault((reader, tp), []).append((offset, record))
+        else:
+            self.consumed(group, tp, record, offset)
 
     def transaction_ended(self, transaction: Transaction, outcome: str) -> None:
         transaction.outcome = outcome

@@ -17,14 +17,13 @@ from tools.sim.clients.fetch_session import FINAL_EPOCH, SESSIONS_SINCE, FetchSe
 from tools.sim.clients.history import History
 from tools.sim.clients.wire_client import NoAnswer, WireClient
 from tools.wire.frames import Aborted
+from tools.wire.offsets import EARLIEST
 
 TOPIC_IDS_SINCE = 13
 RACKS_SINCE = 11
 """A follower refuses consumers that are older."""
 RACKS = ("rack-1", "rack-2", "rack-3")
 """Those of the brokers."""
-EARLIEST = -2
-"""Instead of a timestamp: the first offset of a log."""
 WAIT = timedelta(milliseconds=500)
 
 
@@ -220,21 +219,10 @@ class Reader:
             if not (header.is_control or is_aborted):
                 for record in decode_records(records, position):
                     if record.offset >= self.positions[tp]:
-                        self._read(tp, record.offset, bytes(record.value or b""))
+                        group = None if self.is_committed_only else self.group
+                        self._history.read(self.name, group, tp, record.offset, bytes(record.value or b""))
             self.positions[tp] = header.last_offset + 1
         return True
-
-    def _read(self, tp: TopicPartition, offset: int, value: bytes) -> None:
-        record = value.partition(b" ")[0].decode(errors="replace")
-        if f"-{tp.topic}-{tp.partition}-" not in record:
-            self._history.break_promise(
-                f"{self.name} asked for {tp} at {offset} and got a record of another partition: {record}"
-            )
-            return
-        if self.is_committed_only:
-            self._history.read_committed.setdefault((self.name, tp), []).append((offset, record))
-        else:
-            self._history.consumed(self.group, tp, record, offset)
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:

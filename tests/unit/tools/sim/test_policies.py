@@ -6,7 +6,7 @@ import pytest
 
 from protocol.types import TopicPartition
 from tools.sim.plan import CONFIGS
-from tools.sim.policies import COMPACTS, Policy, key_of, outdated, policy_of, unlike_visible
+from tools.sim.policies import COMPACTS, Policy, key_of, outdated, policy_of, unlike_what_is_left
 
 TP = TopicPartition("topic", 0)
 OLD = "a"
@@ -51,4 +51,4 @@ def test_a_record_without_an_offset_has_one_with_its_key() -> None:
 )
 def test_a_reader_gets_what_is_left_and_nothing_aborted(seen: list[tuple[int, str]], is_right: bool) -> None:
     visible = [(1, "b"), (2, "c"), (5, "d")]
-    assert (list(unlike_visible("reader", TP, seen, visible, {"aborted"})) == []) is is_right
+    assert (list(unlike_what_is_left("reader", TP, seen, visible, {"aborted"})) == []) is is_right
