@@ -52,6 +52,8 @@ def run(seed: int | None, file: Path | None, seconds: float, story: Path | None,
     """Run one history and judge it. The exit code is 1 if a rule was broken."""
     if (seed is None) == (file is None):
         raise click.UsageError("give --seed or --plan")
+    if file is not None and aiokafka:
+        raise click.UsageError("--aiokafka goes with --seed; a plan says itself how many there are")
     if file is None:
         plan = planned(seed or 0, seconds, aiokafka)
         again = f"--seed {seed} --seconds {seconds:g}" + f" --aiokafka {aiokafka}" * bool(aiokafka)
