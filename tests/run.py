@@ -91,6 +91,7 @@ ORDER = {
 """The groups of each run."""
 SLOWEST = ("--durations=40", "--durations-min=2")
 """Each group's output ends with its slowest tests."""
+ERROR_LINES_MAX, ERROR_WIDTH_MAX = 12, 400
 LAST_LINE = re.compile(r"=+ (.*(?:passed|failed|error|skipped|deselected|no tests ran).*) in [0-9.]+s")
 
 
@@ -201,6 +202,7 @@ class Runner:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._results: list[tuple[Group, int, float]] = []
         self._repeated: dict[str, list[Repeated]] = {}
+        self._why_not_repeated = ""
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._is_stopped = False
@@ -281,7 +283,9 @@ class Runner:
     def _repeat_failures(self) -> None:
         """Repeats the tests that failed, unless the run has failures of another kind."""
         failed = [(group, exit_code) for group, exit_code, _ in self._results if exit_code]
-        if any(exit_code != TESTS_FAILED or not is_only_by_tests(group) for group, exit_code in failed):
+        others = [group.name for group, code in failed if code != TESTS_FAILED or not is_only_by_tests(group)]
+        if others:
+            self._why_not_repeated = f"no test was repeated: {', '.join(others)} failed by more than tests"
             return
         end = time.monotonic() + SECONDS_MAX
         for group, _ in failed:
@@ -337,8 +341,12 @@ class Runner:
         print(f"brokers: {self._form}")
         for name, version in self._needs.items():
             print(f"{name}: {version}")
-        for group, _, _ in self._results:
+        for group, exit_code, _ in self._results:
+            for line in errors_in(group.log.read_text(errors="replace")) if exit_code else ():
+                print(f"{group.name}: {line}")
             self._say_what_repeating_showed(group)
+        if self._why_not_repeated:
+            print(self._why_not_repeated)
         verdict = "FAILED" if has_failed else "PASSED"
         print(f"{verdict} after {time.monotonic() - self._start:.0f} s; the whole output is in {LOGS.name}/")
         print("=" * 100, flush=True)
@@ -360,6 +368,19 @@ def processor_s() -> float:
     """Of all processes that have ended, since this one started."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     return spent.ru_utime + spent.ru_stime
+
+
+def errors_in(output: str) -> list[str]:
+    """What pytest said about each failure: the name of the test, and the first lines of the error; and what was left running."""
+    found, left = [], 0
+    for line in output.splitlines():
+        if re.match(r"_{3,} .+ _{3,}$|LEFT RUNNING ", line):
+            found.append(line)
+            left = ERROR_LINES_MAX
+        elif line.startswith("E   ") and left:
+            found.append(line[:ERROR_WIDTH_MAX])
+            left -= 1
+    return found
 
 
 def is_only_by_tests(group: Group) -> bool:

@@ -27,6 +27,7 @@ def test_random_faults_lose_nothing(project: ComposeProject, capsys: pytest.Capt
     done = subprocess.run(command, capture_output=True, text=True, timeout=2200, check=False)
     with capsys.disabled():
         print(f"\n{shlex.join(faults)}\n{done.stdout}{done.stderr}")
-    assert done.returncode == 0, done.stdout + done.stderr
+    verdict = (done.stdout.partition("Reading back")[2] or done.stdout[-2000:]) + done.stderr
+    assert done.returncode == 0, f"exit code {done.returncode}: {' | '.join(verdict.split(chr(10)))}"
     assert "PASSED" in done.stdout
     eventually(project.is_healthy, "all four containers healthy again", timeout_s=120)

@@ -160,7 +160,9 @@ def test_a_flaky_test_does_not_fail_a_lenient_run(in_directory: Path, capfd: pyt
 
 def test_without_leniency_it_does(in_directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert Runner([pytest_group(in_directory, always="True")]).run() == 1
-    assert "FLAKY" not in capfd.readouterr().out
+    summary = capfd.readouterr().out.rpartition("brokers: ")[2]
+    assert "FLAKY" not in summary
+    assert "\nsome: E       AssertionError: " in summary, "the last lines say why it failed"
     assert len((in_directory / "seldom").read_text()) == 1
 
 
@@ -174,9 +176,12 @@ def test_a_test_that_fails_again_fails_a_lenient_run(in_directory: Path, capfd: 
 
 
 @pytest.mark.parametrize("other", [FAILS, (sys.executable, "-c", "raise SystemExit(3)")])
-def test_nothing_is_repeated_if_the_run_has_another_failure(in_directory: Path, other: tuple[str, ...]) -> None:
+def test_nothing_is_repeated_if_the_run_has_another_failure(
+    in_directory: Path, other: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
     groups = [pytest_group(in_directory, always="True"), Group("other", other)]
     assert Runner(groups, is_lenient=True).run() == 1
+    assert "\nno test was repeated: other failed by more than tests\n" in capfd.readouterr().out
     assert len((in_directory / "seldom").read_text()) == 1
 
 

@@ -49,6 +49,14 @@ class Scene:
         state = self.states.get(tp)
         return self.batches(state.leader, tp) if state is not None and state.leader in self.replicas else ()
 
+    def start(self, tp: TopicPartition) -> int:
+        """The log start offset: the furthest of all replicas.
+
+        Segments do not begin at the same offsets everywhere. A follower keeps one whose first records the leader has deleted.
+        """
+        found = [replicas[tp] for replicas in self.replicas.values() if tp in replicas]
+        return max((replica.start for replica in found), default=0)
+
 
 def unrest(scene: Scene) -> str:
     """What the cluster still has to do (INV-27, INV-25); empty if nothing."""
@@ -86,11 +94,14 @@ def problems_of(
             batches = scene.batches(broker, tp)
             if not policy[tp].compacts:
                 yield from with_holes(
-                    broker, tp, batches, batches[0].base_offset if policy[tp].deletes and batches else 0
+                    broker, tp, batches, scene.replicas[broker][tp].start if policy[tp].deletes and batches else 0
                 )
     logs = {
         (tp.topic, tp.partition): log_of(
-            scene.log(tp), scene.end(scene.states[tp].leader, tp) if tp in scene.states else 0, policy[tp]
+            scene.log(tp),
+            scene.start(tp) if policy[tp].deletes else 0,
+            scene.end(scene.states[tp].leader, tp) if tp in scene.states else 0,
+            is_whole=not policy[tp].compacts,
         )
         for tp in partitions
     }
@@ -107,7 +118,9 @@ def problems_of(
         if policy[tp].keeps_all:
             yield from unlike_visible(reader, tp, seen, visible[tp])
         else:
-            yield from unlike_what_is_left(reader, tp, seen, visible[tp].records, aborted)
+            start = scene.start(tp) if policy[tp].deletes else 0
+            left = [(offset, record) for offset, record in visible[tp].records if offset >= start]
+            yield from unlike_what_is_left(reader, tp, seen, left, aborted)
     for tp in partitions:
         if policy[tp].compacts:
             yield from outdated(tp, history.acknowledged_in(tp), visible[tp].records)

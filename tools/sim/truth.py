@@ -13,7 +13,7 @@ from protocol.kafka.record_batch import BatchHeader, crc_is_valid, decode_record
 from protocol.types import NO_LEADER, Assignment, LeaderAndIsr, TopicPartition
 from protocol.zk.znodes import ControllerZNode, PartitionStateZNode, TopicZNode
 from tools.judge.judgement import PartitionLog
-from tools.sim.policies import Policy, id_of
+from tools.sim.policies import id_of
 from tools.sim.world.disk import Directory, Inode, MemoryDisk, Node
 from tools.sim.world.zookeeper_tree import ZooKeeperTree
 
@@ -45,6 +45,11 @@ class Replica(NamedTuple):
 
     batches: Sequence[StoredBatch] = ()
     end: int = 0
+
+    @property
+    def start(self) -> int:
+        """The first offset that is there; the end if nothing is."""
+        return self.batches[0].base_offset if self.batches else self.end
 
 
 def replicas_on(disk: MemoryDisk) -> dict[TopicPartition, Replica]:
@@ -127,11 +132,10 @@ def _ids(data: bytes, position: int, header: BatchHeader) -> list[tuple[int, str
 _known: dict[tuple[int, int], list[tuple[int, str]]] = {}
 
 
-def log_of(batches: Sequence[StoredBatch], end: int, policy: Policy) -> PartitionLog:
-    """A replica as the judge takes it."""
-    ids = {offset: record for batch in batches for offset, record in batch.ids.items()}
-    start = (batches[0].base_offset if batches else end) if policy.deletes else 0
-    return PartitionLog(start, end, ids, is_whole=not policy.compacts)
+def log_of(batches: Sequence[StoredBatch], start: int, end: int, *, is_whole: bool) -> PartitionLog:
+    """A replica as the judge takes it, from the log start offset on."""
+    ids = {offset: record for batch in batches for offset, record in batch.ids.items() if offset >= start}
+    return PartitionLog(start, end, ids, is_whole=is_whole)
 
 
 class Visible(NamedTuple):

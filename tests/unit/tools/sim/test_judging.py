@@ -1,0 +1,31 @@
+"""What the judge of simulated histories says about replicas whose segments do not begin at the same offsets."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from protocol.types import Assignment, LeaderAndIsr, TopicPartition
+from tools.sim.clients.history import History
+from tools.sim.judging import Scene, problems_of
+from tools.sim.policies import Policy
+from tools.sim.truth import Replica, StoredBatch
+from tools.sim.world.scheduler import Scheduler
+
+TP = TopicPartition("topic", 0)
+FIRST, SECOND = (StoredBatch(offset, offset, 0, offset, {offset: name}, -1, None) for offset, name in enumerate("ab"))
+
+
+@pytest.mark.parametrize(("deletes", "is_right"), [(True, True), (False, False)])
+def test_the_log_begins_where_retention_went_furthest(deletes: bool, is_right: bool) -> None:
+    """A group has gone on at the start that broker 2 had as leader. Broker 1, which leads now, keeps an older segment."""
+    replicas = {1: {TP: Replica([FIRST, SECOND], 2)}, 2: {TP: Replica([SECOND], 2)}}
+    scene = Scene({TP: LeaderAndIsr(1, 0, (1, 2), 0)}, {TP: Assignment((1, 2))}, replicas)
+    history = History(Scheduler(Random(0)), lambda _tp, _host: True)
+    for offset, record in enumerate("ab"):
+        history.produced("producer", TP, record)
+        history.acked("producer", TP, record, offset)
+    history.consumed("group", TP, "b", 1)
+    history.committed("group", TP, 2)
+    assert (list(problems_of(scene, history, [TP], {TP.topic: Policy(deletes=deletes)})) == []) is is_right
