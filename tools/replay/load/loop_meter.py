@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 
 TICK_NS = 10_000_000
@@ -51,6 +52,17 @@ class LoopMeter:
         """From when on an answer that is read now may have waited; 0 if the loop has listened all the time since `sent`."""
         begin, end = self._deaf_until(answered) if answered - self._ticked >= TICK_NS + STILL_NS else self._deaf
         return max(begin, sent) if sent < end and answered <= end + BACK_NS else 0
+
+    def ready_since(self, ready: int, until: int) -> int:
+        """When the loop could first send what was made ready at `ready` and was not sent before `until`: behind a standstill."""
+        if until - ready < STILL_NS:
+            return ready
+        latest = (self._ticked, self._now())
+        found = bisect_right(self.still, ready, key=lambda still: still[0]) - 1
+        begin, end = self.still[found] if found >= 0 else latest
+        if end <= ready and latest[1] - latest[0] >= TICK_NS + STILL_NS:
+            begin, end = latest
+        return min(end, until) if begin <= ready < end else ready
 
     def _deaf_until(self, now: int) -> tuple[int, int]:
         """(from, to) of the standstill that lasts from the last tick until now. One that ended just before it is a part of it."""

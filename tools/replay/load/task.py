@@ -484,6 +484,7 @@ class LoadTask:
         return client.fetching[key]
 
     def _done(self, operation: Operation) -> None:
+        operation.ready = self._meter.ready_since(operation.ready, operation.sent or self._now())
         if operation.answered:
             operation.unheard = self._meter.unheard_since(operation.sent, operation.answered)
         if self._plan.pace is None and operation.sent:

@@ -55,6 +55,33 @@ def test_an_answer_may_have_waited_for_the_loop(
     assert metered(ticks_ms)[0].unheard_since(sent_ms * MS, answered_ms * MS) == unheard_ms * MS
 
 
+@pytest.mark.parametrize(
+    ("ticks_ms", "now_ms", "ready_ms", "sent_ms", "since_ms"),
+    [
+        ([10, 3010], 3015, 12, 3012, 3010),  # the loop stopped before it had sent it
+        ([10], 3015, 12, 3012, 3012),  # the timer has not noticed it yet
+        ([10, 3010], 3015, 12, 12, 12),  # sent before the loop stopped
+        ([10, 3010], 3015, 5, 3012, 5),  # it had waited for the cluster, before
+        (
+            [10, 3010, *range(3020, 5000, 10)],
+            4995,
+            12,
+            4990,
+            3010,
+        ),  # behind the standstill it has waited for the cluster
+        ([10, 20, 30], 35, 12, 31, 12),
+        ([10, 60, 70, 80], 3000, 75, 2990, 75),
+        ([10, 60, 70], 3000, 75, 2990, 2990),
+    ],
+)
+def test_what_is_ready_when_the_loop_stops_is_ready_behind_it(
+    ticks_ms: list[int], now_ms: int, ready_ms: int, sent_ms: int, since_ms: int
+) -> None:
+    meter, now = metered(ticks_ms)
+    now[0] = now_ms * MS
+    assert meter.ready_since(ready_ms * MS, sent_ms * MS) == since_ms * MS
+
+
 def test_the_file_has_the_standstills_and_the_cores() -> None:
     meter, now = metered([10, 20, 1500])
     now[0] = 1600 * MS
