@@ -27,7 +27,7 @@ T = TypeVar("T")
 class Inode:
     """A file: what programs see, what is on the disk, and the writes in between.
 
-    A write is (position, bytes, its number among all changes) or, for a cut, (size, None, number).
+    A write is (position, bytes, its number among all changes) or, for a new size, (size, None, number).
     """
 
     content: bytearray = field(default_factory=bytearray)
@@ -266,10 +266,11 @@ class MemoryDisk(FileSystem):
         return self.reopen(path)
 
     def create(self, path: str) -> int:
-        fd = self.open(path)
-        if self._files[fd].content:
-            self.truncate(fd, 0)
-        return fd
+        directory, name = self._parent(path)
+        if name in directory.entries:
+            self.file(path)
+            self._change(directory, {name: None})
+        return self.open(path)
 
     def reopen(self, path: str) -> int:
         self.file(path)
@@ -334,8 +335,10 @@ class MemoryDisk(FileSystem):
 
     def truncate_path(self, path: str, size: int) -> None:
         fd = self.reopen(path)
-        self.truncate(fd, size)
-        self.close(fd)
+        try:
+            self.truncate(fd, size)
+        finally:
+            self.close(fd)
 
     def sync(self, fd: int) -> None:
         inode = self._files[fd]
@@ -349,15 +352,17 @@ class MemoryDisk(FileSystem):
         self.on_change()
 
     def sync_path(self, path: str) -> None:
-        if isinstance(self._find(path), Inode):
-            fd = self.open(path)
-            self.sync(fd)
-            self.close(fd)
+        with contextlib.suppress(FileNotFoundError):
+            fd = self.reopen(path)
+            try:
+                self.sync(fd)
+            finally:
+                self.close(fd)
 
     def sync_directory(self, path: str) -> None:
         self._call("sync_directory", path)
-        directory = self._find(path)
-        if isinstance(directory, Directory):
+        with contextlib.suppress(FileNotFoundError):
+            directory = self._directory(path)
             directory.durable = dict(directory.entries)
             directory.pending.clear()
             self._has_synced(path)
@@ -372,28 +377,40 @@ class MemoryDisk(FileSystem):
             raise FileNotFoundError(errno.ENOENT, old)
         moved = directory.entries[name]
         over = directory.entries.get(new_name)
+        if over is moved:
+            return
+        if isinstance(over, Directory) != isinstance(moved, Directory) and over is not None:
+            raise OSError(errno.EISDIR if isinstance(over, Directory) else errno.ENOTDIR, new)
         if isinstance(over, Directory) and over.entries:
             raise OSError(errno.ENOTEMPTY, new)
         self._change(directory, {name: None, new_name: moved})
 
     def remove(self, path: str) -> None:
         self._call("remove", path)
-        if isinstance(self._find(path), Inode):
+        with contextlib.suppress(FileNotFoundError):
+            self.file(path)
             directory, name = self._parent(path)
             self._change(directory, {name: None})
 
     def remove_tree(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._directory(path)
+            self._remove_all(path)
+
+    def _remove_all(self, path: str) -> None:
         node = self._find(path)
         if isinstance(node, Directory):
             for name in list(node.entries):
-                self.remove_tree(f"{path}/{name}")
-        if node is not None:
-            self._call("remove_tree", path)
-            directory, name = self._parent(path)
-            self._change(directory, {name: None})
+                self._remove_all(f"{path}/{name}")
+        self._call("remove_tree", path)
+        directory, name = self._parent(path)
+        self._change(directory, {name: None})
 
     def make_directory(self, path: str) -> None:
-        if self._find(path) is None:
+        node = self._find(path)
+        if isinstance(node, Inode):
+            raise FileExistsError(errno.EEXIST, path)
+        if node is None:
             self.make_directory(posixpath.dirname(path))
             self._call("make_directory", path)
             directory, name = self._parent(path)
@@ -408,10 +425,7 @@ class MemoryDisk(FileSystem):
 
     def list(self, path: str) -> list[str]:
         self._call("list", path)
-        directory = self._find(path)
-        if not isinstance(directory, Directory):
-            raise FileNotFoundError(errno.ENOENT, path)
-        return list(directory.entries)
+        return list(self._directory(path).entries)
 
     def space(self, path: str) -> tuple[int, int]:
         return 2**40, 2**39
@@ -424,8 +438,10 @@ class MemoryDisk(FileSystem):
 
     def read_file(self, path: str) -> bytes | None:
         self._call("read_file", path)
-        node = self._find(path)
-        return bytes(node.content) if isinstance(node, Inode) else None
+        try:
+            return bytes(self.file(path).content)
+        except FileNotFoundError:
+            return None
 
     def read_end(self, path: str, size: int) -> tuple[bytes, int] | None:
         self._call("read", path)
@@ -434,9 +450,7 @@ class MemoryDisk(FileSystem):
 
     def hold(self, path: str) -> HeldDirectory:
         self._call("open_to_keep", path)
-        directory = self._find(path)
-        if not isinstance(directory, Directory):
-            raise FileNotFoundError(errno.ENOENT, path)
+        directory = self._directory(path)
         self._holds += 1
         held = f"/#{self._holds}"
         self._held[held] = directory, path
@@ -462,16 +476,24 @@ class MemoryDisk(FileSystem):
 
     def file(self, path: str) -> Inode:
         node = self._find(path)
+        if isinstance(node, Directory):
+            raise IsADirectoryError(errno.EISDIR, path)
         if node is None:
+            self._parent(path)
             raise FileNotFoundError(errno.ENOENT, path)
-        assert isinstance(node, Inode), f"{path} is a directory"
         return node
 
-    def _parent(self, path: str) -> tuple[Directory, str]:
-        directory = self._find(posixpath.dirname(path))
-        if not isinstance(directory, Directory):
+    def _directory(self, path: str) -> Directory:
+        node = self._find(path)
+        if isinstance(node, Directory):
+            return node
+        if node is None:
+            self._parent(path)
             raise FileNotFoundError(errno.ENOENT, path)
-        return directory, posixpath.basename(path)
+        raise NotADirectoryError(errno.ENOTDIR, path)
+
+    def _parent(self, path: str) -> tuple[Directory, str]:
+        return self._directory(posixpath.dirname(path)), posixpath.basename(path)
 
     def _has_synced(self, path: str) -> None:
         self._journaled = self._journaled_in[self._shown(path).split("/")[1]] = self._changes
@@ -502,10 +524,11 @@ def _names_left(directory: Directory, end: int) -> dict[str, Node]:
 
 
 def _apply(content: bytearray, position: int, data: bytes | None) -> None:
+    if data != b"":
+        content.extend(bytes(max(position - len(content), 0)))
     if data is None:
         del content[position:]
     else:
-        content.extend(bytes(max(position - len(content), 0)))
         content[position : position + len(data)] = data
 
 
