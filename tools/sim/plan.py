@@ -64,7 +64,7 @@ CONFIGS: Sequence[Mapping[str, str]] = (
     {"retention.bytes": "20000", **NEW_SEGMENTS},
     {"retention.ms": "8000", **NEW_SEGMENTS},
 )
-CLIENTS = ("aiokafka", "transactional", "members", "readers", "producers")
+CLIENTS = ("aiokafka", "second_instances", "transactional", "members", "readers", "producers")
 """The keys of a plan that are numbers of clients."""
 
 
@@ -97,6 +97,10 @@ class Plan:
     faults: Sequence[Fault] = ()
     aiokafka: int = 0
     """So many producers (every second one transactional) and members of a group are of aiokafka. One more reads what is committed."""
+    second_instances: int = 0
+    """So many transactional producers have a second instance with their transactional id: each fences the other."""
+    remakes: bool = False
+    """The admin often deletes topics and makes them again, and transactions have partitions of them."""
     settings: Mapping[str, str] = field(default_factory=dict)
     configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Topic -> its own settings."""
@@ -122,7 +126,7 @@ def from_yaml(text: str) -> Plan:
         raise BrokenPlan(f"it is no YAML: {error}") from None
     names = [one.name for one in fields(Plan)]
     if isinstance(rows, dict):
-        rows = {"aiokafka": 0, "configs": {}, **rows}
+        rows = {"aiokafka": 0, "second_instances": 0, "remakes": False, "configs": {}, **rows}
     if not isinstance(rows, dict) or set(rows) != set(names):
         raise BrokenPlan(f"a plan has exactly these keys: {', '.join(names)}")
     for name, (kind, words) in KINDS.items():
@@ -154,7 +158,7 @@ def hit_by(what: str) -> Sequence[int]:
 KINDS: Mapping[str, tuple[Any, str]] = {
     **dict.fromkeys(("seed", "replicas", *CLIENTS), (int, "a number")),
     "seconds": ((int, float), "a number"),
-    "has_admin": (bool, "true or false"),
+    **dict.fromkeys(("has_admin", "remakes"), (bool, "true or false")),
     "partitions": (dict, "topic: number of partitions"),
     "settings": (dict, "setting: value"),
     "configs": (dict, "topic: its settings"),
@@ -173,7 +177,9 @@ def smaller(plan: Plan) -> Iterator[Plan]:
     for at in range(len(faults)):
         yield replace(plan, faults=(*faults[:at], *faults[at + 1 :]))
     if plan.has_admin:
-        yield replace(plan, has_admin=False)
+        yield replace(plan, has_admin=False, remakes=False)
+    if plan.remakes:
+        yield replace(plan, remakes=False)
     for name in CLIENTS:
         count = getattr(plan, name)
         for fewer in dict.fromkeys((0, count - 1)) if count else ():
@@ -222,7 +228,7 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
     if random.random() < 0.4:
         settings["replica.selector.class"] = SELECTOR
     partitions = {f"topic{number}": random.randint(1, 4) for number in range(random.randint(1, 3))}
-    return Plan(
+    plan = Plan(
         seed,
         seconds,
         partitions=partitions,
@@ -235,4 +241,9 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
         faults=tuple(faults),
         settings=settings,
         configs={topic: dict(random.choice(CONFIGS)) for topic in partitions if random.random() < 0.3},
+    )
+    return replace(
+        plan,
+        second_instances=random.randint(1, plan.transactional) if plan.transactional and random.random() < 0.4 else 0,
+        remakes=plan.has_admin and plan.transactional > 0 and random.random() < 0.5,
     )

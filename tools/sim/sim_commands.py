@@ -179,9 +179,13 @@ def described(plan: Plan) -> list[str]:
     topics = ", ".join(f"{name} ({count} partitions)" for name, count in plan.partitions.items())
     counts = {"producers": plan.producers, "transactional producers": plan.transactional, "readers": plan.readers}
     counts |= {"members of a group": plan.members, "admins": int(plan.has_admin)}
+    if plan.second_instances:
+        counts["second instances of transactional producers"] = plan.second_instances
     if plan.aiokafka:
         counts["clients of aiokafka of each kind"] = plan.aiokafka
     lines = [f"{topics} with {plan.replicas} replicas", ", ".join(f"{count} {what}" for what, count in counts.items())]
+    if plan.remakes:
+        lines.append("transactions with partitions of topics that are deleted and made again")
     lines += [f"{key}={value}" for key, value in plan.settings.items()]
     for fault in plan.faults:
         whom = WHOM.get(fault.broker, f"broker {fault.broker}")

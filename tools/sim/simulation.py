@@ -17,7 +17,7 @@ from zlib import crc32
 
 from protocol.types import TopicPartition
 from tools.sim import plan as plans
-from tools.sim.clients.admin import Admin
+from tools.sim.clients.admin import FLEETING, FLEETING_PARTITIONS, Admin
 from tools.sim.clients.group_member import GroupMember
 from tools.sim.clients.history import History
 from tools.sim.clients.producer import Producer
@@ -159,10 +159,9 @@ class Simulation:
             name = f"reader{number}"
             self._begin(name, Reader(name, self._bootstrap(), partitions, self._random(name), self.history))
         for number in range(self.plan.transactional):
-            name = f"transactional{number}"
-            self._begin(
-                name, TransactionalProducer(name, self._bootstrap(), partitions, self._random(name), self.history)
-            )
+            self._begin_transactional(f"transactional{number}")
+        for number in range(self.plan.second_instances):
+            self._begin_transactional(f"second{number}", f"transactional{number}")
         for number in range(self.plan.members):
             name = f"member{number}"
             self._begin(name, GroupMember(name, GROUP, self._bootstrap(), partitions, self._random(name), self.history))
@@ -174,6 +173,19 @@ class Simulation:
         for fault in self.plan.faults:
             self.scheduler.call_at(began + fault.at, self._faults.do, fault)
         self.scheduler.run(began + self.plan.seconds)
+
+    def _begin_transactional(self, name: str, transactional_id: str = "") -> None:
+        fleeting = [TopicPartition(topic, number) for topic in FLEETING for number in range(FLEETING_PARTITIONS)]
+        producer = TransactionalProducer(
+            name,
+            self._bootstrap(),
+            self._partitions,
+            self._random(name),
+            self.history,
+            transactional_id=transactional_id,
+            fleeting=fleeting if self.plan.remakes else (),
+        )
+        self._begin(name, producer)
 
     def _begin_aiokafka(self, count: int) -> None:
         from tools.sim.clients.aiokafka_clients import (  # the library may be absent where no plan wants it
@@ -212,6 +224,7 @@ class Simulation:
             self._random(name),
             self.history,
             plan.configs,
+            remakes=plan.remakes,
         )
 
     def _random(self, name: str) -> Random:

@@ -15,6 +15,8 @@ from tools.sim.clients.history import History
 from tools.sim.clients.wire_client import NoAnswer, WireClient
 
 TIMEOUT = timedelta(seconds=10)
+FLEETING, FLEETING_PARTITIONS = ("fleeting0", "fleeting1"), 5
+"""Topics that come and go, and how many partitions they may have."""
 ALLOWED = frozenset(
     {
         ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -30,7 +32,10 @@ ALLOWED = frozenset(
 
 
 class Admin:
-    """Creates the topics with `create`, then does random things with `run`, until `stop`."""
+    """Creates the topics with `create`, then does random things with `run`, until `stop`.
+
+    `remakes`: it often deletes a fleeting topic, and makes it again at once.
+    """
 
     is_reader = False
 
@@ -44,6 +49,8 @@ class Admin:
         random: Random,
         history: History,
         configs: Mapping[str, Mapping[str, str]] | None = None,
+        *,
+        remakes: bool = False,
     ) -> None:
         self._client = WireClient(name, bootstrap, random, history)
         self.name = name
@@ -53,6 +60,9 @@ class Admin:
         self._configs = configs or {}
         self._random = random
         self._history = history
+        self._remakes = remakes
+        self._pause_s = 1.0 if remakes else 3.0
+        self._tasks = (self._come_and_go, self._move, self._elect, *(self._make_again,) * 3 * remakes)
         self._is_stopping = False
 
     def stop(self) -> None:
@@ -70,8 +80,8 @@ class Admin:
 
     async def run(self) -> None:
         while not self._is_stopping:
-            await asyncio.sleep(self._random.expovariate(1 / 3.0))
-            await self._random.choice((self._come_and_go, self._move, self._elect))()
+            await asyncio.sleep(self._random.expovariate(1 / self._pause_s))
+            await self._random.choice(self._tasks)()
         self._client.close()
 
     async def _ask(self, api: ApiKey, body: Mapping[str, Any]) -> Any:
@@ -103,16 +113,31 @@ class Admin:
 
     async def _come_and_go(self) -> None:
         """A topic is created or deleted; next time, perhaps, made again with fewer partitions."""
-        name = f"fleeting{self._random.randrange(2)}"
+        name = self._random.choice(FLEETING)
         if self._random.random() < 0.5:
-            body = self._creation({name: self._random.randint(1, 5)}, self._random.randint(1, 3))
-            answer = await self._ask(ApiKey.CREATE_TOPICS, body)
-            codes = [topic.error_code for topic in answer.topics] if answer is not None else []
+            await self._make(name)
         else:
-            body = {"timeout": TIMEOUT, "topic_names": (name,), "topics": ({"name": name, "topic_id": None},)}
-            answer = await self._ask(ApiKey.DELETE_TOPICS, body)
-            codes = [topic.error_code for topic in answer.responses] if answer is not None else []
-        self._check(codes)
+            await self._delete(name)
+
+    async def _make_again(self) -> None:
+        """With another number of partitions."""
+        name = self._random.choice(FLEETING)
+        await self._delete(name)
+        await asyncio.sleep(self._random.random())
+        await self._make(name)
+
+    async def _make(self, name: str) -> None:
+        partitions = self._random.randint(1, FLEETING_PARTITIONS)
+        # Too few of them for min.insync.replicas would keep a transaction from its markers, as in Kafka.
+        replicas = self._replicas if self._remakes else self._random.randint(1, 3)
+        body = self._creation({name: partitions}, replicas)
+        answer = await self._ask(ApiKey.CREATE_TOPICS, body)
+        self._check([topic.error_code for topic in answer.topics] if answer is not None else [])
+
+    async def _delete(self, name: str) -> None:
+        body = {"timeout": TIMEOUT, "topic_names": (name,), "topics": ({"name": name, "topic_id": None},)}
+        answer = await self._ask(ApiKey.DELETE_TOPICS, body)
+        self._check([topic.error_code for topic in answer.responses] if answer is not None else [])
 
     async def _move(self) -> None:
         """A partition of the load gets other replicas, or the same in another order."""

@@ -55,6 +55,26 @@ class History:
     truncating: frozenset[str] = frozenset()
     """Topics of which retention removes the oldest records."""
 
+    instances: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """Transactional id -> (producer id, epoch) of its instances."""
+
+    def instance_began(self, producer: str, transactional_id: str, instance: tuple[int, int]) -> None:
+        """A producer got its producer id and epoch: from now on, all with an older epoch are fenced."""
+        known = self.instances.setdefault(transactional_id, [])
+        if instance in known:
+            self.break_promise(
+                f"{producer} got {instance} as producer id and epoch of {transactional_id}: given before"
+            )
+        known.append(instance)
+
+    def is_fenced(self, transactional_id: str, instance: tuple[int, int]) -> bool:
+        """Whether a newer epoch was given."""
+        producer_id, epoch = instance
+        return any(
+            known == producer_id and newer > epoch
+            for known, newer in reversed(self.instances.get(transactional_id, ()))
+        )
+
     def aborted_records(self) -> set[str]:
         """Of transactions whose producers know that they were aborted."""
         aborted = [one for one in self.transactions if one.outcome == ABORTED_TRANSACTION]

@@ -25,6 +25,8 @@ from tools.sim.policies import key_of
 
 TRANSACTION = 1
 """The kind of coordinator."""
+ADDING_NEWEST = 3
+"""Newer versions of AddPartitionsToTxn are for brokers."""
 COMMITTED_SHARE = 0.7
 LOST_IDENTITY = frozenset(
     {
@@ -44,7 +46,11 @@ class IdentityLost(Exception):
 
 
 class TransactionalProducer:
-    """Runs until `stop`, then ends its transaction."""
+    """Runs until `stop`, then ends its transaction.
+
+    `transactional_id`: its name if there is none. A second instance with that of another one fences it, and is fenced by it.
+    `fleeting`: partitions that come and go. Their records are only there so that transactions have such partitions.
+    """
 
     is_reader = False
 
@@ -55,13 +61,20 @@ class TransactionalProducer:
         partitions: Sequence[TopicPartition],
         random: Random,
         history: History,
+        *,
+        transactional_id: str = "",
+        fleeting: Sequence[TopicPartition] = (),
     ) -> None:
         self._client = WireClient(name, bootstrap, random, history)
         self.name = name
+        self._id = transactional_id or name
         self._random = random
         self._history = history
         self._partitions = list(partitions)
-        self._topics = sorted({tp.topic for tp in partitions})
+        self._fleeting = list(fleeting)
+        self._doubtful: set[TopicPartition] = set()
+        """Fleeting partitions that may lack a batch: nothing more goes there in this epoch."""
+        self._topics = sorted({tp.topic for tp in (*partitions, *fleeting)})
         self._coordinator: Address | None = None
         self._producer_id = self._epoch = -1
         self._sequences: dict[TopicPartition, int] = {}
@@ -78,56 +91,71 @@ class TransactionalProducer:
         while not self._is_stopping:
             try:
                 if self._producer_id < 0:
-                    await self._begin()
+                    await self.begin()
                 await self._transaction()
             except IdentityLost:
                 self._producer_id = -1
             await asyncio.sleep(self._random.expovariate(1 / self._pause_s))
+        self.close()
+
+    def close(self) -> None:
         self._client.close()
 
-    async def _begin(self) -> None:
-        body = {"transactional_id": self.name, "transaction_timeout": self._timeout}
+    async def begin(self) -> None:
+        """Gets a new epoch: the transaction of an earlier one has ended then. Raises IdentityLost."""
+        self._producer_id = -1
+        body = {"transactional_id": self._id, "transaction_timeout": self._timeout}
         answer = await self._ask_coordinator(ApiKey.INIT_PRODUCER_ID, body, lambda answer: answer.error_code)
         self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+        self._history.instance_began(self.name, self._id, (self._producer_id, self._epoch))
         self._sequences.clear()
+        self._doubtful.clear()
 
-    async def _transaction(self) -> None:
+    def new_transaction(self) -> Transaction:
         transaction = Transaction(f"{self.name}-{len(self._history.transactions)}")
         self._history.transactions.append(transaction)
+        return transaction
+
+    async def _transaction(self) -> None:
+        transaction = self.new_transaction()
         chosen = self._random.sample(self._partitions, self._random.randint(1, min(3, len(self._partitions))))
         try:
-            await self._add_partitions(chosen)
+            await self.add_partitions(chosen)
             for _ in range(self._random.randint(1, 3)):
-                await self._produce(transaction, chosen)
+                batches = {tp: self.batch(tp, self._new_records(transaction, tp)) for tp in chosen}
+                await self.produce(batches)
+                if self._fleeting:
+                    await self._produce_where_it_may_end()
                 if self._random.random() < 0.2:
                     await asyncio.sleep(self._random.expovariate(1 / 2.0))
         except IdentityLost:
             self._history.transaction_ended(transaction, ABORTED_TRANSACTION)
             raise
-        await self._end(transaction, is_commit=self._random.random() < COMMITTED_SHARE)
+        await self.end(transaction, is_commit=self._random.random() < COMMITTED_SHARE)
 
-    async def _add_partitions(self, partitions: Sequence[TopicPartition]) -> None:
+    async def add_partitions(self, partitions: Sequence[TopicPartition], *, must_be_there: bool = True) -> bool:
+        """False: one of them is not there. Raises IdentityLost."""
         topics = tuple(
             {"name": topic, "partitions": tuple(tp.partition for tp in partitions if tp.topic == topic)}
             for topic in dict.fromkeys(tp.topic for tp in partitions)
         )
-        mine = {"transactional_id": self.name, "producer_id": self._producer_id, "producer_epoch": self._epoch}
         body = {
-            "v3_and_below_transactional_id": self.name,
+            "v3_and_below_transactional_id": self._id,
             "v3_and_below_producer_id": self._producer_id,
             "v3_and_below_producer_epoch": self._epoch,
             "v3_and_below_topics": topics,
-            "transactions": ({**mine, "verify_only": False, "topics": topics},),
         }
-        await self._ask_coordinator(ApiKey.ADD_PARTITIONS_TO_TXN, body, _worst_of_partitions, newest=3)
+        answer = await self._ask_coordinator(
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            body,
+            lambda answer: _worst_of_partitions(answer, must_be_there=must_be_there),
+            newest=ADDING_NEWEST,
+        )
+        return _worst_of_partitions(answer) == ErrorCode.NONE
 
-    async def _end(self, transaction: Transaction, *, is_commit: bool) -> None:
-        body = {
-            "transactional_id": self.name,
-            "producer_id": self._producer_id,
-            "producer_epoch": self._epoch,
-            "committed": is_commit,
-        }
+    async def end(self, transaction: Transaction, *, is_commit: bool) -> None:
+        """Raises IdentityLost."""
+        body = {**self._identity(), "committed": is_commit}
         wanted = COMMITTED_TRANSACTION if is_commit else ABORTED_TRANSACTION
         # From here on, nobody knows until an answer comes: the producer may never get one.
         transaction.outcome = UNKNOWN_TRANSACTION if is_commit else ABORTED_TRANSACTION
@@ -138,17 +166,35 @@ class TransactionalProducer:
             raise
         self._history.transaction_ended(transaction, wanted)
 
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "transactional_id": self._id,
+            "producer_id": self._producer_id,
+            "producer_epoch": self._epoch,
+        }
+
+    def _is_fenced(self) -> bool:
+        return self._history.is_fenced(self._id, (self._producer_id, self._epoch))
+
+    def _check_fence(self, was_fenced: bool, what: str) -> None:
+        if was_fenced:
+            self._history.break_promise(
+                f"{self.name} {what} with epoch {self._epoch} of {self._id}, after a newer one was given"
+            )
+
     async def _ask_coordinator(
         self, api: ApiKey, body: Mapping[str, Any], code_of: Any, newest: int | None = None
     ) -> Any:
         """Asks until there is an answer without an error. Raises IdentityLost."""
         client = self._client
         while True:
+            was_fenced = self._is_fenced()
             try:
                 if self._coordinator is None:
-                    self._coordinator = await client.coordinator(self.name, TRANSACTION)
+                    self._coordinator = await client.coordinator(self._id, TRANSACTION)
                 version = client.version(api)
                 connection = await client.connection(self._coordinator)
+                was_fenced = self._is_fenced()
                 answer = await connection.ask(api, version if newest is None else min(version, newest), body)
             except NoAnswer:
                 self._coordinator = None
@@ -156,8 +202,10 @@ class TransactionalProducer:
                 continue
             code = ErrorCode(code_of(answer))
             if code == ErrorCode.NONE:
+                self._check_fence(was_fenced, f"got {api.name} done")
                 return answer
             if code in LOST_IDENTITY:
+                self._history.counts["requests fenced"] += was_fenced
                 raise IdentityLost
             if not is_retriable(code):
                 self._history.break_promise(f"{self.name} was refused {api.name}: {error_name(code)}")
@@ -166,31 +214,52 @@ class TransactionalProducer:
                 self._coordinator = None
             await client.back_off()
 
-    async def _produce(self, transaction: Transaction, partitions: Sequence[TopicPartition]) -> None:
-        """One batch in each partition, sent until it is acknowledged. Raises IdentityLost."""
-        batches = {tp: self._batch(transaction, tp) for tp in partitions}
-        while batches:
-            by_leader = self._client.by_leader(batches)
-            sent = [self._send(leader, {tp: batches[tp] for tp in tps}) for leader, tps in by_leader.items()]
-            for acknowledged in await asyncio.gather(*sent):
-                for tp in acknowledged:
-                    del batches[tp]
-            if batches:
+    async def produce(self, batches: Mapping[TopicPartition, bytes]) -> None:
+        """Sends each until it is acknowledged. Raises IdentityLost."""
+        left = dict(batches)
+        while left:
+            for tp in await self._produce_once(left):
+                del left[tp]
+            if left:
                 await self._client.back_off()
                 await self._client.refresh(self._topics)
 
-    def _batch(self, transaction: Transaction, tp: TopicPartition) -> bytes:
+    async def _produce_once(self, batches: Mapping[TopicPartition, bytes]) -> list[TopicPartition]:
+        """The partitions that have acknowledged. Raises IdentityLost."""
+        by_leader = self._client.by_leader(batches)
+        sent = [self._send(leader, {tp: batches[tp] for tp in tps}) for leader, tps in by_leader.items()]
+        return [tp for acknowledged in await asyncio.gather(*sent) for tp in acknowledged]
+
+    async def _produce_where_it_may_end(self) -> None:
+        """One batch in a partition that may be deleted, and made again, before the transaction ends. Raises IdentityLost."""
+        tp = self._random.choice(self._fleeting)
+        if tp in self._doubtful or not await self.add_partitions([tp], must_be_there=False):
+            return
+        self._count += 1
+        batch = self.batch(tp, [f"{self.name}-{tp.topic}-{tp.partition}-{self._count}"])
+        if tp not in await self._produce_once({tp: batch}):
+            self._doubtful.add(tp)
+            await self._client.refresh(self._topics)
+        await asyncio.sleep(self._random.expovariate(1 / self._pause_s))
+
+    def _new_records(self, transaction: Transaction, tp: TopicPartition) -> list[str]:
         records = []
         for _ in range(self._random.randint(1, 3)):
-            record = f"{self.name}-{tp.topic}-{tp.partition}-{self._count}"
+            records.append(f"{self.name}-{tp.topic}-{tp.partition}-{self._count}")
             self._count += 1
-            transaction.ids.setdefault(tp, []).append(record)
+        transaction.ids.setdefault(tp, []).extend(records)
+        return records
+
+    def batch(self, tp: TopicPartition, records: Sequence[str]) -> bytes:
+        """The next one for the partition, with records of these ids."""
+        rows = []
+        for record in records:
             value = f"{record} ".encode() + bytes(self._random.randrange(100))
-            records.append((key_of(record), value, (), int(time.time() * 1000)))
+            rows.append((key_of(record), value, (), int(time.time() * 1000)))
         sequence = self._sequences.get(tp, 0)
-        self._sequences[tp] = sequence + len(records)
+        self._sequences[tp] = sequence + len(rows)
         return build_batch(
-            records,
+            rows,
             producer_id=self._producer_id,
             producer_epoch=self._epoch,
             base_sequence=sequence,
@@ -200,7 +269,10 @@ class TransactionalProducer:
     async def _send(self, leader: Address, batches: Mapping[TopicPartition, bytes]) -> list[TopicPartition]:
         """The partitions that have acknowledged. Raises IdentityLost."""
         try:
-            answer = await self._client.ask(leader, ApiKey.PRODUCE, produce_body(batches, self.name))
+            connection = await self._client.connection(leader)
+            was_fenced = self._is_fenced()
+            version = self._client.version(ApiKey.PRODUCE)
+            answer = await connection.ask(ApiKey.PRODUCE, version, produce_body(batches, self._id))
         except NoAnswer:
             return []
         acknowledged = []
@@ -210,8 +282,13 @@ class TransactionalProducer:
                 if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                     tp = TopicPartition(topic.name, partition.index)
                     acknowledged.append(tp)
-                    self._history.batch_acknowledged(tp, batches[tp])
+                    self._check_fence(was_fenced, f"got a batch of {tp} acknowledged")
+                    if tp in self._fleeting:
+                        self._history.counts["batches to fleeting partitions"] += 1
+                    else:
+                        self._history.batch_acknowledged(tp, batches[tp])
                 elif code in LOST_IDENTITY:
+                    self._history.counts["requests fenced"] += was_fenced
                     raise IdentityLost
                 elif not is_retriable(code):
                     self._history.break_promise(
@@ -221,10 +298,11 @@ class TransactionalProducer:
         return acknowledged
 
 
-def _worst_of_partitions(answer: Any) -> int:
+def _worst_of_partitions(answer: Any, *, must_be_there: bool = True) -> int:
     codes = [
         partition.partition_error_code
         for topic in answer.results_by_topic_v3_and_below
         for partition in topic.results_by_partition
     ]
-    return next((code for code in codes if code != ErrorCode.NONE), ErrorCode.NONE)
+    allowed = {ErrorCode.NONE} if must_be_there else {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    return next((code for code in codes if code not in allowed), ErrorCode.NONE)
