@@ -6,18 +6,21 @@
 The body of the first frame is a map, the `Header`. Each further body is an array `[dropped, refused, estimated, entries]`: the counts
 since the start of the file, and what was recorded since the frame before. An entry is one request:
 
-    [PRODUCE, time, client, address, acks, (topic, partition, records, bytes, attributes) ...]
+    [PRODUCE, time, client, address, acks, (topic, partition, records, bytes, about) ...]
     [FETCH, time, client, address, min bytes, max wait ms, max bytes, (topic, partition, offset, records, bytes, high watermark) ...]
     [MEMBER, time, client, address, group, topic ...]
-    [PRODUCE_IN_TRANSACTION, time, client, address, acks, transactional id, (topic, partition, records, bytes, attributes) ...]
+    [PRODUCE_IN_TRANSACTION, time, client, address, acks, transactional id, (topic, partition, records, bytes, about) ...]
     [FETCH_COMMITTED, as FETCH: of a reader of committed records]
     [END, time, client, address, transactional id, how: COMMIT, ABORT or INIT]
+    [OFFSETS, time, client, address, transactional id, group, (topic, partition) ...]
 
 - `time` is in seconds of the broker's monotonic clock, when the request arrived. The header has both clocks at one moment.
-- A produce lists the partitions that were appended to, each with the attributes of its batch.
+- A produce lists the partitions that were appended to. `about` is the attributes of the batch, or, if the topic is compacted,
+  `[attributes, bytes of all keys, hashes of the keys (KEY_HASH_SIZE bytes each)]`.
 - A fetch lists the partitions that returned records. If none did, it lists the first one that it asked for, with 0 records.
 - A member of a group names the topics that it subscribes to or commits; none if the request does not say.
 - An end is an EndTxn or an InitProducerId that succeeded. The latter aborts what an earlier producer has left open, if anything.
+- Offsets are a TxnOffsetCommit that succeeded. What was committed is not there: it would mean nothing in another cluster.
 - Entries are written when the request is answered, so their times are not in order.
 
 A file that was cut off anywhere, by a crash, is read up to its last whole frame.
@@ -33,14 +36,16 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgpack
 
-VERSION = 2
-"""Version 1 had no transactions, and is still read."""
-PRODUCE, FETCH, MEMBER, PRODUCE_IN_TRANSACTION, FETCH_COMMITTED, END = range(6)
+VERSION = 3
+"""Version 1 had no transactions, version 2 no keys and no offsets in transactions. Both are still read."""
+PRODUCE, FETCH, MEMBER, PRODUCE_IN_TRANSACTION, FETCH_COMMITTED, END, OFFSETS = range(7)
 COMMIT, ABORT, INIT = range(3)
 PRODUCE_HEAD, FETCH_HEAD, TRANSACTIONAL_HEAD = 5, 7, 6
 """Fields before the first partition. The fields of all partitions follow each other, because a nested array costs time."""
 OF_PRODUCED, OF_FETCHED = 5, 6
 """Fields of one partition."""
+OFFSETS_HEAD, OF_OFFSETS = 6, 2
+KEY_HASH_SIZE = 8
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 """A longer frame is not one of ours. The longest has one request for 20,000 partitions."""
 
@@ -91,7 +96,7 @@ class RecordingReader:
         self.counts = Counts()
         self.is_cut = False
         body = self._body()
-        if not isinstance(body, dict) or body.get("version") not in (1, VERSION):
+        if not isinstance(body, dict) or body.get("version") not in range(1, VERSION + 1):
             raise NotARecording(f"it does not start with the header of a version {VERSION} recording")
         try:
             self.header = Header(

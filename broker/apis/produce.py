@@ -10,12 +10,16 @@ and answers once.) No client sends such a request, but it could have thousands o
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator, Sequence
+import asyncio
+from collections.abc import Coroutine, Generator, Mapping, Sequence
 from typing import Any
 
 from broker.network.request_channel import Request
+from broker.recording.record_keys import Keys, keys_at_once, keys_of_all
+from broker.recording.recording import NO_KEYS, Recording
 from broker.requests.context import ApiContext
 from broker.requests.steps import respond_later
+from broker.storage.disk.disk_threads import UNPACKING, UNPACKING_PLACES
 from protocol.errors import ErrorCode
 from protocol.kafka import produce_codec
 from protocol.kafka.compression import ZSTD
@@ -96,17 +100,52 @@ def _failed_all(body: ProduceRequest, code: ErrorCode, message: str) -> list[Pro
 
 
 def _append_accepted(context: ApiContext, request: Request, body: ProduceRequest) -> Coroutine[Any, Any, None] | None:
-    shape = _shape(body)
     entries = [
         (TopicPartition(topic, partition), NO_RECORDS if records is None else records)
         for topic, partitions in body.topics
         for partition, records in partitions
     ]
+    recording = context.recorder.recording
+    if recording is None:
+        return _append_entries(context, request, body, entries)
+    is_compacted = context.replica_manager.partitions.is_compacted
+    batches = {at: batch for at, (tp, batch) in enumerate(entries) if recording.has(tp.topic) and is_compacted(tp)}
+    keys = keys_at_once(batches, recording.key_secret) if batches else NO_KEYS
+    if keys is None:
+        return _read_keys_and_append(context, request, body, entries, recording, batches)
+    return _append_entries(context, request, body, entries, recording, keys)
+
+
+async def _read_keys_and_append(
+    context: ApiContext,
+    request: Request,
+    body: ProduceRequest,
+    entries: Sequence[tuple[TopicPartition, memoryview]],
+    recording: Recording,
+    batches: Mapping[int, memoryview],
+) -> None:
+    """Reads the keys of large batches in a thread."""
+    async with UNPACKING_PLACES.place():
+        loop = asyncio.get_running_loop()
+        keys = await loop.run_in_executor(UNPACKING, keys_of_all, batches, recording.key_secret)
+    waiting = _append_entries(context, request, body, entries, recording, keys)
+    if waiting is not None:
+        await waiting
+
+
+def _append_entries(
+    context: ApiContext,
+    request: Request,
+    body: ProduceRequest,
+    entries: Sequence[tuple[TopicPartition, memoryview]],
+    recording: Recording | None = None,
+    keys: Mapping[int, Keys] = NO_KEYS,
+) -> Coroutine[Any, Any, None] | None:
+    shape = _shape(body)
     acks = body.acks
     # A produce that waits for replication must not keep the records in memory.
     request.frame = NO_RECORDS
-    recording = context.recorder.recording
-    entry = None if recording is None else recording.produce(request, acks, entries, body.transactional_id)
+    entry = None if recording is None else recording.produce(request, acks, entries, body.transactional_id, keys)
 
     def respond_to_client(results: list[ProducePartitionResult]) -> None:
         respond(context, request, acks, shape, results)

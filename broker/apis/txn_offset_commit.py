@@ -53,7 +53,7 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[Further]:
     if body.producer_id < 0 or body.producer_epoch < 0:
         errors |= dict.fromkeys(offsets, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         offsets.clear()
-    respond = _Responder(context, request)
+    respond = _Responder(context, request, str(body.transactional_id), str(body.group_id))
     if not offsets:
         respond(errors)
         return None
@@ -87,12 +87,17 @@ async def _commit_verified(
 class _Responder:
     """Answers with the error of each partition, in the words of the request's version."""
 
-    def __init__(self, context: ApiContext, request: Request) -> None:
+    def __init__(self, context: ApiContext, request: Request, transactional_id: str, group: str) -> None:
         self._context = context
         self._request = request
+        self._transactional_id = transactional_id
+        self._group = group
 
     def __call__(self, errors: Mapping[TopicPartition, ErrorCode]) -> None:
         respond_later(self._context, self._request, self._answer(errors))
+        if (recording := self._context.recorder.recording) is not None:
+            committed = [tp for tp, error in errors.items() if error is ErrorCode.NONE]
+            recording.offsets(self._request, self._transactional_id, self._group, committed)
 
     def _answer(self, errors: Mapping[TopicPartition, ErrorCode]) -> Steps:
         topics = yield from by_topic(errors)

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 from struct import Struct
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from broker.network.request_channel import Request
+from broker.recording.record_keys import Keys
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.kafka.record_batch import HEADER_SIZE, LOG_OVERHEAD
@@ -25,9 +28,11 @@ from protocol.recording import (
     END,
     FETCH,
     FETCH_COMMITTED,
+    KEY_HASH_SIZE,
     MEMBER,
     OF_FETCHED,
     OF_PRODUCED,
+    OFFSETS,
     PRODUCE,
     PRODUCE_HEAD,
     PRODUCE_IN_TRANSACTION,
@@ -52,6 +57,9 @@ MEMBERS_REMEMBERED = 10_000
 TOPICS_OF_MEMBER_MAX = 1_000
 """Topics of a member that are recorded. If there are more, none are, and the member counts as one of unknown topics."""
 HASHED_DIGITS = 16
+KEYS_OF_A_PART = 5
+"""So many keys count as a partition of a block, by their bytes."""
+NO_KEYS: Mapping[int, Keys] = MappingProxyType({})
 
 _ATTRIBUTES_OFFSET = 22
 _ATTRIBUTES_AND_COUNT = Struct(">B34xi")
@@ -87,6 +95,7 @@ class Recording:
         self._write = write
         self._topics = frozenset(topics)
         self._salt = salt.encode()
+        self.key_secret = hashlib.blake2b(self._salt, digest_size=32).digest() if salt else b""
         self._hashes: dict[str, str] = {}
         self._members: set[tuple[str, str, str, tuple[str, ...]]] = set()
         self._block: list[Any] = []
@@ -116,28 +125,36 @@ class Recording:
 
     # -- what the APIs report -----------------------------------------------------------------------------------------
 
+    def has(self, topic: str) -> bool:
+        """Whether the topic is recorded."""
+        return not self._topics or topic in self._topics
+
     def produce(
         self,
         request: Request,
         acks: int,
         entries: Sequence[tuple[TopicPartition, memoryview]],
         transactional_id: str | None = None,
+        keys: Mapping[int, Keys] = NO_KEYS,
     ) -> Entry:
-        """What to give to `produced` with the results. To be called before the append, which takes the records away."""
+        """What to give to `produced` with the results. To be called before the append, which takes the records away.
+
+        `keys`: place in `entries` -> what is recorded of its keys.
+        """
         client = request.header.client_id
         if client is None or self._salt or len(client) > NAME_MAX:
             client = self._hashed(client)
         address = request.connection.remote_address
         received_at = request.received_at
-        if len(entries) == 1 and len(entries[0][1]) >= HEADER_SIZE and transactional_id is None:
+        if len(entries) == 1 and len(entries[0][1]) >= HEADER_SIZE and transactional_id is None and not keys:
             # By far the most common request: no calls, no list.
             (topic, partition), records = entries[0]
             attributes, count = _ATTRIBUTES_AND_COUNT.unpack_from(records, _ATTRIBUTES_OFFSET)
             return (PRODUCE, received_at, client, address, acks, topic, partition, count, len(records), attributes)
         batches: list[Any] = []
-        for (topic, partition), records in entries:
+        for at, ((topic, partition), records) in enumerate(entries):
             attributes, count, size = _batch(records)
-            batches += (topic, partition, count, size, attributes)
+            batches += (topic, partition, count, size, (attributes, *keys[at]) if at in keys else attributes)
         if transactional_id is not None:
             transactional_id = self._hashed(transactional_id)
             return (PRODUCE_IN_TRANSACTION, received_at, client, address, acks, transactional_id, *batches)
@@ -145,7 +162,7 @@ class Recording:
 
     def produced(self, entry: Entry, results: Sequence[ProducePartitionResult]) -> None:
         """Records the produce that `produce` described, without partitions that were refused."""
-        if len(results) != 1 or results[0].error or self._topics:
+        if len(results) != 1 or results[0].error or self._topics or entry[-1].__class__ is tuple:
             self._produced_in_part(entry, results)
             return
         block = self._block
@@ -163,7 +180,11 @@ class Recording:
                 appended += entry[first : first + OF_PRODUCED]
         if appended:
             partitions = len(appended) // OF_PRODUCED
-            self._append((*entry[:head], *appended), partitions, partitions)
+            hashes = sum(
+                len(about[-1]) for about in appended[OF_PRODUCED - 1 :: OF_PRODUCED] if isinstance(about, tuple)
+            )
+            parts = partitions + hashes // (KEYS_OF_A_PART * KEY_HASH_SIZE)
+            self._append((*entry[:head], *appended), parts, partitions)
         elif any(result.error for result in results):
             self.refused += 1
 
@@ -171,6 +192,16 @@ class Recording:
         """A transaction was ended. `how`: COMMIT, ABORT or INIT."""
         client, address = self._hashed(request.header.client_id), request.connection.remote_address
         self._append((END, request.received_at, client, address, self._hashed(transactional_id), how), 1, 1)
+
+    def offsets(
+        self, request: Request, transactional_id: str, group: str, partitions: Collection[TopicPartition]
+    ) -> None:
+        """Offsets of these partitions were committed in a transaction."""
+        recorded = [tp for tp in partitions if self.has(tp.topic)]
+        if recorded:
+            client, address = self._hashed(request.header.client_id), request.connection.remote_address
+            head = (OFFSETS, request.received_at, client, address, self._hashed(transactional_id), group[:NAME_MAX])
+            self._append((*head, *chain.from_iterable(recorded)), len(recorded), len(recorded))
 
     def fetch(
         self, request: Request, min_bytes: int, max_wait_ms: int, max_bytes: int, *, is_committed: bool = False

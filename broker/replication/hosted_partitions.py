@@ -37,6 +37,12 @@ class HostedPartitions:
     def get(self, tp: TopicPartition) -> Partition | None:
         return self._partitions.get(tp)
 
+    def is_compacted(self, tp: TopicPartition) -> bool:
+        """Whether a log is here that compaction may remove records from."""
+        partition = self._partitions.get(tp)
+        log = None if partition is None else partition.log
+        return log is not None and "compact" in log.config.cleanup_policy
+
     def exists(self, tp: TopicPartition) -> bool:
         """Whether the partition exists, here or on another broker."""
         return tp in self._partitions or self._metadata.partition(tp) is not None

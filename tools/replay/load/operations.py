@@ -23,7 +23,7 @@ class Operation:
     """
 
     op: str
-    """Of the trace: produce, fetch, or the end of a transaction."""
+    """Of the trace: produce, fetch, offsets in a transaction, or the end of one."""
     request: int
     client: int
     """The number of the client in the replay; a producer's is that of its stamps."""
@@ -52,7 +52,7 @@ class Operation:
     """The sequence in its first record's stamp."""
     acks: int | None = None
     transaction: int = -1
-    """Of a batch and of an end: which of the producer's transactions, counted from 0; -1: none."""
+    """Of a batch, of offsets and of an end: which of the producer's transactions, counted from 0; -1: none."""
     compression: int = 0
     key_size: int = -1
     """Of each record's key; -1: no keys."""
@@ -63,6 +63,9 @@ class Operation:
     batch: builtins.bytes | None = None
     sequence: int = -1
     """Kafka's base sequence."""
+
+    # Of offsets in a transaction:
+    group: str = ""
 
     # Of a fetch:
     min_bytes: int = 1

@@ -28,7 +28,7 @@ READS = pyarrow.list_(
 SCHEMA = pyarrow.schema(
     [
         pyarrow.field("request", pyarrow.int64(), nullable=False),  # of the trace; each of its rows is an operation
-        pyarrow.field("op", pyarrow.string(), nullable=False),  # `produce`, `fetch`, `commit` or `abort`
+        pyarrow.field("op", pyarrow.string(), nullable=False),  # `produce`, `fetch`, `offsets`, `commit` or `abort`
         pyarrow.field("client", pyarrow.string(), nullable=False),
         # the number of the client in the replay, which its records carry
         pyarrow.field("producer", pyarrow.int64(), nullable=False),
@@ -50,7 +50,7 @@ SCHEMA = pyarrow.schema(
         pyarrow.field("offset", pyarrow.int64()),  # of a produce: its base offset, if known; of a fetch: its start
         # of a produce: the sequence in its first record, counted by producer
         pyarrow.field("first_sequence", pyarrow.int64()),
-        # of a produce, a commit or an abort: the producer's transactions, counted from 0; null: none
+        # of a produce, offsets, a commit or an abort: the producer's transactions, counted from 0; null: none
         pyarrow.field("transaction", pyarrow.int64()),
         pyarrow.field("read_committed", pyarrow.bool_()),  # of a fetch
         pyarrow.field("retries", pyarrow.int32(), nullable=False),  # how often it was sent again

@@ -35,7 +35,7 @@ from tools.replay.load.pace import Pace
 from tools.replay.load.producing import ProducingClient, new_producer_id
 from tools.replay.load.results import CLIENT_BITS, GENERATOR, GROUPS, OPERATIONS, parquet_of, table_of
 from tools.replay.load.transactions import TransactionalProducer
-from tools.replay.traces.schema import FETCH, PRODUCE
+from tools.replay.traces.schema import FETCH, OFFSETS, PRODUCE
 from tools.wire.client import Client
 from tools.wire.cluster_view import ClusterView
 from tools.wire.frames import COMPRESSION_CODES
@@ -111,7 +111,9 @@ class LoadPlan:
     group_names: str | None = None
     """Put before each consumer group's name. None: clients join no groups."""
     transactional_ids: str = ""
-    """Put before each transactional id."""
+    """Put before each transactional id, and each group that offsets are committed for in a transaction."""
+    start_offsets: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Topic -> where the replay begins in each partition."""
     security: Security = PLAINTEXT
 
 
@@ -425,13 +427,32 @@ class LoadTask:
             await self._is_below.wait()
 
     def _operation(self, row: Any, scheduled: int) -> Operation:
-        _, _, request, op, _, topic, partition, records, size, compression, acks, _, key_bytes, keys, *of_fetch, _ = row
+        (
+            _,
+            _,
+            request,
+            op,
+            _,
+            topic,
+            partition,
+            records,
+            size,
+            compression,
+            acks,
+            _,
+            key_bytes,
+            keys,
+            *of_fetch,
+            group,
+        ) = row
         operation = Operation(op, request, 0, topic, partition, records, size, scheduled)
         if op == PRODUCE:
             operation.acks = acks
             operation.compression = COMPRESSION_CODES[compression]
             if key_bytes is not None:
                 operation.key_size, operation.keys = key_bytes, keys
+        elif op == OFFSETS:
+            operation.group = f"{self._plan.transactional_ids}{group}"
         elif op == FETCH:
             operation.min_bytes, operation.max_wait_ms, operation.max_bytes = of_fetch[:3]
             operation.recorded_offset, operation.behind, operation.read_committed = of_fetch[3:]
@@ -460,7 +481,7 @@ class LoadTask:
                 client.producing[key] = ProducingClient(*common, self._done)
             else:
                 own_id = f"{plan.transactional_ids}{plan.run:08x}-{number}-{transactional_id}"
-                client.producing[key] = TransactionalProducer(*common, self._done, own_id)
+                client.producing[key] = TransactionalProducer(*common, self._done, own_id, plan.start_offsets)
         return client.producing[key]
 
     def _fetching(self, name: str, group: str | None, is_committed: bool) -> FetchingClient:

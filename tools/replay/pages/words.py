@@ -70,8 +70,8 @@ def counted_from(analysis: Mapping[str, Any]) -> str:
 
 
 def transaction_words(ends: Mapping[str, Any]) -> str:
-    """How many transactions were committed, aborted, and had an end that failed."""
-    names = {"commit": "committed", "abort": "aborted"}
+    """How many transactions were committed and aborted, how many offsets were committed in them, and how much of this failed."""
+    names = {"commit": "committed", "abort": "aborted", "offsets": "offsets"}
     done = [f"{count(each['operations'] - each['failed'])} {names[op]}" for op, each in ends.items()]
     return f"{', '.join(done)}, {count(sum(each['failed'] for each in ends.values()))} failed"
 

@@ -33,7 +33,10 @@ from protocol.recording import (
     INIT,
     MEMBER,
     OF_FETCHED,
+    OF_OFFSETS,
     OF_PRODUCED,
+    OFFSETS,
+    OFFSETS_HEAD,
     PRODUCE,
     PRODUCE_HEAD,
     PRODUCE_IN_TRANSACTION,
@@ -44,10 +47,12 @@ from protocol.recording import (
 )
 from tools.replay.recording.group_members import GroupMembers
 from tools.replay.traces import schema
+from tools.replay.traces.key_hashes import mean_key_size
 from tools.replay.traces.ordering import sorted_stream
-from tools.replay.traces.schema import COMPRESSIONS, SCHEMA, TRANSACTIONS, TraceError, TraceInfo, TraceWriter
+from tools.replay.traces.schema import COMPRESSIONS, KEYS, SCHEMA, TRANSACTIONS, TraceError, TraceInfo, TraceWriter
 
 BLOCK_ROWS = 32 * 1024
+BLOCK_KEYS = 4 * 1024 * 1024
 OF_END = MappingProxyType({COMMIT: schema.COMMIT, ABORT: schema.ABORT, INIT: "init"})
 """How a transaction ended -> the op. `init` is an abort if a transaction was open."""
 _REQUESTS_OF_FILE = 2**40
@@ -57,11 +62,13 @@ _ROWS = pyarrow.schema(
         pyarrow.field("time_ns", pyarrow.int64()),
         pyarrow.field("key", pyarrow.int64()),
         pyarrow.field("address", pyarrow.string()),
-        *(column for column in SCHEMA if column.name not in ("time_ns", "request", "key_hash", "group")),
+        *(column for column in SCHEMA if column.name not in ("time_ns", "request", "key_hash")),
         *TRANSACTIONS,
+        *KEYS,
     ]
 )
-"""A row before the merge: `time_ns` is since 1970, `key` is a number that only the rows of one request have."""
+"""A row before the merge: `time_ns` is since 1970, `key` is a number that only the rows of one request have, `group` is of offsets."""
+_NOTHING = dict.fromkeys(_ROWS.names)
 
 
 @dataclass
@@ -87,6 +94,9 @@ class Summary:
     clients: set[str] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)
     topics: set[str] = field(default_factory=set)
+    keys: Counter[str] = field(default_factory=Counter)
+    key_bytes: Counter[str] = field(default_factory=Counter)
+    """Topic -> records with keys, and the size of these together."""
 
     @property
     def counts(self) -> Counts:
@@ -118,7 +128,7 @@ def merge(
             if not writer.rows:
                 start = table["time_ns"][0].as_py()
                 tell(f"writing {out}")
-            rows = _finished(table, start, numbers, members)
+            rows = _finished(table, start, numbers, members, summary)
             writer.write(rows)
             _count(rows, summary)
         summary.rows = writer.rows
@@ -147,7 +157,7 @@ def _read(file: Path, number: int, members: GroupMembers, summary: Summary) -> I
             raise TraceError(f"{file.name} is not a recording: {problem}") from None
         of_file = FileSummary(reader.header.broker)
         summary.files.append(of_file)
-        columns = _Columns()
+        columns = _Columns(summary)
         entries = 0
         wall_ns, monotonic_s = reader.header.wall_ns, reader.header.monotonic_s
         for block in reader.blocks():
@@ -158,7 +168,7 @@ def _read(file: Path, number: int, members: GroupMembers, summary: Summary) -> I
                 if time_ns is None or not columns.add(entry, time_ns, number * _REQUESTS_OF_FILE + entries, members):
                     raise TraceError(f"{file.name}: entry {entries + 1} is not one of a recording")
                 entries += 1
-            if len(columns) >= BLOCK_ROWS:
+            if len(columns) >= BLOCK_ROWS or columns.keys >= BLOCK_KEYS:
                 of_file.rows += len(columns)
                 yield columns.take()
         of_file.rows += len(columns)
@@ -168,57 +178,75 @@ def _read(file: Path, number: int, members: GroupMembers, summary: Summary) -> I
 
 
 class _Columns:
-    """Rows that were read, column by column, in the order of `_ROWS`."""
+    """Rows that were read. `keys`: how many they have together."""
 
-    def __init__(self) -> None:
-        self._rows: list[tuple[Any, ...]] = []
+    def __init__(self, summary: Summary) -> None:
+        self.keys = 0
+        self._rows: list[dict[str, Any]] = []
+        self._summary = summary
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def add(self, entry: Sequence[Any], time_ns: int, key: int, members: GroupMembers) -> bool:
         """False if the entry does not have the shape of one."""
-        rows = self._rows
         try:
-            match entry[0]:
+            kind, _, client, address = entry[:4]
+            head = _NOTHING | {"time_ns": time_ns, "key": key, "client": client, "address": address}
+            match kind:
                 case n if n in (PRODUCE, PRODUCE_IN_TRANSACTION):
-                    _, _, client, address, acks = entry[:PRODUCE_HEAD]
-                    transactional_id = entry[PRODUCE_HEAD] if n == PRODUCE_IN_TRANSACTION else None
-                    flat = entry[PRODUCE_HEAD if n == PRODUCE else TRANSACTIONAL_HEAD :]
-                    for topic, partition, records, size, attributes in _groups(flat, OF_PRODUCED):
-                        compression = COMPRESSIONS[attributes & COMPRESSION_MASK]
-                        is_transactional = bool(attributes & TRANSACTIONAL_BIT)
-                        head = (time_ns, key, address, schema.PRODUCE, client, topic, partition, records, size)
-                        of_fetch = (None,) * 5
-                        rows.append((*head, compression, acks, is_transactional, *of_fetch, transactional_id, None))
+                    self._add_produce(head, entry)
                 case n if n in (FETCH, FETCH_COMMITTED):
-                    _, _, client, address, min_bytes, max_wait_ms, max_bytes = entry[:FETCH_HEAD]
-                    flat = entry[FETCH_HEAD:]
-                    for topic, partition, offset, records, size, high_watermark in _groups(flat, OF_FETCHED):
-                        behind = max(high_watermark - offset, 0) if min(offset, high_watermark) >= 0 else None
-                        head = (time_ns, key, address, schema.FETCH, client, topic, partition, records, size)
-                        at = offset if offset >= 0 else None
-                        asked = (min_bytes, max_wait_ms, max_bytes, at, behind)
-                        rows.append((*head, None, None, None, *asked, None, n == FETCH_COMMITTED))
+                    self._add_fetch(head, entry)
                 case n if n == MEMBER:
-                    _, _, client, address, group, *topics = entry
-                    members.add(client, address, group, topics)
+                    members.add(client, address, entry[4], entry[5:])
                 case n if n == END:
-                    _, _, client, address, transactional_id, how = entry
-                    head = (time_ns, key, address, OF_END[how], client, "", 0, 0, 0)
-                    rows.append((*head, *(None,) * 8, transactional_id, None))
+                    _, _, _, _, transactional_id, how = entry
+                    of_end = {"op": OF_END[how], "topic": "", "partition": 0, "records": 0, "bytes": 0}
+                    self._rows.append(head | of_end | {"transactional_id": transactional_id})
+                case n if n == OFFSETS:
+                    head |= {"op": schema.OFFSETS, "transactional_id": entry[4], "group": entry[5]}
+                    for topic, partition in _groups(entry[OFFSETS_HEAD:], OF_OFFSETS):
+                        self._rows.append(head | {"topic": topic, "partition": partition, "records": 0, "bytes": 0})
                 case _:
                     return False
         except (TypeError, ValueError, LookupError):
             return False
         return True
 
+    def _add_produce(self, head: dict[str, Any], entry: Sequence[Any]) -> None:
+        begin, transactional_id = PRODUCE_HEAD, None
+        if entry[0] == PRODUCE_IN_TRANSACTION:
+            begin, transactional_id = TRANSACTIONAL_HEAD, entry[PRODUCE_HEAD]
+        head |= {"op": schema.PRODUCE, "acks": entry[4], "transactional_id": transactional_id}
+        for topic, partition, records, size, about in _groups(entry[begin:], OF_PRODUCED):
+            row = head | {"topic": topic, "partition": partition, "records": records, "bytes": size}
+            attributes = about
+            if isinstance(about, list):
+                attributes, key_bytes, hashes = about
+                row["keys"] = numpy.frombuffer(hashes, ">i8").astype(numpy.int64)
+                self.keys += len(row["keys"])
+                self._summary.keys[topic] += len(row["keys"])
+                self._summary.key_bytes[topic] += key_bytes
+            row["compression"] = COMPRESSIONS[attributes & COMPRESSION_MASK]
+            row["transactional"] = bool(attributes & TRANSACTIONAL_BIT)
+            self._rows.append(row)
+
+    def _add_fetch(self, head: dict[str, Any], entry: Sequence[Any]) -> None:
+        _, _, _, _, min_bytes, max_wait_ms, max_bytes = entry[:FETCH_HEAD]
+        head |= {"op": schema.FETCH, "min_bytes": min_bytes, "max_wait_ms": max_wait_ms, "max_bytes": max_bytes}
+        head["read_committed"] = entry[0] == FETCH_COMMITTED
+        for topic, partition, offset, records, size, high_watermark in _groups(entry[FETCH_HEAD:], OF_FETCHED):
+            row = head | {"topic": topic, "partition": partition, "records": records, "bytes": size}
+            row["behind"] = max(high_watermark - offset, 0) if min(offset, high_watermark) >= 0 else None
+            row["offset"] = offset if offset >= 0 else None
+            self._rows.append(row)
+
     def take(self) -> pyarrow.Table:
         """Raises TraceError for a value that its column cannot have."""
-        rows, self._rows = self._rows, []
+        rows, self._rows, self.keys = self._rows, [], 0
         try:
-            columns: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * len(_ROWS)
-            arrays = [pyarrow.array(column, kind.type) for column, kind in zip(columns, _ROWS, strict=True)]
+            arrays = [pyarrow.array([row[kind.name] for row in rows], kind.type) for kind in _ROWS]
         except pyarrow.ArrowException as problem:
             raise TraceError(f"a recording has an impossible value: {problem}") from None
         return pyarrow.Table.from_arrays(arrays, schema=_ROWS)
@@ -246,7 +274,7 @@ class _RequestNumbers:
 
 
 def _with_ends(table: pyarrow.Table, open_ids: dict[str, str]) -> pyarrow.Table:
-    """Without the ends of transactions that have no batch: an end that was sent again, an `init`, one of a topic that is not recorded.
+    """Without the ends of transactions of which there is nothing else: an end that was sent again, an `init`, one of other topics.
 
     `open_ids`: transactional id -> client, of the transactions that are open; they change.
     """
@@ -258,7 +286,7 @@ def _with_ends(table: pyarrow.Table, open_ids: dict[str, str]) -> pyarrow.Table:
     for at, name in enumerate(ids.to_pylist()):
         if name is None:
             continue
-        if ops[at] == schema.PRODUCE:
+        if ops[at] in (schema.PRODUCE, schema.OFFSETS):
             open_ids[name] = clients[at]
         elif (client := open_ids.pop(name, None)) is None:
             is_kept[at] = False
@@ -269,22 +297,30 @@ def _with_ends(table: pyarrow.Table, open_ids: dict[str, str]) -> pyarrow.Table:
     return table.filter(pyarrow.array(is_kept))
 
 
-def _finished(table: pyarrow.Table, start: int, numbers: _RequestNumbers, members: GroupMembers) -> pyarrow.Table:
+def _finished(
+    table: pyarrow.Table, start: int, numbers: _RequestNumbers, members: GroupMembers, summary: Summary
+) -> pyarrow.Table:
     """The rows as the trace has them."""
+    names = ("client", "address", "topic", "op", "group")
     groups = [
-        members.group_of(client, address, topic) if op == schema.FETCH else None
-        for client, address, topic, op in zip(
-            *(table[name].to_pylist() for name in ("client", "address", "topic", "op")), strict=True
-        )
+        members.group_of(client, address, topic) if op == schema.FETCH else group
+        for client, address, topic, op, group in zip(*(table[name].to_pylist() for name in names), strict=True)
     ]
-    count = table.num_rows
     made = {
         "time_ns": pyarrow.array(table["time_ns"].to_numpy() - start, pyarrow.int64()),
         "request": pyarrow.array(numbers.of(table["key"].to_numpy()), pyarrow.int64()),
-        "key_hash": pyarrow.nulls(count, pyarrow.int64()),
+        "key_hash": pyarrow.nulls(table.num_rows, pyarrow.int64()),
         "group": pyarrow.array(groups, pyarrow.string()),
     }
     columns = [*SCHEMA, *TRANSACTIONS]
+    if summary.keys:
+        columns += KEYS
+        sizes = {topic: mean_key_size(summary.key_bytes[topic], keys) for topic, keys in summary.keys.items()}
+        has_keys = table["keys"].is_valid().to_pylist()
+        key_sizes = [
+            sizes[topic] if has else None for topic, has in zip(table["topic"].to_pylist(), has_keys, strict=True)
+        ]
+        made["key_bytes"] = pyarrow.array(key_sizes, pyarrow.int32())
     arrays = [made[column.name] if column.name in made else table[column.name].combine_chunks() for column in columns]
     return pyarrow.Table.from_arrays(arrays, schema=pyarrow.schema(columns))
 

@@ -42,7 +42,7 @@ from tools.replay.run.groups import groups_of
 from tools.replay.run.lag import lags
 from tools.replay.run.plan import OutputDirectory, Plan, write_json
 from tools.replay.run.session import read_parquet
-from tools.replay.traces.schema import ENDS
+from tools.replay.traces.schema import ENDS, OFFSETS
 
 SECOND = 1_000_000_000
 INTERVALS_MAX = 600
@@ -225,10 +225,11 @@ def totals(rows: Rows, facts: Facts, left_out: int) -> dict[str, Any]:
 
 
 def transactions(rows: Rows) -> dict[str, dict[str, Any]]:
-    """`commit` and `abort` -> how many ends the trace had, how many of them failed, and the latency of the others. Empty without any."""
+    """`commit`, `abort` and `offsets` (of a partition) -> how many the trace had, how many of them failed, and the latency of the others.
+    Empty without any."""
     return {
         op: {"operations": row["operations"], "failed": row["failed"], "ms": named_points(rows, op)}
-        for op in ENDS
+        for op in (*ENDS, OFFSETS)
         for row in rows
         if row["op"] == op
     }

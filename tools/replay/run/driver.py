@@ -37,7 +37,7 @@ from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
 from tools.replay.run.progress import ProgressLine
 from tools.replay.run.spark_process import SparkProcess, SparkSettings
 from tools.replay.traces.check import SINCE_1970, have_other_keys, is_since_1970
-from tools.replay.traces.schema import ENDS, FETCH, KEYS, PRODUCE, Trace, TraceError
+from tools.replay.traces.schema import ENDS, FETCH, KEYS, OFFSETS, PRODUCE, Trace, TraceError
 from tools.replay.traces.show import HOT_SHARE
 from tools.wire.client import Client
 from tools.wire.cluster_view import ClusterView, Unreachable
@@ -108,7 +108,7 @@ class TraceFacts:
 
 def facts_of(trace: Trace) -> TraceFacts:
     """Reads a trace's topics, partitions, clients and last time. Raises TraceError."""
-    columns = ["time_ns", "op", *IDS, "topic", "partition", "transactional", "acks", "compression", "records"]
+    columns = ["time_ns", "op", *IDS, "group", "topic", "partition", "transactional", "acks", "compression", "records"]
     keyed = [name for name in KEYS.names if name in trace.names]
     transactional: Counter[tuple[str, str]] = Counter()
     ended: set[tuple[str, str]] = set()
@@ -131,11 +131,16 @@ def facts_of(trace: Trace) -> TraceFacts:
         for row in produces.group_by([*IDS]).aggregate([("transactional", "sum")]).to_pylist():
             transactional[row["client"], row["transactional_id"]] += row["transactional_sum"] or 0
         ends = table.filter(pyarrow.compute.is_in(table["op"], pyarrow.array(ENDS)))
-        unknown = table.num_rows - produces.num_rows - ends.num_rows
+        offsets = table.filter(pyarrow.compute.equal(table["op"], OFFSETS))
+        unknown = table.num_rows - produces.num_rows - ends.num_rows - offsets.num_rows
         unknown -= pyarrow.compute.sum(pyarrow.compute.equal(table["op"], FETCH)).as_py() or 0
-        if unknown or ends["transactional_id"].null_count:
+        if (
+            unknown
+            or ends["transactional_id"].null_count
+            or sum(offsets[name].null_count for name in (IDS[1], "group"))
+        ):
             raise TraceError(
-                f"{trace.path} has rows of no known op, or ends of no transaction: `ottla replay trace check` names them"
+                f"{trace.path} has rows of no known op, or ends or offsets of no transaction: `ottla replay trace check` names them"
             )
         ended |= {(row["client"], row["transactional_id"]) for row in ends.select(IDS).to_pylist()}
         if keyed:

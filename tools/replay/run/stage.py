@@ -22,7 +22,7 @@ from tools.replay.load.task import COLUMNS, LoadPlan, LoadTask
 from tools.replay.run.control import ControlClient, wait_for_tasks
 from tools.replay.run.plan import GROUP_NAMES, Plan, ReplayError
 from tools.replay.run.session import planned_tasks, read_parquet
-from tools.replay.traces.schema import ABSENT, ENDS, FIELDS, PRODUCE
+from tools.replay.traces.schema import ABSENT, ENDS, FIELDS, OFFSETS, PRODUCE
 from tools.wire.security import PLAINTEXT, Security
 
 START_LEAD_NS = 3_000_000_000
@@ -81,6 +81,8 @@ def by_task(session: SparkSession, rows: DataFrame, tasks: int) -> DataFrame:
 def assigned(session: SparkSession, plan: Plan) -> DataFrame:
     """The rows of the trace as they are replayed, each with its task: clients multiplied, topics mapped, partitions decided."""
     rows = with_ended_transactions(with_all_columns(read_parquet(session, plan.trace)))
+    if not plan.groups:
+        rows = rows.where(sql.col("op") != OFFSETS)
     copies = plan.clients
     if copies > 1:
         copy = sql.explode(sql.sequence(sql.lit(0), sql.lit(copies - 1)))
@@ -128,13 +130,14 @@ def with_all_columns(rows: DataFrame) -> DataFrame:
 
 
 def with_ended_transactions(rows: DataFrame) -> DataFrame:
-    """The rows without the transactional ids of which the trace has no end: nobody knows what their transactions were. The others have
-    acks=all, as Kafka's clients do."""
+    """The rows without the transactional ids of which the trace has no end, and without their offsets: nobody knows what their transactions
+    were. The others have acks=all, as Kafka's clients do."""
     ids = ["client", "transactional_id"]
     ended = rows.where(sql.col("op").isin(*ENDS)).select(*ids).distinct().withColumn("has_ends", sql.lit(True))
     known = rows.join(sql.broadcast(ended), ids, "left")
     return (
-        known.withColumn("transactional_id", sql.when(sql.col("has_ends"), sql.col("transactional_id")))
+        known.where((sql.col("op") != OFFSETS) | sql.col("has_ends"))
+        .withColumn("transactional_id", sql.when(sql.col("has_ends"), sql.col("transactional_id")))
         .withColumn("acks", sql.when(sql.col("has_ends"), sql.lit(-1)).otherwise(sql.col("acks")).cast("smallint"))
         .drop("has_ends")
     )
@@ -184,6 +187,7 @@ def load_plan(plan: Plan, security: Security) -> LoadPlan:
         answer_timeout_s=plan.answer_timeout_s,
         group_names=GROUP_NAMES if plan.groups else None,
         transactional_ids=GROUP_NAMES,
+        start_offsets=plan.start_offsets,
         security=security,
     )
 

@@ -24,6 +24,7 @@ from tools.replay.traces.schema import (
     FETCH,
     OF_FETCH,
     OF_PRODUCE,
+    OFFSETS,
     PRODUCE,
     SCHEMA,
     Trace,
@@ -119,13 +120,15 @@ def _row_findings(rows: pyarrow.Table, topics: Mapping[str, int]) -> Iterator[tu
         if rows[name].null_count and not SCHEMA.field(name).nullable:
             yield _where(rows[name].is_null()), name, "is null"
     is_end = compute.is_in(rows["op"], pyarrow.array(ENDS, rows["op"].type))
-    is_known = compute.or_(compute.or_(is_produce, is_fetch), is_end)
-    yield _where(compute.invert(is_known)), "op", f"{{}} is none of {', '.join((PRODUCE, FETCH, *ENDS))}"
+    is_offsets = compute.equal(rows["op"], OFFSETS)
+    is_known = compute.or_(compute.or_(is_produce, is_fetch), compute.or_(is_end, is_offsets))
+    yield _where(compute.invert(is_known)), "op", f"{{}} is none of {', '.join((PRODUCE, FETCH, *ENDS, OFFSETS))}"
     of_produce, of_fetch = (*OF_PRODUCE, "key_hash"), (*OF_FETCH, "offset", "behind", "read_committed")
     for own, others, is_op, what in (
         (OF_PRODUCE, of_fetch, is_produce, PRODUCE),
         (OF_FETCH, (*of_produce, "transactional_id"), is_fetch, FETCH),
         (("transactional_id",), (*of_produce, *of_fetch), is_end, f"{COMMIT} or {ABORT}"),
+        (("transactional_id", "group"), (*of_produce, *of_fetch), is_offsets, f"row of {OFFSETS}"),
     ):
         for name in own:
             if name not in rows.schema.names:
@@ -136,12 +139,10 @@ def _row_findings(rows: pyarrow.Table, topics: Mapping[str, int]) -> Iterator[tu
             if name in rows.schema.names and rows[name].null_count < rows.num_rows:
                 yield _where(compute.and_(is_op, rows[name].is_valid())), name, f"is {{}} in a {what}, which has none"
     for name in ("topic", "partition", "records", "bytes"):
-        nothing = pyarrow.scalar("" if name == "topic" else 0, rows[name].type)
-        yield (
-            _where(compute.and_(is_end, compute.not_equal(rows[name], nothing))),
-            name,
-            f"{{}} in a {COMMIT} or {ABORT}",
-        )
+        is_something = compute.not_equal(rows[name], pyarrow.scalar("" if name == "topic" else 0, rows[name].type))
+        yield _where(compute.and_(is_end, is_something)), name, f"{{}} in a {COMMIT} or {ABORT}"
+        if name in ("records", "bytes"):
+            yield _where(compute.and_(is_offsets, is_something)), name, f"{{}} in {OFFSETS}"
     yield (
         _where(_not_in(rows["compression"], COMPRESSIONS)),
         "compression",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.compute
 
-from tools.replay.traces.schema import ENDS, PRODUCE, Trace, TraceError, TraceWriter
+from tools.replay.traces.schema import ENDS, OFFSETS, PRODUCE, Trace, TraceError, TraceWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Part:
 
 def cut(source: Path, out: Path, part: Part) -> int:
     """Writes the part, whose start is `from_ns` after the source's, and returns its number of rows. The ends of transactions, which have no
-    topic, stay with every topic, and with produces.
+    topic, stay with every topic; they and the offsets in transactions stay with produces.
 
     Raises TraceError, also if nothing is left or if a topic, client or operation that was named is not in the part.
     """
@@ -38,7 +38,7 @@ def cut(source: Path, out: Path, part: Part) -> int:
     missing = {(column, name) for column, names in named.items() for name in names}
     kept = named | {
         "topic": part.topics and [*part.topics, ""],
-        "op": [*part.ops, *(ENDS if PRODUCE in part.ops else ())],
+        "op": [*part.ops, *((*ENDS, OFFSETS) if PRODUCE in part.ops else ())],
     }
     with TraceWriter(out, info) as writer:
         for batch in trace.batches():

@@ -32,6 +32,11 @@ def key_hashes(keys: pyarrow.Array, partitioner: str) -> pyarrow.Array:
     return hashes.take(places)
 
 
+def mean_key_size(size: int, keys: int) -> int:
+    """The size that all keys of a topic get, from the size of all together: keys with the same hash must be equal, and so have one size."""
+    return max(round(size / keys), 1) if size else 0  # different keys stay different
+
+
 def murmur2(keys: pyarrow.Array) -> NDArray[numpy.uint32]:
     """Kafka's 32-bit murmur2 of each key. `keys`: large_binary without nulls."""
     offsets = numpy.frombuffer(keys.buffers()[1], numpy.int64)[keys.offset : keys.offset + len(keys) + 1]

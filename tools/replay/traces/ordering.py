@@ -15,11 +15,13 @@ import pyarrow.ipc
 
 TIME = "time_ns"
 RUN_ROWS = 512 * 1024
-"""Rows that are sorted in memory."""
+RUN_BYTES = 256 * 1024 * 1024
+"""Limits of what is sorted in memory: rows with many keys are large."""
 OPEN_ROWS = 2 * 1024 * 1024
 """Rows that a merge of runs has in memory, of all runs together."""
 CHUNK_ROWS = 1024
-"""Rows of a run that are read together; `_run` reads one or more chunks at once."""
+CHUNK_BYTES = 256 * 1024
+"""Limits of what is read of a run together; `_run` reads one or more chunks at once."""
 
 Rows: TypeAlias = pyarrow.RecordBatch | pyarrow.Table
 
@@ -74,18 +76,19 @@ def sorted_rows(table: pyarrow.Table) -> pyarrow.Table:
 def sorted_stream(streamed: Iterable[Rows], directory: Path, run_rows: int = RUN_ROWS) -> Iterator[pyarrow.Table]:
     """Reads all rows, then returns them sorted by time; rows with the same time keep their order.
 
-    More than `run_rows` of them go through files in `directory`, which must stay until the last row is read.
+    More than `run_rows` of them, or than RUN_BYTES, go through files in `directory`, which must stay until the last row is read.
     """
     runs: list[Path] = []
     waiting: list[pyarrow.Table] = []
-    count = 0
+    count = size = 0
     for rows in streamed:
         waiting.append(_table(rows))
         count += rows.num_rows
-        if count >= run_rows:
+        size += rows.nbytes
+        if count >= run_rows or size >= RUN_BYTES:
             runs.append(directory / f"run-{len(runs):06}.arrow")
             _write_run(runs[-1], sorted_rows(pyarrow.concat_tables(waiting)))
-            waiting, count = [], 0
+            waiting, count, size = [], 0, 0
     rest = [sorted_rows(pyarrow.concat_tables(waiting)).to_batches(max_chunksize=64 * 1024)] if waiting else []
     rows_at_once = max(CHUNK_ROWS, min(64 * 1024, OPEN_ROWS // max(1, len(runs))))
     return merged([*(_run(run, rows_at_once) for run in runs), *rest])
@@ -94,7 +97,8 @@ def sorted_stream(streamed: Iterable[Rows], directory: Path, run_rows: int = RUN
 def _write_run(file: Path, rows: pyarrow.Table) -> None:
     options = pyarrow.ipc.IpcWriteOptions(compression="lz4")
     with pyarrow.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_file(sink, rows.schema, options=options) as out:
-        out.write_table(rows.combine_chunks(), max_chunksize=CHUNK_ROWS)
+        chunk = min(CHUNK_ROWS, max(CHUNK_BYTES * rows.num_rows // max(rows.nbytes, 1), 1))
+        out.write_table(rows.combine_chunks(), max_chunksize=chunk)
 
 
 def _run(file: Path, rows: int) -> Iterator[pyarrow.Table]:

@@ -24,6 +24,8 @@ from tools.failures import ExpectedError
 VERSION = 1
 METADATA_KEY = b"ottla.trace"
 ROW_GROUP_ROWS = 128 * 1024
+ROW_GROUP_BYTES = 256 * 1024 * 1024
+"""Rows with many keys are large."""
 FILE_ROWS = 4 * 1024 * 1024
 """Limit of one file of a trace that is written."""
 
@@ -31,6 +33,8 @@ PRODUCE, FETCH = "produce", "fetch"
 COMMIT, ABORT = "commit", "abort"
 ENDS = (COMMIT, ABORT)
 """The end of a transaction: a row without a topic (an empty one), partition, records and bytes (0)."""
+OFFSETS = "offsets"
+"""A partition whose offset was committed for a group in a transaction; records and bytes are 0."""
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 SCHEMA = pyarrow.schema(
@@ -59,7 +63,7 @@ KEYS = pyarrow.schema([("key_bytes", pyarrow.int32()), ("keys", pyarrow.list_(py
 """Columns that only a trace of records with keys has: the size of each key, and the hash of each record's key. A null in `keys` beside a
 `key_bytes`: all records of the batch have the key of `key_hash`."""
 TRANSACTIONS = pyarrow.schema([("transactional_id", pyarrow.string()), ("read_committed", pyarrow.bool_())])
-"""Columns that only a trace with transactions has: of a produce and of an end, and of a fetch."""
+"""Columns that only a trace with transactions has: of a produce, of offsets and of an end, and of a fetch."""
 FIELDS = MappingProxyType({field.name: field for field in (*SCHEMA, *KEYS, *TRANSACTIONS)})
 OF_PRODUCE = ("compression", "acks", "transactional")
 OF_FETCH = ("min_bytes", "max_wait_ms", "max_bytes")
@@ -242,7 +246,9 @@ class TraceWriter:
         self._waiting.append(table)
         self.rows += table.num_rows
         self._rows_waiting += table.num_rows
-        if self._rows_waiting >= ROW_GROUP_ROWS:
+        if sum(waiting.nbytes for waiting in self._waiting) >= ROW_GROUP_BYTES:
+            self._write_waiting()
+        elif self._rows_waiting >= ROW_GROUP_ROWS:
             self._write_waiting(keep=self._rows_waiting % ROW_GROUP_ROWS)
 
     def _write_waiting(self, keep: int = 0) -> None:

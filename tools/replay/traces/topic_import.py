@@ -25,6 +25,7 @@ from protocol.kafka.framing import MalformedRequest
 from protocol.kafka.record_batch import crc_is_valid, decode_records, iter_batches
 from protocol.types import Address, Buffer, TopicPartition
 from tools.replay.load import fetching
+from tools.replay.traces.key_hashes import mean_key_size
 from tools.replay.traces.schema import (
     ABORT,
     ABSENT,
@@ -162,10 +163,7 @@ def _keys(records: Buffer, position: int) -> tuple[list[int] | None, int]:
 
 
 def _key_size(rows: Sequence[Row]) -> int:
-    """The mean size of a topic's keys. One size for all: keys with the same hash must be equal, and so have the same size."""
-    keys = sum(len(row["keys"] or ()) for row in rows)
-    size = sum(row["key_bytes"] for row in rows)
-    return max(round(size / keys), 1) if size else 0  # different keys stay different
+    return mean_key_size(sum(row["key_bytes"] for row in rows), sum(len(row["keys"] or ()) for row in rows))
 
 
 async def _read_topics(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from hashlib import blake2b
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.recording import record_keys as module_of_keys
 from broker.recording import recording as module
+from broker.recording.record_keys import keys_at_once, keys_of_all
 from broker.recording.recording import BATCHES_COUNTED_MAX, NAME_MAX, Recording
 from protocol.errors import ErrorCode
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
@@ -23,7 +26,9 @@ from protocol.recording import (
     FETCH,
     FETCH_COMMITTED,
     FETCH_HEAD,
+    KEY_HASH_SIZE,
     MEMBER,
+    OFFSETS,
     PRODUCE,
     PRODUCE_HEAD,
     PRODUCE_IN_TRANSACTION,
@@ -114,21 +119,76 @@ def test_transactions_are_recorded_with_their_ends_and_their_readers(file: File)
     small, large = batch(), batch(7)
     produce(recording, {T0: small, T1: large}, {T0: ErrorCode.NOT_LEADER_OR_FOLLOWER}, "id")
     produce(recording, {T0: small}, None, "i" * 1000)
+    recording.offsets(request(), "id", "group", [T0, U0])
+    recording.offsets(request(), "id", "group", [])
     recording.end(request(), "id", ABORT)
     recording.fetch(request(), 1, 500, 1000, is_committed=True)([], [], T0)
     recording.flush()
-    assert [entry[0] for entry in file.entries] == [PRODUCE_IN_TRANSACTION] * 2 + [END, FETCH_COMMITTED]
-    in_part, long, end, _ = file.entries
+    assert [entry[0] for entry in file.entries] == [PRODUCE_IN_TRANSACTION] * 2 + [OFFSETS, END, FETCH_COMMITTED]
+    in_part, long, offsets, end, _ = file.entries
+    assert offsets[1:] == [5.0, "c", "10.0.0.1", "id", "group", "t", 0, "u", 0]
     assert in_part[1:] == [5.0, "c", "10.0.0.1", -1, "id", "t", 1, 7, len(large), 0]
     assert long[5:] == ["i" * NAME_MAX, "t", 0, 1, len(small), 0]
     assert end[1:] == [5.0, "c", "10.0.0.1", "id", ABORT]
-    assert (recording.requests, recording.rows) == (4, 4)
+    assert (recording.requests, recording.rows) == (5, 6)
     hashing = Recording(file.write, salt="salt")
     produce(hashing, {T0: small}, None, "id")
     hashing.end(request(), "id", ABORT)
     hashing.flush()
-    produced, ended = file.entries[4:]
+    produced, ended = file.entries[5:]
     assert produced[TRANSACTIONAL_HEAD - 1] == ended[4] != "id"
+
+
+def test_the_keys_of_a_batch_are_recorded_as_sizes_and_hashes(file: File) -> None:
+    """Equal keys of all brokers have equal hashes, however the batch is compressed; a salt changes them."""
+    keys = [b"a", b"", b"a", None, b"k" * 200]
+    parts = {
+        tp: build_batch([(key, b"v" * 100, [], 1000 + at * 70) for at, key in enumerate(keys)], compression=compression)
+        for tp, compression in ((T0, 0), (T1, 4))
+    }
+    for salt in ("", "", "salt"):
+        recording = Recording(file.write, salt=salt)
+        found = keys_at_once({1: memoryview(parts[T1]), 0: memoryview(parts[T0])}, recording.key_secret)
+        assert found is not None
+        entries = [(tp, memoryview(records)) for tp, records in parts.items()]
+        errors = (ErrorCode.NONE, ErrorCode.NONE if salt else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        recording.produced(
+            recording.produce(request(), -1, entries, None, found),
+            [ProducePartitionResult(at, error) for at, error in enumerate(errors)],
+        )
+        recording.flush()
+    first, again, salted = ([about for about in entry if isinstance(about, list)] for entry in file.entries)
+    assert first == again != salted
+    ((attributes, size, hashes),) = first
+    assert (attributes, size, len(hashes)) == (0, 202, len(keys) * KEY_HASH_SIZE)
+    each = [hashes[at : at + KEY_HASH_SIZE] for at in range(0, len(hashes), KEY_HASH_SIZE)]
+    assert each[0] == each[2] != each[4]
+    assert each[1] == each[3] == blake2b(b"", digest_size=KEY_HASH_SIZE).digest(), "as if it were empty"
+    assert [about[0] for about in salted] == [0, 4]
+    assert salted[0][1:] == salted[1][1:]
+
+
+@pytest.mark.parametrize(
+    ("batches", "at_once", "in_thread"),
+    [
+        ([batch(5)], 1, 1),
+        ([batch(module_of_keys.RECORDS_AT_ONCE)], 1, 1),
+        ([batch(module_of_keys.RECORDS_AT_ONCE), batch()], 0, 2),
+        ([build_batch([(b"k", b"v" * module_of_keys.BYTES_AT_ONCE, [], 1)])], 0, 1),
+        ([build_batch([(b"k", bytes(module_of_keys.UNPACKED_AT_ONCE), [], 1)], compression=1)], 0, 1),
+        ([build_batch([(b"k", bytes(module_of_keys.UNPACKED_MAX), [], 1)], compression=1), batch()], 0, 1),
+        ([batch(module_of_keys.RECORDS_MAX + 1)], 0, 0),
+        ([batch()[:-1]], 0, 0),
+        ([batch(2, compression=4)[:-1]], 0, 0),
+        ([b""], 0, 0),
+    ],
+)
+def test_large_batches_are_left_to_a_thread_and_invalid_ones_have_no_keys(
+    batches: list[bytes], at_once: int, in_thread: int
+) -> None:
+    found = dict(enumerate(batches))
+    assert len(keys_at_once(found, b"") or ()) == at_once
+    assert len(keys_of_all(found, b"")) == in_thread
 
 
 @pytest.mark.parametrize("records", [b"", b"x" * 60, batch()])

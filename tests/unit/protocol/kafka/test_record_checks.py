@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import record_batch
 from protocol.kafka.record_batch import HEADER_SIZE, build_batch, decode_records, parse_header
-from protocol.kafka.record_checks import check_records, checking_records
+from protocol.kafka.record_checks import check_records, checking_records, key_at
 from tests.support.mutations import mutated
 from tests.support.thorough import examples
 
@@ -46,11 +46,16 @@ def in_steps(data: bytes, at: int, count: int) -> int:
 @given(some_records)
 @examples(100)
 def test_records_of_producers_are_accepted(records: list[tuple[bytes, bytes, list[tuple[str, bytes]], int]]) -> None:
-    """The result is the largest timestamp, from the base timestamp on."""
+    """The result is the largest timestamp, from the base timestamp on. The keys are found where they are."""
     batch = build_batch(records)
     newest = max(record[3] for record in records) - parse_header(batch).base_timestamp
     assert check_records(memoryview(batch), HEADER_SIZE, len(records)) == newest
     assert in_steps(batch, HEADER_SIZE, len(records)) == newest
+    at = HEADER_SIZE
+    for key, *_ in records:
+        begin, end, at = key_at(batch, at)
+        assert batch[begin:end] == (key or b"")
+    assert at == len(batch)
 
 
 @given(st.data())

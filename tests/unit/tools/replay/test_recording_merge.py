@@ -19,6 +19,7 @@ from protocol.recording import (
     FETCH_COMMITTED,
     INIT,
     MEMBER,
+    OFFSETS,
     PRODUCE,
     PRODUCE_IN_TRANSACTION,
     Counts,
@@ -29,7 +30,7 @@ from protocol.recording import (
 from tools.replay.recording import merge as merging
 from tools.replay.recording.group_members import GroupMembers
 from tools.replay.recording.merge import Summary, merge
-from tools.replay.traces import ordering
+from tools.replay.traces import ordering, schema
 from tools.replay.traces.check import check
 from tools.replay.traces.schema import Trace, TraceError
 
@@ -148,6 +149,47 @@ def test_an_abort_by_the_next_producer_is_of_the_client_that_crashed(directory: 
     assert [(row["op"], row["client"]) for row in rows] == [("produce", "old"), ("abort", "old"), ("produce", "new")]
 
 
+def test_keys_have_the_mean_size_of_their_topic_and_offsets_have_their_group(directory: Path) -> None:
+    """Blocks and runs are so small that each row is in one of its own."""
+
+    def keyed(time: float, topic: str, size: int, *hashes: int) -> list[Any]:
+        about = [0x10, size, b"".join(each.to_bytes(8, "big", signed=True) for each in hashes)]
+        return [PRODUCE_IN_TRANSACTION, time, "p", "10.0.0.1", -1, "id", topic, 0, len(hashes), 100, about]
+
+    entries = [
+        keyed(100.0, "t", 10, -1, 2),
+        keyed(101.0, "t", 24, 2),
+        keyed(102.0, "u", 0, 3),
+        produce(103.0, 1),
+        [OFFSETS, 104.0, "p", "10.0.0.1", "id", "g", "t", 0, "u", 1],
+        of_id(105.0, COMMIT),
+        [OFFSETS, 106.0, "p", "10.0.0.1", "id", "g", "t", 0],
+        of_id(107.0, ABORT),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merging, "BLOCK_KEYS", 1)
+        patch.setattr(ordering, "RUN_BYTES", 1)
+        patch.setattr(ordering, "CHUNK_BYTES", 1)
+        patch.setattr(schema, "ROW_GROUP_BYTES", 1)
+        summary, _, rows = merged(directory, [write(directory, 1, entries)])
+    assert [(row["topic"], row["key_bytes"], row["keys"]) for row in rows[:4]] == [
+        ("t", 11, [-1, 2]),
+        ("t", 11, [2]),
+        ("u", 0, [3]),
+        ("t", None, None),
+    ]
+    committed = [row for row in rows if row["op"] == "offsets"]
+    assert [(row["request"], row["group"], row["transactional_id"]) for row in committed] == [
+        (4, "g", "id"),
+        (4, "g", "id"),
+        (6, "g", "id"),
+    ]
+    assert [(row["topic"], row["partition"]) for row in committed] == [("t", 0), ("u", 1), ("t", 0)]
+    assert [row["op"] for row in rows[4:]] == ["offsets", "offsets", "commit", "offsets", "abort"]
+    assert (summary.keys, summary.key_bytes) == ({"t": 3, "u": 1}, {"t": 34, "u": 0})
+    assert check(directory / "trace").count == 0
+
+
 times = st.integers(0, 30).map(lambda step: 100 + step / 10)
 requests = st.tuples(times, st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True))
 
@@ -234,7 +276,10 @@ def test_counts_of_all_files_are_added_and_a_file_that_ends_early_is_named(direc
         [PRODUCE, 100.0, "c", "a", 1, "t", 2**40, 1, 1, 0],
         [FETCH, 100.0, "c", "a", 1, 1],
         [MEMBER, 100.0, "c"],
+        [PRODUCE, 100.0, "c", "a", 1, "t", 0, 1, 1, [0, 1, b"short"]],
+        [PRODUCE, 100.0, "c", "a", 1, "t", 0, 1, 1, [0, 1]],
         [END, 100.0, "c", "a", "id", 7],
+        [OFFSETS, 100.0, "c", "a", "id", "g", "t"],
     ],
 )
 def test_what_is_no_entry_is_named_and_no_trace_is_left(directory: Path, entry: Any) -> None:

@@ -21,13 +21,19 @@ from protocol.kafka.record_batch import parse_header
 from tools.replay.load import transactions
 from tools.replay.load.background import Background
 from tools.replay.load.operations import Operation
-from tools.replay.load.transactions import VERSIONS, TransactionalProducer
+from tools.replay.load.transactions import TransactionalProducer
 from tools.wire.cluster_view import ClusterView
 from tools.wire.frames import PRODUCE_VERSION
 
 S = 1_000_000_000
+RUN, OWN = 7, "00000007"
 TOPIC = "t"
 COMMIT, ABORT = "commit", "abort"
+OFFSETS = "offsets"
+COMMITTED = {0: 6000, 1: 5000}
+"""What the replay's group has committed; in partition 1 in another replay."""
+START_OFFSETS = {TOPIC: [1000, 2000]}
+OFFSETS_EXPECTED = [(0, 6000), (1, 2000)]
 LOST = None
 """An answer that does not come, because the connection ends before (LOST) or after (-2) the broker has done what it should."""
 LOST_AFTER = -2
@@ -46,6 +52,9 @@ class FakeCluster:
         self.partitions: set[int] = set()
         self.open: list[tuple[int, int]] = []
         """(partition, records) of each batch."""
+        self.has_group = False
+        self.offsets: list[tuple[int, int]] = []
+        """(partition, offset) of each in the transaction."""
         self.ended: list[tuple[bool, list[tuple[int, int]]]] = []
         self.finds = 0
         self.log: dict[int, list[Any]] = {}
@@ -63,35 +72,59 @@ class FakeCluster:
         return FakeConnection(self)
 
     async def ask_any(self, api_key: ApiKey, version: int, body: dict[str, Any]) -> Any:
-        assert (api_key, body) == (ApiKey.FIND_COORDINATOR, {"key": "id", "key_type": 1})
+        assert api_key == ApiKey.FIND_COORDINATOR
+        assert body in ({"key": "id", "key_type": 1}, {"key": "group", "key_type": 0})
         self.finds += 1
         return SimpleNamespace(error_code=0, node_id=7, host="h", port=1)
 
     def coordinate(self, key: int, body: Any) -> dict[str, Any]:
         if key == ApiKey.INIT_PRODUCER_ID:
-            if self.open or self.partitions:
+            if self.open or self.partitions or self.has_group:
                 self._end(is_commit=False)
             self.epoch += 1
             self.log.clear()
             return {"error_code": 0, "producer_id": 1, "producer_epoch": self.epoch}
         if key == ApiKey.END_TXN:
             assert (body.transactional_id, body.producer_id, body.producer_epoch) == ("id", 1, self.epoch)
-            if self.partitions:  # else it is sent again
+            if self.partitions or self.has_group:  # else it is sent again
                 self._end(is_commit=body.committed)
             return {"error_code": 0}
+        if key == ApiKey.ADD_OFFSETS_TO_TXN:
+            assert (body.group_id, body.producer_epoch) == ("group", self.epoch)
+            self.has_group = True
+            return {"error_code": 0}
+        if key == ApiKey.OFFSET_FETCH:
+            rows = [
+                {"partition_index": at, "committed_offset": offset, "metadata": OWN if at == 0 else "other"}
+                | {"committed_leader_epoch": -1, "error_code": 0}
+                for at, offset in COMMITTED.items()
+            ]
+            return {"topics": [{"name": TOPIC, "partitions": rows}], "error_code": 0}
+        if key == ApiKey.TXN_OFFSET_COMMIT:
+            assert self.has_group
+            assert (body.transactional_id, body.group_id, body.producer_epoch) == ("id", "group", self.epoch)
+            ((topic, rows),) = [(str(topic.name), topic.partitions) for topic in body.topics]
+            assert (topic, {row.committed_metadata for row in rows}) == (TOPIC, {OWN})
+            self.offsets = [(int(row.partition_index), int(row.committed_offset)) for row in rows]
+            return self.refusal(key, body, 0)
         assert body.v3_and_below_producer_epoch == self.epoch
         self.partitions |= {number for topic in body.v3_and_below_topics for number in topic.partitions}
         return self.refusal(key, body, 0)
 
     def _end(self, *, is_commit: bool) -> None:
-        self.ended.append((is_commit, self.open))
-        self.open, self.partitions = [], set()
+        self.ended.append((is_commit, self.open + self.offsets))
+        self.open, self.offsets, self.partitions, self.has_group = [], [], set(), False
 
     def refusal(self, key: int, body: Any, error: int) -> dict[str, Any]:
         if key == ApiKey.INIT_PRODUCER_ID:
             return {"error_code": error, "producer_id": -1, "producer_epoch": -1}
-        if key == ApiKey.END_TXN:
+        if key in (ApiKey.END_TXN, ApiKey.ADD_OFFSETS_TO_TXN):
             return {"error_code": error}
+        if key == ApiKey.OFFSET_FETCH:
+            return {"topics": [], "error_code": error}
+        if key == ApiKey.TXN_OFFSET_COMMIT:
+            found = [{"partition_index": row.partition_index, "error_code": error} for row in body.topics[0].partitions]
+            return {"topics": [{"name": TOPIC, "partitions": found}]}
         rows = [
             {"name": topic.name, "results_by_partition": [{"partition_index": n, "partition_error_code": error} for n in topic.partitions]}
             for topic in body.v3_and_below_topics
@@ -139,7 +172,7 @@ class FakeConnection:
             answer = self.cluster.refusal(key, body, fate)
         if not self.is_open:
             raise ConnectionResetError
-        encoded = messages.encode_response(key, VERSIONS[ApiKey(key)], {"throttle_time": 0, **answer})
+        encoded = messages.encode_response(key, header.api_version, {"throttle_time": 0, **answer})
         return memoryview(struct.pack(">i", 0) + encoded)
 
     def send(self, frame: bytes, on_answer: Callable[[memoryview | None], None]) -> None:
@@ -178,7 +211,7 @@ class FakeConnection:
 
 
 Step = int | str
-"""A batch for a partition, or the end of a transaction."""
+"""A batch for a partition, offsets of both partitions, or the end of a transaction."""
 
 
 def play(cluster: FakeCluster, steps: list[Step], pause: int = 0) -> list[Operation]:
@@ -189,21 +222,23 @@ def play(cluster: FakeCluster, steps: list[Step], pause: int = 0) -> list[Operat
     async def run() -> None:
         background = Background()
         view = cast(ClusterView, cluster)
-        producer = TransactionalProducer("c", 9, 7, view, background, lambda: S, 10 * S, done.append, "id")
+        common = ("c", 9, RUN, view, background, lambda: S, 10 * S, done.append)
+        producer = TransactionalProducer(*common, "id", START_OFFSETS)
         for number, step in enumerate(steps):
-            is_end = isinstance(step, str)
-            operation = Operation(
-                step if is_end else "produce", number, 9, "" if is_end else TOPIC, 0 if is_end else step, 0, 200, S
-            )
-            if not is_end:
-                operation.acks, operation.records = -1, number + 1
-            operations.append(operation)
-            producer.add(operation)
+            if step == OFFSETS:
+                of_step = [Operation(OFFSETS, number, 9, TOPIC, at, 0, 0, S, group="group") for at in range(2)]
+            elif isinstance(step, str):
+                of_step = [Operation(step, number, 9, "", 0, 0, 0, S)]
+            else:
+                of_step = [Operation("produce", number, 9, TOPIC, step, number + 1, 200, S, acks=-1)]
+            operations.extend(of_step)
+            for operation in of_step:
+                producer.add(operation)
             producer.flush()
             for _ in range(pause):
                 await asyncio.sleep(0)
         for _ in range(20_000):
-            if len(done) == len(steps):
+            if len(done) == len(operations):
                 break
             await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -214,7 +249,7 @@ def play(cluster: FakeCluster, steps: list[Step], pause: int = 0) -> list[Operat
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transactions, "RETRY_S", 0)
         asyncio.run(run())
-    assert len(done) == len(steps) == len(set(map(id, done)))
+    assert len(done) == len(operations) == len(set(map(id, done)))
     return operations
 
 
@@ -222,17 +257,19 @@ def wanted(steps: list[Step]) -> list[tuple[bool, list[tuple[int, int]]]]:
     """What the cluster has if nothing fails: each transaction, whether it was committed, with its batches."""
     found: list[tuple[bool, list[tuple[int, int]]]] = [(False, [])]
     for number, step in enumerate(steps):
-        if isinstance(step, str):
+        if step == OFFSETS:
+            found[-1] = (False, list({*found[-1][1], *OFFSETS_EXPECTED}))
+        elif isinstance(step, str):
             found[-1] = (step == COMMIT, found[-1][1])
             found.append((False, []))
         else:
-            found[-1][1].append((step, number + 1))
+            found[-1][1].append((int(step), number + 1))
     return [(is_commit, sorted(batches)) for is_commit, batches in found if batches]
 
 
 @settings(max_examples=150)
 @given(
-    steps=st.lists(st.sampled_from([0, 0, 1, COMMIT, ABORT]), max_size=25),
+    steps=st.lists(st.sampled_from([0, 0, 1, OFFSETS, COMMIT, ABORT]), max_size=25),
     fates=st.lists(st.sampled_from(PASSING), max_size=40),
     of_batches=st.lists(st.sampled_from([LOST, LOST_AFTER, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0, 0, 0]), max_size=40),
     pause=st.integers(0, 3),
@@ -247,7 +284,11 @@ def test_transactions_end_as_in_the_trace_whatever_passes(
     assert [(is_commit, sorted(batches)) for is_commit, batches in cluster.ended] == wanted(steps)
     assert cluster.epoch <= 0 or None in fates or LOST_AFTER in fates, "one epoch, unless an answer with one was lost"
     numbers = [operation.transaction for operation in operations]
-    assert numbers == [sum(isinstance(step, str) for step in steps[:at]) for at in range(len(steps))]
+    assert numbers == [
+        sum(step in (COMMIT, ABORT) for step in steps[:at])
+        for at, step in enumerate(steps)
+        for _ in range(2 if step == OFFSETS else 1)
+    ]
 
 
 def test_a_transaction_with_a_refused_batch_is_aborted_and_the_next_one_is_committed() -> None:
@@ -257,6 +298,16 @@ def test_a_transaction_with_a_refused_batch_is_aborted_and_the_next_one_is_commi
     assert [operation.error for operation in operations] == [None, "MESSAGE_TOO_LARGE", aborted, aborted, *[None] * 4]
     assert cluster.ended == [(False, [(0, 1)]), (True, [(0, 5)]), (False, [(0, 7)])]
     assert cluster.epoch == 1
+
+
+def test_a_transaction_whose_offsets_are_refused_is_aborted() -> None:
+    """By the group's coordinator, at TxnOffsetCommit."""
+    cluster = FakeCluster(fates=[0, 0, 0, ErrorCode.GROUP_AUTHORIZATION_FAILED])
+    operations = play(cluster, [OFFSETS, 0, COMMIT, OFFSETS, COMMIT])
+    reason = "GROUP_AUTHORIZATION_FAILED"
+    aborted = f"the transaction was aborted: {reason}"
+    assert [operation.error for operation in operations] == [reason, reason, aborted, aborted, *[None] * 3]
+    assert cluster.ended == [(False, []), (True, OFFSETS_EXPECTED)]
 
 
 @pytest.mark.parametrize("refused_at", [1, 2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from broker.network.connection import ClientConnection, Limits
 from broker.network.processor import Processor
 from broker.network.request_channel import RequestChannel
 from broker.network.request_metrics import RequestMetrics
+from broker.recording.recording import Recording
 from broker.replication.appending import appends
 from broker.request_handler import RequestHandler
 from broker.storage.producers.produced_batches import UNPACKED_AT_ONCE
@@ -23,6 +25,7 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.kafka.record_batch import build_batch
+from protocol.recording import Header, RecordingReader, header_frame
 from tests.support.replica_cluster import TP, Cluster
 from tests.unit.broker.network.test_processor import Clock, Transport, receive
 
@@ -63,8 +66,8 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     gate.threads.shutdown()
 
 
-def large(value: bytes = LARGE, **producer: int) -> memoryview:
-    return memoryview(build_batch([(None, value, (), 1000)], compression=4, **producer))
+def large(value: bytes = LARGE, key: bytes | None = None, **producer: int) -> memoryview:
+    return memoryview(build_batch([(key, value, (), 1000)], compression=4, **producer))
 
 
 def appending(
@@ -152,13 +155,20 @@ async def test_a_broken_large_batch_is_refused_and_the_next_batch_of_the_request
     assert [r.error for r in answer] == [ErrorCode.NONE, ErrorCode.CORRUPT_MESSAGE, ErrorCode.NONE]
 
 
-async def test_later_requests_of_the_connection_wait_for_a_batch_in_the_thread(cluster: Cluster, gate: Gate) -> None:
-    """INV-20: an idempotent producer with two requests in flight; the second is small."""
+@pytest.mark.parametrize("is_recorded", [False, True])
+async def test_later_requests_of_the_connection_wait_for_a_batch_in_the_thread(
+    cluster: Cluster, gate: Gate, is_recorded: bool
+) -> None:
+    """INV-20: an idempotent producer with two requests in flight; the second is small. If the load is recorded, a thread reads the keys for
+    the compacted topic before."""
     await cluster.start_led(1)
+    compact(cluster)
+    blocks: list[bytes] = []
+    recording = Recording(lambda block, *_: blocks.append(block)) if is_recorded else None
     context: Any = SimpleNamespace(
         replica_manager=cluster.nodes[1].manager,
         node_endpoints=lambda *_: (),
-        recorder=SimpleNamespace(recording=None),
+        recorder=SimpleNamespace(recording=recording),
         request_metrics=RequestMetrics(),
     )
     handler = RequestHandler(context)
@@ -172,8 +182,8 @@ async def test_later_requests_of_the_connection_wait_for_a_batch_in_the_thread(c
     processor = Processor(channel, Limits(1 << 24, 10, 5.0, None), Clock(), lambda _: True, lambda _: None)
     connection, transport = ClientConnection(processor, "PLAINTEXT"), Transport()
     connection.connection_made(transport)  # type: ignore[arg-type]
-    second = build_batch([(None, b"2", (), 1000)], producer_id=7, producer_epoch=0, base_sequence=1)
-    batches = [bytes(large(producer_id=7, producer_epoch=0, base_sequence=0)), second]
+    second = build_batch([(b"key", b"2", (), 1000)], producer_id=7, producer_epoch=0, base_sequence=1)
+    batches = [bytes(large(key=b"k", producer_id=7, producer_epoch=0, base_sequence=0)), second]
     receive(connection, transport, b"".join(map(request, range(2), batches)))
     await gate.until_reached(cluster)
     for _ in range(5):
@@ -185,6 +195,11 @@ async def test_later_requests_of_the_connection_wait_for_a_batch_in_the_thread(c
         await asyncio.sleep(0.001)
     assert cluster.nodes[1].records() == [LARGE.decode(), "2"]
     assert channel.large.bytes == 0
+    if recording is not None:
+        recording.flush()
+        file = io.BytesIO(header_frame(Header("r", 1, 0, 0.0)) + b"".join(blocks))
+        entries = [entry for block in RecordingReader(file).blocks() for entry in block]
+        assert [(attributes, size) for *_, (attributes, size, _) in entries] == [(4, 1), (0, 3)]
 
 
 def request(number: int, batch: bytes) -> bytes:
