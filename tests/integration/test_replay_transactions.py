@@ -70,11 +70,11 @@ def counts(cluster: LocalCluster, topic: str) -> list[int]:
 
 
 def key_counts(cluster: LocalCluster, topic: str) -> dict[int, list[int]]:
-    """Partition -> how many records each of its keys has, in order of the first ones."""
+    """Partition -> how many records its keys have."""
     found: dict[int, Counter[bytes]] = {partition: Counter() for partition in range(PARTITIONS)}
     for message in read_everything(cluster.bootstrap_servers, topic, PARTITIONS):
         found[message.partition()][message.key()] += 1
-    return {partition: list(keys.values()) for partition, keys in found.items()}
+    return {partition: sorted(keys.values()) for partition, keys in found.items()}
 
 
 def write_transactions(cluster: LocalCluster, group: Any) -> None:
