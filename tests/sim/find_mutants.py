@@ -13,8 +13,14 @@ from tools.sim.sim_commands import outcomes
 
 SEEDS_MAX = 2_000
 SECONDS = 40.0
+INVISIBLE = frozenset(
+    {"half_of_bug_3_no_fencing", "bug_14_truncation_once", "bug_15_epochs_without_records_are_forgotten"}
+)
+"""Unit tests miss these rules, a history cannot: docs/SIMULATION.md says why."""
 MUTANTS: Mapping[str, str] = {
-    name: f"{function.__module__}:{name}" for name, function in {**REMOVALS, **PROMISES}.items()
+    name: f"{function.__module__}:{name}"
+    for name, function in {**REMOVALS, **PROMISES}.items()
+    if name not in INVISIBLE
 }
 """Name -> module:function, as `ottla sim` takes it."""
 

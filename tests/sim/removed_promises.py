@@ -5,6 +5,8 @@ Each function of `PROMISES` patches one rule away. BUG ids are in docs/RULES.md;
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,9 +27,10 @@ from broker.replication.leadership_changes import TOPIC_DELETED_EPOCH, Leadershi
 from broker.replication.partition import Partition, Role
 from broker.replication.replica_manager import ReplicaManager
 from broker.replication.replica_state import FollowerState
+from broker.request_handler import RequestHandler
 from broker.storage.directories.log_directory import CLEAN_SHUTDOWN, LogDirectory
 from broker.storage.leader_epochs import LeaderEpochCache
-from broker.storage.log import Log
+from broker.storage.log import Log, LogUnavailable
 from broker.storage.producers import producer_state
 from broker.storage.producers.log_producers import LogProducers
 from broker.storage.producers.producer_state import ProducerState
@@ -39,10 +42,11 @@ from controller.cluster_store import ClusterStore
 from controller.controller import Controller
 from controller.decisions import leader_election, reassignment
 from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.api_keys import ApiKey
 from protocol.rpc.messages import ControlResponse
 from protocol.types import NO_LEADER
-from protocol.zk.operations import CheckOp
-from protocol.zk.znodes import BrokerIdZNode
+from protocol.zk.operations import CheckOp, SetOp
+from protocol.zk.znodes import BrokerIdZNode, PartitionStateZNode
 
 Patch = pytest.MonkeyPatch
 Removal = Callable[[Patch], None]
@@ -89,14 +93,12 @@ def bug_5_a_lost_answer_is_a_conflict(patch: Patch) -> None:
 
 @promise
 def bug_7_a_term_outlives_its_session(patch: Patch) -> None:
-    """The end of the session ends neither the controller's term nor its queue."""
+    """The end of the session ends neither the controller's term nor its queue, and no fence stops what it writes (BUG-8).
+
+    Each alone is harmless: ZooKeeper refuses what an ended session writes, and the fence refuses a deposed controller's next session.
+    """
     patch.setattr(Controller, "on_session_expired", lambda controller: None)
     patch.setattr(ClusterStore, "_check_term", lambda store: None)
-
-
-@promise
-def bug_8_writes_without_a_fence(patch: Patch) -> None:
-    """A controller's writes do not check the controller's epoch."""
     init = ClusterStore.__init__
 
     def without_fence(store: Any, zk: Any, epoch_version: int, events: Any = None) -> None:
@@ -182,24 +184,6 @@ def bug_20_late_stops_delete_replicas(patch: Patch) -> None:
 
 
 @promise
-def bug_22_the_high_watermark_waits_for_a_fetch(patch: Patch) -> None:
-    """A smaller ISR, or the look of every few seconds, does not move it."""
-
-    def without_moving(function: Callable[..., Any]) -> Callable[..., Any]:
-        def changed(partition: Any, *args: Any) -> Any:
-            partition.advance_high_watermark = lambda: False
-            try:
-                return function(partition, *args)
-            finally:
-                del partition.advance_high_watermark
-
-        return changed
-
-    for name in ("_isr_answered", "look_again"):
-        patch.setattr(Partition, name, without_moving(getattr(Partition, name)))
-
-
-@promise
 def bug_24_producers_are_not_cut_with_the_log(patch: Patch) -> None:
     """After a cut, the state of the producers has batches that are gone."""
 
@@ -224,6 +208,65 @@ def bug_25_coordinators_answer_while_they_load(patch: Patch) -> None:
 def bug_25_coordinators_do_not_wait_for_replicas(patch: Patch) -> None:
     """Commits of offsets and decisions of transactions are acknowledged when the leader has them."""
     patch.setattr(appending, "ACKS_ALL", ACKS_LEADER)
+
+
+@promise
+def bug_21_an_epoch_is_known_before_its_log_is_open(patch: Patch) -> None:
+    """A state that could not be carried out, since there was no descriptor for its log, is refused when it comes again."""
+    take = LeadershipChanges._take
+
+    def half(changes: Any, state: Any, topic_id: str | None, lookup: Any) -> ErrorCode:
+        try:
+            return take(changes, state, topic_id, lookup)
+        except LogUnavailable:
+            partition = changes._hosted.get(state.topic_partition)
+            if partition is not None:
+                partition.leader_epoch = state.leader_epoch
+            raise
+
+    patch.setattr(LeadershipChanges, "_take", half)
+
+
+@promise
+def bug_23_an_earlier_life_joins_the_isr(patch: Patch) -> None:
+    """Nobody looks whether the broker that joins is still the one that has fetched."""
+
+    def state_alone(updates: Any, proposal: Any, stats: Any) -> list[Any]:
+        path = PartitionStateZNode.path(proposal.topic_partition)
+        return [SetOp(path, PartitionStateZNode.encode(proposal.state), proposal.state.zk_version)]
+
+    finish = IsrUpdates._finish
+    patch.setattr(IsrUpdates, "_operations", state_alone)
+    patch.setattr(IsrUpdates, "_finish", lambda *args: finish(*args[:4]))
+    patch.setattr(Partition, "_is_current_life", lambda partition, replica, follower: True)
+
+
+@promise
+def bug_26_handlers_wait_for_acknowledgements(patch: Patch) -> None:
+    """While a batch waits for its replicas, no other request of the broker is handled, such as their fetches."""
+    handle = RequestHandler.handle
+
+    def one_at_a_time(handler: Any, request: Any) -> None:
+        waiting: deque[Any] = handler.__dict__.setdefault("waiting", deque())
+        waiting.append(request)
+        go_on(handler)
+
+    def go_on(handler: Any) -> None:
+        while handler.waiting and not handler.__dict__.get("is_busy"):
+            request = handler.waiting.popleft()
+            if request.header.api_key == ApiKey.PRODUCE:
+                handler.is_busy = True
+                request.connection.when_answered(
+                    request.number, lambda: asyncio.get_running_loop().call_soon(free, handler)
+                )
+            handle(handler, request)
+
+    def free(handler: Any) -> None:
+        handler.is_busy = False
+        go_on(handler)
+        handler.end_turn()
+
+    patch.setattr(RequestHandler, "handle", one_at_a_time)
 
 
 # -- what was found here ----------------------------------------------------------------------------------------------
@@ -251,6 +294,25 @@ def edge_markers_wait_for_partitions_that_are_gone(patch: Patch) -> None:
         return NO_LEADER if found == GONE else found
 
     patch.setattr(MarkerSender, "_leader_of", of_existing)
+
+
+@promise
+def edge_an_offset_is_given_twice_after_an_error(patch: Patch) -> None:
+    """The list of aborted transactions is read after the write of a marker. If that fails, the log's end is where it was."""
+    write, note = Log._write, LogProducers.note
+    held: list[Any] = []
+
+    def late(log: Log, parts: Any, headers: Any, size: int, markers: Any = None) -> None:
+        held.append(markers)
+        try:
+            write(log, parts, headers, size, None)
+        finally:
+            held.pop()
+
+    patch.setattr(Log, "_write", late)
+    patch.setattr(
+        LogProducers, "note", lambda log, headers, markers=None: note(log, headers, held[-1] if held else markers)
+    )
 
 
 # -- made up: replication ---------------------------------------------------------------------------------------------
@@ -335,8 +397,9 @@ def states_are_announced_that_were_not_written(patch: Patch) -> None:
 
 @promise
 def standstills_are_not_noticed(patch: Patch) -> None:
-    """A process that was stopped goes on at once as if no time had passed (FLT-6)."""
+    """A process that was stopped goes on at once as if no time had passed (FLT-6), and asks for no proof that its session lives."""
     patch.setattr(LeadershipLease, "is_suspect", lambda lease: False)
+    patch.setattr(LeadershipLease, "is_proven", lambda lease: True)
 
 
 @promise

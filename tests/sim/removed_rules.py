@@ -140,7 +140,8 @@ def bug_10_any_record_at_the_offset_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def bug_12_late_answers_are_taken(patch: pytest.MonkeyPatch) -> None:
-    """Nobody looks again after an await whether the partition is still followed in that epoch."""
+    """Nobody looks again after an await whether the partition is still followed in that epoch, and no fetch finds what came of it."""
+    _fetches_find_no_divergence(patch)
     patch.setattr(FollowedPartition, "log", lambda followed: followed.partition.log)
     patch.setattr(FollowedPartitions, "holds", lambda partitions, followed: True)
 

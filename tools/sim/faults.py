@@ -14,7 +14,7 @@ from protocol.kafka.record_batch import iter_batches
 from protocol.types import NO_LEADER, LeaderAndIsr, TopicPartition
 from tools.sim import plan as plans
 from tools.sim.plan import Fault
-from tools.sim.truth import LOG_NAME, controller_in, states_in
+from tools.sim.truth import LOG_NAME, assignments_in, controller_in, states_in
 from tools.sim.world.disk import Inode, MemoryDisk
 from tools.sim.world.event_loop import THREAD_S
 from tools.sim.world.network import Network
@@ -83,9 +83,13 @@ class Faults:
         broker = fault.broker
         if broker == plans.CONTROLLER:
             broker = controller_in(self._zookeeper.tree)
-        elif broker == plans.LEADER:
+        elif broker in (plans.LEADER, plans.FOLLOWER, plans.OTHER):
             state = states_in(self._zookeeper.tree).get(self._first)
-            broker = state.leader if state is not None else NO_LEADER
+            broker = leader = state.leader if state is not None else NO_LEADER
+            if fault.broker != plans.LEADER:
+                replicas = assignments_in(self._zookeeper.tree)[self._first].replicas
+                followers = [replica for replica in replicas if replica != leader]
+                broker = followers[0 if fault.broker == plans.FOLLOWER else -1] if followers else NO_LEADER
         return broker if broker in (0, *self._nodes) else next(iter(self._nodes))
 
     def undo_all(self) -> None:
@@ -103,8 +107,10 @@ class Faults:
             self._zookeeper.pause(fault.lasts)
             return _nothing
         match fault.what:
-            case plans.CUT | plans.ONE_WAY:
-                return self._cut(node, is_one_way=fault.what == plans.ONE_WAY)
+            case plans.CUT | plans.ONE_WAY | plans.CUT_BROKERS | plans.CUT_ZOOKEEPER:
+                return self._cut(node, fault.what)
+            case plans.CUT_CONTROLLER:
+                return self._cut_from_controller(node)
             case plans.FULL_DISK:
                 return self._fail_calls(node, FULL_CALLS, errno.ENOSPC)
             case plans.FAILING_DISK:
@@ -149,11 +155,20 @@ class Faults:
 
     # -- links --------------------------------------------------------------------------------------------------------
 
-    def _cut(self, node: BrokerNode, *, is_one_way: bool) -> Callable[[], None]:
-        others = [other.name for other in self._nodes.values() if other is not node] + [self._zookeeper.host.name]
+    def _cut(self, node: BrokerNode, what: str) -> Callable[[], None]:
+        others = [other.name for other in self._nodes.values() if other is not node and what != plans.CUT_ZOOKEEPER]
+        others += [self._zookeeper.host.name] * (what != plans.CUT_BROKERS)
         links = [(node.name, other) for other in others]
-        if not is_one_way:
+        if what != plans.ONE_WAY:
             links += [(other, node.name) for other in others]
+        return self._cut_links(links)
+
+    def _cut_from_controller(self, node: BrokerNode) -> Callable[[], None] | None:
+        """Its requests wait on the way (FLT-11)."""
+        controller = self._nodes.get(controller_in(self._zookeeper.tree))
+        return None if controller in (None, node) else self._cut_links([(controller.name, node.name)])
+
+    def _cut_links(self, links: list[tuple[str, str]]) -> Callable[[], None]:
         for link in links:
             self._network.cut(*link)
         return partial(self._heal, links)

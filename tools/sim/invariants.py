@@ -10,9 +10,9 @@ from functools import partial
 
 from broker.replication.partition import Partition, Role
 from protocol.kafka.record_batch import parse_header
-from protocol.types import NO_LEADER, LeaderAndIsr, TopicPartition
-from protocol.zk.znodes import ControllerEpochZNode, PartitionStateZNode
-from tools.sim.truth import STATE_PATH, TornLog, headers_in, segments_on
+from protocol.types import NO_LEADER, Assignment, LeaderAndIsr, TopicPartition
+from protocol.zk.znodes import BrokerIdZNode, ControllerEpochZNode, PartitionStateZNode, TopicZNode
+from tools.sim.truth import LOG_DIRECTORY, LOG_NAME, STATE_PATH, TOPIC_PATH, TornLog, headers_in, segments_on
 from tools.sim.world.nodes import BrokerNode
 from tools.sim.world.zookeeper_tree import CREATED, DELETED, ZooKeeperTree
 
@@ -22,6 +22,8 @@ BatchKey = tuple[int, int, int]
 OWN_BYTES = slice(16, 61)
 """Of a batch: from the magic to the number of records. A broker writes the 16 bytes before."""
 END_BYTES = 50_000
+EPOCH_BYTES = 4
+"""The last of the bytes before: the leader's epoch."""
 
 
 class Invariants:
@@ -42,8 +44,11 @@ class Invariants:
         self._min_insync = min_insync
         self._removing = removing
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
+        self._assignments: dict[TopicPartition, Assignment] = {}
+        self._were_in_sync: dict[TopicPartition, set[int]] = {}
+        """Who has been in the ISR since the last change of the assignment."""
         self._controller_epoch = 0
-        self._acked: dict[TopicPartition, list[BatchKey]] = {}
+        self._acked: dict[TopicPartition, dict[BatchKey, None]] = {}
         self._committed: set[tuple[TopicPartition, bytes]] = set()
         """Batches that clients have seen."""
         self._high_watermarks: dict[tuple[str, TopicPartition, int], int] = {}
@@ -65,15 +70,36 @@ class Invariants:
             if epoch < self._controller_epoch:
                 self._broken(f"INV-7: the controller epoch went from {self._controller_epoch} to {epoch}")
             self._controller_epoch = epoch
+        elif (topic := TOPIC_PATH.fullmatch(path)) and event != DELETED:
+            for number, assignment in TopicZNode.decode(self._tree.nodes[path].data)[1].items():
+                self._assigned(TopicPartition(topic[1], number), assignment)
+
+    def _assigned(self, tp: TopicPartition, new: Assignment) -> None:
+        """INV-25: a move ends when its new replicas are in the ISR."""
+        old = self._assignments.get(tp)
+        self._assignments[tp] = new
+        if old is None or old == new:
+            return
+        if not new.adding:
+            outside = set(old.adding) & set(new.replicas) - self._were_in_sync.get(tp, set())
+            if outside:
+                self._broken(
+                    f"INV-25: the move of {tp} has ended, and {outside} have not been in the ISR: {old} became {new}"
+                )
+        state = self._states.get(tp)
+        self._were_in_sync[tp] = set(state.isr) if state is not None else set()
 
     def _state_written(self, tp: TopicPartition, new: LeaderAndIsr, *, is_new: bool) -> None:
         old = self._states.get(tp)
         self._states[tp] = new
+        self._were_in_sync.setdefault(tp, set()).update(new.isr)
         broken = partial(_tell, self._broken, tp, old, new)
         if not new.isr:
             broken("INV-4", "the ISR is empty")
         if new.leader not in (NO_LEADER, *new.isr):
             broken("INV-4", "the leader is not in the ISR")
+        if (old is None or new.leader_epoch > old.leader_epoch) and new.controller_epoch < self._controller_epoch:
+            broken("INV-9", f"a controller that epoch {self._controller_epoch} has replaced wrote the state")
         if is_new or old is None:
             return
         if new.leader_epoch < old.leader_epoch or new.controller_epoch < old.controller_epoch:
@@ -85,6 +111,16 @@ class Invariants:
         for broker in new.isr:
             if broker not in old.isr or (broker == new.leader != old.leader):
                 self._check_has_all(tp, broker, "leads" if broker == new.leader else "joined the ISR")
+                self._check_registration(tp, broker, is_new=broker not in old.isr)
+
+    def _check_registration(self, tp: TopicPartition, broker: int, *, is_new: bool) -> None:
+        """INV-14: a broker that serves is in ZooKeeper by its own session (BUG-17)."""
+        node, found = self._nodes[broker], self._tree.nodes.get(BrokerIdZNode.path(broker))
+        session = node.session.session_id if node.session is not None and node.is_ready else 0
+        if session and found is not None and found.owner != session:
+            self._broken(f"INV-14: broker {broker} is in the ISR of {tp}, and its znode is of an earlier session")
+        if is_new and found is None:
+            self._broken(f"INV-14: broker {broker} joined the ISR of {tp}, and is not registered")
 
     def _check_has_all(self, tp: TopicPartition, broker: int, why: str) -> None:
         """INV-1: every acknowledged batch is in the log of that replica."""
@@ -110,7 +146,7 @@ class Invariants:
         """INV-1, INV-11, INV-17: a producer with acks=all was told that the batch is in the log."""
         header = parse_header(batch)
         key = (header.producer_id, header.producer_epoch, header.base_sequence)
-        self._acked.setdefault(tp, []).append(key)
+        self._acked.setdefault(tp, {})[key] = None
         state = self._states.get(tp)
         if state is None:
             return
@@ -135,15 +171,48 @@ class Invariants:
             return tuple(self._nodes)
         own_bytes = batch[OWN_BYTES]
         self._committed.add((tp, own_bytes))
-        having = [
-            broker
-            for broker, node in self._nodes.items()
-            if any(_has(segment, own_bytes) for segment in reversed(segments_on(node.disk, tp)))
-        ]
+        epochs = {broker: _epoch_of(own_bytes, segments_on(node.disk, tp)) for broker, node in self._nodes.items()}
+        having = [broker for broker, epoch in epochs.items() if epoch is not None]
         for broker in state.isr:
             if broker not in having:
                 self._broken(f"{what}, and broker {broker} of the ISR {state.isr} does not have it")
+        newest = max((epoch for epoch in epochs.values() if epoch is not None), default=0)
+        if newest > state.leader_epoch:
+            self._broken(f"{what}, appended in epoch {newest}: ZooKeeper has {state}")
         return having
+
+    # -- disks --------------------------------------------------------------------------------------------------------
+
+    def log_is_cut(self, broker: int, path: str, content: bytearray, size: int) -> None:
+        """INV-1, INV-19: a member of the ISR never cuts away what was acknowledged."""
+        match = LOG_NAME.fullmatch(path)
+        if match is None:
+            return
+        tp = TopicPartition(match["topic"], int(match["partition"]))
+        state, acked = self._states.get(tp), self._acked.get(tp)
+        if state is None or not acked or broker not in state.isr:
+            return
+        try:
+            for _, header in headers_in(bytes(content[size:])):
+                key = (header.producer_id, header.producer_epoch, header.base_sequence)
+                if key in acked:
+                    self._broken(
+                        f"INV-1: broker {broker} of the ISR {state.isr} of {tp} cuts its log at {header.base_offset}: "
+                        f"away goes the acknowledged batch {_words(key)}"
+                    )
+                    return
+        except TornLog:
+            return  # a write that has failed half-way
+
+    def log_goes(self, broker: int, path: str) -> None:
+        """BUG-20: the log of a member of the ISR is not removed."""
+        match = LOG_DIRECTORY.fullmatch(path)
+        if match is None:
+            return
+        tp = TopicPartition(match["topic"], int(match["partition"]))
+        state = self._states.get(tp)
+        if state is not None and broker in state.isr and self._acked.get(tp):
+            self._broken(f"BUG-20: broker {broker} of the ISR {state.isr} of {tp} removes its log")
 
     def _look_at_high_watermark(self, tp: TopicPartition, state: LeaderAndIsr) -> None:
         node = self._nodes.get(state.leader)
@@ -170,10 +239,15 @@ def _tell(
     broken(f"{rule}: {what} of {tp}: {old} became {new}")
 
 
-def _has(segment: bytearray, own_bytes: bytes) -> bool:
-    """Looks at the end first: nearly always the batch is there."""
-    end = segment.find(own_bytes, max(0, len(segment) - END_BYTES))
-    return end >= 0 or own_bytes in segment
+def _epoch_of(own_bytes: bytes, segments: Sequence[bytearray]) -> int | None:
+    """In which leader epoch the batch was appended; None if it is not there. Looks at the end first: nearly always it is there."""
+    for segment in reversed(segments):
+        found = segment.find(own_bytes, max(0, len(segment) - END_BYTES))
+        if found < 0:
+            found = segment.find(own_bytes)
+        if found >= 0:
+            return int.from_bytes(segment[found - EPOCH_BYTES : found])
+    return None
 
 
 def _words(key: BatchKey) -> str:

@@ -68,6 +68,9 @@ def unrest(scene: Scene) -> str:
             return f"{tp} has no state"
         if state.leader not in assignment.replicas or set(state.isr) != set(assignment.replicas):
             return f"{tp} of {assignment.replicas} has leader {state.leader} and ISR {state.isr}"
+        missing = [broker for broker in assignment.replicas if tp not in scene.replicas[broker]]
+        if missing:
+            return f"brokers {missing} have no replica of {tp}"
         ends = {broker: scene.end(broker, tp) for broker in assignment.replicas}
         if len(set(ends.values())) > 1:
             return f"the replicas of {tp} end at {ends}"

@@ -10,9 +10,16 @@ from typing import Any
 
 import yaml
 
+from tools.sim.sequences import SEQUENCES
+
 BROKERS = (1, 2, 3)
 CONTROLLER, LEADER = -1, -2
 """In the place of a broker: whoever is the controller then, or leads the first partition of the load."""
+FOLLOWER, OTHER = -5, -6
+"""The first and the last of the replicas of that partition that do not lead it."""
+ROLES = {"CONTROLLER": CONTROLLER, "LEADER": LEADER, "FOLLOWER": FOLLOWER, "OTHER": OTHER}
+STRETCH = (0.8, 1.25)
+"""The times of a sequence of faults are stretched or shortened by that."""
 SECONDS_MAX = 86_400
 FAULTS = (
     KILL := "kill",
@@ -20,6 +27,9 @@ FAULTS = (
     PAUSE := "pause",
     CUT := "cut off",
     ONE_WAY := "cut one way",
+    CUT_BROKERS := "cut from other brokers",
+    CUT_ZOOKEEPER := "cut from ZooKeeper",
+    CUT_CONTROLLER := "cut from the controller",
     EXPIRE := "expire the session",
     RESET := "break the connection to ZooKeeper",
     ZOOKEEPER_PAUSE := "pause ZooKeeper",
@@ -143,16 +153,36 @@ def from_yaml(text: str) -> Plan:
         raise BrokenPlan(f"configs are topic: its settings, for topics of the plan, not {rows['configs']!r}")
     faults = []
     for line in rows["faults"]:
-        match = FAULT_LINE.fullmatch(str(line))
-        if not match or match["what"] not in FAULTS or int(match["broker"]) not in hit_by(match["what"]):
+        fault = fault_in(str(line))
+        if fault is None:
             raise BrokenPlan(f"{line!r} is no fault such as 'kill 2 at 1.5 for 3'; faults are {', '.join(FAULTS)}")
-        faults.append(Fault(float(match["at"]), match["what"], int(match["broker"]), float(match["lasts"])))
+        faults.append(fault)
     return Plan(**{**rows, "faults": tuple(faults)})
+
+
+def fault_in(line: str) -> Fault | None:
+    """None if it is none."""
+    match = FAULT_LINE.fullmatch(line)
+    if not match or match["what"] not in FAULTS or int(match["broker"]) not in hit_by(match["what"]):
+        return None
+    return Fault(float(match["at"]), match["what"], int(match["broker"]), float(match["lasts"]))
+
+
+def in_sequence(lines: Sequence[str], at: float, random: Random) -> Iterator[Fault]:
+    """The faults of a sequence that begins at that time."""
+    stretch = random.uniform(*STRETCH)
+    for line in lines:
+        for role, number in ROLES.items():
+            line = line.replace(role, str(number))
+        fault = fault_in(line)
+        assert fault is not None, line
+        lasts = fault.lasts * random.uniform(*STRETCH)
+        yield replace(fault, at=round(at + fault.at * stretch, 3), lasts=round(lasts, 3))
 
 
 def hit_by(what: str) -> Sequence[int]:
     """The numbers that a fault may have."""
-    return (0,) if what == ZOOKEEPER_PAUSE else (*BROKERS, CONTROLLER, LEADER)
+    return (0,) if what == ZOOKEEPER_PAUSE else (*BROKERS, CONTROLLER, LEADER, FOLLOWER, OTHER)
 
 
 KINDS: Mapping[str, tuple[Any, str]] = {
@@ -207,9 +237,14 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
     """The plan of that seed: a random subset of the faults, and random numbers of everything."""
     random = Random(f"plan {seed}")
     kinds = [what for what in FAULTS if random.random() < 0.5]
-    faults = []
+    faults: list[Fault] = []
     at = random.uniform(1, 6)
+    share_of_sequences = random.choice((0.0, 0.3, 1.0))
     while kinds and at < seconds - 5:
+        if random.random() < share_of_sequences:
+            faults += in_sequence(random.choice(SEQUENCES), at, random)
+            at = faults[-1].at + random.uniform(1.0, 9.0)
+            continue
         what = random.choice(kinds)
         broker = 0 if what == ZOOKEEPER_PAUSE else random.choice((*BROKERS, CONTROLLER, LEADER, LEADER))
         lasts = random.choice((0.3, 2.0, 5.0, 9.0)) * random.uniform(0.5, 1.5)

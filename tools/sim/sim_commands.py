@@ -16,7 +16,7 @@ import click
 
 from tools.failures import ExpectedError, errors_in_one_line
 from tools.numbers import DIRECTORY, FILE, FloatRange, IntRange
-from tools.sim.plan import CONTROLLER, LEADER, BrokenPlan, Plan, from_yaml, plan_of, smaller, to_yaml
+from tools.sim.plan import CONTROLLER, FOLLOWER, LEADER, OTHER, BrokenPlan, Plan, from_yaml, plan_of, smaller, to_yaml
 from tools.sim.simulation import Outcome
 from tools.sim.worker import Worker
 from tools.terminal import echo
@@ -25,7 +25,13 @@ FAILED = 1
 SEEDS_MAX = 2**31
 PROBLEMS_SHOWN = 20
 SHRINKING_STEPS = 200
-WHOM = {0: "", CONTROLLER: "of the controller", LEADER: "of the leader"}
+WHOM = {
+    0: "",
+    CONTROLLER: "of the controller",
+    LEADER: "of the leader",
+    FOLLOWER: "of a follower",
+    OTHER: "of another follower",
+}
 AIOKAFKA = click.option(
     "--aiokafka", type=IntRange(0, 10), default=0, metavar="N", help="so many clients of aiokafka of each kind, besides"
 )

@@ -100,6 +100,8 @@ class Simulation:
         self.zookeeper.on_change = self.invariants.changed
         self.history.batch_acknowledged = self.invariants.acknowledged
         self.history.batch_read = self.invariants.read
+        for node in self.nodes.values():
+            node.before_cut, node.before_rename = self.invariants.log_is_cut, self.invariants.log_goes
         self.problems: list[str] = []
         self._clients: list[Client] = []
         self._aiokafka: list[AiokafkaReader] = []

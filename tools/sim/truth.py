@@ -17,7 +17,9 @@ from tools.sim.policies import id_of
 from tools.sim.world.disk import Directory, Inode, MemoryDisk, Node
 from tools.sim.world.zookeeper_tree import ZooKeeperTree
 
+LOG_DIRECTORY = re.compile(r"/data/(?P<topic>[^/]+)-(?P<partition>\d+)")
 LOG_NAME = re.compile(r"/data/(?P<topic>[^/]+)-(?P<partition>\d+)/(?P<base>\d{20})\.log")
+TOPIC_PATH = re.compile(r"/brokers/topics/([^/]+)")
 STATE_PATH = re.compile(r"/brokers/topics/(.+)/partitions/(\d+)/state")
 
 
@@ -164,7 +166,7 @@ def assignments_in(tree: ZooKeeperTree) -> dict[TopicPartition, Assignment]:
     """The replicas of each partition in ZooKeeper."""
     found = {}
     for path, node in tree.nodes.items():
-        match = re.fullmatch(r"/brokers/topics/([^/]+)", path)
+        match = TOPIC_PATH.fullmatch(path)
         if match:
             for number, assignment in TopicZNode.decode(node.data)[1].items():
                 found[TopicPartition(match[1], number)] = assignment

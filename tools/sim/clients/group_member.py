@@ -21,6 +21,8 @@ GROUP = 0
 SESSION = timedelta(seconds=6)
 REBALANCE = timedelta(seconds=10)
 HEARTBEAT_S = 1.0
+STALLS = 0.02
+"""How often a member stands still for longer than its session."""
 PROTOCOL = "simulated"
 NO_GENERATION = -1
 OUT_OF_DATE = frozenset(
@@ -82,6 +84,10 @@ class GroupMember(Reader):
         heartbeat_at = loop.time() + HEARTBEAT_S
         while True:
             await self._read_once()
+            if self._random.random() < STALLS:
+                # The group goes on without it, and its commit is refused.
+                await asyncio.sleep(SESSION.total_seconds() * self._random.uniform(1.2, 2.0))
+                await self._commit()
             if self._random.random() < 0.2:
                 await self._commit()
             if self._is_stopping or loop.time() > leaves_at:
@@ -146,15 +152,25 @@ class GroupMember(Reader):
         )
         body = {"group_id": self.group, "topics": topics, "require_stable": False}
         connection = await self._client.connection(await self._where())
+        committed = dict(self._history.last_committed)
         answer = await connection.ask(ApiKey.OFFSET_FETCH, min(5, self._client.version(ApiKey.OFFSET_FETCH, 2)), body)
         self._check(answer.error_code)
         found = dict.fromkeys(partitions, 0)
         for topic in answer.topics:
             for partition in topic.partitions:
                 self._check(partition.error_code)
-                found[TopicPartition(topic.name, partition.partition_index)] = max(0, partition.committed_offset)
+                tp = TopicPartition(topic.name, partition.partition_index)
+                found[tp] = max(0, partition.committed_offset)
+                self._check_committed(tp, found[tp], committed.get((self.group, tp), 0))
         self._committed = dict(found)
         return found
+
+    def _check_committed(self, tp: TopicPartition, found: int, committed: int) -> None:
+        """INV-23: a commit that was acknowledged does not disappear."""
+        if found < committed:
+            self._history.break_promise(
+                f"INV-23: {self.name} found that {self.group} has committed {found} of {tp}: {committed} was acknowledged before"
+            )
 
     async def _commit(self) -> None:
         moved = {tp: offset for tp, offset in self.positions.items() if offset != self._committed.get(tp)}

@@ -52,6 +52,9 @@ class History:
     read_committed: dict[tuple[str, TopicPartition], list[tuple[int, str]]] = field(default_factory=dict)
     """(reader, partition) -> (offset, id) of what readers of committed records got."""
 
+    last_committed: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
+    """(group, partition) -> the offset of the last commit that was acknowledged."""
+
     truncating: frozenset[str] = frozenset()
     """Topics of which retention removes the oldest records."""
 
@@ -105,6 +108,7 @@ class History:
         self._add(CONSUMED, tp, offset, record, group=group)
 
     def committed(self, group: str, tp: TopicPartition, offset: int) -> None:
+        self.last_committed[group, tp] = offset
         self._add(COMMITTED, tp, offset, "", group=group)
 
     def read(self, reader: str, group: str | None, tp: TopicPartition, offset: int, value: bytes) -> None:

@@ -23,6 +23,8 @@ IN_FLIGHT = 5
 RECORDS_MAX = 5
 LARGE_ONE_OF, LARGE_BYTES = 60, 40_000
 GZIP = 1
+NEW_IDENTITY_SHARE = 0.15
+"""How often a producer to which all was acknowledged begins anew: then leaders do not know it."""
 
 
 @dataclass(eq=False)
@@ -79,6 +81,8 @@ class Producer:
             await self._begin()
         while not (self._is_stopping and all(lane.has_failed or not lane.unacked for lane in self._lanes)):
             if not self._is_stopping:
+                if self._random.random() < NEW_IDENTITY_SHARE:
+                    await self._begin_anew()
                 for lane in self._lanes:
                     if not lane.unacked and not lane.has_failed and self._random.random() < 0.7:
                         self._add(lane, self._random.randint(1, IN_FLIGHT))
@@ -89,6 +93,15 @@ class Producer:
                 await client.back_off()
                 await client.refresh(self._topics)
         client.close()
+
+    async def _begin_anew(self) -> None:
+        if any(lane.unacked or lane.has_failed for lane in self._lanes):
+            return
+        self._producer_id = -1
+        while self._producer_id < 0:
+            await self._begin()
+        for lane in self._lanes:
+            lane.next_sequence = 0
 
     async def _begin(self) -> None:
         body = {"transactional_id": None, "transaction_timeout": timedelta(seconds=60)}

@@ -129,6 +129,9 @@ class MemoryDisk(FileSystem):
         self.calls_left: int | None = None
         self.calls = 0
         self.on_change: Callable[[], None] = lambda: None
+        self.before_cut: Callable[[str, bytearray, int], None] = lambda _path, _content, _size: None
+        """Told of a file that is about to get shorter: its path, its content, and what is kept of it."""
+        self.before_rename: Callable[[str], None] = lambda _path: None
         self._changes = 0
         self._journaled = 0
         self._journaled_in: dict[str, int] = {}
@@ -328,6 +331,8 @@ class MemoryDisk(FileSystem):
     def truncate(self, fd: int, size: int) -> None:
         self._call("truncate", self._opened_as[fd])
         inode = self._files[fd]
+        if size < len(inode.content):
+            self.before_cut(self._opened_as[fd], inode.content, size)
         _apply(inode.content, size, None)
         inode.pending.append((size, None, self._changes))
         self._changes += 1
@@ -383,6 +388,7 @@ class MemoryDisk(FileSystem):
             raise OSError(errno.EISDIR if isinstance(over, Directory) else errno.ENOTDIR, new)
         if isinstance(over, Directory) and over.entries:
             raise OSError(errno.ENOTEMPTY, new)
+        self.before_rename(old)
         self._change(directory, {name: None, new_name: moved})
 
     def remove(self, path: str) -> None:

@@ -107,6 +107,9 @@ class BrokerNode:
     ) -> None:
         self.id = broker_id
         self.name = f"broker-{broker_id}"
+        self.before_cut: Callable[[int, str, bytearray, int], None] = lambda _broker, _path, _content, _size: None
+        self.before_rename: Callable[[int, str], None] = lambda _broker, _path: None
+        """They are told what a disk tells, with the broker's id."""
         self.disk = MemoryDisk()
         self._prepare_disk(scheduler.random)
         self.host = network.host(self.name)
@@ -241,6 +244,8 @@ class BrokerNode:
     def _prepare_disk(self, random: Random) -> None:
         self.disk.spare = NoSpare()
         self.disk.tears = random
+        self.disk.before_cut = lambda path, content, size: self.before_cut(self.id, path, content, size)
+        self.disk.before_rename = lambda path: self.before_rename(self.id, path)
 
     def _event(self, kind: str, **fields: Any) -> None:
         self._record(self.id, _right_ms(self.loop) if self.loop is not None else 0, kind, fields)

@@ -1,0 +1,78 @@
+"""What the invariants say about states and disks that break them, and about such that do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.kafka.record_batch import build_batch
+from protocol.types import Assignment, LeaderAndIsr, TopicPartition
+from tools.sim.invariants import Invariants, _epoch_of
+from tools.sim.world.zookeeper_tree import ZooKeeperTree
+
+TP = TopicPartition("topic0", 0)
+LOG = "/data/topic0-0/00000000000000000000.log"
+PRODUCER = 7
+
+
+def batch(sequence: int) -> bytes:
+    return build_batch([(None, b"x", (), 0)], producer_id=PRODUCER, producer_epoch=0, base_sequence=sequence)
+
+
+@pytest.fixture
+def broken() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def invariants(broken: list[str]) -> Invariants:
+    """The partition is led by broker 1, with broker 2 in the ISR, and its first batch is acknowledged."""
+    made = Invariants(ZooKeeperTree(lambda: 0, lambda _event, _path: None), {}, broken.append, min_insync=0)
+    made._state_written(TP, LeaderAndIsr(1, 3, (1, 2), 1, 0), is_new=True)
+    made._acked[TP] = {(PRODUCER, 0, 0): None}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("broker", "kept", "is_wrong"), [(2, 0, True), (2, 1, False), (3, 0, False)], ids=["acked", "behind", "not in sync"]
+)
+def test_an_acknowledged_batch_is_not_cut_away(
+    invariants: Invariants, broken: list[str], broker: int, kept: int, is_wrong: bool
+) -> None:
+    first, second = batch(0), batch(1)
+    invariants.log_is_cut(broker, LOG, bytearray(first + second), kept * len(first))
+    assert [line.partition(":")[0] for line in broken] == ["INV-1"] * is_wrong
+
+
+def test_the_log_of_a_member_of_the_isr_is_not_removed(invariants: Invariants, broken: list[str]) -> None:
+    invariants.log_goes(3, "/data/topic0-0")
+    invariants.log_goes(2, LOG)
+    assert not broken
+    invariants.log_goes(2, "/data/topic0-0")
+    assert broken[0].startswith("BUG-20")
+
+
+@pytest.mark.parametrize("has_joined", [True, False])
+def test_a_move_ends_with_its_new_replicas_in_the_isr(
+    invariants: Invariants, broken: list[str], has_joined: bool
+) -> None:
+    invariants._assigned(TP, Assignment((1, 2)))
+    invariants._assigned(TP, Assignment((1, 3, 2), (3,), (2,)))
+    if has_joined:
+        invariants._were_in_sync[TP].add(3)
+    invariants._assigned(TP, Assignment((1, 3)))
+    assert [line.partition(":")[0] for line in broken] == ["INV-25"] * (not has_joined)
+
+
+def test_a_replaced_controller_writes_nothing(invariants: Invariants, broken: list[str]) -> None:
+    invariants._controller_epoch = 2
+    invariants._state_written(TP, LeaderAndIsr(1, 3, (1,), 1, 1), is_new=False)
+    assert not broken, "the leader's own write"
+    invariants._state_written(TP, LeaderAndIsr(1, 4, (1,), 1, 2), is_new=False)
+    assert broken[0].startswith("INV-9")
+
+
+def test_the_epoch_of_a_batch_is_read_from_the_disk() -> None:
+    stored = bytearray(batch(0))
+    stored[12:16] = (5).to_bytes(4)
+    assert _epoch_of(bytes(stored[16:61]), [bytearray(), bytearray(batch(1) + stored)]) == 5
+    assert _epoch_of(batch(2)[16:61], [stored]) is None
