@@ -55,6 +55,7 @@ def test_the_same_seed_is_the_same_history(worker: Worker, others: int, monkeypa
         assert again.events_run > 1000
 
 
+@pytest.mark.timeout(FRESH_S + 180)
 @pytest.mark.parametrize(("seeds", "seconds"), [(2, SECONDS), thorough(10_000, 60.0)])
 def test_fresh_seeds_pass(worker: Worker, seeds: int, seconds: float) -> None:
     """As many as there is time for: FRESH_S, in a thorough run."""
