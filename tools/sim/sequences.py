@@ -53,7 +53,8 @@ SEQUENCES: Sequence[Sequence[str]] = (
         "kill FOLLOWER at 4.8 for 3",
     ),
     # Control requests do not come through (BUG-4).
-    ("cut from the controller FOLLOWER at 0 for 5", "restart LEADER at 0.3 for 2"),
+    ("cut from the controller FOLLOWER at 0 for 9", "restart LEADER at 0.3 for 2"),
+    ("cut from the controller OTHER at 0 for 9", "kill LEADER at 0.3 for 3"),
     # A leader does not hear ZooKeeper (BUG-7).
     ("cut from ZooKeeper LEADER at 0 for 7",),
 )

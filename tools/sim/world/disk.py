@@ -137,6 +137,7 @@ class MemoryDisk(FileSystem):
         self._journaled_in: dict[str, int] = {}
         self._files: dict[int, Inode] = {}
         self._opened_as: dict[int, str] = {}
+        self._locked: set[int] = set()
         self._free_fds: list[int] = []
         """Numbers below `_next_fd` that nobody has: the next file gets the lowest, as Linux gives it."""
         self._next_fd = 100
@@ -281,13 +282,15 @@ class MemoryDisk(FileSystem):
 
     def close(self, fd: int) -> None:
         del self._files[fd], self._opened_as[fd]
+        self._locked.discard(fd)
         heapq.heappush(self._free_fds, fd)
 
     def lock(self, path: str) -> int:
         fd = self.open(path)
-        if sum(inode is self._files[fd] for inode in self._files.values()) > 1:
+        if any(self._files[other] is self._files[fd] for other in self._locked):
             self.close(fd)
             raise BlockingIOError(errno.EAGAIN, path)
+        self._locked.add(fd)
         return fd
 
     def size(self, fd: int) -> int:

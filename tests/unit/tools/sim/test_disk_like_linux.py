@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.storage.disk.filesystem import FileSystem
@@ -50,6 +50,7 @@ calls = st.lists(st.one_of(of_a_directory, of_a_path, of_a_file, with_more), max
 
 
 @given(calls, calls)
+@example([("open", "/data/y", ()), ("lock", "/data/y", ())], [])
 def test_a_real_file_system_answers_the_same(before: list[Call], after: list[Call]) -> None:
     """Two processes, one after the other. Both are killed with their files open."""
     disk = MemoryDisk()
