@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import HEADER_SIZE, parse_header, unpacked
-from protocol.kafka.record_checks import key_at
+from protocol.kafka.record_checks import delta_and_key
 from protocol.recording import KEY_HASH_SIZE
 from protocol.types import Buffer
 
@@ -59,7 +59,7 @@ def keys_of(batch: Buffer, secret: bytes, records_max: int, unpacked_max: int) -
         size = 0
         hashes = []
         for _ in range(count):
-            begin, end, at = key_at(data, at)
+            _, begin, end, at = delta_and_key(data, at)
             size += end - begin
             hashes.append(blake2b(data[begin:end], digest_size=KEY_HASH_SIZE, key=secret).digest())
     except (KafkaError, IndexError):

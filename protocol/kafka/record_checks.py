@@ -67,22 +67,22 @@ def times_and_keys(data: Buffer, at: int, record_count: int) -> Iterator[tuple[i
         raise KafkaError(ErrorCode.INVALID_RECORD, "the batch ends inside a record") from None
 
 
-def key_at(data: Buffer, at: int) -> tuple[int, int, int]:
-    """Where the key of the record at `at` begins and ends (at the same place if there is none), and where the next record is.
+def delta_and_key(data: Buffer, at: int) -> tuple[int, int, int, int]:
+    """Of the record at `at`: its offset delta, where its key begins and ends (at the same place if there is none), and where the next is.
 
     Raises KafkaError(INVALID_RECORD), IndexError.
     """
     size, at = (data[at], at + 1) if data[at] < 0x80 else _raw_varint(data, at)
     after = at + (size >> 1)
-    for _ in range(2):  # behind the attributes, over the timestamp and the offset delta
+    at += 1
+    while data[at] >= 0x80:  # the timestamp
         at += 1
-        while data[at] >= 0x80:
-            at += 1
-    size, at = (data[at + 1], at + 2) if data[at + 1] < 0x80 else _raw_varint(data, at + 1)
+    delta, at = (data[at + 1], at + 2) if data[at + 1] < 0x80 else _raw_varint(data, at + 1)
+    size, at = (data[at], at + 1) if data[at] < 0x80 else _raw_varint(data, at)
     end = at if size & 1 else at + (size >> 1)
     if end > after or after > len(data):
         raise KafkaError(ErrorCode.INVALID_RECORD, "a record does not fit its batch")
-    return at, end, after
+    return delta >> 1, at, end, after
 
 
 def check_room(data: Buffer, at: int, record_count: int) -> None:

@@ -58,6 +58,8 @@ class Operation:
     """Of each record's key; -1: no keys."""
     keys: Sequence[int] = ()
     """The hashes of the records' keys, or one for all."""
+    is_compacted: bool = False
+    """Whether the topic is: then the verdict needs the keys."""
     place: int = 0
     """Of the batch among those of its producer and partition."""
     batch: builtins.bytes | None = None

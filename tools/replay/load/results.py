@@ -52,6 +52,9 @@ SCHEMA = pyarrow.schema(
         pyarrow.field("first_sequence", pyarrow.int64()),
         # of a produce, offsets, a commit or an abort: the producer's transactions, counted from 0; null: none
         pyarrow.field("transaction", pyarrow.int64()),
+        # of a produce to a compacted topic: the size of each key, and their hashes, or one for all
+        pyarrow.field("key_size", pyarrow.int32()),
+        pyarrow.field("keys", pyarrow.list_(pyarrow.int64())),
         pyarrow.field("read_committed", pyarrow.bool_()),  # of a fetch
         pyarrow.field("retries", pyarrow.int32(), nullable=False),  # how often it was sent again
         pyarrow.field("reads", READS),  # of a fetch: what the answer brought, also of the client's other partitions
@@ -117,7 +120,7 @@ UNKNOWN = dict.fromkeys(("ready", "sent", "answered", "unheard"), 0) | dict.from
     ("leader", "offset", "first_sequence", "transaction"), -1
 )
 """Field of an operation -> the value that is null in its row."""
-SAME_NAME = [name for name in SCHEMA.names if name not in ("client", "producer", "task")]
+SAME_NAME = [name for name in SCHEMA.names if name not in ("client", "producer", "task", "key_size", "keys")]
 
 
 def table_of(operations: Sequence[Operation], clients: Sequence[str], task: int) -> pyarrow.Table:
@@ -129,4 +132,6 @@ def table_of(operations: Sequence[Operation], clients: Sequence[str], task: int)
     columns["producer"] = [operation.client for operation in operations]
     columns["client"] = [clients[number & place] for number in columns["producer"]]
     columns["task"] = [task] * len(operations)
+    for name in ("key_size", "keys"):
+        columns[name] = [getattr(operation, name) if operation.is_compacted else None for operation in operations]
     return pyarrow.table([pyarrow.array(columns[field.name], field.type) for field in SCHEMA], schema=SCHEMA)

@@ -41,6 +41,7 @@ from protocol.kafka.record_batch import (
     unpacked,
     varint,
 )
+from protocol.kafka.record_checks import delta_and_key
 from protocol.types import Buffer
 
 STAMP = struct.Struct(">IIQI")
@@ -192,6 +193,23 @@ def read(batch: Buffer, position: int, header: BatchHeader, run: int) -> Stamps:
     """The stamps in the batch at `position`. Raises KafkaError, IndexError or struct.error if its records cannot be read."""
     payload = unpacked(batch, position, header, size_max=UNPACKED_MAX, too_large=ErrorCode.CORRUPT_MESSAGE)
     return _read_intact(payload, header.record_count, run) or _read_each(payload, header.record_count, run)
+
+
+def newest_of_keys(batch: Buffer, position: int, header: BatchHeader) -> dict[tuple[int, int], int]:
+    """(Size, first 8 bytes) of each key in the batch -> the offset of its last record. Other keys than `build` makes are left out.
+
+    Raises KafkaError, IndexError.
+    """
+    payload = unpacked(batch, position, header, size_max=UNPACKED_MAX, too_large=ErrorCode.CORRUPT_MESSAGE)
+    newest = {}
+    at = 0
+    for _ in range(header.record_count):
+        delta, begin, end, at = delta_and_key(payload, at)
+        size, start = end - begin, payload[begin : min(end, begin + KEY_HASH_SIZE)]
+        if not any(payload[begin + KEY_HASH_SIZE : end]):
+            key = int.from_bytes(start, "big", signed=size >= KEY_HASH_SIZE)
+            newest[size, key] = header.base_offset + delta
+    return newest
 
 
 def _read_intact(payload: bytes, records: int, run: int) -> Stamps | None:

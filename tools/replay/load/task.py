@@ -14,7 +14,7 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -114,6 +114,8 @@ class LoadPlan:
     """Put before each transactional id, and each group that offsets are committed for in a transaction."""
     start_offsets: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Topic -> where the replay begins in each partition."""
+    compacted: Collection[str] = ()
+    """Topics that compaction may remove records from."""
     security: Security = PLAINTEXT
 
 
@@ -451,6 +453,7 @@ class LoadTask:
             operation.compression = COMPRESSION_CODES[compression]
             if key_bytes is not None:
                 operation.key_size, operation.keys = key_bytes, keys
+                operation.is_compacted = topic in self._plan.compacted
         elif op == OFFSETS:
             operation.group = f"{self._plan.transactional_ids}{group}"
         elif op == FETCH:

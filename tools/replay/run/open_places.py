@@ -15,6 +15,7 @@ from typing import Any, Self
 import click
 
 from tools.cluster.java import find_java
+from tools.failures import ExpectedError
 from tools.replay.places import Place, inside, uri_of
 from tools.replay.run.plan import OutputDirectory, ReplayError
 from tools.replay.run.spark_process import SparkSettings, job_environment, write_java_home
@@ -23,7 +24,8 @@ STOP_TIMEOUT_S = 10.0
 
 
 class Places:
-    """Use it in a `with`, at whose end the copies go. Without URIs, no JVM is started. Methods raise ReplayError, JavaNotFound."""
+    """Use it in a `with`, at whose end the copies go. An error from within names the URI, and not its copy. Without URIs, no JVM is
+    started. Methods raise ReplayError, JavaNotFound."""
 
     def __init__(self, spark_settings: Sequence[str] = (), jvm: Any = None) -> None:
         """`spark_settings`: each `key=value`. `jvm`: one that spark-submit has started, if there is one."""
@@ -32,6 +34,7 @@ class Places:
         self._configuration: Any = None
         self._opened = ExitStack()
         self._outputs: list[Path] = []
+        self._copies: dict[Path, str] = {}
 
     @classmethod
     def of_job(cls) -> Self:
@@ -44,13 +47,19 @@ class Places:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._opened.close()
         for path in filter(Path.exists, self._outputs):
             if any(path.iterdir()):
                 click.echo(f"What was not copied to its URI is in {path}", err=True)
             else:
                 path.rmdir()
+        if isinstance(error, ExpectedError):
+            said = str(error)
+            for path, uri in self._copies.items():
+                said = said.replace(str(path), uri)
+            if said != str(error):
+                raise type(error)(said) from None
 
     def exists(self, place: Place) -> bool:
         if isinstance(place, Path):
@@ -117,7 +126,9 @@ class Places:
         """The place itself if it is on this machine."""
         if isinstance(place, Path):
             return place
-        return self.fetch(place, self.new_directory(PurePath(place).name), leave_out)
+        path = self.fetch(place, self.new_directory(PurePath(place).name), leave_out)
+        self._copies[path] = place
+        return path
 
     def new_directory(self, name: str) -> Path:
         """A directory for the time of the `with`."""

@@ -43,7 +43,11 @@ FOUND_SCHEMA = pyarrow.schema(
         ("producer", pyarrow.int64()),  # as in the results; null in a row about corrupt or unread records
         ("first_sequence", pyarrow.int64()),  # of the run's first record
         ("records", pyarrow.int64()),  # null: all from the offset on
-        ("kind", pyarrow.string()),  # `intact`, `corrupt`, `unread`: could not be read, `deleted`: below the log start
+        # `intact`, `corrupt`, `unread`: could not be read, `deleted`: below the log start,
+        # `newest`: the newest record of a key that was read in a range of a compacted topic, whoever wrote it
+        ("kind", pyarrow.string()),
+        ("key_size", pyarrow.int32()),  # in a row `newest`, else null
+        ("key", pyarrow.int64()),  # its first 8 bytes
     ]
 )
 FOUND_DDL = ddl_of(FOUND_SCHEMA)
@@ -84,7 +88,7 @@ def judge(session: SparkSession, plan: Plan, output: OutputDirectory, security: 
 def compare(session: SparkSession, output: OutputDirectory, compacted: Sequence[str] = ()) -> dict[str, Any]:
     """The verdict on `operations` and `found`. Counts are records; each list of evidence has at most EVIDENCE rows.
 
-    `compacted`: topics that compaction may remove records from; what is missing there is neither lost nor seen.
+    `compacted`: topics that compaction may remove records from. What is missing there is lost if there is no newer record with its key.
     Records of transactions that were not committed are not acknowledged; `read_aborted`: readers of committed records got them.
     `lost`, `duplicated` and `reordered` count batches with acks=all; `without_acks_all` has the same counts of the others.
     """
@@ -145,7 +149,7 @@ def read_back(session: SparkSession, plan: Plan, output: OutputDirectory, securi
     ]
     known = {(topic, partition) for topic, partition in ends}
     unread = [
-        (topic, partition, plan.start_offsets[topic][partition], None, None, None, "unread")
+        (topic, partition, plan.start_offsets[topic][partition], None, None, None, "unread", None, None)
         for topic, count in plan.partitions.items()
         for partition in range(count)
         if (topic, partition) not in known
@@ -154,7 +158,8 @@ def read_back(session: SparkSession, plan: Plan, output: OutputDirectory, securi
     def read(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         for batch in batches:
             for number in batch["id"].to_pylist():
-                reader = Reader(load.bootstrap, load.topics, plan.run, load.security, has_transactions)
+                keyed = ranges[number][0] in load.compacted
+                reader = Reader(load.bootstrap, load.topics, plan.run, load.security, has_transactions, keyed)
                 yield from reader.read(*ranges[number])
 
     frame = session.range(0, len(ranges), 1, max(len(ranges), 1))
@@ -181,7 +186,8 @@ class BelowTheLogStart(Exception):
 class Reader:
     """Reads one range of a partition. What was deleted since is one row; reading goes on behind it.
 
-    `committed`: it reads as consumers of committed records do, so that only those are found.
+    `committed`: it reads as consumers of committed records do, so that only those are found. `keyed`: it also finds the newest record of
+    each key.
     """
 
     def __init__(
@@ -191,10 +197,14 @@ class Reader:
         run: int,
         security: Security = PLAINTEXT,
         committed: bool = False,
+        keyed: bool = False,
     ) -> None:
         self._view = ClusterView(Client(fetching.CLIENT, security), bootstrap, topics)
         self._run = run
         self._committed = committed
+        self._keyed = keyed
+        self._newest: dict[tuple[int, int], int] = {}
+        """(Size, first 8 bytes) of a key -> the offset of its newest record. At most about ROWS_AT_ONCE."""
         self._rows: list[tuple[int, int | None, int | None, int, str]] = []
         self._loop = asyncio.new_event_loop()
 
@@ -226,6 +236,8 @@ class Reader:
                     time.sleep(0.05)
                 if len(self._rows) >= ROWS_AT_ONCE or at >= stop:
                     yield self._batch(topic, partition)
+                if len(self._newest) >= ROWS_AT_ONCE or (at >= stop and self._newest):
+                    yield self._batch_of_newest(topic, partition)
         finally:
             if connection is not None:
                 connection.close()
@@ -280,6 +292,8 @@ class Reader:
                     continue
                 try:
                     found = stamps.read(buffer, position, header, self._run)
+                    if self._keyed:
+                        self._newest |= stamps.newest_of_keys(buffer, position, header)
                 except (KafkaError, IndexError, struct.error):
                     self._rows.append((header.base_offset, None, None, header.record_count, "corrupt"))
                     continue
@@ -296,9 +310,17 @@ class Reader:
                 pyarrow.array([partition] * len(rows), pyarrow.int32()),
                 *(pyarrow.array(columns[at], pyarrow.int64()) for at in range(4)),
                 pyarrow.array(columns[4], pyarrow.string()),
+                pyarrow.nulls(len(rows), pyarrow.int32()),
+                pyarrow.nulls(len(rows), pyarrow.int64()),
             ],
             schema=FOUND_SCHEMA,
         )
+
+    def _batch_of_newest(self, topic: str, partition: int) -> pyarrow.RecordBatch:
+        newest, self._newest = self._newest, {}
+        of_all = {"topic": topic, "partition": partition, "kind": "newest"}
+        rows = [of_all | {"offset": at, "key_size": size, "key": key} for (size, key), at in newest.items()]
+        return pyarrow.RecordBatch.from_pylist(rows, schema=FOUND_SCHEMA)
 
 
 def runs_of(found: stamps.Stamps, base_offset: int) -> list[tuple[int, int, int, int, str]]:

@@ -188,6 +188,7 @@ def load_plan(plan: Plan, security: Security) -> LoadPlan:
         group_names=GROUP_NAMES if plan.groups else None,
         transactional_ids=GROUP_NAMES,
         start_offsets=plan.start_offsets,
+        compacted=frozenset(plan.compacted),
         security=security,
     )
 

@@ -17,7 +17,7 @@ VERDICT_WORDS = {
     "corrupted": "records whose checksum does not fit",
     "unseen": "acknowledged, not found, where the partition could not be read",
     "deleted": "acknowledged, deleted since by retention or a DeleteRecords",
-    "compacted": "acknowledged, not found in a compacted topic: compaction may have removed them",
+    "compacted": "acknowledged, not found in a compacted topic: there are newer records with their keys",
 }
 
 

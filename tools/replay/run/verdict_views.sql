@@ -1,7 +1,7 @@
 -- The views from which the verdict is counted. Each starts with its name; later ones use earlier ones.
 
 -- view stored
-SELECT producer, first_sequence, records, topic, partition, offset, client, acks, transaction FROM operations
+SELECT producer, first_sequence, records, topic, partition, offset, client, acks, transaction, key_size, keys FROM operations
 WHERE op = 'produce' AND error IS NULL AND acks <> 0 AND records > 0
 
 -- view ends
@@ -50,10 +50,12 @@ SELECT a.* FROM acknowledged a LEFT ANTI JOIN runs r
     ON a.producer = r.producer AND a.first_sequence = r.first_sequence AND a.records = r.records
 
 -- view missing
--- `base` is the offset of the record's batch; both offsets are null if it is not known.
-SELECT u.producer, u.sequence, u.topic, u.partition, u.base, u.base + u.sequence - u.first_sequence AS offset, u.client, u.acks FROM (
+-- `base` is the offset of the record's batch; both offsets are null if it is not known. `keys` is one for all records, or one for each.
+SELECT u.producer, u.sequence, u.topic, u.partition, u.base, u.base + u.sequence - u.first_sequence AS offset, u.client, u.acks, u.key_size,
+    get(u.keys, CAST(IF(size(u.keys) = 1, 0, u.sequence - u.first_sequence) AS INT)) AS hash
+FROM (
     SELECT producer, explode(sequence(first_sequence, first_sequence + records - 1)) AS sequence,
-        topic, partition, IF(offset < 0, NULL, offset) AS base, first_sequence, client, acks
+        topic, partition, IF(offset < 0, NULL, offset) AS base, first_sequence, client, acks, key_size, keys
     FROM unsettled
 ) u LEFT ANTI JOIN (
     SELECT r.producer, explode(sequence(r.first_sequence, r.first_sequence + r.records - 1)) AS sequence
@@ -77,9 +79,26 @@ GROUP BY m.producer, m.sequence
 -- view absent
 SELECT m.* FROM missing m LEFT ANTI JOIN excuses e ON m.producer = e.producer AND m.sequence = e.sequence
 
+-- view newest
+-- The newest record of each key in the compacted topics: its first 8 bytes are the hash, of which a shorter key has the low bytes.
+SELECT topic, partition, key_size, key, max(offset) AS offset FROM found WHERE kind = 'newest' GROUP BY topic, partition, key_size, key
+
+-- view outdated
+-- Compaction may remove any record but the newest of its key. What could not be read may be newer.
+SELECT k.* FROM (
+    SELECT a.*, IF(key_size < 8, hash & (shiftleft(1L, 8 * key_size) - 1), hash) AS key
+    FROM absent a LEFT SEMI JOIN compacted_topics c ON a.topic = c.topic WHERE hash IS NOT NULL
+) k
+LEFT ANTI JOIN newest n ON k.topic = n.topic AND k.partition = n.partition AND k.key_size = n.key_size AND k.key = n.key
+    AND n.offset > coalesce(k.offset, -1)
+LEFT ANTI JOIN gaps g ON k.topic = g.topic AND k.partition = g.partition AND g.kind = 'unread' AND g.stop > coalesce(k.offset, -1)
+
 -- view lost
--- Compaction may remove any record but the newest of its key.
-SELECT a.* FROM absent a LEFT ANTI JOIN compacted_topics c ON a.topic = c.topic
+SELECT producer, sequence, topic, partition, base, offset, client, acks FROM (
+    SELECT a.* FROM absent a LEFT ANTI JOIN compacted_topics c ON a.topic = c.topic
+)
+UNION ALL
+SELECT producer, sequence, topic, partition, base, offset, client, acks FROM outdated
 
 -- view copies
 SELECT c.*, coalesce(p.acks, -1) AS acks FROM (

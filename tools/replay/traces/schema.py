@@ -212,7 +212,7 @@ class TraceWriter:
         self._files = 0
         self._last_ns = 0
         self._waiting: list[pyarrow.Table] = []
-        self._rows_waiting = 0
+        self._rows_waiting = self._bytes_waiting = 0
 
     def __enter__(self) -> Self:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -246,7 +246,8 @@ class TraceWriter:
         self._waiting.append(table)
         self.rows += table.num_rows
         self._rows_waiting += table.num_rows
-        if sum(waiting.nbytes for waiting in self._waiting) >= ROW_GROUP_BYTES:
+        self._bytes_waiting += table.nbytes
+        if self._bytes_waiting >= ROW_GROUP_BYTES:
             self._write_waiting()
         elif self._rows_waiting >= ROW_GROUP_ROWS:
             self._write_waiting(keep=self._rows_waiting % ROW_GROUP_ROWS)
@@ -257,6 +258,7 @@ class TraceWriter:
             return
         table = pyarrow.concat_tables(self._waiting)
         self._waiting, self._rows_waiting = [table.slice(table.num_rows - keep)], keep
+        self._bytes_waiting = self._waiting[0].nbytes
         table = table.slice(0, table.num_rows - keep)
         while table.num_rows:
             if self._writer is None:

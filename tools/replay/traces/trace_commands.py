@@ -47,7 +47,7 @@ def show(source: Place, as_json: bool) -> None:
     from tools.replay.traces.show import lines, overview
 
     with Places() as places:
-        seen = overview(places.local_copy(source))
+        seen = overview(places.local_copy(source)) | {"path": str(source)}
     if as_json:
         echo_data(json.dumps(seen, indent=2) + "\n")
     else:

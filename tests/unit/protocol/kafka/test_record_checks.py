@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import record_batch
 from protocol.kafka.record_batch import HEADER_SIZE, build_batch, decode_records, parse_header
-from protocol.kafka.record_checks import check_records, checking_records, key_at
+from protocol.kafka.record_checks import check_records, checking_records, delta_and_key
 from tests.support.mutations import mutated
 from tests.support.thorough import examples
 
@@ -52,9 +52,9 @@ def test_records_of_producers_are_accepted(records: list[tuple[bytes, bytes, lis
     assert check_records(memoryview(batch), HEADER_SIZE, len(records)) == newest
     assert in_steps(batch, HEADER_SIZE, len(records)) == newest
     at = HEADER_SIZE
-    for key, *_ in records:
-        begin, end, at = key_at(batch, at)
-        assert batch[begin:end] == (key or b"")
+    for number, (key, *_) in enumerate(records):
+        delta, begin, end, at = delta_and_key(batch, at)
+        assert (delta, batch[begin:end]) == (number, key or b"")
     assert at == len(batch)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tools.replay.places import PLACE, Place, inside, is_uri, uri_of
 from tools.replay.run.open_places import Places
 from tools.replay.run.plan import ReplayError
 from tools.replay.run.run_commands import check_apart
+from tools.replay.traces.schema import Trace, TraceError
 
 
 def test_paths_and_uris() -> None:
@@ -82,3 +84,16 @@ def test_copies_of_what_is_elsewhere(tmp_path: Path) -> None:
     assert not copy.exists()
     assert not output.path.exists()
     assert dict(os.environ) == before
+
+
+def test_an_error_about_a_copy_names_the_uri(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(places: Places, uri: str, into: Path, leave_out: Collection[str] = ()) -> Path:
+        (into / "part.parquet").write_bytes(b"no Parquet")
+        return into
+
+    monkeypatch.setattr(Places, "fetch", fetch)
+    with (
+        pytest.raises(TraceError, match=r"^hdfs://nn/traces/day/part.parquet is not a Parquet file"),
+        Places() as places,
+    ):
+        Trace(places.local_copy("hdfs://nn/traces/day"))

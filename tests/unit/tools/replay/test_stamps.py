@@ -88,6 +88,9 @@ def test_records_have_keys_that_are_equal_as_their_hashes_are(
     assert {len(key or b"") for key in found} == {key_size}
     assert len(set(found)) == (min(records, keys) if key_size else 1)
     assert [key == found[0] for key in found] == [each == hashes[0] or not key_size for each in hashes]
+    newest = stamps.newest_of_keys(data, 0, parse_header(data))
+    assert newest.keys() == {(key_size, each & ((1 << 8 * key_size) - 1) if key_size < 8 else each) for each in hashes}
+    assert sorted(newest.values()) == sorted({records - 1 - found[::-1].index(key) for key in found})
     payload = decompress(data[HEADER_SIZE:], compression, 1 << 30, ErrorCode.CORRUPT_MESSAGE)
     for way in (stamps._read_intact, stamps._read_each):
         stamped = way(payload, records, RUN)
