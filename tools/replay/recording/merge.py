@@ -246,10 +246,10 @@ class _Columns:
         """Raises TraceError for a value that its column cannot have."""
         rows, self._rows, self.keys = self._rows, [], 0
         try:
-            arrays = [pyarrow.array([row[kind.name] for row in rows], kind.type) for kind in _ROWS]
+            columns = {name: [row[name] for row in rows] for name in _ROWS.names}
+            return pyarrow.Table.from_pydict(columns, _ROWS)
         except pyarrow.ArrowException as problem:
             raise TraceError(f"a recording has an impossible value: {problem}") from None
-        return pyarrow.Table.from_arrays(arrays, schema=_ROWS)
 
 
 def _groups(flat: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
