@@ -50,11 +50,12 @@ from tools.replay.traces import schema
 from tools.replay.traces.key_hashes import mean_key_size
 from tools.replay.traces.ordering import sorted_stream
 from tools.replay.traces.schema import COMPRESSIONS, KEYS, SCHEMA, TRANSACTIONS, TraceError, TraceInfo, TraceWriter
+from tools.replay.traces.transaction_ends import INIT_OP, with_ends
 
 BLOCK_ROWS = 32 * 1024
 BLOCK_KEYS = 4 * 1024 * 1024
-OF_END = MappingProxyType({COMMIT: schema.COMMIT, ABORT: schema.ABORT, INIT: "init"})
-"""How a transaction ended -> the op. `init` is an abort if a transaction was open."""
+OF_END = MappingProxyType({COMMIT: schema.COMMIT, ABORT: schema.ABORT, INIT: INIT_OP})
+"""How a transaction ended -> the op."""
 _REQUESTS_OF_FILE = 2**40
 
 _ROWS = pyarrow.schema(
@@ -122,7 +123,7 @@ def merge(
         start = 0
         # All files are read before the first table comes, and so all members of groups are known.
         for read in sorted_stream(_read_all(files, members, summary, tell), directory):
-            table = _with_ends(read, open_ids)
+            table = with_ends(read, open_ids)
             if not table.num_rows:
                 continue
             if not writer.rows:
@@ -271,30 +272,6 @@ class _RequestNumbers:
         numbers = self._latest + numpy.cumsum(keys != before)
         self._latest, self._latest_key = int(numbers[-1]), int(keys[-1])
         return numbers
-
-
-def _with_ends(table: pyarrow.Table, open_ids: dict[str, str]) -> pyarrow.Table:
-    """Without the ends of transactions of which there is nothing else: an end that was sent again, an `init`, one of other topics.
-
-    `open_ids`: transactional id -> client, of the transactions that are open; they change.
-    """
-    ids = table["transactional_id"]
-    if ids.null_count == table.num_rows:
-        return table
-    ops, clients = table["op"].to_pylist(), table["client"].to_pylist()
-    is_kept = [True] * table.num_rows
-    for at, name in enumerate(ids.to_pylist()):
-        if name is None:
-            continue
-        if ops[at] in (schema.PRODUCE, schema.OFFSETS):
-            open_ids[name] = clients[at]
-        elif (client := open_ids.pop(name, None)) is None:
-            is_kept[at] = False
-        elif ops[at] not in schema.ENDS:
-            ops[at], clients[at] = schema.ABORT, client
-    for column, values in (("op", ops), ("client", clients)):
-        table = table.set_column(table.schema.get_field_index(column), _ROWS.field(column), [values])
-    return table.filter(pyarrow.array(is_kept))
 
 
 def _finished(

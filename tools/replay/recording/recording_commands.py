@@ -178,6 +178,8 @@ def _report(out: Path, result: Result) -> Iterator[str]:
         )
     if ends := [f"{summary.requests[op]:,} {op}s" for op in ("commit", "abort") if summary.requests[op]]:
         yield f"  transactions: {', '.join(ends)}"
+    if summary.keys:
+        yield f"  keys of {sum(summary.keys.values()):,} records, in the compacted topics {', '.join(sorted(summary.keys))}"
     yield (
         f"  {len(summary.clients):,} client ids, {len(summary.topics):,} topics, "
         f"groups: {', '.join(sorted(summary.groups)) or 'none'}"

@@ -11,6 +11,8 @@ The log has a line for each request, written when its answer was sent. What a tr
 - What has no such successor is *estimated* from the mean size of a record, and counted.
 - **Fetch sessions** (KIP-227) name only partitions that change. The importer remembers the partitions of each session.
 - **Topic ids** (fetches since Kafka 3.1) become names by the metadata answers and controller requests in the log.
+- **Transactions** end with an END_TXN, or with the next INIT_PRODUCER_ID of the id. Times of several brokers are apart by as much as their
+  clocks, and by the millisecond of the log: a batch may be counted to the transaction before or after its own.
 - **The group** of a client is that of its JOIN_GROUP, SYNC_GROUP, HEARTBEAT and OFFSET_COMMIT requests, by host and client id. It is
   unknown if there are two.
 
@@ -45,8 +47,21 @@ from tools.replay.run.queries import views
 from tools.replay.run.spark_process import LOCAL, SparkSettings
 from tools.replay.traces.ordering import runs_directory
 from tools.replay.traces.request_log_lines import CompletedRequest, CutOff, api_of, parse_line
-from tools.replay.traces.schema import FETCH, SCHEMA, TraceError, TraceInfo, TraceWriter
+from tools.replay.traces.schema import (
+    ABORT,
+    COMMIT,
+    ENDS,
+    FETCH,
+    OFFSETS,
+    PRODUCE,
+    SCHEMA,
+    TRANSACTIONS,
+    TraceError,
+    TraceInfo,
+    TraceWriter,
+)
 from tools.replay.traces.spark_import import columns, import_session, kept, mapped, sorted_batches
+from tools.replay.traces.transaction_ends import INIT_OP, with_ends
 
 SPLIT_BYTES = 32 * 1024 * 1024
 LINE_MAX = 16 * 1024 * 1024
@@ -58,7 +73,9 @@ ROWS_AT_ONCE = 4096
 UNKNOWN = -1
 GROUP_APIS = ("JOIN_GROUP", "SYNC_GROUP", "HEARTBEAT", "OFFSET_COMMIT", "CONSUMER_GROUP_HEARTBEAT")
 TOPIC_APIS = ("METADATA", "LEADER_AND_ISR", "UPDATE_METADATA", "CREATE_TOPICS")
-READ_APIS = {"PRODUCE", "FETCH", "WRITE_TXN_MARKERS", *GROUP_APIS, *TOPIC_APIS}
+TRANSACTION_APIS = ("END_TXN", "INIT_PRODUCER_ID", "TXN_OFFSET_COMMIT")
+READ_APIS = {"PRODUCE", "FETCH", "WRITE_TXN_MARKERS", *TRANSACTION_APIS, *GROUP_APIS, *TOPIC_APIS}
+CLIENT = ("client", "completed", "place")
 BY_ID = "id "
 """Before a topic's id, where the log does not say the name."""
 
@@ -71,16 +88,17 @@ _PLACE = [
 _PLACES = pyarrow.list_(pyarrow.struct(_PLACE))
 REQUESTS = columns(
     "kind:string text:string key:string number:int64 completed:int64 place:int64 arrived:int64 appended:int64 connection:string "
-    "client:string acks:int32 transactional:bool min_bytes:int32 max_wait_ms:int32 max_bytes:int32 session:string epoch:int64",
+    "client:string acks:int32 transactional:bool min_bytes:int32 max_wait_ms:int32 max_bytes:int32 session:string epoch:int64 "
+    "transactional_id:string group:string read_committed:bool",
     **dict.fromkeys(("batches", "named", "forgotten", "answered"), _PLACES),
 )
-"""What the lines say. `kind`: produce, marker or fetch, a request each; or a fact with `text`, `key` and `number` only: lines, requests,
-skipped, bad, topic, partitions, group, end. `completed`, `arrived` and `appended` are since 1970; `place` is the file's number and the
-line's offset in it. `client` is the host and the client id; `key` is the name of a topic, or its id behind BY_ID. `offset` is the base
-offset of a batch, and the high watermark of what is `answered`."""
+"""What the lines say. `kind`: produce, marker, fetch, offsets, commit, abort or init, a request each; or a fact with `text`, `key` and
+`number` only: lines, requests, skipped, bad, topic, partitions, group, end. `completed`, `arrived` and `appended` are since 1970; `place`
+is the file's number and the line's offset in it. `client` is the host and the client id; `key` is the name of a topic, or its id behind
+BY_ID. `offset` is the base offset of a batch, and the high watermark of what is `answered`."""
 FETCHED = columns(
     "text:string at_ns:int64 completed:int64 place:int64 connection:string client:string min_bytes:int32 max_wait_ms:int32 "
-    "max_bytes:int32 key:string partition:int32 size:int64 offset:int64 end_offset:int64 named:int64 is_first:bool"
+    "max_bytes:int32 read_committed:bool key:string partition:int32 size:int64 offset:int64 end_offset:int64 named:int64 is_first:bool"
 )
 """A partition that a fetch names or returns. `is_first`: it stands for a fetch which returned nothing. `text`: why a request has no row."""
 
@@ -107,12 +125,15 @@ class Found:
     rows: int = 0
     produce: int = 0
     fetch: int = 0
+    ends: int = 0
     records_estimated: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     unknown_topic_ids: list[str] = field(default_factory=list)
 
     def describe(self) -> Iterator[str]:
         yield f"operations: {self.produce:,} produce, {self.fetch:,} fetch, in {self.rows:,} rows"
+        if self.ends:
+            yield f"transactions: {self.ends:,} ends"
         if self.records_estimated:
             yield f"estimated: the number of records of {self.records_estimated:,} rows, from the mean size of a record"
         for kind, count in sorted((+self.skipped).items()):
@@ -138,7 +159,8 @@ def import_request_log(files: Sequence[Path], out: Path, options: ImportOptions,
         fetched = _decide(session, requests, facts, scratch)
         for row in fetched.where("text IS NOT null").groupBy("text").count().collect():
             facts.found.skipped[row[0]] += row[1]
-        names = _Names(facts, session.table("counted"), options)
+        clients = session.table("counted").select(*CLIENT).union(session.table("transactions").select(*CLIENT))
+        names = _Names(facts, clients, options)
         order = ("at_ns", "completed", "place", "topic", "partition")
         if not _write(sorted_batches(session.table("rows"), scratch / "sorted", order), names, facts, options, writer):
             raise TraceError(
@@ -266,6 +288,8 @@ class _Reader:
         if request.api == "FETCH":
             row = self._fetch(request)
             return row and row | of_client
+        if request.api in TRANSACTION_APIS and (row := _of_transaction(request)) is not None:
+            return row | of_client
         self._skip(request.api)
         if request.api == "WRITE_TXN_MARKERS":
             return {"kind": "marker", "batches": list(_markers(request))}
@@ -308,9 +332,10 @@ class _Reader:
             answer = answers.get((batch["key"], batch["partition"]), {})
             if not answer.get("errorCode", 0):
                 accepted.append(batch | {"offset": int(answer.get("baseOffset", UNKNOWN))})
-        acks, is_transactional = int(request.request.get("acks", -1)), bool(request.request.get("transactionalId"))
+        acks, transactional_id = int(request.request.get("acks", -1)), request.request.get("transactionalId") or None
         self._skip("PRODUCE batch that was refused", len(batches) - len(accepted))
-        return {"kind": "produce", "acks": acks, "transactional": is_transactional, "batches": accepted}
+        of_transaction = {"transactional": transactional_id is not None, "transactional_id": transactional_id}
+        return {"kind": "produce", "acks": acks, "batches": accepted} | of_transaction
 
     def _fetch(self, request: CompletedRequest) -> dict[str, Any] | None:
         asked = request.request
@@ -338,6 +363,7 @@ class _Reader:
             "min_bytes": asked.get("minBytes", 1),
             "max_wait_ms": asked.get("maxWaitMs", 0),
             "max_bytes": asked.get("maxBytes", 2**31 - 1),
+            "read_committed": asked.get("isolationLevel", 0) == 1,
             "session": f"{request.broker} {kept_in}" if kept_in else None,
             "epoch": epoch if session else 0,
             "named": named,
@@ -348,6 +374,25 @@ class _Reader:
             ],
             "answered": answered,
         }
+
+
+def _of_transaction(request: CompletedRequest) -> dict[str, Any] | None:
+    """None if the request is of no transaction, or was refused."""
+    transactional_id = request.request.get("transactionalId")
+    if not transactional_id or request.response.get("errorCode"):
+        return None
+    found = {"transactional_id": str(transactional_id)}
+    if request.api == "INIT_PRODUCER_ID":
+        return found | {"kind": INIT_OP}
+    if request.api == "END_TXN":
+        return found | {"kind": COMMIT if request.request.get("committed") else ABORT}
+    places = [
+        {"key": _topic(entry), "partition": int(answer["partitionIndex"])}
+        for entry in request.response.get("topics") or ()
+        for answer in entry.get("partitions") or ()
+        if not answer.get("errorCode")
+    ]
+    return found | {"kind": OFFSETS, "group": str(request.request.get("groupId")), "batches": places}
 
 
 def _topic(entry: Mapping[str, Any]) -> str:
@@ -436,7 +481,7 @@ class _Facts:
         with_requests = set()
         bad: list[tuple[int, str]] = []
         ends: list[tuple[str, int, int]] = []
-        facts = requests.where("kind NOT IN ('produce', 'fetch', 'marker')")
+        facts = requests.where("kind NOT IN ('produce', 'fetch', 'marker', 'offsets', 'commit', 'abort', 'init')")
         found = facts.select("kind", "text", "key", "number", "completed", "place").collect()
         for kind, text, key, number, completed, place in sorted(found, key=lambda row: (row[4] or 0, row[5] or 0)):
             match kind:
@@ -505,7 +550,7 @@ class _Names:
         for client, first in rows.groupBy("client").agg(sql.min(sql.struct("completed", "place"))).collect():
             seen[client] = min(tuple(first), seen.get(client, tuple(first)))
         hosts: Counter[str] = Counter()
-        key = secrets.token_bytes(16) if options.hash_clients else None
+        key = self._key = secrets.token_bytes(16) if options.hash_clients else None
         self.clients: dict[str, str] = {}
         self.groups: dict[str, str | None] = {}
         for client in sorted(seen, key=lambda each: seen[each]):
@@ -514,6 +559,10 @@ class _Names:
             self.clients[client] = _hashed(name if hosts[name] == 1 else f"{name}#{hosts[name]}", key)
             groups = facts.groups.get(client, set())
             self.groups[client] = _hashed(next(iter(groups)), key) if len(groups) == 1 else None
+
+    def hashed(self, names: Iterable[str | None]) -> list[str | None]:
+        """Groups or transactional ids as the trace has them."""
+        return [name and _hashed(name, self._key) for name in names]
 
 
 def _hashed(name: str, key: bytes | None) -> str:
@@ -530,6 +579,7 @@ def _write(
     start: int | None = None
     requests, last = -1, UNKNOWN
     unknown: set[str] = set()
+    open_ids: dict[str, str] = {}
     has_rows = False
     for batch in batches:
         has_rows = True
@@ -539,36 +589,43 @@ def _write(
             batch.schema.get_field_index("topic"), "topic", pyarrow.array(topics, pyarrow.string())
         )
         if options.topics:
-            table = table.filter(pyarrow.compute.is_in(table["topic"], pyarrow.array(sorted(options.topics))))
+            table = table.filter(pyarrow.compute.is_in(table["topic"], pyarrow.array(["", *sorted(options.topics)])))
+        table = with_ends(table, open_ids)
         if not table.num_rows:
             continue
         start = table["at_ns"][0].as_py() if start is None else start
-        for row in table.group_by("topic").aggregate([("partition", "max")]).to_pylist():
+        has_topic = table.filter(pyarrow.compute.not_equal(table["topic"], ""))
+        for row in has_topic.group_by("topic").aggregate([("partition", "max")]).to_pylist():
             known = max(partitions.get(row["topic"], 0), facts.partitions.get(row["topic"], 0))
             partitions[row["topic"]] = max(known, row["partition_max"] + 1)
         places = table["place"].to_numpy()
         is_new = numpy.diff(places, prepend=last) != 0
         numbers = requests + numpy.cumsum(is_new)
         requests, last = int(numbers[-1]), int(places[-1])
-        is_fetch = pyarrow.compute.equal(table["op"], FETCH)
-        clients = table["client"].to_pylist()
-        fetching = is_fetch.to_numpy()
+        clients, ops = table["client"].to_pylist(), table["op"].to_pylist()
         found.rows += table.num_rows
-        found.fetch += int((is_new & fetching).sum())
-        found.produce += int((is_new & ~fetching).sum())
+        counted = Counter(op for op, is_first in zip(ops, is_new, strict=True) if is_first)
+        found.fetch += counted[FETCH]
+        found.produce += counted[PRODUCE]
+        found.ends += sum(counted[op] for op in ENDS)
         found.records_estimated += pyarrow.compute.sum(table["is_estimated"]).as_py()
+        of_offsets = names.hashed(table["group"].to_pylist())
         groups = [
-            names.groups[client] if of_fetch else None for client, of_fetch in zip(clients, fetching, strict=True)
+            names.groups[client] if op == FETCH else group
+            for client, op, group in zip(clients, ops, of_offsets, strict=True)
         ]
+        is_produce = pyarrow.compute.equal(table["op"], PRODUCE)
         made = {
             "time_ns": pyarrow.compute.subtract(table["at_ns"], start),
             "request": pyarrow.array(numbers),
             "client": pyarrow.array([names.clients[client] for client in clients]),
             "key_hash": pyarrow.nulls(table.num_rows, pyarrow.int64()),
-            "compression": pyarrow.compute.if_else(is_fetch, None, options.compression),
+            "compression": pyarrow.compute.if_else(is_produce, options.compression, None),
             "group": pyarrow.array(groups, pyarrow.string()),
+            "transactional_id": pyarrow.array(names.hashed(table["transactional_id"].to_pylist()), pyarrow.string()),
         }
-        writer.write(pyarrow.table({name: made[name] if name in made else table[name] for name in SCHEMA.names}))
+        all_names = (*SCHEMA.names, *TRANSACTIONS.names)
+        writer.write(pyarrow.table({name: made[name] if name in made else table[name] for name in all_names}))
     if has_rows and start is None:
         raise TraceError(f"the log has no produce or fetch of {', '.join(sorted(options.topics))}; nothing was written")
     found.unknown_topic_ids = sorted(unknown & partitions.keys())

@@ -4,17 +4,26 @@
 -- view arrived
 -- A connection's requests are handled one after the other, so none arrives before the one ahead of it.
 SELECT *, max(arrived) OVER (PARTITION BY connection ORDER BY completed, place) AS at_ns
-FROM requests WHERE kind IN ('produce', 'fetch')
+FROM requests WHERE kind IN ('produce', 'fetch', 'offsets', 'commit', 'abort', 'init')
+
+-- view transactions
+-- What belongs to transactions besides batches: offsets of partitions, and ends.
+SELECT at_ns, completed, place, kind AS op, client, coalesce(name, key, '') AS topic, coalesce(partition, 0) AS partition, transactional_id, `group`
+FROM (
+    SELECT at_ns, completed, place, kind, client, transactional_id, `group`, part.*
+    FROM arrived LATERAL VIEW OUTER inline(batches) part AS key, partition, base, size WHERE kind NOT IN ('produce', 'fetch')
+) LEFT JOIN names USING (key)
+WHERE kind <> 'offsets' OR key IS NOT null
 
 -- view batches
 -- The batches that were appended, and the markers of transactions. `base`: null if the log does not say it.
 SELECT at_ns, completed, place, client, coalesce(name, key) AS topic, partition, size, IF(base < 0, null, base) AS base, acks, transactional,
-    appended, is_marker
+    transactional_id, appended, is_marker
 FROM (
-    SELECT at_ns, completed, place, client, part.*, acks, transactional, appended, false AS is_marker
+    SELECT at_ns, completed, place, client, part.*, acks, transactional, transactional_id, appended, false AS is_marker
     FROM arrived LATERAL VIEW inline(batches) part AS key, partition, base, size WHERE kind = 'produce'
     UNION ALL
-    SELECT null, completed, place, null, part.*, null, null, appended, true
+    SELECT null, completed, place, null, part.*, null, null, null, appended, true
     FROM requests LATERAL VIEW inline(batches) part AS key, partition, base, size WHERE kind = 'marker'
 ) LEFT JOIN names USING (key)
 
@@ -59,7 +68,7 @@ FROM (
 WINDOW members AS (PARTITION BY topic, partition, generation, gap ORDER BY is_marker, base IS null, completed, place)
 
 -- view produced
-SELECT at_ns, completed, place, 'produce' AS op, client, topic, partition, size, acks, transactional,
+SELECT at_ns, completed, place, 'produce' AS op, client, topic, partition, size, acks, transactional, transactional_id,
     CASE
         WHEN gap IS null OR records < greatest(1, members) THEN null
         WHEN base IS null THEN share
@@ -72,7 +81,8 @@ FROM (
 
 -- view fetches
 -- The next fetch of the same connection and partition begins where this one ended.
-SELECT at_ns, completed, place, 'fetch' AS op, client, topic, partition, size, min_bytes, max_wait_ms, max_bytes, offset, behind,
+SELECT at_ns, completed, place, 'fetch' AS op, client, topic, partition, size, min_bytes, max_wait_ms, max_bytes, read_committed, offset,
+    behind,
     CASE WHEN size = 0 THEN 0 WHEN next - offset BETWEEN 1 AND behind THEN next - offset END AS known
 FROM (
     SELECT *, IF(offset IS null OR end_offset IS null, null, greatest(0, end_offset - offset)) AS behind,
@@ -82,11 +92,12 @@ FROM (
 WHERE is_first OR size > 0
 
 -- view counted
-SELECT at_ns, completed, place, op, client, topic, partition, size, known, acks, transactional, null AS min_bytes, null AS max_wait_ms,
-    null AS max_bytes, null AS offset, null AS behind
+SELECT at_ns, completed, place, op, client, topic, partition, size, known, acks, transactional, transactional_id, null AS min_bytes,
+    null AS max_wait_ms, null AS max_bytes, null AS read_committed, null AS offset, null AS behind
 FROM produced
 UNION ALL
-SELECT at_ns, completed, place, op, client, topic, partition, size, known, null, null, min_bytes, max_wait_ms, max_bytes, offset, behind
+SELECT at_ns, completed, place, op, client, topic, partition, size, known, null, null, null, min_bytes, max_wait_ms, max_bytes,
+    read_committed, offset, behind
 FROM fetches
 
 -- view means
@@ -96,8 +107,8 @@ FROM counted WHERE known > 0 AND size > 0
 GROUP BY GROUPING SETS ((op, topic, partition), (op, topic), (topic), ())
 
 -- view rows
-SELECT at_ns, completed, place, op, client, topic, partition, acks, transactional, min_bytes, max_wait_ms, max_bytes, offset, behind,
-    size AS bytes, known IS null AS is_estimated,
+SELECT at_ns, completed, place, op, client, topic, partition, acks, transactional, transactional_id, null AS `group`, min_bytes,
+    max_wait_ms, max_bytes, read_committed, offset, behind, size AS bytes, known IS null AS is_estimated,
     coalesce(
         known,
         greatest(1, bround((size - IF(op = 'fetch', 0, {header})) / coalesce(own.mean, of_op.mean, of_topic.mean, of_all.mean, {record})))
@@ -107,3 +118,6 @@ LEFT JOIN (SELECT * FROM means WHERE partition IS NOT null) AS own USING (op, to
 LEFT JOIN (SELECT op, topic, mean FROM means WHERE partition IS null AND op IS NOT null) AS of_op USING (op, topic)
 LEFT JOIN (SELECT topic, mean FROM means WHERE op IS null AND topic IS NOT null) AS of_topic USING (topic)
 CROSS JOIN (SELECT max(mean) AS mean FROM means WHERE topic IS null) AS of_all
+UNION ALL
+SELECT at_ns, completed, place, op, client, topic, partition, null, null, transactional_id, `group`, null, null, null, null, null, null, 0, false, 0
+FROM transactions

@@ -13,6 +13,7 @@ import pyarrow
 import pytest
 from click.testing import CliRunner
 
+from tools.replay.traces.check import check
 from tools.replay.traces.request_log import Found, ImportOptions, _read_split, import_request_log
 from tools.replay.traces.schema import Trace, TraceError
 from tools.replay.traces.source_commands import import_request_log as command
@@ -93,6 +94,7 @@ METADATA = line(59, "METADATA", {}, {"topics": [{"name": "orders", "topicId": TO
 def imported(
     directory: Path, lines: Iterable[str], options: ImportOptions | None = None
 ) -> tuple[list[dict[str, Any]], Found, Trace]:
+    directory.mkdir(exist_ok=True)
     file = directory / "request.log"
     file.write_text("".join(f"{text}\n" for text in lines))
     found = import_request_log([file], directory / "trace", options or ImportOptions())
@@ -202,6 +204,49 @@ def test_a_client_has_a_group_if_it_is_the_only_one_and_hosts_are_told_apart(tmp
         ImportOptions(topic_names={TOPIC_ID: "t"}),
     )
     assert only(rows, "client", "group", "topic") == [("a", "readers", "t"), ("a#2", None, "t")]
+
+
+def test_transactions_have_their_offsets_and_their_ends(tmp_path: Path) -> None:
+    """A crashed producer's transaction is aborted by the InitProducerId of the next one. What was refused is left out."""
+
+    def batch(second: float, offset: int, name: str = "id", **more: Any) -> str:
+        return produced(second, offset, 161, **more).replace('"transactionalId":null', f'"transactionalId":"{name}"')
+
+    def end(second: float, is_commit: bool, error: int = 0) -> str:
+        return line(second, "END_TXN", {"transactionalId": "id", "committed": is_commit}, {"errorCode": error})
+
+    def init(second: float, name: str | None, **more: Any) -> str:
+        return line(second, "INIT_PRODUCER_ID", {"transactionalId": name}, {"errorCode": 0}, **more)
+
+    partitions = [{"partitionIndex": at, "errorCode": at} for at in range(2)]
+    offsets = line(
+        *(3, "TXN_OFFSET_COMMIT", {"transactionalId": "id", "groupId": "g"}),
+        {"topics": [{"name": "orders", "partitions": partitions}]},
+    )
+    lines = [
+        *(init(1, "id"), batch(2, 0), offsets, end(4, True, error=51), end(5, True), end(6, True)),
+        *(init(7, None), batch(8, 2), init(9, "id", client="next"), batch(10, 4, "other")),
+        fetched(11, {0: 0}, {0: 500}, request={"isolationLevel": 1}),
+        METADATA,
+    ]
+    rows, found, trace = imported(tmp_path, lines)
+    assert only(rows, "op", "client", "transactional_id", "group", "topic", "read_committed") == [
+        ("produce", "app", "id", None, "orders", None),
+        ("offsets", "app", "id", "g", "orders", None),
+        ("commit", "app", "id", None, "", None),
+        ("produce", "app", "id", None, "orders", None),
+        ("abort", "app", "id", None, "", None),
+        ("produce", "app", "other", None, "orders", None),
+        ("fetch", "app", None, None, "orders", True),
+    ]
+    assert {row["transactional"] for row in rows if row["op"] == "produce"} == {True}
+    assert (found.ends, found.skipped["END_TXN"], found.skipped["INIT_PRODUCER_ID"]) == (2, 1, 1)
+    assert trace.info.topics == {"orders": 3}
+    assert check(tmp_path / "trace").count == 0
+    _, _, chosen = imported(tmp_path / "chosen", lines, ImportOptions(hash_clients=True, topics=frozenset(["orders"])))
+    hashed = [row for each in chosen.batches() for row in each.to_pylist()]
+    assert [row["op"] for row in hashed] == [row["op"] for row in rows]
+    assert not {"id", "other", "g"} & {row[name] for row in hashed for name in ("transactional_id", "group")}
 
 
 def test_hashed_names_are_distinct_and_not_the_names(tmp_path: Path) -> None:
