@@ -239,11 +239,11 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
     kinds = [what for what in FAULTS if random.random() < 0.5]
     faults: list[Fault] = []
     at = random.uniform(1, 6)
-    share_of_sequences = random.choice((0.0, 0.3, 1.0))
+    share_of_sequences = random.choice((0.0, 0.5, 0.5, 1.0))
     while kinds and at < seconds - 5:
         if random.random() < share_of_sequences:
             faults += in_sequence(random.choice(SEQUENCES), at, random)
-            at = faults[-1].at + random.uniform(1.0, 9.0)
+            at = faults[-1].at + random.uniform(1.0, 6.0)
             continue
         what = random.choice(kinds)
         broker = 0 if what == ZOOKEEPER_PAUSE else random.choice((*BROKERS, CONTROLLER, LEADER, LEADER))
