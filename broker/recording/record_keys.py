@@ -1,7 +1,7 @@
 """The keys of a produced batch as a recording has them: their size together, and a hash of each (RPL-5). Pure.
 
 Only batches for compacted topics are looked at, because a replay needs their keys: compaction keeps the newest record of each. That takes
-about 1 us for each record, and as long as unpacking a compressed batch takes.
+about as long as the check of the records, and unpacks a compressed batch a second time.
 """
 
 from __future__ import annotations
