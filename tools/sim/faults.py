@@ -23,6 +23,8 @@ from tools.sim.world.scheduler import Scheduler
 from tools.sim.world.zookeeper import ZooKeeper
 
 START_AGAIN_S = 0.5
+RUNS_S = (0.5, 5.0)
+"""Between the two ends of RESTART_AND_POWER."""
 SLOW_DISK_S = 0.3
 FAILING_CALLS = (
     ("sync",),
@@ -43,7 +45,7 @@ CHECKSUM_AT = 17
 class Faults:
     """The faults that are under way. `record(kind, fields)` takes what is done, for the story.
 
-    `first`: the partition whose leader faults may aim at.
+    `aims`: what a plan has in the place of a broker -> the partition whose leader is meant.
     """
 
     def __init__(
@@ -52,17 +54,18 @@ class Faults:
         network: Network,
         zookeeper: ZooKeeper,
         nodes: Mapping[int, BrokerNode],
-        first: TopicPartition,
+        aims: Mapping[int, TopicPartition],
         record: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self._scheduler = scheduler
         self._network = network
         self._zookeeper = zookeeper
         self._nodes = nodes
-        self._first = first
+        self._aims = aims
         self._record = record
         self._under_way: list[Callable[[], None]] = []
         """What undoes each fault that lasts."""
+        self._have_ended = False
 
     def do(self, fault: Fault) -> None:
         node = self._nodes.get(self._hit_by(fault))
@@ -83,16 +86,23 @@ class Faults:
         broker = fault.broker
         if broker == plans.CONTROLLER:
             broker = controller_in(self._zookeeper.tree)
-        elif broker in (plans.LEADER, plans.FOLLOWER, plans.OTHER):
-            state = states_in(self._zookeeper.tree).get(self._first)
-            broker = leader = state.leader if state is not None else NO_LEADER
-            if fault.broker != plans.LEADER:
-                replicas = assignments_in(self._zookeeper.tree)[self._first].replicas
-                followers = [replica for replica in replicas if replica != leader]
-                broker = followers[0 if fault.broker == plans.FOLLOWER else -1] if followers else NO_LEADER
+        elif broker in (plans.FOLLOWER, plans.OTHER):
+            first = self._aims[plans.LEADER]
+            leader = self._leader_of(first)
+            followers = [
+                replica for replica in assignments_in(self._zookeeper.tree)[first].replicas if replica != leader
+            ]
+            broker = followers[0 if broker == plans.FOLLOWER else -1] if followers else NO_LEADER
+        elif broker in self._aims:
+            broker = self._leader_of(self._aims[broker])
         return broker if broker in (0, *self._nodes) else next(iter(self._nodes))
 
+    def _leader_of(self, tp: TopicPartition) -> int:
+        state = states_in(self._zookeeper.tree).get(tp)
+        return state.leader if state is not None else NO_LEADER
+
     def undo_all(self) -> None:
+        self._have_ended = True
         for undo in list(self._under_way):
             self._undo(undo)
 
@@ -137,6 +147,9 @@ class Faults:
             case plans.RESTART:
                 node.stop()
                 return partial(self._start_again, node, node.lives)
+            case plans.RESTART_AND_POWER:
+                node.stop()
+                return partial(self._start_and_lose_power, node, node.lives)
             case plans.PAUSE:
                 loop.pause(fault.lasts)
                 return _nothing
@@ -230,6 +243,22 @@ class Faults:
         if node.loop is None:
             node.start()
         else:
+            self._scheduler.call_after(START_AGAIN_S, self._start_again, node, life)
+
+    def _start_and_lose_power(self, node: BrokerNode, life: int) -> None:
+        """The next life after an orderly end is one that ends without: nothing of the first end may be believed then."""
+        self._start_again(node, life)
+        self._lose_power_when_ready(node, life)
+
+    def _lose_power_when_ready(self, node: BrokerNode, life: int) -> None:
+        if node.lives > life and node.is_ready:
+            self._scheduler.call_after(self._scheduler.random.uniform(*RUNS_S), self._lose_power, node, node.lives)
+        elif not self._have_ended:
+            self._scheduler.call_after(START_AGAIN_S, self._lose_power_when_ready, node, life)
+
+    def _lose_power(self, node: BrokerNode, life: int) -> None:
+        if node.lives == life and node.is_ready and not self._have_ended:
+            node.lose_power(self._scheduler.random)
             self._scheduler.call_after(START_AGAIN_S, self._start_again, node, life)
 
     def _flip_and_start(self, node: BrokerNode, life: int) -> None:

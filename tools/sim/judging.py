@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
 
 from protocol.types import Assignment, LeaderAndIsr, TopicPartition
 from tools.judge.judgement import Tables, judge
@@ -15,6 +17,7 @@ from tools.sim.clients.history import (
     History,
     Transaction,
 )
+from tools.sim.exactly_once import unlike_offsets, unlike_transactions
 from tools.sim.policies import KEEPS_ALL, Policy, outdated, unlike_what_is_left
 from tools.sim.truth import Replica, StoredBatch, Visible, assignments_in, log_of, replicas_on, states_in, visible_in
 from tools.sim.world.nodes import BrokerNode
@@ -25,13 +28,21 @@ NO_REPLICA = Replica()
 LOG_TOPICS = ("__consumer_offsets", "__transaction_state")
 
 
+class Processed(NamedTuple):
+    """The partitions of the load to which a group writes what it has read from the others."""
+
+    group: str
+    outputs: Sequence[TopicPartition]
+
+
 @dataclass
 class Scene:
-    """What is there at one moment. `replicas`: broker -> partition -> what is on its disk."""
+    """What is there at one moment. `replicas`: broker -> partition -> what is on its disk. `committed`: (group, partition) -> offset."""
 
     states: Mapping[TopicPartition, LeaderAndIsr]
     assignments: Mapping[TopicPartition, Assignment]
     replicas: Mapping[int, Mapping[TopicPartition, Replica]]
+    committed: Mapping[tuple[str, TopicPartition], int] = field(default_factory=dict)
 
     @staticmethod
     def of(tree: ZooKeeperTree, nodes: Sequence[BrokerNode]) -> Scene:
@@ -74,7 +85,7 @@ def unrest(scene: Scene) -> str:
         ends = {broker: scene.end(broker, tp) for broker in assignment.replicas}
         if len(set(ends.values())) > 1:
             return f"the replicas of {tp} end at {ends}"
-        if tp.topic not in LOG_TOPICS and (open_by := visible_in(scene.log(tp)).open):
+        if open_by := visible_in(scene.log(tp)).open:
             return f"transactions of producers {open_by} in {tp} have not ended"
     for broker, replicas in scene.replicas.items():
         for tp in replicas:
@@ -85,7 +96,11 @@ def unrest(scene: Scene) -> str:
 
 
 def problems_of(
-    scene: Scene, history: History, partitions: Sequence[TopicPartition], policies: Mapping[str, Policy]
+    scene: Scene,
+    history: History,
+    partitions: Sequence[TopicPartition],
+    policies: Mapping[str, Policy],
+    processed: Processed | None = None,
 ) -> Iterator[str]:
     """Every rule that was broken. `partitions`: those of the load. `policies`: of topics from which records are removed."""
     policy = {tp: policies.get(tp.topic, KEEPS_ALL) for tp in (*partitions, *scene.assignments)}
@@ -128,6 +143,12 @@ def problems_of(
         if policy[tp].compacts:
             yield from outdated(tp, history.acknowledged_in(tp), visible[tp].records)
     yield from owned_twice(history)
+    if processed is not None:
+        told = {tp: offset for (group, tp), offset in scene.committed.items() if group == processed.group}
+        outputs = [record for tp in processed.outputs for _, record in visible[tp].records]
+        sources = {tp: found.records for tp, found in visible.items() if tp not in processed.outputs}
+        yield from islice(unlike_offsets(sources, outputs, told), FINDINGS_SHOWN)
+        yield from islice(unlike_transactions(history.fetched, history.transactions, told), FINDINGS_SHOWN)
 
 
 def unlike(tp: TopicPartition, replicas: Mapping[int, Sequence[StoredBatch]]) -> Iterator[str]:

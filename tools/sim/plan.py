@@ -18,6 +18,9 @@ CONTROLLER, LEADER = -1, -2
 FOLLOWER, OTHER = -5, -6
 """The first and the last of the replicas of that partition that do not lead it."""
 ROLES = {"CONTROLLER": CONTROLLER, "LEADER": LEADER, "FOLLOWER": FOLLOWER, "OTHER": OTHER}
+GROUP_COORDINATOR, TRANSACTION_COORDINATOR = -3, -4
+"""Who coordinates the group of the members, or the first transactional producer."""
+GROUP, TRANSACTIONAL_ID = "group", "transactional0"
 STRETCH = (0.8, 1.25)
 """The times of a sequence of faults are stretched or shortened by that."""
 SECONDS_MAX = 86_400
@@ -35,6 +38,7 @@ FAULTS = (
     ZOOKEEPER_PAUSE := "pause ZooKeeper",
     SLOW_DISK := "slow disk",
     RESTART := "restart",
+    RESTART_AND_POWER := "restart and lose power",
     FULL_DISK := "full disk",
     FAILING_DISK := "failing disk",
     SCARCE := "scarce descriptors",
@@ -65,6 +69,8 @@ SMALL_SEGMENTS: Mapping[str, str] = {
     "transaction.state.log.segment.bytes": "10000",
 }
 """With them, the logs of groups and transactions are compacted within a history."""
+SYNCED: Mapping[str, str] = {"log.flush.interval.messages": "1"}
+"""Without it, the last replica of an ISR may lose acknowledged records with its power, as in Kafka."""
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 """With it, readers of a rack read from the replica there. The name is a literal: a worker sets its cores before it imports the broker."""
 NEW_SEGMENTS: Mapping[str, str] = {"segment.bytes": "250000", "segment.ms": "3000"}
@@ -74,7 +80,7 @@ CONFIGS: Sequence[Mapping[str, str]] = (
     {"retention.bytes": "20000", **NEW_SEGMENTS},
     {"retention.ms": "8000", **NEW_SEGMENTS},
 )
-CLIENTS = ("aiokafka", "second_instances", "transactional", "members", "readers", "producers")
+CLIENTS = ("aiokafka", "processors", "second_instances", "transactional", "members", "readers", "producers")
 """The keys of a plan that are numbers of clients."""
 
 
@@ -107,6 +113,8 @@ class Plan:
     faults: Sequence[Fault] = ()
     aiokafka: int = 0
     """So many producers (every second one transactional) and members of a group are of aiokafka. One more reads what is committed."""
+    processors: int = 0
+    """Members of a group that write what they read, and commit the offsets in the same transactions."""
     second_instances: int = 0
     """So many transactional producers have a second instance with their transactional id: each fences the other."""
     remakes: bool = False
@@ -136,7 +144,7 @@ def from_yaml(text: str) -> Plan:
         raise BrokenPlan(f"it is no YAML: {error}") from None
     names = [one.name for one in fields(Plan)]
     if isinstance(rows, dict):
-        rows = {"aiokafka": 0, "second_instances": 0, "remakes": False, "configs": {}, **rows}
+        rows = {"aiokafka": 0, "processors": 0, "second_instances": 0, "remakes": False, "configs": {}, **rows}
     if not isinstance(rows, dict) or set(rows) != set(names):
         raise BrokenPlan(f"a plan has exactly these keys: {', '.join(names)}")
     for name, (kind, words) in KINDS.items():
@@ -182,7 +190,8 @@ def in_sequence(lines: Sequence[str], at: float, random: Random) -> Iterator[Fau
 
 def hit_by(what: str) -> Sequence[int]:
     """The numbers that a fault may have."""
-    return (0,) if what == ZOOKEEPER_PAUSE else (*BROKERS, CONTROLLER, LEADER, FOLLOWER, OTHER)
+    everybody = (*BROKERS, CONTROLLER, LEADER, GROUP_COORDINATOR, TRANSACTION_COORDINATOR, FOLLOWER, OTHER)
+    return (0,) if what == ZOOKEEPER_PAUSE else everybody
 
 
 KINDS: Mapping[str, tuple[Any, str]] = {
@@ -236,7 +245,7 @@ def smaller(plan: Plan) -> Iterator[Plan]:
 def plan_of(seed: int, seconds: float = 60.0) -> Plan:
     """The plan of that seed: a random subset of the faults, and random numbers of everything."""
     random = Random(f"plan {seed}")
-    kinds = [what for what in FAULTS if random.random() < 0.5]
+    kinds = [what for what in FAULTS if what != RESTART_AND_POWER and random.random() < 0.5]
     faults: list[Fault] = []
     at = random.uniform(1, 6)
     share_of_sequences = random.choice((0.0, 0.5, 0.5, 1.0))
@@ -256,8 +265,7 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
     if random.random() < 0.3:
         settings["broker.fast.failure.detection"] = "false"
     if any(fault.what == POWER for fault in faults) or random.random() < 0.1:
-        # Without it, the last replica of an ISR may lose acknowledged records with its power, as in Kafka.
-        settings["log.flush.interval.messages"] = "1"
+        settings |= SYNCED
     if random.random() < 0.3:
         settings |= SMALL_SEGMENTS
     if random.random() < 0.4:
@@ -277,8 +285,23 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
         settings=settings,
         configs={topic: dict(random.choice(CONFIGS)) for topic in partitions if random.random() < 0.3},
     )
-    return replace(
+    plan = replace(
         plan,
+        processors=random.choice((1, 1, 2, 3)) if random.random() < 0.3 else 0,
         second_instances=random.randint(1, plan.transactional) if plan.transactional and random.random() < 0.4 else 0,
         remakes=plan.has_admin and plan.transactional > 0 and random.random() < 0.5,
     )
+    coordinators = [GROUP_COORDINATOR] * (plan.members > 0) + [TRANSACTION_COORDINATOR] * (plan.transactional > 0)
+    if coordinators and random.random() < 0.4:
+        plan = replace(plan, faults=tuple(_aimed_at(coordinators, fault, random) for fault in plan.faults))
+    if random.random() < 0.25:
+        lost = Fault(round(random.uniform(2, max(3, seconds / 2)), 3), RESTART_AND_POWER, random.choice(BROKERS), 1.0)
+        plan = replace(plan, faults=(*plan.faults, lost), settings={**plan.settings, **SYNCED})
+    return plan
+
+
+def _aimed_at(coordinators: Sequence[int], fault: Fault, random: Random) -> Fault:
+    """The fault, or the same one of a coordinator."""
+    if fault.broker == 0 or random.random() < 0.5:
+        return fault
+    return replace(fault, broker=random.choice(coordinators))

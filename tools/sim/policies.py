@@ -43,6 +43,20 @@ def key_of(record: str) -> bytes:
     return f"key{crc32(record.encode()) % KEYS}".encode()
 
 
+def output_of(source: TopicPartition, offset: int, output: TopicPartition, transaction: str) -> str:
+    """The id of the record that a transaction writes for the one at that offset."""
+    return f"{transaction}-{output.topic}-{output.partition}-of-{source.topic}-{source.partition}-{offset}"
+
+
+def source_of(record: str) -> tuple[TopicPartition, int] | None:
+    """Where the record was of which that one is the output; None if it is none."""
+    _, of, source = record.partition("-of-")
+    if not of:
+        return None
+    topic, partition, offset = source.rsplit("-", 2)
+    return TopicPartition(topic, int(partition)), int(offset)
+
+
 def outdated(
     tp: TopicPartition, acked: Sequence[tuple[int | None, str]], visible: Sequence[tuple[int, str]]
 ) -> Iterator[str]:

@@ -16,7 +16,20 @@ import click
 
 from tools.failures import ExpectedError, errors_in_one_line
 from tools.numbers import DIRECTORY, FILE, FloatRange, IntRange
-from tools.sim.plan import CONTROLLER, FOLLOWER, LEADER, OTHER, BrokenPlan, Plan, from_yaml, plan_of, smaller, to_yaml
+from tools.sim.plan import (
+    CONTROLLER,
+    FOLLOWER,
+    GROUP_COORDINATOR,
+    LEADER,
+    OTHER,
+    TRANSACTION_COORDINATOR,
+    BrokenPlan,
+    Plan,
+    from_yaml,
+    plan_of,
+    smaller,
+    to_yaml,
+)
 from tools.sim.simulation import Outcome
 from tools.sim.worker import Worker
 from tools.terminal import echo
@@ -31,6 +44,8 @@ WHOM = {
     LEADER: "of the leader",
     FOLLOWER: "of a follower",
     OTHER: "of another follower",
+    GROUP_COORDINATOR: "of the group's coordinator",
+    TRANSACTION_COORDINATOR: "of the transaction's coordinator",
 }
 AIOKAFKA = click.option(
     "--aiokafka", type=IntRange(0, 10), default=0, metavar="N", help="so many clients of aiokafka of each kind, besides"
@@ -185,6 +200,8 @@ def described(plan: Plan) -> list[str]:
     topics = ", ".join(f"{name} ({count} partitions)" for name, count in plan.partitions.items())
     counts = {"producers": plan.producers, "transactional producers": plan.transactional, "readers": plan.readers}
     counts |= {"members of a group": plan.members, "admins": int(plan.has_admin)}
+    if plan.processors:
+        counts["processors that commit in transactions"] = plan.processors
     if plan.second_instances:
         counts["second instances of transactional producers"] = plan.second_instances
     if plan.aiokafka:

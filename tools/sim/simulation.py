@@ -7,7 +7,7 @@ import importlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -15,20 +15,22 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
+from broker.coordination.ownership import partition_for
 from protocol.types import TopicPartition
 from tools.sim import plan as plans
 from tools.sim.clients.admin import FLEETING, FLEETING_PARTITIONS, Admin
 from tools.sim.clients.group_member import GroupMember
 from tools.sim.clients.history import History
+from tools.sim.clients.processor import Processor
 from tools.sim.clients.producer import Producer
 from tools.sim.clients.reader import Reader
 from tools.sim.clients.transactional_producer import TransactionalProducer
 from tools.sim.faults import Faults
 from tools.sim.invariants import Invariants
-from tools.sim.judging import LOG_TOPICS, Scene, problems_of, unrest
+from tools.sim.judging import LOG_TOPICS, Processed, Scene, problems_of, unrest
 from tools.sim.plan import BROKERS, SETTINGS, Plan
 from tools.sim.policies import COMPACTS, KEEPS_ALL, Policy, policy_of
-from tools.sim.truth import TornLog, states_in, visible_in
+from tools.sim.truth import TornLog, committed_in, segments_on, states_in, visible_in
 from tools.sim.world.controlled import controlled
 from tools.sim.world.event_loop import NumberingLoop, ProcessLoop
 from tools.sim.world.network import Network
@@ -43,7 +45,10 @@ START_LIMIT_S = 30.0
 REST_LIMIT_S = 120.0
 """After the last fault is undone, everything must have converged within this virtual time."""
 LOOK_S = 0.5
-GROUP = "group"
+PROCESSORS = "processors"
+"""Their group."""
+OUTPUT, OUTPUTS = "output", 2
+"""Their topic, and the number of its partitions."""
 
 
 class Client(Protocol):
@@ -109,9 +114,21 @@ class Simulation:
         self._partitions = [
             TopicPartition(name, number) for name, count in plan.partitions.items() for number in range(count)
         ]
+        self._outputs = [TopicPartition(OUTPUT, number) for number in range(OUTPUTS * (plan.processors > 0))]
         self._faults = Faults(
-            self.scheduler, self.network, self.zookeeper, self.nodes, self._partitions[0], partial(self._event, 0, 0)
+            self.scheduler, self.network, self.zookeeper, self.nodes, self._aims(settings), partial(self._event, 0, 0)
         )
+
+    def _aims(self, settings: Mapping[str, str]) -> dict[int, TopicPartition]:
+        """Whose leaders faults may aim at."""
+        offsets, transactions = LOG_TOPICS
+        of_group = partition_for(plans.GROUP, int(settings["offsets.topic.num.partitions"]))
+        of_id = partition_for(plans.TRANSACTIONAL_ID, int(settings["transaction.state.log.num.partitions"]))
+        return {
+            plans.LEADER: self._partitions[0],
+            plans.GROUP_COORDINATOR: TopicPartition(offsets, of_group),
+            plans.TRANSACTION_COORDINATOR: TopicPartition(transactions, of_id),
+        }
 
     # -- the record ---------------------------------------------------------------------------------------------------
 
@@ -148,7 +165,7 @@ class Simulation:
             lambda: all(node.is_ready for node in self.nodes.values()), START_LIMIT_S, "the start of the brokers"
         )
         if not self.problems:
-            made = self._in_process("creator", self._admin("creator").create())
+            made = self._in_process("creator", self._admin("creator", creates=True).create())
             self._until(made.done, START_LIMIT_S, "the creation of the topics")
         return not self.problems
 
@@ -159,14 +176,20 @@ class Simulation:
             self._begin(name, Producer(name, self._bootstrap(), partitions, self._random(name), self.history))
         for number in range(self.plan.readers):
             name = f"reader{number}"
-            self._begin(name, Reader(name, self._bootstrap(), partitions, self._random(name), self.history))
+            self._begin(
+                name, Reader(name, self._bootstrap(), [*partitions, *self._outputs], self._random(name), self.history)
+            )
         for number in range(self.plan.transactional):
             self._begin_transactional(f"transactional{number}")
         for number in range(self.plan.second_instances):
             self._begin_transactional(f"second{number}", f"transactional{number}")
         for number in range(self.plan.members):
             name = f"member{number}"
-            self._begin(name, GroupMember(name, GROUP, self._bootstrap(), partitions, self._random(name), self.history))
+            self._begin(
+                name, GroupMember(name, plans.GROUP, self._bootstrap(), partitions, self._random(name), self.history)
+            )
+        for number in range(self.plan.processors):
+            self._begin_processor(f"processor{number}")
         if self.plan.aiokafka:
             self._begin_aiokafka(self.plan.aiokafka)
         if self.plan.has_admin:
@@ -188,6 +211,20 @@ class Simulation:
             fleeting=fleeting if self.plan.remakes else (),
         )
         self._begin(name, producer)
+
+    def _begin_processor(self, name: str) -> None:
+        random = self._random(name)
+        processor = Processor(
+            name,
+            PROCESSORS,
+            self._bootstrap(),
+            self._partitions,
+            self._outputs,
+            random,
+            self.history,
+            is_old=self.plan.processors == 1 and random.random() < 0.5,
+        )
+        self._begin(name, processor)
 
     def _begin_aiokafka(self, count: int) -> None:
         from tools.sim.clients.aiokafka_clients import (  # the library may be absent where no plan wants it
@@ -215,12 +252,12 @@ class Simulation:
     def _in_process(self, name: str, work: Any, loop: type[ProcessLoop] = ProcessLoop) -> Any:
         return loop(self.scheduler, self.network.host(name), name).create_task(work)
 
-    def _admin(self, name: str) -> Admin:
+    def _admin(self, name: str, *, creates: bool = False) -> Admin:
         plan = self.plan
         return Admin(
             name,
             self._bootstrap(),
-            plan.partitions,
+            {**plan.partitions, **{tp.topic: OUTPUTS for tp in self._outputs}} if creates else plan.partitions,
             plan.replicas,
             BROKERS,
             self._random(name),
@@ -251,6 +288,7 @@ class Simulation:
         for client in self._clients:
             client.stop()
         self._until(lambda: all(task.done() for task in self._running), REST_LIMIT_S, "the end of the clients")
+        self._until(lambda: not unrest(self._scene()), REST_LIMIT_S, "the end of the last transactions")
 
     def _is_at_rest(self) -> bool:
         return self._what_is_missing() == ""
@@ -274,9 +312,10 @@ class Simulation:
                     end = scene.end(scene.states[tp].leader, tp)
                     if position < end:
                         return f"{client.name} has read {tp} up to {position} of {end}"
-        members = [client for client in self._clients if isinstance(client, GroupMember)]
-        if members and self._is_unread(members, scene):
-            return "the group has not read everything"
+        for group in (plans.GROUP, PROCESSORS):
+            members = [one for one in self._clients if isinstance(one, GroupMember) and one.group == group]
+            if members and self._is_unread(members, scene):
+                return f"the group {group} has not read everything"
         return self._what_aiokafka_has_not_read(scene)
 
     def _what_aiokafka_has_not_read(self, scene: Scene) -> str:
@@ -334,10 +373,21 @@ class Simulation:
             self.problems.append(f"INV-21: {torn}")
             return
         self._count_removed(scene)
-        self.problems += problems_of(scene, self.history, self._partitions, self._policies)
+        partitions = [*self._partitions, *self._outputs]
+        processed = Processed(PROCESSORS, self._outputs) if self._outputs else None
+        if processed is not None:
+            scene.committed = self._committed(scene)
+        self.problems += problems_of(scene, self.history, partitions, self._policies, processed)
         for node in self.nodes.values():
             self.problems += node.failures
             self.problems += node.loop.uncaught() if node.loop is not None else []
+
+    def _committed(self, scene: Scene) -> dict[tuple[str, TopicPartition], int]:
+        """By the log of the group's coordinator."""
+        number = partition_for(PROCESSORS, int(SETTINGS["offsets.topic.num.partitions"]))
+        tp = TopicPartition(LOG_TOPICS[0], number)
+        state = scene.states.get(tp)
+        return committed_in(segments_on(self.nodes[state.leader].disk, tp)) if state is not None else {}
 
     def _count_removed(self, scene: Scene) -> None:
         for tp in self._partitions:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
+from broker.groups.offsets_topic.records import OffsetKey, decode_key, decode_offset_value
 from protocol.errors import KafkaError
 from protocol.kafka.control_records import marker_in
 from protocol.kafka.record_batch import BatchHeader, crc_is_valid, decode_records, iter_batches
@@ -160,6 +161,26 @@ def visible_in(batches: Sequence[StoredBatch]) -> Visible:
         else:
             records += batch.ids.items()
     return Visible(sorted(records), list(open_transactions))
+
+
+def committed_in(segments: Sequence[bytearray]) -> dict[tuple[str, TopicPartition], int]:
+    """(group, partition) -> the committed offset, by the log of groups. What an open or aborted transaction commits does not count."""
+    found: dict[tuple[str, TopicPartition], int] = {}
+    held: dict[int, dict[tuple[str, TopicPartition], int]] = {}
+    for data in map(bytes, segments):
+        for position, header in headers_in(data):
+            marker = marker_in(data, position) if header.is_control else None
+            if marker is not None:
+                ended = held.pop(header.producer_id, {})
+                found |= ended if marker.is_commit else {}
+            else:
+                offsets = held.setdefault(header.producer_id, {}) if header.is_transactional else found
+                for record in decode_records(data, position):
+                    key = decode_key(record.key)
+                    if isinstance(key, OffsetKey) and record.value is not None:
+                        place = key.group_id, TopicPartition(key.topic, key.partition)
+                        offsets[place] = decode_offset_value(record.value).offset
+    return found
 
 
 def assignments_in(tree: ZooKeeperTree) -> dict[TopicPartition, Assignment]:

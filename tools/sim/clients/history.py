@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from protocol.types import TopicPartition
@@ -16,11 +16,12 @@ COMMITTED_TRANSACTION, ABORTED_TRANSACTION, UNKNOWN_TRANSACTION = "committed", "
 
 @dataclass
 class Transaction:
-    """The records of one transaction, and how its producer was told that it ended."""
+    """The records of one transaction, the offsets that it commits, and how its producer was told that it ended."""
 
     name: str
     ids: dict[TopicPartition, list[str]] = field(default_factory=dict)
     outcome: str = ABORTED_TRANSACTION
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,13 @@ class History:
 
     instances: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """Transactional id -> (producer id, epoch) of its instances."""
+
+    fetched: list[tuple[str, Mapping[TopicPartition, int], int]] = field(default_factory=list)
+    """(member, offsets that it was told are committed, number of transactions that had begun then)"""
+
+    def offsets_fetched(self, member: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """A member whose group commits in transactions asked for offsets."""
+        self.fetched.append((member, dict(offsets), len(self.transactions)))
 
     def instance_began(self, producer: str, transactional_id: str, instance: tuple[int, int]) -> None:
         """A producer got its producer id and epoch: from now on, all with an older epoch are fenced."""

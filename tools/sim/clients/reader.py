@@ -219,10 +219,12 @@ class Reader:
             if not (header.is_control or is_aborted):
                 for record in decode_records(records, position):
                     if record.offset >= self.positions[tp]:
-                        group = None if self.is_committed_only else self.group
-                        self._history.read(self.name, group, tp, record.offset, bytes(record.value or b""))
+                        self._got(tp, record.offset, bytes(record.value or b""))
             self.positions[tp] = header.last_offset + 1
         return True
+
+    def _got(self, tp: TopicPartition, offset: int, value: bytes) -> None:
+        self._history.read(self.name, None if self.is_committed_only else self.group, tp, offset, value)
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:

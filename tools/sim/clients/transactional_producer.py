@@ -87,23 +87,35 @@ class TransactionalProducer:
         self._is_stopping = True
 
     async def run(self) -> None:
-        await self._client.refresh(self._topics)
+        await self.refresh()
         while not self._is_stopping:
             try:
-                if self._producer_id < 0:
+                if not self.has_begun:
                     await self.begin()
                 await self._transaction()
             except IdentityLost:
-                self._producer_id = -1
+                self.give_up_epoch()
             await asyncio.sleep(self._random.expovariate(1 / self._pause_s))
         self.close()
+
+    async def refresh(self) -> None:
+        """Asks where the partitions are led."""
+        await self._client.refresh(self._topics)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has an epoch."""
+        return self._producer_id >= 0
+
+    def give_up_epoch(self) -> None:
+        self._producer_id = -1
 
     def close(self) -> None:
         self._client.close()
 
     async def begin(self) -> None:
         """Gets a new epoch: the transaction of an earlier one has ended then. Raises IdentityLost."""
-        self._producer_id = -1
+        self.give_up_epoch()
         body = {"transactional_id": self._id, "transaction_timeout": self._timeout}
         answer = await self._ask_coordinator(ApiKey.INIT_PRODUCER_ID, body, lambda answer: answer.error_code)
         self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
@@ -153,9 +165,14 @@ class TransactionalProducer:
         )
         return _worst_of_partitions(answer) == ErrorCode.NONE
 
+    async def add_group(self, group: str) -> None:
+        """The transaction will have offsets of that group. Raises IdentityLost."""
+        body = {**self.identity(), "group_id": group}
+        await self._ask_coordinator(ApiKey.ADD_OFFSETS_TO_TXN, body, lambda answer: answer.error_code)
+
     async def end(self, transaction: Transaction, *, is_commit: bool) -> None:
         """Raises IdentityLost."""
-        body = {**self._identity(), "committed": is_commit}
+        body = {**self.identity(), "committed": is_commit}
         wanted = COMMITTED_TRANSACTION if is_commit else ABORTED_TRANSACTION
         # From here on, nobody knows until an answer comes: the producer may never get one.
         transaction.outcome = UNKNOWN_TRANSACTION if is_commit else ABORTED_TRANSACTION
@@ -166,7 +183,8 @@ class TransactionalProducer:
             raise
         self._history.transaction_ended(transaction, wanted)
 
-    def _identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
+        """As requests have it."""
         return {
             "transactional_id": self._id,
             "producer_id": self._producer_id,
