@@ -264,6 +264,9 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
         settings["log.segment.bytes"] = random.choice(("250000", "1000000"))
     if random.random() < 0.3:
         settings["broker.fast.failure.detection"] = "false"
+    if random.random() < 0.3:
+        # Else a new election soon makes good what a broker was not told.
+        settings["auto.leader.rebalance.enable"] = "false"
     if any(fault.what == POWER for fault in faults) or random.random() < 0.1:
         settings |= SYNCED
     if random.random() < 0.3:
