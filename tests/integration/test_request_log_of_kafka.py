@@ -14,6 +14,7 @@ from protocol.kafka.record_batch import LOG_OVERHEAD, iter_batches
 from tests.support.cli import Cli
 from tests.support.kafka_tools import KafkaTools
 from tests.support.real_kafka import running_kafka
+from tests.support.spark_session import running_session
 from tools.replay.traces.request_log import ImportOptions, import_request_log
 from tools.replay.traces.schema import Trace
 
@@ -80,7 +81,8 @@ def test_a_known_load_imports_to_the_same_counts(directory: tuple[Path, Cli]) ->
     read_all(late)
 
     logs = [home / f"broker-{broker}" / "server.log" for broker in range(BROKERS)]
-    found = import_request_log(logs, home / "trace", ImportOptions(topics=frozenset({TOPIC})))
+    with running_session(home / "spark"):
+        found = import_request_log(logs, home / "trace", ImportOptions(topics=frozenset({TOPIC})))
     trace = Trace(home / "trace")
     rows = [row for batch in trace.batches() for row in batch.to_pylist()]
 
