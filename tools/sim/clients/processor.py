@@ -110,11 +110,12 @@ class Processor(GroupMember):
         transaction.offsets = moved
         try:
             try:
-                steps = [self._write(read, transaction), self._add_offsets(moved)]
-                if self._random.random() < 0.3:
-                    steps.reverse()
-                for step in steps:
-                    await step
+                are_offsets_first = self._random.random() < 0.3
+                if are_offsets_first:
+                    await self._add_offsets(moved)
+                await self._write(read, transaction)
+                if not are_offsets_first:
+                    await self._add_offsets(moved)
             except (JoinAgain, NoAnswer):
                 await self._producer.end(transaction, is_commit=False)
                 raise
