@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from broker.replication.partition import Partition, Role
-from protocol.kafka.record_batch import parse_header
+from protocol.kafka.record_batch import crc_is_valid, parse_header
 from protocol.types import NO_LEADER, Assignment, LeaderAndIsr, TopicPartition
 from protocol.zk.znodes import BrokerIdZNode, ControllerEpochZNode, PartitionStateZNode, TopicZNode
 from tools.sim.truth import LOG_DIRECTORY, LOG_NAME, STATE_PATH, TOPIC_PATH, TornLog, headers_in, segments_on
@@ -193,7 +193,10 @@ class Invariants:
         if state is None or not acked or broker not in state.isr:
             return
         try:
-            for _, header in headers_in(bytes(content[size:])):
+            data = bytes(content[size:])
+            for position, header in headers_in(data):
+                if not crc_is_valid(data, position, header):
+                    return  # torn by a power loss: zeros are the producer 0 and its sequence 0
                 key = (header.producer_id, header.producer_epoch, header.base_sequence)
                 if key in acked:
                     self._broken(

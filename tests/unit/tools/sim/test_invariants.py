@@ -43,6 +43,13 @@ def test_an_acknowledged_batch_is_not_cut_away(
     assert [line.partition(":")[0] for line in broken] == ["INV-1"] * is_wrong
 
 
+def test_a_torn_batch_is_no_acknowledged_one(invariants: Invariants, broken: list[str]) -> None:
+    torn = bytearray(batch(0))
+    torn[-1] ^= 1
+    invariants.log_is_cut(2, LOG, torn, 0)
+    assert not broken
+
+
 def test_the_log_of_a_member_of_the_isr_is_not_removed(invariants: Invariants, broken: list[str]) -> None:
     invariants.log_goes(3, "/data/topic0-0")
     invariants.log_goes(2, LOG)
