@@ -33,10 +33,21 @@ class Inode:
     content: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     pending: list[tuple[int, bytes | None, int]] = field(default_factory=list)
+    has_dropped: bool = False
+    """The cache has what the disk has not, and nobody will write it."""
 
     def drop_unsynced(self) -> None:
         """As Linux does when a sync fails: what was not written counts as written, and the next sync does not try it again."""
         self.pending.clear()
+        self.has_dropped = True
+
+    def evict(self) -> None:
+        """What a failed sync has dropped leaves the cache, too."""
+        if self.has_dropped:
+            self.content = bytearray(self.durable)
+            for position, data, _ in self.pending:
+                _apply(self.content, position, data)
+            self.has_dropped = False
 
     def settle(self) -> None:
         """All that was written is on the disk."""
@@ -198,7 +209,13 @@ class MemoryDisk(FileSystem):
         return self.after_power_loss(Random(0), Loss("all", "all"))
 
     def for_next_process(self) -> MemoryDisk:
-        """The same disk, with its caches, without what the last process had open. It may be used no more."""
+        """The same disk, with its caches, without what the last process had open. It may be used no more.
+
+        What a failed sync has dropped is no longer in the caches: recovery reads what is on the disk.
+        """
+        for inode in self.names.values():
+            if inode is not None:
+                inode.evict()
         successor = MemoryDisk()
         successor.spare = self.spare
         successor.root = self.root

@@ -51,6 +51,20 @@ def test_a_later_sync_does_not_write_what_a_failed_one_dropped() -> None:
     assert disk.after_power_loss(Random(1), Loss("all", "none")).content("/file") == bytes(5) + b"second"
 
 
+def test_the_next_process_reads_what_is_on_a_disk_that_failed() -> None:
+    disk = MemoryDisk()
+    fd = disk.open("/file")
+    disk.write(fd, [b"durable"], 0)
+    disk.sync(fd)
+    disk.write(fd, [b"dropped"], 7)
+    disk.fail("sync")
+    with pytest.raises(OSError, match="Input/output"):
+        disk.sync(fd)
+    disk.write(fd, [b"dirty"], 14)
+    assert disk.content("/file") == b"durabledroppeddirty"
+    assert disk.for_next_process().content("/file") == b"durable" + bytes(7) + b"dirty"
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_a_flipped_bit_is_noticed(seed: int) -> None:
     disk = _disk_with_log()
