@@ -24,6 +24,7 @@ from tools.sim.world.nodes import BrokerNode
 from tools.sim.world.zookeeper_tree import ZooKeeperTree
 
 FINDINGS_SHOWN = 10
+FIRST_GENERATION = 1
 NO_REPLICA = Replica()
 LOG_TOPICS = ("__consumer_offsets", "__transaction_state")
 
@@ -216,9 +217,16 @@ def unlike_visible(reader: str, tp: TopicPartition, seen: Sequence[tuple[int, st
 
 
 def owned_twice(history: History) -> Iterator[str]:
-    """INV-24: in one generation, a partition has one owner."""
+    """INV-24: in one generation, a partition has one owner.
+
+    A group that has emptied is removed with the topics of its offsets, and begins anew with generation 1 and a new member.
+    """
     owners: dict[tuple[str, int, TopicPartition], str] = {}
+    members: set[str] = set()
     for owned in history.owned:
+        if owned.generation == FIRST_GENERATION and owned.member not in members:
+            owners = {owning: member for owning, member in owners.items() if owning[0] != owned.group}
+        members.add(owned.member)
         for tp in owned.partitions:
             other = owners.setdefault((owned.group, owned.generation, tp), owned.member)
             if other != owned.member:

@@ -220,7 +220,8 @@ class TransactionalProducer:
                 continue
             code = ErrorCode(code_of(answer))
             if code == ErrorCode.NONE:
-                self._check_fence(was_fenced, f"got {api.name} done")
+                is_done = api is not ApiKey.ADD_PARTITIONS_TO_TXN or _worst_of_partitions(answer) == ErrorCode.NONE
+                self._check_fence(was_fenced and is_done, f"got {api.name} done")
                 return answer
             if code in LOST_IDENTITY:
                 self._history.counts["requests fenced"] += was_fenced
