@@ -54,7 +54,8 @@ class Scene:
         return self.replicas[broker].get(tp, NO_REPLICA).batches
 
     def end(self, broker: int, tp: TopicPartition) -> int:
-        return self.replicas[broker].get(tp, NO_REPLICA).end
+        """0 if nobody leads."""
+        return self.replicas[broker].get(tp, NO_REPLICA).end if broker in self.replicas else 0
 
     def log(self, tp: TopicPartition) -> Sequence[StoredBatch]:
         """The leader's."""

@@ -387,7 +387,9 @@ class Simulation:
         number = partition_for(PROCESSORS, int(SETTINGS["offsets.topic.num.partitions"]))
         tp = TopicPartition(LOG_TOPICS[0], number)
         state = scene.states.get(tp)
-        return committed_in(segments_on(self.nodes[state.leader].disk, tp)) if state is not None else {}
+        if state is None or state.leader not in self.nodes:
+            return {}
+        return committed_in(segments_on(self.nodes[state.leader].disk, tp))
 
     def _count_removed(self, scene: Scene) -> None:
         for tp in self._partitions:
