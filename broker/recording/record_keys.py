@@ -21,7 +21,7 @@ UNPACKED_AT_ONCE = 1024 * 1024
 """Limits of what is read on the loop for one request."""
 RECORDS_MAX = 100_000
 UNPACKED_MAX = 8 * 1024 * 1024
-"""Limits of a batch whose keys are recorded."""
+"""Limits of all batches of one request whose keys are recorded."""
 
 Keys = tuple[int, bytes]
 
@@ -30,32 +30,39 @@ def keys_at_once(batches: Mapping[int, Buffer], secret: bytes) -> dict[int, Keys
     """The keys of the batches of one request; None if a thread must call `keys_of_all`."""
     if sum(map(len, batches.values())) > BYTES_AT_ONCE:
         return None
-    limits = RECORDS_AT_ONCE // len(batches), UNPACKED_AT_ONCE // len(batches)
-    found: dict[int, Keys] = {}
-    for at, batch in batches.items():
-        keys = keys_of(batch, secret, *limits)
-        if keys is None:
-            return None
-        found[at] = keys
-    return found
+    found = _within(batches, secret, RECORDS_AT_ONCE, UNPACKED_AT_ONCE)
+    return found if len(found) == len(batches) else None
 
 
 def keys_of_all(batches: Mapping[int, Buffer], secret: bytes) -> dict[int, Keys]:
-    """The keys of the batches that are valid and not too large."""
-    found = {at: keys_of(batch, secret, RECORDS_MAX, UNPACKED_MAX) for at, batch in batches.items()}
-    return {at: keys for at, keys in found.items() if keys is not None}
+    """The keys of the batches of one request, up to the first batch that is invalid or exceeds a limit."""
+    return _within(batches, secret, RECORDS_MAX, UNPACKED_MAX)
 
 
-def keys_of(batch: Buffer, secret: bytes, records_max: int, unpacked_max: int) -> Keys | None:
-    """The keys of a batch; None if it is invalid or too large. With `secret`, nobody who lacks it can find a key by trying."""
+def _within(batches: Mapping[int, Buffer], secret: bytes, records_left: int, unpacked_left: int) -> dict[int, Keys]:
+    found: dict[int, Keys] = {}
+    for at, batch in batches.items():
+        read = _keys_of(batch, secret, records_left, unpacked_left)
+        if read is None:
+            break
+        found[at], records, size = read
+        records_left -= records
+        unpacked_left -= size
+    return found
+
+
+def _keys_of(batch: Buffer, secret: bytes, records_max: int, unpacked_max: int) -> tuple[Keys, int, int] | None:
+    """The keys of a batch, its number of records, and how many bytes it unpacks to (0 if it is not compressed). None if it is invalid or
+    too large. With `secret`, nobody who lacks it can find a key by trying."""
     try:
         header = parse_header(batch)
         count = header.record_count
         if not 0 < count <= records_max:
             return None
-        data, at = batch, HEADER_SIZE
+        data, at, unpacked_size = batch, HEADER_SIZE, 0
         if header.compression:
             data, at = unpacked(batch, 0, header, size_max=unpacked_max, too_large=ErrorCode.MESSAGE_TOO_LARGE), 0
+            unpacked_size = len(data)
         size = 0
         hashes = []
         for _ in range(count):
@@ -64,4 +71,4 @@ def keys_of(batch: Buffer, secret: bytes, records_max: int, unpacked_max: int) -
             hashes.append(blake2b(data[begin:end], digest_size=KEY_HASH_SIZE, key=secret).digest())
     except (KafkaError, IndexError):
         return None
-    return size, b"".join(hashes)
+    return (size, b"".join(hashes)), count, unpacked_size

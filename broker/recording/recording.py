@@ -6,7 +6,8 @@ when the answer is known: only a produce that was appended and a fetch that was 
 `protocol/recording.py` describes an entry.
 
 Blocks that wait for the thread take at most MEMORY_MAX bytes, roughly. A request that does not fit, in memory or in the file, is
-*dropped* and counted. A request that the broker refused is only counted, because its client sends it again.
+*dropped* and counted. A request that the broker refused is only counted, because its client sends it again. The keys of requests that
+have no answer yet take at most as much memory again; requests beyond it are recorded without keys.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from protocol.recording import (
 from protocol.types import Buffer, TopicPartition
 
 MEMORY_MAX = 8 * 1024 * 1024
-"""Bytes of packed blocks that wait to be written."""
+"""Bytes of packed blocks that wait to be written, and the same again of keys of requests without an answer."""
 BLOCK_PARTITIONS = 100
 """Partitions that are packed together. More would not stay in the processor's cache until then."""
 WRITE_SIZE = 1024 * 1024
@@ -103,6 +104,7 @@ class Recording:
         self._packed = bytearray()
         self._packed_requests = self._packed_rows = 0
         self._waiting_size = 0
+        self._keys_size = 0  # of requests without an answer
         self._is_full = False
         self._is_stopped = False
         self._beyond_memory = self._beyond_file = 0
@@ -151,6 +153,11 @@ class Recording:
             (topic, partition), records = entries[0]
             attributes, count = _ATTRIBUTES_AND_COUNT.unpack_from(records, _ATTRIBUTES_OFFSET)
             return (PRODUCE, received_at, client, address, acks, topic, partition, count, len(records), attributes)
+        keys_size = sum(len(hashes) for _, hashes in keys.values())
+        if self._keys_size + keys_size > MEMORY_MAX:
+            keys = NO_KEYS
+        else:
+            self._keys_size += keys_size
         batches: list[Any] = []
         for at, ((topic, partition), records) in enumerate(entries):
             attributes, count, size = _batch(records)
@@ -173,6 +180,7 @@ class Recording:
     def _produced_in_part(self, entry: Entry, results: Sequence[ProducePartitionResult]) -> None:
         topics = self._topics
         head = PRODUCE_HEAD if entry[0] == PRODUCE else TRANSACTIONAL_HEAD
+        self._keys_size -= _keys_size(entry[head:])
         appended: list[Any] = []
         for at, result in enumerate(results):
             first = head + at * OF_PRODUCED
@@ -180,10 +188,7 @@ class Recording:
                 appended += entry[first : first + OF_PRODUCED]
         if appended:
             partitions = len(appended) // OF_PRODUCED
-            hashes = sum(
-                len(about[-1]) for about in appended[OF_PRODUCED - 1 :: OF_PRODUCED] if isinstance(about, tuple)
-            )
-            parts = partitions + hashes // (KEYS_OF_A_PART * KEY_HASH_SIZE)
+            parts = partitions + _keys_size(appended) // (KEYS_OF_A_PART * KEY_HASH_SIZE)
             self._append((*entry[:head], *appended), parts, partitions)
         elif any(result.error for result in results):
             self.refused += 1
@@ -331,6 +336,11 @@ class Recording:
         """Hands over the rest. Requests that are answered later are not recorded."""
         self.flush()
         self._is_stopped = True
+
+
+def _keys_size(partitions: Sequence[Any]) -> int:
+    """Bytes of the hashes of keys in the partitions of a produce, which follow each other."""
+    return sum(len(about[-1]) for about in partitions[OF_PRODUCED - 1 :: OF_PRODUCED] if isinstance(about, tuple))
 
 
 def _batch(records: Buffer) -> tuple[int, int, int]:

@@ -174,10 +174,13 @@ def test_the_keys_of_a_batch_are_recorded_as_sizes_and_hashes(file: File) -> Non
         ([batch(5)], 1, 1),
         ([batch(module_of_keys.RECORDS_AT_ONCE)], 1, 1),
         ([batch(module_of_keys.RECORDS_AT_ONCE), batch()], 0, 2),
+        ([batch(module_of_keys.RECORDS_AT_ONCE - 1), batch()], 2, 2),
         ([build_batch([(b"k", b"v" * module_of_keys.BYTES_AT_ONCE, [], 1)])], 0, 1),
         ([build_batch([(b"k", bytes(module_of_keys.UNPACKED_AT_ONCE), [], 1)], compression=1)], 0, 1),
-        ([build_batch([(b"k", bytes(module_of_keys.UNPACKED_MAX), [], 1)], compression=1), batch()], 0, 1),
+        ([batch(), build_batch([(b"k", bytes(module_of_keys.UNPACKED_MAX), [], 1)], compression=1), batch()], 0, 1),
+        ([build_batch([(b"k", bytes(module_of_keys.UNPACKED_MAX // 2), [], 1)], compression=1)] * 3, 0, 1),
         ([batch(module_of_keys.RECORDS_MAX + 1)], 0, 0),
+        ([batch(module_of_keys.RECORDS_MAX // 2, compression=4)] * 3, 0, 2),
         ([batch()[:-1]], 0, 0),
         ([batch(2, compression=4)[:-1]], 0, 0),
         ([b""], 0, 0),
@@ -186,6 +189,7 @@ def test_the_keys_of_a_batch_are_recorded_as_sizes_and_hashes(file: File) -> Non
 def test_large_batches_are_left_to_a_thread_and_invalid_ones_have_no_keys(
     batches: list[bytes], at_once: int, in_thread: int
 ) -> None:
+    """The limits are of all batches of a request together."""
     found = dict(enumerate(batches))
     assert len(keys_at_once(found, b"") or ()) == at_once
     assert len(keys_of_all(found, b"")) == in_thread
@@ -281,6 +285,20 @@ def test_every_request_is_recorded_or_counted_as_dropped(turns: list[bool]) -> N
         file.waiting.pop(0)(True)
     assert recording.requests + recording.dropped == produced
     assert recording.dropped == 0 or produced // 10 > 2_000 // max(file.sizes)
+
+
+def test_the_keys_of_requests_without_an_answer_take_bounded_memory(file: File) -> None:
+    """Produces wait for a follower that hangs: those beyond the limit are recorded without keys."""
+    recording = Recording(file.write)
+    keys = {0: (8, b"h" * 400)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MEMORY_MAX", 1_000)
+        for refused in (True, False):
+            waiting = [recording.produce(request(), -1, [(T0, memoryview(batch()))], None, keys) for _ in range(4)]
+            for entry in waiting:
+                recording.produced(entry, [ProducePartitionResult(0, ErrorCode.CORRUPT_MESSAGE if refused else 0)])
+    recording.flush()
+    assert [isinstance(entry[-1], list) for entry in file.entries] == [True, True, False, False]
 
 
 def test_a_full_file_ends_the_recording_but_not_the_count(file: File) -> None:
