@@ -176,7 +176,12 @@ class ProducingClient:
         """The open connection to a broker. Raises OSError."""
         connection = self._connections.get(broker)
         if connection is None or not connection.is_open:
-            connection = self._connections[broker] = await self._view.connect(broker, lambda _: None)
+            opened = await self._view.connect(broker, lambda _: None)
+            connection = self._connections.get(broker)
+            if connection is not None and connection.is_open:  # another one was opened meanwhile, and may be used
+                opened.close()
+            else:
+                connection = self._connections[broker] = opened
         return connection
 
     # -- sending ------------------------------------------------------------------------------------------------------
@@ -356,7 +361,7 @@ class ProducingClient:
     async def _open(self, leader: int, limit: AbstractAsyncContextManager[None]) -> None:
         try:
             async with limit:
-                self._connections[leader] = await self._view.connect(leader, lambda _: None)
+                await self.connection_to(leader)
         except OSError:
             for lane in self._opening.pop(leader):
                 self._wait_for_leader(lane)

@@ -209,6 +209,30 @@ def test_what_is_made_ahead_is_there_for_the_first_batch() -> None:
     asyncio.run(run())
 
 
+def test_lanes_and_the_coordinator_share_one_connection_to_a_broker() -> None:
+    """Also if both need it at the same time: an operation on another one would have no leader in its row."""
+
+    class FarCluster(FakeCluster):
+        async def connect(self, broker: int, on_end: Callable[[Any], None]) -> FakeConnection:
+            await asyncio.sleep(0)
+            return await super().connect(broker, on_end)
+
+    cluster = FarCluster()
+
+    async def run() -> None:
+        client = ProducingClient("c", 9, 7, cluster, Background(), lambda: S, 10 * S, lambda _: None)  # type: ignore[arg-type]
+        operation = Operation("produce", 0, 9, TOPIC, 0, 1, 200, S, acks=1)
+        client.add(operation)
+        own = await asyncio.gather(client.connection_to(1), client.connection_to(1))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert [connection for connection in cluster.connections if connection.is_open] == own[:1] == own[1:]
+        assert (operation.leader, len(cluster.log)) == (1, 1)
+        client.give_up()
+
+    asyncio.run(run())
+
+
 def test_without_a_leader_everything_fails_at_its_time() -> None:
     cluster = FakeCluster()
     cluster.leader_id = -1
