@@ -5,7 +5,8 @@
 2. After a clean stop, the last segment is read from its last index entry on. If it does not end with a whole batch, the stop was
    not clean: step 3 verifies that segment.
 3. Otherwise every segment that reaches past the recovery point is verified: CRC, order and form of each batch. The file is cut
-   before the first invalid batch, and all later segments are removed.
+   before the first invalid batch, and all later segments are removed. It is read from the disk, not from the page cache: that may have
+   records which a failed sync has not written, and nothing will.
 4. In the verified part, the batches say which leader epochs there are; before it, the checkpoint does (INV-21). So no epoch of
    lost records stays, and no epoch of existing records is missing. Without a checkpoint, the headers of all batches are read.
 5. The producer state is read from the newest snapshot that can be trusted, and from the batches after it (`log_producers`).
@@ -209,6 +210,8 @@ def _recover(
     first = 0
     while first < len(segments) - 1 and segments[first].next_offset <= recovery_point:
         first += 1
+    for segment in segments[first:]:
+        segment.drop_cached()
     judge = Judge(stored or (), recovery_point, holes_up_to)
     # Compaction made the synced holes. A hole up to the log start comes from deleted records.
     gap_to = max(recovery_point, log_start_offset, holes_up_to)

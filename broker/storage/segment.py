@@ -351,6 +351,10 @@ class Segment:
             self._truncate_file(end)
         self.close_time_index()
 
+    def drop_cached(self) -> None:
+        """The next read sees what is on the disk (`FileSystem.drop_cached`)."""
+        self._filesystem.drop_cached(self._file())
+
     def refuse_old_messages(self, position: int = 0) -> None:
         """Raises OldMessages if a message of format v0 or v1 starts at that position of the file."""
         head = self._filesystem.read(self._file(), MAGIC_OFFSET + 1, position)

@@ -173,6 +173,15 @@ class FileSystem:
             return None
         return memoryview(buffer)[:count]
 
+    def drop_cached(self, fd: int) -> None:
+        """Drops what counts as written from the page cache, so that the next read sees what is on the disk.
+
+        They differ after a failed sync: Linux then keeps what it could not write, and takes it for written. What is still to be written
+        stays.
+        """
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
     @property
     def knows_the_page_cache(self) -> bool:
         """Whether `is_cached` can be True."""

@@ -42,7 +42,7 @@ class Inode:
         self.has_dropped = True
 
     def evict(self) -> None:
-        """What a failed sync has dropped leaves the cache, too."""
+        """What counts as written leaves the cache: also what a failed sync has dropped, which the disk does not have."""
         if self.has_dropped:
             self.content = bytearray(self.durable)
             for position, data, _ in self.pending:
@@ -209,13 +209,7 @@ class MemoryDisk(FileSystem):
         return self.after_power_loss(Random(0), Loss("all", "all"))
 
     def for_next_process(self) -> MemoryDisk:
-        """The same disk, with its caches, without what the last process had open. It may be used no more.
-
-        What a failed sync has dropped is no longer in the caches: recovery reads what is on the disk.
-        """
-        for inode in self.names.values():
-            if inode is not None:
-                inode.evict()
+        """The same disk, with its caches, without what the last process had open. It may be used no more."""
         successor = MemoryDisk()
         successor.spare = self.spare
         successor.root = self.root
@@ -344,6 +338,9 @@ class MemoryDisk(FileSystem):
 
     def read_cached(self, fd: int, size: int, position: int) -> Buffer | None:
         return None if self.is_cold else self.read(fd, size, position)
+
+    def drop_cached(self, fd: int) -> None:
+        self._files[fd].evict()
 
     def is_cached(self, fd: int, size: int, position: int) -> bool:
         return not self.is_cold
