@@ -25,7 +25,10 @@ class FileSender:
 
     @classmethod
     def of(cls, transport: asyncio.BaseTransport) -> FileSender | None:
-        """None: the connection is encrypted, or the kernel does not know it."""
+        """None: the connection is encrypted, or the kernel does not know it. A simulated transport brings its own."""
+        simulated: FileSender | None = transport.get_extra_info("file_sender")
+        if simulated is not None:
+            return simulated
         if transport.get_extra_info("sslcontext") is not None:
             return None
         descriptor = transport.get_extra_info("socket").fileno()

@@ -28,6 +28,7 @@ from broker.replication.partition import Partition, Role
 from broker.replication.replica_manager import ReplicaManager
 from broker.replication.replica_state import FollowerState
 from broker.request_handler import RequestHandler
+from broker.storage import log
 from broker.storage.directories.log_directory import CLEAN_SHUTDOWN, LogDirectory
 from broker.storage.leader_epochs import LeaderEpochCache
 from broker.storage.log import Log, LogUnavailable
@@ -35,6 +36,7 @@ from broker.storage.producers import producer_state
 from broker.storage.producers.log_producers import LogProducers
 from broker.storage.producers.producer_state import ProducerState
 from broker.storage.segment import Segment
+from broker.storage.stored_records import StoredRecords
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import GONE, MarkerSender
 from controller.broker_channels import _Channel
@@ -43,6 +45,7 @@ from controller.controller import Controller
 from controller.decisions import leader_election, reassignment
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.framing import StoredBytes
 from protocol.rpc.messages import ControlResponse
 from protocol.types import NO_LEADER
 from protocol.zk.operations import CheckOp, SetOp
@@ -535,6 +538,33 @@ def decided_transactions_are_left_to_the_first_coordinator(patch: Patch) -> None
         coordinator._timers.call_later(1.0, setattr, coordinator, "_send_markers", send)
 
     patch.setattr(TransactionCoordinator, "_partition_loaded", without_markers)
+
+
+# -- made up: disks ---------------------------------------------------------------------------------------------------
+
+
+@promise
+def recovery_trusts_the_page_cache(patch: Patch) -> None:
+    """Recovery takes what a failed sync has not written for durable, since Linux keeps it in memory (LOG-2)."""
+    patch.setattr(Segment, "drop_cached", lambda segment: None)
+
+
+@promise
+def edge_descriptors_are_kept_while_files_close(patch: Patch) -> None:
+    """Until its answer is sent, a file may be closed for another one, which gets its number."""
+
+    class Unpinned(StoredRecords):
+        __slots__ = ("_number",)
+
+        def __init__(self, segment: Segment, position: int, size: int) -> None:
+            StoredBytes.__init__(self, position, size)
+            self._segment = segment
+            self._number = segment.descriptor()
+
+        def descriptor(self) -> int:
+            return self._number
+
+    patch.setattr(log, "StoredRecords", Unpinned)
 
 
 # -- made up: groups --------------------------------------------------------------------------------------------------

@@ -215,14 +215,18 @@ class Faults:
         return undo
 
     def _take_descriptors(self, node: BrokerNode) -> Callable[[], None]:
-        """No socket and no file that stays open gets a descriptor, and perhaps no file at all: spare descriptors may be gone, too."""
-        operations = ("open_to_keep",) if self._scheduler.random.random() < 0.5 else ("open_to_keep", "open")
+        """No socket gets a descriptor. Files get those of others that are closed for them, or only for a while, or none: spare descriptors
+        may be gone, too."""
+        operations = self._scheduler.random.choice(((), ("open_to_keep",), ("open_to_keep", "open")))
         undo_calls = self._fail_calls(node, operations, errno.EMFILE)
         node.host.lacks_descriptors += 1
+        if node.is_running:
+            node.disk.open_max = node.disk.open_files()
 
         def undo() -> None:
             undo_calls()
             node.host.lacks_descriptors -= 1
+            node.disk.open_max = None
 
         return undo
 

@@ -7,17 +7,22 @@ import gc
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
+from broker.storage import segment
 from tools.sim.world.event_loop import ProcessLoop
 from tools.sim.world.scheduler import START_S, WALL_START_S, Scheduler
+
+SENT_FROM_FILE = 2_000
 
 
 @contextmanager
 def controlled(scheduler: Scheduler, seed: int) -> Iterator[None]:
     """Within this context, the modules `time`, `random` and `os.urandom` follow the virtual time and the seed.
+
+    Records are sent from their files in answers of a few kilobytes already, which are all that clients of the world ask for.
 
     Garbage is not collected: a collection runs code (the `finally` of a coroutine that nobody holds) at a time that no seed decides.
     """
@@ -31,13 +36,14 @@ def controlled(scheduler: Scheduler, seed: int) -> Iterator[None]:
         return loop.wall_s() if isinstance(loop, ProcessLoop) else scheduler.now - START_S + WALL_START_S
 
     source = random.Random(f"chance {seed}")
-    replaced: dict[tuple[Any, str], Callable[..., Any]] = {
+    replaced: dict[tuple[Any, str], Any] = {
         (time, "monotonic"): monotonic,
         (time, "perf_counter"): monotonic,
         (time, "time"): wall,
         (time, "monotonic_ns"): lambda: int(monotonic() * 1e9),
         (time, "time_ns"): lambda: int(wall() * 1e9),
         (os, "urandom"): source.randbytes,
+        (segment, "SENT_FROM_FILE"): SENT_FROM_FILE,
     }
     before = {key: getattr(*key) for key in replaced}
     state, collects = random.getstate(), gc.isenabled()

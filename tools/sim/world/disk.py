@@ -123,6 +123,9 @@ class MemoryFiles(OpenFiles):
     def are_of_another_thread(self) -> bool:
         return IS_IN_THREAD.get() or super().are_of_another_thread
 
+    def close_one_at_rest(self) -> bool:
+        return not self.are_of_another_thread and super().close_one_at_rest()
+
 
 class MemoryDisk(FileSystem):
     """`on_change` is called after every call that changed what is on the disk or in its caches."""
@@ -137,6 +140,8 @@ class MemoryDisk(FileSystem):
         self.failed_calls = 0
         self.tears: Random | None = None
         """If set, a write that fails has written as many of its bytes as this says."""
+        self.open_max: int | None = None
+        """How many files may be open: above that, one is closed for the next, if one can be."""
         self.calls_left: int | None = None
         self.calls = 0
         self.on_change: Callable[[], None] = lambda: None
@@ -264,6 +269,8 @@ class MemoryDisk(FileSystem):
         return fd
 
     def _new_fd(self) -> int:
+        if self.open_max is not None and len(self._files) >= self.open_max and not self.in_use.close_one_at_rest():
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         if self._free_fds:
             return heapq.heappop(self._free_fds)
         self._next_fd += 1
@@ -338,6 +345,12 @@ class MemoryDisk(FileSystem):
 
     def read_cached(self, fd: int, size: int, position: int) -> Buffer | None:
         return None if self.is_cold else self.read(fd, size, position)
+
+    def sent(self, fd: int, size: int, position: int) -> bytes:
+        """What `sendfile` finds."""
+        if fd not in self._files:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return bytes(self._files[fd].content[position : position + size])
 
     def drop_cached(self, fd: int) -> None:
         self._files[fd].evict()

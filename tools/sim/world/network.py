@@ -14,9 +14,12 @@ import asyncio
 import errno
 import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from broker.network.file_sender import FileSender
+from protocol.errors import KafkaError
+from protocol.kafka.framing import Part, StoredBytes
 from protocol.types import Address
 from tools.sim.world.scheduler import Scheduler
 
@@ -89,6 +92,8 @@ class Host:
         self.is_up = True
         self.lacks_descriptors = 0
         """Above 0, its processes get no descriptor for a connection."""
+        self.read_open_file: Callable[[int, int, int], bytes] | None = None
+        """(descriptor, size, position) -> bytes of the file that has this descriptor now. Raises OSError."""
         self._wall_ahead_s = self._wall_drift = 0.0
         self._wall_set_at = 0.0
         self._listeners: dict[int, Server] = {}
@@ -276,6 +281,33 @@ class _Options:
         """All options are taken, and change nothing."""
 
 
+class SimulatedSender(FileSender):
+    """`sendfile` of the simulated kernel: what the descriptor means at that moment is sent, as far as there is room."""
+
+    def __init__(self, transport: SimulatedTransport, read_open_file: Callable[[int, int, int], bytes]) -> None:
+        self._transport = transport
+        self._read_open_file = read_open_file
+
+    def end(self) -> None:
+        """The transport closes the socket."""
+
+    def send(self, parts: Sequence[Part]) -> int:
+        total = 0
+        try:
+            for part in parts:
+                if isinstance(part, StoredBytes):
+                    data = self._read_open_file(part.descriptor(), len(part), part.position)
+                else:
+                    data = bytes(part)
+                sent = self._transport.write_past_the_buffer(data)
+                total += sent
+                if sent < len(part):
+                    break
+        except (OSError, KafkaError):
+            pass
+        return total
+
+
 class SimulatedTransport(asyncio.Transport):
     """One end of a connection."""
 
@@ -354,6 +386,18 @@ class SimulatedTransport(asyncio.Transport):
             return
         self._unsent += data
         self._send()
+
+    def write_past_the_buffer(self, data: bytes) -> int:
+        """Gives the kernel as much as it takes now. Nothing may wait to be written."""
+        assert not self._unsent
+        random = self._network.scheduler.random
+        size = min(len(data), CAPACITY - self._on_the_way)
+        if random.randrange(CUT_ONE_OF) == 0:
+            size = random.randint(0, size)
+        if size:
+            self._on_the_way += size
+            self._carry(self.peer.arrived, data[:size])
+        return size
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
         self.write(b"".join(list_of_data))
@@ -501,4 +545,6 @@ class SimulatedTransport(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "socket":
             return _Options()
+        if name == "file_sender" and self.loop.host.read_open_file is not None:
+            return SimulatedSender(self, self.loop.host.read_open_file)
         return super().get_extra_info(name, default)

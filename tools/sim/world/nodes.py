@@ -113,6 +113,7 @@ class BrokerNode:
         self.disk = MemoryDisk()
         self._prepare_disk(scheduler.random)
         self.host = network.host(self.name)
+        self.host.read_open_file = lambda fd, size, position: self.disk.sent(fd, size, position)
         self.loop: ProcessLoop | None = None
         self.broker: Broker | None = None
         self.session: SimulatedSession | None = None
