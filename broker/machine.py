@@ -15,6 +15,7 @@ from broker.process.clock import Clock, SystemClock
 from broker.process.event_log import EventLog
 from broker.process.freed_memory import give_back_regularly
 from broker.process.loop_watchdog import LoopWatchdog
+from broker.process.stopping import LastResort
 from broker.storage.disk.filesystem import FileSystem
 from protocol.zk.session import ZooKeeperSession
 
@@ -41,6 +42,7 @@ class Machine:
     open_zookeeper: Callable[[str, int], ZooKeeperSession] = field(
         default=lambda hosts, timeout_ms: ZooKeeperSession(hosts, session_timeout_ms=timeout_ms)
     )
+    last_resort: LastResort = field(default_factory=LastResort)
     random: Random = field(default_factory=Random)
     descriptor_limit: Callable[[], int] = descriptors.limit_now
     keep_out_of_collections: Callable[[], None] = keep_out_of_collections

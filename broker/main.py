@@ -237,7 +237,7 @@ class Broker:
             )
         self._cluster_id = ""
         self._stop = asyncio.Event()
-        self._stop_time = StopTime(config.broker_stop_timeout_ms / 1000, clock.monotonic)
+        self._stop_time = StopTime(config.broker_stop_timeout_ms / 1000, clock.monotonic, machine.last_resort)
         self.unflushed = False
         """The time for the stop ended before all logs were flushed."""
         self._fatal: LogDirectoryError | BrokerIdInUse | None = None

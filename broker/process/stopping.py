@@ -22,15 +22,27 @@ BEFORE_FLUSH_SHARE = 0.6
 FAREWELL_S = 2.0
 """The last seconds of the time are reserved for closing the ZooKeeper session."""
 STUCK_LOOP_S = 3.0
-"""If the stop takes this much longer than the whole time, the loop is blocked: a thread prints the stacks and ends the process."""
+"""If the stop takes this much longer than the whole time, the loop is blocked."""
+
+
+class LastResort:
+    """A thread that ends the process if a blocked loop does not."""
+
+    def begin(self, seconds: float) -> None:
+        """After that time, it prints the stacks of all threads and ends the process, unless `cancel` was called before."""
+        faulthandler.dump_traceback_later(seconds, exit=True)
+
+    def cancel(self) -> None:
+        faulthandler.cancel_dump_traceback_later()
 
 
 class StopTime:
     """The time of one stop. `begin` starts it; each step then gets the time that is left for it."""
 
-    def __init__(self, timeout_s: float, monotonic: Callable[[], float]) -> None:
+    def __init__(self, timeout_s: float, monotonic: Callable[[], float], last_resort: LastResort) -> None:
         self._timeout_s = timeout_s
         self._monotonic = monotonic
+        self._last_resort = last_resort
         self._began: float | None = None
         self._hand_over: asyncio.Task[object] | None = None
 
@@ -38,12 +50,11 @@ class StopTime:
         """Starts the time; further calls have no effect."""
         if self._began is None:
             self._began = self._monotonic()
-            faulthandler.dump_traceback_later(self._timeout_s + STUCK_LOOP_S, exit=True)
+            self._last_resort.begin(self._timeout_s + STUCK_LOOP_S)
 
-    @staticmethod
-    def over() -> None:
-        """Cancels the timer that would end the process."""
-        faulthandler.cancel_dump_traceback_later()
+    def over(self) -> None:
+        """The process ends by itself now."""
+        self._last_resort.cancel()
 
     def hurry(self) -> None:
         """Cancels the hand-over, because a person does not want to wait for the controller."""

@@ -12,6 +12,7 @@ from broker.machine import Machine
 from broker.main import Broker
 from broker.process.event_log import EventLog
 from broker.process.loop_watchdog import LoopWatchdog, TurnTimes
+from broker.process.stopping import LastResort
 from broker.settings import config_sources
 from broker.storage.directories.log_directory import LogDirectoryError
 from broker.storage.disk.spare_descriptors import SpareDescriptors
@@ -66,6 +67,16 @@ class NoWatchdog(LoopWatchdog):
         """Nothing to watch."""
 
     def close(self) -> None:
+        """Nothing was started."""
+
+
+class NoLastResort(LastResort):
+    """Virtual time goes on whatever a loop does. A real thread would end the process of the whole world."""
+
+    def begin(self, seconds: float) -> None:
+        """Starts nothing."""
+
+    def cancel(self) -> None:
         """Nothing was started."""
 
 
@@ -154,6 +165,7 @@ class BrokerNode:
             filesystem=disk,
             events=Events(loop, partial(self._record, self.id)),
             watchdog=NoWatchdog(),
+            last_resort=NoLastResort(),
             open_zookeeper=self._open_zookeeper,
             random=Random(f"{loop.name} {self._scheduler.random.random()}"),
             descriptor_limit=lambda: DESCRIPTORS,

@@ -12,7 +12,7 @@ import pytest
 from broker.machine import this_machine
 from broker.main import Broker
 from broker.process import stopping
-from broker.process.stopping import StopTime, unless_stopped
+from broker.process.stopping import LastResort, StopTime, unless_stopped
 from broker.settings.config import BrokerConfig
 from broker.storage.directories.log_directory import LogDirectoryError
 
@@ -76,7 +76,7 @@ async def test_all_steps_together_end_in_time(
     """A controller that does not answer, a disk that hangs, a ZooKeeper that is away: each step gets only its share of the time."""
     monkeypatch.setattr(stopping, "FAREWELL_S", 0.1)
     monkeypatch.setattr(stopping, "STUCK_LOOP_S", FOREVER)
-    stop_time = StopTime(0.4, asyncio.get_running_loop().time)
+    stop_time = StopTime(0.4, asyncio.get_running_loop().time, LastResort())
     stop_time.begin()
     with caplog.at_level(logging.WARNING):
         await stop_time.hand_over(asyncio.sleep(FOREVER))
@@ -90,7 +90,7 @@ async def test_all_steps_together_end_in_time(
 
 
 async def test_hurry_ends_the_hand_over() -> None:
-    stop_time = StopTime(FOREVER, asyncio.get_running_loop().time)
+    stop_time = StopTime(FOREVER, asyncio.get_running_loop().time, LastResort())
     stop_time.begin()
     asyncio.get_running_loop().call_later(0.01, stop_time.hurry)
     await stop_time.hand_over(asyncio.sleep(FOREVER))
@@ -101,7 +101,7 @@ async def test_a_hand_over_that_fails_does_not_end_the_stop(caplog: pytest.LogCa
     async def failing() -> None:
         raise ValueError("odd")
 
-    stop_time = StopTime(FOREVER, asyncio.get_running_loop().time)
+    stop_time = StopTime(FOREVER, asyncio.get_running_loop().time, LastResort())
     stop_time.begin()
     await stop_time.hand_over(failing())
     stop_time.over()
