@@ -183,10 +183,10 @@ class Producer:
                     f"{self.name} asked for {list(batches)} and was answered about {list(found)}"
                 )
             for tp, batch in batches.items():
-                is_well &= self._take(by_partition[tp], batch, found.get(tp), stuck)
+                is_well &= self._take(by_partition[tp], batch, found.get(tp), stuck, leader[0])
         return is_well
 
-    def _take(self, lane: Lane, batch: Batch, result: object, stuck: dict[TopicPartition, None]) -> bool:
+    def _take(self, lane: Lane, batch: Batch, result: object, stuck: dict[TopicPartition, None], leader: str) -> bool:
         """`stuck`: partitions of which an earlier batch must be sent again, so that later ones are out of order."""
         code = ErrorCode.NETWORK_EXCEPTION if result is None else ErrorCode(result.error_code)  # type: ignore[attr-defined]
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
@@ -208,6 +208,8 @@ class Producer:
         stuck[lane.tp] = None
         if is_retriable(code):
             return False
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not self._history.is_led_by(lane.tp, leader):
+            return False  # by a leader that was replaced and has not heard of it: it lacks the batches that the next one has
         self._history.break_promise(
             f"{self.name} was refused sequence {batch.sequence} of {lane.tp}, its oldest batch: {error_name(code)}"
         )
