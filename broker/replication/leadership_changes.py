@@ -8,6 +8,7 @@ Therefore each partition is looked up again when its turn comes.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -405,6 +406,19 @@ class LeadershipChanges:
                     self._remove_stray(tp, is_kept_aside=verdict is StrayAction.SET_ASIDE)
             except KafkaError:
                 continue  # its disk failed, which storage has reported
+        self._remove_stray_copies(named, others)
+
+    def _remove_stray_copies(self, named: Collection[tuple[str, int]], others: frozenset[str]) -> None:
+        """Removes copies for a move whose log is gone: after a power loss, one volume may have its removal and the other may not."""
+        if self._log_manager.offline_dirs:
+            return  # their logs may be there
+        for copy in list(self._log_manager.futures.logs()):
+            tp = copy.topic_partition
+            if tp not in named and self._log_manager.get(tp) is None:
+                with contextlib.suppress(KafkaError):  # its disk failed, which storage has reported
+                    if self._action_for(copy, others) is not StrayAction.KEEP:
+                        log.warning("%s: a copy is removed, as its log is gone", copy.directory)
+                        self._log_manager.drop_future(tp)
 
     def _action_for(self, stray: Log, others: frozenset[str]) -> StrayAction:
         """Raises LogDirFailed."""

@@ -192,15 +192,17 @@ class LogManager:
         for opened in found:
             tp = opened.topic_partition
             is_future = opened.directory.endswith(FUTURE_SUFFIX)
-            known = self.futures.get(tp) if is_future else self._logs.get(tp)
+            if is_future and not self.futures.add(opened):
+                log.warning("%s: another copy of it is in %s, this one is removed", tp, opened.directory)
+                self._remove_copy(opened)
+                continue
+            known = None if is_future else self._logs.get(tp)
             if known is not None:
                 for each in found:
                     each.close()
                 paths = f"{known.directory} and {opened.directory}"
                 raise LogDirectoryError(f"{tp} is in {paths}: move one of them away by hand")
-            if is_future:
-                self.futures.add(opened)
-            else:
+            if not is_future:
                 self._logs[tp] = opened
         directory.is_loaded = True
         log.info(
@@ -491,9 +493,13 @@ class LogManager:
         self.log_directories.count_again()
         future = self.futures.get(tp)
         if future is not None:
-            path = self._renamed_away(future, DELETED_SUFFIX, None)
+            self._remove_copy(future)
             self.futures.remove(tp)
-            self.upkeep.removals.begin_renamed_tree(path)
+
+    def _remove_copy(self, copy: Log) -> None:
+        """Raises LogDirFailed."""
+        path = self._renamed_away(copy, DELETED_SUFFIX, None)
+        self.upkeep.removals.begin_renamed_tree(path)
 
     def swap(self, tp: TopicPartition) -> tuple[Log, str]:
         """Replaces the log by its complete copy. Returns the copy, and the path for `futures.finish`. Raises LogDirFailed."""

@@ -14,6 +14,7 @@ After a crash the names show which step was reached. After a power loss, the nam
 
     log      copy                           at the start
     exists   future                         before 2: the file is removed, the copying continues
+    missing  future                         the log was deleted: the copy goes when the controller does not name it
     missing  future, with the file          in 2: the copy gets the log's name now
     exists   final name, with the file      in 3: the log is older, and is removed
     missing  final name, with the file      the file is removed

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -143,6 +145,29 @@ async def test_a_replica_that_was_reassigned_while_its_broker_was_away_is_delete
     tell(cluster, node, (state(2, (2, 3)),))
     assert node.logs.get(TP) is None
     assert node.manager.partitions.get(TP) is None
+
+
+def copies_in(log_dir: str) -> list[Path]:
+    return [path for path in Path(log_dir).iterdir() if path.name.startswith(str(TP))]
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_a_copy_whose_log_is_gone_goes_with_its_topic(cluster: Cluster, is_known: bool) -> None:
+    """Both were removed, and then the power failed: the volume of the copy has lost that. Nobody would look at the copy again."""
+    cluster.disks = 2
+    moving = await cluster.start_led(1)
+    current = moving.logs.get(TP)
+    assert current is not None
+    (target,) = [path for path in moving.logs.directories if path != current.log_dir]
+    moving.logs.make_future(TP, target)
+    cluster.kill(1)
+    shutil.rmtree(current.directory)
+    again = await cluster.start_broker(1)
+    assert again.logs.futures.get(TP) is not None
+    tell(cluster, again, (state(1, (1,), isr=(1,)),) if is_known else ())
+    assert (again.logs.futures.get(TP) is not None) is is_known
+    await again.logs.upkeep.removals.wait()
+    assert bool(copies_in(target)) is is_known
 
 
 async def test_named_replicas_are_never_strays(cluster: Cluster, node: Node) -> None:

@@ -134,6 +134,17 @@ def test_a_power_loss_may_keep_the_names_of_two_file_systems_from_different_step
     assert plain(survivor) == [f"{B}/{TP}"]
 
 
+def test_a_copy_whose_removal_a_power_loss_has_undone_does_not_stop_a_start(it: Copied) -> None:
+    """The move to /b was called off for one to /c, and only the volume of /c has kept that."""
+    other = f"/c/{TP}.{'0a' * 16}-future"
+    it.disk.make_directory(other)
+    it.disk.write_new(f"{other}/{0:020d}.log", b"")
+    again = started(it.disk.after_kill(), A, B, "/c")
+    assert everything(log_of(again)) == it.data
+    assert copy_of(again).log_dir == B
+    assert not [name for name in again._filesystem.list("/c") if name.startswith("orders")]
+
+
 def test_nothing_is_decided_or_removed_while_a_directory_is_offline(it: Copied) -> None:
     """The log is renamed to `-delete`, and the disk with the complete copy does not come back. The log must still exist."""
     it.manager.futures.declare_complete(it.copy)
