@@ -88,7 +88,8 @@ def judge(session: SparkSession, plan: Plan, output: OutputDirectory, security: 
 def compare(session: SparkSession, output: OutputDirectory, compacted: Sequence[str] = ()) -> dict[str, Any]:
     """The verdict on `operations` and `found`. Counts are records; each list of evidence has at most EVIDENCE rows.
 
-    `compacted`: topics that compaction may remove records from. What is missing there is lost if there is no newer record with its key.
+    `compacted`: topics that compaction may remove records from. What is missing there is lost if there is no newer record with its key, and
+    unseen or deleted if such a record may be where the partition could not be read.
     Records of transactions that were not committed are not acknowledged; `read_aborted`: readers of committed records got them.
     `lost`, `duplicated` and `reordered` count batches with acks=all; `without_acks_all` has the same counts of the others.
     """
@@ -114,7 +115,10 @@ def compare(session: SparkSession, output: OutputDirectory, compacted: Sequence[
     found = counts("SELECT kind AS key, sum(records) AS records FROM found GROUP BY kind")
     is_settled = session.table("unsettled").isEmpty()
     has_aborts = not session.table("ends").where("op = 'abort'").isEmpty()
-    excuses = {} if is_settled else counts("SELECT kind AS key, count(*) AS records FROM excuses GROUP BY kind")
+    excuses, unknown = (
+        {} if is_settled else counts(f"SELECT kind AS key, count(*) AS records FROM {view} GROUP BY kind")
+        for view in ("excuses", "unknown")
+    )
     by_acks = {
         name: {} if is_settled and name == "lost" else counts(f"SELECT acks = -1 AS key, {text} GROUP BY acks = -1")
         for name, text in BY_ACKS.items()
@@ -123,8 +127,10 @@ def compare(session: SparkSession, output: OutputDirectory, compacted: Sequence[
         "acknowledged": count("SELECT sum(records) FROM acknowledged"),
         **{name: found.get(kind, 0) for name, kind in OF_FOUND.items()},
         **{name: found_by.get(True, 0) for name, found_by in by_acks.items()},
-        **{name: excuses.get(kind, 0) for name, kind in OF_EXCUSES.items()},
-        "compacted": 0 if is_settled else count("SELECT count(*) FROM absent") - sum(by_acks["lost"].values()),
+        **{name: excuses.get(kind, 0) + unknown.get(kind, 0) for name, kind in OF_EXCUSES.items()},
+        "compacted": 0
+        if is_settled
+        else count("SELECT count(*) FROM absent") - sum(by_acks["lost"].values()) - sum(unknown.values()),
         "elsewhere": count("SELECT count(*) FROM elsewhere"),
         "read_aborted": count("SELECT sum(records) FROM read_aborted") if has_aborts else 0,
     }

@@ -83,15 +83,23 @@ SELECT m.* FROM missing m LEFT ANTI JOIN excuses e ON m.producer = e.producer AN
 -- The newest record of each key in the compacted topics: its first 8 bytes are the hash, of which a shorter key has the low bytes.
 SELECT topic, partition, key_size, key, max(offset) AS offset FROM found WHERE kind = 'newest' GROUP BY topic, partition, key_size, key
 
--- view outdated
--- Compaction may remove any record but the newest of its key. What could not be read may be newer.
+-- view unreplaced
+-- Compaction may remove any record but the newest of its key.
 SELECT k.* FROM (
     SELECT a.*, IF(key_size < 8, hash & (shiftleft(1L, 8 * key_size) - 1), hash) AS key
     FROM absent a LEFT SEMI JOIN compacted_topics c ON a.topic = c.topic WHERE hash IS NOT NULL
 ) k
 LEFT ANTI JOIN newest n ON k.topic = n.topic AND k.partition = n.partition AND k.key_size = n.key_size AND k.key = n.key
     AND n.offset > coalesce(k.offset, -1)
-LEFT ANTI JOIN gaps g ON k.topic = g.topic AND k.partition = g.partition AND g.kind = 'unread' AND g.stop > coalesce(k.offset, -1)
+
+-- view unknown
+-- What could not be read, or was deleted before it was read, may have been a newer record of the key.
+SELECT u.producer, u.sequence, max(g.kind) AS kind FROM unreplaced u JOIN gaps g
+    ON u.topic = g.topic AND u.partition = g.partition AND g.stop > coalesce(u.offset, -1)
+GROUP BY u.producer, u.sequence
+
+-- view outdated
+SELECT u.* FROM unreplaced u LEFT ANTI JOIN unknown k ON u.producer = k.producer AND u.sequence = k.sequence
 
 -- view lost
 SELECT producer, sequence, topic, partition, base, offset, client, acks FROM (
