@@ -221,7 +221,7 @@ class Faults:
         undo_calls = self._fail_calls(node, operations, errno.EMFILE)
         node.host.lacks_descriptors += 1
         if node.is_running:
-            node.disk.open_max = node.disk.open_files()
+            node.disk.open_max = node.disk.open_files() // self._scheduler.random.choice((1, 2))
 
         def undo() -> None:
             undo_calls()

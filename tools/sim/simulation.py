@@ -353,15 +353,17 @@ class Simulation:
         return Scene.of(self.zookeeper.tree, list(self.nodes.values()))
 
     def _until(self, is_reached: Callable[[], bool], limit_s: float, what: str) -> None:
+        """Runs the world until that is reached. A log that cannot be read ends it, and is judged."""
         deadline = self.scheduler.now + limit_s
-        while not is_reached():
-            if self.scheduler.is_stopped:
-                return
-            if self.scheduler.now >= deadline:
-                missing = self._what_is_missing() if what == "rest" else ""
-                self.problems.append(f"not within {limit_s:g} s: {what}{': ' * bool(missing)}{missing}")
-                return
-            self.scheduler.run(self.scheduler.now + LOOK_S)
+        try:
+            while not is_reached() and not self.scheduler.is_stopped:
+                if self.scheduler.now >= deadline:
+                    missing = self._what_is_missing() if what == "rest" else ""
+                    self.problems.append(f"not within {limit_s:g} s: {what}{': ' * bool(missing)}{missing}")
+                    return
+                self.scheduler.run(self.scheduler.now + LOOK_S)
+        except TornLog as torn:
+            self.problems.append(f"while waiting for {what}: {torn}")
 
     # -- the judge ----------------------------------------------------------------------------------------------------
 

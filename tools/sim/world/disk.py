@@ -141,7 +141,7 @@ class MemoryDisk(FileSystem):
         self.tears: Random | None = None
         """If set, a write that fails has written as many of its bytes as this says."""
         self.open_max: int | None = None
-        """How many files may be open: above that, one is closed for the next, if one can be."""
+        """How many files may be open: above that, some are closed for the next, if they can be."""
         self.calls_left: int | None = None
         self.calls = 0
         self.on_change: Callable[[], None] = lambda: None
@@ -269,8 +269,9 @@ class MemoryDisk(FileSystem):
         return fd
 
     def _new_fd(self) -> int:
-        if self.open_max is not None and len(self._files) >= self.open_max and not self.in_use.close_one_at_rest():
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        while self.open_max is not None and len(self._files) >= self.open_max:
+            if not self.in_use.close_one_at_rest():
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         if self._free_fds:
             return heapq.heappop(self._free_fds)
         self._next_fd += 1
