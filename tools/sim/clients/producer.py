@@ -15,7 +15,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
 from protocol.types import Address, TopicPartition
 from tools.sim.clients.history import History
-from tools.sim.clients.wire_client import LEADER_EPOCHS, NoAnswer, WireClient, produce_body
+from tools.sim.clients.wire_client import NoAnswer, WireClient, produce_body
 from tools.sim.policies import key_of
 
 IN_FLIGHT = 5
@@ -48,12 +48,7 @@ class Lane:
 
 
 class Producer:
-    """
-    Runs until `stop`, then until all is acknowledged.
-
-    It does not go back from a leader to an earlier one, as clients since KIP-320: a leader that has been replaced and does not know it
-    yet may refuse a batch as out of order, although all before it were acknowledged, here as in Kafka.
-    """
+    """Runs until `stop`, then until all is acknowledged."""
 
     is_reader = False
 
@@ -81,7 +76,7 @@ class Producer:
 
     async def run(self) -> None:
         client = self._client
-        await client.refresh(self._topics, LEADER_EPOCHS)
+        await client.refresh(self._topics)
         while self._producer_id < 0:
             await self._begin()
         while not (self._is_stopping and all(lane.has_failed or not lane.unacked for lane in self._lanes)):
@@ -96,7 +91,7 @@ class Producer:
                 await asyncio.sleep(self._random.expovariate(1 / self._pause_s))
             else:
                 await client.back_off()
-                await client.refresh(self._topics, LEADER_EPOCHS)
+                await client.refresh(self._topics)
         client.close()
 
     async def _begin_anew(self) -> None:

@@ -22,8 +22,6 @@ CONNECT_S = 3.0
 PRODUCE_TIMEOUT = timedelta(seconds=10)
 OLDEST = {ApiKey.METADATA: 1}
 """Versions below cannot say what the client needs."""
-LEADER_EPOCHS = 10
-"""Metadata from this version on have the ids of topics and the epochs of their leaders."""
 
 
 class NoAnswer(ConnectionError):
@@ -124,7 +122,6 @@ class WireClient:
         self.random = random
         self.history = history
         self.leaders: dict[TopicPartition, int] = {}
-        self._leader_epochs: dict[TopicPartition, int] = {}
         self.topic_ids: dict[str, Any] = {}
         self.names: dict[Any, str] = {}
         self.controller = -1
@@ -173,8 +170,8 @@ class WireClient:
                 continue
         raise NoAnswer("no broker answers")
 
-    async def refresh(self, topics: Sequence[str], oldest: int = 0) -> None:
-        """Asks for the leaders of these topics. Keeps what it knows if no broker answers, or if one tells of an earlier leader."""
+    async def refresh(self, topics: Sequence[str]) -> None:
+        """Asks for the leaders of these topics. Keeps what it knows if no broker answers."""
         body = {
             "topics": tuple({"name": topic, "topic_id": None} for topic in topics),
             "allow_auto_topic_creation": False,
@@ -182,7 +179,7 @@ class WireClient:
             "include_topic_authorized_operations": False,
         }
         try:
-            answer = await self.ask_any(ApiKey.METADATA, body, oldest)
+            answer = await self.ask_any(ApiKey.METADATA, body)
         except NoAnswer:
             return
         self.controller = answer.controller_id
@@ -192,16 +189,11 @@ class WireClient:
             if topic.error_code != ErrorCode.NONE:
                 continue
             topic_id = getattr(topic, "topic_id", None)
-            is_another = topic_id is not None and self.topic_ids.get(topic.name) != topic_id
             if topic_id is not None:
                 self.topic_ids[topic.name] = topic_id
                 self.names[topic_id] = topic.name
             for partition in topic.partitions:
-                tp = TopicPartition(topic.name, partition.partition_index)
-                epoch = getattr(partition, "leader_epoch", -1)
-                if is_another or epoch >= self._leader_epochs.get(tp, -1) or epoch < 0:
-                    self.leaders[tp] = partition.leader_id
-                    self._leader_epochs[tp] = epoch
+                self.leaders[TopicPartition(topic.name, partition.partition_index)] = partition.leader_id
 
     async def coordinator(self, key: str, kind: int) -> Address:
         """Of a group (kind 0) or a transactional id (1). Raises NoAnswer."""
