@@ -100,6 +100,9 @@ class TraceFacts:
     """Of the trace's files, in their order."""
     transactional: int = 0
     """Produces that were part of a transaction of which the trace does not know the end."""
+    offsets: int = 0
+    offsets_left_out: int = 0
+    """Offsets in transactions, and those of them of which the trace does not know the end."""
     keyless: Mapping[str, int] = field(default_factory=dict)
     """Topic -> produces of records without keys, or of which the trace does not know whether they had any."""
     busiest: tuple[str, int] = ("", 0)
@@ -111,6 +114,7 @@ def facts_of(trace: Trace) -> TraceFacts:
     columns = ["time_ns", "op", *IDS, "group", "topic", "partition", "transactional", "acks", "compression", "records"]
     keyed = [name for name in KEYS.names if name in trace.names]
     transactional: Counter[tuple[str, str]] = Counter()
+    of_offsets: Counter[tuple[str, str]] = Counter()
     ended: set[tuple[str, str]] = set()
     partitions: dict[str, int] = {}
     keyless: Counter[str] = Counter()
@@ -142,15 +146,28 @@ def facts_of(trace: Trace) -> TraceFacts:
             raise TraceError(
                 f"{trace.path} has rows of no known op, or ends or offsets of no transaction: `ottla replay trace check` names them"
             )
+        for row in offsets.group_by([*IDS]).aggregate([("op", "count")]).to_pylist():
+            of_offsets[row["client"], row["transactional_id"]] += row["op_count"]
         ended |= {(row["client"], row["transactional_id"]) for row in ends.select(IDS).to_pylist()}
         if keyed:
             produces = produces.filter(pyarrow.compute.is_null(produces["key_bytes"]))
         for row in produces.group_by("topic").aggregate([("op", "count")]).to_pylist():
             keyless[row["topic"]] += row["op_count"]
-    of_unknown_ends = sum(count for names, count in transactional.items() if names not in ended)
-    recorded, digest = dict(trace.info.topics), digest_of(trace.files)
+    if not partitions:
+        raise TraceError(f"{trace.path} has no produce and no fetch, only ends of transactions")
     (busiest,) = clients.most_common(1)
-    return TraceFacts(trace.rows, last_ns / 1e9, partitions, recorded, digest, of_unknown_ends, keyless, busiest)
+    return TraceFacts(
+        rows=trace.rows,
+        seconds=last_ns / 1e9,
+        partitions=partitions,
+        recorded=dict(trace.info.topics),
+        digest=digest_of(trace.files),
+        transactional=sum(count for names, count in transactional.items() if names not in ended),
+        offsets=of_offsets.total(),
+        offsets_left_out=sum(count for names, count in of_offsets.items() if names not in ended),
+        keyless=keyless,
+        busiest=busiest,
+    )
 
 
 def check_produces(trace: Trace, produces: pyarrow.Table) -> None:
@@ -172,6 +189,10 @@ def changes_of(facts: TraceFacts, topics: Mapping[str, str], compacted: Collecti
     if facts.transactional:
         changes.append(
             f"{facts.transactional:,} produces of transactions are sent without a transaction: the trace does not know its end"
+        )
+    if facts.offsets_left_out:
+        changes.append(
+            f"{facts.offsets_left_out:,} offsets in transactions are left out: the trace does not know how these ended"
         )
     changes += [
         f"topic {target} is compacted, and {facts.keyless[topic]:,} produces of the trace have no keys: the records of each get a key"
@@ -251,7 +272,7 @@ def new_plan(options: Options, facts: TraceFacts, place: Place, control: str) ->
         bytes=options.bytes,
         answer_timeout_s=options.answer_timeout_s,
         control=control,
-        trace_rows=facts.rows,
+        trace_rows=facts.rows - (facts.offsets_left_out if options.groups else facts.offsets),
         trace_seconds=facts.seconds,
         trace_hash=facts.digest,
         groups=options.groups,

@@ -9,8 +9,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from tests.support.small_traces import as_given, end, fetch, produce
-from tools.replay.run.driver import facts_of
+from tests.support.small_traces import as_given, end, fetch, produce, written
+from tools.replay.run.driver import changes_of, facts_of
 from tools.replay.traces.check import SHOWN, SINCE_1970, check
 from tools.replay.traces.schema import SCHEMA, Trace, TraceError
 
@@ -109,6 +109,17 @@ def test_what_no_task_could_send_is_refused_at_the_start(tmp_path: Path, row: di
     path = as_given(tmp_path / "t", [*RIGHT, {"transactional_id": None, "read_committed": None, **row}])
     with pytest.raises(TraceError, match="no known op"):
         facts_of(Trace(path))
+
+
+def test_offsets_of_transactions_without_an_end_are_left_out_and_said(tmp_path: Path) -> None:
+    rows = [end(0, 0, "offsets", topic="t", partition=at, group="g", client=client) for client in "ab" for at in (0, 1)]
+    facts = facts_of(Trace(written(tmp_path / "t", [*rows, end(1, 1, "commit", client="a")])))
+    assert (facts.rows, facts.offsets, facts.offsets_left_out) == (5, 4, 2)
+    assert changes_of(facts, {"t": "t"}, ()) == [
+        "2 offsets in transactions are left out: the trace does not know how these ended"
+    ]
+    with pytest.raises(TraceError, match="no produce and no fetch"):
+        facts_of(Trace(written(tmp_path / "ends", [end(0, 0, "commit")])))
 
 
 def test_times_count_from_the_start_of_the_trace_and_not_since_1970(tmp_path: Path) -> None:
