@@ -23,6 +23,7 @@ from protocol.types import Address, TopicPartition
 from tools.replay.load import fetching, stamps
 from tools.replay.load.results import DDL, ddl_of
 from tools.replay.load.task import LoadPlan
+from tools.replay.load.transactions import TIMEOUT_MS
 from tools.replay.places import uri_of
 from tools.replay.run.plan import OutputDirectory, Plan, write_json
 from tools.replay.run.queries import views
@@ -56,6 +57,9 @@ RANGE_RECORDS = 1_000_000
 FETCH_BYTES = 4 * 1024 * 1024
 READ_TIMEOUT_S = 60.0
 """How long the reading of a range may make no progress. Then the rest of the range counts as unread."""
+OPEN_TRANSACTION_S = TIMEOUT_MS / 1000 + 15
+"""How much longer a broker may answer that there are no committed records yet: a task that was lost may have left a transaction open. The
+cluster aborts it when its time is over; Kafka looks for such transactions every ten seconds."""
 ROWS_AT_ONCE = 20_000
 EVIDENCE = 20
 
@@ -217,15 +221,17 @@ class Reader:
     def read(self, topic: str, partition: int, begin: int, stop: int) -> Iterator[pyarrow.RecordBatch]:
         """The found rows of the offsets from `begin` to before `stop`."""
         connection: BrokerConnection | None = None
-        at, deadline = begin, time.monotonic() + READ_TIMEOUT_S
+        at, progressed = begin, time.monotonic()
         try:
             while at < stop:
                 kept = len(self._rows)
+                patience_s = READ_TIMEOUT_S
                 try:
                     if connection is None or not connection.is_open:
                         connection = self._loop.run_until_complete(self._connect(topic, partition))
                     answer = self._loop.run_until_complete(self._fetch(connection, topic, partition, at))
                     following = self._take(answer, begin, at, stop)
+                    patience_s += OPEN_TRANSACTION_S
                 except BelowTheLogStart:
                     following = self._skip(topic, partition, at, stop)
                 except (OSError, Unreachable, MalformedRequest, KafkaError):
@@ -234,8 +240,8 @@ class Reader:
                     if connection is not None:
                         connection.close()
                 if following > at:
-                    at, deadline = following, time.monotonic() + READ_TIMEOUT_S
-                elif time.monotonic() > deadline:
+                    at, progressed = following, time.monotonic()
+                elif time.monotonic() > progressed + patience_s:
                     self._rows.append((at, None, None, stop - at, "unread"))
                     at = stop
                 else:

@@ -57,6 +57,25 @@ class ReaderWithoutBrokers(Reader):
         raise Unreachable("no broker answers")
 
 
+class ReaderBehindAnOpenTransaction(Reader):
+    """The first answer has nothing, because a transaction is open; then the cluster has aborted it."""
+
+    is_open = True
+
+    async def _connect(self, *_: object) -> OpenConnection:  # type: ignore[override]
+        return OpenConnection()
+
+    async def _fetch(self, *_: object) -> memoryview:
+        return memoryview(b"")
+
+    def _take(self, answer: memoryview, begin: int, at: int, stop: int) -> int:
+        if self.is_open:
+            self.is_open = False
+            return at
+        self._rows.append((at, 1, at, stop - at, "intact"))
+        return stop
+
+
 def found(reader: Reader) -> list[tuple[int, int, str]]:
     rows = [row for batch in reader.read("t", 0, 5, 8) for row in batch.to_pylist()]
     return [(row["offset"], row["records"], row["kind"]) for row in rows]
@@ -88,3 +107,10 @@ def test_what_was_deleted_since_is_left_out(
 def test_a_range_that_no_broker_serves_is_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading_back, "READ_TIMEOUT_S", 0)
     assert found(ReaderWithoutBrokers((), (), 1)) == [(5, 3, "unread")]
+
+
+def test_the_reader_waits_longer_for_the_end_of_an_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading_back, "READ_TIMEOUT_S", 0)
+    assert found(ReaderBehindAnOpenTransaction((), (), 1)) == [(5, 3, "intact")]
+    monkeypatch.setattr(reading_back, "OPEN_TRANSACTION_S", 0)
+    assert found(ReaderBehindAnOpenTransaction((), (), 1)) == [(5, 3, "unread")]
