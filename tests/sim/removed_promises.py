@@ -24,12 +24,14 @@ from broker.replication.appending.refused_batches import RefusedBatches
 from broker.replication.appending.transaction_verification import TransactionVerification
 from broker.replication.isr_updates import IsrOutcome, IsrUpdates
 from broker.replication.leadership_changes import TOPIC_DELETED_EPOCH, LeadershipChanges
+from broker.replication.log_dirs.replica_moves import ReplicaMoves
 from broker.replication.partition import Partition, Role
 from broker.replication.replica_manager import ReplicaManager
 from broker.replication.replica_state import FollowerState
 from broker.request_handler import RequestHandler
 from broker.storage import log
-from broker.storage.directories.log_directory import CLEAN_SHUTDOWN, LogDirectory
+from broker.storage.directories.future_logs import FutureLogs
+from broker.storage.directories.log_directory import CLEAN_SHUTDOWN, FUTURE_SUFFIX, LogDirectory
 from broker.storage.leader_epochs import LeaderEpochCache
 from broker.storage.log import Log, LogUnavailable
 from broker.storage.producers import producer_state
@@ -450,6 +452,30 @@ def isr_written_after_the_acknowledgement(patch: Patch) -> None:
         partition.advance_high_watermark()
 
     patch.setattr(Partition, "_propose", at_once)
+
+
+@promise
+def copies_are_not_cut_with_the_log(patch: Patch) -> None:
+    """A copy that moves to another log directory keeps what its log has cut off (LOG-6)."""
+    patch.setattr(FutureLogs, "follow", lambda futures, current: None)
+
+
+@promise
+def copies_replace_the_log_unsynced(patch: Patch) -> None:
+    """Nobody waits until the copy is on its disk, nor compares what was synced of the log and of the copy."""
+
+    async def flush(log: Any) -> None:
+        if not log.directory.endswith(FUTURE_SUFFIX):
+            await flush_of(log)
+
+    flush_of = Log.flush
+    patch.setattr(Log, "flush", flush)
+    catch_up = ReplicaMoves._catch_up
+
+    def at_once(moves: Any, current: Any, future: Any) -> bool:
+        return catch_up(moves, current, future) or future.log_end_offset == current.log_end_offset
+
+    patch.setattr(ReplicaMoves, "_catch_up", at_once)
 
 
 # -- made up: producers and transactions ------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from broker.storage import checkpoints
+from broker.storage.directories.log_directory import CLEAN_SHUTDOWN
 from protocol.kafka.record_batch import iter_batches
 from protocol.types import NO_LEADER, LeaderAndIsr, TopicPartition
 from tools.sim import plan as plans
@@ -18,11 +19,13 @@ from tools.sim.truth import LOG_NAME, assignments_in, controller_in, states_in
 from tools.sim.world.disk import Inode, MemoryDisk
 from tools.sim.world.event_loop import THREAD_S
 from tools.sim.world.network import Network
-from tools.sim.world.nodes import BrokerNode
+from tools.sim.world.nodes import LOG_DIRS, BrokerNode
 from tools.sim.world.scheduler import Scheduler
 from tools.sim.world.zookeeper import ZooKeeper
 
 START_AGAIN_S = 0.5
+MEND_S = 3.0
+"""How often somebody looks for brokers that have lost a log directory."""
 RUNS_S = (0.5, 5.0)
 """Between the two ends of RESTART_AND_POWER."""
 SLOW_DISK_S = 0.3
@@ -122,9 +125,10 @@ class Faults:
             case plans.CUT_CONTROLLER:
                 return self._cut_from_controller(node)
             case plans.FULL_DISK:
-                return self._fail_calls(node, FULL_CALLS, errno.ENOSPC)
+                return self._fail_calls(node, FULL_CALLS, errno.ENOSPC, self._some_of(node.log_dirs))
             case plans.FAILING_DISK:
-                return self._fail_calls(node, self._scheduler.random.choice(FAILING_CALLS), errno.EIO)
+                operations = self._scheduler.random.choice(FAILING_CALLS)
+                return self._fail_calls(node, operations, errno.EIO, self._some_of(node.log_dirs))
             case plans.SCARCE:
                 return self._take_descriptors(node)
             case plans.CLOCK:
@@ -202,9 +206,17 @@ class Faults:
 
         return undo
 
-    def _fail_calls(self, node: BrokerNode, operations: tuple[str, ...], number: int) -> Callable[[], None]:
+    def _some_of(self, log_dirs: tuple[str, ...]) -> tuple[str, ...]:
+        """If there are two, one of them or both."""
+        if len(log_dirs) == 1:
+            return log_dirs
+        return self._scheduler.random.choice((*((one,) for one in log_dirs), log_dirs))
+
+    def _fail_calls(
+        self, node: BrokerNode, operations: tuple[str, ...], number: int, log_dirs: tuple[str, ...]
+    ) -> Callable[[], None]:
         """A write that fails has written some of its bytes. Processes that are started meanwhile have the same disk."""
-        failures = {operation: OSError(number, os.strerror(number), "/data") for operation in operations}
+        failures = {operation: OSError(number, os.strerror(number), log_dirs) for operation in operations}
         node.disk.failures.update(failures)
 
         def undo() -> None:
@@ -214,11 +226,19 @@ class Faults:
 
         return undo
 
+    def mend_disks(self) -> None:
+        """From now on, a broker that has lost a log directory is started again some time after the directory works again (KIP-112)."""
+        for node in self._nodes.values():
+            if node.has_lost_a_directory and not node.disk.failures:
+                node.stop()
+                self._start_again(node, node.lives)
+        self._scheduler.call_after(MEND_S, self.mend_disks)
+
     def _take_descriptors(self, node: BrokerNode) -> Callable[[], None]:
         """No socket gets a descriptor. Files get those of others that are closed for them, or only for a while, or none: spare descriptors
         may be gone, too."""
         operations = self._scheduler.random.choice(((), ("open_to_keep",), ("open_to_keep", "open")))
-        undo_calls = self._fail_calls(node, operations, errno.EMFILE)
+        undo_calls = self._fail_calls(node, operations, errno.EMFILE, node.log_dirs)
         node.host.lacks_descriptors += 1
         if node.is_running:
             node.disk.open_max = node.disk.open_files() // self._scheduler.random.choice((1, 2))
@@ -284,20 +304,18 @@ def flip_a_bit(
     Promised is (FLT-27): above the recovery point, the log is cut there. The replica is outside of the ISR: one that is in it may be the
     only one with the records.
     """
-    if disk.exists("/data/.kafka_cleanshutdown"):
-        return None
-    recovery_points = _recovery_points(disk)
+    recovery_points = {path: _recovery_points(disk, path) for path in LOG_DIRS if not _was_closed(disk, path)}
     found = []
     for path, node in disk.names.items():
         match = LOG_NAME.fullmatch(path)
-        if not match or not isinstance(node, Inode):
+        if not match or not isinstance(node, Inode) or match["log_dir"] not in recovery_points:
             continue
         tp = TopicPartition(match["topic"], int(match["partition"]))
         state = states.get(tp)
         if state is None or broker in state.isr:
             continue
         for position, header in iter_batches(bytes(node.content)):
-            if header.base_offset >= recovery_points.get(tp, 0):
+            if header.base_offset >= recovery_points[match["log_dir"]].get(tp, 0):
                 found.append((path, position, header.size_in_bytes))
     if not found:
         return None
@@ -307,6 +325,11 @@ def flip_a_bit(
     return path
 
 
-def _recovery_points(disk: MemoryDisk) -> dict[TopicPartition, int]:
-    path = f"/data/{checkpoints.RECOVERY_POINTS}"
+def _was_closed(disk: MemoryDisk, log_dir: str) -> bool:
+    """In an orderly way."""
+    return disk.exists(f"{log_dir}/{CLEAN_SHUTDOWN}")
+
+
+def _recovery_points(disk: MemoryDisk, log_dir: str) -> dict[TopicPartition, int]:
+    path = f"{log_dir}/{checkpoints.RECOVERY_POINTS}"
     return checkpoints.decode_offsets(disk.content(path)) if disk.exists(path) else {}

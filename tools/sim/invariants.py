@@ -5,14 +5,14 @@ The truth is on the simulated disks and in ZooKeeper's tree. Brokers are asked o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from broker.replication.partition import Partition, Role
 from protocol.kafka.record_batch import crc_is_valid, parse_header
 from protocol.types import NO_LEADER, Assignment, LeaderAndIsr, TopicPartition
 from protocol.zk.znodes import BrokerIdZNode, ControllerEpochZNode, PartitionStateZNode, TopicZNode
-from tools.sim.truth import LOG_DIRECTORY, LOG_NAME, STATE_PATH, TOPIC_PATH, TornLog, headers_in, segments_on
+from tools.sim.truth import LOG_DIRECTORY, LOG_NAME, STATE_PATH, TOPIC_PATH, TornLog, copies_of, headers_in, segments_on
 from tools.sim.world.nodes import BrokerNode
 from tools.sim.world.zookeeper_tree import CREATED, DELETED, ZooKeeperTree
 
@@ -124,19 +124,20 @@ class Invariants:
 
     def _check_has_all(self, tp: TopicPartition, broker: int, why: str) -> None:
         """INV-1: every acknowledged batch is in the log of that replica."""
-        acked = self._acked.get(tp)
-        if not acked or tp.topic in self._removing:
-            return
+        if self._acked.get(tp) and tp.topic not in self._removing:
+            self._check_segments(tp, broker, segments_on(self._nodes[broker].disk, tp), why)
+
+    def _check_segments(self, tp: TopicPartition, broker: int, segments: Iterable[bytearray], why: str) -> None:
         try:
             keys = {
                 (header.producer_id, header.producer_epoch, header.base_sequence)
-                for segment in segments_on(self._nodes[broker].disk, tp)
+                for segment in segments
                 for _, header in headers_in(bytes(segment))
             }
         except TornLog as torn:
             self._broken(f"INV-21: broker {broker} {why} of {tp} with {torn}")
             return
-        missing = next((key for key in acked if key not in keys), None)
+        missing = next((key for key in self._acked[tp] if key not in keys), None)
         if missing is not None:
             self._broken(f"INV-1: broker {broker} {why} of {tp} without the acknowledged batch {_words(missing)}")
 
@@ -208,14 +209,20 @@ class Invariants:
             return  # a write that has failed half-way
 
     def log_goes(self, broker: int, path: str) -> None:
-        """BUG-20: the log of a member of the ISR is not removed."""
+        """BUG-20: the log of a member of the ISR is not removed, unless a whole copy takes its place (LOG-6)."""
         match = LOG_DIRECTORY.fullmatch(path)
         if match is None:
             return
         tp = TopicPartition(match["topic"], int(match["partition"]))
         state = self._states.get(tp)
-        if state is not None and broker in state.isr and self._acked.get(tp):
+        if state is None or broker not in state.isr or not self._acked.get(tp):
+            return
+        copies = copies_of(self._nodes[broker].disk, tp) if broker in self._nodes else []
+        copy = next((copy for copy in copies if copy.is_complete and copy.path != path), None)
+        if copy is None:
             self._broken(f"BUG-20: broker {broker} of the ISR {state.isr} of {tp} removes its log")
+        elif tp.topic not in self._removing:
+            self._check_segments(tp, broker, copy.segments.values(), f"replaces its log by {copy.path}")
 
     def _look_at_high_watermark(self, tp: TopicPartition, state: LeaderAndIsr) -> None:
         node = self._nodes.get(state.leader)

@@ -19,7 +19,17 @@ from tools.sim.clients.history import (
 )
 from tools.sim.exactly_once import unlike_offsets, unlike_transactions
 from tools.sim.policies import KEEPS_ALL, Policy, outdated, unlike_what_is_left
-from tools.sim.truth import Replica, StoredBatch, Visible, assignments_in, log_of, replicas_on, states_in, visible_in
+from tools.sim.truth import (
+    Replica,
+    StoredBatch,
+    Visible,
+    assignments_in,
+    log_of,
+    replicas_on,
+    states_in,
+    unfinished_on,
+    visible_in,
+)
 from tools.sim.world.nodes import BrokerNode
 from tools.sim.world.zookeeper_tree import ZooKeeperTree
 
@@ -38,17 +48,26 @@ class Processed(NamedTuple):
 
 @dataclass
 class Scene:
-    """What is there at one moment. `replicas`: broker -> partition -> what is on its disk. `committed`: (group, partition) -> offset."""
+    """What is there at one moment. `replicas`: broker -> partition -> what is on its disk. `committed`: (group, partition) -> offset.
+
+    `unfinished`: broker -> copies of moves between its log directories that have not ended.
+    """
 
     states: Mapping[TopicPartition, LeaderAndIsr]
     assignments: Mapping[TopicPartition, Assignment]
     replicas: Mapping[int, Mapping[TopicPartition, Replica]]
     committed: Mapping[tuple[str, TopicPartition], int] = field(default_factory=dict)
+    unfinished: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
     @staticmethod
     def of(tree: ZooKeeperTree, nodes: Sequence[BrokerNode]) -> Scene:
         """Raises TornLog."""
-        return Scene(states_in(tree), assignments_in(tree), {node.id: replicas_on(node.disk) for node in nodes})
+        return Scene(
+            states_in(tree),
+            assignments_in(tree),
+            {node.id: replicas_on(node.disk) for node in nodes},
+            unfinished={node.id: unfinished_on(node.disk) for node in nodes},
+        )
 
     def batches(self, broker: int, tp: TopicPartition) -> Sequence[StoredBatch]:
         return self.replicas[broker].get(tp, NO_REPLICA).batches
@@ -72,7 +91,7 @@ class Scene:
 
 
 def unrest(scene: Scene) -> str:
-    """What the cluster still has to do (INV-27, INV-25); empty if nothing."""
+    """What the cluster still has to do (INV-27, INV-25, LOG-6); empty if nothing."""
     for tp, assignment in sorted(scene.assignments.items()):
         state = scene.states.get(tp)
         if assignment.adding or assignment.removing:
@@ -94,6 +113,9 @@ def unrest(scene: Scene) -> str:
             assigned = scene.assignments.get(tp)
             if assigned is None or broker not in assigned.replicas:
                 return f"broker {broker} still has a replica of {tp}, which is assigned to {assigned}"
+    for broker, copies in scene.unfinished.items():
+        if copies:
+            return f"broker {broker} still has {', '.join(copies)}: a move between log directories has not ended"
     return ""
 
 

@@ -71,6 +71,7 @@ SMALL_SEGMENTS: Mapping[str, str] = {
 """With them, the logs of groups and transactions are compacted within a history."""
 SYNCED: Mapping[str, str] = {"log.flush.interval.messages": "1"}
 """Without it, the last replica of an ISR may lose acknowledged records with its power, as in Kafka."""
+MOVES_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 """With it, readers of a rack read from the replica there. The name is a literal: a worker sets its cores before it imports the broker."""
 NEW_SEGMENTS: Mapping[str, str] = {"segment.bytes": "250000", "segment.ms": "3000"}
@@ -80,6 +81,16 @@ CONFIGS: Sequence[Mapping[str, str]] = (
     {"retention.bytes": "20000", **NEW_SEGMENTS},
     {"retention.ms": "8000", **NEW_SEGMENTS},
 )
+LOG_DIRS_MAX = 2
+LATER_KEYS: Mapping[str, Any] = {
+    "aiokafka": 0,
+    "processors": 0,
+    "second_instances": 0,
+    "remakes": False,
+    "log_dirs": 1,
+    "configs": {},
+}
+"""Plans of earlier versions do not have these."""
 CLIENTS = ("aiokafka", "processors", "second_instances", "transactional", "members", "readers", "producers")
 """The keys of a plan that are numbers of clients."""
 
@@ -119,6 +130,8 @@ class Plan:
     """So many transactional producers have a second instance with their transactional id: each fences the other."""
     remakes: bool = False
     """The admin often deletes topics and makes them again, and transactions have partitions of them."""
+    log_dirs: int = 1
+    """Of each broker. If there are two, the admin moves replicas between them."""
     settings: Mapping[str, str] = field(default_factory=dict)
     configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Topic -> its own settings."""
@@ -144,7 +157,7 @@ def from_yaml(text: str) -> Plan:
         raise BrokenPlan(f"it is no YAML: {error}") from None
     names = [one.name for one in fields(Plan)]
     if isinstance(rows, dict):
-        rows = {"aiokafka": 0, "processors": 0, "second_instances": 0, "remakes": False, "configs": {}, **rows}
+        rows = {**LATER_KEYS, **rows}
     if not isinstance(rows, dict) or set(rows) != set(names):
         raise BrokenPlan(f"a plan has exactly these keys: {', '.join(names)}")
     for name, (kind, words) in KINDS.items():
@@ -155,6 +168,8 @@ def from_yaml(text: str) -> Plan:
         raise BrokenPlan(
             "numbers of clients are not negative, replicas are 1 to 3, seconds are above 0 and at most a day"
         )
+    if not 1 <= rows["log_dirs"] <= LOG_DIRS_MAX:
+        raise BrokenPlan(f"log_dirs are 1 or {LOG_DIRS_MAX}, not {rows['log_dirs']}")
     if not all(type(count) is int and count > 0 for count in rows["partitions"].values()) or not rows["partitions"]:
         raise BrokenPlan(f"partitions are topic: number, not {rows['partitions']!r}")
     if not all(topic in rows["partitions"] and isinstance(of, dict) for topic, of in rows["configs"].items()):
@@ -195,7 +210,7 @@ def hit_by(what: str) -> Sequence[int]:
 
 
 KINDS: Mapping[str, tuple[Any, str]] = {
-    **dict.fromkeys(("seed", "replicas", *CLIENTS), (int, "a number")),
+    **dict.fromkeys(("seed", "replicas", "log_dirs", *CLIENTS), (int, "a number")),
     "seconds": ((int, float), "a number"),
     **dict.fromkeys(("has_admin", "remakes"), (bool, "true or false")),
     "partitions": (dict, "topic: number of partitions"),
@@ -219,6 +234,8 @@ def smaller(plan: Plan) -> Iterator[Plan]:
         yield replace(plan, has_admin=False, remakes=False)
     if plan.remakes:
         yield replace(plan, remakes=False)
+    if plan.log_dirs > 1:
+        yield replace(plan, log_dirs=1)
     for name in CLIENTS:
         count = getattr(plan, name)
         for fewer in dict.fromkeys((0, count - 1)) if count else ():
@@ -300,6 +317,9 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
     if random.random() < 0.25:
         lost = Fault(round(random.uniform(2, max(3, seconds / 2)), 3), RESTART_AND_POWER, random.choice(BROKERS), 1.0)
         plan = replace(plan, faults=(*plan.faults, lost), settings={**plan.settings, **SYNCED})
+    if random.random() < 0.35:
+        rate = random.choice(({}, {MOVES_RATE: "100000"}, {MOVES_RATE: "1000000"}))
+        plan = replace(plan, log_dirs=LOG_DIRS_MAX, settings={**plan.settings, **rate})
     return plan
 
 

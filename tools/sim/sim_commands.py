@@ -209,6 +209,8 @@ def described(plan: Plan) -> list[str]:
     lines = [f"{topics} with {plan.replicas} replicas", ", ".join(f"{count} {what}" for what, count in counts.items())]
     if plan.remakes:
         lines.append("transactions with partitions of topics that are deleted and made again")
+    if plan.log_dirs > 1:
+        lines.append(f"{plan.log_dirs} log directories of each broker")
     lines += [f"{key}={value}" for key, value in plan.settings.items()]
     for fault in plan.faults:
         whom = WHOM.get(fault.broker, f"broker {fault.broker}")

@@ -34,7 +34,7 @@ from tools.sim.truth import TornLog, committed_in, segments_on, states_in, visib
 from tools.sim.world.controlled import controlled
 from tools.sim.world.event_loop import NumberingLoop, ProcessLoop
 from tools.sim.world.network import Network
-from tools.sim.world.nodes import CLIENT_PORT, BrokerNode
+from tools.sim.world.nodes import CLIENT_PORT, LOG_DIRS, BrokerNode
 from tools.sim.world.scheduler import START_S, Scheduler
 from tools.sim.world.zookeeper import ZooKeeper
 
@@ -89,7 +89,9 @@ class Simulation:
         self.zookeeper = ZooKeeper(self.network, self._record)
         settings = {**SETTINGS, **plan.settings}
         self.nodes = {
-            broker: BrokerNode(broker, self.scheduler, self.network, self.zookeeper, settings, self._event)
+            broker: BrokerNode(
+                broker, self.scheduler, self.network, self.zookeeper, settings, self._event, plan.log_dirs
+            )
             for broker in BROKERS
         }
         self._policies = policies_of(plan)
@@ -194,6 +196,8 @@ class Simulation:
             self._begin_aiokafka(self.plan.aiokafka)
         if self.plan.has_admin:
             self._begin("admin", self._admin("admin"))
+        if self.plan.log_dirs > 1:
+            self._faults.mend_disks()
         began = self.scheduler.now
         for fault in self.plan.faults:
             self.scheduler.call_at(began + fault.at, self._faults.do, fault)
@@ -264,6 +268,7 @@ class Simulation:
             self.history,
             plan.configs,
             remakes=plan.remakes,
+            log_dirs=LOG_DIRS[: plan.log_dirs],
         )
 
     def _random(self, name: str) -> Random:

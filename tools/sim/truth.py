@@ -8,6 +8,8 @@ from typing import NamedTuple
 from zlib import crc32
 
 from broker.groups.offsets_topic.records import OffsetKey, decode_key, decode_offset_value
+from broker.storage.directories.future_logs import REPLACES_CURRENT
+from broker.storage.directories.log_directory import FUTURE_SUFFIX
 from protocol.errors import KafkaError
 from protocol.kafka.control_records import marker_in
 from protocol.kafka.record_batch import BatchHeader, crc_is_valid, decode_records, iter_batches
@@ -15,11 +17,14 @@ from protocol.types import NO_LEADER, Assignment, LeaderAndIsr, TopicPartition
 from protocol.zk.znodes import ControllerZNode, PartitionStateZNode, TopicZNode
 from tools.judge.judgement import PartitionLog
 from tools.sim.policies import id_of
-from tools.sim.world.disk import Directory, Inode, MemoryDisk, Node
+from tools.sim.world.disk import Directory, Inode, MemoryDisk
+from tools.sim.world.nodes import LOG_DIRS
 from tools.sim.world.zookeeper_tree import ZooKeeperTree
 
-LOG_DIRECTORY = re.compile(r"/data/(?P<topic>[^/]+)-(?P<partition>\d+)")
-LOG_NAME = re.compile(r"/data/(?P<topic>[^/]+)-(?P<partition>\d+)/(?P<base>\d{20})\.log")
+LOG_DIRECTORY = re.compile(rf"({'|'.join(LOG_DIRS)})/(?P<topic>[^/]+)-(?P<partition>\d+)")
+LOG_NAME = re.compile(rf"(?P<log_dir>{'|'.join(LOG_DIRS)})/(?P<topic>[^/]+)-(?P<partition>\d+)/\d{{20}}\.log")
+COPY_NAME = re.compile(rf"(?P<topic>[^/]+)-(?P<partition>\d+)(?P<future>\.[0-9a-f]{{32}}{FUTURE_SUFFIX})?")
+"""Of a replica's directory, or of one that is to take its place."""
 TOPIC_PATH = re.compile(r"/brokers/topics/([^/]+)")
 STATE_PATH = re.compile(r"/brokers/topics/(.+)/partitions/(\d+)/state")
 
@@ -55,31 +60,91 @@ class Replica(NamedTuple):
         return self.batches[0].base_offset if self.batches else self.end
 
 
+class Copy(NamedTuple):
+    """A replica's directory, or a copy of it in another log directory. `is_future`: its name says that it does not count yet."""
+
+    path: str
+    directory: Directory
+    is_future: bool
+
+    @property
+    def is_complete(self) -> bool:
+        """Its broker has decided that it takes the place of the other one."""
+        return REPLACES_CURRENT in self.directory.entries
+
+    @property
+    def segments(self) -> dict[int, bytearray]:
+        """By their first offsets, in their order."""
+        files = sorted(self.directory.entries.items())
+        return {
+            int(name[:-4]): file.content for name, file in files if name.endswith(".log") and isinstance(file, Inode)
+        }
+
+
+def copies_on(disk: MemoryDisk) -> dict[TopicPartition, list[Copy]]:
+    """All replicas of a broker, with their copies."""
+    found: dict[TopicPartition, list[Copy]] = {}
+    for path, log_dir in _log_dirs(disk):
+        for name, node in log_dir.entries.items():
+            match = COPY_NAME.fullmatch(name)
+            if match and isinstance(node, Directory):
+                tp = TopicPartition(match["topic"], int(match["partition"]))
+                found.setdefault(tp, []).append(Copy(f"{path}/{name}", node, match["future"] is not None))
+    return found
+
+
+def copies_of(disk: MemoryDisk, tp: TopicPartition) -> list[Copy]:
+    """One replica, with its copies."""
+    log_dirs, own, begin = _log_dirs(disk), str(tp), f"{tp}."
+    found = [(path, own, log_dir.entries.get(own)) for path, log_dir in log_dirs]
+    if len(log_dirs) > 1:
+        found += [
+            (path, name, node)
+            for path, log_dir in log_dirs
+            for name, node in log_dir.entries.items()
+            if name.startswith(begin) and name.endswith(FUTURE_SUFFIX)
+        ]
+    return [Copy(f"{path}/{name}", node, name != own) for path, name, node in found if isinstance(node, Directory)]
+
+
+def _log_dirs(disk: MemoryDisk) -> list[tuple[str, Directory]]:
+    found = [(path, disk.root.entries.get(path[1:])) for path in LOG_DIRS]
+    return [(path, node) for path, node in found if isinstance(node, Directory)]
+
+
+def that_counts(copies: Sequence[Copy]) -> Copy | None:
+    """Which of the copies is the replica, also after a crash within a move.
+
+    A copy that is complete takes the place of the log with its name, or when the log is gone.
+    """
+    named = [copy for copy in copies if not copy.is_future]
+    complete = [copy for copy in named or copies if copy.is_complete]
+    return complete[0] if len(complete) == 1 else next(iter(named), None)
+
+
 def replicas_on(disk: MemoryDisk) -> dict[TopicPartition, Replica]:
     """Raises TornLog."""
-    segments: dict[TopicPartition, dict[int, Inode]] = {}
-    for path, node in disk.names.items():
-        match = LOG_NAME.fullmatch(path)
-        if match and isinstance(node, Inode):
-            tp = TopicPartition(match["topic"], int(match["partition"]))
-            segments.setdefault(tp, {})[int(match["base"])] = node
-    return {tp: _replica(files) for tp, files in sorted(segments.items())}
+    counting = {tp: that_counts(copies) for tp, copies in sorted(copies_on(disk).items())}
+    return {tp: _replica(copy.segments) for tp, copy in counting.items() if copy is not None and copy.segments}
 
 
-def _replica(files: Mapping[int, Inode]) -> Replica:
-    """Of its files, by their first offsets. All batches may have been removed: then the name of the last segment says the end."""
-    batches = [(base, batches_in(node.content)) for base, node in sorted(files.items())]
+def unfinished_on(disk: MemoryDisk) -> list[str]:
+    """The paths of copies that are not the replica: of moves that have not ended."""
+    found = sorted(copies_on(disk).items())
+    return [copy.path for _, copies in found for copy in copies if copy is not that_counts(copies)]
+
+
+def _replica(segments: Mapping[int, bytearray]) -> Replica:
+    """Of its segments. All batches may have been removed: then the name of the last segment says the end."""
+    batches = [(base, batches_in(content)) for base, content in segments.items()]
     base, last = batches[-1]
     return Replica([batch for _, of_file in batches for batch in of_file], last[-1].last_offset + 1 if last else base)
 
 
 def segments_on(disk: MemoryDisk, tp: TopicPartition) -> list[bytearray]:
     """The segments of one replica, in their order."""
-    node: Node | None = disk.root
-    for name in ("data", str(tp)):
-        node = node.entries.get(name) if isinstance(node, Directory) else None
-    files = node.entries if isinstance(node, Directory) else {}
-    return [file.content for name, file in sorted(files.items()) if isinstance(file, Inode) and name.endswith(".log")]
+    copy = that_counts(copies_of(disk, tp))
+    return [] if copy is None else list(copy.segments.values())
 
 
 def batches_in(segment: bytearray) -> Sequence[StoredBatch]:

@@ -1,4 +1,7 @@
-"""An admin who keeps the cluster busy: topics come and go under the same names, replicas move, leaders are elected."""
+"""An admin who keeps the cluster busy: topics come and go under the same names, replicas move, leaders are elected.
+
+If brokers have several log directories, replicas move between them, too (KIP-113).
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,13 @@ ALLOWED = frozenset(
         ErrorCode.ELECTION_NOT_NEEDED,
         ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
         ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
     }
 )
 """Answers that are right while brokers are away, or an earlier request of this admin is under way."""
+LOG_TOPICS, LOG_PARTITIONS = ("__consumer_offsets", "__transaction_state"), 3
+LOOKS_MAX, LOOK_S = 10, 0.5
+"""So often the admin looks whether its moves between log directories have ended."""
 
 
 class Admin:
@@ -51,6 +58,7 @@ class Admin:
         configs: Mapping[str, Mapping[str, str]] | None = None,
         *,
         remakes: bool = False,
+        log_dirs: Sequence[str] = (),
     ) -> None:
         self._client = WireClient(name, bootstrap, random, history)
         self.name = name
@@ -61,8 +69,11 @@ class Admin:
         self._random = random
         self._history = history
         self._remakes = remakes
-        self._pause_s = 1.0 if remakes else 3.0
-        self._tasks = (self._come_and_go, self._move, self._elect, *(self._make_again,) * 3 * remakes)
+        self._log_dirs = log_dirs
+        has_several = len(log_dirs) > 1
+        self._pause_s = 1.0 if remakes or has_several else 3.0
+        tasks = (self._make_again,) * 3 * remakes + (self._change_directory,) * 3 * has_several
+        self._tasks = (self._come_and_go, self._move, self._elect, *tasks)
         self._is_stopping = False
 
     def stop(self) -> None:
@@ -84,12 +95,12 @@ class Admin:
             await self._random.choice(self._tasks)()
         self._client.close()
 
-    async def _ask(self, api: ApiKey, body: Mapping[str, Any]) -> Any:
-        """The controller's answer; None if there is none."""
+    async def _ask(self, api: ApiKey, body: Mapping[str, Any], broker: int | None = None) -> Any:
+        """The controller's answer, or that of a broker; None if there is none."""
         try:
             await self._client.refresh(())
-            controller = self._client.address_of(self._client.controller)
-            return None if controller is None else await self._client.ask(controller, api, body)
+            address = self._client.address_of(self._client.controller if broker is None else broker)
+            return None if address is None else await self._client.ask(address, api, body)
         except NoAnswer:
             return None
 
@@ -163,6 +174,57 @@ class Admin:
         if answer is not None:
             results = answer.replica_election_results
             self._check([row.error_code for topic in results for row in topic.partition_result])
+
+    async def _change_directory(self) -> None:
+        """Replicas of a broker go to one of its log directories. Then the admin looks whether they are there."""
+        broker = self._random.choice(self._brokers)
+        wanted = dict.fromkeys(self._any_replica() for _ in range(self._random.randint(1, 4)))
+        targets = {tp: self._random.choice(self._log_dirs) for tp in wanted}
+        body = {
+            "dirs": tuple(
+                {
+                    "path": path,
+                    "topics": tuple(
+                        {"name": tp.topic, "partitions": (tp.partition,)} for tp in targets if targets[tp] == path
+                    ),
+                }
+                for path in dict.fromkeys(targets.values())
+            )
+        }
+        answer = await self._ask(ApiKey.ALTER_REPLICA_LOG_DIRS, body, broker)
+        rows = [(topic.topic_name, row) for topic in answer.results for row in topic.partitions] if answer else []
+        self._check([row.error_code for _, row in rows])
+        taken = {TopicPartition(name, row.partition_index) for name, row in rows if row.error_code == ErrorCode.NONE}
+        self._history.counts["moves between directories"] += len(taken)
+        for _ in range(LOOKS_MAX * bool(taken)):
+            await asyncio.sleep(self._random.random() * LOOK_S)
+            moving = await self._moving_on(broker)
+            if moving is not None and not taken & moving:
+                self._history.counts["moves between directories that were seen to end"] += len(taken)
+                return
+
+    async def _moving_on(self, broker: int) -> set[TopicPartition] | None:
+        """The replicas that move between the broker's log directories, by what it says; None if it says nothing."""
+        answer = await self._ask(ApiKey.DESCRIBE_LOG_DIRS, {"topics": None}, broker)
+        if answer is None:
+            return None
+        self._check([directory.error_code for directory in answer.results])
+        rows = [
+            (TopicPartition(topic.name, row.partition_index), row.is_future_key)
+            for directory in answer.results
+            for topic in directory.topics
+            for row in topic.partitions
+        ]
+        there = [tp for tp, is_future in rows if not is_future]
+        if len(there) > len(set(there)):
+            self._history.break_promise(f"LOG-6: broker {broker} says that replicas are in two directories: {there}")
+        return {tp for tp, is_future in rows if is_future}
+
+    def _any_replica(self) -> TopicPartition:
+        """Of the load, or a log of groups or transactions, or of a topic that comes and goes."""
+        topic = self._random.choice((*self._partitions, *LOG_TOPICS, *FLEETING))
+        partitions = self._partitions.get(topic, LOG_PARTITIONS)
+        return TopicPartition(topic, self._random.randrange(partitions))
 
     def _any_partition(self) -> TopicPartition:
         topic = self._random.choice(list(self._partitions))

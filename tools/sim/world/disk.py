@@ -421,6 +421,10 @@ class MemoryDisk(FileSystem):
             raise OSError(errno.ENOTEMPTY, new)
         self.before_rename(old)
         self._change(directory, {name: None, new_name: moved})
+        if isinstance(moved, Directory):
+            for fd, path in self._opened_as.items():
+                if path.startswith(f"{old}/"):
+                    self._opened_as[fd] = new + path.removeprefix(old)
 
     def remove(self, path: str) -> None:
         self._call("remove", path)

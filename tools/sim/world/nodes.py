@@ -25,7 +25,10 @@ from tools.sim.world.scheduler import START_S, WALL_START_S, Scheduler
 from tools.sim.world.zookeeper import ZooKeeper, ZooKeeperClient
 
 CLIENT_PORT, CONTROL_PORT = 9092, 9093
+LOG_DIRS = ("/data", "/more")
+"""A broker has the first one or both. Each is a volume of its own."""
 DESCRIPTORS = 20_000
+LOSS_OF_VOLUMES = Loss("volumes", "mixed")
 SUPERVISOR_S = 2.0
 """A broker that has stopped because its disk has failed is started again after that time."""
 
@@ -115,8 +118,10 @@ class BrokerNode:
         zookeeper: ZooKeeper,
         settings: Mapping[str, str],
         record: Callable[..., None],
+        log_dirs: int = 1,
     ) -> None:
         self.id = broker_id
+        self.log_dirs = LOG_DIRS[:log_dirs]
         self.name = f"broker-{broker_id}"
         self.before_cut: Callable[[int, str, bytearray, int], None] = lambda _broker, _path, _content, _size: None
         self.before_rename: Callable[[int, str], None] = lambda _broker, _path: None
@@ -146,6 +151,11 @@ class BrokerNode:
     @property
     def is_running(self) -> bool:
         return self.loop is not None
+
+    @property
+    def has_lost_a_directory(self) -> bool:
+        """One of its log directories is offline until the next start (KIP-112)."""
+        return self.is_ready and self.broker is not None and bool(self.broker._log_manager.offline_dirs)
 
     def start(self) -> None:
         """Starts a process. The host has power from now on."""
@@ -187,7 +197,7 @@ class BrokerNode:
             "control.plane.listener.name": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
             "zookeeper.connect": "zookeeper:2181",
-            "log.dirs": "/data",
+            "log.dirs": ",".join(self.log_dirs),
             "broker.rack": f"rack-{self.id}",
             **self._settings,
         }
@@ -229,14 +239,14 @@ class BrokerNode:
             self._event("killed")
             self._bury()
 
-    def lose_power(self, random: Random, loss: Loss = ANY_LOSS) -> None:
-        """The disk has what was synced, and of the rest what the loss leaves. The host is away until `start`."""
+    def lose_power(self, random: Random) -> None:
+        """The disk has what was synced, and of the rest what a loss leaves. The host is away until `start`."""
         self._event("power_lost")
         self.host.is_up = False
         if self.loop is not None:
             self._bury(has_power=False)
         failures = self.disk.failures
-        self.disk = self.disk.after_power_loss(random, loss)
+        self.disk = self.disk.after_power_loss(random, ANY_LOSS if len(self.log_dirs) == 1 else LOSS_OF_VOLUMES)
         self.disk.failures = failures
         self._prepare_disk(random)
 

@@ -67,6 +67,18 @@ def test_what_a_failed_sync_dropped_stays_in_the_cache_until_that_is_dropped() -
     assert disk.content("/file") == b"durable" + bytes(7) + b"dirty"
 
 
+def test_an_open_file_has_the_new_name_of_its_directory() -> None:
+    disk = MemoryDisk()
+    disk.make_directory("/data/old")
+    fd = disk.open("/data/old/file")
+    disk.write(fd, [b"four"], 0)
+    cuts: list[str] = []
+    disk.before_cut = lambda path, _content, _size: cuts.append(path)
+    disk.rename("/data/old", "/data/new")
+    disk.truncate(fd, 0)
+    assert cuts == ["/data/new/file"]
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_a_flipped_bit_is_noticed(seed: int) -> None:
     disk = _disk_with_log()
@@ -81,6 +93,18 @@ def test_no_bit_flips_in_a_replica_that_is_in_sync_or_was_closed_in_order() -> N
     assert flip_a_bit(disk, 3, {TopicPartition("topic", 0): LeaderAndIsr(1, 0, (1, 3), 1)}, Random(1)) is None
     disk.open("/data/.kafka_cleanshutdown")
     assert flip_a_bit(disk, 3, {TopicPartition("topic", 0): LeaderAndIsr(1, 0, (1, 2), 1)}, Random(1)) is None
+
+
+def test_a_directory_that_was_closed_in_order_keeps_its_bits_and_the_other_does_not() -> None:
+    disk = _disk_with_log()
+    disk.make_directory("/more")
+    disk.open("/more/.kafka_cleanshutdown")
+    states = {TopicPartition("topic", 0): LeaderAndIsr(1, 0, (1, 2), 1)}
+    assert flip_a_bit(disk, 3, states, Random(1)) == LOG
+    disk.rename("/data/topic-0", "/data/topic-0.aa-stray")
+    disk.make_directory("/more/topic-0")
+    disk.write_new(LOG.replace("data", "more"), disk.content(LOG.replace("-0/", "-0.aa-stray/")))
+    assert flip_a_bit(disk, 3, states, Random(1)) is None
 
 
 def _disk_with_log() -> MemoryDisk:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
+from broker.storage.directories.future_logs import REPLACES_CURRENT
 from protocol.kafka.record_batch import build_batch
 from protocol.types import Assignment, LeaderAndIsr, TopicPartition
 from tools.sim.invariants import Invariants, _epoch_of
+from tools.sim.world.disk import MemoryDisk
 from tools.sim.world.zookeeper_tree import ZooKeeperTree
 
 TP = TopicPartition("topic0", 0)
@@ -56,6 +61,23 @@ def test_the_log_of_a_member_of_the_isr_is_not_removed(invariants: Invariants, b
     assert not broken
     invariants.log_goes(2, "/data/topic0-0")
     assert broken[0].startswith("BUG-20")
+
+
+@pytest.mark.parametrize(("is_marked", "batches", "rule"), [(True, 2, ""), (True, 1, "INV-1"), (False, 2, "BUG-20")])
+def test_a_whole_copy_may_replace_the_log(
+    invariants: Invariants, broken: list[str], is_marked: bool, batches: int, rule: str
+) -> None:
+    invariants._acked[TP][PRODUCER, 0, 1] = None
+    disk = MemoryDisk()
+    copy = f"/more/topic0-0.{'0a' * 16}-future"
+    for path in ("/data/topic0-0", copy):
+        disk.make_directory(path)
+    disk.write_new(f"{copy}/00000000000000000000.log", b"".join(map(batch, range(batches))))
+    if is_marked:
+        disk.write_new(f"{copy}/{REPLACES_CURRENT}", b"")
+    invariants._nodes = {2: cast(Any, SimpleNamespace(disk=disk))}
+    invariants.log_goes(2, "/data/topic0-0")
+    assert [line.partition(":")[0] for line in broken] == [rule] * bool(rule)
 
 
 @pytest.mark.parametrize("has_joined", [True, False])

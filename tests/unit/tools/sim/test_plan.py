@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tools.sim.plan import BrokenPlan, from_yaml, plan_of, smaller, to_yaml
@@ -41,6 +43,7 @@ def test_smaller_plans_end(seed: int) -> None:
         (to_yaml(plan_of(3)).replace("faults:", "faults:\n- kill 2 at 1.2.3 for 4"), "is no fault"),
         (to_yaml(plan_of(3)).replace("faults:", "faults:\n- kill 0 at 1 for 4"), "is no fault"),
         (to_yaml(plan_of(3)).replace("seconds: 60.0", "seconds: .nan"), "seconds are above 0"),
+        (to_yaml(replace(plan_of(3), log_dirs=3)), "log_dirs are 1 or 2"),
         (to_yaml(plan_of(3)).replace("faults:", "faults:\n- burn 1 at 2 for 3"), "'burn 1 at 2 for 3' is no fault"),
     ],
 )
