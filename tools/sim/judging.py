@@ -165,7 +165,8 @@ def problems_of(
             yield from unlike_what_is_left(reader, tp, seen, left, aborted)
     for tp in partitions:
         if policy[tp].compacts:
-            yield from outdated(tp, history.acknowledged_in(tp), visible[tp].records)
+            acked = history.acknowledged_in(tp)
+            yield from outdated(tp, acked, visible[tp].records, forgets=policy[tp].forgets)
     yield from owned_twice(history)
     if processed is not None:
         told = {tp: offset for (group, tp), offset in scene.committed.items() if group == processed.group}

@@ -76,8 +76,11 @@ SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 """With it, readers of a rack read from the replica there. The name is a literal: a worker sets its cores before it imports the broker."""
 NEW_SEGMENTS: Mapping[str, str] = {"segment.bytes": "250000", "segment.ms": "3000"}
 """A segment must have room for the largest batch."""
+COMPACTED: Mapping[str, str] = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", **NEW_SEGMENTS}
 CONFIGS: Sequence[Mapping[str, str]] = (
-    {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", **NEW_SEGMENTS},
+    COMPACTED,
+    {**COMPACTED, "delete.retention.ms": "86400000"},
+    {**COMPACTED, "delete.retention.ms": "1000"},
     {"retention.bytes": "20000", **NEW_SEGMENTS},
     {"retention.ms": "8000", **NEW_SEGMENTS},
 )

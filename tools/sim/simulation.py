@@ -173,9 +173,11 @@ class Simulation:
 
     def _load(self) -> None:
         partitions = self._partitions
+        deleting = frozenset(topic for topic, policy in self._policies.items() if policy.has_tombstones)
         for number in range(self.plan.producers):
             name = f"producer{number}"
-            self._begin(name, Producer(name, self._bootstrap(), partitions, self._random(name), self.history))
+            producer = Producer(name, self._bootstrap(), partitions, self._random(name), self.history, deleting)
+            self._begin(name, producer)
         for number in range(self.plan.readers):
             name = f"reader{number}"
             self._begin(

@@ -16,7 +16,7 @@ from protocol.kafka.record_batch import BatchHeader, crc_is_valid, decode_record
 from protocol.types import NO_LEADER, Assignment, LeaderAndIsr, TopicPartition
 from protocol.zk.znodes import ControllerZNode, PartitionStateZNode, TopicZNode
 from tools.judge.judgement import PartitionLog
-from tools.sim.policies import id_of
+from tools.sim.policies import id_of, text_of
 from tools.sim.world.disk import Directory, Inode, MemoryDisk
 from tools.sim.world.nodes import LOG_DIRS
 from tools.sim.world.zookeeper_tree import ZooKeeperTree
@@ -191,7 +191,7 @@ def _ids(data: bytes, position: int, header: BatchHeader) -> list[tuple[int, str
     key = (header.crc, header.size_in_bytes)
     if key not in _known:
         _known[key] = [
-            (record.offset - header.base_offset, id_of(bytes(record.value or b"")))
+            (record.offset - header.base_offset, id_of(text_of(record.value, record.headers)))
             for record in decode_records(data, position)
         ]
     return _known[key]

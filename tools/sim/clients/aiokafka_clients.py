@@ -21,7 +21,7 @@ from tools.sim.clients.history import (
     History,
     Transaction,
 )
-from tools.sim.policies import key_of
+from tools.sim.policies import key_of, text_of
 
 GROUP = "aiokafka"
 PAUSE_S = 1.0
@@ -192,7 +192,8 @@ class AiokafkaReader(_Clients):
         for place, records in read.items():
             tp = TopicPartition(*place)
             for found in records:
-                self._history.read(self.name, GROUP if self.is_member else None, tp, found.offset, found.value)
+                text = text_of(found.value, found.headers)
+                self._history.read(self.name, GROUP if self.is_member else None, tp, found.offset, text)
             self.positions[tp] = records[-1].offset + 1
         if read and self.is_member and self._random.random() < 0.5:
             ends = {place: records[-1].offset + 1 for place, records in read.items()}

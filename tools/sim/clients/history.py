@@ -119,9 +119,9 @@ class History:
         self.last_committed[group, tp] = offset
         self._add(COMMITTED, tp, offset, "", group=group)
 
-    def read(self, reader: str, group: str | None, tp: TopicPartition, offset: int, value: bytes) -> None:
+    def read(self, reader: str, group: str | None, tp: TopicPartition, offset: int, text: bytes) -> None:
         """The reader got a record, as a member of the group, or for itself; None: it reads committed records only."""
-        record = id_of(value)
+        record = id_of(text)
         if f"-{tp.topic}-{tp.partition}-" not in record:
             self.break_promise(f"{reader} asked for {tp} at {offset} and got a record of another partition: {record}")
         elif group is None:

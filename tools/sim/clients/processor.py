@@ -54,7 +54,7 @@ class Processor(GroupMember):
         await super().run()
         self._producer.close()
 
-    def _got(self, tp: TopicPartition, offset: int, value: bytes) -> None:
+    def _got(self, tp: TopicPartition, offset: int, text: bytes) -> None:
         self._read.append((tp, offset))
 
     # -- offsets ------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
@@ -16,7 +16,7 @@ from protocol.kafka.record_batch import build_batch
 from protocol.types import Address, TopicPartition
 from tools.sim.clients.history import History
 from tools.sim.clients.wire_client import NoAnswer, WireClient, produce_body
-from tools.sim.policies import key_of
+from tools.sim.policies import ID, is_tombstone, key_of
 
 IN_FLIGHT = 5
 """A broker knows the last five batches of a producer and partition."""
@@ -48,7 +48,7 @@ class Lane:
 
 
 class Producer:
-    """Runs until `stop`, then until all is acknowledged."""
+    """Runs until `stop`, then until all is acknowledged. `deleting`: topics in which it deletes a key now and then."""
 
     is_reader = False
 
@@ -59,7 +59,9 @@ class Producer:
         partitions: Sequence[TopicPartition],
         random: Random,
         history: History,
+        deleting: Collection[str] = (),
     ) -> None:
+        self._deleting = deleting
         self._client = WireClient(name, bootstrap, random, history)
         self.name = name
         self._random = random
@@ -119,15 +121,18 @@ class Producer:
         random = self._random
         for _ in range(batches):
             ids = []
-            records = []
+            records: list[tuple[bytes, bytes | None, Sequence[tuple[str, bytes]], int]] = []
             for _ in range(random.randint(1, RECORDS_MAX)):
                 record = f"{self.name}-{lane.tp.topic}-{lane.tp.partition}-{lane.count}"
                 lane.count += 1
                 ids.append(record)
                 size = LARGE_BYTES if random.randrange(LARGE_ONE_OF) == 0 else random.randrange(200)
-                value = f"{record} ".encode() + bytes(size)
                 timestamp = int(time.time() * 1000)
-                records.append((key_of(record), value, (), timestamp))
+                if lane.tp.topic in self._deleting and is_tombstone(record):
+                    records.append((key_of(record), None, ((ID, record.encode()),), timestamp))
+                    self._history.counts["keys deleted"] += 1
+                else:
+                    records.append((key_of(record), f"{record} ".encode() + bytes(size), (), timestamp))
                 self._history.produced(self.name, lane.tp, record)
             data = build_batch(
                 records,

@@ -16,6 +16,7 @@ from protocol.types import NO_LEADER, Address, TopicPartition
 from tools.sim.clients.fetch_session import FINAL_EPOCH, SESSIONS_SINCE, FetchSession
 from tools.sim.clients.history import History
 from tools.sim.clients.wire_client import NoAnswer, WireClient
+from tools.sim.policies import text_of
 from tools.wire.frames import Aborted
 from tools.wire.offsets import EARLIEST
 
@@ -219,12 +220,12 @@ class Reader:
             if not (header.is_control or is_aborted):
                 for record in decode_records(records, position):
                     if record.offset >= self.positions[tp]:
-                        self._got(tp, record.offset, bytes(record.value or b""))
+                        self._got(tp, record.offset, text_of(record.value, record.headers))
             self.positions[tp] = header.last_offset + 1
         return True
 
-    def _got(self, tp: TopicPartition, offset: int, value: bytes) -> None:
-        self._history.read(self.name, None if self.is_committed_only else self.group, tp, offset, value)
+    def _got(self, tp: TopicPartition, offset: int, text: bytes) -> None:
+        self._history.read(self.name, None if self.is_committed_only else self.group, tp, offset, text)
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
