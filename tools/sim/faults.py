@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
@@ -43,6 +44,13 @@ FULL_CALLS = ("write", "create_file", "make_directory")
 CHECKED_BYTES = (8, 9, 10, 11, 16)
 """Bytes of a batch before its checksum of which a change is noticed. From the checksum on, every change is."""
 CHECKSUM_AT = 17
+MADE_AGAIN = re.compile(r"/[^/]+/[^/]+-\d+/(\d{20}\.(index|timeindex|snapshot)|partition\.metadata)")
+CHECKPOINT = re.compile(
+    rf"/[^/]+/({'|'.join((checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS, checkpoints.LOG_STARTS, checkpoints.CLEANED))})"
+    rf"|/[^/]+/[^/]+-\d+/{checkpoints.LEADER_EPOCHS}"
+)
+NO_TEXT = 0x80
+"""With this bit, a letter is no UTF-8."""
 
 
 class Faults:
@@ -287,7 +295,11 @@ class Faults:
 
     def _flip_and_start(self, node: BrokerNode, life: int) -> None:
         if node.loop is None and node.lives == life:
-            path = flip_a_bit(node.disk, node.id, states_in(self._zookeeper.tree), self._scheduler.random)
+            random = self._scheduler.random
+            if random.random() < 0.5:
+                path = flip_a_bit(node.disk, node.id, states_in(self._zookeeper.tree), random)
+            else:
+                path = flip_a_bit_beside_the_logs(node.disk, random)
             self._record("bit_flipped", {"broker": node.id, "path": path})
         self._start_again(node, life)
 
@@ -325,6 +337,24 @@ def flip_a_bit(
     return path
 
 
+def flip_a_bit_beside_the_logs(disk: MemoryDisk, random: Random) -> str | None:
+    """Flips a bit in a file that is made again if it is damaged (FLT-27), of any replica. Returns its path; None if there is none.
+
+    A checkpoint has no checksum, so another digit would not be noticed, in Kafka as well: the bit makes it no text any more.
+    """
+    found = [
+        path
+        for path, node in disk.names.items()
+        if isinstance(node, Inode) and node.content and (MADE_AGAIN.fullmatch(path) or CHECKPOINT.fullmatch(path))
+    ]
+    if not found:
+        return None
+    path = random.choice(found)
+    mask = NO_TEXT if CHECKPOINT.fullmatch(path) else 1 << random.randrange(8)
+    disk.corrupt(path, random.randrange(disk.size_of(path)), mask)
+    return path
+
+
 def _was_closed(disk: MemoryDisk, log_dir: str) -> bool:
     """In an orderly way."""
     return disk.exists(f"{log_dir}/{CLEAN_SHUTDOWN}")
@@ -332,4 +362,4 @@ def _was_closed(disk: MemoryDisk, log_dir: str) -> bool:
 
 def _recovery_points(disk: MemoryDisk, log_dir: str) -> dict[TopicPartition, int]:
     path = f"{log_dir}/{checkpoints.RECOVERY_POINTS}"
-    return checkpoints.decode_offsets(disk.content(path)) if disk.exists(path) else {}
+    return checkpoints.read_offsets(disk, path)

@@ -7,9 +7,10 @@ from random import Random
 
 import pytest
 
+from broker.storage.checkpoints import decode_offsets
 from protocol.kafka.record_batch import build_batch, crc_is_valid, iter_batches, patch
 from protocol.types import LeaderAndIsr, TopicPartition
-from tools.sim.faults import flip_a_bit
+from tools.sim.faults import flip_a_bit, flip_a_bit_beside_the_logs
 from tools.sim.world.disk import Loss, MemoryDisk
 
 LOG = f"/data/topic-0/{0:020d}.log"
@@ -93,6 +94,18 @@ def test_no_bit_flips_in_a_replica_that_is_in_sync_or_was_closed_in_order() -> N
     assert flip_a_bit(disk, 3, {TopicPartition("topic", 0): LeaderAndIsr(1, 0, (1, 3), 1)}, Random(1)) is None
     disk.open("/data/.kafka_cleanshutdown")
     assert flip_a_bit(disk, 3, {TopicPartition("topic", 0): LeaderAndIsr(1, 0, (1, 2), 1)}, Random(1)) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_flipped_bit_makes_a_checkpoint_unreadable(seed: int) -> None:
+    disk = _disk_with_log()
+    path = flip_a_bit_beside_the_logs(disk, Random(seed))
+    assert path == "/data/recovery-point-offset-checkpoint", "a log is no file that is made again"
+    with pytest.raises(ValueError, match="utf-8"):
+        decode_offsets(disk.content(path))
+    for name in ("1.index", "1.timeindex", "1.snapshot"):
+        disk.write_new(f"/data/topic-0/{0:019d}{name}", b"12345678")
+    assert len({flip_a_bit_beside_the_logs(disk, Random(seed)) for seed in range(20)}) == 4
 
 
 def test_a_directory_that_was_closed_in_order_keeps_its_bits_and_the_other_does_not() -> None:
