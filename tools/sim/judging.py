@@ -8,7 +8,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from protocol.types import Assignment, LeaderAndIsr, TopicPartition
-from tools.judge.judgement import Tables, judge
+from tools.judge.judgement import PartitionLog, Tables, judge
 from tools.judge.kinds import HARMLESS
 from tools.sim.clients.history import (
     ABORTED_TRANSACTION,
@@ -76,6 +76,9 @@ class Scene:
         """0 if nobody leads."""
         return self.replicas[broker].get(tp, NO_REPLICA).end if broker in self.replicas else 0
 
+    def leaders_end(self, tp: TopicPartition) -> int:
+        return self.end(self.states[tp].leader, tp) if tp in self.states else 0
+
     def log(self, tp: TopicPartition) -> Sequence[StoredBatch]:
         """The leader's."""
         state = self.states.get(tp)
@@ -88,6 +91,13 @@ class Scene:
         """
         found = [replicas[tp] for replicas in self.replicas.values() if tp in replicas]
         return max((replica.start for replica in found), default=0)
+
+    def kept(self, tp: TopicPartition) -> dict[int, str]:
+        """The ids of records, by their offsets, that all replicas have. Others may have been compacted away where a reader has read."""
+        replicas = [replicas[tp] for replicas in self.replicas.values() if tp in replicas]
+        found = [{offset for batch in replica.batches for offset in batch.ids} for replica in replicas]
+        of_all = set.intersection(*found) if found else set()
+        return {offset: record for batch in self.log(tp) for offset, record in batch.ids.items() if offset in of_all}
 
 
 def unrest(scene: Scene) -> str:
@@ -138,13 +148,11 @@ def problems_of(
                 yield from with_holes(
                     broker, tp, batches, scene.replicas[broker][tp].start if policy[tp].deletes and batches else 0
                 )
+    kept = {tp: scene.kept(tp) for tp in partitions if policy[tp].compacts}
     logs = {
-        (tp.topic, tp.partition): log_of(
-            scene.log(tp),
-            scene.start(tp) if policy[tp].deletes else 0,
-            scene.end(scene.states[tp].leader, tp) if tp in scene.states else 0,
-            is_whole=not policy[tp].compacts,
-        )
+        (tp.topic, tp.partition): PartitionLog(0, scene.leaders_end(tp), kept[tp], is_whole=False)
+        if tp in kept
+        else log_of(scene.log(tp), scene.start(tp) if policy[tp].deletes else 0, scene.leaders_end(tp))
         for tp in partitions
     }
     judged = judge(Tables.of(history.reports), logs, {}, is_finished=False)
@@ -161,7 +169,7 @@ def problems_of(
             yield from unlike_visible(reader, tp, seen, visible[tp])
         else:
             start = scene.start(tp) if policy[tp].deletes else 0
-            left = [(offset, record) for offset, record in visible[tp].records if offset >= start]
+            left = [row for row in visible[tp].records if row[0] >= start and (tp not in kept or row[0] in kept[tp])]
             yield from unlike_what_is_left(reader, tp, seen, left, aborted)
     for tp in partitions:
         if policy[tp].compacts:
@@ -171,7 +179,11 @@ def problems_of(
     if processed is not None:
         told = {tp: offset for (group, tp), offset in scene.committed.items() if group == processed.group}
         outputs = [record for tp in processed.outputs for _, record in visible[tp].records]
-        sources = {tp: found.records for tp, found in visible.items() if tp not in processed.outputs}
+        sources = {
+            tp: [row for row in found.records if tp not in kept or row[0] in kept[tp]]
+            for tp, found in visible.items()
+            if tp not in processed.outputs
+        }
         yield from islice(unlike_offsets(sources, outputs, told), FINDINGS_SHOWN)
         yield from islice(unlike_transactions(history.fetched, history.transactions, told), FINDINGS_SHOWN)
 

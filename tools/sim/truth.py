@@ -200,10 +200,10 @@ def _ids(data: bytes, position: int, header: BatchHeader) -> list[tuple[int, str
 _known: dict[tuple[int, int], list[tuple[int, str]]] = {}
 
 
-def log_of(batches: Sequence[StoredBatch], start: int, end: int, *, is_whole: bool) -> PartitionLog:
+def log_of(batches: Sequence[StoredBatch], start: int, end: int) -> PartitionLog:
     """A replica as the judge takes it, from the log start offset on."""
     ids = {offset: record for batch in batches for offset, record in batch.ids.items() if offset >= start}
-    return PartitionLog(start, end, ids, is_whole=is_whole)
+    return PartitionLog(start, end, ids)
 
 
 class Visible(NamedTuple):

@@ -9,7 +9,7 @@ import pytest
 from protocol.types import Assignment, LeaderAndIsr, TopicPartition
 from tools.sim.clients.history import History
 from tools.sim.judging import Scene, problems_of
-from tools.sim.policies import Policy
+from tools.sim.policies import COMPACTS, Policy
 from tools.sim.truth import Replica, StoredBatch
 from tools.sim.world.scheduler import Scheduler
 
@@ -29,3 +29,19 @@ def test_the_log_begins_where_retention_went_furthest(deletes: bool, is_right: b
     history.consumed("group", TP, "b", 1)
     history.committed("group", TP, 2)
     assert (list(problems_of(scene, history, [TP], {TP.topic: Policy(deletes=deletes)})) == []) is is_right
+
+
+@pytest.mark.parametrize(("compacted", "is_right"), [([SECOND], True), ([FIRST, SECOND], False)])
+def test_a_record_may_have_been_compacted_away_where_a_reader_has_read(
+    compacted: list[StoredBatch], is_right: bool
+) -> None:
+    """Broker 1, which leads now, still has it."""
+    replicas = {1: {TP: Replica([FIRST, SECOND], 2)}, 2: {TP: Replica(compacted, 2)}}
+    scene = Scene({TP: LeaderAndIsr(1, 0, (1, 2), 0)}, {TP: Assignment((1, 2))}, replicas)
+    history = History(Scheduler(Random(0)), lambda _tp, _host: True)
+    for offset, record in enumerate("ab"):
+        history.produced("producer", TP, record)
+        history.acked("producer", TP, record, offset)
+    history.consumed("group", TP, "b", 1)
+    history.read_committed["reader", TP] = [(1, "b")]
+    assert (list(problems_of(scene, history, [TP], {TP.topic: COMPACTS})) == []) is is_right
