@@ -24,7 +24,6 @@ from broker.replication.appending.refused_batches import RefusedBatches
 from broker.replication.appending.transaction_verification import TransactionVerification
 from broker.replication.isr_updates import IsrOutcome, IsrUpdates
 from broker.replication.leadership_changes import TOPIC_DELETED_EPOCH, LeadershipChanges
-from broker.replication.log_dirs.replica_moves import ReplicaMoves
 from broker.replication.partition import Partition, Role
 from broker.replication.replica_manager import ReplicaManager
 from broker.replication.replica_state import FollowerState
@@ -462,20 +461,14 @@ def copies_are_not_cut_with_the_log(patch: Patch) -> None:
 
 @promise
 def copies_replace_the_log_unsynced(patch: Patch) -> None:
-    """Nobody waits until the copy is on its disk, nor compares what was synced of the log and of the copy."""
+    """A flush of a copy that moves to another log directory counts as done, and its files were not synced (LOG-6)."""
+    sync = Segment.sync
 
-    async def flush(log: Any) -> None:
-        if not log.directory.endswith(FUTURE_SUFFIX):
-            await flush_of(log)
+    def unless_a_copy(segment: Any) -> None:
+        if FUTURE_SUFFIX not in segment.path:
+            sync(segment)
 
-    flush_of = Log.flush
-    patch.setattr(Log, "flush", flush)
-    catch_up = ReplicaMoves._catch_up
-
-    def at_once(moves: Any, current: Any, future: Any) -> bool:
-        return catch_up(moves, current, future) or future.log_end_offset == current.log_end_offset
-
-    patch.setattr(ReplicaMoves, "_catch_up", at_once)
+    patch.setattr(Segment, "sync", unless_a_copy)
 
 
 # -- made up: producers and transactions ------------------------------------------------------------------------------
