@@ -36,7 +36,8 @@ class TornLog(Exception):
 class StoredBatch(NamedTuple):
     """A batch of a replica. `ids`: of its records, by offset; none for a control batch.
 
-    `producer`: the id of a transactional producer, else -1. `marker`: whether a control batch commits; None for others.
+    `producer`: the id of a transactional producer, else -1. `marker`: whether a control batch commits; None for others. A marker of which
+    compaction has left only the header, as nothing else is left of its transaction, is neither.
     """
 
     base_offset: int
@@ -175,13 +176,14 @@ def _batches(data: bytes) -> Iterator[StoredBatch]:
         if not header.is_control:
             ids = {header.base_offset + delta: record for delta, record in _ids(data, position, header)}
         marker = marker_in(data, position) if header.is_control else None
+        is_of_transaction = header.is_transactional and header.is_control == (marker is not None)
         yield StoredBatch(
             header.base_offset,
             header.last_offset,
             header.partition_leader_epoch,
             header.crc,
             ids,
-            header.producer_id if header.is_transactional else -1,
+            header.producer_id if is_of_transaction else -1,
             None if marker is None else marker.is_commit,
         )
 

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from broker.storage.compaction.batch_cleaning import _emptied
 from broker.storage.directories.future_logs import REPLACES_CURRENT
+from protocol.kafka.control_records import Marker, marker_batch
+from protocol.kafka.record_batch import parse_header
 from protocol.types import TopicPartition
-from tools.sim.truth import copies_of, replicas_on, segments_on, that_counts, unfinished_on
+from tools.sim.truth import (
+    batches_in,
+    copies_of,
+    replicas_on,
+    segments_on,
+    that_counts,
+    unfinished_on,
+    visible_in,
+)
 from tools.sim.world.disk import MemoryDisk
 
 TP = TopicPartition("topic-1", 0)
@@ -42,6 +53,13 @@ def test_one_copy_counts(directories: tuple[str, ...], counts: str | None) -> No
     assert len(segments_on(disk, TP)) == (counts is not None)
     others = [path for path in directories if not path.endswith(MARK) and path != counts]
     assert unfinished_on(disk) == others
+
+
+def test_a_marker_that_was_compacted_away_begins_no_transaction() -> None:
+    marker = bytearray(marker_batch(7, 0, Marker(is_commit=True, coordinator_epoch=0), 0))
+    assert [batch.marker for batch in batches_in(marker)] == [True]
+    (emptied,) = batches_in(bytearray(_emptied(parse_header(marker))))
+    assert visible_in([emptied]).open == []
 
 
 def test_other_partitions_and_deleted_directories_do_not_count() -> None:
