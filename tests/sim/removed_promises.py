@@ -24,6 +24,7 @@ from broker.replication.appending.refused_batches import RefusedBatches
 from broker.replication.appending.transaction_verification import TransactionVerification
 from broker.replication.isr_updates import IsrOutcome, IsrUpdates
 from broker.replication.leadership_changes import TOPIC_DELETED_EPOCH, LeadershipChanges
+from broker.replication.log_dirs.replica_moves import ReplicaMoves
 from broker.replication.partition import Partition, Role
 from broker.replication.replica_manager import ReplicaManager
 from broker.replication.replica_state import FollowerState
@@ -457,6 +458,19 @@ def isr_written_after_the_acknowledgement(patch: Patch) -> None:
 def copies_are_not_cut_with_the_log(patch: Patch) -> None:
     """A copy that moves to another log directory keeps what its log has cut off (LOG-6)."""
     patch.setattr(FutureLogs, "follow", lambda futures, current: None)
+
+
+@promise
+def copies_replace_a_log_that_has_grown(patch: Patch) -> None:
+    """What was appended while the copy was synced is not copied before it takes the log's place (LOG-6)."""
+    swap = FutureLogs.swap
+
+    def without_the_rest(futures: Any, current: Any) -> Any:
+        current.log_end_offset = futures.get(current.topic_partition).log_end_offset
+        return swap(futures, current)
+
+    patch.setattr(FutureLogs, "swap", without_the_rest)
+    patch.setattr(ReplicaMoves, "_catch_up", lambda moves, current, future: moves._align(current, future))
 
 
 @promise
