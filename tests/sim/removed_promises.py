@@ -303,21 +303,19 @@ def edge_markers_wait_for_partitions_that_are_gone(patch: Patch) -> None:
 
 @promise
 def edge_an_offset_is_given_twice_after_an_error(patch: Patch) -> None:
-    """The list of aborted transactions is read after the write of a marker. If that fails, the log's end is where it was."""
-    write, note = Log._write, LogProducers.note
-    held: list[Any] = []
+    """The list of aborted transactions is read after the write of a marker. If that fails, the end of the log is where it was."""
+    load = Segment.load_aborted
 
-    def late(log: Log, parts: Any, headers: Any, size: int, markers: Any = None) -> None:
-        held.append(markers)
-        try:
-            write(log, parts, headers, size, None)
-        finally:
-            held.pop()
+    def loading_first(work: Callable[..., Any]) -> Callable[..., Any]:
+        def loaded(segment: Segment, *args: Any, **options: Any) -> Any:
+            load(segment)
+            return work(segment, *args, **options)
 
-    patch.setattr(Log, "_write", late)
-    patch.setattr(
-        LogProducers, "note", lambda log, headers, markers=None: note(log, headers, held[-1] if held else markers)
-    )
+        return loaded
+
+    patch.setattr(Segment, "load_aborted", lambda segment: None)
+    for name in ("note_aborted", "collect_aborted", "prepare_cut"):
+        patch.setattr(Segment, name, loading_first(getattr(Segment, name)))
 
 
 # -- made up: replication ---------------------------------------------------------------------------------------------
