@@ -55,6 +55,8 @@ class ReplicaMoves:
         self._checkpoint = checkpoint
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        # (the log in its new place, the path of the old one): swaps that are not on the disk for sure.
+        self._unfinished: list[tuple[Log, str]] = []
 
     def move(self, tp: TopicPartition, directory: str) -> None:
         """Starts to move the replica to `directory`. If the log is there already, cancels its move to another. Returns at once.
@@ -119,15 +121,24 @@ class ReplicaMoves:
 
     async def _run(self) -> None:
         try:
-            while len(self._futures):
+            while len(self._futures) or self._unfinished:
                 self._changed.clear()
                 has_worked = False
-                for tp in self._futures.partitions():
+                # A log that moved back before that could be complete in two places after a power loss.
+                for tp in self._futures.partitions() if await self._have_finished() else ():
                     has_worked |= await self._work_on(tp)
                 if not has_worked:
                     await self._wait()
         finally:
             self._task = None
+
+    async def _have_finished(self) -> bool:
+        try:
+            if self._unfinished:
+                await self._finish()
+        except LogDirFailed as error:
+            log.error("old logs of moved replicas cannot be removed now: %s", error)
+        return not self._unfinished
 
     async def _wait(self) -> None:
         """Waits for `wake` or for the throttle, at most PAUSE_S_MAX."""
@@ -259,8 +270,20 @@ class ReplicaMoves:
         partition.replace_log(swapped)
         log.info("%s has moved from %s to %s", tp, current.log_dir, swapped.log_dir)
         self._events.write("replica_moved", partition=str(tp), source=current.log_dir, target=swapped.log_dir)
+        self._unfinished.append((swapped, removed))
+        await self._finish()
+
+    async def _finish(self) -> None:
+        """The end of all swaps. Raises LogDirFailed if the high watermarks cannot be written: then it is tried again."""
         await self._checkpoint()
-        try:
-            await asyncio.get_running_loop().run_in_executor(None, self._futures.finish, swapped, removed)
-        except OSError as error:
-            log.warning("%s: the rest of the old log in %s stays until the next start: %s", tp, current.log_dir, error)
+        unfinished, self._unfinished = self._unfinished, []
+        if self._log_manager.offline_dirs:
+            log.warning(
+                "%d old logs of moved replicas stay until the next start: a directory is offline", len(unfinished)
+            )
+            return
+        for swapped, removed in unfinished:
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, self._futures.finish, swapped, removed)
+            except OSError as error:
+                log.warning("%s stays until the next start: %s", removed, error)

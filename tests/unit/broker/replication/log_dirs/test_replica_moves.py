@@ -13,6 +13,7 @@ import pytest
 
 from broker.replication.log_dirs import replica_moves
 from broker.replication.partition import Role
+from broker.storage.directories.future_logs import REPLACES_CURRENT
 from broker.storage.log import SEGMENTS_CUT_AT_ONCE, AppendInfo, Log, ReadResult
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import build_batch, decode_records
@@ -302,6 +303,38 @@ async def test_a_failure_of_the_target_disk_ends_the_move(cluster: Cluster) -> N
     assert cluster.produce(1, "b")[0].error == ErrorCode.NONE
     assert directories(node)[0] == source
     assert node.records() == ["a", "b"]
+
+
+def left_of_move(source: str, target: str) -> tuple[list[str], bool]:
+    """(what the partition has in the old place, whether the log still has the mark of a copy)."""
+    return remains(source), (Path(target) / str(TP) / REPLACES_CURRENT).exists()
+
+
+@pytest.mark.parametrize(("number", "is_finished"), [(errno.EMFILE, True), (errno.EIO, False)])
+async def test_the_old_log_stays_until_the_new_one_is_safe(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, number: int, is_finished: bool
+) -> None:
+    """The checkpoint fails once. If it is not tried again, the log keeps its mark, and after a move back and a power loss two logs may have
+    it. If the new place has failed, the next start decides."""
+    monkeypatch.setattr(replica_moves, "PAUSE_S_MAX", 0.001)
+    node = await cluster.start_led(1)
+    cluster.produce(1, "a")
+    source, target = directories(node)
+    failures = [OSError(number, "checkpoint")]
+    checkpoint = node.manager.moves._checkpoint
+
+    async def failing_once() -> None:
+        if failures:
+            raise node.logs.reported(target, failures.pop())
+        await checkpoint()
+
+    monkeypatch.setattr(node.manager.moves, "_checkpoint", failing_once)
+    node.manager.moves.move(TP, target)
+    async with asyncio.timeout(10):
+        await node.manager.moves.done()
+    left, is_marked = left_of_move(source, target)
+    assert (len(left), is_marked) == ((0, False) if is_finished else (1, True))
+    assert (node.logs.get(TP) is not None) is is_finished
 
 
 @pytest.mark.parametrize(("number", "times"), [(errno.ENOMEM, 3), (errno.EIO, 1)])
