@@ -19,6 +19,7 @@ from broker.coordination.ownership import partition_for
 from protocol.types import TopicPartition
 from tools.sim import plan as plans
 from tools.sim.clients.admin import FLEETING, FLEETING_PARTITIONS, Admin
+from tools.sim.clients.fleeting_reader import FleetingReader
 from tools.sim.clients.group_member import GroupMember
 from tools.sim.clients.history import History
 from tools.sim.clients.processor import Processor
@@ -49,6 +50,7 @@ PROCESSORS = "processors"
 """Their group."""
 OUTPUT, OUTPUTS = "output", 2
 """Their topic, and the number of its partitions."""
+FLEETING_READERS = 2
 
 
 class Client(Protocol):
@@ -198,6 +200,9 @@ class Simulation:
             self._begin_aiokafka(self.plan.aiokafka)
         if self.plan.has_admin:
             self._begin("admin", self._admin("admin"))
+        for number in range(FLEETING_READERS * self.plan.remakes):
+            name = f"fleeting-reader{number}"
+            self._begin(name, FleetingReader(name, self._bootstrap(), FLEETING, self._random(name), self.history))
         if self.plan.log_dirs > 1:
             self._faults.mend_disks()
         began = self.scheduler.now

@@ -1,7 +1,8 @@
 -- The last acknowledgement before a bin, and the oldest operation that ends in it or later, come from its chunk and from the other
 -- chunks. `candidates` looks ahead by looking back in descending order: Spark recomputes frames that end at UNBOUNDED FOLLOWING for each
 -- row, which would take quadratic time. A short candidate between two bins with an acknowledgement is no part of a window. There are many
--- of these, so they are left out before the rest is put together.
+-- of these, so they are left out before the rest is put together: bins of a window have the same acknowledgement before them, and these
+-- are few, while a slow partition may have candidates in all of its bins.
 WITH chunks AS (
     SELECT topic, partition, chunk,
         max(acknowledged) OVER (
@@ -37,15 +38,14 @@ WITH chunks AS (
     FROM joined
 ), islands AS (
     SELECT *, sum(is_new) OVER (
-        PARTITION BY topic, partition ORDER BY bin ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+        PARTITION BY topic, partition, before ORDER BY bin ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
     ) AS island
     FROM (
         SELECT *, IF(
-            before <=> lag(before) OVER in_order AND began <= lag(ended) OVER in_order, 0, 1
+            began <= lag(ended) OVER (PARTITION BY topic, partition, before ORDER BY bin), 0, 1
         ) AS is_new
         FROM candidates WHERE acknowledged IS NULL OR just_before IS NULL OR ended - began >= {bin}L
-        WINDOW in_order AS (PARTITION BY topic, partition ORDER BY bin)
     )
 )
 SELECT topic, partition, min(began) AS began, max(ended) AS ended
-FROM islands GROUP BY topic, partition, island HAVING max(ended) - min(began) >= {bin}L
+FROM islands GROUP BY topic, partition, before, island HAVING max(ended) - min(began) >= {bin}L

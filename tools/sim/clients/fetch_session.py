@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from protocol.types import TopicPartition
+from collections.abc import Hashable, Mapping
+from typing import Generic, TypeVar
 
 SESSIONS_SINCE = 7
 FINAL_EPOCH = -1
 """Of a fetch outside of any session."""
 Place = tuple[int, int]
 """The offset to fetch from, and the most bytes of that partition."""
+Partition = TypeVar("Partition", bound=Hashable)
 
 
-class FetchSession:
+class FetchSession(Generic[Partition]):
     """`id` is 0 until a broker has opened it. `version`: of all its requests, which name topics in the same way."""
 
     def __init__(self, version: int) -> None:
         self.version = version
         self.id = 0
         self.epoch = 0
-        self._known: dict[TopicPartition, Place] = {}
+        self._known: dict[Partition, Place] = {}
 
-    def changes(self, wanted: Mapping[TopicPartition, Place]) -> tuple[list[TopicPartition], list[TopicPartition]]:
+    def changes(self, wanted: Mapping[Partition, Place]) -> tuple[list[Partition], list[Partition]]:
         """Partitions to name, and those to forget, in the next request."""
         named = [tp for tp, place in wanted.items() if self._known.get(tp) != place]
         forgotten = [tp for tp in self._known if tp not in wanted]

@@ -56,6 +56,9 @@ class History:
     last_committed: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
     """(group, partition) -> the offset of the last commit that was acknowledged."""
 
+    batches_by_id: dict[tuple[object, int, int], bytes] = field(default_factory=dict)
+    """(topic id, partition, offset) -> the batch that was read there."""
+
     truncating: frozenset[str] = frozenset()
     """Topics of which retention removes the oldest records."""
 
@@ -128,6 +131,14 @@ class History:
             self.read_committed.setdefault((reader, tp), []).append((offset, record))
         else:
             self.consumed(group, tp, record, offset)
+
+    def read_by_id(self, reader: str, topic_id: object, tp: TopicPartition, offset: int, batch: bytes) -> None:
+        """The reader asked for a topic by its id, and got that batch."""
+        self.counts["batches read by topic id"] += 1
+        if self.batches_by_id.setdefault((topic_id, tp.partition, offset), batch) != batch:
+            self.break_promise(
+                f"{reader} read {tp} of topic id {topic_id} at {offset}, where another batch was read before"
+            )
 
     def transaction_ended(self, transaction: Transaction, outcome: str) -> None:
         transaction.outcome = outcome

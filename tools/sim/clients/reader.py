@@ -58,7 +58,7 @@ class Reader:
         self._preferred: dict[TopicPartition, int] = {}
         """Followers that leaders have named as closer (KIP-392)."""
         self._has_sessions = random.random() < 0.5
-        self._sessions: dict[Address, FetchSession] = {}
+        self._sessions: dict[Address, FetchSession[TopicPartition]] = {}
         self._is_stopping = False
 
     def stop(self) -> None:
