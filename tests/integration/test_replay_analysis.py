@@ -495,6 +495,7 @@ def test_records_of_transactions_are_owed_if_they_were_committed(session: SparkS
         "lost": 10,
     }
     assert (verdict["read_aborted"], [row["offset"] for row in verdict["evidence"]["read_aborted"]]) == (20, [20, 30])
+    assert judged(session, tmp_path / "open", [*batches[4:], ended("abort", 2)], found)["left_open"] == 20
 
 
 def test_ends_of_transactions_are_counted_apart_from_the_load(session: SparkSession, tmp_path: Path) -> None:

@@ -47,7 +47,16 @@ def run_checks(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -
     if verdict is not None:
         # With acks=0 nothing is acknowledged, and nothing is owed.
         is_nothing = produce["operations"] > 0 and not verdict["acknowledged"] and not produce["acknowledged"]
-        checks.append(Check("acknowledged", "nothing was acknowledged" if is_nothing else None))
+        is_open = bool(verdict.get("left_open"))  # an older ottla did not count it
+        checks.append(
+            Check(
+                "acknowledged",
+                "nothing was acknowledged" if is_nothing else None,
+                unverified=f"no record was acknowledged: {count(verdict['left_open'])} are in transactions without an end"
+                if is_open
+                else None,
+            )
+        )
     checks.append(_errors(analysis))
     if analysis["groups"]:
         checks.append(_read_by_groups(analysis))

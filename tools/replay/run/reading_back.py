@@ -95,6 +95,7 @@ def compare(session: SparkSession, output: OutputDirectory, compacted: Sequence[
     `compacted`: topics that compaction may remove records from. What is missing there is lost if there is no newer record with its key, and
     unseen or deleted if such a record may be where the partition could not be read.
     Records of transactions that were not committed are not acknowledged; `read_aborted`: readers of committed records got them.
+    `left_open`: how many are in transactions without an end, if nothing is acknowledged.
     `lost`, `duplicated` and `reordered` count batches with acks=all; `without_acks_all` has the same counts of the others.
     """
     read_parquet(session, output.place_of(output.operations), DDL).createOrReplaceTempView("operations")
@@ -138,6 +139,8 @@ def compare(session: SparkSession, output: OutputDirectory, compacted: Sequence[
         "elsewhere": count("SELECT count(*) FROM elsewhere"),
         "read_aborted": count("SELECT sum(records) FROM read_aborted") if has_aborts else 0,
     }
+    if not verdict["acknowledged"]:
+        verdict["left_open"] = count("SELECT sum(records) FROM left_open")
     accepted = {name: found_by.get(False, 0) for name, found_by in by_acks.items()}
     evidence = {name: rows(text) if verdict[name] or accepted.get(name) else [] for name, text in EVIDENCE_OF.items()}
     for kind in ("unread", "deleted"):

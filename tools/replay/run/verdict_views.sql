@@ -18,6 +18,11 @@ WHERE s.transaction IS NOT NULL
 SELECT s.* FROM stored s LEFT SEMI JOIN ends e ON s.producer = e.producer AND s.transaction = e.transaction AND e.op = 'abort'
 WHERE s.transaction IS NOT NULL
 
+-- view left_open
+-- Nobody owes the records of a transaction that the trace does not end, or whose end has failed.
+SELECT s.* FROM stored s LEFT ANTI JOIN ends e ON s.producer = e.producer AND s.transaction = e.transaction
+WHERE s.transaction IS NOT NULL
+
 -- view read_aborted
 -- Batches of aborted transactions that readers of committed records got: `reached` is how far those have read that began before its end.
 -- Or would get: they are visible in the end.

@@ -50,7 +50,8 @@ def of(
         (of(), {"deleted": 3000}, UNVERIFIED, ["deleted"]),
         (of(), {"unseen": 800, "reordered": 1}, FAILED, ["reordered", "unseen"]),
         (of(produce={"acknowledged": 0}), {"acknowledged": 0}, FAILED, ["acknowledged"]),
-        (of(), {"acknowledged": 0}, 0, []),  # all with acks=0
+        (of(), {"acknowledged": 0}, 0, []),  # all with acks=0, or in transactions that the trace aborts
+        (of(), {"acknowledged": 0, "left_open": 5}, UNVERIFIED, ["acknowledged"]),
         (of(produce={"operations": 0}), {"acknowledged": 0}, 0, []),
         (of(totals={"not_done": 5}), {}, UNVERIFIED, ["not done"]),
         (of(problem="an executor is gone"), {}, FAILED, ["whole"]),
