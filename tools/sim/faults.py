@@ -14,6 +14,7 @@ from broker.storage import checkpoints
 from broker.storage.directories.log_directory import CLEAN_SHUTDOWN
 from protocol.kafka.record_batch import iter_batches
 from protocol.types import NO_LEADER, LeaderAndIsr, TopicPartition
+from protocol.zk.znodes import ReassignPartitionsZNode
 from tools.sim import plan as plans
 from tools.sim.plan import Fault
 from tools.sim.truth import LOG_NAME, assignments_in, controller_in, states_in
@@ -30,6 +31,8 @@ MEND_S = 3.0
 RUNS_S = (0.5, 5.0)
 """Between the two ends of RESTART_AND_POWER."""
 SLOW_DISK_S = 0.3
+SLOW_LINKS_S = (0.03, 0.3, 1.0)
+"""With the last one, requests come after their sender has given them up."""
 FAILING_CALLS = (
     ("sync",),
     ("write",),
@@ -57,6 +60,7 @@ class Faults:
     """The faults that are under way. `record(kind, fields)` takes what is done, for the story.
 
     `aims`: what a plan has in the place of a broker -> the partition whose leader is meant.
+    `disk_is_empty` is told whose disk was replaced.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class Faults:
         nodes: Mapping[int, BrokerNode],
         aims: Mapping[int, TopicPartition],
         record: Callable[[str, dict[str, Any]], None],
+        disk_is_empty: Callable[[int], None],
     ) -> None:
         self._scheduler = scheduler
         self._network = network
@@ -74,6 +79,8 @@ class Faults:
         self._nodes = nodes
         self._aims = aims
         self._record = record
+        self._disk_is_empty = disk_is_empty
+        self._has_emptied = False
         self._under_way: list[Callable[[], None]] = []
         """What undoes each fault that lasts."""
         self._have_ended = False
@@ -97,13 +104,12 @@ class Faults:
         broker = fault.broker
         if broker == plans.CONTROLLER:
             broker = controller_in(self._zookeeper.tree)
-        elif broker in (plans.FOLLOWER, plans.OTHER):
-            first = self._aims[plans.LEADER]
-            leader = self._leader_of(first)
-            followers = [
-                replica for replica in assignments_in(self._zookeeper.tree)[first].replicas if replica != leader
-            ]
-            broker = followers[0 if broker == plans.FOLLOWER else -1] if followers else NO_LEADER
+        elif broker in plans.FOLLOWERS:
+            role, place = plans.FOLLOWERS[broker]
+            leader = self._leader_of(self._aims[role])
+            assigned = assignments_in(self._zookeeper.tree).get(self._aims[role])
+            followers = [replica for replica in assigned.replicas if replica != leader] if assigned is not None else []
+            broker = followers[place] if followers else NO_LEADER
         elif broker in self._aims:
             broker = self._leader_of(self._aims[broker])
         return broker if broker in (0, *self._nodes) else next(iter(self._nodes))
@@ -141,6 +147,12 @@ class Faults:
                 return self._take_descriptors(node)
             case plans.CLOCK:
                 return self._set_clock(node)
+            case plans.SLOW_LINKS:
+                return self._slow_down(node)
+            case plans.EMPTY_DISK:
+                return self._empty_disk(node)
+            case plans.MOVE:
+                return self._move(node.id, self._aims[plans.led_by(fault.broker)])
         loop, session = node.loop, node.session
         if loop is None:
             return None
@@ -202,12 +214,19 @@ class Faults:
         for link in links:
             self._network.heal(*link)
 
+    def _slow_down(self, node: BrokerNode) -> Callable[[], None]:
+        """All links, or only those to clients."""
+        random = self._scheduler.random
+        spared = [*(other.name for other in self._nodes.values()), self._zookeeper.host.name]
+        return self._network.slow_down(node.name, random.choice(SLOW_LINKS_S), random.choice(((), spared)))
+
     # -- disks and descriptors ----------------------------------------------------------------------------------------
 
     def _slow_disk(self, node: BrokerNode) -> Callable[[], None]:
         loop = node.loop
         assert loop is not None
         loop.slow_thread_s = SLOW_DISK_S
+        node.disk.is_cold = True
 
         def undo() -> None:
             loop.slow_thread_s = THREAD_S
@@ -257,6 +276,34 @@ class Faults:
             node.disk.open_max = None
 
         return undo
+
+    def _empty_disk(self, node: BrokerNode) -> Callable[[], None] | None:
+        """Its machine gets a new disk, once in a history, and if others have what was on the old one (FLT-33)."""
+        states = states_in(self._zookeeper.tree).values()
+        if self._has_emptied or any(set(state.isr) == {node.id} for state in states):
+            return None
+        self._has_emptied = True
+        node.kill()
+        node.replace_disk()
+        self._disk_is_empty(node.id)
+        return partial(self._start_again, node, node.lives)
+
+    # -- replicas -----------------------------------------------------------------------------------------------------
+
+    def _move(self, broker: int, tp: TopicPartition) -> Callable[[], None] | None:
+        """Away from that broker, to the others, and back (CTL-11)."""
+        assigned = assignments_in(self._zookeeper.tree).get(tp)
+        is_asked = ReassignPartitionsZNode.PATH in self._zookeeper.tree.nodes
+        if is_asked or assigned is None or broker not in assigned.replicas or assigned.adding or assigned.removing:
+            return None
+        others = sorted((other for other in self._nodes if other != broker), key=assigned.replicas.__contains__)
+        self._ask_to_move(tp, tuple(others[::-1][: len(assigned.replicas)]))
+        return partial(self._ask_to_move, tp, assigned.replicas)
+
+    def _ask_to_move(self, tp: TopicPartition, replicas: tuple[int, ...]) -> None:
+        """Unless an earlier request is under way."""
+        if ReassignPartitionsZNode.PATH not in self._zookeeper.tree.nodes:
+            self._zookeeper.tree.create(ReassignPartitionsZNode.PATH, ReassignPartitionsZNode.encode({tp: replicas}))
 
     # -- clocks -------------------------------------------------------------------------------------------------------
 

@@ -9,10 +9,23 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from broker.replication.partition import Partition, Role
+from broker.transactions.states import TransactionState
 from protocol.kafka.record_batch import crc_is_valid, parse_header
 from protocol.types import NO_LEADER, Assignment, LeaderAndIsr, TopicPartition
 from protocol.zk.znodes import BrokerIdZNode, ControllerEpochZNode, PartitionStateZNode, TopicZNode
-from tools.sim.truth import LOG_DIRECTORY, LOG_NAME, STATE_PATH, TOPIC_PATH, TornLog, copies_of, headers_in, segments_on
+from tools.sim.truth import (
+    LOG_DIRECTORY,
+    LOG_NAME,
+    STATE_PATH,
+    TOPIC_PATH,
+    TornLog,
+    committed_in,
+    copies_of,
+    headers_in,
+    segments_on,
+    transactions_in,
+    whole_part,
+)
 from tools.sim.world.nodes import BrokerNode
 from tools.sim.world.zookeeper_tree import CREATED, DELETED, ZooKeeperTree
 
@@ -27,7 +40,10 @@ EPOCH_BYTES = 4
 
 
 class Invariants:
-    """`broken` is told each rule that was broken. `removing`: topics from which compaction or retention removes records."""
+    """`broken` is told each rule that was broken. `removing`: topics from which compaction or retention removes records.
+
+    `syncs`: each batch is on the disk before a replica claims it.
+    """
 
     def __init__(
         self,
@@ -37,12 +53,14 @@ class Invariants:
         *,
         min_insync: int,
         removing: Collection[str] = (),
+        syncs: bool = False,
     ) -> None:
         self._tree = tree
         self._nodes = nodes
         self._broken = broken
         self._min_insync = min_insync
         self._removing = removing
+        self._syncs = syncs
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
         self._assignments: dict[TopicPartition, Assignment] = {}
         self._were_in_sync: dict[TopicPartition, set[int]] = {}
@@ -52,6 +70,12 @@ class Invariants:
         self._committed: set[tuple[TopicPartition, bytes]] = set()
         """Batches that clients have seen."""
         self._high_watermarks: dict[tuple[str, TopicPartition, int], int] = {}
+        self._led_by: dict[tuple[TopicPartition, int], str] = {}
+        """(partition, leader epoch) -> the process that acknowledges."""
+        self._known: dict[tuple[str, TopicPartition], tuple[int, int]] = {}
+        """(process, partition) -> the epochs of the controller and of the leader in its metadata."""
+        self._emptied: set[tuple[TopicPartition, int]] = set()
+        """Members of ISRs whose disks were replaced. They may not lead, and leave the ISR when they notice."""
 
     # -- ZooKeeper ----------------------------------------------------------------------------------------------------
 
@@ -93,6 +117,8 @@ class Invariants:
         old = self._states.get(tp)
         self._states[tp] = new
         self._were_in_sync.setdefault(tp, set()).update(new.isr)
+        had_emptied = any((tp, broker) in self._emptied for broker in self._nodes)
+        self._emptied -= {(tp, broker) for broker in self._nodes if broker not in new.isr}
         broken = partial(_tell, self._broken, tp, old, new)
         if not new.isr:
             broken("INV-4", "the ISR is empty")
@@ -106,9 +132,11 @@ class Invariants:
             broken("INV-7", "an epoch went back")
         elif new.leader_epoch == old.leader_epoch and new.leader != old.leader:
             broken("INV-7", "two leaders in one epoch")
-        elif new.leader_epoch > old.leader_epoch and not set(new.isr) <= set(old.isr):
+        elif new.leader_epoch > old.leader_epoch and not set(new.isr) <= set(old.isr) and not had_emptied:
             broken("INV-18", "a controller took a replica into the ISR")
         for broker in new.isr:
+            if (tp, broker) in self._emptied:
+                continue
             if broker not in old.isr or (broker == new.leader != old.leader):
                 self._check_has_all(tp, broker, "leads" if broker == new.leader else "joined the ISR")
                 self._check_registration(tp, broker, is_new=broker not in old.isr)
@@ -122,24 +150,27 @@ class Invariants:
         if is_new and found is None:
             self._broken(f"INV-14: broker {broker} joined the ISR of {tp}, and is not registered")
 
-    def _check_has_all(self, tp: TopicPartition, broker: int, why: str) -> None:
+    def _check_has_all(self, tp: TopicPartition, broker: int, why: str, *, is_torn_allowed: bool = False) -> None:
         """INV-1: every acknowledged batch is in the log of that replica."""
         if self._acked.get(tp) and tp.topic not in self._removing:
-            self._check_segments(tp, broker, segments_on(self._nodes[broker].disk, tp), why)
+            segments = segments_on(self._nodes[broker].disk, tp)
+            self._check_segments(tp, broker, segments, why, is_torn_allowed=is_torn_allowed)
 
-    def _check_segments(self, tp: TopicPartition, broker: int, segments: Iterable[bytearray], why: str) -> None:
+    def _check_segments(
+        self, tp: TopicPartition, broker: int, segments: Iterable[bytearray], why: str, *, is_torn_allowed: bool = False
+    ) -> None:
+        keys = set()
         try:
-            keys = {
-                (header.producer_id, header.producer_epoch, header.base_sequence)
-                for segment in segments
-                for _, header in headers_in(bytes(segment))
-            }
+            for segment in segments:
+                for _, header in headers_in(bytes(segment)):
+                    keys.add((header.producer_id, header.producer_epoch, header.base_sequence))
         except TornLog as torn:
-            self._broken(f"INV-21: broker {broker} {why} of {tp} with {torn}")
-            return
+            if not is_torn_allowed:
+                self._broken(f"INV-21: broker {broker} {why} of {tp} with {torn}")
+                return
         missing = next((key for key in self._acked[tp] if key not in keys), None)
         if missing is not None:
-            self._broken(f"INV-1: broker {broker} {why} of {tp} without the acknowledged batch {_words(missing)}")
+            self._broken(f"INV-1: broker {broker} {why} of {tp}, without the acknowledged batch {_words(missing)}")
 
     # -- acknowledgements ---------------------------------------------------------------------------------------------
 
@@ -155,7 +186,8 @@ class Invariants:
         having = self._check_replicas(tp, state, batch, f"INV-1: {what}")
         if len(having) < self._min_insync:
             self._broken(f"INV-17: {what}, and only brokers {having} have it: min.insync.replicas={self._min_insync}")
-        self._look_at_high_watermark(tp, state)
+        self._look_at_leader(tp, state)
+        self._look_at_metadata(tp)
 
     def read(self, tp: TopicPartition, batch: bytes) -> None:
         """INV-2, INV-15: a reader got the batch, so it is below the high watermark: all of the ISR have it.
@@ -167,20 +199,56 @@ class Invariants:
             self._check_replicas(tp, state, batch, f"INV-15: offset {parse_header(batch).base_offset} of {tp} was read")
 
     def _check_replicas(self, tp: TopicPartition, state: LeaderAndIsr, batch: bytes, what: str) -> Sequence[int]:
-        """The brokers that have the batch. All of the ISR must."""
+        """The brokers that have the batch. All of the ISR must, and it is the same: one that was sent again may be in another epoch."""
         if tp.topic in self._removing:
             return tuple(self._nodes)
         own_bytes = batch[OWN_BYTES]
         self._committed.add((tp, own_bytes))
         epochs = {broker: _epoch_of(own_bytes, segments_on(node.disk, tp)) for broker, node in self._nodes.items()}
-        having = [broker for broker, epoch in epochs.items() if epoch is not None]
+        having = [broker for broker, epoch in epochs.items() if epoch is not None or (tp, broker) in self._emptied]
         for broker in state.isr:
             if broker not in having:
                 self._broken(f"{what}, and broker {broker} of the ISR {state.isr} does not have it")
+        in_isr = {epochs[broker] for broker in state.isr if epochs[broker] is not None}
+        if len(in_isr) > 1:
+            self._broken(f"INV-2: {what}, and the ISR {state.isr} has it in the epochs {in_isr}")
         newest = max((epoch for epoch in epochs.values() if epoch is not None), default=0)
         if newest > state.leader_epoch:
             self._broken(f"{what}, appended in epoch {newest}: ZooKeeper has {state}")
         return having
+
+    # -- coordinators -------------------------------------------------------------------------------------------------
+
+    def commit_acknowledged(self, log: TopicPartition, group: str, tp: TopicPartition, offset: int) -> None:
+        """INV-23: an offset is on every replica in sync when its commit is acknowledged. `log`: the coordinator's partition."""
+        for broker in self._in_sync(log):
+            found = committed_in(self._whole_segments(broker, log)).get((group, tp), -1)
+            if found < offset:
+                self._broken(
+                    f"INV-23: offset {offset} of {tp} is committed for {group}, and broker {broker} of the ISR has {found}"
+                )
+
+    def decision_told(self, log: TopicPartition, transactional_id: str, instance: tuple[int, int]) -> None:
+        """TXN-1: the decision about a transaction is on every replica in sync when the producer is told of it."""
+        producer_id, epoch = instance
+        for broker in self._in_sync(log):
+            found = transactions_in(self._whole_segments(broker, log)).get(transactional_id)
+            producer = None if found is None else found.producer
+            is_later = producer is not None and (producer.producer_id != producer_id or producer.epoch > epoch)
+            if found is None or (not is_later and found.state is TransactionState.ONGOING):
+                self._broken(
+                    f"TXN-1: the transaction of {transactional_id} has ended in epoch {epoch}, and broker {broker} of the ISR has {found}"
+                )
+
+    def _whole_segments(self, broker: int, log: TopicPartition) -> Sequence[bytes]:
+        return [whole_part(bytes(segment)) for segment in segments_on(self._nodes[broker].disk, log)]
+
+    def _in_sync(self, log: TopicPartition) -> Sequence[int]:
+        """The ISR, of a log from which nothing is removed."""
+        state = self._states.get(log)
+        if state is None or log.topic in self._removing:
+            return ()
+        return [broker for broker in state.isr if (log, broker) not in self._emptied]
 
     # -- disks --------------------------------------------------------------------------------------------------------
 
@@ -224,11 +292,45 @@ class Invariants:
         elif tp.topic not in self._removing:
             self._check_segments(tp, broker, copy.segments.values(), f"replaces its log by {copy.path}")
 
-    def _look_at_high_watermark(self, tp: TopicPartition, state: LeaderAndIsr) -> None:
+    def power_was_lost(self, broker: int) -> None:
+        """INV-1: what was acknowledged is on the disk of each member of the ISR, and not only in its page cache."""
+        for tp, state in self._states.items():
+            is_moving = len(copies_of(self._nodes[broker].disk, tp)) > 1
+            if self._syncs and broker in state.isr and (tp, broker) not in self._emptied and not is_moving:
+                self._check_has_all(tp, broker, "lost its power, as a member of the ISR", is_torn_allowed=True)
+
+    def disk_is_empty(self, broker: int) -> None:
+        """It was replaced (FLT-33)."""
+        self._emptied |= {(tp, broker) for tp, state in self._states.items() if broker in state.isr}
+
+    # -- brokers ------------------------------------------------------------------------------------------------------
+
+    def _look_at_metadata(self, tp: TopicPartition) -> None:
+        """INV-8: no broker obeys a controller that it knows to be replaced, nor takes an older state for a newer one."""
+        for node in self._nodes.values():
+            if node.loop is None or node.broker is None:
+                continue
+            metadata = node.broker._metadata
+            known = metadata.partition(tp)
+            if known is None:
+                continue
+            now = (metadata.controller_epoch, known.leader_epoch)
+            before = self._known.get((node.loop.name, tp), now)
+            if now[0] < before[0] or now[1] < before[1]:
+                self._broken(
+                    f"INV-8: broker {node.id} knew {tp} with (controller epoch, leader epoch) {before}, and now {now}"
+                )
+            self._known[node.loop.name, tp] = now
+
+    def _look_at_leader(self, tp: TopicPartition, state: LeaderAndIsr) -> None:
+        """INV-7: an epoch is led by one process. INV-11: its high watermark does not go back."""
         node = self._nodes.get(state.leader)
         found = node.broker._replicas.partitions.get(tp) if node is not None and node.broker is not None else None
         if node is None or node.loop is None or not isinstance(found, Partition) or found.role is not Role.LEADER:
             return
+        leads = self._led_by.setdefault((tp, found.leader_epoch), node.loop.name)
+        if leads != node.loop.name:
+            self._broken(f"INV-7: {leads} and {node.loop.name} lead {tp} in one epoch, {found.leader_epoch}")
         key = (node.loop.name, tp, found.leader_epoch)
         before = self._high_watermarks.get(key, 0)
         if found.high_watermark < before:

@@ -15,11 +15,30 @@ from tools.sim.sequences import SEQUENCES
 BROKERS = (1, 2, 3)
 CONTROLLER, LEADER = -1, -2
 """In the place of a broker: whoever is the controller then, or leads the first partition of the load."""
-FOLLOWER, OTHER = -5, -6
-"""The first and the last of the replicas of that partition that do not lead it."""
-ROLES = {"CONTROLLER": CONTROLLER, "LEADER": LEADER, "FOLLOWER": FOLLOWER, "OTHER": OTHER}
 GROUP_COORDINATOR, TRANSACTION_COORDINATOR = -3, -4
 """Who coordinates the group of the members, or the first transactional producer."""
+FOLLOWER, OTHER = -5, -6
+"""The first and the last of the replicas of that partition that do not lead it."""
+GROUP_FOLLOWER, GROUP_OTHER, TRANSACTION_FOLLOWER, TRANSACTION_OTHER = -7, -8, -9, -10
+"""Those of a coordinator's partition."""
+FOLLOWERS: Mapping[int, tuple[int, int]] = {
+    FOLLOWER: (LEADER, 0),
+    OTHER: (LEADER, -1),
+    GROUP_FOLLOWER: (GROUP_COORDINATOR, 0),
+    GROUP_OTHER: (GROUP_COORDINATOR, -1),
+    TRANSACTION_FOLLOWER: (TRANSACTION_COORDINATOR, 0),
+    TRANSACTION_OTHER: (TRANSACTION_COORDINATOR, -1),
+}
+"""Whom they follow, and their place among the followers."""
+ROLES: Mapping[int, Mapping[str, int]] = {
+    leader: {
+        "CONTROLLER": CONTROLLER,
+        "LEADER": leader,
+        **dict(zip(("FOLLOWER", "OTHER"), (one for one, of in FOLLOWERS.items() if of[0] == leader), strict=True)),
+    }
+    for leader in (LEADER, GROUP_COORDINATOR, TRANSACTION_COORDINATOR)
+}
+"""Whom a sequence means: it is about the first partition of the load, or about that of a coordinator."""
 GROUP, TRANSACTIONAL_ID = "group", "transactional0"
 STRETCH = (0.8, 1.25)
 """The times of a sequence of faults are stretched or shortened by that."""
@@ -46,6 +65,9 @@ FAULTS = (
     CLOCK := "wrong clock",
     RESETS := "reset connections",
     LOST_ANSWER := "lose an answer of ZooKeeper",
+    SLOW_LINKS := "slow links",
+    EMPTY_DISK := "empty the disk",
+    MOVE := "move the replica",
 )
 SETTINGS: Mapping[str, str] = {
     "zookeeper.session.timeout.ms": "4000",
@@ -91,6 +113,7 @@ LATER_KEYS: Mapping[str, Any] = {
     "second_instances": 0,
     "remakes": False,
     "log_dirs": 1,
+    "pauses": 1.0,
     "configs": {},
 }
 """Plans of earlier versions do not have these."""
@@ -135,6 +158,8 @@ class Plan:
     """The admin often deletes topics and makes them again, and transactions have partitions of them."""
     log_dirs: int = 1
     """Of each broker. If there are two, the admin moves replicas between them."""
+    pauses: float = 1.0
+    """Clients and the admin pause so many times as long between their requests."""
     settings: Mapping[str, str] = field(default_factory=dict)
     configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Topic -> its own settings."""
@@ -194,11 +219,11 @@ def fault_in(line: str) -> Fault | None:
     return Fault(float(match["at"]), match["what"], int(match["broker"]), float(match["lasts"]))
 
 
-def in_sequence(lines: Sequence[str], at: float, random: Random) -> Iterator[Fault]:
-    """The faults of a sequence that begins at that time."""
+def in_sequence(lines: Sequence[str], at: float, random: Random, leader: int = LEADER) -> Iterator[Fault]:
+    """The faults of a sequence that begins at that time, about what that role leads."""
     stretch = random.uniform(*STRETCH)
     for line in lines:
-        for role, number in ROLES.items():
+        for role, number in ROLES[leader].items():
             line = line.replace(role, str(number))
         fault = fault_in(line)
         assert fault is not None, line
@@ -206,15 +231,20 @@ def in_sequence(lines: Sequence[str], at: float, random: Random) -> Iterator[Fau
         yield replace(fault, at=round(at + fault.at * stretch, 3), lasts=round(lasts, 3))
 
 
+def led_by(broker: int) -> int:
+    """The role whose partition is meant by that number in the place of a broker."""
+    return broker if broker in ROLES else FOLLOWERS.get(broker, (LEADER, 0))[0]
+
+
 def hit_by(what: str) -> Sequence[int]:
     """The numbers that a fault may have."""
-    everybody = (*BROKERS, CONTROLLER, LEADER, GROUP_COORDINATOR, TRANSACTION_COORDINATOR, FOLLOWER, OTHER)
+    everybody = (*BROKERS, CONTROLLER, *ROLES, *FOLLOWERS)
     return (0,) if what == ZOOKEEPER_PAUSE else everybody
 
 
 KINDS: Mapping[str, tuple[Any, str]] = {
     **dict.fromkeys(("seed", "replicas", "log_dirs", *CLIENTS), (int, "a number")),
-    "seconds": ((int, float), "a number"),
+    **dict.fromkeys(("seconds", "pauses"), ((int, float), "a number")),
     **dict.fromkeys(("has_admin", "remakes"), (bool, "true or false")),
     "partitions": (dict, "topic: number of partitions"),
     "settings": (dict, "setting: value"),
@@ -256,6 +286,8 @@ def smaller(plan: Plan) -> Iterator[Plan]:
             yield replace(plan, partitions={**plan.partitions, topic: 1})
     if plan.seconds > 10:
         yield replace(plan, seconds=plan.seconds / 2, faults=tuple(f for f in faults if f.at < plan.seconds / 2))
+    if plan.pauses != 1.0:
+        yield replace(plan, pauses=1.0)
     for topic in plan.configs:
         yield replace(plan, configs={name: of for name, of in plan.configs.items() if name != topic})
     for key in plan.settings:
@@ -265,48 +297,23 @@ def smaller(plan: Plan) -> Iterator[Plan]:
 def plan_of(seed: int, seconds: float = 60.0) -> Plan:
     """The plan of that seed: a random subset of the faults, and random numbers of everything."""
     random = Random(f"plan {seed}")
-    kinds = [what for what in FAULTS if what != RESTART_AND_POWER and random.random() < 0.5]
-    faults: list[Fault] = []
-    at = random.uniform(1, 6)
-    share_of_sequences = random.choice((0.0, 0.5, 0.5, 1.0))
-    while kinds and at < seconds - 5:
-        if random.random() < share_of_sequences:
-            faults += in_sequence(random.choice(SEQUENCES), at, random)
-            at = faults[-1].at + random.uniform(1.0, 6.0)
-            continue
-        what = random.choice(kinds)
-        broker = 0 if what == ZOOKEEPER_PAUSE else random.choice((*BROKERS, CONTROLLER, LEADER, LEADER))
-        lasts = random.choice((0.3, 2.0, 5.0, 9.0)) * random.uniform(0.5, 1.5)
-        faults.append(Fault(round(at, 3), what, broker, round(lasts, 3)))
-        at += random.choice((0.2, 2.0, 6.0)) + random.expovariate(0.4)
-    settings = {}
-    if random.random() < 0.4:
-        settings["log.segment.bytes"] = random.choice(("250000", "1000000"))
-    if random.random() < 0.3:
-        settings["broker.fast.failure.detection"] = "false"
-    if random.random() < 0.3:
-        # Else a new election soon makes good what a broker was not told.
-        settings["auto.leader.rebalance.enable"] = "false"
-    if any(fault.what == POWER for fault in faults) or random.random() < 0.1:
-        settings |= SYNCED
-    if random.random() < 0.3:
-        settings |= SMALL_SEGMENTS
-    if random.random() < 0.4:
-        settings["replica.selector.class"] = SELECTOR
-    partitions = {f"topic{number}": random.randint(1, 4) for number in range(random.randint(1, 3))}
+    is_hasty = random.random() < 0.25
+    partitions = {
+        f"topic{number}": random.randint(1, 2 if is_hasty else 4)
+        for number in range(1 if is_hasty else random.randint(1, 3))
+    }
     plan = Plan(
         seed,
         seconds,
         partitions=partitions,
         replicas=random.choice((3, 3, 2)),
-        producers=random.randint(1, 2),
+        producers=1 if is_hasty else random.randint(1, 2),
         transactional=random.choice((0, 1, 2)),
         readers=random.randint(1, 2),
         members=random.choice((0, 2, 3)),
         has_admin=random.random() < 0.5,
-        faults=tuple(faults),
-        settings=settings,
         configs={topic: dict(random.choice(CONFIGS)) for topic in partitions if random.random() < 0.3},
+        pauses=0.25 if is_hasty else 1.0,
     )
     plan = replace(
         plan,
@@ -315,19 +322,52 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
         remakes=plan.has_admin and plan.transactional > 0 and random.random() < 0.5,
     )
     coordinators = [GROUP_COORDINATOR] * (plan.members > 0) + [TRANSACTION_COORDINATOR] * (plan.transactional > 0)
-    if coordinators and random.random() < 0.4:
-        plan = replace(plan, faults=tuple(_aimed_at(coordinators, fault, random) for fault in plan.faults))
+    faults = _faults(coordinators, seconds, random)
+    settings = {}
+    if random.random() < 0.4:
+        settings["log.segment.bytes"] = random.choice(("250000", "1000000"))
+    if random.random() < 0.3:
+        settings["broker.fast.failure.detection"] = "false"
+    if random.random() < 0.3:
+        # Else a new election soon makes good what a broker was not told.
+        settings["auto.leader.rebalance.enable"] = "false"
+    if random.random() < 0.2:
+        settings["replica.fetch.max.bytes"] = "1"  # replicas copy batch by batch
+    if any(fault.what == POWER for fault in faults) or random.random() < 0.1:
+        settings |= SYNCED
+    if random.random() < 0.3:
+        settings |= SMALL_SEGMENTS
+    if random.random() < 0.4:
+        settings["replica.selector.class"] = SELECTOR
     if random.random() < 0.25:
-        lost = Fault(round(random.uniform(2, max(3, seconds / 2)), 3), RESTART_AND_POWER, random.choice(BROKERS), 1.0)
-        plan = replace(plan, faults=(*plan.faults, lost), settings={**plan.settings, **SYNCED})
+        faults.append(
+            Fault(round(random.uniform(2, max(3, seconds / 2)), 3), RESTART_AND_POWER, random.choice(BROKERS), 1.0)
+        )
+        settings |= SYNCED
+    log_dirs = 1
     if random.random() < 0.35:
-        rate = random.choice(({}, {MOVES_RATE: "100000"}, {MOVES_RATE: "1000000"}))
-        plan = replace(plan, log_dirs=LOG_DIRS_MAX, settings={**plan.settings, **rate})
-    return plan
+        log_dirs = LOG_DIRS_MAX
+        settings |= random.choice(({}, {MOVES_RATE: "100000"}, {MOVES_RATE: "1000000"}))
+    return replace(plan, faults=tuple(faults), settings=settings, log_dirs=log_dirs)
 
 
-def _aimed_at(coordinators: Sequence[int], fault: Fault, random: Random) -> Fault:
-    """The fault, or the same one of a coordinator."""
-    if fault.broker == 0 or random.random() < 0.5:
-        return fault
-    return replace(fault, broker=random.choice(coordinators))
+def _faults(coordinators: Sequence[int], seconds: float, random: Random) -> list[Fault]:
+    """Single faults of some kinds, and sequences: of all kinds, or in some seeds of a few, over and over."""
+    kinds = [what for what in FAULTS if what != RESTART_AND_POWER and random.random() < 0.5]
+    share_of_sequences = random.choice((0.0, 0.5, 0.5, 1.0, 1.0))
+    sequences = SEQUENCES if random.random() < 0.5 else random.sample(SEQUENCES, 2)
+    share_of_coordinators = random.choice((0.0, 0.5)) if coordinators else 0.0
+    faults: list[Fault] = []
+    at = random.uniform(1, 4)
+    while kinds and at < seconds - 4:
+        leader = random.choice(coordinators) if random.random() < share_of_coordinators else LEADER
+        if random.random() < share_of_sequences:
+            faults += in_sequence(random.choice(sequences), at, random, leader)
+            at = max(fault.at for fault in faults) + random.uniform(1.0, 5.0)
+            continue
+        what = random.choice(kinds)
+        broker = 0 if what == ZOOKEEPER_PAUSE else random.choice((*BROKERS, CONTROLLER, leader, leader))
+        lasts = random.choice((0.3, 2.0, 5.0, 9.0)) * random.uniform(0.5, 1.5)
+        faults.append(Fault(round(at, 3), what, broker, round(lasts, 3)))
+        at += random.choice((0.2, 2.0, 6.0)) + random.expovariate(0.4)
+    return faults

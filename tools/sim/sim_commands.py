@@ -20,9 +20,13 @@ from tools.sim.plan import (
     CONTROLLER,
     FOLLOWER,
     GROUP_COORDINATOR,
+    GROUP_FOLLOWER,
+    GROUP_OTHER,
     LEADER,
     OTHER,
     TRANSACTION_COORDINATOR,
+    TRANSACTION_FOLLOWER,
+    TRANSACTION_OTHER,
     BrokenPlan,
     Plan,
     from_yaml,
@@ -45,7 +49,11 @@ WHOM = {
     FOLLOWER: "of a follower",
     OTHER: "of another follower",
     GROUP_COORDINATOR: "of the group's coordinator",
+    GROUP_FOLLOWER: "of a follower of the group's coordinator",
+    GROUP_OTHER: "of another follower of the group's coordinator",
     TRANSACTION_COORDINATOR: "of the transaction's coordinator",
+    TRANSACTION_FOLLOWER: "of a follower of the transaction's coordinator",
+    TRANSACTION_OTHER: "of another follower of the transaction's coordinator",
 }
 AIOKAFKA = click.option(
     "--aiokafka", type=IntRange(0, 10), default=0, metavar="N", help="so many clients of aiokafka of each kind, besides"
@@ -211,6 +219,8 @@ def described(plan: Plan) -> list[str]:
         lines.append("transactions with partitions of topics that are deleted and made again")
     if plan.log_dirs > 1:
         lines.append(f"{plan.log_dirs} log directories of each broker")
+    if plan.pauses != 1.0:
+        lines.append(f"clients pause {plan.pauses:g} times as long as usual")
     lines += [f"{key}={value}" for key, value in plan.settings.items()]
     for fault in plan.faults:
         whom = WHOM.get(fault.broker, f"broker {fault.broker}")

@@ -7,7 +7,7 @@ import importlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -17,11 +17,13 @@ from zlib import crc32
 
 from broker.coordination.ownership import partition_for
 from protocol.types import TopicPartition
+from protocol.zk.znodes import BrokerIdZNode
 from tools.sim import plan as plans
 from tools.sim.clients.admin import FLEETING, FLEETING_PARTITIONS, Admin
 from tools.sim.clients.fleeting_reader import FleetingReader
 from tools.sim.clients.group_member import GroupMember
 from tools.sim.clients.history import History
+from tools.sim.clients.onlooker import Onlooker
 from tools.sim.clients.processor import Processor
 from tools.sim.clients.producer import Producer
 from tools.sim.clients.reader import Reader
@@ -89,7 +91,7 @@ class Simulation:
         self.story: dict[int, list[str]] = {broker: [] for broker in (0, *BROKERS)}
         self.network = Network(self.scheduler, self._record)
         self.zookeeper = ZooKeeper(self.network, self._record)
-        settings = {**SETTINGS, **plan.settings}
+        settings = self._settings = {**SETTINGS, **plan.settings}
         self.nodes = {
             broker: BrokerNode(
                 broker, self.scheduler, self.network, self.zookeeper, settings, self._event, plan.log_dirs
@@ -105,12 +107,21 @@ class Simulation:
             self.history.break_promise,
             min_insync=int(settings["min.insync.replicas"]),
             removing=self._policies,
+            syncs=settings.get("log.flush.interval.messages") == "1",
         )
         self.zookeeper.on_change = self.invariants.changed
         self.history.batch_acknowledged = self.invariants.acknowledged
         self.history.batch_read = self.invariants.read
+        self.history.commit_acknowledged = lambda group, tp, offset: self.invariants.commit_acknowledged(
+            self._log_of_group(group), group, tp, offset
+        )
+        self.history.is_unaware = self._is_unaware
+        self.history.decision_told = lambda transactional_id, instance: self.invariants.decision_told(
+            self._log_of_transactions(transactional_id), transactional_id, instance
+        )
         for node in self.nodes.values():
             node.before_cut, node.before_rename = self.invariants.log_is_cut, self.invariants.log_goes
+            node.after_power_loss = self.invariants.power_was_lost
         self.problems: list[str] = []
         self._clients: list[Client] = []
         self._aiokafka: list[AiokafkaReader] = []
@@ -120,19 +131,38 @@ class Simulation:
         ]
         self._outputs = [TopicPartition(OUTPUT, number) for number in range(OUTPUTS * (plan.processors > 0))]
         self._faults = Faults(
-            self.scheduler, self.network, self.zookeeper, self.nodes, self._aims(settings), partial(self._event, 0, 0)
+            self.scheduler,
+            self.network,
+            self.zookeeper,
+            self.nodes,
+            self._aims(),
+            partial(self._event, 0, 0),
+            self.invariants.disk_is_empty,
         )
 
-    def _aims(self, settings: Mapping[str, str]) -> dict[int, TopicPartition]:
+    def _aims(self) -> dict[int, TopicPartition]:
         """Whose leaders faults may aim at."""
-        offsets, transactions = LOG_TOPICS
-        of_group = partition_for(plans.GROUP, int(settings["offsets.topic.num.partitions"]))
-        of_id = partition_for(plans.TRANSACTIONAL_ID, int(settings["transaction.state.log.num.partitions"]))
         return {
             plans.LEADER: self._partitions[0],
-            plans.GROUP_COORDINATOR: TopicPartition(offsets, of_group),
-            plans.TRANSACTION_COORDINATOR: TopicPartition(transactions, of_id),
+            plans.GROUP_COORDINATOR: self._log_of_group(plans.GROUP),
+            plans.TRANSACTION_COORDINATOR: self._log_of_transactions(plans.TRANSACTIONAL_ID),
         }
+
+    def _log_of_group(self, group: str) -> TopicPartition:
+        """The partition of its coordinator."""
+        return TopicPartition(LOG_TOPICS[0], partition_for(group, int(self._settings["offsets.topic.num.partitions"])))
+
+    def _is_unaware(self, group: str, host: str) -> bool:
+        """If the leadership was moved while its session lives, and it cannot be reached, it answers from memory, here as in Kafka."""
+        state = states_in(self.zookeeper.tree).get(self._log_of_group(group))
+        node = next((node for node in self.nodes.values() if node.name == host), None)
+        if state is None or node is None or state.leader == node.id:
+            return False
+        return BrokerIdZNode.path(node.id) in self.zookeeper.tree.nodes
+
+    def _log_of_transactions(self, transactional_id: str) -> TopicPartition:
+        number = partition_for(transactional_id, int(self._settings["transaction.state.log.num.partitions"]))
+        return TopicPartition(LOG_TOPICS[1], number)
 
     # -- the record ---------------------------------------------------------------------------------------------------
 
@@ -178,7 +208,9 @@ class Simulation:
         deleting = frozenset(topic for topic, policy in self._policies.items() if policy.has_tombstones)
         for number in range(self.plan.producers):
             name = f"producer{number}"
-            producer = Producer(name, self._bootstrap(), partitions, self._random(name), self.history, deleting)
+            producer = Producer(
+                name, self._bootstrap(), partitions, self._random(name), self.history, deleting, pauses=self.plan.pauses
+            )
             self._begin(name, producer)
         for number in range(self.plan.readers):
             name = f"reader{number}"
@@ -193,6 +225,13 @@ class Simulation:
             name = f"member{number}"
             self._begin(
                 name, GroupMember(name, plans.GROUP, self._bootstrap(), partitions, self._random(name), self.history)
+            )
+        if self.plan.members:
+            self._begin(
+                "onlooker",
+                Onlooker(
+                    "onlooker", plans.GROUP, self._bootstrap(), partitions, self._random("onlooker"), self.history
+                ),
             )
         for number in range(self.plan.processors):
             self._begin_processor(f"processor{number}")
@@ -220,6 +259,7 @@ class Simulation:
             self.history,
             transactional_id=transactional_id,
             fleeting=fleeting if self.plan.remakes else (),
+            pauses=self.plan.pauses,
         )
         self._begin(name, producer)
 
@@ -276,6 +316,7 @@ class Simulation:
             plan.configs,
             remakes=plan.remakes,
             log_dirs=LOG_DIRS[: plan.log_dirs],
+            pauses=plan.pauses,
         )
 
     def _random(self, name: str) -> Random:
@@ -398,8 +439,7 @@ class Simulation:
 
     def _committed(self, scene: Scene) -> dict[tuple[str, TopicPartition], int]:
         """By the log of the group's coordinator."""
-        number = partition_for(PROCESSORS, int(SETTINGS["offsets.topic.num.partitions"]))
-        tp = TopicPartition(LOG_TOPICS[0], number)
+        tp = self._log_of_group(PROCESSORS)
         state = scene.states.get(tp)
         if state is None or state.leader not in self.nodes:
             return {}

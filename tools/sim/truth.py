@@ -10,10 +10,12 @@ from zlib import crc32
 from broker.groups.offsets_topic.records import OffsetKey, decode_key, decode_offset_value
 from broker.storage.directories.future_logs import REPLACES_CURRENT
 from broker.storage.directories.log_directory import FUTURE_SUFFIX
+from broker.transactions import records as transaction_records
+from broker.transactions.transaction import TransactionMetadata
 from protocol.errors import KafkaError
 from protocol.kafka.control_records import marker_in
 from protocol.kafka.record_batch import BatchHeader, crc_is_valid, decode_records, iter_batches
-from protocol.types import NO_LEADER, Assignment, LeaderAndIsr, TopicPartition
+from protocol.types import NO_LEADER, Assignment, Buffer, LeaderAndIsr, TopicPartition
 from protocol.zk.znodes import ControllerZNode, PartitionStateZNode, TopicZNode
 from tools.judge.judgement import PartitionLog
 from tools.sim.policies import id_of, text_of
@@ -159,6 +161,19 @@ def batches_in(segment: bytearray) -> Sequence[StoredBatch]:
 _read: dict[tuple[int, int], list[StoredBatch]] = {}
 
 
+def whole_part(data: bytes) -> bytes:
+    """What comes before the first batch that is torn: a write may have failed half-way, or a power loss has left a part of it."""
+    end = 0
+    try:
+        for position, header in headers_in(data):
+            if not crc_is_valid(data, position, header):
+                break
+            end = position + header.size_in_bytes
+    except TornLog:
+        pass
+    return data[:end]
+
+
 def headers_in(data: bytes) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each batch. Raises TornLog at bytes that are no batch."""
     try:
@@ -230,7 +245,7 @@ def visible_in(batches: Sequence[StoredBatch]) -> Visible:
     return Visible(sorted(records), list(open_transactions))
 
 
-def committed_in(segments: Sequence[bytearray]) -> dict[tuple[str, TopicPartition], int]:
+def committed_in(segments: Sequence[Buffer]) -> dict[tuple[str, TopicPartition], int]:
     """(group, partition) -> the committed offset, by the log of groups. What an open or aborted transaction commits does not count."""
     found: dict[tuple[str, TopicPartition], int] = {}
     held: dict[int, dict[tuple[str, TopicPartition], int]] = {}
@@ -247,6 +262,18 @@ def committed_in(segments: Sequence[bytearray]) -> dict[tuple[str, TopicPartitio
                     if isinstance(key, OffsetKey) and record.value is not None:
                         place = key.group_id, TopicPartition(key.topic, key.partition)
                         offsets[place] = decode_offset_value(record.value).offset
+    return found
+
+
+def transactions_in(segments: Sequence[Buffer]) -> dict[str, TransactionMetadata]:
+    """Transactional id -> what the log of transactions has last about it."""
+    found = {}
+    for data in map(bytes, segments):
+        for position, _ in headers_in(data):
+            for record in decode_records(data, position):
+                if record.value is not None:
+                    transactional_id = transaction_records.decode_key(record.key)
+                    found[transactional_id] = transaction_records.decode_value(bytes(record.value))
     return found
 
 

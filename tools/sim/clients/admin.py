@@ -18,6 +18,7 @@ from tools.sim.clients.history import History
 from tools.sim.clients.wire_client import NoAnswer, WireClient
 
 TIMEOUT = timedelta(seconds=10)
+PAUSE_S_MIN = 0.5
 FLEETING, FLEETING_PARTITIONS = ("fleeting0", "fleeting1"), 5
 """Topics that come and go, and how many partitions they may have."""
 ALLOWED = frozenset(
@@ -59,6 +60,7 @@ class Admin:
         *,
         remakes: bool = False,
         log_dirs: Sequence[str] = (),
+        pauses: float = 1.0,
     ) -> None:
         self._client = WireClient(name, bootstrap, random, history)
         self.name = name
@@ -71,7 +73,7 @@ class Admin:
         self._remakes = remakes
         self._log_dirs = log_dirs
         has_several = len(log_dirs) > 1
-        self._pause_s = 1.0 if remakes or has_several else 3.0
+        self._pause_s = max(PAUSE_S_MIN, (1.0 if remakes or has_several else 3.0) * pauses)
         tasks = (self._make_again,) * 3 * remakes + (self._change_directory,) * 3 * has_several
         self._tasks = (self._come_and_go, self._move, self._elect, *tasks)
         self._is_stopping = False

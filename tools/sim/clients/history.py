@@ -45,6 +45,12 @@ class History:
     """Told of each batch that a broker has acknowledged to a producer with acks=all."""
     batch_read: Callable[[TopicPartition, bytes], None] = lambda _tp, _batch: None
     """Told of each batch that a reader got."""
+    commit_acknowledged: Callable[[str, TopicPartition, int], None] = lambda _group, _tp, _offset: None
+    """Told of each offset whose commit was acknowledged to a member of a group."""
+    decision_told: Callable[[str, tuple[int, int]], None] = lambda _id, _instance: None
+    """Told of the end of each transaction, by its transactional id, when its producer (id, epoch) is told of it."""
+    is_unaware: Callable[[str, str], bool] = lambda _group, _host: False
+    """Whether that broker may not know yet that it coordinates a group no longer."""
     reports: list[Report] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -119,8 +125,18 @@ class History:
         self._add(CONSUMED, tp, offset, record, group=group)
 
     def committed(self, group: str, tp: TopicPartition, offset: int) -> None:
+        self.commit_acknowledged(group, tp, offset)
         self.last_committed[group, tp] = offset
         self._add(COMMITTED, tp, offset, "", group=group)
+
+    def check_committed(
+        self, who: str, group: str, tp: TopicPartition, found: int, committed: int, broker: str
+    ) -> None:
+        """INV-23: a commit that was acknowledged before somebody asked that broker does not disappear."""
+        if found < committed and not self.is_unaware(group, broker):
+            self.break_promise(
+                f"INV-23: {who} found at {broker} that {group} has committed {found} of {tp}: {committed} was acknowledged before"
+            )
 
     def read(self, reader: str, group: str | None, tp: TopicPartition, offset: int, text: bytes) -> None:
         """The reader got a record, as a member of the group, or for itself; None: it reads committed records only."""

@@ -60,6 +60,8 @@ class Producer:
         random: Random,
         history: History,
         deleting: Collection[str] = (),
+        *,
+        pauses: float = 1.0,
     ) -> None:
         self._deleting = deleting
         self._client = WireClient(name, bootstrap, random, history)
@@ -71,7 +73,7 @@ class Producer:
         self._producer_id = -1
         self._epoch = -1
         self._is_stopping = False
-        self._pause_s = random.choice((1.0, 2.0, 4.0))
+        self._pause_s = random.choice((1.0, 2.0, 4.0)) * pauses
 
     def stop(self) -> None:
         self._is_stopping = True

@@ -15,7 +15,7 @@ from protocol.kafka.record_batch import decode_records, iter_batches
 from protocol.types import NO_LEADER, Address, TopicPartition
 from tools.sim.clients.fetch_session import FINAL_EPOCH, SESSIONS_SINCE, FetchSession
 from tools.sim.clients.history import History
-from tools.sim.clients.wire_client import NoAnswer, WireClient
+from tools.sim.clients.wire_client import PATIENCE_S, NoAnswer, WireClient
 from tools.sim.policies import text_of
 from tools.wire.frames import Aborted
 from tools.wire.offsets import EARLIEST
@@ -158,9 +158,10 @@ class Reader:
             ),
         }
         try:
-            connection = await client.connection(broker)
-            answer = await connection.ask(ApiKey.FETCH, version, body)
-        except NoAnswer:
+            async with asyncio.timeout(PATIENCE_S):
+                connection = await client.connection(broker)
+                answer = await connection.ask(ApiKey.FETCH, version, body)
+        except (NoAnswer, TimeoutError):
             self._read_from_leaders(tps)
             return False
         if getattr(answer, "error_code", ErrorCode.NONE) != ErrorCode.NONE:

@@ -64,6 +64,7 @@ class TransactionalProducer:
         *,
         transactional_id: str = "",
         fleeting: Sequence[TopicPartition] = (),
+        pauses: float = 1.0,
     ) -> None:
         self._client = WireClient(name, bootstrap, random, history)
         self.name = name
@@ -81,7 +82,9 @@ class TransactionalProducer:
         self._count = 0
         self._is_stopping = False
         self._timeout = timedelta(seconds=random.choice((5, 20, 60)))
-        self._pause_s = random.choice((1.0, 2.0, 4.0))
+        self._pause_s = random.choice((1.0, 2.0, 4.0)) * pauses
+        self._patience_s = random.choice((None, 0.1, 1.0))
+        """How long it waits for the acknowledgements of its batches. Then it aborts: some may still be on the way."""
 
     def stop(self) -> None:
         self._is_stopping = True
@@ -135,7 +138,8 @@ class TransactionalProducer:
             await self.add_partitions(chosen)
             for _ in range(self._random.randint(1, 3)):
                 batches = {tp: self.batch(tp, self._new_records(transaction, tp)) for tp in chosen}
-                await self.produce(batches)
+                async with asyncio.timeout(self._patience_s):
+                    await self.produce(batches)
                 if self._fleeting:
                     await self._produce_where_it_may_end()
                 if self._random.random() < 0.2:
@@ -143,6 +147,11 @@ class TransactionalProducer:
         except IdentityLost:
             self._history.transaction_ended(transaction, ABORTED_TRANSACTION)
             raise
+        except TimeoutError:
+            self._history.counts["transactions given up"] += 1
+            await self.end(transaction, is_commit=False)
+            self.give_up_epoch()
+            return
         await self.end(transaction, is_commit=self._random.random() < COMMITTED_SHARE)
 
     async def add_partitions(self, partitions: Sequence[TopicPartition], *, must_be_there: bool = True) -> bool:
@@ -181,6 +190,7 @@ class TransactionalProducer:
         except IdentityLost:
             self._history.transaction_ended(transaction, transaction.outcome)
             raise
+        self._history.decision_told(self._id, (self._producer_id, self._epoch))
         self._history.transaction_ended(transaction, wanted)
 
     def identity(self) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from tools.sim.clients.history import History
 ANSWER_S = 30.0
 """A request without an answer for so long ends its connection."""
 CONNECT_S = 3.0
+PATIENCE_S = 2.0
+"""After that time, clients look whether another broker answers."""
 PRODUCE_TIMEOUT = timedelta(seconds=10)
 OLDEST = {ApiKey.METADATA: 1}
 """Versions below cannot say what the client needs."""
@@ -165,8 +167,9 @@ class WireClient:
         self.random.shuffle(addresses)
         for address in addresses:
             try:
-                return await self.ask(address, api, body, oldest)
-            except NoAnswer:
+                async with asyncio.timeout(PATIENCE_S):
+                    return await self.ask(address, api, body, oldest)
+            except (NoAnswer, TimeoutError):
                 continue
         raise NoAnswer("no broker answers")
 

@@ -14,7 +14,8 @@ import asyncio
 import errno
 import itertools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from broker.network.file_sender import FileSender
@@ -46,6 +47,7 @@ class Network:
         self.record = record
         self.hosts: dict[str, Host] = {}
         self._cuts: dict[tuple[str, str], int] = {}
+        self._slow: list[tuple[str, float, Collection[str]]] = []
         self._held: dict[tuple[str, str], list[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
         self._numbers = itertools.count(1)
 
@@ -66,6 +68,12 @@ class Network:
             for call, args in self._held.pop(link, []):
                 self.scheduler.call_after(self.delay(), call, *args)
 
+    def slow_down(self, host: str, mean_s: float, spared: Collection[str] = ()) -> Callable[[], None]:
+        """Everything from and to that host takes so much longer, except from and to some, until the result is called."""
+        slow = (host, mean_s, spared)
+        self._slow.append(slow)
+        return partial(self._slow.remove, slow)
+
     def delay(self) -> float:
         return LATENCY_S_MIN + self.scheduler.soon(LATENCY_S)
 
@@ -75,7 +83,13 @@ class Network:
         if link in self._cuts or self._held.get(link):
             self._held.setdefault(link, []).append((call, args))
             return not_before
-        arrival = max(self.scheduler.now + self.delay(), not_before)
+        delay = self.delay()
+        for host, mean_s, spared in self._slow:
+            if (host == source.name and target.name not in spared) or (
+                host == target.name and source.name not in spared
+            ):
+                delay += self.scheduler.soon(mean_s)
+        arrival = max(self.scheduler.now + delay, not_before)
         self.scheduler.call_at(arrival, call, *args)
         return arrival
 

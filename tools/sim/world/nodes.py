@@ -126,6 +126,7 @@ class BrokerNode:
         self.before_cut: Callable[[int, str, bytearray, int], None] = lambda _broker, _path, _content, _size: None
         self.before_rename: Callable[[int, str], None] = lambda _broker, _path: None
         """They are told what a disk tells, with the broker's id."""
+        self.after_power_loss: Callable[[int], None] = lambda _broker: None
         self.disk = MemoryDisk()
         self._prepare_disk(scheduler.random)
         self.host = network.host(self.name)
@@ -249,6 +250,13 @@ class BrokerNode:
         self.disk = self.disk.after_power_loss(random, ANY_LOSS if len(self.log_dirs) == 1 else LOSS_OF_VOLUMES)
         self.disk.failures = failures
         self._prepare_disk(random)
+        self.after_power_loss(self.id)
+
+    def replace_disk(self) -> None:
+        """By an empty one. No process runs."""
+        failures, self.disk = self.disk.failures, MemoryDisk()
+        self.disk.failures = failures
+        self._prepare_disk(self._scheduler.random)
 
     def _bury(self, *, has_power: bool = True) -> None:
         loop = self.loop
