@@ -217,6 +217,7 @@ class _Attempt:
         self._target = target
         self._factory = factory
         self._transport: SimulatedTransport | None = None
+        self._protocol: asyncio.BaseProtocol | None = None
 
     def send_syn(self) -> None:
         self.source.network.carry(self.source, self._target, 0.0, self._target.accept, self)
@@ -241,12 +242,17 @@ class _Attempt:
         if self.is_given_up or self.done.done():
             self._transport.abort()
             return
+        if self._transport.has_ended:
+            self.done.set_exception(ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
+            return
         self._transport.begin(self._factory)
+        self._protocol = self._transport.get_protocol()  # the connection may end before anybody asks for it
         self.done.set_result(None)
 
     def result(self) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         assert self._transport is not None
-        return self._transport, self._transport.get_protocol()
+        assert self._protocol is not None
+        return self._transport, self._protocol
 
 
 class Server:
@@ -342,7 +348,7 @@ class SimulatedTransport(asyncio.Transport):
         self._is_reading = True
         self._has_read_planned = False
         self._is_closing = False
-        self._has_ended = False
+        self.has_ended = False
         """The connection no longer exists at this end."""
         self._peer_has_ended = False
         self._high, self._low = HIGH_WATER, HIGH_WATER // 4
@@ -351,14 +357,14 @@ class SimulatedTransport(asyncio.Transport):
     # -- the life of a connection -------------------------------------------------------------------------------------
 
     def begin(self, factory: Callable[[], asyncio.BaseProtocol]) -> None:
-        if self._has_ended:
+        if self.has_ended:
             return
         self._protocol = factory()
         self._protocol.connection_made(self)
         self._plan_read()
 
     def process_ended(self, *, says_so: bool) -> None:
-        if self._has_ended:
+        if self.has_ended:
             return
         had_unread = bool(self._received)
         self._leave()
@@ -372,13 +378,13 @@ class SimulatedTransport(asyncio.Transport):
 
     def was_reset(self) -> None:
         """A reset has come in."""
-        if not self._has_ended:
+        if not self.has_ended:
             self._received.clear()
             self._leave()
             self.loop.put(self._lost, ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
 
     def _leave(self) -> None:
-        self._has_ended = self._is_closing = True
+        self.has_ended = self._is_closing = True
         self._unsent.clear()
         self.loop.host.remove(self)
 
@@ -436,7 +442,7 @@ class SimulatedTransport(asyncio.Transport):
             self._is_over_high = False
             if self._protocol is not None:
                 cast(asyncio.Protocol, self._protocol).resume_writing()
-        if self._is_closing and not self._unsent and not self._has_ended:
+        if self._is_closing and not self._unsent and not self.has_ended:
             had_unread = bool(self._received)
             self._leave()
             self.reset_peer() if had_unread else self._send_end()
@@ -445,7 +451,7 @@ class SimulatedTransport(asyncio.Transport):
     def was_read(self, size: int) -> None:
         """The peer has read so much. The news has come in."""
         self._on_the_way -= size
-        if self._unsent and not self._has_ended:
+        if self._unsent and not self.has_ended:
             self.loop.put(self._send)
 
     def get_write_buffer_size(self) -> int:
@@ -464,7 +470,7 @@ class SimulatedTransport(asyncio.Transport):
         if not self.loop.host.is_up:
             self._network.scheduler.call_after(RETRANSMISSION_S, self.arrived, data)  # the sender sends it again
             return
-        if self._has_ended:
+        if self.has_ended:
             self.reset_peer()
             return
         self._network.record("bytes", self.number, self.loop.name, data)
@@ -472,7 +478,7 @@ class SimulatedTransport(asyncio.Transport):
         self._plan_read()
 
     def end_arrived(self) -> None:
-        if self.loop.host.is_up and not self._has_ended:
+        if self.loop.host.is_up and not self.has_ended:
             self._peer_has_ended = True
             self._plan_read()
 
@@ -536,7 +542,7 @@ class SimulatedTransport(asyncio.Transport):
             self._send()
 
     def abort(self) -> None:
-        if self._has_ended:
+        if self.has_ended:
             return
         had_unread = bool(self._received)
         self._leave()
