@@ -139,7 +139,8 @@ class Invariants:
                 continue
             if broker not in old.isr or (broker == new.leader != old.leader):
                 self._check_has_all(tp, broker, "leads" if broker == new.leader else "joined the ISR")
-                self._check_registration(tp, broker, is_new=broker not in old.isr)
+                if not had_emptied:  # then the ISR before that leader's election counts
+                    self._check_registration(tp, broker, is_new=broker not in old.isr)
 
     def _check_registration(self, tp: TopicPartition, broker: int, *, is_new: bool) -> None:
         """INV-14: a broker that serves is in ZooKeeper by its own session (BUG-17)."""

@@ -192,9 +192,12 @@ class AiokafkaReader(_Clients):
         for place, records in read.items():
             tp = TopicPartition(*place)
             for found in records:
+                if found.offset < self.positions[tp] and not self.is_member:
+                    continue  # it knows no leader epochs, and begins anew if a replaced leader does not have its position
                 text = text_of(found.value, found.headers)
                 self._history.read(self.name, GROUP if self.is_member else None, tp, found.offset, text)
-            self.positions[tp] = records[-1].offset + 1
+            end = records[-1].offset + 1
+            self.positions[tp] = end if self.is_member else max(end, self.positions[tp])
         if read and self.is_member and self._random.random() < 0.5:
             ends = {place: records[-1].offset + 1 for place, records in read.items()}
             try:
