@@ -22,7 +22,7 @@ from tools.sim.worker import ROOT, Worker
 
 SEEDS_MAX = 2_000
 SECONDS = 15.0
-"""Sequences of faults need 10 s. Longer histories find more, and cost more: seconds of the processor find most in short ones."""
+"""Sequences of faults need 10 s. Longer histories find more, and cost more."""
 ROUNDS = (3, 10, 30, 100, 300, 1000, SEEDS_MAX)
 RESULTS = Path(".sim-mutants.json")
 INVISIBLE = frozenset(
