@@ -16,6 +16,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.types import Address, TopicPartition
 from tools.sim.clients.history import History
 from tools.sim.clients.wire_client import NoAnswer, WireClient
+from tools.sim.judging import LOG_TOPICS
 
 TIMEOUT = timedelta(seconds=10)
 PAUSE_S_MIN = 0.5
@@ -34,7 +35,8 @@ ALLOWED = frozenset(
     }
 )
 """Answers that are right while brokers are away, or an earlier request of this admin is under way."""
-LOG_TOPICS, LOG_PARTITIONS = ("__consumer_offsets", "__transaction_state"), 3
+LOG_PARTITIONS = 3
+"""Of each topic of LOG_TOPICS, in every world."""
 LOOKS_MAX, LOOK_S = 10, 0.5
 """So often the admin looks whether its moves between log directories have ended."""
 

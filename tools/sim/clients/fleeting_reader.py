@@ -15,7 +15,7 @@ from protocol.kafka.record_batch import iter_batches
 from protocol.types import Address, TopicPartition
 from tools.sim.clients.fetch_session import FINAL_EPOCH, FetchSession
 from tools.sim.clients.history import History
-from tools.sim.clients.wire_client import NoAnswer, WireClient
+from tools.sim.clients.wire_client import NoAnswer, WireClient, metadata_body
 
 TOPIC_IDS_IN_METADATA, TOPIC_IDS_IN_FETCHES = 10, 13
 WAIT = timedelta(milliseconds=200)
@@ -69,14 +69,8 @@ class FleetingReader:
     async def _look(self) -> None:
         """Asks which topics have the names. Keeps what it knows if nobody answers."""
         await self._client.refresh(())
-        body = {
-            "topics": tuple({"name": topic, "topic_id": None} for topic in self._topics),
-            "allow_auto_topic_creation": False,
-            "include_cluster_authorized_operations": False,
-            "include_topic_authorized_operations": False,
-        }
         try:
-            answer = await self._client.ask_any(ApiKey.METADATA, body, TOPIC_IDS_IN_METADATA)
+            answer = await self._client.ask_any(ApiKey.METADATA, metadata_body(self._topics), TOPIC_IDS_IN_METADATA)
         except NoAnswer:
             return
         self._leaders = {

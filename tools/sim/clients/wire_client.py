@@ -175,14 +175,8 @@ class WireClient:
 
     async def refresh(self, topics: Sequence[str]) -> None:
         """Asks for the leaders of these topics. Keeps what it knows if no broker answers."""
-        body = {
-            "topics": tuple({"name": topic, "topic_id": None} for topic in topics),
-            "allow_auto_topic_creation": False,
-            "include_cluster_authorized_operations": False,
-            "include_topic_authorized_operations": False,
-        }
         try:
-            answer = await self.ask_any(ApiKey.METADATA, body)
+            answer = await self.ask_any(ApiKey.METADATA, metadata_body(topics))
         except NoAnswer:
             return
         self.controller = answer.controller_id
@@ -222,6 +216,16 @@ class WireClient:
     def close(self) -> None:
         for connection in self._connections.values():
             connection.close()
+
+
+def metadata_body(topics: Sequence[str]) -> dict[str, Any]:
+    """A Metadata request for these topics, none of which is created."""
+    return {
+        "topics": tuple({"name": topic, "topic_id": None} for topic in topics),
+        "allow_auto_topic_creation": False,
+        "include_cluster_authorized_operations": False,
+        "include_topic_authorized_operations": False,
+    }
 
 
 def produce_body(batches: Mapping[TopicPartition, bytes], transactional_id: str | None = None) -> dict[str, Any]:
