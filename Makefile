@@ -5,7 +5,7 @@
 #   make compose-demo  a failover in containers, judged: needs a Docker engine and Compose
 #   make check    formatting, lints, types, import contracts
 #   make test     check, and the tests that take about eight minutes together
-#   make test-thorough  all other tests: long runs, many examples, a real Kafka, Docker
+#   make test-thorough  all other tests: long runs, a real Kafka, Docker
 #   make kafka    the jars of a real Kafka in .kafka, which `make test-thorough` compares with; needs Maven and a JDK
 #   make fuzz     hostile bytes for every decoder; MINUTES=10, DECODER=all
 #   make sim-mutants  rules of the brokers removed, one after the other: how many seeds of `ottla sim` until it is missed; SEEDS=2000, MUTANT=all

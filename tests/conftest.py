@@ -17,7 +17,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import forked_brokers
-from tests.support.thorough import EXAMPLES
 from tools.cluster.ownership import own_servers
 
 if TYPE_CHECKING:
@@ -39,9 +38,8 @@ COROUTINE_LIMIT_S = 60.0
 """Nothing that a test awaits takes so long."""
 
 # An example that takes long on a busy machine is no failure.
-settings.register_profile("whole", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES)
-settings.register_profile("quick", settings.get_profile("whole"), max_examples=EXAMPLES // 2)
-settings.load_profile("whole")
+settings.register_profile("ottla", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50)
+settings.load_profile("ottla")
 own_servers(forked_brokers.popen)  # also when the tests are killed
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without job control lets its background processes ignore SIGINT. The commands that the tests interrupt would
@@ -160,18 +158,10 @@ def shared_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
         yield cli
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Tests with hypothesis take half of their examples in `make test`, and all of them in `make test-thorough`."""
-    if config.getoption("markexpr") == "not thorough":
-        settings.load_profile("quick")
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need a real Kafka or Docker run in `make test-thorough`, not in `make test`; those with hypothesis run in both."""
+    """Tests that need a real Kafka or Docker run in `make test-thorough`, not in `make test`."""
     for item in items:
-        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
-            item.add_marker(pytest.mark.examples)
         if {"kafka_tools", "shared_kafka"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.kafka)
         if any(item.get_closest_marker(name) for name in ("kafka", "compose")):

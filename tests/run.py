@@ -7,8 +7,8 @@ one ends, the next one begins, also after a failure. A group's output is printed
 end names every group, and the versions of what the tests need. The exit code is 1 when a group failed. In a thorough run, tests
 that failed are repeated first: `tests/repeats.py` says which failures are flaky and do not count.
 
-A quick run leaves out the tests with the marker `thorough`; a thorough run has only these, and those with hypothesis once more,
-with all of their examples. `tests/conftest.py` gives the marker to all tests that need a real Kafka or Docker.
+A quick run leaves out the tests with the marker `thorough`; a thorough run has only these. `tests/conftest.py` gives the marker to
+all tests that need a real Kafka or Docker.
 
 Brokers are plain Python. If the compiled form is there, a thorough run repeats the tests of AGAIN on compiled brokers: the
 quick ones, and those with Kafka's own clients. The summary says in which form they ran.
@@ -154,7 +154,7 @@ def unit_tests_beside(folder: str) -> list[str]:
 
 def groups_of(run: str) -> list[Group]:
     """In the order in which they begin: what takes longest begins first, so that all sides end at about the same time."""
-    only = "thorough or examples" if run == "thorough" else "not thorough"
+    only = "thorough" if run == "thorough" else "not thorough"
     on_spark = integration_tests(*ON_SPARK)
     paths = {
         "commands": integration_tests("test_*_cli*.py"),

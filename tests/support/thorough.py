@@ -6,10 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import settings
-
-EXAMPLES = 100
-"""Of each test with hypothesis that says nothing else."""
 
 
 def thorough(*values: Any) -> Any:
@@ -20,11 +16,6 @@ def thorough(*values: Any) -> Any:
 def first_in_quick_run(values: Iterable[Any], count: int = 1) -> list[Any]:
     """The cases of a `parametrize` with one argument: all but the first `count` have the marker `thorough`."""
     return [value if index < count else thorough(value) for index, value in enumerate(values)]
-
-
-def examples(count: int, **more: Any) -> settings:
-    """For a test with hypothesis: so many examples in the thorough run, half of them in the quick run (`tests/conftest.py`)."""
-    return settings(max_examples=max(1, count * settings.default.max_examples // EXAMPLES), **more)
 
 
 EVERY_PLACE = pytest.param(1, marks=[pytest.mark.thorough, pytest.mark.timeout(900)])

@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -35,7 +36,6 @@ from protocol.zk.znodes import (
     TopicZNode,
 )
 from tests.support.memory_cluster import MemoryCluster
-from tests.support.thorough import examples
 
 BROKERS = (1, 2, 3)
 TOPICS = ("a", "b")
@@ -478,8 +478,8 @@ class ControllerMachineAtLength(ControllerMachine):
 
 
 TestController = ControllerMachine.TestCase
-TestController.settings = examples(30, stateful_step_count=40)
+TestController.settings = settings(max_examples=15, stateful_step_count=40)
 TestControllerInSlices = ControllerMachineInSlices.TestCase
-TestControllerInSlices.settings = examples(15, stateful_step_count=40)
+TestControllerInSlices.settings = settings(max_examples=7, stateful_step_count=40)
 TestControllerAtLength = pytest.mark.thorough(ControllerMachineAtLength.TestCase)
-TestControllerAtLength.settings = examples(170, stateful_step_count=40)
+TestControllerAtLength.settings = settings(max_examples=100, stateful_step_count=40)

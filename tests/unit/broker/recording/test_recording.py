@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.recording import record_keys as module_of_keys
@@ -39,7 +39,6 @@ from protocol.recording import (
     header_frame,
 )
 from protocol.types import TopicPartition
-from tests.support.thorough import examples
 
 HEADS = {PRODUCE: PRODUCE_HEAD, FETCH: FETCH_HEAD}
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -261,7 +260,7 @@ def test_client_ids_become_hashes_that_the_salt_changes(file: File) -> None:
     assert "secret" not in clients
 
 
-@examples(30)
+@settings(max_examples=15)
 @given(st.lists(st.booleans(), max_size=30))
 def test_every_request_is_recorded_or_counted_as_dropped(turns: list[bool]) -> None:
     """Memory is bounded while the disk is slow. True: the oldest block is written, if one waits; else a block of requests comes."""

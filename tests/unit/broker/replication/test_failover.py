@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.replication.following import replica_fetcher
@@ -18,7 +18,6 @@ from protocol.errors import ErrorCode
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.types import TopicPartition
 from tests.support.replica_cluster import LAG_S, TP, Cluster
-from tests.support.thorough import examples
 
 
 async def test_a_lagging_follower_leaves_the_isr_and_comes_back(cluster: Cluster) -> None:
@@ -254,7 +253,7 @@ class RandomRun:
             await cluster.settle()
 
 
-@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**9))
 def test_nothing_acknowledged_is_ever_lost(
     tmp_path_factory: pytest.TempPathFactory, fetchers_are_driven_by_hand: None, seed: int

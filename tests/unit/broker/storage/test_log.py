@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.settings.config import TopicConfig
@@ -19,7 +19,6 @@ from protocol.kafka.record_batch import build_batch, parse_header, patch
 from tests.support.busy_disk import run
 from tests.support.logs import SMALL, batch, batches_of, check, everything, fill, once_before, open_at, split
 from tests.support.refusals import refused
-from tests.support.thorough import examples
 from tools.sim.world.disk import IS_IN_THREAD, Loss, MemoryDisk
 
 
@@ -263,7 +262,7 @@ def test_a_deleted_log_never_uses_another_files_descriptor(log: Log, use: Callab
 
 
 @given(st.lists(st.integers(0, 60), max_size=25), st.booleans())
-@examples(60)
+@settings(max_examples=30)
 def test_offsets_by_timestamp(stamps: list[int], reopens: bool) -> None:
     log = open_at(MemoryDisk())
     for stamp in stamps:
@@ -284,7 +283,7 @@ def test_offsets_by_timestamp(stamps: list[int], reopens: bool) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 1)), max_size=16), st.integers(0, 40), st.booleans())
-@examples(60)
+@settings(max_examples=30)
 def test_truncate_then_append(appends: list[tuple[int, int]], offset: int, reopens: bool) -> None:
     """INV-19: what is below the cut stays, byte for byte, what is above is gone, and later appends do not depend on what was cut."""
     disk = MemoryDisk()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.storage.log import Log
@@ -19,7 +19,6 @@ from broker.storage.segment import Segment
 from protocol.kafka.record_batch import BatchHeader, iter_batches, patch
 from tests.support.busy_disk import run
 from tests.support.logs import SMALL, batch, fill, open_at
-from tests.support.thorough import examples
 from tools.sim.world.disk import MemoryDisk
 
 CONFIG = replace(SMALL, segment_bytes=1500, index_interval_bytes=400)
@@ -138,7 +137,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=60))
-@examples(300)
+@settings(max_examples=150)
 def test_reads_find_the_same_as_a_search_after_appends_cuts_and_deletions(script: list[Step]) -> None:
     run(play(script))
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from random import Random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.storage.log import Log
 from protocol.kafka.record_batch import parse_header
 from tests.support.busy_disk import run
 from tests.support.logs import TP, batch, check, everything, split, started
-from tests.support.thorough import examples
 from tools.sim.world.disk import MemoryDisk, PowerLost
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"
@@ -113,7 +112,7 @@ FLUSHED = [("append", 3), ("lead", 0), ("append", 20), ("flush", 0), ("checkpoin
 
 
 @given(lives, st.integers(0, 2**32))
-@examples(150)
+@settings(max_examples=75)
 def test_what_was_synced_survives_and_the_rest_is_a_valid_prefix(
     lives: list[tuple[list[tuple[str, int]], int]], seed: int
 ) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.storage.aborted_transactions import AbortedTransaction, decode
@@ -27,7 +27,6 @@ from protocol.kafka.record_batch import TRANSACTIONAL_BIT, BatchHeader, build_ba
 from tests.support.busy_disk import run
 from tests.support.logs import DIRECTORY, LOG_DIR, SMALL, batch, check, everything, open_at, split
 from tests.support.refusals import refused
-from tests.support.thorough import examples
 from tools.sim.world.disk import LOSSES, Loss, MemoryDisk
 
 P, Q, R = 7, 8, 9
@@ -499,7 +498,7 @@ deeds = st.tuples(st.sampled_from(OFTEN + SELDOM), st.integers(1, 9))
 
 
 @given(st.lists(deeds, max_size=25), st.integers(0, 2**32), st.sampled_from([2, 5, 1024]))
-@examples(100)
+@settings(max_examples=50)
 def test_committed_readers_see_exactly_what_was_committed(
     deeds: list[tuple[str, int]], seed: int, copy_batches: int
 ) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.kafka import framing, messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import MalformedRequest, parse_request_header, response_header
 from tests.support.mutations import mutated
-from tests.support.thorough import examples
 
 SERVED = [(key, version) for key, served in SUPPORTED.items() for version in range(served.min, served.max + 1)]
 
@@ -69,7 +68,7 @@ def test_a_broken_header_is_malformed(data: bytes) -> None:
 
 
 @given(st.data())
-@examples(300)
+@settings(max_examples=150)
 def test_nothing_but_malformed_comes_out_of_a_broken_header(data: st.DataObject) -> None:
     good = framing.request_header(ApiKey.METADATA, 12, 1, "client", flexible=False) + b"\x01\x05\x03abc"
     try:

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import ErrorCode, KafkaError
@@ -26,7 +26,6 @@ from protocol.kafka.record_batch import (
     validate_produced,
 )
 from tests.support.mutations import mutated
-from tests.support.thorough import examples
 
 TIME = 1_357_000_000_000
 GOOD = build_batch([(b"k", b"v" * 20, (("h", b"1"), ("n", None)), TIME), (None, None, (), TIME + 5)])
@@ -120,7 +119,7 @@ def test_a_valid_batch_is_accepted() -> None:
 
 
 @given(st.data())
-@examples(300)
+@settings(max_examples=150)
 def test_nothing_but_a_kafka_error_comes_out_of_a_broken_batch(data: st.DataObject) -> None:
     broken = memoryview(data.draw(mutated(GOOD)))
     try:
@@ -164,7 +163,7 @@ def test_iteration_refuses_bytes_that_are_not_a_batch(broken: bytes) -> None:
 
 
 @given(some_records, st.integers(0, 4), st.integers(0, 2**40))
-@examples(100)
+@settings(max_examples=50)
 def test_records_survive(
     records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]], compression: int, base: int
 ) -> None:
@@ -176,7 +175,7 @@ def test_records_survive(
 
 
 @given(some_records, st.integers(0, 4))
-@examples(100)
+@settings(max_examples=50)
 def test_aiokafka_reads_and_writes_the_same(
     records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]], compression: int
 ) -> None:
@@ -193,7 +192,7 @@ def test_aiokafka_reads_and_writes_the_same(
 
 
 @given(st.data(), st.integers(0, 4))
-@examples(300)
+@settings(max_examples=150)
 def test_nothing_but_a_kafka_error_comes_out_of_broken_records(data: st.DataObject, compression: int) -> None:
     batch = build_batch([(b"k", b"v" * 50, [("h", b"x")], TIME)] * 3, compression=compression)
     broken = batch[:HEADER_SIZE] + data.draw(mutated(batch[HEADER_SIZE:]))

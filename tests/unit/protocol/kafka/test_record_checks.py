@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import ErrorCode, KafkaError
@@ -11,7 +11,6 @@ from protocol.kafka import record_batch
 from protocol.kafka.record_batch import HEADER_SIZE, build_batch, decode_records, parse_header
 from protocol.kafka.record_checks import check_records, checking_records, delta_and_key
 from tests.support.mutations import mutated
-from tests.support.thorough import examples
 
 TIME = 1_357_000_000_000
 some_records = st.lists(
@@ -44,7 +43,7 @@ def in_steps(data: bytes, at: int, count: int) -> int:
 
 
 @given(some_records)
-@examples(100)
+@settings(max_examples=50)
 def test_records_of_producers_are_accepted(records: list[tuple[bytes, bytes, list[tuple[str, bytes]], int]]) -> None:
     """The result is the largest timestamp, from the base timestamp on. The keys are found where they are."""
     batch = build_batch(records)
@@ -59,7 +58,7 @@ def test_records_of_producers_are_accepted(records: list[tuple[bytes, bytes, lis
 
 
 @given(st.data())
-@examples(500)
+@settings(max_examples=250)
 def test_accepted_records_can_be_decoded(data: st.DataObject) -> None:
     records = [(b"k", b"v" * 70, [("h", b"x"), ("n", None)], TIME + n * 100) for n in range(3)]
     whole = build_batch(records)

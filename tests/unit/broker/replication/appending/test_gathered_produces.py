@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.apis import gathered_produces
@@ -28,7 +28,6 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
 from tests.support.held_syncs import held_syncs
 from tests.support.replica_cluster import TP, Cluster
-from tests.support.thorough import examples
 from tests.support.turns import Turns
 from tests.unit.broker.network.test_processor import Transport, receive
 from tools.sim.world.disk import MemoryDisk
@@ -180,7 +179,7 @@ async def outcome(steps: list[Step], *, is_gathering: bool) -> tuple[list[bytes]
 
 @pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 @given(STEPS)
-@examples(50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_together_is_like_one_after_the_other(steps: list[Step]) -> None:
     assert asyncio.run(outcome(steps, is_gathering=True)) == asyncio.run(outcome(steps, is_gathering=False))
 

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.storage.compaction.log_cleaner import CleanerSettings
@@ -14,7 +14,7 @@ from protocol.kafka.record_batch import Record, iter_batches
 from tests.support.busy_disk import run
 from tests.support.compaction import CompactedLog, everything_with_holes, headers_of, records_of, table_of
 from tests.support.logs import DIRECTORY, check
-from tests.support.thorough import examples, exhaustive
+from tests.support.thorough import exhaustive
 from tools.sim.world.disk import MemoryDisk, PowerLost
 
 
@@ -83,7 +83,7 @@ steps = st.one_of(
 )
 
 
-@examples(150)
+@settings(max_examples=75)
 @given(st.lists(steps, max_size=40), st.sampled_from([200 * 3, 1024**2]))
 def test_the_last_value_of_each_key_survives(plan: list[Any], dedupe_bytes: int) -> None:
     """INV-21 and LOG-4: random writes, rolls, cleanings, restarts, and a clock that moves."""

@@ -9,7 +9,7 @@ from random import Random
 from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.settings.config import TopicConfig
@@ -33,7 +33,7 @@ from tests.support.logs import (
     produced,
 )
 from tests.support.refusals import refused
-from tests.support.thorough import examples, thorough
+from tests.support.thorough import thorough
 from tools.sim.world.disk import MemoryDisk
 
 P, Q = 7, 8
@@ -380,7 +380,7 @@ deeds = st.tuples(st.sampled_from(OFTEN + SELDOM), st.integers(1, 9))
 
 
 @given(st.lists(deeds, max_size=25), st.integers(0, 2**32), st.sampled_from([2, 5, 1024]))
-@examples(300)
+@settings(max_examples=150)
 def test_the_state_is_a_function_of_the_log(deeds: list[tuple[str, int]], seed: int, copy_batches: int) -> None:
     """BUG-24, INV-21: after any history, the state follows from the batches, including those of deleted segments."""
     with (

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.settings.config import BrokerConfig, TopicConfig
@@ -37,7 +37,6 @@ from protocol.kafka.record_batch import (
 from protocol.kafka.record_checks import HEADERS_MAX, STEP, TakesLong
 from tests.support.logs import SMALL, open_at
 from tests.support.refusals import refused
-from tests.support.thorough import examples
 from tools.sim.world.disk import MemoryDisk
 
 NOW = 1_700_000_000_000
@@ -318,7 +317,7 @@ def test_the_leader_corrects_the_largest_timestamp(
     st.lists(st.tuples(st.integers(NOW - 10**9, NOW + 10**9), st.binary(max_size=300)), min_size=1, max_size=40),
     st.integers(NOW - 10**10, NOW + 10**10),
 )
-@examples(200)
+@settings(max_examples=100)
 def test_the_largest_timestamp_is_that_of_the_newest_record(records: Sequence[tuple[int, bytes]], lie: int) -> None:
     """Whatever the client says, it is that of the newest record."""
     right = build_batch([(None, value, (), at) for at, value in records])
