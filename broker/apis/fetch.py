@@ -24,7 +24,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import fetch_codec, messages, single_fetch
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest
 from protocol.kafka.produce_codec import NodeEndpoint
-from protocol.kafka.single_fetch import Found
+from protocol.kafka.single_fetch import SingleFetch
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -49,9 +49,10 @@ def fetch(context: ApiContext, request: Request) -> Further:
     version = header.api_version
     if version < RECORD_BATCHES_SINCE:
         return respond_in_steps(context, request, _unreadable(context, request))
-    single = single_fetch.find(version, request.frame, header.body_offset)
-    if single is not None:
-        _fetch(context, request, single.single.request, single)
+    found = single_fetch.find(version, request.frame, header.body_offset)
+    if found is not None:
+        single, offset = found
+        _fetch(context, request, single.request, single, offset)
     else:
         _fetch(context, request, fetch_codec.decode_request(version, request.frame, header.body_offset))
     return None
@@ -95,8 +96,10 @@ def _fetch_many(context: ApiContext, request: Request) -> StepsTo[None]:
     _fetch(context, request, body)
 
 
-def _fetch(context: ApiContext, request: Request, body: FetchRequest, single: Found | None = None) -> None:
-    """With `single`, the topics of `body` have another offset."""
+def _fetch(
+    context: ApiContext, request: Request, body: FetchRequest, single: SingleFetch | None = None, offset: int = 0
+) -> None:
+    """With `single`, the request is from `offset`, whatever offset the topics of `body` have."""
     version = request.header.api_version
     if body.replica_id >= 0 and not may_ask_as_replica(context, request):
         _refuse(request)
@@ -137,11 +140,11 @@ def _fetch(context: ApiContext, request: Request, body: FetchRequest, single: Fo
     )
 
     if single is not None:
-        if recording is None and _answer_at_once(context, request, params, single):
+        if recording is None and _answer_at_once(context, request, params, single, offset):
             if timing is not None:
                 timing.handled()
             return
-        body = single.single.request_at(single.offset)
+        body = single.request_at(offset)
 
     def respond(error: ErrorCode, session_id: int, topics: FetchedTopics) -> None:
         _respond(context, request, error, session_id, topics)
@@ -153,10 +156,11 @@ def _fetch(context: ApiContext, request: Request, body: FetchRequest, single: Fo
         connection.at_end(request.number, parked.complete_now)
 
 
-def _answer_at_once(context: ApiContext, request: Request, params: FetchParams, found: Found) -> bool:
+def _answer_at_once(
+    context: ApiContext, request: Request, params: FetchParams, single: SingleFetch, offset: int
+) -> bool:
     """Answers the fetch of one partition, if there are enough records in memory. False: nothing has happened yet."""
-    single = found.single
-    read = context.fetches.read_at_once(params, single.key, single.at(found.offset))
+    read = context.fetches.read_at_once(params, single.key, single.at(offset))
     if read is None:
         return False
     parts = single.answer(request.header.correlation_id, read.data, read.size)

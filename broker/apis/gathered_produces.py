@@ -24,7 +24,6 @@ from broker.settings.config import TopicConfig
 from broker.storage.producers import produced_batches
 from protocol.errors import ErrorCode
 from protocol.kafka.produce_codec import (
-    FLEXIBLE_SINCE,
     AppendedAnswer,
     ProducePartitionResult,
     one_partition,
@@ -79,6 +78,7 @@ class GatheredProduces:
     def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._destinations: dict[bytes, Destination] = {}
+        self._by_partition: dict[TopicPartition, Destination] = {}
         self._due: list[Destination] = []
         self._count = 0
         self._bytes = 0
@@ -87,9 +87,10 @@ class GatheredProduces:
         """Takes the request, if it is one of these. It is answered by `append_all`, or later when it is replicated."""
         frame = request.frame
         header = request.header
-        if header.api_version < FLEXIBLE_SINCE or len(frame) > FRAME_MAX:
+        version = header.api_version
+        if len(frame) > FRAME_MAX:
             return False
-        found = one_partition(frame, header.body_offset)
+        found = one_partition(version, frame, header.body_offset)
         if found is None:
             return False
         acks, timeout_ms, key, records = found
@@ -97,7 +98,7 @@ class GatheredProduces:
             return False
         destination = self._destinations.get(key)
         if destination is None or not destination.gathered:
-            destination = self._destination(key, destination)
+            destination = self._destination(version, key, destination)
             if destination is None:
                 return False
         batch = produced_batches.plain(records, destination.config)
@@ -114,13 +115,13 @@ class GatheredProduces:
             self.append_all()
         return True
 
-    def _destination(self, key: bytes, known: Destination | None) -> Destination | None:
+    def _destination(self, version: int, key: bytes, known: Destination | None) -> Destination | None:
         """The partition with its config of this turn. None: requests for it cannot be gathered now."""
         if self._context.recorder.recording is not None:
             return None
         if known is None:
             try:
-                tp = TopicPartition(*partition_of(key))
+                tp = TopicPartition(*partition_of(version, key))
             except UnicodeDecodeError:
                 return None
             if tp.topic in INTERNAL_TOPICS:
@@ -133,8 +134,14 @@ class GatheredProduces:
         if known is None:
             if len(self._destinations) >= DESTINATIONS_MAX:
                 self._destinations.clear()
-            known = self._destinations[key] = Destination(tp, partition.log.config)
-        known.config = partition.log.config
+                self._by_partition.clear()
+            # Old and new versions name it by other bytes. Its requests are gathered together, so that they stay in order.
+            known = self._by_partition.get(tp)
+            if known is None:
+                known = self._by_partition[tp] = Destination(tp, partition.log.config)
+            self._destinations[key] = known
+        if not known.gathered:
+            known.config = partition.log.config
         return known
 
     def append_all(self) -> None:

@@ -32,10 +32,9 @@ _RESULT_V5 = struct.Struct(">ihqqq")
 _NO_ERROR_V8 = INT.pack(0) + b"\xff\xff"  # no record errors, no message
 _NO_ERROR_V9 = b"\x01\x00\x00"  # the same with compact lengths, and no tagged fields
 _CURRENT_LEADER = struct.Struct(">ii")
-_END_V9 = _NO_ERROR_V9 + b"\x00" + INT.pack(0) + b"\x00"
-"""What follows the offsets in an answer for one partition: the end of the topic, no throttle time, no tagged fields."""
-_NUMBERS_AND_END = 24 + len(_END_V9)
-FLEXIBLE_SINCE = 9
+_HEAD_V3 = struct.Struct(">hhiih")
+_ONE_V3 = b"\x00\x00\x00"  # and 1: the length of an array with one element
+TRANSACTIONS_SINCE, LOG_START_SINCE, RECORD_ERRORS_SINCE, FLEXIBLE_SINCE = 3, 5, 8, 9
 
 STEP = 1000
 """Topics and partitions between two pauses: about a millisecond."""
@@ -85,12 +84,12 @@ def decode_request(version: int, frame: memoryview, offset: int) -> ProduceReque
 
 def decode_at_once(version: int, frame: memoryview, offset: int) -> ProduceRequest | None:
     """Decodes the most common form of request without pauses. None means that `decoding` must read the request, or report the error."""
-    found = one_partition(frame, offset) if version >= FLEXIBLE_SINCE else None
+    found = one_partition(version, frame, offset)
     if found is None:
         return None
     acks, timeout_ms, key, records = found
     try:
-        topic, partition = partition_of(key)
+        topic, partition = partition_of(version, key)
     except UnicodeDecodeError:
         return None
     return ProduceRequest(None, acks, timeout_ms, [(topic, [(partition, records)])])
@@ -147,15 +146,30 @@ def _to_its_end(steps: Generator[None, None, ProduceRequest]) -> ProduceRequest:
             return request
 
 
-def one_partition(frame: memoryview, at: int) -> tuple[int, int, bytes, memoryview] | None:
-    """The most common flexible request: no transaction, one topic, one partition, no tagged fields.
+def one_partition(version: int, frame: memoryview, at: int) -> tuple[int, int, bytes, memoryview] | None:
+    """The most common request: no transaction, one topic, one partition, no tagged fields. Of v3 or newer.
 
-    Returns (acks, timeout in ms, the bytes that name the partition, records). The bytes are the same in all requests for the partition;
-    `partition_of` decodes them. None for every other and every broken request, which the general decoder handles.
+    Returns (acks, timeout in ms, the bytes that name the partition, records). The bytes are the same in all such requests for the
+    partition; `partition_of` decodes them. None for every other and every broken request, which the general decoder handles.
 
-        00 | acks, timeout | 02 | size + 1, name | 02 | partition | varint size + 1, records | 00 00 00
+        v3   ff ff | acks, timeout | 00 00 00 01 | size, name     | 00 00 00 01 | partition | size, records
+        v9   00    | acks, timeout | 02          | size + 1, name | 02          | partition | varint size + 1, records | 00 00 00
+
+    A size is one of 2 bytes for the name and of 4 for the records; from v9 on a varint, here of one byte for the name.
     """
     try:
+        if version < FLEXIBLE_SINCE:
+            transaction, acks, timeout_ms, topics, size = _HEAD_V3.unpack_from(frame, at)
+            at += _HEAD_V3.size
+            end = at + size
+            if version < TRANSACTIONS_SINCE or transaction != -1 or topics != 1 or size < 0 or frame[end + 3] != 1:
+                return None
+            key = bytes(frame[at : end + 8])
+            if key[size : size + 3] != _ONE_V3:
+                return None
+            (size,) = INT.unpack_from(frame, end + 8)
+            at = end + 12
+            return (acks, timeout_ms, key, frame[at:]) if size >= 0 and at + size == len(frame) else None
         if frame[at] != 0 or frame[at + 7] != 2 or (size := frame[at + 8]) > 0x7F or size < 1:
             return None
         acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, at + 1)
@@ -184,27 +198,40 @@ def one_partition(frame: memoryview, at: int) -> tuple[int, int, bytes, memoryvi
         return None
 
 
-def partition_of(key: bytes) -> tuple[str, int]:
-    """(topic, partition) of the bytes that name a partition: `name | 02 | partition`. Raises UnicodeDecodeError."""
-    return str(key[:-5], "utf-8"), INT.unpack_from(key, len(key) - 4)[0]
+def partition_of(version: int, key: bytes) -> tuple[str, int]:
+    """(topic, partition) of the bytes that name a partition. Raises UnicodeDecodeError."""
+    return str(key[: -5 if version >= FLEXIBLE_SINCE else -8], "utf-8"), INT.unpack_from(key, len(key) - 4)[0]
 
 
 class AppendedAnswer:
     """The answers, complete frames, to requests for one partition whose batch was appended. They differ in a few numbers only."""
 
-    __slots__ = ("_layout", "_size", "_start")
+    __slots__ = ("_end", "_has_log_start", "_layout", "_size", "_start")
 
     def __init__(self, version: int, topic: str, partition: int) -> None:
-        """`version`: at least FLEXIBLE_SINCE."""
+        """`version`: at least TRANSACTIONS_SINCE."""
         body = encode_response(version, [(topic, [ProducePartitionResult(partition, 0)])])
         whole = response_header(ApiKey.PRODUCE, version, 0) + body
+        self._has_log_start = version >= LOG_START_SINCE
+        numbers = "qqq" if self._has_log_start else "qq"
+        self._end = _after_numbers(version)
         self._size = len(whole)
-        self._start = whole[INT.size : -_NUMBERS_AND_END]
-        self._layout = struct.Struct(f">ii{len(self._start)}sqqq{len(_END_V9)}s")
+        self._start = whole[INT.size : len(whole) - struct.calcsize(">" + numbers) - len(self._end)]
+        self._layout = struct.Struct(f">ii{len(self._start)}s{numbers}{len(self._end)}s")
 
     def frame(self, correlation_id: int, base_offset: int, log_start_offset: int) -> bytes:
         """With CreateTime."""
-        return self._layout.pack(self._size, correlation_id, self._start, base_offset, -1, log_start_offset, _END_V9)
+        pack = self._layout.pack
+        if self._has_log_start:
+            return pack(self._size, correlation_id, self._start, base_offset, -1, log_start_offset, self._end)
+        return pack(self._size, correlation_id, self._start, base_offset, -1, self._end)
+
+
+def _after_numbers(version: int) -> bytes:
+    """What follows the offsets in an answer for one partition: the end of the partition and the topic, no throttle time."""
+    if version >= FLEXIBLE_SINCE:
+        return _NO_ERROR_V9 + b"\x00" + INT.pack(0) + b"\x00"
+    return (_NO_ERROR_V8 if version >= RECORD_ERRORS_SINCE else b"") + INT.pack(0)
 
 
 def encode_response(

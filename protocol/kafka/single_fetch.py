@@ -1,8 +1,8 @@
-"""Fetch requests of a consumer for one partition, without a session (v12 to v17), and their answers. Pure.
+"""Fetch requests of a consumer for one partition, without a session (v4 to v17), and their answers. Pure.
 
-librdkafka and others send these. A consumer sends the same bytes again and again, except for the correlation id and the offset. So the
-decoded form of the other bytes is kept (`find`), and an answer with records is filled into a layout (`SingleFetch.answer`).
-`fetch_codec` decodes and encodes everything else; tests compare both.
+Most clients send these: those without sessions, and others when they read one partition of a broker. A consumer sends the same bytes
+again and again, except for the correlation id and the offset. So the decoded form of the other bytes is kept (`find`), and an answer
+with records is filled into a layout (`SingleFetch.answer`). `fetch_codec` decodes and encodes everything else; tests compare both.
 """
 
 from __future__ import annotations
@@ -10,31 +10,49 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from struct import Struct
-from typing import NamedTuple
 
 from protocol.kafka import fetch_codec
+from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition, TopicKey
-from protocol.kafka.framing import MalformedRequest, Part, unsigned_varint
+from protocol.kafka.framing import MalformedRequest, Part, response_header, unsigned_varint
 from protocol.types import Buffer
 
+LOG_START_SINCE, SESSIONS_SINCE, LEADER_EPOCH_SINCE, READ_REPLICA_SINCE = 5, 7, 9, 11
 FLEXIBLE_SINCE, TOPIC_IDS_SINCE, REPLICA_STATE_SINCE = 12, 13, 15
+VERSIONS = range(4, 18)
 KEPT_MAX = 4096
 """Limit of the decoded forms that are kept."""
 FRAME_MAX = 512
 """Bytes of a request. No request for one partition is larger, except with a very long topic name."""
 
-_ONE = 2
-"""The compact length of an array with one element."""
 _WITHOUT_SESSION = b"\xff\xff\xff\xff"
-_FIXED_V12, _FIXED_V15 = 25, 21
-"""Bytes before the topics; the last four are the session epoch."""
-_UUID_BYTES = 16
-_SHORT_NAME_MAX = 0x7F
-"""The compact length of a name that has its length in one byte."""
-_INDEX_AND_EPOCH = 8
+_SHORT, _COMPACT, _ID = 2, 1, 16
+"""Sizes of what a topic's key begins with: a name's length in two bytes, or in one, which counts one more. An id has no length."""
 _OFFSET = Struct(">q")
+_PROBES = (0x0123456789ABCDEF, 0x7EDCBA9876543210)
 _END = b"\x00\x00\x00"
 """No tagged fields: of the partition, of its topic, of the answer."""
+
+
+class _Layout:
+    """Where a request of a version has the offset, if it has one topic and one partition.
+
+    `topics_at`: bytes before the topics. `counts`: bytes of the length of an array, whose last byte is `one` for one element.
+    `index`: bytes between the length of the partitions and the offset.
+    """
+
+    __slots__ = ("counts", "has_sessions", "index", "key", "one", "topics_at")
+
+    def __init__(self, version: int) -> None:
+        is_flexible = version >= FLEXIBLE_SINCE
+        self.has_sessions = version >= SESSIONS_SINCE
+        self.topics_at = (13 if version >= REPLICA_STATE_SINCE else 17) + (8 if self.has_sessions else 0)
+        self.counts, self.one = (1, 2) if is_flexible else (4, 1)
+        self.key = _ID if version >= TOPIC_IDS_SINCE else _COMPACT if is_flexible else _SHORT
+        self.index = 8 if version >= LEADER_EPOCH_SINCE else 4
+
+
+_LAYOUTS = {version: _Layout(version) for version in VERSIONS}
 
 
 class SingleFetch:
@@ -49,11 +67,15 @@ class SingleFetch:
         self.wanted = wanted
         nothing = [(key, [FetchPartitionData(wanted.partition, 0)])]
         (body,) = fetch_codec.encode_response(version, 0, 0, 0, nothing)
-        numbers = Struct(">qqqBi")
-        self._start = b"\x00" + bytes(
-            body[: -numbers.size - 1 - len(_END)]
-        )  # the header of an answer ends with a tag count
-        self._layout = Struct(f">ii{len(self._start)}sqqqBi")
+        if version >= FLEXIBLE_SINCE:
+            numbers, end = "qqqBi", 1 + len(_END)
+        elif version >= READ_REPLICA_SINCE:
+            numbers, end = "qqqiii", 0
+        else:
+            numbers, end = "qqqii" if version >= LOG_START_SINCE else "qqii", 0
+        size = Struct(f">{numbers}").size + end
+        self._start = response_header(ApiKey.FETCH, version, 0)[4:] + bytes(body[:-size])
+        self._layout = Struct(f">ii{len(self._start)}s{numbers}")
 
     def at(self, offset: int) -> FetchRequestPartition:
         """The partition of the request that fetches from `offset`."""
@@ -65,65 +87,80 @@ class SingleFetch:
 
     def answer(self, correlation_id: int, data: FetchPartitionData, size: int) -> Sequence[Part]:
         """A complete frame with `size` > 0 bytes of records, without an error, hint or aborted transaction."""
-        start = self._start
-        length = unsigned_varint(size + 1)
-        whole = self._layout.size - 4 + len(length) + size + len(_END)
-        aborted = 0 if data.aborted_transactions is None else 1  # the compact length of no list, and of an empty one
-        head = self._layout.pack(
-            whole,
-            correlation_id,
-            start,
-            data.high_watermark,
-            data.last_stable_offset,
-            data.log_start_offset,
-            aborted,
-            data.preferred_read_replica,
-        )
-        if data.stored is not None:
-            return (head + length, data.stored, _END)
-        return (head + length, *data.records, _END)
+        version, layout, start = self.version, self._layout, self._start
+        whole = layout.size - 4 + size
+        watermark, stable, log_start = data.high_watermark, data.last_stable_offset, data.log_start_offset
+        has_list = data.aborted_transactions is not None  # an empty one
+        if version >= FLEXIBLE_SINCE:
+            length = unsigned_varint(size + 1)
+            whole += len(length) + len(_END)
+            replica = data.preferred_read_replica
+            head = layout.pack(whole, correlation_id, start, watermark, stable, log_start, has_list, replica) + length
+            return (head, data.stored, _END) if data.stored is not None else (head, *data.records, _END)
+        aborted = 0 if has_list else -1
+        if version >= READ_REPLICA_SINCE:
+            replica = data.preferred_read_replica
+            head = layout.pack(
+                whole, correlation_id, start, watermark, stable, log_start, aborted, replica, size
+            )
+        elif version >= LOG_START_SINCE:
+            head = layout.pack(whole, correlation_id, start, watermark, stable, log_start, aborted, size)
+        else:
+            head = layout.pack(whole, correlation_id, start, watermark, stable, aborted, size)
+        return (head, data.stored) if data.stored is not None else (head, *data.records)
 
 
-class Found(NamedTuple):
-    """A request: its common form, and its offset."""
-
-    single: SingleFetch
-    offset: int
-
-
-def find(version: int, frame: Buffer, at: int) -> Found | None:
-    """The request whose body starts at `at`; None: it is another kind of fetch, or malformed."""
-    if version < FLEXIBLE_SINCE or len(frame) > FRAME_MAX:
+def find(version: int, frame: Buffer, at: int) -> tuple[SingleFetch, int] | None:
+    """The request whose body starts at `at`: its common form, and its offset. None: it is another kind of fetch, or malformed."""
+    layout = _LAYOUTS.get(version)
+    if layout is None or len(frame) > FRAME_MAX:
         return None
     begin = at
+    last = layout.counts - 1
     try:
-        at += _FIXED_V12 if version < REPLICA_STATE_SINCE else _FIXED_V15
-        if frame[at] != _ONE or frame[at - 4 : at] != _WITHOUT_SESSION:
+        at += layout.topics_at
+        if layout.has_sessions and frame[at - 4 : at] != _WITHOUT_SESSION:
             return None
-        if version >= TOPIC_IDS_SINCE:
-            at += 1 + _UUID_BYTES
-        elif frame[at + 1] > _SHORT_NAME_MAX:
+        if frame[at + last] != layout.one:
             return None
+        at += layout.counts
+        key = layout.key
+        if key == _SHORT:
+            at += _SHORT + frame[at + 1]
+        elif key == _COMPACT:
+            if frame[at] > 0x7F:
+                return None
+            at += frame[at]
         else:
-            at += 1 + frame[at + 1]
-        if frame[at] != _ONE:
+            at += _ID
+        if frame[at + last] != layout.one:
             return None
-        at += 1 + _INDEX_AND_EPOCH
+        at += layout.counts + layout.index
         after = at + _OFFSET.size
+        if after > len(frame):
+            return None
         single = _decoded(version, bytes(frame[begin:at]), bytes(frame[after:]))
-        return None if single is None else Found(single, _OFFSET.unpack_from(frame, at)[0])
+        return None if single is None else (single, _OFFSET.unpack_from(frame, at)[0])
     except IndexError:
         return None
 
 
 @lru_cache(maxsize=KEPT_MAX)
 def _decoded(version: int, before: bytes, after: bytes) -> SingleFetch | None:
-    """The common form of requests with these bytes before and after the offset. None: they are of another kind, or malformed."""
-    try:
-        request = fetch_codec.decode_request(version, before + bytes(_OFFSET.size) + after, 0)
-    except MalformedRequest:
-        return None
-    if request.replica_id >= 0 or request.forgotten or len(request.topics) != 1 or len(request.topics[0][1]) != 1:
-        return None
+    """The common form of requests with these bytes before and after the offset. None: they are of another kind, or malformed.
+
+    `find` looks only at the bytes by which the next request may differ. Two offsets that are read back as they are show that it was right.
+    """
+    request = None
+    for probe in _PROBES:
+        try:
+            request = fetch_codec.decode_request(version, before + _OFFSET.pack(probe) + after, 0)
+        except MalformedRequest:
+            return None
+        if request.replica_id >= 0 or request.forgotten or len(request.topics) != 1 or len(request.topics[0][1]) != 1:
+            return None
+        if request.topics[0][1][0].fetch_offset != probe:
+            return None
+    assert request is not None
     key, (wanted,) = request.topics[0]
     return SingleFetch(version, request, key, wanted)

@@ -20,7 +20,7 @@ ADVICE = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "the topic was deleted during the measurement",
     ErrorCode.OFFSET_OUT_OF_RANGE: "records were deleted during the measurement",
     ErrorCode.INVALID_RECORD: "the topic does not take these records; is it compacted?",
-    ErrorCode.UNSUPPORTED_VERSION: "the load needs Produce v9 and Fetch v12",
+    ErrorCode.UNSUPPORTED_VERSION: "it does not serve this version of Produce or Fetch: see --api-version",
 }
 
 OnNote = Callable[[str], None]
@@ -62,7 +62,7 @@ def failure(problem: LoadFailed, plan: Plan) -> str:
             advice = ADVICE.get(problem.number)  # type: ignore[call-overload]
             return f"{where} answers {error_name(problem.number)}" + (f": {advice}" if advice else "")
         case "malformed":
-            return f"{where} sends an answer that is not of Produce v9 or Fetch v12"
+            return f"{where} sends an answer that is not of the version of its request"
         case "foreign batch":
             return "somebody else writes to the topic, so records cannot be told apart: use another topic"
         case "memory":

@@ -3,13 +3,13 @@
  * Standard input is the plan that `plan.py` writes: one line each, and a frame's bytes after its line.
  *
  *   ottla-load WARM_UP_MS MEASURED_MS FRAMES CONNECTIONS
- *   frame BYTES RECORDS PAYLOAD_BYTES OFFSET_AT
+ *   frame BYTES RECORDS PAYLOAD_BYTES OFFSET_AT VERSION
  *   connection KIND HOST PORT IN_FLIGHT FIRST_FRAME FRAMES START END PEER
  *
  * KIND is `produce`, `fetch`, `idle`, or `paired`: a producer whose batches the connection that names it as PEER fetches.
  * A connection keeps IN_FLIGHT requests unanswered. It sends its frames in turns.
  * Each fetch in flight reads the partition on its own, from START; it continues at START when it comes to END (-1: never).
- * The offset to fetch is written into the frame at OFFSET_AT. Requests are Produce v9 and Fetch v12.
+ * The offset to fetch is written into the frame at OFFSET_AT. Requests are Produce v3 to v11 and Fetch v4 to v12; VERSION is the frame's.
  * If nothing is answered in MEASURED_MS, the run lasts until something is, at most FIRST_ANSWER_S longer.
  *
  * Standard output has one line of JSON per second after the warm-up, and a last one: the result, or what failed.
@@ -38,12 +38,13 @@
 #include <unistd.h>
 
 enum { READ_BYTES = 128 * 1024, EVENTS = 256, PIECES = 64, CONNECT_TIMEOUT_S = 5, FIRST_ANSWER_S = 30, ANSWER_BYTES_MAX = 512 << 20 };
+enum { PRODUCE_FLEXIBLE = 9, FETCH_FLEXIBLE = 12 };
 enum kind { PRODUCE, FETCH, IDLE, PAIRED };
 
 struct frame {
     char *bytes;
     uint32_t size, records, payload;
-    int32_t offset_at;
+    int32_t offset_at, version;
 };
 
 /* One request in flight. A fetch has a copy of the frame, in which the offset is written. */
@@ -200,7 +201,8 @@ static void make_requests(struct connection *c) {
 
 struct reader {
     const unsigned char *at, *end;
-    int connection;
+    int connection, version;
+    bool is_flexible; /* has compact lengths, and tagged fields */
 };
 
 static const unsigned char *take(struct reader *r, uint64_t size) {
@@ -227,13 +229,27 @@ static uint64_t varint(struct reader *r) {
     return value;
 }
 
-/* Lengths and counts of compact fields are one more than what they say; 0 is null. */
-static uint64_t length(struct reader *r) {
-    uint64_t value = varint(r);
-    return value ? value - 1 : 0;
+/* The length of an array, or of records. Compact lengths are one more than what they say; 0 is null, and so is -1 in old versions. */
+static uint64_t count(struct reader *r) {
+    if (r->is_flexible) {
+        uint64_t value = varint(r);
+        return value ? value - 1 : 0;
+    }
+    int64_t value = number(r, 4);
+    return value > 0 ? (uint64_t)value : 0;
+}
+
+static void skip_string(struct reader *r) {
+    if (r->is_flexible) {
+        take(r, count(r));
+        return;
+    }
+    int64_t size = number(r, 2);
+    take(r, size > 0 ? (uint64_t)size : 0);
 }
 
 static void skip_tags(struct reader *r) {
+    if (!r->is_flexible) return;
     for (uint64_t left = varint(r); left; left--) {
         varint(r);
         take(r, varint(r));
@@ -241,15 +257,17 @@ static void skip_tags(struct reader *r) {
 }
 
 static void check_produced(struct reader *r) {
-    for (uint64_t topics = length(r); topics; topics--) {
-        take(r, length(r));
-        for (uint64_t partitions = length(r); partitions; partitions--) {
+    for (uint64_t topics = count(r); topics; topics--) {
+        skip_string(r);
+        for (uint64_t partitions = count(r); partitions; partitions--) {
             take(r, 4);
             int64_t code = number(r, 2);
             if (code) fail("code", r->connection, code);
-            take(r, 8 + 8 + 8);
-            varint(r); /* no record errors without an error */
-            take(r, length(r));
+            take(r, r->version >= 5 ? 8 + 8 + 8 : 8 + 8);
+            if (r->version >= 8) {
+                count(r); /* no record errors without an error */
+                skip_string(r);
+            }
             skip_tags(r);
         }
         skip_tags(r);
@@ -267,23 +285,25 @@ static void batch_came(struct connection *producer, struct reader *r, int64_t ba
 /* Walks the complete batches of the first partition's answer. */
 static void check_fetched(struct connection *c, struct request *request, struct reader *r) {
     take(r, 4);
+    if (r->version >= 7) {
+        int64_t code = number(r, 2);
+        if (code) fail("code", r->connection, code);
+        take(r, 4);
+    }
+    if (!count(r)) fail("malformed", r->connection, 0);
+    skip_string(r);
+    if (!count(r)) fail("malformed", r->connection, 0);
+    take(r, 4);
     int64_t code = number(r, 2);
     if (code) fail("code", r->connection, code);
-    take(r, 4);
-    if (!length(r)) fail("malformed", r->connection, 0);
-    take(r, length(r));
-    if (!length(r)) fail("malformed", r->connection, 0);
-    take(r, 4);
-    code = number(r, 2);
-    if (code) fail("code", r->connection, code);
-    take(r, 8 + 8 + 8);
-    for (uint64_t aborted = length(r); aborted; aborted--) {
+    take(r, r->version >= 5 ? 8 + 8 + 8 : 8 + 8);
+    for (uint64_t aborted = count(r); aborted; aborted--) {
         take(r, 8 + 8);
         skip_tags(r);
     }
-    take(r, 4);
-    const unsigned char *first = take(r, length(r));
-    struct reader batches = {first, r->at, r->connection};
+    if (r->version >= 11) take(r, 4);
+    const unsigned char *first = take(r, count(r));
+    struct reader batches = {.at = first, .end = r->at, .connection = r->connection};
     uint64_t found = 0, bytes = 0;
     while (batches.end - batches.at >= 61) {
         const unsigned char *batch = batches.at;
@@ -308,8 +328,15 @@ static void check_fetched(struct connection *c, struct request *request, struct 
 
 static void answered(struct connection *c, const char *bytes, uint32_t size) {
     struct request *request = &c->requests[c->oldest];
-    struct reader r = {(const unsigned char *)bytes, (const unsigned char *)bytes + size, c->number};
     if (!c->unanswered) fail("malformed", c->number, 0);
+    int version = request->frame->version;
+    struct reader r = {
+        .at = (const unsigned char *)bytes,
+        .end = (const unsigned char *)bytes + size,
+        .connection = c->number,
+        .version = version,
+        .is_flexible = version >= (c->kind == FETCH ? FETCH_FLEXIBLE : PRODUCE_FLEXIBLE),
+    };
     take(&r, 4);
     skip_tags(&r);
     c->oldest = (c->oldest + 1) % c->in_flight;
@@ -388,8 +415,8 @@ static void read_plan(uint64_t *warm_up_ns, uint64_t *measured_ns) {
     all_frames = zeroed(frame_count, sizeof *all_frames);
     for (uint32_t i = 0; i < frame_count; i++) {
         struct frame *f = &all_frames[i];
-        if (scanf(" frame %u %u %u %d", &f->size, &f->records, &f->payload, &f->offset_at) != 4 || getchar() != '\n')
-            fail("plan", -1, 0);
+        int read = scanf(" frame %u %u %u %d %d", &f->size, &f->records, &f->payload, &f->offset_at, &f->version);
+        if (read != 5 || getchar() != '\n') fail("plan", -1, 0);
         f->bytes = zeroed(f->size, 1);
         if (fread(f->bytes, 1, f->size, stdin) != f->size) fail("plan", -1, 0);
     }

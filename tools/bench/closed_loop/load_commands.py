@@ -14,6 +14,7 @@ import click
 
 from tools.admin.connection import connection_options, print_json
 from tools.admin.naming import Where
+from tools.bench.closed_loop.api_versions import FETCH_VERSION, FETCH_VERSIONS, PRODUCE_VERSION, PRODUCE_VERSIONS
 from tools.bench.closed_loop.measurement import Measurement
 from tools.bench.closed_loop.measurement_output import ProgressLine, as_json, as_lines
 from tools.failures import errors_in_one_line
@@ -71,6 +72,7 @@ class Requests:
     record_size: int = 100
     batch_size: int | None = None
     acks: str = "all"
+    api_version: int | None = None
 
     @property
     def records(self) -> int:
@@ -174,8 +176,18 @@ client_option = click.option(
 )
 
 
+def api_version_option(versions: range, default: int) -> Callable[[Command], Command]:
+    """`--api-version` of raw requests: clients of different ages send different ones."""
+    return click.option(
+        "--api-version",
+        type=IntRange(versions[0], versions[-1]),
+        help=f"version of the requests  [default: {default}]",
+    )
+
+
 @click.command("produce")
 @client_option
+@api_version_option(PRODUCE_VERSIONS, PRODUCE_VERSION)
 @connections_option
 @in_flight_option
 @record_size_option
@@ -188,12 +200,13 @@ def produce_command(run: Run, requests: Requests) -> None:
 
     A connection sends to the partitions of one leader in turns. With librdkafka, batches are the client's own, and a request is a record.
     """
-    requests.check_client("in_flight", "batch_size")
+    requests.check_client("in_flight", "batch_size", "api_version")
     _measure_load(run, _load(run, "produce", requests), 0)
 
 
 @click.command("consume")
 @client_option
+@api_version_option(FETCH_VERSIONS, FETCH_VERSION)
 @connections_option
 @in_flight_option
 @record_size_option
@@ -219,7 +232,7 @@ def consume_command(run: Run, requests: Requests, fetch_size: int, fill_bytes: i
 
     A connection reads one partition. A created topic is filled before, with records of --record-size in batches of --batch-size.
     """
-    requests.check_client("in_flight")
+    requests.check_client("in_flight", "api_version")
     requests = replace(requests, batch_size=requests.batch_size or 16 * 1024)
     _measure_load(run, replace(_load(run, "consume", requests), fetch_bytes=fetch_size), fill_bytes)
 
@@ -407,6 +420,7 @@ def _load(run: Run, kind: Literal["produce", "consume"], requests: Requests) -> 
         acks=ACKS[requests.acks] if kind == "produce" else -1,
         replication_factor=run.replication_factor,
         partitions=run.partitions,
+        api_version=requests.api_version,
     )
 
 
@@ -438,6 +452,10 @@ def _shape(load: Load) -> dict[str, Any]:
     shape = asdict(load)
     for key in ("kind", *(("fetch_bytes",) if load.kind == "produce" else ("acks",))):
         del shape[key]
+    if load.client == "raw":
+        shape["api_version"] = load.version
+    else:
+        del shape["api_version"]
     return shape
 
 

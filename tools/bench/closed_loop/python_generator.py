@@ -9,15 +9,20 @@ import asyncio
 import struct
 import time
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 
 import uvloop
 
 from protocol.errors import KafkaError
+from protocol.kafka import messages, produce_codec
+from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest, read_unsigned_varint, skip_tagged_fields
 from protocol.kafka.record_batch import iter_batches
+from protocol.types import Buffer
+from tools.bench.closed_loop.api_versions import PRODUCE_VERSION
 from tools.bench.closed_loop.measurement import FIRST_ANSWER_S, Measurement, OnProgress, Progress, measurement, silent
-from tools.bench.closed_loop.request_plan import CLIENT_ID, LoadFailed, Plan, PlannedConnection
+from tools.bench.closed_loop.request_plan import CLIENT_ID, Frame, LoadFailed, Plan, PlannedConnection
 from tools.wire import frames
 from tools.wire.client import Client
 from tools.wire.connection import BrokerConnection
@@ -130,19 +135,19 @@ class _Source:
                     offset = planned.start
                 data = bytearray(data)
                 struct.pack_into(">q", data, frame.offset_at, offset)
-                self._connection.send(data, partial(self._fetched, now, offset))
+                self._connection.send(data, partial(self._fetched, now, offset, frame.version))
             else:
                 if planned.kind == "paired":
                     self._unfetched.append(now)
-                self._connection.send(data, partial(self._produced, now, frame.records, frame.payload))
+                self._connection.send(data, partial(self._produced, now, frame))
             self._unanswered += 1
 
-    def _produced(self, sent_at: float, records: int, size: int, answer: memoryview | None) -> None:
+    def _produced(self, sent_at: float, frame: Frame, answer: memoryview | None) -> None:
         if answer is None:
             return
         self._unanswered -= 1
         try:
-            code = produced_error(answer)
+            code = produced_error(answer, frame.version)
         except (MalformedRequest, struct.error, IndexError):
             self._run.fail("malformed", self._number, 0)
             return
@@ -150,19 +155,17 @@ class _Source:
             self._run.fail("code", self._number, code)
             return
         if self._planned.kind == "produce":
-            self._run.add(sent_at, records, size)
+            self._run.add(sent_at, frame.records, frame.payload)
         self.send()
 
-    def _fetched(self, sent_at: float, offset: int, answer: memoryview | None) -> None:
+    def _fetched(self, sent_at: float, offset: int, version: int, answer: memoryview | None) -> None:
         if answer is None:
             return
         self._unanswered -= 1
         records = size = 0
         try:
-            response = frames.fetched(answer)
-            data = response.topics[0][1][0] if response.topics else None
-            code = response.error or (data.error if data else 0)
-            for buffer in data.records if data and not code else ():
+            code, buffers = fetched(answer, version)
+            for buffer in buffers:
                 for _, header in iter_batches(buffer):
                     records += header.record_count
                     size += header.size_in_bytes
@@ -193,8 +196,14 @@ class _Source:
         self._run.add(self._unfetched.popleft(), records, size)
 
 
-def produced_error(answer: memoryview) -> int:
-    """The first error code in a Produce v9 answer, or 0. Raises MalformedRequest, struct.error, IndexError if it is cut off."""
+def produced_error(answer: memoryview, version: int = PRODUCE_VERSION) -> int:
+    """The first error code in an answer, or 0. Raises MalformedRequest, struct.error, IndexError if it is cut off."""
+    if version < produce_codec.FLEXIBLE_SINCE:
+        _, found = messages.decode_response(ApiKey.PRODUCE, version, answer)
+        codes = (
+            int(of_partition.error_code) for topic in found.responses for of_partition in topic.partition_responses
+        )
+        return next((code for code in codes if code), 0)
     topics, at = read_unsigned_varint(answer, skip_tagged_fields(answer, 4))
     for _ in range(topics - 1):
         size, at = read_unsigned_varint(answer, at)
@@ -209,3 +218,19 @@ def produced_error(answer: memoryview) -> int:
             at = skip_tagged_fields(answer, at + max(message - 1, 0))
         at = skip_tagged_fields(answer, at)
     return 0
+
+
+def fetched(answer: memoryview, version: int) -> tuple[int, Sequence[Buffer]]:
+    """The first error code in an answer for one partition, and its records. Raises MalformedRequest."""
+    if version == frames.FETCH_VERSION:
+        response = frames.fetched(answer)
+        data = response.topics[0][1][0] if response.topics else None
+        code = response.error or (data.error if data else 0)
+        return code, data.records if data and not code else ()
+    _, found = messages.decode_response(ApiKey.FETCH, version, answer)
+    code = int(getattr(found, "error_code", 0))
+    if code or not found.responses:
+        return code, ()
+    of_partition = found.responses[0].partitions[0]
+    code = int(of_partition.error_code)
+    return code, [of_partition.records] if of_partition.records and not code else ()

@@ -1,6 +1,6 @@
 """What a load generator has to send: frames that are encoded already, and the connections that send them. Pure.
 
-The C program reads a plan as `encoded` writes it; `generator.c` describes the format. Requests are Produce v9 and Fetch v12.
+The C program reads a plan as `encoded` writes it; `generator.c` describes the format. Requests are Produce v3 to v11 and Fetch v4 to v12.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
 from protocol.types import Address
-from tools.wire import frames
+from tools.bench.closed_loop.api_versions import FETCH_VERSION, PRODUCE_VERSION
 
-PRODUCE_VERSION = 9
 CLIENT_ID = "ottla-bench"
 PRODUCE_TIMEOUT_MS = 30_000
 FETCH_WAIT_MS = 500
@@ -46,6 +45,7 @@ class Frame:
     payload: int = 0
     offset_at: int = -1
     """Position of the fetch offset; -1 for a produce."""
+    version: int = PRODUCE_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ class Plan:
         milliseconds = f"{round(self.warm_up_s * 1000)} {round(self.seconds * 1000)}"
         parts = [f"ottla-load {milliseconds} {len(self.frames)} {len(self.connections)}\n".encode()]
         for frame in self.frames:
-            parts.append(f"frame {len(frame.data)} {frame.records} {frame.payload} {frame.offset_at}\n".encode())
-            parts += [frame.data, b"\n"]
+            numbers = f"{len(frame.data)} {frame.records} {frame.payload} {frame.offset_at} {frame.version}"
+            parts += [f"frame {numbers}\n".encode(), frame.data, b"\n"]
         for c in self.connections:
             where = f"{c.address[0]} {c.address[1]}"
             what = f"{c.in_flight} {c.first_frame} {c.frames} {c.start} {c.end} {c.peer}"
@@ -94,7 +94,9 @@ def batch(record_bytes: int, records: int, timestamp_ms: int) -> bytes:
     return build_batch([(None, bytes(record_bytes), [], timestamp_ms)] * records)
 
 
-def produce_frame(partitions: Sequence[tuple[str, int]], acks: int, records_of_each: bytes) -> bytes:
+def produce_frame(
+    partitions: Sequence[tuple[str, int]], acks: int, records_of_each: bytes, version: int = PRODUCE_VERSION
+) -> bytes:
     """A Produce request with the same batch for each (topic, partition), with its length before it."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
@@ -108,11 +110,34 @@ def produce_frame(partitions: Sequence[tuple[str, int]], acks: int, records_of_e
             for topic, indexes in topics.items()
         ],
     }
-    payload = messages.encode_request(ApiKey.PRODUCE, PRODUCE_VERSION, 0, CLIENT_ID, body)
+    return _framed(messages.encode_request(ApiKey.PRODUCE, version, 0, CLIENT_ID, body))
+
+
+def fetch_frame(topic: str, partition: int, max_bytes: int, version: int = FETCH_VERSION) -> Frame:
+    """A Fetch request for one partition, without a session; the generator writes the offset. It waits for records if there are none."""
+    of_partition = {
+        "partition": partition,
+        "current_leader_epoch": -1,
+        "fetch_offset": OFFSET_MARK,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "partition_max_bytes": max_bytes,
+    }
+    body = {
+        "replica_id": -1,
+        "max_wait": FETCH_WAIT_MS,
+        "min_bytes": 1,
+        "max_bytes": max_bytes,
+        "isolation_level": 0,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": [{"topic": topic, "partitions": [of_partition]}],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
+    data = _framed(messages.encode_request(ApiKey.FETCH, version, 0, CLIENT_ID, body))
+    return Frame(data, offset_at=data.index(struct.pack(">q", OFFSET_MARK)), version=version)
+
+
+def _framed(payload: bytes) -> bytes:
     return struct.pack(">i", len(payload)) + payload
-
-
-def fetch_frame(topic: str, partition: int, max_bytes: int) -> Frame:
-    """A Fetch request for one partition; the generator writes the offset. It waits for records if there are none."""
-    data = frames.fetch_frame(CLIENT_ID, FETCH_WAIT_MS, 1, max_bytes, max_bytes, {topic: [(partition, OFFSET_MARK)]})
-    return Frame(data, offset_at=data.index(struct.pack(">q", OFFSET_MARK)))

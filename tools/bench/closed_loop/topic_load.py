@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from protocol.types import Address
+from tools.bench.closed_loop.api_versions import FETCH_VERSION, PRODUCE_VERSION
 from tools.bench.closed_loop.generate import OnNote, generate, unheard
 from tools.bench.closed_loop.measurement import BenchError, Measurement, OnProgress, silent
 from tools.bench.closed_loop.request_plan import Frame, Plan, PlannedConnection, batch, fetch_frame, produce_frame
@@ -33,7 +34,7 @@ class Load:
     produce: each of `connections` sends to the partitions that one broker leads, in turns; a raw request has one batch of
     `records_per_batch` records for one partition. consume: each connection reads one partition, again and again from its log start to
     its end, `fetch_bytes` at most with each request. Each request in flight reads the partition on its own. `record_bytes`: the size of a
-    value. `acks`: 1, or -1 for all.
+    value. `acks`: 1, or -1 for all. `api_version`: of raw requests; None: the usual one.
     """
 
     kind: Literal["produce", "consume"]
@@ -46,6 +47,12 @@ class Load:
     replication_factor: int = 1
     partitions: int = 1
     fetch_bytes: int = 1024 * 1024
+    api_version: int | None = None
+
+    @property
+    def version(self) -> int:
+        """Of the raw requests."""
+        return self.api_version or (PRODUCE_VERSION if self.kind == "produce" else FETCH_VERSION)
 
 
 @contextlib.contextmanager
@@ -124,9 +131,10 @@ def produce_plan(
         first = len(frames)
         for at in range(0, len(share), partitions_per_request):
             together = share[at : at + partitions_per_request]
-            data = produce_frame([(partition.topic, partition.index) for partition in together], load.acks, records)
+            where = [(partition.topic, partition.index) for partition in together]
+            data = produce_frame(where, load.acks, records, load.version)
             count = len(together) * load.records_per_batch
-            frames.append(Frame(data, count, count * load.record_bytes))
+            frames.append(Frame(data, count, count * load.record_bytes, version=load.version))
         connections.append(PlannedConnection("produce", leader, load.in_flight, first, len(frames) - first))
     return Plan(warm_up_s, seconds, frames, connections)
 
@@ -149,7 +157,8 @@ def end_to_end_plan(load: Load, partitions: Sequence[Partition], warm_up_s: floa
 
 
 def _consume_plan(load: Load, partitions: Sequence[Partition], warm_up_s: float, seconds: float) -> Plan:
-    frames = [fetch_frame(partition.topic, partition.index, load.fetch_bytes) for partition in partitions]
+    version = load.version
+    frames = [fetch_frame(partition.topic, partition.index, load.fetch_bytes, version) for partition in partitions]
     connections = []
     for number in range(load.connections):
         at = number % len(partitions)

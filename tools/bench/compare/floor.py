@@ -13,12 +13,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from protocol.kafka import fetch_codec, produce_codec
+from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.fetch_codec import FetchPartitionData
+from protocol.kafka.framing import response_header
 from protocol.kafka.produce_codec import ProducePartitionResult
 from tools.bench.closed_loop import c_generator
 from tools.bench.closed_loop.measurement import Measurement
 from tools.bench.closed_loop.request_plan import (
-    PRODUCE_VERSION,
     Frame,
     LoadFailed,
     Plan,
@@ -35,8 +36,6 @@ from tools.cluster.ports import LOCAL_HOST
 
 SOURCE = Path(__file__).with_name("floor.c")
 TOPIC = "floor"
-FETCH_VERSION = 12
-HEADER_TAGS = b"\x00"
 
 
 def measure_floor(directory: Path, row: Row, seconds: float, warm_up_s: float) -> Floor | None:
@@ -83,22 +82,24 @@ def rate_of(row: Row, found: Measurement) -> float:
 
 def _frame(load: Load) -> Frame:
     if load.kind == "consume":
-        return fetch_frame(TOPIC, 0, load.fetch_bytes)
+        return fetch_frame(TOPIC, 0, load.fetch_bytes, load.version)
     records = batch(load.record_bytes, load.records_per_batch, int(time.time() * 1000))
-    data = produce_frame([(TOPIC, 0)], load.acks, records)
-    return Frame(data, load.records_per_batch, load.records_per_batch * load.record_bytes)
+    data = produce_frame([(TOPIC, 0)], load.acks, records, load.version)
+    size = load.records_per_batch * load.record_bytes
+    return Frame(data, load.records_per_batch, size, version=load.version)
 
 
 def _answer(load: Load, batches: Path) -> bytes:
     """The answer up to its batches, with its length. The file `batches` gets the rest: a batch, and what follows it."""
-    header = struct.pack(">i", 0) + HEADER_TAGS
     rest = b""
     if load.kind == "produce":
-        body = produce_codec.encode_response(PRODUCE_VERSION, [(TOPIC, [ProducePartitionResult(0, 0, 0)])])
+        header = response_header(ApiKey.PRODUCE, load.version, 0)
+        body = produce_codec.encode_response(load.version, [(TOPIC, [ProducePartitionResult(0, 0, 0)])])
     else:
+        header = response_header(ApiKey.FETCH, load.version, 0)
         records = batch(load.record_bytes, 1, int(time.time() * 1000))
         data = FetchPartitionData(0, 0, 1, 1, 0, [records])
-        parts = fetch_codec.encode_response(FETCH_VERSION, 0, 0, 0, [(TOPIC, [data])])
+        parts = fetch_codec.encode_response(load.version, 0, 0, 0, [(TOPIC, [data])])
         body, rest = bytes(parts[0]), b"".join(parts[1:])
         batches.write_bytes(rest)
     size = len(header) + len(body) + len(rest)

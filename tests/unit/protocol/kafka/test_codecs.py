@@ -393,6 +393,8 @@ def test_records_of_one_partition_are_a_slice_of_the_frame(version: int, size: i
     ((_, ((_, records),)),) = produce_codec.decode_request(version, memoryview(frame), at).topics
     assert records == bytes(size)
     assert records.obj is frame
+    is_short = produce_codec.one_partition(version, memoryview(frame), at) is not None
+    assert is_short == (version >= produce_codec.TRANSACTIONS_SINCE), "the most common request takes the short way"
 
 
 def test_records_of_a_fetch_are_neither_copied_when_written_nor_when_read() -> None:

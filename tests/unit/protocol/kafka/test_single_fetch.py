@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.kafka import fetch_codec, single_fetch
+from protocol.kafka import fetch_codec, messages, single_fetch
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition, TopicKey
 from protocol.kafka.framing import parse_request_header, response_header
@@ -27,26 +27,36 @@ class Asked:
 
     @property
     def frame(self) -> memoryview:
-        return memoryview(fetch_codec.encode_request(self.version, 5, "client", self.request))
+        if self.version >= single_fetch.FLEXIBLE_SINCE:
+            return memoryview(fetch_codec.encode_request(self.version, 5, "client", self.request))
+        body = self.request._asdict()
+        body["max_wait"] = body.pop("max_wait_ms")
+        body["topics"] = [
+            {"topic": name, "partitions": [row._asdict() for row in rows]} for name, rows in body["topics"]
+        ]
+        body["forgotten_topics_data"] = [
+            {"topic": name, "partitions": list(numbers)} for name, numbers in body.pop("forgotten")
+        ]
+        return memoryview(messages.encode_request(ApiKey.FETCH, self.version, 5, "client", body))
 
 
 @st.composite
 def requests(draw: st.DrawFn) -> Asked:
     """Mostly those that are kept, and others that differ from them in one place."""
-    version = draw(st.integers(12, 17))
+    version = draw(st.sampled_from(single_fetch.VERSIONS))
     keys: st.SearchStrategy[TopicKey] = st.uuids().filter(lambda key: key.int > 0) if version >= 13 else NAMES
     one = st.lists(PARTITIONS, min_size=1, max_size=1)
     topics = st.lists(st.tuples(keys, st.one_of(one, one, st.lists(PARTITIONS, max_size=2))), min_size=1, max_size=1)
     replica = draw(st.sampled_from([-1, -1, -1, 2]))
-    session = draw(st.sampled_from([(0, -1), (0, -1), (0, 0), (7, 3)]))
+    session = draw(st.sampled_from([(0, -1), (0, -1), (0, 0), (7, 3)])) if version >= 7 else (0, -1)
     request = FetchRequest(
         replica,
         9 if replica >= 0 and version >= 15 else -1,
         *(draw(INT), draw(INT), draw(INT), draw(st.integers(0, 1))),
         *session,
         draw(st.one_of(topics, st.lists(st.tuples(keys, one), max_size=2))),
-        draw(st.sampled_from([[], [], [(uuid.UUID(int=3) if version >= 13 else "t", [1])]])),
-        draw(st.sampled_from(["", "rack"])),
+        draw(st.sampled_from([[], [], [(uuid.UUID(int=3) if version >= 13 else "t", [1])]])) if version >= 7 else [],
+        draw(st.sampled_from(["", "rack"])) if version >= 11 else "",
     )
     return Asked(version, request)
 
@@ -65,15 +75,15 @@ def test_a_request_is_decoded_as_by_the_general_codec(asked: Asked, other_offset
         key = asked.request.topics[0][0] if asked.request.topics else ""
         assert not is_kept(asked) or (isinstance(key, str) and len(key.encode()) > 126)
         return
+    single, offset = found
     decoded = fetch_codec.decode_request(asked.version, asked.frame, at)
     assert is_kept(asked)
-    assert found.single.request_at(found.offset) == decoded
-    moved = found.single.request_at(other_offset)
-    again = Asked(asked.version, moved).frame
-    following = single_fetch.find(asked.version, again, at)
+    assert single.request_at(offset) == decoded
+    moved = single.request_at(other_offset)
+    following = single_fetch.find(asked.version, Asked(asked.version, moved).frame, at)
     assert following is not None
-    assert following.single is found.single, "the second request is not decoded again"
-    assert following.single.request_at(following.offset) == moved
+    assert following[0] is single, "the second request is not decoded again"
+    assert following[0].request_at(following[1]) == moved
 
 
 @given(
@@ -93,15 +103,16 @@ def test_an_answer_has_the_bytes_of_the_general_codec(
     found = single_fetch.find(asked.version, asked.frame, parse_request_header(asked.frame).body_offset)
     if found is None:
         return
+    single, _ = found
     key, (wanted,) = asked.request.topics[0]
     data = FetchPartitionData(wanted.partition, 0, *numbers, records, aborted_transactions=aborted)
     body = b"".join(fetch_codec.encode_response(asked.version, 0, 0, 0, [(key, [data])]))
     general = response_header(ApiKey.FETCH, asked.version, correlation_id) + body
-    answer = b"".join(found.single.answer(correlation_id, data, sum(map(len, records))))
+    answer = b"".join(single.answer(correlation_id, data, sum(map(len, records))))
     assert answer == len(general).to_bytes(4, "big") + general
 
 
-@pytest.mark.parametrize("version", [12, 16])
+@pytest.mark.parametrize("version", single_fetch.VERSIONS)
 def test_a_request_that_is_cut_off_is_left_to_the_general_codec(version: int) -> None:
     key = uuid.UUID(int=1) if version >= 13 else "topic"
     partition = FetchRequestPartition(0, 1, 5, -1, -1, 1000)

@@ -37,10 +37,13 @@ Step = tuple[str, Any]
 
 
 class Served:
-    """A leader with one follower, and clients. `is_gathering` False: every request takes the way of those that are not gathered."""
+    """A leader with one follower, and clients, whose requests have each of `versions` in turn.
 
-    def __init__(self, cluster: Cluster, *, is_gathering: bool = True) -> None:
+    `is_gathering` False: every request takes the way of those that are not gathered."""
+
+    def __init__(self, cluster: Cluster, *, is_gathering: bool = True, versions: range = range(9, 12)) -> None:
         self.cluster = cluster
+        self._versions = versions
         self._is_gathering = is_gathering
         self._epoch = 0
         self._number = 0
@@ -71,7 +74,8 @@ class Served:
         """(connection, acks, batch) of each: they arrive in one turn."""
         for client, acks, batch in requests:
             self._number += 1
-            receive(*self.clients[client], produce(self._number, acks, batch))
+            version = self._versions[self._number % len(self._versions)]
+            receive(*self.clients[client], produce(version, self._number, acks, batch))
         with patch.object(gathered_produces, "FRAME_MAX", gathered_produces.FRAME_MAX if self._is_gathering else -1):
             self.turns.run()
         self.cluster.time.turn()
@@ -106,14 +110,14 @@ class Served:
         return b"".join(map(bytes, log.read(0, 1 << 20, log.log_end_offset, True).records))
 
 
-def produce(number: int, acks: int, batch: bytes, timeout_ms: int = 5000) -> bytes:
+def produce(version: int, number: int, acks: int, batch: bytes, timeout_ms: int = 5000) -> bytes:
     body = {
         "transactional_id": None,
         "acks": acks,
         "timeout": timeout_ms,
         "topic_data": [{"name": TP.topic, "partition_data": [{"index": TP.partition, "records": batch}]}],
     }
-    frame = messages.encode_request(ApiKey.PRODUCE, 9 + number % 3, number, "p", body)
+    frame = messages.encode_request(ApiKey.PRODUCE, version, number, "p", body)
     return len(frame).to_bytes(4, "big") + frame
 
 
@@ -167,7 +171,7 @@ async def outcome(steps: list[Step], *, is_gathering: bool) -> tuple[list[bytes]
     with tempfile.TemporaryDirectory() as directory:
         cluster = Cluster(Path(directory))
         await cluster.start_led(1, 2)
-        served = Served(cluster, is_gathering=is_gathering)
+        served = Served(cluster, is_gathering=is_gathering, versions=range(3, 12))
         for step in steps:
             await served.take(step)
         await served.replicate()
