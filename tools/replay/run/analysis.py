@@ -195,7 +195,7 @@ def interval_of(seconds: float) -> int:
 
 def not_done(plan: Plan, tasks: Rows, done: Rows) -> int:
     """Operations that were planned and have no row."""
-    expected: int = sum(task["expected"] for task in tasks) if tasks else plan.trace_rows * plan.clients
+    expected: int = sum(task["expected"] for task in tasks) if tasks else plan.operations
     rows: int = sum(row["operations"] for row in done)
     return max(expected - rows, 0)
 

@@ -165,9 +165,10 @@ def analyse(places: Places, output: OutputDirectory, master: str | None, spark_s
             f"{uri_of(output.path.absolute())}"
         )
     # The run may have moved since.
-    output.write_plan(replace(output.read_plan(), directory=named(output.place)))
+    plan = replace(output.read_plan(), directory=named(output.place))
+    output.write_plan(plan)
     click.echo(f"Analysing {output.place} ...", err=True)
-    job = SparkProcess(output, ["analysis"], spark_settings_of(master, spark_settings))
+    job = SparkProcess(output, ["analysis"], spark_settings_of(master, spark_settings, plan.operations))
     try:
         job.start()
         while job.is_running(0.5):

@@ -298,7 +298,8 @@ class Replay:
         except OSError as problem:
             raise ReplayError(f"--control-host {host}: {problem}; use an address of this machine") from None
         self.plan = new_plan(options, facts, output.place, self.control.address)
-        self._settings = SparkSettings(options.master, host, options.event_log, tuple(options.spark_settings))
+        configuration = tuple(options.spark_settings)
+        self._settings = SparkSettings(options.master, host, options.event_log, configuration, self.plan.operations)
         self.job = SparkProcess(self.output, ["replay", "verdict", "analysis"], self._settings)
         measured: dict[str, Callable[[], Iterable[int]]] = (
             {"job": lambda: self.job.pids()} if is_local(options.master) else {}

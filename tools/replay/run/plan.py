@@ -69,6 +69,11 @@ class Plan:
     """Kafka's name. The rest of what a client needs to connect is in `access.json`."""
 
     @property
+    def operations(self) -> int:
+        """How many the replay sends."""
+        return self.trace_rows * self.clients
+
+    @property
     def load(self) -> dict[str, Any]:
         """What decides which operations are due when, in words. Runs can be compared if it is the same."""
         speeds = " then ".join(f"{speed:g}x" for speed in self.speeds) or "as fast as possible"

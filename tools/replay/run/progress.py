@@ -40,7 +40,7 @@ class ProgressLine:
         totals = self._control.totals()
         if not totals.started_ns or self._is_over:
             return
-        expected = self._plan.trace_rows * self._plan.clients
+        expected = self._plan.operations
         lost = "" if self._control.is_watched else ", ".join(map(str, sorted(self._control.lost)))
         self._is_over = bool(lost) or (totals.sent >= expected and not totals.unanswered)
         elapsed_s = (self._control.clock.now_ns() - totals.started_ns) / 1e9

@@ -24,8 +24,11 @@ from tools.replay.run.masters import LOOPBACK, host_towards, is_local
 from tools.replay.run.packages import write_packages
 from tools.replay.run.plan import PARENT_PIPE_VARIABLE, OutputDirectory, ReplayError
 
-JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-HEAP = "512m"
+COLLECTOR = "-XX:+UseSerialGC"
+JVM_OPTIONS = f"{COLLECTOR} -XX:TieredStopAtLevel=1"
+"""Of a job that is over before the second compiler would have paid for itself."""
+LONG_JOB_ROWS = 5_000_000
+HEAP_MB, HEAP_MB_PER_MILLION_ROWS = 512, 32
 STOP_TIMEOUT_S = 5.0
 POLL_INTERVAL_S = 0.1
 LOG_LINES_SHOWN = 15
@@ -53,17 +56,27 @@ class SparkSettings:
     event_log: Path | None = None
     """The directory of the event log that Spark's history server reads."""
     configuration: tuple[str, ...] = ()
-    """More settings of Spark, each `key=value`."""
+    """More settings of Spark, each `key=value`. They come before ours."""
+    rows: int = 0
+    """The operations that the job analyses, as far as they are known."""
+
+    @property
+    def heap_mb(self) -> int:
+        """Of the driver, which on this machine analyses as well: as much as sorting the rows takes, at most half of the memory."""
+        half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**21
+        return max(HEAP_MB, min(HEAP_MB + HEAP_MB_PER_MILLION_ROWS * (self.rows // 1_000_000), half))
 
     def arguments(self, scratch: Path) -> list[str]:
         """The options of spark-submit."""
-        jvm_options = f"{JVM_OPTIONS} {shlex.quote(f'-Djava.io.tmpdir={scratch}')}"
-        settings = [f"spark.driver.extraJavaOptions={jvm_options}"]
+        options = COLLECTOR if self.rows > LONG_JOB_ROWS else JVM_OPTIONS
+        jvm_options = f"{options} {shlex.quote(f'-Djava.io.tmpdir={scratch}')}"
+        # A setting and not --driver-memory, which would win over a person's own setting.
+        settings = [f"spark.driver.memory={self.heap_mb}m", f"spark.driver.extraJavaOptions={jvm_options}"]
         if self.event_log is not None:
             settings += ["spark.eventLog.enabled=true", f"spark.eventLog.dir={uri_of(self.event_log.absolute())}"]
         if not is_local(self.master):
             settings += [f"spark.driver.host={self.host}", f"spark.driver.bindAddress={self.host}"]
-        arguments = ["--driver-memory", HEAP]
+        arguments = []
         if self.master is not None:
             arguments += ["--master", self.master]
         if not is_local(self.master):
@@ -76,9 +89,9 @@ class SparkSettings:
 LOCAL = SparkSettings()
 
 
-def spark_settings_of(master: str | None, spark_settings: Sequence[str]) -> SparkSettings:
-    """Of an import or an analysis. Raises ReplayError if a standalone master does not answer."""
-    return SparkSettings(master, host_towards(master), None, tuple(spark_settings))
+def spark_settings_of(master: str | None, spark_settings: Sequence[str], rows: int = 0) -> SparkSettings:
+    """Of an import or an analysis of so many rows. Raises ReplayError if a standalone master does not answer."""
+    return SparkSettings(master, host_towards(master), None, tuple(spark_settings), rows)
 
 
 def write_java_home(directory: Path, java: Path) -> Path:
@@ -91,7 +104,7 @@ def write_java_home(directory: Path, java: Path) -> Path:
 
 
 def job_environment(java_home: Path, scratch: Path, spark: SparkSettings = LOCAL) -> dict[str, str]:
-    """The environment of a job: this Python, this Java, a small heap, all files in `scratch`; a local one uses loopback only.
+    """The environment of a job: this Python, this Java, a heap for its rows, all files in `scratch`; a local one uses loopback only.
 
     The Python of a cluster's executors is `$PYSPARK_PYTHON`, or the one with this path.
     """

@@ -65,6 +65,13 @@ def test_a_cluster_gets_the_code_and_the_drivers_address_and_a_local_master_does
     assert not {"--master", "--py-files"} & set(SparkSettings().arguments(tmp_path))
 
 
+def test_a_job_has_memory_for_its_rows_unless_a_person_says_how_much(tmp_path: Path) -> None:
+    few, many = SparkSettings(rows=100_000), SparkSettings(rows=20_000_000)
+    assert few.heap_mb == 512 < 1024 < many.heap_mb
+    chosen = SparkSettings(configuration=("spark.driver.memory=7g",)).arguments(tmp_path)
+    assert [word for word in chosen if word.startswith("spark.driver.memory")][-1] == "spark.driver.memory=7g"
+
+
 def test_the_code_runs_from_its_zip(tmp_path: Path) -> None:
     """What a job needs can be imported from the zip alone, together with the installed libraries, also the report."""
     archive = tmp_path / "ottla.zip"
