@@ -32,7 +32,7 @@ def api_versions(context: ApiContext, request: Request) -> None:
 
 def refuse_version(request: Request) -> None:
     """Answers an unknown version of ApiVersions in v0, with the versions of ApiVersions that are served."""
-    request.header = request.header._replace(api_version=0)
+    request.header.api_version = 0
     request.respond_small(response_body(0, ErrorCode.UNSUPPORTED_VERSION))
 
 

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Coroutine, Generator, Mapping, Sequence
 from typing import Any
 
-from broker.network.request_channel import Request
+from broker.network.request_channel import NO_FRAME, Request
 from broker.recording.record_keys import Keys, keys_at_once, keys_of_all
 from broker.recording.recording import NO_KEYS, Recording
 from broker.requests.context import ApiContext
@@ -41,9 +41,10 @@ NO_RECORDS = memoryview(b"")
 
 def produce(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] | None:
     header = request.header
-    body = produce_codec.decode_at_once(header.api_version, request.frame, header.body_offset)
+    frame = memoryview(request.frame)
+    body = produce_codec.decode_at_once(header.api_version, frame, header.body_offset)
     if body is None:
-        steps = produce_codec.decoding(header.api_version, request.frame, header.body_offset)
+        steps = produce_codec.decoding(header.api_version, frame, header.body_offset)
         try:
             next(steps)
         except StopIteration as end:
@@ -144,7 +145,7 @@ def _append_entries(
     shape = _shape(body)
     acks = body.acks
     # A produce that waits for replication must not keep the records in memory.
-    request.frame = NO_RECORDS
+    request.frame = NO_FRAME
     entry = None if recording is None else recording.produce(request, acks, entries, body.transactional_id, keys)
 
     def respond_to_client(results: list[ProducePartitionResult]) -> None:

@@ -17,6 +17,7 @@ from broker.process.clock import Clock
 from broker.process.descriptors import DescriptorShares
 from broker.process.rare_lines import RareLine
 from protocol.kafka.framing import RequestHeader
+from protocol.types import Buffer
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +116,7 @@ class AcceptorSettings(NamedTuple):
     processors: int
     limits: Limits
     is_limited: bool = True
-    is_of_follower: Callable[[RequestHeader, memoryview], Claim] | None = None
+    is_of_follower: Callable[[RequestHeader, Buffer], Claim] | None = None
 
 
 class Acceptor:
@@ -221,7 +222,7 @@ class Acceptor:
             others = f" (and {earlier} earlier connections)" if earlier else ""
             log.warning("refused a connection of %s: %s%s", connection.peer, reason, others)
 
-    def _first_request(self, connection: ClientConnection, header: RequestHeader, frame: memoryview) -> str:
+    def _first_request(self, connection: ClientConnection, header: RequestHeader, frame: Buffer) -> str:
         """Called with the first request of a connection. Returns the reason to close the connection, or ""."""
         is_of_follower = self._settings.is_of_follower
         assert is_of_follower is not None

@@ -368,7 +368,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._channel.when_there_is_room(self)
         return True
 
-    def _submit(self, frame: memoryview, large_size: int) -> bool:
+    def _submit(self, frame: bytes | memoryview, large_size: int) -> bool:
         """Submits a request. Returns False, and closes the connection, if the header is invalid or refused (BAD-3, BAD-34)."""
         try:
             header = parse_request_header(frame)

@@ -158,13 +158,13 @@ class FrameReader:
         self._keep(there, there + 1)
         self._view = self._views.usual
 
-    def take(self) -> memoryview:
-        """The frame that is whole, in memory of its own."""
+    def take(self) -> bytes | memoryview:
+        """The frame that is whole, in memory of its own: bytes if it came in one read."""
         frame = self._frame
         if frame is None:
             begin = self._at + 4
             self._at = end = begin + self.size
-            return memoryview(bytes(self._from[begin:end]))
+            return bytes(self._from[begin:end])
         self._frame = None
         if isinstance(frame, bytearray):
             self._room.kept.keep(frame)

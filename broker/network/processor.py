@@ -11,6 +11,7 @@ from broker.network.frame_reader import ReceiveViews
 from broker.network.request_channel import RequestChannel
 from broker.process.clock import Clock
 from protocol.kafka.framing import RequestHeader
+from protocol.types import Buffer
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +20,7 @@ CLOSINGS_LOGGED_MAX = 20
 
 SWEEP_S = 1.0
 
-FirstRequest = Callable[[ClientConnection, RequestHeader, memoryview], str]
+FirstRequest = Callable[[ClientConnection, RequestHeader, Buffer], str]
 
 
 class Processor:

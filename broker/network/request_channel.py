@@ -42,7 +42,7 @@ ANSWER_IN_A_QUEUE = 1024 * 1024
 WOKEN_AT_ONCE = 16
 """Limit of waiting fetches that one call of `wake_fetches` retries."""
 
-NO_FRAME = memoryview(b"")
+NO_FRAME = b""
 """Replaces a request's frame after decoding, so that a waiting request does not keep it in memory."""
 
 
@@ -109,7 +109,7 @@ class Request:
         connection: Connection,
         number: int,
         header: RequestHeader,
-        frame: memoryview,
+        frame: bytes | memoryview,
         received_at: float,
         large_size: int = 0,
     ) -> None:

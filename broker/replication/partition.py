@@ -300,7 +300,7 @@ class Partition:
         return info
 
     def append_plain(
-        self, batches: Sequence[tuple[memoryview, BatchHeader]], *, needs_all: bool, config: TopicConfig
+        self, batches: Sequence[tuple[bytes | memoryview, BatchHeader]], *, needs_all: bool, config: TopicConfig
     ) -> Sequence[int]:
         """Appends batches of clients that are plain for `config` (`produced_batches.plain`), with one write.
 
@@ -325,8 +325,8 @@ class Partition:
         return self._took_over_at_s is not None
 
     def _undoubted(
-        self, batches: Sequence[tuple[memoryview, BatchHeader]], producers: ProducerState
-    ) -> Sequence[tuple[memoryview, BatchHeader]]:
+        self, batches: Sequence[tuple[bytes | memoryview, BatchHeader]], producers: ProducerState
+    ) -> Sequence[tuple[bytes | memoryview, BatchHeader]]:
         """The first batches, up to one that may have to wait for an earlier one. `append_as_leader` decides about that one."""
         noted = self._context.refused.producers(self.tp)
         has_taken_over = self._has_just_taken_over(self._context.clock.monotonic())

@@ -20,7 +20,7 @@ from broker.requests.context import ApiContext
 from protocol.kafka import fetch_codec
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest, RequestHeader
-from protocol.types import NO_EPOCH
+from protocol.types import NO_EPOCH, Buffer
 
 OFFSET_REQUESTS = (ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH)
 EPOCH_REPLICA_ID_SINCE = 3
@@ -32,7 +32,7 @@ def may_ask_as_replica(context: ApiContext, request: Request) -> bool:
     return context.replica_listener in (None, request.connection.listener)
 
 
-def is_of_follower(metadata: MetadataCache, own_id: int, header: RequestHeader, frame: memoryview) -> Claim:
+def is_of_follower(metadata: MetadataCache, own_id: int, header: RequestHeader, frame: Buffer) -> Claim:
     """The claim of a request to come from another live broker. Only a Fetch can prove it, by its broker epoch."""
     try:
         replica, epoch = _asker(header, frame)
@@ -46,7 +46,7 @@ def is_of_follower(metadata: MetadataCache, own_id: int, header: RequestHeader, 
     return Claim.PROVEN if epoch == live.epoch else Claim.NONE
 
 
-def _asker(header: RequestHeader, frame: memoryview) -> tuple[int, int]:
+def _asker(header: RequestHeader, frame: Buffer) -> tuple[int, int]:
     """The request's replica id and broker epoch; -1 if the request has none."""
     if header.api_key == ApiKey.FETCH:
         return fetch_codec.asker(header.api_version, frame, header.body_offset)

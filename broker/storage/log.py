@@ -227,7 +227,9 @@ class Log:
             first_offset, header.last_offset, append_time, self.log_start_offset, header.max_timestamp, size
         )
 
-    def append_plain(self, batches: Sequence[tuple[memoryview, BatchHeader]], leader_epoch: int) -> Sequence[int]:
+    def append_plain(
+        self, batches: Sequence[tuple[bytes | memoryview, BatchHeader]], leader_epoch: int
+    ) -> Sequence[int]:
         """Appends batches that `produced_batches.plain` has accepted for the current config, with one write.
 
         Returns the base offsets of those that are appended, the first ones. The next one, if any, needs `append_as_leader`: it is a

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from protocol.kafka.api_keys import FIRST_FLEXIBLE, ApiKey
 from protocol.types import Buffer
@@ -73,14 +72,24 @@ class MalformedRequest(ValueError):
     """Bytes that are not a valid message. A broker closes the connection of such a request (BAD-1, 3, 10, 11)."""
 
 
-class RequestHeader(NamedTuple):
+class RequestHeader:
     """The header of a request. `body_offset` is the position of the body in the frame, which starts after the frame's length."""
 
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-    body_offset: int
+    __slots__ = ("_client_id", "api_key", "api_version", "body_offset", "correlation_id")
+
+    def __init__(
+        self, api_key: int, api_version: int, correlation_id: int, client_id: bytes | None, body_offset: int
+    ) -> None:
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.body_offset = body_offset
+        self._client_id = client_id
+
+    @property
+    def client_id(self) -> str | None:
+        """Decoded when it is asked for. Bytes that are not UTF-8 are replaced, as in Kafka."""
+        return None if self._client_id is None else self._client_id.decode("utf-8", "replace")
 
 
 def is_flexible(api_key: int, api_version: int) -> bool:
@@ -92,20 +101,19 @@ def is_flexible(api_key: int, api_version: int) -> bool:
 def parse_request_header(frame: Buffer) -> RequestHeader:
     """The header of a request frame. Raises MalformedRequest if it is cut off or contains an impossible length.
 
-    The header of an unknown key is read up to the client id; the caller decides what to answer (BAD-6..8). Bytes of the client id that
-    are not UTF-8 are replaced, as in Kafka.
+    The header of an unknown key is read up to the client id; the caller decides what to answer (BAD-6..8).
     """
     try:
         api_key, api_version, correlation_id, size = _HEADER.unpack_from(frame)
     except struct.error:
         raise MalformedRequest(f"a request header in {len(frame)} bytes") from None
     end = _HEADER.size
-    client_id: str | None = None
+    client_id: bytes | None = None
     if size >= 0:
         end += size
         if end > len(frame):
             raise MalformedRequest(f"a client id of {size} bytes in a frame of {len(frame)}")
-        client_id = str(frame[_HEADER.size : end], "utf-8", "replace")
+        client_id = bytes(frame[_HEADER.size : end])
     elif size != -1:
         raise MalformedRequest(f"a client id of {size} bytes")
     first_flexible = FIRST_FLEXIBLE.get(api_key)

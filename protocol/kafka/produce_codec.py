@@ -24,6 +24,7 @@ from protocol.kafka.wire import (
     read_string,
     string,
 )
+from protocol.types import Buffer
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _RESULT_V0 = struct.Struct(">ihq")
@@ -87,12 +88,12 @@ def decode_at_once(version: int, frame: memoryview, offset: int) -> ProduceReque
     found = one_partition(version, frame, offset)
     if found is None:
         return None
-    acks, timeout_ms, key, records = found
+    acks, timeout_ms, key, begin, end = found
     try:
         topic, partition = partition_of(version, key)
     except UnicodeDecodeError:
         return None
-    return ProduceRequest(None, acks, timeout_ms, [(topic, [(partition, records)])])
+    return ProduceRequest(None, acks, timeout_ms, [(topic, [(partition, frame[begin:end])])])
 
 
 def decoding(version: int, frame: memoryview, offset: int) -> Generator[None, None, ProduceRequest]:
@@ -146,11 +147,12 @@ def _to_its_end(steps: Generator[None, None, ProduceRequest]) -> ProduceRequest:
             return request
 
 
-def one_partition(version: int, frame: memoryview, at: int) -> tuple[int, int, bytes, memoryview] | None:
+def one_partition(version: int, frame: Buffer, at: int) -> tuple[int, int, bytes, int, int] | None:
     """The most common request: no transaction, one topic, one partition, no tagged fields. Of v3 or newer.
 
-    Returns (acks, timeout in ms, the bytes that name the partition, records). The bytes are the same in all such requests for the
-    partition; `partition_of` decodes them. None for every other and every broken request, which the general decoder handles.
+    Returns (acks, timeout in ms, the bytes that name the partition, where the records begin and end). The bytes are the same in all
+    such requests for the partition; `partition_of` decodes them. None for every other and every broken request, which the general
+    decoder handles.
 
         v3   ff ff | acks, timeout | 00 00 00 01 | size, name     | 00 00 00 01 | partition | size, records
         v9   00    | acks, timeout | 02          | size + 1, name | 02          | partition | varint size + 1, records | 00 00 00
@@ -169,7 +171,7 @@ def one_partition(version: int, frame: memoryview, at: int) -> tuple[int, int, b
                 return None
             (size,) = INT.unpack_from(frame, end + 8)
             at = end + 12
-            return (acks, timeout_ms, key, frame[at:]) if size >= 0 and at + size == len(frame) else None
+            return (acks, timeout_ms, key, at, at + size) if size >= 0 and at + size == len(frame) else None
         if frame[at] != 0 or frame[at + 7] != 2 or (size := frame[at + 8]) > 0x7F or size < 1:
             return None
         acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, at + 1)
@@ -193,7 +195,7 @@ def one_partition(version: int, frame: memoryview, at: int) -> tuple[int, int, b
         end = at + size - 1
         if size < 1 or end + 3 != len(frame) or frame[end] or frame[end + 1] or frame[end + 2]:
             return None
-        return acks, timeout_ms, key, frame[at:end]
+        return acks, timeout_ms, key, at, end
     except (IndexError, struct.error):
         return None
 

@@ -100,9 +100,7 @@ class SingleFetch:
         aborted = 0 if has_list else -1
         if version >= READ_REPLICA_SINCE:
             replica = data.preferred_read_replica
-            head = layout.pack(
-                whole, correlation_id, start, watermark, stable, log_start, aborted, replica, size
-            )
+            head = layout.pack(whole, correlation_id, start, watermark, stable, log_start, aborted, replica, size)
         elif version >= LOG_START_SINCE:
             head = layout.pack(whole, correlation_id, start, watermark, stable, log_start, aborted, size)
         else:

@@ -143,7 +143,7 @@ class Appends:
     def append_plain(
         self,
         tp: TopicPartition,
-        batches: Sequence[tuple[memoryview, BatchHeader]],
+        batches: Sequence[tuple[bytes | memoryview, BatchHeader]],
         *,
         needs_all: bool,
         config: TopicConfig,

@@ -96,7 +96,7 @@ class Allowance:
         self.records = RECORDS_MAX
 
 
-def plain(records: memoryview, config: TopicConfig) -> BatchHeader | None:
+def plain(records: bytes | memoryview, config: TopicConfig) -> BatchHeader | None:
     """The header of a client's batch that is valid, not compressed and not transactional, and is appended as it is.
 
     None: the batch is not of this most common kind, or is invalid: `validate_produced` and `accept` look at it.

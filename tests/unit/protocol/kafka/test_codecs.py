@@ -379,7 +379,12 @@ def test_kio_reads_our_fetch_requests(version: int) -> None:
             version, 7, "ottla", fetch_codec.decode_request(version, memoryview(frame), at)
         )
         header = parse_request_header(own)
-        assert header[:4] == (ApiKey.FETCH, version, 7, "ottla")
+        assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (
+            ApiKey.FETCH,
+            version,
+            7,
+            "ottla",
+        )
         entity = messages.decode_request(ApiKey.FETCH, version, own, header.body_offset)
         assert entity == messages.decode_request(ApiKey.FETCH, version, frame, at)
 

@@ -59,7 +59,7 @@ def drawn(random: Random, key: ApiKey, version: int) -> Iterator[tuple[dict[str,
     body = bodies((schema,))(random)
     frame = messages.encode_request(key, version, 3, "c", body)
     header = parse_request_header(frame)
-    assert header[:4] == (key, version, 3, "c")
+    assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (key, version, 3, "c")
     at = header.body_offset
     yield body, Message(schema, frame, at, lambda frame: messages.decode_request(key, version, frame, at))
 
