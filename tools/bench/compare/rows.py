@@ -54,24 +54,28 @@ def _produce(
     record_bytes: int,
     goal: float,
     goal_p99: float | None = None,
+    version: int | None = None,
 ) -> Row:
+    """`version`: of the requests, if it is not the usual one; the key and the title name it."""
     replicas = 3 if acks == -1 else 1
     size = _size(record_bytes)
     start = "acks=all RF 3" if acks == -1 else "produce acks=1"
     load = Load(
         kind="produce", client="raw", connections=connections, in_flight=in_flight, record_bytes=record_bytes,
-        records_per_batch=1, acks=acks, replication_factor=replicas, partitions=1, fetch_bytes=0,
+        records_per_batch=1, acks=acks, replication_factor=replicas, partitions=1, fetch_bytes=0, api_version=version,
     )  # fmt: skip
     unit: Unit = "requests/s" if record_bytes < KIB else "MB/s"
-    return Row(key, f"{start}, {connections} x {in_flight}, {size}", load, unit, goal, goal_p99)
+    title = f"{start}, {connections} x {in_flight}, {size}"
+    return Row(key + _suffix(version), title + _words(version), load, unit, goal, goal_p99)
 
 
-def _fetch(key: str, answer_bytes: int, goal: float) -> Row:
+def _fetch(key: str, answer_bytes: int, goal: float, version: int | None = None) -> Row:
     load = Load(
         kind="consume", client="raw", connections=1, in_flight=1, record_bytes=answer_bytes - BATCH_OVERHEAD, records_per_batch=1,
-        acks=1, replication_factor=1, partitions=1, fetch_bytes=answer_bytes,
+        acks=1, replication_factor=1, partitions=1, fetch_bytes=answer_bytes, api_version=version,
     )  # fmt: skip
-    return Row(key, f"fetch, 1 x 1, {_size(answer_bytes)} answers", load, "MB/s", goal)
+    title = f"fetch, 1 x 1, {_size(answer_bytes)} answers"
+    return Row(key + _suffix(version), title + _words(version), load, "MB/s", goal)
 
 
 def _librdkafka(kind: Literal["produce", "consume"], goal: float) -> Row:
@@ -83,6 +87,14 @@ def _librdkafka(kind: Literal["produce", "consume"], goal: float) -> Row:
     )  # fmt: skip
     title = "librdkafka, RF 3, 1 KB, produce acks=all" if kind == "produce" else "librdkafka, RF 3, 1 KB, consume"
     return Row(key, title, load, "MB/s", goal)
+
+
+def _suffix(version: int | None) -> str:
+    return "" if version is None else f"-v{version}"
+
+
+def _words(version: int | None) -> str:
+    return "" if version is None else f", v{version}"
 
 
 def _size(count: int) -> str:
@@ -101,6 +113,12 @@ ROWS = (
     _produce("all-20x1-100b", -1, 20, 1, 100, 2.5, 0.3),
     _fetch("fetch-64k", 64 * KIB, 2),
     _fetch("fetch-1m", MIB, 1.3),
+    _produce("produce-1x1-100b", 1, 1, 1, 100, 2, 0.2, version=7),
+    _produce("produce-20x1-100b", 1, 20, 1, 100, 2, 0.3, version=7),
+    _produce("produce-1x5-16k", 1, 1, 5, 16 * KIB, 5, version=7),
+    _produce("all-20x1-100b", -1, 20, 1, 100, 2.5, 0.3, version=7),
+    _fetch("fetch-64k", 64 * KIB, 2, version=4),
+    _fetch("fetch-64k", 64 * KIB, 2, version=11),
     _librdkafka("produce", 2),
     _librdkafka("consume", 2.5),
     Row("perf-produce", "ProducerPerformance, RF 3, 200 B", PerfTool("produce", 200, 6, 3), "records/s", 4, 0.2),
