@@ -32,6 +32,7 @@ help:
 # Without the compiled form, brokers run the same source as plain Python. `demo` and `test` do not wait for it.
 setup: .venv/installed-dev
 	@$(BIN)/python -m broker.compiled.build --if-available || echo "make: the modules could not be compiled (above); brokers run as plain Python" >&2
+	@$(BIN)/python -m tools.cluster.class_archive
 	@echo "Ready: $(BIN)/ottla --help"
 
 demo: .venv/installed-replay

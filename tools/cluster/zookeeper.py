@@ -11,6 +11,7 @@ from importlib import util
 from pathlib import Path
 
 from protocol.numbers import is_plain_number
+from tools.cluster import class_archive
 from tools.cluster.java import find_java
 from tools.cluster.ports import LOCAL_HOST
 from tools.cluster.processes import POLL_S, ServerProcess
@@ -120,14 +121,15 @@ class EmbeddedZooKeeper:
 
     def start(self, jvm_options: Sequence[str] = ()) -> None:
         """Starts the process without waiting for it; `jvm_options` override ours. Raises ZooKeeperError, JavaNotFound."""
-        java = find_java()
+        java, jars = find_java(), class_path()
         command = [
             java,
             *JVM_OPTIONS,
+            *class_archive.options(java, jars),
             *jvm_options,
             f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}",
             "-cp",
-            class_path(),
+            jars,
             MAIN_CLASS,
             str(self.config_file),
         ]

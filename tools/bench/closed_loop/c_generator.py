@@ -7,13 +7,13 @@ import hashlib
 import json
 import os
 import shutil
-import stat
 import subprocess
 import tempfile
 from pathlib import Path
 
 from tools.bench.closed_loop.measurement import Measurement, OnProgress, Progress, silent
 from tools.bench.closed_loop.request_plan import LoadFailed, Plan
+from tools.user_cache import user_cache
 
 SOURCE = Path(__file__).with_name("generator.c")
 FLAGS = ("-O2", "-std=gnu11")
@@ -23,21 +23,18 @@ class NotCompiled(Exception):
     """There is no C program; the text says why, and starts in the middle of a line."""
 
 
-def compiled_program(source: Path = SOURCE, cache: Path | None = None) -> Path:
-    """The program of exactly this source, from the user's cache directory, where it is put first if it is not there.
+def compiled_program(source: Path = SOURCE) -> Path:
+    """The program of exactly this source, from the user's cache, where it is put first if it is not there.
 
     Raises NotCompiled.
     """
-    directory = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ottla"
     digest = hashlib.sha256(source.read_bytes() + " ".join(FLAGS).encode()).hexdigest()
-    program = directory / f"{source.stem}-{digest[:16]}"
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _check_own(directory)
+        program = user_cache() / f"{source.stem}-{digest[:16]}"
         if not program.exists():
             _compile(source, program)
     except OSError as problem:
-        raise NotCompiled(f"{directory} cannot be used: {problem.strerror or problem}") from None
+        raise NotCompiled(f"the user's cache cannot be used: {problem}") from None
     return program
 
 
@@ -59,13 +56,6 @@ def run(plan: Plan, program: Path, on_progress: OnProgress = silent) -> Measurem
             finally:
                 process.kill()
     raise LoadFailed("killed", -1, 0)
-
-
-def _check_own(directory: Path) -> None:
-    """Nobody else may put a program here that we run. Raises NotCompiled."""
-    found = directory.stat()
-    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise NotCompiled(f"others can write to {directory}")
 
 
 def _compile(source: Path, program: Path) -> None:
