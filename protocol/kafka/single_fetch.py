@@ -25,7 +25,8 @@ KEPT_MAX = 4096
 FRAME_MAX = 512
 """Bytes of a request. No request for one partition is larger, except with a very long topic name."""
 
-_WITHOUT_SESSION = b"\xff\xff\xff\xff"
+_WITHOUT_SESSION = b"\x00\x00\x00\x00\xff\xff\xff\xff"
+"""No session, and the final epoch. With the id of a session, the request closes it."""
 _SHORT, _COMPACT, _ID = 2, 1, 16
 """Sizes of what a topic's key begins with: a name's length in two bytes, or in one, which counts one more. An id has no length."""
 _OFFSET = Struct(">q")
@@ -117,7 +118,7 @@ def find(version: int, frame: Buffer, at: int) -> tuple[SingleFetch, int] | None
     last = layout.counts - 1
     try:
         at += layout.topics_at
-        if layout.has_sessions and frame[at - 4 : at] != _WITHOUT_SESSION:
+        if layout.has_sessions and frame[at - 8 : at] != _WITHOUT_SESSION:
             return None
         if frame[at + last] != layout.one:
             return None

@@ -174,7 +174,7 @@ class _Source:
                         self._run.sources[self._planned.peer].batch_came(
                             self._number, header.base_offset, header.record_count, header.size_in_bytes
                         )
-        except (MalformedRequest, KafkaError, struct.error):
+        except (MalformedRequest, KafkaError, struct.error, IndexError):
             self._run.fail("malformed", self._number, 0)
             return
         if code:

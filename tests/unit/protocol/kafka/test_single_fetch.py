@@ -120,3 +120,11 @@ def test_a_request_that_is_cut_off_is_left_to_the_general_codec(version: int) ->
     at = parse_request_header(frame).body_offset
     assert single_fetch.find(version, frame, at) is not None
     assert [end for end in range(at, len(frame)) if single_fetch.find(version, frame[:end], at) is not None] == []
+
+
+@pytest.mark.parametrize("version", range(single_fetch.SESSIONS_SINCE, single_fetch.VERSIONS.stop))
+def test_a_request_that_closes_a_session_is_left_to_the_general_codec(version: int) -> None:
+    key = uuid.UUID(int=1) if version >= 13 else "topic"
+    partition = FetchRequestPartition(0, 1, 5, -1, -1, 1000)
+    frame = Asked(version, FetchRequest(-1, -1, 500, 1, 1000, 0, 7, -1, [(key, [partition])], [])).frame
+    assert single_fetch.find(version, frame, parse_request_header(frame).body_offset) is None
