@@ -55,7 +55,7 @@ def test_a_group_that_cannot_be_started_makes_the_run_fail(capfd: pytest.Capture
 
 
 def test_quick_and_thorough_together_are_everything() -> None:
-    for runs, only in (("quick", "not thorough"), ("thorough", "thorough or examples")):
+    for runs, only in (("quick", "not thorough"), ("thorough", "thorough")):
         groups = [group for group in run.groups_of(runs) if group.name != "compiled"]
         commands = [group.command for group in groups if group.paths]
         assert all(command[command.index("-m", 3) + 1] == only for command in commands)

@@ -90,11 +90,12 @@ def make() -> str:
 
 def main() -> None:
     from tools.failures import ExpectedError
+    from tools.terminal import echo
 
     try:
-        print(f"ZooKeeper's class archive: {make()}")
+        echo(f"ZooKeeper's class archive: {make()}")
     except (ExpectedError, OSError, subprocess.TimeoutExpired) as problem:
-        print(f"ZooKeeper's class archive could not be made, so a cluster starts half a second later: {problem}")
+        echo(f"ZooKeeper's class archive could not be made, so a cluster starts half a second later: {problem}")
 
 
 if __name__ == "__main__":

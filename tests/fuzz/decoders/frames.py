@@ -47,9 +47,10 @@ def _header(data: bytes) -> object:
     found = parse_request_header(memoryview(data))
     assert found.body_offset <= len(data)
     flexible = is_flexible(found.api_key, found.api_version)
-    again = request_header(*found[:4], flexible=flexible)
-    assert parse_request_header(again)[:4] == found[:4]
-    return found
+    fields = found.api_key, found.api_version, found.correlation_id, found.client_id
+    again = parse_request_header(request_header(*fields, flexible=flexible))
+    assert (again.api_key, again.api_version, again.correlation_id, again.client_id) == fields
+    return (*fields, found.body_offset)
 
 
 def _headers() -> Iterator[bytes]:
