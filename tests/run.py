@@ -412,6 +412,7 @@ def main(arguments: list[str]) -> int:
     print(f"brokers: {form}", flush=True)
     is_thorough = arguments[0] == "thorough"
     LOGS.mkdir(exist_ok=True)
+    # Hundreds of ZooKeepers start.
     subprocess.run([sys.executable, "-m", "tools.cluster.class_archive"], cwd=REPOSITORY, check=False)
     if is_thorough and spark_archive.make(SPARK_ARCHIVE, LOGS):
         os.environ[spark_archive.VARIABLE] = spark_archive.options(SPARK_ARCHIVE)

@@ -1,6 +1,6 @@
 /* Sends requests that are encoded already, checks the answers, and measures them. Python starts it: `c_generator.py`.
  *
- * Standard input is the plan that `plan.py` writes: one line each, and a frame's bytes after its line.
+ * Standard input is the plan that `request_plan.py` writes: one line each, and a frame's bytes after its line.
  *
  *   ottla-load WARM_UP_MS MEASURED_MS FRAMES CONNECTIONS
  *   frame BYTES RECORDS PAYLOAD_BYTES OFFSET_AT VERSION

@@ -56,7 +56,7 @@ class SparkSettings:
     event_log: Path | None = None
     """The directory of the event log that Spark's history server reads."""
     configuration: tuple[str, ...] = ()
-    """More settings of Spark, each `key=value`. They come before ours."""
+    """More settings of Spark, each `key=value`. They win over ours."""
     rows: int = 0
     """The operations that the job analyses, as far as they are known."""
 
