@@ -115,9 +115,13 @@ class Segment:
         created_ms: int,
         suffix: str = "",
         is_new: bool = False,
+        must_open: bool = False,
         has_aborted: bool = False,
     ) -> None:
         """With `is_new` the log file is created, else it must exist. Existing indexes are not read yet. Raises OSError.
+
+        `must_open`: the work that creates the file has begun, and passed `check_spare`. The file may then take any spare descriptor, so
+        that other threads, which took one meanwhile, do not make it fail half-way.
 
         `has_aborted`: there is a list of aborted transactions. `suffix` ends the names of all files until `rename`. It marks a segment
         that is not part of its log yet.
@@ -153,7 +157,7 @@ class Segment:
         self._next_reads: NextReads | None = None
         path = self.path
         if is_new:
-            fd = filesystem.open_to_keep(path)
+            fd = filesystem.open(path) if must_open else filesystem.open_to_keep(path)
             self.size = filesystem.size(fd)
             self._fd = fd
             # Last: this may be the cleaner's thread, and from here on the loop may close the file.

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple, TypeVar
 
+from broker.storage.disk import disk_errors
 from broker.storage.disk.filesystem import FileSystem, HeldDirectory
 from broker.storage.disk.open_files import OpenFiles
 from protocol.types import Buffer
@@ -278,7 +279,12 @@ class MemoryDisk(FileSystem):
         return self._next_fd
 
     def check_spare(self) -> None:
+        """Descriptors are the process's: a lack of them in any directory is one here."""
+        failure = self.failures.get("open_to_keep")
+        if failure is not None and disk_errors.lacks_descriptor(failure):
+            raise OSError(failure.errno, failure.strerror)
         self._call("open_to_keep", "/")
+        heapq.heappush(self._free_fds, self._new_fd())
 
     def open_to_keep(self, path: str) -> int:
         self._call("open_to_keep", path)

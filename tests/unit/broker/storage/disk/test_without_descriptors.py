@@ -107,6 +107,36 @@ def test_whatever_cannot_be_opened_nothing_acknowledged_is_lost(seed: int) -> No
     assert refusals or seed
 
 
+def test_a_cut_that_has_begun_may_take_any_spare_descriptor(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other threads take those for files that stay open, right after the cut has looked for one."""
+    log = open_at(disk)
+    log.append_as_leader(batch(), 0)
+    monkeypatch.setattr(disk, "check_spare", lambda: disk.fail("open_to_keep", errno.EMFILE))
+    log.truncate_fully_and_start_at(9)
+    disk.failures.clear()
+    log.append_as_leader(batch(), 0)
+    check(log)
+    assert log.log_end_offset == 11
+
+
+@pytest.mark.parametrize("scarcity", ["its own limit", "a fault of one directory"])
+def test_a_cut_without_descriptors_leaves_the_log_as_it_was(disk: MemoryDisk, scarcity: str) -> None:
+    log = open_at(disk)
+    log.append_as_leader(batch(), 0)
+    if scarcity == "its own limit":
+        disk.open_max = 0
+    else:
+        disk.fail("open_to_keep", errno.EMFILE, below="/data")
+    with pytest.raises(LogUnavailable) as refused:
+        log.truncate_fully_and_start_at(9)
+    assert refused.value.is_passing
+    disk.open_max = None
+    disk.failures.clear()
+    assert log.log_end_offset == 2
+    log.truncate_fully_and_start_at(9)
+    assert log.log_end_offset == 9
+
+
 THE_DISKS = {errno.EIO, errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.ENOENT}
 
 
