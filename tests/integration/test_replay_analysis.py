@@ -27,7 +27,7 @@ from tools.replay.checks import run_checks
 from tools.replay.load.results import DDL
 from tools.replay.run.analysis import analyse
 from tools.replay.run.driver import facts_of
-from tools.replay.run.outage_windows import BIN_NS, CHUNK_BINS, find_windows
+from tools.replay.run.outage_windows import BIN_NS, find_windows
 from tools.replay.run.plan import OutputDirectory
 from tools.replay.run.reading_back import FOUND_SCHEMA, compare
 from tools.replay.run.stage import assigned, by_task
@@ -251,8 +251,8 @@ def test_end_to_end_latency_counts_to_the_first_read_of_each_record(session: Spa
     assert whole["lag"][-1]["records"] == 0
 
 
-def test_outages_are_those_of_the_judge_whatever_the_chunks_in_which_they_are_found(session: SparkSession) -> None:
-    """A random load with gaps, failures and lost answers. Answers of two times are in two bins; the shortest chunk is one bin, 10 ms."""
+def test_outages_are_those_of_the_judge(session: SparkSession) -> None:
+    """A random load with gaps, failures and lost answers. Answers of two times are in two bins."""
     random = Random(7)
     operations, due = [], 0.0
     for _ in range(600):
@@ -269,14 +269,11 @@ def test_outages_are_those_of_the_judge_whatever_the_chunks_in_which_they_are_fo
     judged = [
         ("t", p, began, to) for p, of in waits.items() for began, to, _ in windows(of, end) if to - began >= BIN_NS
     ]
-    found = []
-    for chunk in (CHUNK_BINS, 7, 1):
-        find_windows(session, end, chunk)
-        found.append(sorted(map(tuple, session.sql("SELECT * FROM windows").collect())))
-        for view in ("windows", "bins"):
-            session.catalog.uncacheTable(view)
+    find_windows(session, end)
+    found = sorted(map(tuple, session.table("windows").collect()))
+    session.catalog.uncacheTable("windows")
     assert len(judged) > 50
-    assert found == [sorted(judged)] * 3
+    assert found == sorted(judged)
 
 
 def test_the_knee_of_a_ramp(session: SparkSession, tmp_path: Path) -> None:

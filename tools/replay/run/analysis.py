@@ -139,8 +139,7 @@ def analyse(session: SparkSession, plan: Plan, output: OutputDirectory) -> dict[
         "changes": plan.changes,
         "asked": {"max_failed": plan.max_failed, "assert": plan.gates, "forbid": plan.forbid},
     }
-    for view in ("windows", "bins"):
-        session.catalog.uncacheTable(view)
+    session.catalog.uncacheTable("windows")
     write_json(output.analysis, analysis)
     return analysis
 

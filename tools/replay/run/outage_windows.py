@@ -12,13 +12,17 @@ missed; longer ones are exact, unless an operation fails within BIN_NS before an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, islice
+from operator import itemgetter
+from statistics import median
 from typing import Any
 
-from pyspark import StorageLevel
+import pyarrow
 from pyspark.sql import SparkSession
 
 from tools.replay.checks import OUTAGE_MS_MIN
+from tools.replay.load.results import ddl_of
 from tools.replay.run.cube import literal
 from tools.replay.run.queries import query
 
@@ -30,17 +34,52 @@ OTHERS_SHOWN = 200
 NORMAL_FACTOR = 2.0
 """The p99 of an interval is normal up to this factor of the median before the fault."""
 
-CHUNK_BINS = 50_000
-"""Bins of a partition that Spark holds in memory at once. A window function holds all rows that it is partitioned by."""
+WINDOWS = pyarrow.schema(
+    [
+        ("topic", pyarrow.string()),
+        ("partition", pyarrow.int32()),
+        ("began", pyarrow.int64()),
+        ("ended", pyarrow.int64()),
+    ]
+)
+ROWS_AT_ONCE = 8192
 
 
-def find_windows(session: SparkSession, ended: int, chunk: int = CHUNK_BINS) -> None:
+def find_windows(session: SparkSession, ended: int) -> None:
     """Makes the view `windows` of the view `operations`: topic, partition, began, ended. `ended` replaces missing answers, in ns."""
-    bins = session.sql(query("outage_bins").format(ended=ended, bin=BIN_NS, chunk=chunk)).persist(
-        StorageLevel.DISK_ONLY
+    bins = session.sql(query("outage_bins").format(ended=ended, bin=BIN_NS)).repartition("topic", "partition")
+    latest_first = bins.sortWithinPartitions("topic", "partition", bins["bin"].desc())
+    latest_first.mapInArrow(_in_tasks, ddl_of(WINDOWS)).persist().createOrReplaceTempView("windows")
+
+
+def _in_tasks(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    bins = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    found = (
+        (topic, partition, began, until)
+        for (topic, partition), of_partition in groupby(bins, itemgetter(0, 1))
+        for began, until in windows_of(bin[3:] for bin in of_partition)
+        if until - began >= BIN_NS
     )
-    bins.createOrReplaceTempView("bins")
-    session.sql(query("outage_windows").format(bin=BIN_NS)).persist().createOrReplaceTempView("windows")
+    while rows := list(islice(found, ROWS_AT_ONCE)):
+        columns = zip(WINDOWS.names, zip(*rows, strict=True), strict=True)
+        yield pyarrow.RecordBatch.from_pydict(dict(columns), schema=WINDOWS)
+
+
+def windows_of(bins: Iterable[tuple[int, int, int | None]]) -> Iterator[tuple[int, int]]:
+    """(began, ended) of the windows of a partition, the latest first. `bins`: oldest, ended, acknowledged of each bin, the latest first; at
+    least one.
+
+    While one goes back in time, `oldest` is the oldest operation that was not answered yet. A window goes back to the acknowledgement
+    before it, or to where nothing was waiting.
+    """
+    bins = iter(bins)
+    oldest, until, _ = next(bins)
+    for oldest_of_bin, ended, acknowledged in bins:
+        if acknowledged is not None or oldest > ended:
+            yield max(oldest, acknowledged or 0), until
+            until = ended
+        oldest = min(oldest, oldest_of_bin)
+    yield oldest, until
 
 
 def longest(session: SparkSession) -> list[dict[str, Any]]:
@@ -118,12 +157,11 @@ def normal_after_s(p99_ms: Sequence[float | None], interval_s: int, second: floa
     normal. None if it did not become normal, or if nothing was measured before. Resolution: one interval.
     """
     first, last = int(second // interval_s), min(int(-(-until // interval_s)), len(p99_ms))
-    before = sorted(value for value in p99_ms[: max(first, 0)] if value is not None)
+    before = [value for value in p99_ms[: max(first, 0)] if value is not None]
     if not before:
         return None
-    middle = len(before) // 2
-    median = before[middle] if len(before) % 2 else (before[middle - 1] + before[middle]) / 2
-    is_normal = [value is not None and value <= NORMAL_FACTOR * median for value in p99_ms]
+    limit = NORMAL_FACTOR * median(before)
+    is_normal = [value is not None and value <= limit for value in p99_ms]
     odd = next((at for at in range(first, last) if not is_normal[at]), None)
     if odd is None:
         return 0.0
