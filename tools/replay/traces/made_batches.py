@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy
 import pyarrow
@@ -17,22 +16,29 @@ from tools.replay.traces.arrivals import arrivals
 from tools.replay.traces.key_hashes import key_hashes
 from tools.replay.traces.workload import Batching, Keys, ProducerSpec, RecordSize
 
-NO_KEY = -1
-
-BATCHES = pyarrow.schema(
-    [
-        ("time_ns", pyarrow.int64()),
-        ("client", pyarrow.int64()),
-        ("topic", pyarrow.int64()),
-        ("partition", pyarrow.int64()),
-        ("key_hash", pyarrow.int64()),
-        ("records", pyarrow.int64()),
-        ("bytes", pyarrow.int64()),
-    ]
-)
-"""`client` and `topic` are numbers. `partition` is always known here; `key_hash` is NO_KEY or that of the first record."""
+UNKNOWN = -1
+"""In the place of a null: no key, an offset that is not known."""
+COLUMNS = ("time_ns", "client", "topic", "partition", "key_hash", "records", "bytes", "offset", "behind", "first")
+ROWS = numpy.dtype([(name, numpy.int64) for name in COLUMNS])
+"""Rows of a trace. `client` and `topic` are numbers. `partition` is always known here; `key_hash` is that of the first record.
+`first`: 1 in the first row of a request, else 0."""
+RECORDS = numpy.dtype([(name, numpy.int64) for name in ("time_ns", "topic", "partition", "key_hash", "bytes")])
 
 Numbers = NDArray[numpy.int64]
+Rows = NDArray[numpy.void]
+"""Of ROWS, or of RECORDS."""
+
+
+def unknown_rows(count: int) -> Rows:
+    return numpy.full(count, UNKNOWN, numpy.int64).astype(ROWS)
+
+
+def rows_of_table(table: pyarrow.Table) -> Rows:
+    """The rows of a table with the columns of ROWS."""
+    rows = unknown_rows(table.num_rows)
+    for name in COLUMNS:
+        rows[name] = table[name]
+    return rows
 
 
 def seed_of(seed: int, name: str, number: int) -> SeedSequence:
@@ -40,59 +46,43 @@ def seed_of(seed: int, name: str, number: int) -> SeedSequence:
     return SeedSequence(seed, spawn_key=(zlib.crc32(name.encode()), len(name), number))
 
 
-@dataclass(slots=True)
-class _Records:
-    """Records that came, in order."""
-
-    times: Numbers
-    topics: Numbers
-    partitions: Numbers
-    keys: Numbers
-    sizes: Numbers
-
-    def columns(self) -> tuple[Numbers, ...]:
-        return self.times, self.topics, self.partitions, self.keys, self.sizes
-
-    def __getitem__(self, chosen: Numbers) -> _Records:
-        return _Records(*(column[chosen] for column in self.columns()))
-
-    def followed_by(self, other: _Records) -> _Records:
-        pairs = zip(self.columns(), other.columns(), strict=True)
-        return _Records(*(numpy.concatenate(pair) for pair in pairs))
-
-
 def batches_of(
     spec: ProducerSpec, number: int, client: int, topics: Mapping[str, int], duration_ns: int, seed: int
 ) -> Iterator[pyarrow.Table]:
-    """The batches of client `number` of a producer, sorted, in tables that have rows. `topics`: name -> partitions."""
+    """The batches of client `number` of a producer, sorted, in tables with rows of ROWS. `topics`: name -> partitions."""
     of_times, *others = seed_of(seed, f"producer {spec.name}", number).spawn(4)
     of_sizes, of_keys, of_places = (default_rng(other) for other in others)
     names = list(topics)
     chosen = numpy.array([names.index(topic) for topic in spec.topics], numpy.int64)
     counts = numpy.array(list(topics.values()), numpy.int64)
     key_sampler = None if spec.keys is None else _KeySampler(spec.keys)
-    waiting = _Records(*(numpy.empty(0, numpy.int64) for _ in range(5)))
+    waiting = numpy.empty(0, RECORDS)
 
-    def table(records: _Records, ends: list[tuple[int, int, int]]) -> pyarrow.Table:
+    def table(records: Rows, ends: list[tuple[int, int, int]]) -> pyarrow.Table:
         first, last, times = (numpy.array(column, numpy.int64) for column in zip(*ends, strict=True))
-        sums = numpy.concatenate(([0], numpy.cumsum(records.sizes)))
-        topic = records.topics[first]
-        partition = records.partitions[first]
+        sums = numpy.concatenate(([0], numpy.cumsum(records["bytes"])))
+        made = unknown_rows(len(first))
+        made["client"] = client
+        made["time_ns"], made["records"], made["first"] = times, last - first, 1
+        for name in ("topic", "partition", "key_hash"):
+            made[name] = records[name][first]
         if spec.keys is None:
-            partition = (of_places.random(len(first)) * counts[topic]).astype(numpy.int64)
-        size = HEADER_SIZE + numpy.maximum(1, numpy.rint((sums[last] - sums[first]) * spec.compression_ratio))
-        columns = [times, numpy.full(len(first), client), topic, partition, records.keys[first], last - first]
-        made = pyarrow.table([*columns, size.astype(numpy.int64)], schema=BATCHES)
-        return made.take(pyarrow.array(numpy.argsort(times, kind="stable")))
+            made["partition"] = of_places.random(len(first)) * counts[made["topic"]]
+        size = (sums[last] - sums[first]) * spec.compression_ratio
+        made["bytes"] = HEADER_SIZE + numpy.maximum(1, numpy.rint(size))
+        made = made[numpy.argsort(times, kind="stable")]
+        return pyarrow.table({name: made[name] for name in COLUMNS})
 
     for times in arrivals(spec.rate, of_times, duration_ns):
         if not len(times):
             continue
-        topic = chosen[(of_places.random(len(times)) * len(chosen)).astype(numpy.int64)]
-        keys = numpy.full(len(times), NO_KEY) if key_sampler is None else key_sampler.hashes(of_keys, len(times))
-        partition = numpy.full(len(times), -1) if key_sampler is None else keys % counts[topic]
-        came = _Records(times, topic, partition, keys, sizes_of(spec.record_size, of_sizes, len(times)))
-        records, ends, rest = cut(waiting.followed_by(came), spec.batching, int(times[-1]))
+        came = numpy.empty(len(times), RECORDS)
+        came["time_ns"] = times
+        topic = came["topic"] = chosen[(of_places.random(len(times)) * len(chosen)).astype(numpy.int64)]
+        keys = came["key_hash"] = UNKNOWN if key_sampler is None else key_sampler.hashes(of_keys, len(times))
+        came["partition"] = UNKNOWN if key_sampler is None else keys % counts[topic]
+        came["bytes"] = sizes_of(spec.record_size, of_sizes, len(times))
+        records, ends, rest = cut(numpy.concatenate((waiting, came)), spec.batching, int(times[-1]))
         waiting = records[rest]
         if ends:
             yield table(records, ends)
@@ -102,20 +92,20 @@ def batches_of(
 
 
 def cut(
-    records: _Records, batching: Batching, until: int | None, end: int = 0
-) -> tuple[_Records, list[tuple[int, int, int]], Numbers]:
+    records: Rows, batching: Batching, until: int | None, end: int = 0
+) -> tuple[Rows, list[tuple[int, int, int]], Numbers]:
     """Cuts records into batches: the records, grouped by their place; (first, last + 1, time) of each batch; and what waits on.
 
     `until`: the time up to which all records are known. None: no more come, and batches that wait leave at `end`.
     """
-    places = records.topics * (2**32) + records.partitions
+    places = records["topic"] * (2**32) + records["partition"]
     order = numpy.argsort(places, kind="stable")
     records, places = records[order], places[order]
     count = len(order)
+    times = records["time_ns"].tolist()
     if batching.records == 1:
-        return records, [(number, number + 1, time) for number, time in enumerate(records.times.tolist())], order[:0]
-    times = records.times.tolist()
-    sums = [0, *numpy.cumsum(records.sizes).tolist()]
+        return records, [(number, number + 1, time) for number, time in enumerate(times)], order[:0]
+    sums = [0, *numpy.cumsum(records["bytes"]).tolist()]
     stops = numpy.flatnonzero(numpy.diff(places)) + 1
     ends: list[tuple[int, int, int]] = []
     rest: list[int] = []

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import Any
 
 import numpy
-import pyarrow
-from numpy.typing import NDArray
 
+from tools.replay.traces.made_batches import Numbers, Rows, unknown_rows
 from tools.replay.traces.schema import TraceError
 from tools.replay.traces.workload import NS_PER_S, ConsumerSpec
 
@@ -26,20 +24,16 @@ BEHIND_MAX = 4 * 1024 * 1024
 RECORD_BYTES = 100
 """Size of a record of a backlog if nothing was produced before."""
 
-Numbers = NDArray[numpy.int64]
-Rows = dict[str, Numbers]
-"""Columns time_ns, partition, records, bytes, offset (-1: unknown), behind, first (1 for a fetch's first row)."""
-COLUMNS = ("time_ns", "partition", "records", "bytes", "offset", "behind", "first")
-
 
 class Reader:
     """One consumer. `feed` tells it what was produced; then `advance` gives its fetches."""
 
-    def __init__(self, spec: ConsumerSpec, client: int, partitions: Sequence[int], phase: float) -> None:
+    def __init__(self, spec: ConsumerSpec, client: int, topic: int, partitions: Sequence[int], phase: float) -> None:
         """`phase`, from 0 to 1, spreads the first fetches of the consumers."""
-        self.client = client
+        self.topic = topic
         self.sends_at = round(phase * spec.max_wait_ns)
         """When it sends its next fetch, or sent the one that waits for its answer."""
+        self._client = client
         self._spec = spec
         self._partitions = numpy.array(partitions, numpy.int64)
         self._waits_for = self._spec.catch_up
@@ -48,10 +42,10 @@ class Reader:
         if spec.catch_up is not None:
             self.sends_at = spec.catch_up.from_ns
             self._pace_ns = max(TURNAROUND_NS, round(spec.max_bytes / spec.catch_up.rate * NS_PER_S))
-        empty = numpy.empty(0, numpy.int64)
-        self._times, self._places, self._records, self._bytes, self._offsets = empty, empty, empty, empty, empty
+        self._there = unknown_rows(0)
+        """Batches that it has not read."""
 
-    def feed(self, batches: dict[str, Numbers], ends: Numbers, mean_size: float) -> None:
+    def feed(self, batches: Rows, ends: Numbers, mean_size: float) -> None:
         """The batches of its topic, with the offset of each; the end offsets before them; the mean size of a record.
 
         Raises TraceError if it falls behind for ever.
@@ -64,13 +58,10 @@ class Reader:
             mine &= ~early
             if not early.all():
                 self._start_to_catch_up(ends, mean_size)
-        news = (batches[name][mine] for name in ("time_ns", "partition", "records", "bytes", "offset"))
-        olds = (self._times, self._places, self._records, self._bytes, self._offsets)
-        joined = [numpy.concatenate(pair) for pair in zip(olds, news, strict=True)]
-        self._times, self._places, self._records, self._bytes, self._offsets = joined
-        if len(self._times) > BEHIND_MAX:
+        self._there = numpy.concatenate((self._there, batches[mine]))
+        if len(self._there) > BEHIND_MAX:
             raise TraceError(
-                f"consumer {self._spec.name} is {len(self._times):,} batches behind and does not catch up: raise its max_bytes or rate"
+                f"consumer {self._spec.name} is {len(self._there):,} batches behind and does not catch up: raise its max_bytes or rate"
             )
 
     def start_if_due(self, until: int, ends: Numbers, mean_size: float) -> None:
@@ -81,13 +72,16 @@ class Reader:
     def advance(self, until: int) -> tuple[Rows, bool]:
         """Its next fetches, of those that are answered up to `until`, and whether there are more."""
         if self._waits_for is not None:
-            return _no_rows(), False
-        if self._backlog is not None:
+            return unknown_rows(0), False
+        if self._backlog is None:
+            rows, has_more = self._read_on(until)
+        else:
             rows, self.sends_at, is_over = self._backlog.advance(until)
+            has_more = is_over or len(rows) >= STEPS_MAX
             if is_over:
                 self._backlog = None
-            return rows, is_over or len(rows["time_ns"]) >= STEPS_MAX
-        return self._read_on(until)
+        rows["client"], rows["topic"] = self._client, self.topic
+        return rows, has_more
 
     def _start_to_catch_up(self, ends: Numbers, mean_size: float) -> None:
         assert self._waits_for is not None
@@ -99,8 +93,8 @@ class Reader:
 
     def _read_on(self, until: int) -> tuple[Rows, bool]:
         spec = self._spec
-        times = self._times.tolist()
-        sums = [0, *numpy.cumsum(self._bytes).tolist()]
+        times = self._there["time_ns"].tolist()
+        sums = [0, *numpy.cumsum(self._there["bytes"]).tolist()]
         count, cursor, send = len(times), 0, self.sends_at
         sent: list[int] = []
         bounds = [0]
@@ -118,53 +112,43 @@ class Reader:
             cursor = end
         rows = self._rows(numpy.array(sent, numpy.int64), numpy.array(bounds, numpy.int64))
         self.sends_at = send
-        self._times, self._places, self._records, self._bytes, self._offsets = (
-            column[cursor:] for column in (self._times, self._places, self._records, self._bytes, self._offsets)
-        )
+        self._there = self._there[cursor:]
         return rows, len(sent) >= STEPS_MAX
 
     def _rows(self, sent: Numbers, bounds: Numbers) -> Rows:
         """A row for each partition of each answer. `bounds`: the batches of fetch n are those from `bounds[n]` to `bounds[n + 1]`."""
-        if not len(sent):
-            return _no_rows()
         counts = numpy.diff(bounds)
         fetch = numpy.repeat(numpy.arange(len(sent)), counts)
-        total = len(fetch)
+        read = self._there[: len(fetch)]
         width = int(self._partitions.max()) + 1
-        groups, firsts, member = numpy.unique(
-            fetch * width + self._places[:total], return_index=True, return_inverse=True
-        )
-        records, size = (
-            numpy.bincount(member, column[:total], len(groups)).astype(numpy.int64)
-            for column in (self._records, self._bytes)
-        )
-        of, partition = groups // width, groups % width
-        offset = self._offsets[firsts]
+        groups, firsts, member = numpy.unique(fetch * width + read["partition"], return_index=True, return_inverse=True)
+        found = unknown_rows(len(groups))
+        of, found["partition"] = groups // width, groups % width
+        for name in ("records", "bytes"):
+            found[name] = numpy.bincount(member, read[name], len(groups))
+        found["offset"] = read["offset"][firsts]
+        found["behind"] = self._ends_at(sent[of], found["partition"], found["offset"]) - found["offset"]
         empty = numpy.flatnonzero(counts == 0)
-        zeros = numpy.zeros(len(empty), numpy.int64)
-        columns = {
-            "fetch": (of, empty),
-            "partition": (partition, zeros + self._partitions[0]),
-            "records": (records, zeros),
-            "bytes": (size, zeros),
-            "offset": (offset, zeros - 1),
-            "behind": (self._ends_at(sent[of], partition, offset) - offset, zeros),
-        }
-        joined = {name: numpy.concatenate(pair) for name, pair in columns.items()}
-        order = numpy.argsort(joined["fetch"], kind="stable")
-        rows = {name: column[order] for name, column in joined.items()}
-        fetches = rows.pop("fetch")
-        return {"time_ns": sent[fetches], **rows, "first": numpy.diff(fetches, prepend=-1).clip(0, 1)}
+        nothing = unknown_rows(len(empty))
+        nothing["partition"] = self._partitions[0]
+        for name in ("records", "bytes", "behind"):
+            nothing[name] = 0
+        of = numpy.concatenate((of, empty))
+        order = numpy.argsort(of, kind="stable")
+        rows, of = numpy.concatenate((found, nothing))[order], of[order]
+        rows["time_ns"], rows["first"] = sent[of], numpy.diff(of, prepend=-1).clip(0, 1)
+        return rows
 
     def _ends_at(self, times: Numbers, partitions: Numbers, least: Numbers) -> Numbers:
         """The end offset of each partition at each time, at least `least`."""
-        count = len(self._times) + 1
-        order = numpy.argsort(self._places, kind="stable")
-        keys = self._places[order] * count + order
-        ends = (self._offsets + self._records)[order]
-        wanted = partitions * count + numpy.searchsorted(self._times, times, side="right") - 1
+        there = self._there
+        count = len(there) + 1
+        order = numpy.argsort(there["partition"], kind="stable")
+        keys = there["partition"][order] * count + order
+        ends = (there["offset"] + there["records"])[order]
+        wanted = partitions * count + numpy.searchsorted(there["time_ns"], times, side="right") - 1
         at = numpy.searchsorted(keys, wanted, side="right") - 1
-        same = (at >= 0) & (self._places[order][at] == partitions)
+        same = (at >= 0) & (there["partition"][order][at] == partitions)
         return numpy.where(same, numpy.maximum(ends[at], least), least)
 
 
@@ -198,30 +182,11 @@ class _Backlog:
         turns = numpy.arange(self._next, max(stop, self._next), dtype=numpy.int64)
         self._next += len(turns)
         place = turns % len(self._partitions)
-        done = turns // len(self._partitions) * self._per_fetch
-        behind = self._shares[place] - done
-        offset = self._ends[place] - behind
-        rows: dict[str, Any] = {
-            "time_ns": self._start + turns * self._pace_ns,
-            "partition": self._partitions[place],
-            "records": numpy.minimum(self._per_fetch, behind),
-            "offset": numpy.maximum(offset, -1),
-            "behind": behind,
-            "first": numpy.ones(len(turns), numpy.int64),
-        }
-        rows["bytes"] = numpy.rint(rows["records"] * self._mean_size).astype(numpy.int64)
-        is_left = behind > 0
-        return (
-            {name: rows[name][is_left] for name in COLUMNS},
-            self._start + self._next * self._pace_ns,
-            self._next >= self._turns,
-        )
-
-
-def _no_rows() -> Rows:
-    return {name: numpy.empty(0, numpy.int64) for name in COLUMNS}
-
-
-def as_numbers(table: pyarrow.Table) -> dict[str, Numbers]:
-    """The columns of a table of int64."""
-    return {name: table[name].to_numpy() for name in table.column_names}
+        behind = self._shares[place] - turns // len(self._partitions) * self._per_fetch
+        rows = unknown_rows(len(turns))
+        rows["time_ns"], rows["first"] = self._start + turns * self._pace_ns, 1
+        rows["partition"], rows["behind"] = self._partitions[place], behind
+        rows["offset"] = numpy.maximum(self._ends[place] - behind, -1)
+        rows["records"] = numpy.minimum(self._per_fetch, behind)
+        rows["bytes"] = numpy.rint(rows["records"] * self._mean_size)
+        return rows[behind > 0], self._start + self._next * self._pace_ns, self._next >= self._turns

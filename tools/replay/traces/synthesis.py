@@ -15,14 +15,12 @@ import numpy
 import pyarrow
 from numpy.random import default_rng
 
-from tools.replay.traces.made_batches import NO_KEY, batches_of, seed_of
-from tools.replay.traces.made_fetches import RECORD_BYTES, Numbers, Reader, as_numbers
+from tools.replay.traces.made_batches import UNKNOWN, Numbers, Rows, batches_of, rows_of_table, seed_of, unknown_rows
+from tools.replay.traces.made_fetches import RECORD_BYTES, Reader
 from tools.replay.traces.ordering import in_whole_times, merged
 from tools.replay.traces.schema import FETCH, OF_FETCH, OF_PRODUCE, PRODUCE, SCHEMA, TraceError, TraceInfo, TraceWriter
 from tools.replay.traces.workload import CLIENTS_MAX, ConsumerSpec, ProducerSpec, Workload
 
-COLUMNS = ("time_ns", "client", "topic", "partition", "key_hash", "records", "bytes", "offset", "behind", "first")
-NOTHING = -1
 COLUMNS_OF_CLIENTS = ("op", "client", "group", *OF_PRODUCE, *OF_FETCH)
 
 
@@ -39,49 +37,42 @@ def rows_of(workload: Workload) -> Iterator[pyarrow.Table]:
     """The rows of the trace in order, in parts. Raises TraceError if there are too many clients."""
     clients = _Clients(workload)
     names = list(workload.topics)
-    readers = [(names.index(spec.topic), reader) for spec, reader in clients.readers(workload)]
+    readers = list(clients.readers(workload))
     logs = [_Log(count) for count in workload.topics.values()]
     requests = 0
-    waiting = _no_rows()
+    waiting = unknown_rows(0)
     for batches, until in _parts(workload, clients):
-        parts = [waiting, {**batches, "first": numpy.ones(len(batches["time_ns"]), numpy.int64)}]
-        parts[1] |= {name: numpy.full(len(batches["time_ns"]), NOTHING) for name in ("offset", "behind")}
         for topic, log in enumerate(logs):
-            of_topic = {name: column[batches["topic"] == topic] for name, column in batches.items()}
-            of_topic["offset"] = log.place(of_topic)
-            for _, reader in (one for one in readers if one[0] == topic):
-                reader.feed(of_topic, log.ends, log.mean_size)
-            log.append(of_topic)
-            for _, reader in (one for one in readers if one[0] == topic):
-                reader.start_if_due(until, log.ends, log.mean_size)
-        unfinished = list(readers)
+            is_topic = batches["topic"] == topic
+            before = log.ends.copy()
+            batches["offset"][is_topic] = log.append(batches[is_topic])
+            of_topic = batches[is_topic]
+            for reader in readers:
+                if reader.topic == topic:
+                    reader.feed(of_topic, before, log.mean_size)
+                    reader.start_if_due(until, log.ends, log.mean_size)
+        batches["offset"] = UNKNOWN  # a produce does not say it
+        waiting = numpy.concatenate((waiting, batches))
+        unfinished = readers
         while True:
-            unfinished = [one for one in unfinished if _advance(*one, until, parts)]
-            rows = _joined(parts)
-            bound = min([until + 1, *(reader.sends_at for _, reader in readers)])
+            advanced = [(reader, *reader.advance(until)) for reader in unfinished]
+            unfinished = [reader for reader, _, has_more in advanced if has_more]
+            rows = numpy.concatenate([waiting, *(fetches for _, fetches, _ in advanced)])
+            rows = rows[numpy.argsort(rows["time_ns"], kind="stable")]
+            bound = min([until + 1, *(reader.sends_at for reader in readers)])
             ready = int(numpy.searchsorted(rows["time_ns"], bound))
-            waiting = {name: column[ready:] for name, column in rows.items()}
+            waiting = rows[ready:]
             if ready:
-                table = clients.table({name: column[:ready] for name, column in rows.items()}, requests, names)
+                table = clients.table(rows[:ready], requests, names)
                 requests = table["request"][-1].as_py() + 1
                 yield table
             if not unfinished:
                 break
-            parts = [waiting]
-    if len(waiting["time_ns"]):
+    if len(waiting):
         yield clients.table(waiting, requests, names)
 
 
-def _advance(topic: int, reader: Reader, until: int, parts: list[dict[str, Numbers]]) -> bool:
-    """Adds the reader's next fetches to `parts`. Returns whether there are more."""
-    rows, more = reader.advance(until)
-    count = len(rows["time_ns"])
-    fixed = {"client": reader.client, "topic": topic, "key_hash": NOTHING}
-    parts.append({**rows, **{name: numpy.full(count, value) for name, value in fixed.items()}})
-    return more
-
-
-def _parts(workload: Workload, clients: _Clients) -> Iterator[tuple[dict[str, Numbers], int]]:
+def _parts(workload: Workload, clients: _Clients) -> Iterator[tuple[Rows, int]]:
     """The batches of all producers in order, in parts, and the time up to which each part has all of them."""
     sources = [
         batches_of(spec, number, client, workload.topics, workload.duration_ns, workload.seed)
@@ -89,11 +80,10 @@ def _parts(workload: Workload, clients: _Clients) -> Iterator[tuple[dict[str, Nu
     ]
     until = 0
     for table in in_whole_times(merged(sources)):
-        batches = as_numbers(table)
+        batches = rows_of_table(table)
         until = int(batches["time_ns"][-1])
         yield batches, until
-    nothing = {name: column for name, column in _no_rows().items() if name not in ("offset", "behind", "first")}
-    yield nothing, max(until, workload.duration_ns - 1)
+    yield unknown_rows(0), max(until, workload.duration_ns - 1)
 
 
 class _Log:
@@ -108,8 +98,8 @@ class _Log:
     def mean_size(self) -> float:
         return self._bytes / self._records if self._records else RECORD_BYTES
 
-    def place(self, batches: dict[str, Numbers]) -> Numbers:
-        """The base offset of each batch; learns their sizes. `append` comes next."""
+    def append(self, batches: Rows) -> Numbers:
+        """Returns the base offset of each batch."""
         self._bytes += int(batches["bytes"].sum())
         self._records += int(batches["records"].sum())
         order = numpy.argsort(batches["partition"], kind="stable")
@@ -119,10 +109,8 @@ class _Log:
         lengths = numpy.diff(starts, append=len(partition))
         offsets = numpy.empty(len(order), numpy.int64)
         offsets[order] = self.ends[partition] + before - numpy.repeat(before[starts], lengths)
-        return offsets
-
-    def append(self, batches: dict[str, Numbers]) -> None:
         numpy.add.at(self.ends, batches["partition"], batches["records"])
+        return offsets
 
 
 class _Clients:
@@ -150,16 +138,17 @@ class _Clients:
         )
         self._seed = workload.seed
 
-    def readers(self, workload: Workload) -> Iterator[tuple[ConsumerSpec, Reader]]:
+    def readers(self, workload: Workload) -> Iterator[Reader]:
         """Members of a group share the partitions; a member without any does nothing. Without a group, each reads all."""
+        topics = list(workload.topics)
         for client, (spec, copy, number) in enumerate(self.consumers, len(self.producers)):
             partitions = range(workload.topics[spec.topic])
             mine = partitions if spec.group is None else partitions[number :: spec.count]
             if mine:
                 seed = seed_of(self._seed, f"consumer {spec.name}", copy * CLIENTS_MAX + number)
-                yield spec, Reader(spec, client, mine, default_rng(seed).random())
+                yield Reader(spec, client, topics.index(spec.topic), mine, default_rng(seed).random())
 
-    def table(self, rows: dict[str, Numbers], requests: int, topics: list[str]) -> pyarrow.Table:
+    def table(self, rows: Rows, requests: int, topics: list[str]) -> pyarrow.Table:
         """Rows of the trace. `requests`: the number of the first request."""
         client = pyarrow.array(rows["client"])
         is_stated = self._states_partition.take(client).to_numpy(zero_copy_only=False)
@@ -168,7 +157,7 @@ class _Clients:
             "request": requests - 1 + numpy.cumsum(rows["first"]),
             "topic": pyarrow.array(topics).take(pyarrow.array(rows["topic"])),
             "partition": numpy.where(is_stated, rows["partition"], -1),
-            "key_hash": pyarrow.array(rows["key_hash"], mask=rows["key_hash"] == NO_KEY),
+            "key_hash": pyarrow.array(rows["key_hash"], mask=rows["key_hash"] < 0),
             "records": rows["records"],
             "bytes": rows["bytes"],
             "offset": pyarrow.array(rows["offset"], mask=rows["offset"] < 0),
@@ -200,16 +189,6 @@ def _of_consumer(spec: ConsumerSpec, copy: int, number: int) -> dict[str, Any]:
         "max_bytes": spec.max_bytes,
         "group": group,
     }
-
-
-def _joined(parts: list[dict[str, Numbers]]) -> dict[str, Numbers]:
-    joined = {name: numpy.concatenate([part[name] for part in parts]) for name in COLUMNS}
-    order = numpy.argsort(joined["time_ns"], kind="stable")
-    return {name: column[order] for name, column in joined.items()}
-
-
-def _no_rows() -> dict[str, Numbers]:
-    return {name: numpy.empty(0, numpy.int64) for name in COLUMNS}
 
 
 def with_seed(workload: Workload, seed: int | None) -> Workload:
