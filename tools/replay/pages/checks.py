@@ -8,23 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from tools.pages.checks import FAILED, NOT_VERIFIED, Check, junit
-from tools.pages.units import count, digits, milliseconds, percent, quantity, scaled, seconds
 from tools.private_files import write_anew
 from tools.replay.checks import generator_limit, run_checks
-from tools.replay.pages.run_charts import fault_name
-from tools.replay.pages.words import cpu_words, evidence_rows, longest_outage
+from tools.replay.pages.words import difference_table, evidence_rows, fault_sentence, key_figures
 
 
 def comparison_checks(comparison: Mapping[str, Any]) -> list[Check]:
     """Each run delivered; there are enough runs; no row is worse beyond noise."""
     return [Check(**check) for check in comparison["checks"]]
-
-
-def difference_word(row: Mapping[str, Any]) -> str:
-    """What the runs say of a row."""
-    if row["p"] is None:
-        return "no statement"
-    return "worse" if row["worse"] else "better" if row["differs"] else "no difference beyond noise"
 
 
 def side_names(comparison: Mapping[str, Any]) -> Iterator[str]:
@@ -48,60 +39,23 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 def run_markdown(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> str:
     checks = run_checks(analysis, verdict)
-    totals, produced = analysis["totals"], analysis["latency_ms"]["produce"]["scheduled"] or {}
-    worst = longest_outage(analysis)
-    read = (analysis["end_to_end"] or {}).get("ms") or {}
-    figures = [
-        ("acknowledged records", count(totals["produce"]["records"])),
-        (
-            "throughput",
-            f"{scaled(totals['produce']['bytes_per_second'], 'B/s')}, {digits(totals['produce']['records_per_second'])} records/s",
-        ),
-        (
-            "latency of produce, 50 % / 99 % / max",
-            " / ".join(milliseconds(produced.get(name)) for name in ("p50", "p99", "max")),
-        ),
-        (
-            "longest outage",
-            "none" if worst is None else f"{seconds(worst['seconds'])} ({worst['topic']}-{worst['partition']})",
-        ),
-        (
-            "latency end to end, 50 % / 99 % / max",
-            " / ".join(milliseconds(read.get(name)) for name in ("p50", "p99", "max")),
-        ),
-        ("lateness, 99 %", milliseconds((analysis["lateness_ms"] or {}).get("p99"))),
-        ("cores", cpu_words(analysis)),
-    ]
-    faults = [
-        (fault_name(fault), seconds(fault["second"]), seconds(fault["outage_s"]), count(fault["delayed"]))
-        for fault in analysis["faults"]
-    ]
+    faults = "".join(f"- {_markdown(fault_sentence(fault))}\n" for fault in analysis["faults"])
     return (
         f"## {_heading(checks, 'replay', generator_limit(analysis))}\n\n"
         + _checks_table(checks)
         + "\n"
-        + markdown_table(("figure", "value"), figures)
-        + ("\n" + markdown_table(("fault", "at", "outage", "records delayed"), faults) if faults else "")
+        + markdown_table(("figure", "value", ""), key_figures(analysis, verdict))
+        + (f"\n{faults}" if faults else "")
         + "".join(_evidence(check) for check in checks)
     )
 
 
 def comparison_markdown(comparison: Mapping[str, Any]) -> str:
     checks = comparison_checks(comparison)
-    rows = [
-        (
-            row["metric"],
-            quantity(row["a"], row["unit"]),
-            quantity(row["b"], row["unit"]),
-            percent(row["change"]),
-            difference_word(row),
-        )
-        for row in comparison["rows"]
-    ]
     words = "".join(f"{_markdown(line)}\n\n" for line in [*side_names(comparison), *comparison["unlike"]])
     return (
         f"## {_heading(checks, 'comparison')}\n\n{words}"
-        + markdown_table(("metric", "A", "B", "change", ""), rows)
+        + markdown_table(*difference_table(comparison))
         + "\n"
         + _checks_table(checks)
     )

@@ -9,9 +9,10 @@ from tools.pages.charts import Chart, Line, View
 from tools.pages.checks import FAILED, NOT_VERIFIED, PASSED
 from tools.pages.markup import Markup, banner, figure, page, section, table, text
 from tools.pages.units import count, percent, quantity, seconds
-from tools.replay.pages.checks import comparison_checks, difference_word, side_names
+from tools.replay.pages.checks import comparison_checks, side_names
 from tools.replay.pages.run_charts import column, fault_marks
 from tools.replay.pages.run_page import fault_table, speeds
+from tools.replay.pages.words import difference_table
 
 COLOURS = {"A": "blue", "B": "orange"}
 WIDTH, EDGE = 240, 8
@@ -27,7 +28,7 @@ def comparison_page(comparison: Mapping[str, Any]) -> str:
             "Differences",
             "A dot is the figure of a run: those of A above, those of B below. The columns A and B are means. "
             "The interval contains the true change with a confidence of 95 %. A difference beyond noise is in words.",
-            difference_table(comparison["rows"]),
+            differences(comparison),
         ),
         *(figure(chart) for chart in charts),
         *fault_sections(comparison),
@@ -85,24 +86,10 @@ def run_key(run: Mapping[str, Any]) -> Markup:
     return Markup(f'<span class="key {side.lower()}"><i></i>{side}: {text(run["name"])}</span>')
 
 
-def difference_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
-    header = ("metric", "A", "B", "change", "interval", "", "")
-    return table(
-        header,
-        [
-            (
-                row["metric"],
-                quantity(row["a"], row["unit"]),
-                quantity(row["b"], row["unit"]),
-                percent(row["change"]),
-                "" if row["interval"] is None else " to ".join(percent(end) for end in row["interval"]),
-                difference_word(row),
-                figures_drawn(row),
-            )
-            for row in rows
-        ],
-        marked=[at for at, row in enumerate(rows) if row["worse"]],
-    )
+def differences(comparison: Mapping[str, Any]) -> Markup:
+    (header, shown), rows = difference_table(comparison), comparison["rows"]
+    cells = [[*texts, figures_drawn(row)] for texts, row in zip(shown, rows, strict=True)]
+    return table([*header, ""], cells, marked=[at for at, row in enumerate(rows) if row["worse"]])
 
 
 def figures_drawn(row: Mapping[str, Any]) -> Markup:

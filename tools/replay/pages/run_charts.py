@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tools.pages.charts import HEIGHT_PX, Chart, Line, Mark, Span, View
-from tools.replay.pages.words import counted_from
+from tools.replay.pages.words import counted_from, partition_name
 
 ENDS = ("start", "restart", "resume")
 LABELLED_FAULTS = 4
@@ -292,10 +292,6 @@ def fault_name(fault: Mapping[str, Any]) -> str:
 
 def broker_name(broker: int | None) -> str:
     return "no broker" if broker is None else f"broker {broker}"
-
-
-def partition_name(row: Mapping[str, Any]) -> str:
-    return f"{row['topic']}-{row['partition']}"
 
 
 def column(rows: Iterable[Mapping[str, Any]], name: str) -> list[Any]:

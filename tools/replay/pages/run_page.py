@@ -9,17 +9,16 @@ from typing import Any
 
 from tools.pages.checks import FAILED, NOT_VERIFIED, Check
 from tools.pages.markup import Markup, banner, figure, folded, page, section, table, tiles
-from tools.pages.units import NONE, count, digits, milliseconds, moment, scaled, seconds
+from tools.pages.units import NONE, count, milliseconds, moment, scaled, seconds
 from tools.replay.checks import DELIVERY, NOT_READ, generator_limit, is_incomplete, run_checks, undelivered
-from tools.replay.pages.run_charts import charts_of, partition_name
+from tools.replay.pages.run_charts import charts_of
 from tools.replay.pages.words import (
     accepted_words,
     counted_from,
-    cpu_words,
     evidence_rows,
     fault_sentence,
-    longest_outage,
-    transaction_words,
+    key_figures,
+    partition_name,
 )
 
 HALF = {"distribution", "lateness", "by_broker", "by_partition", "ramp", "ramp-latency"}
@@ -36,7 +35,7 @@ def run_page(plan: Mapping[str, Any], analysis: Mapping[str, Any], verdict: Mapp
     has_many_bars = any(chart.kind == "bars" and chart.height_px > HALF_PX for chart in charts)
     content = [
         verdict_banner(analysis, verdict),
-        key_figures(analysis, verdict),
+        tiles(key_figures(analysis, verdict)),
         *(figure(chart, chart.id not in HALF or (has_many_bars and chart.kind == "bars")) for chart in charts),
         *changes_section(analysis),
         *tables(analysis),
@@ -125,60 +124,6 @@ def evidence(checks: Sequence[Check]) -> Markup | None:
             for check in found
         )
     )
-
-
-def key_figures(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> Markup:
-    totals, latencies, late = analysis["totals"], analysis["latency_ms"], analysis["lateness_ms"] or {}
-    produce, fetch, worst = totals["produce"], totals["fetch"], longest_outage(analysis)
-    produced, fetched = latencies["produce"]["scheduled"] or {}, latencies["fetch"]["scheduled"] or {}
-    failed = produce["failed"] + fetch["failed"]
-    read, generator = analysis["end_to_end"] or {}, analysis["generator"]
-    read_ms = read.get("ms") or {}
-    ends = analysis.get("transactions") or {}
-    lost = "Lost", NONE, NOT_READ
-    if verdict is not None:
-        lost = "Lost", count(verdict["lost"]), f"of {count(verdict['acknowledged'])} acknowledged records"
-    outage = "Longest outage", "none", "no partition for 0.1 s or longer"
-    if worst is not None:
-        place = f"{partition_name(worst)}, at {moment(worst['from_second'])}"
-        outage = "Longest outage", seconds(worst["seconds"]), place
-    made = (
-        f"{digits(produce['records_per_second'])} records/s, {digits(produce['per_second'])} operations/s acknowledged"
-    )
-    of_fetch = f"median {milliseconds(fetched.get('p50'))}, with the wait that the fetch asked for"
-    unread = f"since the last acknowledgement; {count(read.get('unread'))} records were not read"
-    late_words = (
-        f"how late operations left; the generator had 99 % ready {milliseconds(generator['late_ms'].get('p99'))} late"
-    )
-    limited = f"of {count(generator['intervals'])} intervals; cores on average: {cpu_words(analysis)}"
-    return tiles(
-        [
-            lost,
-            outage,
-            ("Produced", scaled(produce["bytes_per_second"], "B/s"), made),
-            ("Latency of produce, 99 %", milliseconds(produced.get("p99")), middle_and_slowest(produced)),
-            ("Fetched", scaled(fetch["bytes_per_second"], "B/s"), f"{digits(fetch['records_per_second'])} records/s"),
-            ("Latency of fetch, 99 %", milliseconds(fetched.get("p99")), of_fetch),
-            ("Latency end to end, 99 %", milliseconds(read_ms.get("p99")), middle_and_slowest(read_ms)),
-            ("Backlog drained after", seconds(read.get("drained_s")), unread),
-            (
-                "Failed or not done",
-                count(failed + totals["not_done"]),
-                f"{count(failed)} failed, {count(totals['not_done'])} not done",
-            ),
-            *(
-                [("Transactions", count(sum(each["operations"] for each in ends.values())), transaction_words(ends))]
-                if ends
-                else []
-            ),
-            ("Lateness, 99 %", milliseconds(late.get("p99")), late_words),
-            ("Generator the limit", count(generator["limited"]), limited),
-        ]
-    )
-
-
-def middle_and_slowest(found: Mapping[str, Any]) -> str:
-    return f"median {milliseconds(found.get('p50'))}, slowest {milliseconds(found.get('max'))}"
 
 
 def tables(analysis: Mapping[str, Any]) -> Iterator[Markup]:

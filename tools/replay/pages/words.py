@@ -1,12 +1,12 @@
-"""Sentences and rows about a run, which HTML and Markdown share."""
+"""Sentences, figures and rows about a run or a comparison, which HTML, Markdown and the terminal share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tools.pages.units import count, moment, seconds
-from tools.replay.checks import accepted
+from tools.pages.units import NONE, count, digits, milliseconds, moment, percent, quantity, scaled, seconds
+from tools.replay.checks import NOT_READ, accepted
 
 DONE = {
     "kill": "was killed",
@@ -18,8 +18,8 @@ DONE = {
 }
 
 
-def longest_outage(analysis: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    return max(analysis["outages"], key=lambda outage: float(outage["seconds"]), default=None)
+def partition_name(row: Mapping[str, Any]) -> str:
+    return f"{row['topic']}-{row['partition']}"
 
 
 def fault_sentence(fault: Mapping[str, Any]) -> str:
@@ -59,7 +59,7 @@ def _plain(value: Any) -> str:
         if {"topic", "partition", "offset"} <= value.keys():
             return f"{value['topic']}-{value['partition']}@{value['offset']}"
         return ", ".join(f"{name} {one}" for name, one in value.items())
-    return "–" if value is None else str(value)
+    return NONE if value is None else str(value)
 
 
 def counted_from(analysis: Mapping[str, Any]) -> str:
@@ -89,3 +89,83 @@ def clock_words(analysis: Mapping[str, Any]) -> str | None:
         return None
     worst = max(drifts, key=lambda task: float(abs(task["clock_drift_ms"])))
     return f"{worst['clock_drift_ms']:+.3f} ms, ±{worst['clock_drift_uncertainty_ms']:.3f} ms (task {worst['task']})"
+
+
+def key_figures(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    """(name, value, note) of the most important figures."""
+    totals, latencies, late = analysis["totals"], analysis["latency_ms"], analysis["lateness_ms"] or {}
+    produce, fetch, worst = (
+        totals["produce"],
+        totals["fetch"],
+        max(analysis["outages"], key=lambda outage: float(outage["seconds"]), default=None),
+    )
+    produced, fetched = latencies["produce"]["scheduled"] or {}, latencies["fetch"]["scheduled"] or {}
+    failed = produce["failed"] + fetch["failed"]
+    read, generator = analysis["end_to_end"] or {}, analysis["generator"]
+    read_ms = read.get("ms") or {}
+    ends = analysis.get("transactions") or {}
+    lost = "Lost", NONE, NOT_READ
+    if verdict is not None:
+        lost = "Lost", count(verdict["lost"]), f"of {count(verdict['acknowledged'])} acknowledged records"
+    outage = "Longest outage", "none", "no partition for 0.1 s or longer"
+    if worst is not None:
+        place = f"{partition_name(worst)}, at {moment(worst['from_second'])}"
+        outage = "Longest outage", seconds(worst["seconds"]), place
+    made = (
+        f"{digits(produce['records_per_second'])} records/s, {digits(produce['per_second'])} operations/s acknowledged"
+    )
+    of_fetch = f"median {milliseconds(fetched.get('p50'))}, with the wait that the fetch asked for"
+    unread = f"since the last acknowledgement; {count(read.get('unread'))} records were not read"
+    late_words = (
+        f"how late operations left; the generator had 99 % ready {milliseconds(generator['late_ms'].get('p99'))} late"
+    )
+    limited = f"of {count(generator['intervals'])} intervals; cores on average: {cpu_words(analysis)}"
+    return [
+        lost,
+        outage,
+        ("Produced", scaled(produce["bytes_per_second"], "B/s"), made),
+        ("Latency of produce, 99 %", milliseconds(produced.get("p99")), middle_and_slowest(produced)),
+        ("Fetched", scaled(fetch["bytes_per_second"], "B/s"), f"{digits(fetch['records_per_second'])} records/s"),
+        ("Latency of fetch, 99 %", milliseconds(fetched.get("p99")), of_fetch),
+        ("Latency end to end, 99 %", milliseconds(read_ms.get("p99")), middle_and_slowest(read_ms)),
+        ("Backlog drained after", seconds(read.get("drained_s")), unread),
+        (
+            "Failed or not done",
+            count(failed + totals["not_done"]),
+            f"{count(failed)} failed, {count(totals['not_done'])} not done",
+        ),
+        *(
+            [("Transactions", count(sum(each["operations"] for each in ends.values())), transaction_words(ends))]
+            if ends
+            else []
+        ),
+        ("Lateness, 99 %", milliseconds(late.get("p99")), late_words),
+        ("Generator the limit", count(generator["limited"]), limited),
+    ]
+
+
+def middle_and_slowest(found: Mapping[str, Any]) -> str:
+    return f"median {milliseconds(found.get('p50'))}, slowest {milliseconds(found.get('max'))}"
+
+
+def difference_table(comparison: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of what the runs say of each metric."""
+    counts = [sum(run["side"] == side for run in comparison["runs"]) for side in "AB"]
+    heads = [f"{side} ({number} run{'s' * (number > 1)})" for side, number in zip("AB", counts, strict=True)]
+    rows = [
+        [
+            row["metric"],
+            *(quantity(row[side], row["unit"]) for side in "ab"),
+            percent(row["change"]),
+            "" if row["interval"] is None else " to ".join(percent(end) for end in row["interval"]),
+            difference_word(row),
+        ]
+        for row in comparison["rows"]
+    ]
+    return ["metric", *heads, "change", "interval", ""], rows
+
+
+def difference_word(row: Mapping[str, Any]) -> str:
+    if row["p"] is None:
+        return "no statement"
+    return "worse" if row["worse"] else "better" if row["differs"] else "no difference beyond noise"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,10 +102,12 @@ def compare(
     if (len(runs), bool(a), bool(b)) not in ((2, False, False), (0, True, True)):
         raise click.UsageError("name two directories, A and B, or runs of both sides with --a and --b")
 
+    from tools.cluster.tables import aligned
     from tools.private_files import write_anew
     from tools.replay.checks import exit_code, outcome_lines
     from tools.replay.pages.checks import comparison_checks, write_comparison_checks
     from tools.replay.pages.comparison_page import comparison_page
+    from tools.replay.pages.words import difference_table
     from tools.replay.run import comparison
     from tools.replay.run.open_places import Places
     from tools.replay.run.plan import OutputDirectory, ReplayError, write_json
@@ -135,7 +137,8 @@ def compare(
     write_anew(OutputDirectory(out).report, comparison_page(compared))
     write_comparison_checks(out, compared)
     checks = comparison_checks(compared)
-    for line in [*table(compared), "", *outcome_lines(checks)]:
+    header, rows = difference_table(compared)
+    for line in [*aligned([header, *rows]), "", *outcome_lines(checks)]:
         click.echo(line)
     click.echo(f"\nReport   {OutputDirectory(out).report}")
     return exit_code(checks)
@@ -176,18 +179,3 @@ def analyse(places: Places, output: OutputDirectory, master: str | None, spark_s
         job.check()
     finally:
         job.stop()
-
-
-def table(compared: dict[str, Any]) -> Iterator[str]:
-    """The rows for a terminal."""
-    from tools.pages.units import quantity
-
-    counts = [sum(run["side"] == side for run in compared["runs"]) for side in "AB"]
-    heads = [f"{side} ({number} run{'s' * (number > 1)})" for side, number in zip("AB", counts, strict=True)]
-    yield f"{'':18} {heads[0]:>18} {heads[1]:>18} {'change':>9}"
-    for row in compared["rows"]:
-        change = "" if row["change"] is None else f"{100 * row['change']:+.1f} %"
-        ends = "" if row["interval"] is None else " to ".join(f"{100 * end:+.1f}" for end in row["interval"])
-        mark = "worse" if row["worse"] else "better" if row["differs"] else ""
-        a, b = (quantity(row[side], row["unit"]) for side in ("a", "b"))
-        yield f"{row['metric']:18} {a:>18} {b:>18} {change:>9}  {f'[{ends}]' if ends else '':18} {mark}".rstrip()

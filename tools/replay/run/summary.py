@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tools.replay.checks import accepted, generator_limit, run_checks
+from tools.replay.checks import DELIVERY, accepted, generator_limit, run_checks
 from tools.replay.pages.words import accepted_words, clock_words, counted_from, cpu_words, transaction_words
 
 VERDICT_WORDS = {
     "acknowledged": "records acknowledged",
     "found": "records read back",
-    "lost": "acknowledged, and not in the log",
-    "duplicated": "in the log more than once",
-    "reordered": "batches behind a later one of their producer",
-    "corrupted": "records whose checksum does not fit",
-    "unseen": "acknowledged, not found, where the partition could not be read",
-    "deleted": "acknowledged, deleted since by retention or a DeleteRecords",
+    **DELIVERY,
     "compacted": "acknowledged, not found in a compacted topic: there are newer records with their keys",
 }
-
-
 GROUPS_SHOWN = 5
 
 
