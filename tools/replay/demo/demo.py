@@ -88,8 +88,8 @@ def run_steps(options: DemoOptions, started: ExitStack) -> int:
     fetch_gap_ns = round(LONG_FETCH_GAP_NS * options.speed) if options.days > LONG_DAYS else 0
     write_flights_trace(trace, options.start_day, options.days, fetch_gap_ns, GROUP)
     asked = Options(
-        trace,
-        bootstrap_servers,
+        trace=trace,
+        bootstrap_servers=bootstrap_servers,
         speeds=[options.speed],
         tasks=TASKS,
         create_topics=True,

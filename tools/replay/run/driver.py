@@ -8,7 +8,7 @@ import secrets
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -23,7 +23,6 @@ from tools.admin.kafka_admin import KafkaAdmin
 from tools.failures import AdminError, NotServed
 from tools.faults.script import FaultRun
 from tools.interrupts import Interrupted, interruption_was_handled
-from tools.replay.checks import NO_FAILURES
 from tools.replay.load import fetching
 from tools.replay.places import Place, named
 from tools.replay.run.access import write_access
@@ -33,7 +32,7 @@ from tools.replay.run.exports import LiveMetrics
 from tools.replay.run.masters import host_towards, is_local
 from tools.replay.run.open_places import Places
 from tools.replay.run.outcome import read_verdict
-from tools.replay.run.plan import OutputDirectory, Plan, ReplayError, write_json
+from tools.replay.run.plan import Asked, OutputDirectory, Plan, ReplayError, write_json
 from tools.replay.run.progress import ProgressLine
 from tools.replay.run.spark_process import SparkProcess, SparkSettings
 from tools.replay.traces.check import SINCE_1970, have_other_keys, is_since_1970
@@ -52,26 +51,15 @@ TURN_S = 0.1
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a replay is asked to do. `speeds` is empty for as fast as possible."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(Asked):
+    """What a replay is asked to do."""
 
     trace: Place
-    bootstrap_servers: str
-    speeds: list[float] = field(default_factory=lambda: [1.0])
-    step_s: float = 0.0
-    tasks: int = 2
-    clients: int = 1
-    bytes: float = 1.0
     topics: Mapping[str, str] = field(default_factory=dict)
+    """Of the trace -> of the cluster, where the names differ."""
     create_topics: bool = False
     replication_factor: int | None = None
-    answer_timeout_s: float = 60.0
-    groups: bool = True
-    max_failed: str = NO_FAILURES
-    gates: Sequence[str] = ()
-    """What --assert asks for."""
-    forbid: Sequence[str] = ()
     master: str | None = None
     """As Spark names it. None: Spark runs in the job's process."""
     control_host: str | None = None
@@ -111,8 +99,11 @@ class TraceFacts:
 
 def facts_of(trace: Trace) -> TraceFacts:
     """Reads a trace's topics, partitions, clients and last time. Raises TraceError."""
-    columns = ["time_ns", "op", *IDS, "group", "topic", "partition", "transactional", "acks", "compression", "records"]
+    groups = ["op", *IDS, "topic"]
     keyed = [name for name in KEYS.names if name in trace.names]
+    columns = ["time_ns", *groups, "group", "partition", "transactional", "acks", "compression", "records", *keyed]
+    sums = [("op", "count"), ("partition", "max"), ("transactional", "sum"), ("group", "count")]
+    sums += [("key_bytes", "count")] if keyed else []
     transactional: Counter[tuple[str, str]] = Counter()
     of_offsets: Counter[tuple[str, str]] = Counter()
     ended: set[tuple[str, str]] = set()
@@ -120,39 +111,33 @@ def facts_of(trace: Trace) -> TraceFacts:
     keyless: Counter[str] = Counter()
     clients: Counter[str] = Counter()
     last_ns = 0
-    for batch in trace.batches([*columns, *keyed]):
+    is_wrong = False
+    for batch in trace.batches(columns):
         if not last_ns and is_since_1970(first_ns := batch["time_ns"][0].as_py()):
             raise TraceError(f"{trace.path}: its first time_ns, {first_ns}, {SINCE_1970}")
         last_ns = max(last_ns, pyarrow.compute.max(batch["time_ns"]).as_py())
-        table = pyarrow.table({name: batch[name] for name in batch.schema.names})
-        has_topic = table.filter(pyarrow.compute.not_equal(table["topic"], ""))
-        for row in has_topic.group_by("topic").aggregate([("partition", "max")]).to_pylist():
-            partitions[row["topic"]] = max(partitions.get(row["topic"], 0), row["partition_max"] + 1)
-        for row in table.group_by("client").aggregate([("op", "count")]).to_pylist():
-            clients[row["client"]] += row["op_count"]
-        produces = table.filter(pyarrow.compute.equal(table["op"], PRODUCE))
-        check_produces(trace, produces)
-        for row in produces.group_by([*IDS]).aggregate([("transactional", "sum")]).to_pylist():
-            transactional[row["client"], row["transactional_id"]] += row["transactional_sum"] or 0
-        ends = table.filter(pyarrow.compute.is_in(table["op"], pyarrow.array(ENDS)))
-        offsets = table.filter(pyarrow.compute.equal(table["op"], OFFSETS))
-        unknown = table.num_rows - produces.num_rows - ends.num_rows - offsets.num_rows
-        unknown -= pyarrow.compute.sum(pyarrow.compute.equal(table["op"], FETCH)).as_py() or 0
-        if (
-            unknown
-            or ends["transactional_id"].null_count
-            or sum(offsets[name].null_count for name in (IDS[1], "group"))
-        ):
+        table = pyarrow.Table.from_batches([batch])
+        check_produces(trace, table.filter(pyarrow.compute.equal(table["op"], PRODUCE)))
+        for row in table.group_by(groups).aggregate(sums).to_pylist():
+            op, topic, count, producer = row["op"], row["topic"], row["op_count"], (row["client"], row[IDS[1]])
+            clients[row["client"]] += count
+            if topic:
+                partitions[topic] = max(partitions.get(topic, 0), row["partition_max"] + 1)
+            if op == PRODUCE:
+                transactional[producer] += row["transactional_sum"] or 0
+                keyless[topic] += count - row.get("key_bytes_count", 0)
+            elif op == OFFSETS:
+                of_offsets[producer] += count
+                is_wrong |= producer[1] is None or row["group_count"] < count
+            elif op in ENDS:
+                ended.add(producer)
+                is_wrong |= producer[1] is None
+            else:
+                is_wrong |= op != FETCH
+        if is_wrong:
             raise TraceError(
                 f"{trace.path} has rows of no known op, or ends or offsets of no transaction: `ottla replay trace check` names them"
             )
-        for row in offsets.group_by([*IDS]).aggregate([("op", "count")]).to_pylist():
-            of_offsets[row["client"], row["transactional_id"]] += row["op_count"]
-        ended |= {(row["client"], row["transactional_id"]) for row in ends.select(IDS).to_pylist()}
-        if keyed:
-            produces = produces.filter(pyarrow.compute.is_null(produces["key_bytes"]))
-        for row in produces.group_by("topic").aggregate([("op", "count")]).to_pylist():
-            keyless[row["topic"]] += row["op_count"]
     if not partitions:
         raise TraceError(f"{trace.path} has no produce and no fetch, only ends of transactions")
     (busiest,) = clients.most_common(1)
@@ -165,7 +150,7 @@ def facts_of(trace: Trace) -> TraceFacts:
         transactional=sum(count for names, count in transactional.items() if names not in ended),
         offsets=of_offsets.total(),
         offsets_left_out=sum(count for names, count in of_offsets.items() if names not in ended),
-        keyless=keyless,
+        keyless=+keyless,
         busiest=busiest,
     )
 
@@ -261,27 +246,17 @@ def new_plan(options: Options, facts: TraceFacts, place: Place, control: str) ->
         run=secrets.randbits(32),
         trace=named(options.trace),
         directory=named(place),
-        bootstrap_servers=options.bootstrap_servers,
         topics=topics,
         partitions={topic: len(ends) for topic, ends in offsets.items()},
         start_offsets=offsets,
-        tasks=options.tasks,
-        speeds=options.speeds,
-        step_s=options.step_s,
-        clients=options.clients,
-        bytes=options.bytes,
-        answer_timeout_s=options.answer_timeout_s,
         control=control,
         trace_rows=facts.rows - (facts.offsets_left_out if options.groups else facts.offsets),
         trace_seconds=facts.seconds,
         trace_hash=facts.digest,
-        groups=options.groups,
-        max_failed=options.max_failed,
-        gates=list(options.gates),
-        forbid=list(options.forbid),
         compacted=compacted,
         changes=changes_of(facts, topics, compacted),
         security_protocol=options.security.protocol,
+        **{each.name: getattr(options, each.name) for each in fields(Asked)},
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tools.failures import ExpectedError
 from tools.private_files import write_anew
+from tools.replay.checks import NO_FAILURES
 from tools.replay.places import Place, inside
 
 PARENT_PIPE_VARIABLE = "OTTLA_REPLAY_PARENT_PIPE"
@@ -21,8 +23,32 @@ class ReplayError(ExpectedError):
     """A replay that cannot run; the text says in one line why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a replay sends, and what must hold of it: as the options say."""
+
+    bootstrap_servers: str
+    tasks: int = 2
+    speeds: list[float] = field(default_factory=lambda: [1.0])
+    """Empty: as fast as possible. With several, each but the last lasts `step_s`."""
+    step_s: float = 0.0
+    clients: int = 1
+    """Each client of the trace is that many clients."""
+    bytes: float = 1.0
+    """Factor of the sizes."""
+    answer_timeout_s: float = 60.0
+    groups: bool = True
+    """Whether clients with a consumer group are members of one in the cluster."""
+    max_failed: str = NO_FAILURES
+    """How many operations may fail, or which share of them."""
+    gates: Sequence[str] = ()
+    """What must hold of the figures, besides: conditions of --assert."""
+    forbid: Sequence[str] = ()
+    """What fails the replay also if it happens to batches without acks=all: some of `checks.FORBIDDEN`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Asked):
     """Everything that the Spark job needs."""
 
     run: int
@@ -31,40 +57,22 @@ class Plan:
     """An absolute path, or a URI."""
     directory: str
     """Where the results are in the end: an absolute path, or a URI."""
-    bootstrap_servers: str
     topics: dict[str, str]
     """Topic of the trace -> topic of the cluster."""
     partitions: dict[str, int]
     """Topic of the cluster -> its number of partitions."""
     start_offsets: dict[str, list[int]]
     """Topic of the cluster -> the end of each partition before the replay, where the verdict starts to read."""
-    tasks: int
-    speeds: list[float]
-    """Empty: as fast as possible. With several, each but the last lasts `step_s`."""
-    step_s: float
-    clients: int
-    """Each client of the trace is that many clients."""
-    bytes: float
-    """Factor of the sizes."""
-    answer_timeout_s: float
     control: str
     """host:port of the control server; empty: the job has its own."""
     trace_rows: int
     trace_seconds: float
     trace_hash: str = ""
     """Of the trace's files; empty in a plan of an older ottla."""
-    groups: bool = True
-    """Whether clients with a consumer group are members of one in the cluster."""
-    max_failed: str = "0"
-    """How many operations may fail, or which share of them."""
-    gates: list[str] = field(default_factory=list)
-    """What must hold of the figures, besides: conditions of --assert."""
     compacted: list[str] = field(default_factory=list)
     """Topics of the cluster that compaction may remove records from."""
     changes: list[str] = field(default_factory=list)
     """What of the trace is replayed otherwise, in words."""
-    forbid: list[str] = field(default_factory=list)
-    """What fails the replay also if it happens to batches without acks=all: some of `checks.FORBIDDEN`."""
     security_protocol: str = "PLAINTEXT"
     """Kafka's name. The rest of what a client needs to connect is in `access.json`."""
 
