@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow
 import pyarrow.compute
@@ -42,29 +42,6 @@ from tools.wire.frames import COMPRESSION_CODES
 from tools.wire.offsets import offsets_at
 from tools.wire.security import PLAINTEXT, Security
 
-COLUMNS = [
-    "time_ns",
-    "request",
-    "op",
-    "client",
-    "topic",
-    "partition",
-    "records",
-    "bytes",
-    "compression",
-    "acks",
-    "transactional_id",
-    "key_bytes",
-    "keys",
-    "min_bytes",
-    "max_wait_ms",
-    "max_bytes",
-    "offset",
-    "behind",
-    "read_committed",
-    "group",
-]
-"""The columns of a trace that a task needs. `topic` is the cluster's topic, and `partition` is never -1."""
 ROWS_AT_ONCE = 1024
 """Rows that are turned into Python objects at once: about a millisecond, during which the loop's thread has to wait."""
 BATCHES_AHEAD = 4
@@ -95,6 +72,39 @@ UNANSWERED_MAX = 200_000
 """With this number of unanswered operations, a task waits: an unreachable cluster must not fill its memory."""
 UNANSWERED_MAX_AT_ONCE = 2_000
 """The same number for a replay as fast as possible."""
+
+
+class Row(NamedTuple):
+    """What a task needs of a row of the trace."""
+
+    due: int | None
+    """In ns since the start; None: as soon as possible."""
+    time_ns: int
+    request: int
+    op: str
+    client: str
+    topic: str
+    """Of the cluster."""
+    partition: int
+    """Never -1."""
+    records: int
+    bytes: int
+    compression: str
+    acks: int
+    transactional_id: str | None
+    key_bytes: int | None
+    keys: Sequence[int]
+    min_bytes: int
+    max_wait_ms: int
+    max_bytes: int
+    offset: int | None
+    behind: int | None
+    read_committed: bool | None
+    group: str | None
+
+
+COLUMNS = list(Row._fields[1:])
+"""Of a trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +195,7 @@ class LoadTask:
         self._writes: list[Future[None]] = []
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="load", daemon=True)
-        self._rows: asyncio.Queue[list[Any] | None] = asyncio.Queue()
+        self._rows: asyncio.Queue[list[Row] | None] = asyncio.Queue()
         self._room = threading.Semaphore(BATCHES_AHEAD)
         self._is_below = asyncio.Event()
         self._start_ns = 0
@@ -239,7 +249,7 @@ class LoadTask:
                     return False
             if self._stopping:
                 return False
-            rows = list(zip(self._due_ns(part), *columns, strict=True))
+            rows = list(map(Row, self._due_ns(part), *columns))
             self._loop.call_soon_threadsafe(self._rows.put_nowait, rows)
         return True
 
@@ -373,12 +383,12 @@ class LoadTask:
 
     async def _send_all(self, start_ns: int) -> None:
         turn_began = self._now()
-        request: list[Any] = []
+        request: list[Row] = []
         while (rows := await self._rows.get()) is not None and not self._stopping:
             self._room.release()
             for row in rows:
                 # Rows of one request follow each other; they leave together.
-                if request and (row[2] != request[0][2] or row[4] != request[0][4]):
+                if request and (row.request != request[0].request or row.client != request[0].client):
                     if not await self._send_when_due(request, start_ns):
                         return
                     request = []
@@ -389,10 +399,10 @@ class LoadTask:
         if request:
             await self._send_when_due(request, start_ns)
 
-    async def _send_when_due(self, rows: Sequence[Any], start_ns: int) -> bool:
+    async def _send_when_due(self, rows: Sequence[Row], start_ns: int) -> bool:
         """Returns False if nothing more is to be sent."""
-        due = rows[0][0]
-        scheduled = 0 if due is None else start_ns + due
+        first = rows[0]
+        scheduled = 0 if first.due is None else start_ns + first.due
         while True:
             await self._until_unanswered_below(self._unanswered_max)
             if self._stopping:
@@ -403,15 +413,15 @@ class LoadTask:
             await asyncio.sleep(min(max((scheduled - ready) / 1e9, TIMER_S), 0.2))
         scheduled = scheduled or ready
         operations = [self._operation(row, scheduled) for row in rows]
-        client = self._client(rows[0][4])
+        client = self._client(first.client)
         self._unanswered += len(operations)
         self.progress.sent += len(operations)
         self.progress.unanswered = self._unanswered
         self.progress.late_ns = ready - scheduled
         for operation in operations:
             operation.ready = ready
-        if operations[0].op != FETCH:
-            producing = self._producing(rows[0][4], rows[0][10], rows[0][11])
+        if first.op != FETCH:
+            producing = self._producing(first.client, first.acks, first.transactional_id)
             for operation in operations:
                 operation.client = producing.number
                 producing.add(operation)
@@ -419,7 +429,7 @@ class LoadTask:
         else:
             for operation in operations:
                 operation.client = client.number
-            self._fetching(rows[0][4], rows[0][-1], bool(rows[0][-2])).add(operations)
+            self._fetching(first.client, first.group, bool(first.read_committed)).add(operations)
         return True
 
     async def _until_unanswered_below(self, limit: int) -> None:
@@ -428,37 +438,24 @@ class LoadTask:
             self._is_below.clear()
             await self._is_below.wait()
 
-    def _operation(self, row: Any, scheduled: int) -> Operation:
-        (
-            _,
-            _,
-            request,
-            op,
-            _,
-            topic,
-            partition,
-            records,
-            size,
-            compression,
-            acks,
-            _,
-            key_bytes,
-            keys,
-            *of_fetch,
-            group,
-        ) = row
-        operation = Operation(op, request, 0, topic, partition, records, size, scheduled)
-        if op == PRODUCE:
-            operation.acks = acks
-            operation.compression = COMPRESSION_CODES[compression]
-            if key_bytes is not None:
-                operation.key_size, operation.keys = key_bytes, keys
-                operation.is_compacted = topic in self._plan.compacted
-        elif op == OFFSETS:
-            operation.group = f"{self._plan.transactional_ids}{group}"
-        elif op == FETCH:
-            operation.min_bytes, operation.max_wait_ms, operation.max_bytes = of_fetch[:3]
-            operation.recorded_offset, operation.behind, operation.read_committed = of_fetch[3:]
+    def _operation(self, row: Row, scheduled: int) -> Operation:
+        operation = Operation(row.op, row.request, 0, row.topic, row.partition, row.records, row.bytes, scheduled)
+        if row.op == PRODUCE:
+            operation.acks = row.acks
+            operation.compression = COMPRESSION_CODES[row.compression]
+            if row.key_bytes is not None:
+                operation.key_size, operation.keys = row.key_bytes, row.keys
+                operation.is_compacted = row.topic in self._plan.compacted
+        elif row.op == OFFSETS:
+            operation.group = f"{self._plan.transactional_ids}{row.group}"
+        elif row.op == FETCH:
+            operation.min_bytes, operation.max_wait_ms, operation.max_bytes = (
+                row.min_bytes,
+                row.max_wait_ms,
+                row.max_bytes,
+            )
+            operation.recorded_offset, operation.behind = row.offset, row.behind
+            operation.read_committed = row.read_committed
         return operation
 
     def _client(self, name: str) -> _Client:
