@@ -24,12 +24,13 @@ from tools.judge.kinds import DUPLICATES, LOST, MOVED, REORDERED
 from tools.judge.outages import Wait, windows
 from tools.judge.reports import ACKED, PRODUCED, Report
 from tools.replay.checks import run_checks
-from tools.replay.load.results import DDL
+from tools.replay.load.results import SCHEMA
 from tools.replay.run.analysis import analyse
 from tools.replay.run.driver import facts_of
 from tools.replay.run.outage_windows import BIN_NS, find_windows
 from tools.replay.run.plan import OutputDirectory
 from tools.replay.run.reading_back import FOUND_SCHEMA, compare
+from tools.replay.run.session import spark_schema
 from tools.replay.run.stage import assigned, by_task
 from tools.replay.run.summary import summary_lines
 from tools.replay.traces.schema import Trace
@@ -261,7 +262,7 @@ def test_outages_are_those_of_the_judge(session: SparkSession) -> None:
         waited = random.expovariate(random.choice([500, 20]))
         answered = None if error and random.random() < 0.5 else ceil((due + waited) / APART_S) * APART_S
         operations.append(produced(due, answered, random.randrange(3), error=error))
-    session.createDataFrame(operations, DDL).createOrReplaceTempView("operations")
+    session.createDataFrame(operations, spark_schema(SCHEMA)).createOrReplaceTempView("operations")
     end = ns(due + 10)
     waits: dict[int, list[Wait]] = {0: [], 1: [], 2: []}
     for row in operations:

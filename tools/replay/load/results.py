@@ -60,25 +60,6 @@ SCHEMA = pyarrow.schema(
         pyarrow.field("reads", READS),  # of a fetch: what the answer brought, also of the client's other partitions
     ]
 )
-SPARK_TYPES = {
-    "int64": "bigint",
-    "int32": "int",
-    "int16": "smallint",
-    "string": "string",
-    "bool": "boolean",
-    str(pyarrow.list_(pyarrow.int64())): "array<bigint>",
-    str(READS): "array<struct<topic:string,partition:int,begin:bigint,stop:bigint>>",
-}
-
-
-def ddl_of(schema: pyarrow.Schema) -> str:
-    """The same columns for Spark."""
-    return ", ".join(f"{field.name} {SPARK_TYPES[str(field.type)]}" for field in schema)
-
-
-DDL = ddl_of(SCHEMA)
-
-
 OPERATIONS, GENERATOR, GROUPS = "operations", "generator", "groups"
 KINDS = (OPERATIONS, GENERATOR, GROUPS)
 """What a task sends: rows, in several files; what its loop measured, and what its groups did, in one file of JSON each."""

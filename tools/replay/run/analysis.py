@@ -25,7 +25,7 @@ import pyarrow
 import pyarrow.parquet
 from pyspark.sql import SparkSession
 
-from tools.replay.load.results import DDL
+from tools.replay.load.results import SCHEMA
 from tools.replay.run import outage_windows
 from tools.replay.run.cube import POINTS, Grid, cube
 from tools.replay.run.end_to_end import end_to_end
@@ -73,7 +73,7 @@ Rows = list[dict[str, Any]]
 
 def analyse(session: SparkSession, plan: Plan, output: OutputDirectory) -> dict[str, Any]:
     """Reads the operations, tasks and faults; writes the latencies, then `analysis.json`, and returns its content."""
-    operations = read_parquet(session, output.place_of(output.operations), DDL)
+    operations = read_parquet(session, output.place_of(output.operations), SCHEMA)
     operations.createOrReplaceTempView("operations")
     tasks = json.loads(output.tasks.read_text())
     faults = json.loads(output.faults.read_text()) if output.faults.exists() else []

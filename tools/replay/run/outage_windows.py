@@ -22,9 +22,9 @@ import pyarrow
 from pyspark.sql import SparkSession
 
 from tools.replay.checks import OUTAGE_MS_MIN
-from tools.replay.load.results import ddl_of
 from tools.replay.run.cube import literal
 from tools.replay.run.queries import query
+from tools.replay.run.session import spark_schema
 
 BIN_NS = 10_000_000
 SHOWN_NS = OUTAGE_MS_MIN * 1_000_000
@@ -49,7 +49,7 @@ def find_windows(session: SparkSession, ended: int) -> None:
     """Makes the view `windows` of the view `operations`: topic, partition, began, ended. `ended` replaces missing answers, in ns."""
     bins = session.sql(query("outage_bins").format(ended=ended, bin=BIN_NS)).repartition("topic", "partition")
     latest_first = bins.sortWithinPartitions("topic", "partition", bins["bin"].desc())
-    latest_first.mapInArrow(_in_tasks, ddl_of(WINDOWS)).persist().createOrReplaceTempView("windows")
+    latest_first.mapInArrow(_in_tasks, spark_schema(WINDOWS)).persist().createOrReplaceTempView("windows")
 
 
 def _in_tasks(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:

@@ -21,13 +21,13 @@ from protocol.kafka.framing import MalformedRequest
 from protocol.kafka.record_batch import crc_is_valid, iter_batches
 from protocol.types import Address, TopicPartition
 from tools.replay.load import fetching, stamps
-from tools.replay.load.results import DDL, ddl_of
+from tools.replay.load.results import SCHEMA
 from tools.replay.load.task import LoadPlan
 from tools.replay.load.transactions import TIMEOUT_MS
 from tools.replay.places import uri_of
 from tools.replay.run.plan import OutputDirectory, Plan, write_json
 from tools.replay.run.queries import views
-from tools.replay.run.session import read_parquet
+from tools.replay.run.session import read_parquet, spark_schema
 from tools.replay.run.stage import load_plan
 from tools.wire import frames
 from tools.wire.client import Client
@@ -51,7 +51,6 @@ FOUND_SCHEMA = pyarrow.schema(
         ("key", pyarrow.int64()),  # its first 8 bytes
     ]
 )
-FOUND_DDL = ddl_of(FOUND_SCHEMA)
 RANGE_RECORDS = 1_000_000
 """Offsets in a range. One task reads a range."""
 FETCH_BYTES = 4 * 1024 * 1024
@@ -98,8 +97,8 @@ def compare(session: SparkSession, output: OutputDirectory, compacted: Sequence[
     `left_open`: how many are in transactions without an end, if nothing is acknowledged.
     `lost`, `duplicated` and `reordered` count batches with acks=all; `without_acks_all` has the same counts of the others.
     """
-    read_parquet(session, output.place_of(output.operations), DDL).createOrReplaceTempView("operations")
-    read_parquet(session, output.place_of(output.found), FOUND_DDL).createOrReplaceTempView("found")
+    read_parquet(session, output.place_of(output.operations), SCHEMA).createOrReplaceTempView("operations")
+    read_parquet(session, output.place_of(output.found), FOUND_SCHEMA).createOrReplaceTempView("found")
     topics = session.createDataFrame([(topic,) for topic in compacted], "topic string")
     topics.createOrReplaceTempView("compacted_topics")
     for name, text in views("verdict_views").items():
@@ -153,7 +152,7 @@ def read_back(session: SparkSession, plan: Plan, output: OutputDirectory, securi
     """Writes the found rows."""
     load = load_plan(plan, security)
     ends = asyncio.run(end_offsets(plan, load))
-    operations = read_parquet(session, output.place_of(output.operations), DDL)
+    operations = read_parquet(session, output.place_of(output.operations), SCHEMA)
     has_transactions = not operations.where("op IN ('commit', 'abort')").isEmpty()
     ranges = [
         (topic, partition, at, min(at + RANGE_RECORDS, end))
@@ -176,9 +175,9 @@ def read_back(session: SparkSession, plan: Plan, output: OutputDirectory, securi
                 yield from reader.read(*ranges[number])
 
     frame = session.range(0, len(ranges), 1, max(len(ranges), 1))
-    found = frame.mapInArrow(read, FOUND_DDL)
+    found = frame.mapInArrow(read, spark_schema(FOUND_SCHEMA))
     if unread:
-        found = found.unionByName(session.createDataFrame(unread, FOUND_DDL))
+        found = found.unionByName(session.createDataFrame(unread, found.schema))
     found.write.mode("overwrite").parquet(uri_of(output.place_of(output.found)))
 
 

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from tools.cluster.java import find_java
 from tools.replay.places import Place, inside, uri_of
@@ -131,10 +134,14 @@ def check_place(session: SparkSession, place: Place, tasks: int) -> None:
         )
 
 
-def read_parquet(session: SparkSession, place: Place, ddl: str | None = None) -> DataFrame:
+def spark_schema(schema: pyarrow.Schema) -> StructType:
+    """The same columns for Spark. All may be null."""
+    return from_arrow_schema(pyarrow.schema([column.with_nullable(True) for column in schema]))
+
+
+def read_parquet(session: SparkSession, place: Place, schema: pyarrow.Schema | None = None) -> DataFrame:
     """The rows at a place, whatever Spark's default file system is, and whatever characters a path has."""
     reader = session.read.option("__globPaths__", "false")  # DataSource.GLOB_PATHS_KEY: `{` and `*` are no patterns
-    reader = reader.option(
-        "mergeSchema", str(ddl is None).lower()
-    )  # a file of a trace may lack columns that another has
-    return (reader if ddl is None else reader.schema(ddl)).parquet(uri_of(place))
+    if schema is not None:
+        return reader.schema(spark_schema(schema)).parquet(uri_of(place))
+    return reader.option("mergeSchema", "true").parquet(uri_of(place))  # a file may lack columns that another has

@@ -14,10 +14,10 @@ from pyspark import BarrierTaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import from_arrow_type
 
 from tools.admin.bootstrap import addresses_of
 from tools.replay.load.pace import Pace
-from tools.replay.load.results import SPARK_TYPES
 from tools.replay.load.task import COLUMNS, LoadPlan, LoadTask
 from tools.replay.run.control import ControlClient, wait_for_tasks
 from tools.replay.run.plan import GROUP_NAMES, Plan, ReplayError
@@ -125,7 +125,7 @@ def with_all_columns(rows: DataFrame) -> DataFrame:
             for op, values in ABSENT.items():
                 if field.name in values:
                     column = sql.when(sql.col("op") == op, sql.lit(values[field.name]))
-        columns.append(column.cast(SPARK_TYPES[str(field.type)]).alias(field.name))
+        columns.append(column.cast(from_arrow_type(field.type)).alias(field.name))
     return rows.select(*columns)
 
 

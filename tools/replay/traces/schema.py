@@ -27,7 +27,7 @@ ROW_GROUP_ROWS = 128 * 1024
 ROW_GROUP_BYTES = 256 * 1024 * 1024
 """Rows with many keys are large."""
 FILE_ROWS = 4 * 1024 * 1024
-"""Limit of one file of a trace that is written."""
+"""A file of a trace that is written ends with this row, or soon after it."""
 
 PRODUCE, FETCH = "produce", "fetch"
 COMMIT, ABORT = "commit", "abort"
@@ -247,29 +247,26 @@ class TraceWriter:
         self.rows += table.num_rows
         self._rows_waiting += table.num_rows
         self._bytes_waiting += table.nbytes
-        if self._bytes_waiting >= ROW_GROUP_BYTES:
+        if self._bytes_waiting >= ROW_GROUP_BYTES or self._rows_waiting >= ROW_GROUP_ROWS:
             self._write_waiting()
-        elif self._rows_waiting >= ROW_GROUP_ROWS:
-            self._write_waiting(keep=self._rows_waiting % ROW_GROUP_ROWS)
 
-    def _write_waiting(self, keep: int = 0) -> None:
-        """Writes the waiting rows, except the last `keep`, in row groups of `ROW_GROUP_ROWS`."""
-        if not self._rows_waiting:
+    def _write_waiting(self) -> None:
+        if not self._waiting:
             return
         table = pyarrow.concat_tables(self._waiting)
-        self._waiting, self._rows_waiting = [table.slice(table.num_rows - keep)], keep
-        self._bytes_waiting = self._waiting[0].nbytes
-        table = table.slice(0, table.num_rows - keep)
-        while table.num_rows:
-            if self._writer is None:
-                self._open_file()
-            assert self._writer is not None
-            part = table.slice(0, FILE_ROWS - self._rows_of_file)
-            self._writer.write_table(part, row_group_size=ROW_GROUP_ROWS)
-            self._rows_of_file += part.num_rows
-            table = table.slice(part.num_rows)
-            if self._rows_of_file == FILE_ROWS:
-                self._close_file()
+        self._waiting, self._rows_waiting, self._bytes_waiting = [], 0, 0
+        if self._writer is None:
+            self._writer = pyarrow.parquet.ParquetWriter(
+                self._partial / f"part-{self._files:05}.parquet",
+                self._schema,
+                compression="zstd",
+                use_dictionary=["op", "client", "topic", "compression", "group"],
+            )
+            self._files += 1
+        self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        self._rows_of_file += table.num_rows
+        if self._rows_of_file >= FILE_ROWS:
+            self._close_file()
 
     def _check_times(self, times: pyarrow.ChunkedArray) -> None:
         values = times.combine_chunks().to_numpy()
@@ -282,19 +279,12 @@ class TraceWriter:
             )
         self._last_ns = int(values[-1])
 
-    def _open_file(self) -> None:
-        file = self._partial / f"part-{self._files:05}.parquet"
-        self._writer = pyarrow.parquet.ParquetWriter(
-            file, self._schema, compression="zstd", use_dictionary=["op", "client", "topic", "compression", "group"]
-        )
-        self._files += 1
-        self._rows_of_file = 0
-
     def _close_file(self) -> None:
         if self._writer is not None:
             writer, self._writer = self._writer, None
             writer.add_key_value_metadata({METADATA_KEY: self.info.to_json().encode()})
             writer.close()
+            self._rows_of_file = 0
 
 
 def _serves(found: pyarrow.DataType, expected: pyarrow.DataType) -> bool:

@@ -12,11 +12,10 @@ import pyarrow.parquet
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from tools.replay.places import uri_of
 from tools.replay.run.job import reason
-from tools.replay.run.session import session_here
+from tools.replay.run.session import session_here, spark_schema
 from tools.replay.run.spark_process import SparkSettings
 from tools.replay.traces.schema import TraceError
 
@@ -33,7 +32,7 @@ def mapped(
     made: pyarrow.Schema,
 ) -> DataFrame:
     """What `work` makes of the rows, in Spark's tasks."""
-    return frame.mapInArrow(work, from_arrow_schema(made))
+    return frame.mapInArrow(work, spark_schema(made))
 
 
 @contextmanager
