@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -39,21 +40,9 @@ WEEK_A_MINUTE = 7.0 * 24 * 60
 @command_config_option("Properties file for --bootstrap-server: how to connect by TLS and SASL.")
 @click.option("--zookeeper", help="Use this ZooKeeper (host:port[/chroot]) instead of starting one.")
 @guarded
-def demo(
-    year: bool,
-    days: int,
-    start_day: datetime,
-    speed: float,
-    brokers: int,
-    kill: bool,
-    out: Path,
-    directory: Path | None,
-    bootstrap_server: str | None,
-    command_config: Path | None,
-    zookeeper: str | None,
-) -> int:
+def demo(year: bool, days: int, start_day: datetime, command_config: Path | None, **options: Any) -> int:
     """Start a cluster, replay flights through it, kill a leader, and report what was lost (nothing)."""
-    if command_config is not None and bootstrap_server is None:
+    if command_config is not None and options["bootstrap_server"] is None:
         raise click.UsageError("--command-config needs --bootstrap-server: a cluster of the demo has PLAINTEXT only")
 
     from tools.replay.demo.demo import DemoOptions, run_demo
@@ -63,14 +52,8 @@ def demo(
         DemoOptions(
             start_day=start_day.date(),
             days=WHOLE_YEAR_DAYS if year else days,
-            speed=speed,
-            brokers=brokers,
-            kill=kill,
-            output=out,
-            directory=directory,
-            bootstrap_servers=bootstrap_server,
-            zookeeper=zookeeper,
             security=read_security(command_config, []),
+            **options,
         )
     )
 

@@ -47,16 +47,16 @@ LONG_FETCH_GAP_NS = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """The demo's options. `bootstrap_servers`: another cluster, which is not started, killed or stopped."""
+    """The demo's options. `bootstrap_server`: another cluster, which is not started, killed or stopped."""
 
     start_day: date
     days: int
     speed: float
     brokers: int
     kill: bool
-    output: Path
+    out: Path
     directory: Path | None
-    bootstrap_servers: str | None
+    bootstrap_server: str | None
     zookeeper: str | None
     security: Security = PLAINTEXT
 
@@ -77,13 +77,13 @@ def run_demo(options: DemoOptions) -> int:
 
 
 def run_steps(options: DemoOptions, started: ExitStack) -> int:
-    output = OutputDirectory(options.output)
+    output = OutputDirectory(options.out)
     trace = output.path / "trace"
     output.path.mkdir(parents=True, exist_ok=True)
     cluster = None
-    if options.bootstrap_servers is None:
+    if options.bootstrap_server is None:
         cluster = start_cluster(options, started)
-    bootstrap_servers = options.bootstrap_servers or str(cluster.bootstrap_servers if cluster else "")
+    bootstrap_servers = options.bootstrap_server or str(cluster.bootstrap_servers if cluster else "")
     shutil.rmtree(trace, ignore_errors=True)
     fetch_gap_ns = round(LONG_FETCH_GAP_NS * options.speed) if options.days > LONG_DAYS else 0
     write_flights_trace(trace, options.start_day, options.days, fetch_gap_ns, GROUP)
@@ -153,7 +153,7 @@ def busiest_partition(trace: Trace, among: set[int]) -> int:
 
 
 def cluster_directory(options: DemoOptions) -> Path:
-    return options.directory if options.directory is not None else options.output / "cluster"
+    return options.directory if options.directory is not None else options.out / "cluster"
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import click
 from protocol.plain_text import escaped
 from tools.admin.connection import connect, connection_options, print_json
 from tools.admin.naming import Where, server_options
-from tools.failures import errors_in_one_line
+from tools.failures import errors_in_one_line, explained
 from tools.numbers import PATH, IntRange
 from tools.terminal import echo
 
@@ -124,14 +124,10 @@ def stop(
 @contextmanager
 def recorded_cluster(pages: Sequence[str], where: Where) -> Iterator[RecordedCluster]:
     """The cluster that the options name. Expected errors become one line and exit code 1."""
-    try:
+    with explained(), errors_in_one_line():
         from tools.replay.recording.broker_pages import parse_pages
         from tools.replay.recording.control import RecordedCluster
-    except ModuleNotFoundError as problem:
-        raise click.ClickException(
-            f"the module {problem.name} is missing; install what a replay needs: pip install 'ottla[replay]'"
-        ) from None
-    with errors_in_one_line():
+
         given = parse_pages(pages)
         admin = connect(where)
         yield RecordedCluster(admin.cluster(), admin, given)

@@ -28,7 +28,7 @@ import gzip
 import secrets
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
 from functools import partial
@@ -108,11 +108,11 @@ class ImportOptions:
     """`topic_names`: names of topic ids that the log does not explain."""
 
     hash_clients: bool = False
-    zone: tzinfo = UTC
-    topics: frozenset[str] = frozenset()
+    time_zone: tzinfo = UTC
+    topics: Collection[str] = ()
     compression: str = "none"
     skip_bad_lines: bool = False
-    skip_listeners: frozenset[str] = frozenset()
+    skip_listeners: Collection[str] = ()
     topic_names: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -262,7 +262,7 @@ class _Reader:
             if api not in READ_APIS:
                 self._skip(api)
                 return None
-            request = parse_line(text, self._options.zone)
+            request = parse_line(text, self._options.time_zone)
             row = self._read(request, place)
             times = {"completed": request.completed_ns, "arrived": request.arrived_ns, "place": place}
             return row and times | {"appended": request.arrived_ns + request.local_ns} | row

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import click
 
@@ -31,27 +31,21 @@ from tools.terminal import echo, echo_lines
     help="Compression of the batches. It is not in the log.",
 )
 @click.option("--skip-bad-lines", is_flag=True, help="Leave out lines that are cut off, and count them.")
-@click.option("--skip-listener", "listeners", multiple=True, help="Leave out requests of this listener. Repeatable.")
+@click.option(
+    "--skip-listener", "skip_listeners", multiple=True, help="Leave out requests of this listener. Repeatable."
+)
 @click.option(
     "--topic-id",
-    "topic_ids",
+    "topic_names",
     multiple=True,
     type=topic_for("ID=NAME"),
+    callback=lambda context, option, pairs: dict(pairs),
     help="Name of a topic id that the log does not explain. Repeatable.",
 )
 @spark_options
 @explained()
 def import_request_log(
-    files: Sequence[Path],
-    out: Path,
-    hash_clients: bool,
-    time_zone: ZoneInfo,
-    topics: Sequence[str],
-    compression: str,
-    skip_bad_lines: bool,
-    listeners: Sequence[str],
-    topic_ids: Sequence[tuple[str, str]],
-    **spark: Any,
+    files: Sequence[Path], out: Path, master: str | None, spark_settings: Sequence[str], **options: Any
 ) -> None:
     """Import the request log of a real Kafka of 2.8 or later, by a Spark job.
 
@@ -61,16 +55,7 @@ def import_request_log(
     from tools.replay.run.spark_process import spark_settings_of
     from tools.replay.traces.request_log import ImportOptions, import_request_log
 
-    options = ImportOptions(
-        hash_clients=hash_clients,
-        zone=time_zone,
-        topics=frozenset(topics),
-        compression=compression,
-        skip_bad_lines=skip_bad_lines,
-        skip_listeners=frozenset(listeners),
-        topic_names=dict(topic_ids),
-    )
-    found = import_request_log(files, out, options, spark_settings_of(**spark))
+    found = import_request_log(files, out, ImportOptions(**options), spark_settings_of(master, spark_settings))
     echo(f"{out}: {found.lines:,} lines of {len(files)} files read")
     echo_lines(f"  {line}" for line in found.describe())
 
@@ -138,8 +123,9 @@ def _print_example(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 def make(workload: Path, out: Path, seed: int | None) -> None:
     """Make a trace from a workload file (YAML). The same file and seed give the same rows."""
 
-    from tools.replay.traces.synthesis import make_trace, with_seed
+    from tools.replay.traces.synthesis import make_trace
     from tools.replay.traces.workload import read_workload
 
-    rows = make_trace(with_seed(read_workload(workload), seed), out)
+    load = read_workload(workload)
+    rows = make_trace(load if seed is None else replace(load, seed=seed), out)
     echo(f"{out}: {rows:,} rows")

@@ -7,7 +7,6 @@ consumer can have an earlier fetch any more.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +188,3 @@ def _of_consumer(spec: ConsumerSpec, copy: int, number: int) -> dict[str, Any]:
         "max_bytes": spec.max_bytes,
         "group": group,
     }
-
-
-def with_seed(workload: Workload, seed: int | None) -> Workload:
-    return workload if seed is None else replace(workload, seed=seed)

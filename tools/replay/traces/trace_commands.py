@@ -83,15 +83,7 @@ def check(source: Place) -> None:
 @click.option("--client", "clients", multiple=True, help="Keep this client id. Repeatable.")
 @click.option("--op", "ops", type=click.Choice(["produce", "fetch"]), multiple=True, help="Keep this operation.")
 @explained()
-def cut(
-    source: Path,
-    out: Path,
-    from_ns: int,
-    to_ns: int | None,
-    topics: Sequence[str],
-    clients: Sequence[str],
-    ops: Sequence[str],
-) -> None:
+def cut(source: Path, out: Path, from_ns: int, to_ns: int | None, **named: Sequence[str]) -> None:
     """Write a part of a trace, by time, topic, client or operation."""
     if to_ns is not None and to_ns <= from_ns:
         raise click.UsageError("--to must be after --from.")
@@ -99,7 +91,7 @@ def cut(
     from tools.replay.traces.cut import Part
     from tools.replay.traces.cut import cut as write_part
 
-    rows = write_part(source, out, Part(from_ns, to_ns, topics, clients, ops))
+    rows = write_part(source, out, Part(from_ns, to_ns, **named))
     echo(f"{out}: {rows:,} rows")
 
 

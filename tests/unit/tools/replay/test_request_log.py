@@ -283,7 +283,7 @@ def test_several_files_packed_and_in_any_order_are_one_log(tmp_path: Path) -> No
 
 
 def test_the_times_are_of_the_zone_that_is_given(tmp_path: Path) -> None:
-    _, _, trace = imported(tmp_path, [produced(1, 0, 100)], ImportOptions(zone=ZoneInfo("Asia/Tokyo")))
+    _, _, trace = imported(tmp_path, [produced(1, 0, 100)], ImportOptions(time_zone=ZoneInfo("Asia/Tokyo")))
     assert trace.info.start == 1_769_860_800_990_000_000 - 9 * 3600 * 10**9
 
 
