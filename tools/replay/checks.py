@@ -208,16 +208,15 @@ OUTAGE_MS_MIN = 100
 POINTS = ("p50", "p90", "p95", "p99", "p999", "p9999", "max")
 
 
-def _latency(op: str, point: str) -> Callable[[Mapping[str, Any]], float | None]:
-    return lambda analysis: (analysis["latency_ms"][op]["scheduled"] or {}).get(point)
+def _at(*path: str) -> Callable[[Mapping[str, Any]], float | None]:
+    """What is there in an analysis; None if a part of it is missing or None."""
 
+    def value(found: Any) -> float | None:
+        for name in path:
+            found = (found or {}).get(name)
+        return None if found is None else float(found)
 
-def _end_to_end(point: str) -> Callable[[Mapping[str, Any]], float | None]:
-    return lambda analysis: ((analysis.get("end_to_end") or {}).get("ms") or {}).get(point)
-
-
-def _lateness(point: str) -> Callable[[Mapping[str, Any]], float | None]:
-    return lambda analysis: (analysis["lateness_ms"] or {}).get(point)
+    return value
 
 
 def _rate(op: str) -> Callable[[Mapping[str, Any]], float | None]:
@@ -239,10 +238,14 @@ def _longest_outage_ms(analysis: Mapping[str, Any]) -> float | None:
 
 METRICS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], float | None]]] = MappingProxyType(
     {
-        **{f"{op}.{point}": ("time", _latency(op, point)) for op in ("produce", "fetch") for point in POINTS},
+        **{
+            f"{op}.{point}": ("time", _at("latency_ms", op, "scheduled", point))
+            for op in ("produce", "fetch")
+            for point in POINTS
+        },
         **{f"{op}.rate": ("rate", _rate(op)) for op in ("produce", "fetch")},
-        **{f"end_to_end.{point}": ("time", _end_to_end(point)) for point in POINTS},
-        **{f"lateness.{point}": ("time", _lateness(point)) for point in POINTS},
+        **{f"end_to_end.{point}": ("time", _at("end_to_end", "ms", point)) for point in POINTS},
+        **{f"lateness.{point}": ("time", _at("lateness_ms", point)) for point in POINTS},
         "errors": ("share", _share_of_errors),
         "outage.longest": ("time", _longest_outage_ms),
     }

@@ -11,6 +11,7 @@ import click
 from protocol.topic_names import is_valid_topic_name
 from tools.numbers import PATH, FloatRange, IntRange, Parsed
 from tools.points_in_time import parse_duration_ms
+from tools.replay.run.masters import checked_master
 
 MILLISECOND_NS = 1_000_000
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -65,16 +66,8 @@ def flight_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def master(text: str) -> str:
-    """`local[4]`, or `spark://host:port`. Raises ValueError."""
-    from tools.replay.run.masters import check_master
-
-    check_master(text)
-    return text
-
-
 def master_option(words: str) -> Callable[[Any], Any]:
-    return click.option("--master", type=Parsed("master", master), help=words)
+    return click.option("--master", type=Parsed("master", checked_master), help=words)
 
 
 def spark_setting(text: str) -> str:

@@ -13,12 +13,13 @@ LOCAL = re.compile(r"local(\[(\d+|\*)\])?")
 STANDALONE = "spark://"
 
 
-def check_master(master: str) -> None:
-    """Raises ValueError if it is neither `local[N]` nor `spark://host:port`."""
+def checked_master(master: str) -> str:
+    """`local[4]`, or `spark://host:port`. Raises ValueError for anything else."""
     if not LOCAL.fullmatch(master) and not _standalone_addresses(master):
         raise ValueError(
             f"{master!r} is neither local[N] nor spark://HOST:PORT; for YARN and Kubernetes, see `ottla replay submit-command`"
         )
+    return master
 
 
 def is_local(master: str | None) -> bool:
@@ -27,11 +28,8 @@ def is_local(master: str | None) -> bool:
 
 def host_towards(master: str | None) -> str:
     """The address of this machine for Spark's executors. Raises ReplayError if a standalone master does not answer."""
-    return LOOPBACK if master is None or is_local(master) else address_towards(master)
-
-
-def address_towards(master: str) -> str:
-    """The address of this machine in the network of a standalone master. Raises ReplayError if no master answers."""
+    if master is None or is_local(master):
+        return LOOPBACK
     problem: OSError | None = None
     for address in _standalone_addresses(master):
         try:

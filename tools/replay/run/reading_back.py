@@ -216,7 +216,7 @@ class Reader:
         self._committed = committed
         self._keyed = keyed
         self._newest: dict[tuple[int, int], int] = {}
-        """(Size, first 8 bytes) of a key -> the offset of its newest record. At most about ROWS_AT_ONCE."""
+        """(Size, first 8 bytes) of a key -> the offset of its newest record."""
         self._rows: list[tuple[int, int | None, int | None, int, str]] = []
         self._loop = asyncio.new_event_loop()
 
@@ -248,10 +248,8 @@ class Reader:
                     at = stop
                 else:
                     time.sleep(0.05)
-                if len(self._rows) >= ROWS_AT_ONCE or at >= stop:
+                if len(self._rows) + len(self._newest) >= ROWS_AT_ONCE or at >= stop:
                     yield self._batch(topic, partition)
-                if len(self._newest) >= ROWS_AT_ONCE or (at >= stop and self._newest):
-                    yield self._batch_of_newest(topic, partition)
         finally:
             if connection is not None:
                 connection.close()
@@ -316,24 +314,12 @@ class Reader:
         return min(following, stop)
 
     def _batch(self, topic: str, partition: int) -> pyarrow.RecordBatch:
-        rows, self._rows = self._rows, []
-        columns = list(zip(*rows, strict=True)) or [()] * 5
-        return pyarrow.RecordBatch.from_arrays(
-            [
-                pyarrow.array([topic] * len(rows), pyarrow.string()),
-                pyarrow.array([partition] * len(rows), pyarrow.int32()),
-                *(pyarrow.array(columns[at], pyarrow.int64()) for at in range(4)),
-                pyarrow.array(columns[4], pyarrow.string()),
-                pyarrow.nulls(len(rows), pyarrow.int32()),
-                pyarrow.nulls(len(rows), pyarrow.int64()),
-            ],
-            schema=FOUND_SCHEMA,
-        )
-
-    def _batch_of_newest(self, topic: str, partition: int) -> pyarrow.RecordBatch:
-        newest, self._newest = self._newest, {}
-        of_all = {"topic": topic, "partition": partition, "kind": "newest"}
-        rows = [of_all | {"offset": at, "key_size": size, "key": key} for (size, key), at in newest.items()]
+        of_all = {"topic": topic, "partition": partition}
+        names = ("offset", "producer", "first_sequence", "records", "kind")
+        rows = [of_all | dict(zip(names, row, strict=True)) for row in self._rows]
+        for (size, key), offset in self._newest.items():
+            rows.append(of_all | {"offset": offset, "kind": "newest", "key_size": size, "key": key})
+        self._rows, self._newest = [], {}
         return pyarrow.RecordBatch.from_pylist(rows, schema=FOUND_SCHEMA)
 
 

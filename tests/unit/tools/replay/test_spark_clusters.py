@@ -19,7 +19,7 @@ from tests.support.invariants import eventually
 from tools.replay.load.task import LoadError, Progress
 from tools.replay.run.control import ControlClient, ControlServer, wait_for_tasks
 from tools.replay.run.job import reason
-from tools.replay.run.masters import address_towards, check_master, is_local
+from tools.replay.run.masters import checked_master, host_towards, is_local
 from tools.replay.run.outcome import read_verdict, undone_lines
 from tools.replay.run.packages import write_packages
 from tools.replay.run.plan import OutputDirectory, ReplayError, write_json
@@ -33,22 +33,22 @@ CLEAN = {"acknowledged": 5, "found": 5, "lost": 0, "duplicated": 0, "reordered":
     ("master", "local"), [("local", True), ("local[4]", True), ("local[*]", True), ("spark://h:1,i:2", False)]
 )
 def test_masters(master: str, local: bool) -> None:
-    check_master(master)
+    checked_master(master)
     assert is_local(master) == local
 
 
 @pytest.mark.parametrize("master", ["", "local[x]", "spark://h", "spark://h:0", "spark://h:1,", "yarn", "h:1"])
 def test_other_masters_are_refused(master: str) -> None:
     with pytest.raises(ValueError, match=r"neither local\[N\] nor spark://HOST:PORT"):
-        check_master(master)
+        checked_master(master)
 
 
 def test_this_machine_is_addressed_as_the_master_sees_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert address_towards(f"spark://127.0.0.1:{port}") == "127.0.0.1"
+        assert host_towards(f"spark://127.0.0.1:{port}") == "127.0.0.1"
     with pytest.raises(ReplayError, match=r"no connection \(.*\); is the Spark master running there\?"):
-        address_towards(f"spark://127.0.0.1:{port}")
+        host_towards(f"spark://127.0.0.1:{port}")
 
 
 def test_a_cluster_gets_the_code_and_the_drivers_address_and_a_local_master_does_not(tmp_path: Path) -> None:
