@@ -43,17 +43,20 @@ def overview(path: Path) -> dict[str, Any]:
     info, last_ns = trace.info, trace.last_time_ns()
     first_ns: int | None = None
     requests = 0
-    sums: list[pyarrow.Table] = []
-    values: dict[str, list[pyarrow.Table]] = {name: [] for name in VALUES}
+    loads: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    values: dict[str, defaultdict[tuple[str, str], Counter[Any]]] = {name: defaultdict(Counter) for name in VALUES}
     over_time = {op: numpy.zeros(BARS_WIDE, numpy.int64) for op in (PRODUCE, FETCH)}
     in_seconds: Counter[int] = Counter()
     for table in in_whole_times(trace.batches(COLUMNS)):
         first_ns = int(table["time_ns"][0].as_py()) if first_ns is None else first_ns
-        found = table.group_by(KEYS).aggregate([("request", "count_distinct"), *((name, "sum") for name in COUNTED)])
-        sums.append(found.rename_columns([*KEYS, *SUMS]))
-        for name in VALUES:
-            of_value = table.group_by([*KEYS, name]).aggregate([("request", "count")])
-            values[name].append(of_value.rename_columns([*KEYS, name, "rows"]))
+        for topic, op, *sums in _rows(
+            table.group_by(KEYS).aggregate([("request", "count_distinct"), *((name, "sum") for name in COUNTED)])
+        ):
+            loads[topic, op].update({name: number or 0 for name, number in zip(SUMS, sums, strict=True)})
+        for topic, op, *found, rows in _rows(table.group_by([*KEYS, *VALUES]).aggregate([("request", "count")])):
+            for name, value in zip(VALUES, found, strict=True):
+                if value is not None:
+                    values[name][topic, op][value] += rows
         times, ops = _first_rows(table)
         requests += len(times)
         for op, counts in over_time.items():
@@ -63,12 +66,10 @@ def overview(path: Path) -> dict[str, Any]:
         (busiest,) = in_seconds.most_common(1)
         in_seconds = Counter(dict([busiest, (int(seconds[-1]), in_seconds[int(seconds[-1])])]))
     duration_s = (last_ns - (first_ns or 0)) / SECOND_NS
-    counted = {name: _counted(tables, name) for name, tables in values.items()}
     clients: Counter[str] = Counter()
-    for of_load in counted["client"].values():
+    for of_load in values["client"].values():
         clients.update(of_load)
     (hottest,) = clients.most_common(1)
-    loads = pyarrow.concat_tables(sums).group_by(KEYS).aggregate([(name, "sum") for name in SUMS])
     return {
         "path": str(path),
         "source": info.source,
@@ -82,16 +83,16 @@ def overview(path: Path) -> dict[str, Any]:
         "partitions": dict(info.topics),
         "loads": [
             {
-                **{name: row[name] for name in KEYS},
-                **{name: row[f"{name}_sum"] or 0 for name in SUMS},
-                **{f"{name}_per_s": row[f"{name}_sum"] / duration_s if duration_s else None for name in RATED},
-                "clients": len(counted["client"][row["topic"], row["op"]]),
-                "partitions": sum(partition >= 0 for partition in counted["partition"][row["topic"], row["op"]]),
-                "groups": sorted(counted["group"][row["topic"], row["op"]]),
-                "compression": dict(counted["compression"][row["topic"], row["op"]]),
-                "acks": {str(acks): rows for acks, rows in counted["acks"][row["topic"], row["op"]].items()},
+                **dict(zip(KEYS, place, strict=True)),
+                **{name: sums[name] for name in SUMS},
+                **{f"{name}_per_s": sums[name] / duration_s if duration_s else None for name in RATED},
+                "clients": len(values["client"][place]),
+                "partitions": sum(partition >= 0 for partition in values["partition"][place]),
+                "groups": sorted(values["group"][place]),
+                "compression": dict(values["compression"][place]),
+                "acks": {str(acks): rows for acks, rows in values["acks"][place].items()},
             }
-            for row in loads.sort_by([(name, "ascending") for name in KEYS]).to_pylist()
+            for place, sums in sorted(loads.items())
         ],
         "busiest_second": {"second": busiest[0], "requests": busiest[1]},
         "busiest_client": {"client": hottest[0], "share": hottest[1] / trace.rows},
@@ -99,13 +100,8 @@ def overview(path: Path) -> dict[str, Any]:
     }
 
 
-def _counted(tables: Sequence[pyarrow.Table], name: str) -> defaultdict[tuple[str, str], Counter[Any]]:
-    """(topic, op) -> value -> rows."""
-    found: defaultdict[tuple[str, str], Counter[Any]] = defaultdict(Counter)
-    for table in tables:
-        for row in table.filter(table[name].is_valid()).to_pylist():
-            found[row["topic"], row["op"]][row[name]] += row["rows"]
-    return found
+def _rows(table: pyarrow.Table) -> Iterable[tuple[Any, ...]]:
+    return zip(*(column.to_pylist() for column in table.columns), strict=True)
 
 
 def _first_rows(table: pyarrow.Table) -> tuple[NDArray[numpy.int64], NDArray[numpy.object_]]:
