@@ -348,8 +348,37 @@ def build_batch(
         for name, content in headers:
             body += _sized(name.encode()) + _sized(content)
         payload += varint(len(body)) + body
-    packed = compress(bytes(payload), compression)
-    batch = bytearray(HEADER_SIZE) + packed
+    return batch_of(
+        bytes(payload),
+        len(records),
+        base_timestamp,
+        max(r[3] for r in records),
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        compression=compression,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        attributes=attributes,
+    )
+
+
+def batch_of(
+    payload: bytes,
+    record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    compression: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    attributes: int = 0,
+) -> bytes:
+    """A batch of the records in `payload`, which are not compressed yet."""
+    batch = bytearray(HEADER_SIZE) + compress(payload, compression)
     _HEADER.pack_into(
         batch,
         0,
@@ -359,13 +388,13 @@ def build_batch(
         MAGIC,
         0,
         attributes | compression,
-        len(records) - 1,
+        record_count - 1,
         base_timestamp,
-        max(r[3] for r in records),
+        max_timestamp,
         producer_id,
         producer_epoch,
         base_sequence,
-        len(records),
+        record_count,
     )
     _CRC.pack_into(batch, 17, int(crc32c(memoryview(batch)[CRC_START:])))
     return bytes(batch)

@@ -27,21 +27,17 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy
-from fastcrc.crc32 import iscsi as crc32c
 
 from protocol.errors import ErrorCode
-from protocol.kafka.compression import compress
 from protocol.kafka.record_batch import (
-    CRC_START,
     HEADER_SIZE,
-    LOG_OVERHEAD,
-    MAGIC,
     BatchHeader,
+    batch_of,
+    decode_records,
     read_varint,
     unpacked,
     varint,
 )
-from protocol.kafka.record_checks import delta_and_key
 from protocol.types import Buffer
 
 STAMP = struct.Struct(">IIQI")
@@ -54,8 +50,6 @@ UNPACKED_MAX = 256 * 1024 * 1024
 _STAMPS = numpy.dtype([("run", ">u4"), ("producer", ">u4"), ("sequence", ">u8"), ("checksum", ">u4")])
 _FILLER_SIZE = 1024 * 1024
 _FILLER = numpy.random.Generator(numpy.random.PCG64(1)).bytes(_FILLER_SIZE)
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-_CRC = struct.Struct(">I")
 _MASK = 0xFFFF_FFFF_FFFF_FFFF
 _MIX = (0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB)
 
@@ -165,50 +159,36 @@ def build(
     payload += STAMP.pack(run, producer, sequence, checksum(run, producer, sequence, layout.last_filler_crc))
     payload += layout.last_filler(records)
     payload.append(0)
-    packed = compress(bytes(payload), compression) if compression else payload
-    batch = bytearray(HEADER_SIZE)
-    batch += packed
-    _HEADER.pack_into(
-        batch,
-        0,
-        0,
-        len(batch) - LOG_OVERHEAD,
-        -1,
-        MAGIC,
-        0,
-        attributes | compression,
-        records - 1,
-        timestamp_ms,
-        timestamp_ms,
-        producer_id,
-        producer_epoch,
-        base_sequence,
+    return batch_of(
+        bytes(payload),
         records,
+        timestamp_ms,
+        timestamp_ms,
+        compression=compression,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        attributes=attributes,
     )
-    _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
-    return bytes(batch)
 
 
 def read(batch: Buffer, position: int, header: BatchHeader, run: int) -> Stamps:
-    """The stamps in the batch at `position`. Raises KafkaError, IndexError or struct.error if its records cannot be read."""
+    """The stamps in the batch at `position`. Raises KafkaError or IndexError if its records cannot be read."""
     payload = unpacked(batch, position, header, size_max=UNPACKED_MAX, too_large=ErrorCode.CORRUPT_MESSAGE)
-    return _read_intact(payload, header.record_count, run) or _read_each(payload, header.record_count, run)
+    return _read_intact(payload, header.record_count, run) or _read_each(batch, position, header, run)
 
 
-def newest_of_keys(batch: Buffer, position: int, header: BatchHeader) -> dict[tuple[int, int], int]:
+def newest_of_keys(batch: Buffer, position: int) -> dict[tuple[int, int], int]:
     """(Size, first 8 bytes) of each key in the batch -> the offset of its last record. Other keys than `build` makes are left out.
 
-    Raises KafkaError, IndexError.
+    Raises KafkaError.
     """
-    payload = unpacked(batch, position, header, size_max=UNPACKED_MAX, too_large=ErrorCode.CORRUPT_MESSAGE)
     newest = {}
-    at = 0
-    for _ in range(header.record_count):
-        delta, begin, end, at = delta_and_key(payload, at)
-        size, start = end - begin, payload[begin : min(end, begin + KEY_HASH_SIZE)]
-        if not any(payload[begin + KEY_HASH_SIZE : end]):
-            key = int.from_bytes(start, "big", signed=size >= KEY_HASH_SIZE)
-            newest[size, key] = header.base_offset + delta
+    for record in decode_records(batch, position):
+        key = record.key or b""
+        if not any(key[KEY_HASH_SIZE:]):
+            start = int.from_bytes(key[:KEY_HASH_SIZE], "big", signed=len(key) >= KEY_HASH_SIZE)
+            newest[len(key), start] = record.offset
     return newest
 
 
@@ -259,30 +239,24 @@ def _first_key_size(payload: bytes) -> int:
     return size if -1 <= size <= len(payload) else -1
 
 
-def _read_each(payload: bytes, records: int, run: int) -> Stamps:
+def _read_each(batch: Buffer, position: int, header: BatchHeader, run: int) -> Stamps:
     """Reads record by record."""
-    found: list[tuple[int, int, int, int, int]] = []
-    foreign = at = 0
-    for _ in range(records):
-        size, begin = read_varint(payload, at)
-        at = begin + size
-        _, place = read_varint(payload, begin + 1)
-        delta, place = read_varint(payload, place)
-        key_size, place = read_varint(payload, place)
-        value_size, place = read_varint(payload, place + max(key_size, 0))
-        if value_size < STAMP_SIZE:
-            foreign += 1
+    intact: list[tuple[int, int, int]] = []
+    corrupt: list[int] = []
+    for record in decode_records(batch, position):
+        value, delta = record.value or b"", record.offset - header.base_offset
+        if len(value) < STAMP_SIZE:
             continue
-        of_run, producer, sequence, check = STAMP.unpack_from(payload, place)
+        of_run, producer, sequence, check = STAMP.unpack_from(value)
         if of_run != run:
-            foreign += 1
             continue
-        filler = zlib.crc32(memoryview(payload)[place + STAMP_SIZE : place + value_size])
-        found.append((delta, producer, sequence, check, filler))
-    intact = [row for row in found if checksum(run, row[1], row[2], row[4]) == row[3]]
-    corrupt = [row[0] for row in found if checksum(run, row[1], row[2], row[4]) != row[3]]
-    columns = list(zip(*intact, strict=True)) or [()] * 5
+        if checksum(run, producer, sequence, zlib.crc32(value[STAMP_SIZE:])) == check:
+            intact.append((delta, producer, sequence))
+        else:
+            corrupt.append(delta)
+    columns = list(zip(*intact, strict=True)) or [()] * 3
     producers, sequences = (numpy.array(columns[at], numpy.uint64) for at in (1, 2))
+    foreign = header.record_count - len(intact) - len(corrupt)
     return Stamps(numpy.array(columns[0], numpy.int64), producers, sequences, foreign, corrupt)
 
 

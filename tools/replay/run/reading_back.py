@@ -6,7 +6,6 @@ The *found* rows are runs of records: consecutive in the log and in the sequence
 from __future__ import annotations
 
 import asyncio
-import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -305,8 +304,8 @@ class Reader:
                 try:
                     found = stamps.read(buffer, position, header, self._run)
                     if self._keyed:
-                        self._newest |= stamps.newest_of_keys(buffer, position, header)
-                except (KafkaError, IndexError, struct.error):
+                        self._newest |= stamps.newest_of_keys(buffer, position)
+                except (KafkaError, IndexError):
                     self._rows.append((header.base_offset, None, None, header.record_count, "corrupt"))
                     continue
                 self._rows += [(header.base_offset + delta, None, None, 1, "corrupt") for delta in found.corrupt]
