@@ -240,15 +240,12 @@ def rate(count: float, seconds: float) -> float:
 
 def points_of(rows: Iterable[dict[str, Any]], **key: Any) -> dict[float, float] | None:
     """Quantile -> ms of the row with these values that has a time; None if there is none."""
-    for row in rows:
-        if row["points"] is not None and all(row[name] == value for name, value in key.items()):
-            return dict(zip(POINTS, row["points"], strict=True))
-    return None
+    return next((row["points"] for row in rows if row["points"] and key.items() <= row.items()), None)
 
 
 def at_point(row: dict[str, Any], point: float) -> float | None:
     """The quantile of a row in ms; None if it has no time."""
-    return None if row["points"] is None else float(row["points"][POINTS.index(point)])
+    return row["points"] and row["points"][point]
 
 
 def named_points(rows: Rows, op: str) -> dict[str, float | None]:

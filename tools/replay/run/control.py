@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -46,15 +47,15 @@ NAMES = {each.name for each in fields(Progress)}
 class Clock:
     """Nanoseconds since 1970 UTC that never jump: the wall clock is read once."""
 
-    def __init__(self, offset_ns: int = 0) -> None:
-        self._base = time.time_ns() - time.perf_counter_ns() + offset_ns
+    def __init__(self) -> None:
+        self._base = time.time_ns() - time.perf_counter_ns()
 
     def now_ns(self) -> int:
         return self._base + time.perf_counter_ns()
 
     def shifted(self, by_ns: int) -> Clock:
         """The clock that is `by_ns` ahead of this one."""
-        clock = Clock.__new__(Clock)
+        clock = Clock()
         clock._base = self._base + by_ns
         return clock
 
@@ -71,16 +72,7 @@ class ControlServer:
         """Task -> when its connection closed before its end, in ns since 1970."""
         self._tasks: set[_Handler] = set()
         self._lock = threading.Lock()
-        control = self
-
-        class Handler(_Handler):
-            server_control = control
-
-        class Server(socketserver.ThreadingTCPServer):
-            daemon_threads = True
-            allow_reuse_address = True
-
-        self._server = Server((host, 0), Handler)
+        self._server = _Server((host, 0), partial(_Handler, self))
         self.address = f"{advertised_host or host}:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="control", daemon=True)
 
@@ -154,13 +146,21 @@ def understood(line: bytes) -> dict[str, Any]:
     return dict(message)
 
 
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+
 class _Handler(socketserver.StreamRequestHandler):
-    server_control: ControlServer
     number: int | None = None
     has_ended = False
 
+    def __init__(self, control: ControlServer, *of_server: Any) -> None:
+        self._control = control
+        super().__init__(*of_server)  # handles the connection
+
     def handle(self) -> None:
-        control = self.server_control
+        control = self._control
         control.joined(self)
         try:
             while line := self.rfile.readline(LINE_BYTES_MAX):
@@ -188,7 +188,7 @@ class _Handler(socketserver.StreamRequestHandler):
         if len(content) < result["bytes"]:
             raise ConnectionResetError("the task closed the connection")
         try:
-            self.server_control.results.write(result["kind"], result["task"], content)
+            self._control.results.write(result["kind"], result["task"], content)
         except OSError as problem:
             return str(problem) or repr(problem)  # an empty answer says that it is kept
         return ""

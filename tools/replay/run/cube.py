@@ -152,7 +152,7 @@ def cube(
 ) -> dict[str, list[dict[str, Any]]]:
     """Slice -> its rows, from the view `operations`. `topics` and `clients`: the names that are told apart.
 
-    A row has the slice's columns, `operations`, the `sums` of its base and, if that has a time, `points` (ms at POINTS, or None). The
+    A row has the slice's columns, `operations`, the `sums` of its base and, if that has a time, `points` (of POINTS -> ms, or None). The
     rows of WITH_HISTOGRAM also have `histogram`, a list of (bucket, operations).
     """
     bases = (*BASES, *(RAMP_BASES if grid.step else ()))
@@ -230,9 +230,10 @@ def row_of(row: dict[str, Any], base: Base) -> dict[str, Any]:
     return kept
 
 
-def milliseconds_of(buckets: Sequence[float] | None, largest_ns: int | None) -> list[float] | None:
-    """The times at POINTS; the last is the exact maximum, which no other exceeds."""
+def milliseconds_of(buckets: Sequence[float] | None, largest_ns: int | None) -> dict[float, float] | None:
+    """POINTS -> the times; the last is the exact maximum, which no other exceeds."""
     if buckets is None or largest_ns is None:
         return None
     largest = largest_ns / 1e6
-    return [*(min(float(milliseconds(bucket)), largest) for bucket in buckets[:-1]), largest]
+    times = [*(min(float(milliseconds(bucket)), largest) for bucket in buckets[:-1]), largest]
+    return dict(zip(POINTS, times, strict=True))

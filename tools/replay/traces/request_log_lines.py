@@ -42,8 +42,6 @@ class CompletedRequest:
     """From the arrival until the leader had appended or read."""
     request: dict[str, Any]
     response: dict[str, Any]
-    place: str = ""
-    """File and line, for errors."""
 
     @property
     def arrived_ns(self) -> int:
