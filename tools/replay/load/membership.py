@@ -115,7 +115,8 @@ class Membership:
         self._must_join = True
         """False while the group, as far as the member knows, is stable with it; also while the coordinator moves."""
         self._woken = asyncio.Event()
-        self._settled = asyncio.Event()
+        self.settled = asyncio.Event()
+        """It has its first assignment."""
         self._retry_s = RETRY_S
         self._heartbeat_at = self._commit_at = 0.0
         """When the last one succeeded, since the member joined for the first time."""
@@ -143,10 +144,6 @@ class Membership:
                     known[-1][1] = end
                 else:
                     known.append([begin, end])
-
-    async def until_settled(self) -> None:
-        """Waits until it has its first assignment."""
-        await self._settled.wait()
 
     def stop(self) -> None:
         """Makes `run` commit and leave, so that the group does not wait for the member's session to end."""
@@ -221,7 +218,7 @@ class Membership:
         self._must_join = topics != self._topics
         self._commit_due = 0.0  # at once: the next owner of a partition starts where the group has committed
         self._count_generation()
-        self._settled.set()
+        self.settled.set()
 
     def _shares(self, members: Mapping[str, bytes]) -> dict[str, bytes]:
         """The assignments, from the members' subscriptions; nothing if this member does not lead."""
@@ -351,7 +348,7 @@ class Groups:
         """Waits until each member has its first assignment, at most for that time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await asyncio.gather(*(member.until_settled() for member, _ in self._members))
+                await asyncio.gather(*(member.settled.wait() for member, _ in self._members))
 
     async def leave(self) -> None:
         """All members commit and leave, for at most LEAVE_TIMEOUT_S."""

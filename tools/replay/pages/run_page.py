@@ -40,7 +40,8 @@ def run_page(plan: Mapping[str, Any], analysis: Mapping[str, Any], verdict: Mapp
         *changes_section(analysis),
         *tables(analysis),
     ]
-    return page(f"Replay of {trace_name(plan)}", subtitle(plan, analysis), content, charts)
+    trace = PurePath(plan["trace"]).name or plan["trace"]  # without its directory: a page can be given away
+    return page(f"Replay of {trace}", subtitle(plan, analysis), content, charts)
 
 
 def changes_section(analysis: Mapping[str, Any]) -> Iterator[Markup]:
@@ -51,11 +52,6 @@ def changes_section(analysis: Mapping[str, Any]) -> Iterator[Markup]:
             "The trace asked for something else.",
             table(("change",), [(each,) for each in changes]),
         )
-
-
-def trace_name(plan: Mapping[str, Any]) -> str:
-    """Without its directory: a page can be given away."""
-    return PurePath(plan["trace"]).name or str(plan["trace"])
 
 
 def subtitle(plan: Mapping[str, Any], analysis: Mapping[str, Any]) -> str:

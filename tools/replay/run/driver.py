@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import click
 import pyarrow.compute
 
-from protocol.types import Address, TopicPartition
+from protocol.types import TopicPartition
 from tools.admin.bootstrap import addresses_of
-from tools.admin.config_values import TOPICS, ConfigValue, Entity
+from tools.admin.config_values import TOPICS, Entity
 from tools.admin.kafka_admin import KafkaAdmin
 from tools.failures import AdminError, NotServed
 from tools.faults.script import FaultRun
@@ -208,12 +208,8 @@ def compacted_topics(options: Options, topics: Collection[str]) -> list[str]:
         return []
     except AdminError as problem:
         raise ReplayError(str(problem)) from None
-    return sorted(entity.name for entity, configs in found.items() if is_compacted(configs))
-
-
-def is_compacted(configs: Mapping[str, ConfigValue]) -> bool:
-    policy = configs.get("cleanup.policy")
-    return policy is not None and "compact" in (policy.value or "")
+    policies = {entity.name: configs.get("cleanup.policy") for entity, configs in found.items()}
+    return sorted(topic for topic, policy in policies.items() if policy and "compact" in (policy.value or ""))
 
 
 def digest_of(files: Iterable[Path]) -> str:
@@ -413,19 +409,14 @@ def ask(
     question: Callable[[ClusterView], Coroutine[Any, Any, Answer]],
 ) -> Answer:
     """What `question` returns for a view of the topics. Raises ReplayError."""
-    addresses = bootstrap_addresses(bootstrap_servers)
+    try:
+        addresses = addresses_of(bootstrap_servers)
+    except ValueError as problem:
+        raise ReplayError(f"--bootstrap-server: {problem}") from None
     try:
         return asyncio.run(question(ClusterView(Client(fetching.CLIENT, security), addresses, list(topics))))
     except Unreachable as problem:
         raise ReplayError(str(problem)) from None
-
-
-def bootstrap_addresses(bootstrap_servers: str) -> tuple[Address, ...]:
-    """Raises ReplayError."""
-    try:
-        return addresses_of(bootstrap_servers)
-    except ValueError as problem:
-        raise ReplayError(f"--bootstrap-server: {problem}") from None
 
 
 def prepare(output: OutputDirectory, plan: Plan, security: Security) -> None:

@@ -15,7 +15,7 @@ from tools.replay.pages.checks import write_run_checks
 from tools.replay.pages.run_page import run_page
 from tools.replay.run.exports import write_exports
 from tools.replay.run.plan import OutputDirectory, ReplayError, write_json
-from tools.replay.run.summary import summary_lines, summary_of
+from tools.replay.run.summary import first_line, summary_lines, summary_of
 
 
 def conclude(output: OutputDirectory, analysis: dict[str, Any], verdict: dict[str, Any]) -> None:
@@ -55,7 +55,3 @@ def undone_lines(output: OutputDirectory) -> Iterator[str]:
                 f"  task {task['task']}: {task['undone']:,} of {task['expected']:,} operations have no result, "
                 f"the first {task['first_ns'] / 1e9:,.3f} s after the trace's start; they are in {output.place_of(output.undone)}"
             )
-
-
-def first_line(text: str) -> str:
-    return (text.strip().splitlines() or ["no reason"])[0]

@@ -100,7 +100,9 @@ def summary_lines(analysis: dict[str, Any], verdict: dict[str, Any]) -> Iterator
     for error in analysis["errors"]:
         yield f"  failed        {error['operations']:>12,}   {error['op']} operations: {error['error']}"
     if totals["not_done"]:
-        yield f"  not done      {totals['not_done']:>12,}   operations {not_done_reason(analysis['problem'])}"
+        problem = analysis["problem"]
+        why = f"because a task was lost: {first_line(problem)}" if problem else "were left out"
+        yield f"  not done      {totals['not_done']:>12,}   operations {why}"
     for fault in analysis["faults"]:
         yield fault_line(fault)
     yield from group_lines(analysis["groups"])
@@ -148,8 +150,8 @@ def group_lines(groups: list[dict[str, Any]]) -> Iterator[str]:
         yield f"  group         {len(worst) - GROUPS_SHOWN:,} others"
 
 
-def not_done_reason(problem: str) -> str:
-    return f"because a task was lost: {problem.strip().splitlines()[0]}" if problem.strip() else "were left out"
+def first_line(text: str) -> str:
+    return (text.strip().splitlines() or ["no reason"])[0]
 
 
 def fault_line(fault: dict[str, Any]) -> str:
