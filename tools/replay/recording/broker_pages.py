@@ -26,6 +26,8 @@ from tools.failures import AdminError
 TIMEOUT_S = 10.0
 STATUS_BYTES_MAX = 1024 * 1024
 ALL_ADDRESSES = ("", "0.0.0.0", "::")
+NUMBERS = ("broker", "since_ns", "requests", "rows", "dropped", "refused", "estimated")
+"""Fields of a status that have the same name on the page."""
 SAFE_NAME = re.compile(r"recording-[A-Za-z0-9_-]{1,80}\.rows")
 
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -79,16 +81,10 @@ class BrokerPage:
                 found = json.loads(answer.read(STATUS_BYTES_MAX))
             ended = time.time()
             status = RecordingStatus(
-                broker=int(found["broker"]),
+                **{name: int(found[name]) for name in NUMBERS},
                 id=str(found["id"]),
                 is_recording=bool(found["recording"]),
                 is_written=bool(found["written"]),
-                since_ns=int(found["since_ns"]),
-                requests=int(found["requests"]),
-                rows=int(found["rows"]),
-                dropped=int(found["dropped"]),
-                refused=int(found["refused"]),
-                estimated=int(found["estimated"]),
                 problem=str(found["problem"]),
                 files={str(file["name"]): int(file["bytes"]) for file in found["files"]},
                 clock_ahead_s=int(found["now_ns"]) / 1e9 - (began + ended) / 2,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -69,7 +68,6 @@ _ROWS = pyarrow.schema(
     ]
 )
 """A row before the merge: `time_ns` is since 1970, `key` is a number that only the rows of one request have, `group` is of offsets."""
-_NOTHING = dict.fromkeys(_ROWS.names)
 
 
 @dataclass
@@ -158,99 +156,86 @@ def _read(file: Path, number: int, members: GroupMembers, summary: Summary) -> I
             raise TraceError(f"{file.name} is not a recording: {problem}") from None
         of_file = FileSummary(reader.header.broker)
         summary.files.append(of_file)
-        columns = _Columns(summary)
-        entries = 0
+        rows: list[dict[str, Any]] = []
+        entries = keys_before = 0
         wall_ns, monotonic_s = reader.header.wall_ns, reader.header.monotonic_s
         for block in reader.blocks():
             for entry in block:
-                time_ns = None
-                with suppress(TypeError, IndexError, ValueError, OverflowError):
+                try:
                     time_ns = wall_ns + round((entry[1] - monotonic_s) * 1e9)
-                if time_ns is None or not columns.add(entry, time_ns, number * _REQUESTS_OF_FILE + entries, members):
-                    raise TraceError(f"{file.name}: entry {entries + 1} is not one of a recording")
+                    of_all = {"time_ns": time_ns, "key": number * _REQUESTS_OF_FILE + entries}
+                    rows += [of_all | row for row in _rows_of(entry, members, summary)]
+                except (TypeError, ValueError, LookupError, OverflowError):
+                    raise TraceError(f"{file.name}: entry {entries + 1} is not one of a recording") from None
                 entries += 1
-            if len(columns) >= BLOCK_ROWS or columns.keys >= BLOCK_KEYS:
-                of_file.rows += len(columns)
-                yield columns.take()
-        of_file.rows += len(columns)
-        if len(columns):
-            yield columns.take()
+            if len(rows) >= BLOCK_ROWS or summary.keys.total() - keys_before >= BLOCK_KEYS:
+                yield _table(rows)
+                of_file.rows += len(rows)
+                rows, keys_before = [], summary.keys.total()
+        if rows:
+            yield _table(rows)
+        of_file.rows += len(rows)
         of_file.counts, of_file.is_cut = reader.counts, reader.is_cut
 
 
-class _Columns:
-    """Rows that were read. `keys`: how many they have together."""
+def _table(rows: list[dict[str, Any]]) -> pyarrow.Table:
+    """Raises TraceError for a value that its column cannot have."""
+    try:
+        return pyarrow.Table.from_pylist(rows, _ROWS)
+    except pyarrow.ArrowException as problem:
+        raise TraceError(f"a recording has an impossible value: {problem}") from None
 
-    def __init__(self, summary: Summary) -> None:
-        self.keys = 0
-        self._rows: list[dict[str, Any]] = []
-        self._summary = summary
 
-    def __len__(self) -> int:
-        return len(self._rows)
+def _rows_of(entry: Sequence[Any], members: GroupMembers, summary: Summary) -> Iterator[dict[str, Any]]:
+    """Raises TypeError, ValueError or LookupError if the entry does not have the shape of one."""
+    kind, _, client, address = entry[:4]
+    head = {"client": client, "address": address}
+    match kind:
+        case n if n in (PRODUCE, PRODUCE_IN_TRANSACTION):
+            yield from _produced(head, entry, summary)
+        case n if n in (FETCH, FETCH_COMMITTED):
+            yield from _fetched(head, entry)
+        case n if n == MEMBER:
+            members.add(client, address, entry[4], entry[5:])
+        case n if n == END:
+            _, _, _, _, transactional_id, how = entry
+            of_end = {"op": OF_END[how], "topic": "", "partition": 0, "records": 0, "bytes": 0}
+            yield head | of_end | {"transactional_id": transactional_id}
+        case n if n == OFFSETS:
+            head |= {"op": schema.OFFSETS, "transactional_id": entry[4], "group": entry[5]}
+            for topic, partition in _groups(entry[OFFSETS_HEAD:], OF_OFFSETS):
+                yield head | {"topic": topic, "partition": partition, "records": 0, "bytes": 0}
+        case _:
+            raise ValueError(f"{kind!r} is no kind of an entry")
 
-    def add(self, entry: Sequence[Any], time_ns: int, key: int, members: GroupMembers) -> bool:
-        """False if the entry does not have the shape of one."""
-        try:
-            kind, _, client, address = entry[:4]
-            head = _NOTHING | {"time_ns": time_ns, "key": key, "client": client, "address": address}
-            match kind:
-                case n if n in (PRODUCE, PRODUCE_IN_TRANSACTION):
-                    self._add_produce(head, entry)
-                case n if n in (FETCH, FETCH_COMMITTED):
-                    self._add_fetch(head, entry)
-                case n if n == MEMBER:
-                    members.add(client, address, entry[4], entry[5:])
-                case n if n == END:
-                    _, _, _, _, transactional_id, how = entry
-                    of_end = {"op": OF_END[how], "topic": "", "partition": 0, "records": 0, "bytes": 0}
-                    self._rows.append(head | of_end | {"transactional_id": transactional_id})
-                case n if n == OFFSETS:
-                    head |= {"op": schema.OFFSETS, "transactional_id": entry[4], "group": entry[5]}
-                    for topic, partition in _groups(entry[OFFSETS_HEAD:], OF_OFFSETS):
-                        self._rows.append(head | {"topic": topic, "partition": partition, "records": 0, "bytes": 0})
-                case _:
-                    return False
-        except (TypeError, ValueError, LookupError):
-            return False
-        return True
 
-    def _add_produce(self, head: dict[str, Any], entry: Sequence[Any]) -> None:
-        begin, transactional_id = PRODUCE_HEAD, None
-        if entry[0] == PRODUCE_IN_TRANSACTION:
-            begin, transactional_id = TRANSACTIONAL_HEAD, entry[PRODUCE_HEAD]
-        head |= {"op": schema.PRODUCE, "acks": entry[4], "transactional_id": transactional_id}
-        for topic, partition, records, size, about in _groups(entry[begin:], OF_PRODUCED):
-            row = head | {"topic": topic, "partition": partition, "records": records, "bytes": size}
-            attributes = about
-            if isinstance(about, list):
-                attributes, key_bytes, hashes = about
-                row["keys"] = numpy.frombuffer(hashes, ">i8").astype(numpy.int64)
-                self.keys += len(row["keys"])
-                self._summary.keys[topic] += len(row["keys"])
-                self._summary.key_bytes[topic] += key_bytes
-            row["compression"] = COMPRESSIONS[attributes & COMPRESSION_MASK]
-            row["transactional"] = bool(attributes & TRANSACTIONAL_BIT)
-            self._rows.append(row)
+def _produced(head: dict[str, Any], entry: Sequence[Any], summary: Summary) -> Iterator[dict[str, Any]]:
+    begin, transactional_id = PRODUCE_HEAD, None
+    if entry[0] == PRODUCE_IN_TRANSACTION:
+        begin, transactional_id = TRANSACTIONAL_HEAD, entry[PRODUCE_HEAD]
+    head |= {"op": schema.PRODUCE, "acks": entry[4], "transactional_id": transactional_id}
+    for topic, partition, records, size, about in _groups(entry[begin:], OF_PRODUCED):
+        row = head | {"topic": topic, "partition": partition, "records": records, "bytes": size}
+        attributes = about
+        if isinstance(about, list):
+            attributes, key_bytes, hashes = about
+            row["keys"] = numpy.frombuffer(hashes, ">i8").astype(numpy.int64)
+            summary.keys[topic] += len(row["keys"])
+            summary.key_bytes[topic] += key_bytes
+        row["compression"] = COMPRESSIONS[attributes & COMPRESSION_MASK]
+        row["transactional"] = bool(attributes & TRANSACTIONAL_BIT)
+        yield row
 
-    def _add_fetch(self, head: dict[str, Any], entry: Sequence[Any]) -> None:
-        _, _, _, _, min_bytes, max_wait_ms, max_bytes = entry[:FETCH_HEAD]
-        head |= {"op": schema.FETCH, "min_bytes": min_bytes, "max_wait_ms": max_wait_ms, "max_bytes": max_bytes}
-        head["read_committed"] = entry[0] == FETCH_COMMITTED
-        for topic, partition, offset, records, size, high_watermark in _groups(entry[FETCH_HEAD:], OF_FETCHED):
-            row = head | {"topic": topic, "partition": partition, "records": records, "bytes": size}
-            row["behind"] = max(high_watermark - offset, 0) if min(offset, high_watermark) >= 0 else None
-            row["offset"] = offset if offset >= 0 else None
-            self._rows.append(row)
 
-    def take(self) -> pyarrow.Table:
-        """Raises TraceError for a value that its column cannot have."""
-        rows, self._rows, self.keys = self._rows, [], 0
-        try:
-            columns = {name: [row[name] for row in rows] for name in _ROWS.names}
-            return pyarrow.Table.from_pydict(columns, _ROWS)
-        except pyarrow.ArrowException as problem:
-            raise TraceError(f"a recording has an impossible value: {problem}") from None
+def _fetched(head: dict[str, Any], entry: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    _, _, _, _, min_bytes, max_wait_ms, max_bytes = entry[:FETCH_HEAD]
+    head |= {"op": schema.FETCH, "min_bytes": min_bytes, "max_wait_ms": max_wait_ms, "max_bytes": max_bytes}
+    head["read_committed"] = entry[0] == FETCH_COMMITTED
+    for topic, partition, offset, records, size, high_watermark in _groups(entry[FETCH_HEAD:], OF_FETCHED):
+        row = head | {"topic": topic, "partition": partition, "records": records, "bytes": size}
+        row["behind"] = max(high_watermark - offset, 0) if min(offset, high_watermark) >= 0 else None
+        row["offset"] = offset if offset >= 0 else None
+        yield row
 
 
 def _groups(flat: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:

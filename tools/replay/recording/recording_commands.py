@@ -134,17 +134,13 @@ def recorded_cluster(pages: Sequence[str], where: Where) -> Iterator[RecordedClu
 
 
 def _as_json(status: RecordingStatus) -> dict[str, object]:
+    from tools.replay.recording.broker_pages import NUMBERS
+
     return {
-        "broker": status.broker,
+        **{name: getattr(status, name) for name in NUMBERS},
         "recording": status.is_recording,
         "id": status.id or None,
-        "since_ns": status.since_ns,
-        "requests": status.requests,
-        "rows": status.rows,
         "bytes": status.bytes,
-        "dropped": status.dropped,
-        "refused": status.refused,
-        "estimated": status.estimated,
         "files": len(status.files),
         "problem": status.problem or None,
     }
