@@ -34,7 +34,7 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """The brokers are never behind a proxy."""
 
 
-class PageError(Exception):
+class PageError(AdminError):
     """A page that does not answer as one. The text says which and why."""
 
 

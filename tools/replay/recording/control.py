@@ -69,7 +69,7 @@ class RecordedCluster:
         if present:
             raise AdminError(f"recording {present} is there already; end it with `ottla replay record stop` first")
         for page in self._pages:
-            _status(page)
+            page.status()
         recording = time.strftime("%Y%m%dT%H%M%S-") + secrets.token_hex(2)
         changes: dict[str, str | None] = {ID: recording, ENABLE: "true", MAX_BYTES: str(max_bytes)}
         if topics:
@@ -174,7 +174,7 @@ class RecordedCluster:
         statuses = []
         for page in pages:
             while True:
-                status = _status(page)
+                status = page.status()
                 if status.id == recording and status.problem and not status.files:
                     raise AdminError(f"broker {page.broker} cannot record: {status.problem}")
                 if status.id == recording and is_done(status):
@@ -198,10 +198,3 @@ class RecordedCluster:
                 except OSError as problem:
                     raise TraceError(f"{directory}: {problem.strerror or problem}") from None
         return files
-
-
-def _status(page: BrokerPage) -> RecordingStatus:
-    try:
-        return page.status()
-    except PageError as problem:
-        raise AdminError(str(problem)) from None

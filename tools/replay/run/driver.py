@@ -20,7 +20,7 @@ from protocol.types import TopicPartition
 from tools.admin.bootstrap import addresses_of
 from tools.admin.config_values import TOPICS, Entity
 from tools.admin.kafka_admin import KafkaAdmin
-from tools.failures import AdminError, NotServed
+from tools.failures import NotServed
 from tools.faults.script import FaultRun
 from tools.interrupts import Interrupted, interruption_was_handled
 from tools.replay.load import fetching
@@ -39,7 +39,7 @@ from tools.replay.traces.check import SINCE_1970, have_other_keys, is_since_1970
 from tools.replay.traces.schema import ENDS, FETCH, KEYS, OFFSETS, PRODUCE, Trace, TraceError
 from tools.replay.traces.show import HOT_SHARE
 from tools.wire.client import Client
-from tools.wire.cluster_view import ClusterView, Unreachable
+from tools.wire.cluster_view import ClusterView
 from tools.wire.security import PLAINTEXT, Security
 
 LEADER_TIMEOUT_S = 30.0
@@ -200,14 +200,12 @@ def hot_client(facts: TraceFacts, options: Options) -> str | None:
 
 
 def compacted_topics(options: Options, topics: Collection[str]) -> list[str]:
-    """Those that compaction may remove records from; none if the cluster does not say. Raises ReplayError for a bad address."""
+    """Those that compaction may remove records from; none if the cluster does not say. Raises AdminError."""
+    admin = KafkaAdmin(options.bootstrap_servers, properties=options.security.librdkafka_properties())
     try:
-        admin = KafkaAdmin(options.bootstrap_servers, properties=options.security.librdkafka_properties())
         found = admin.describe_configs([Entity(TOPICS, topic) for topic in topics])
     except NotServed:
         return []
-    except AdminError as problem:
-        raise ReplayError(str(problem)) from None
     policies = {entity.name: configs.get("cleanup.policy") for entity, configs in found.items()}
     return sorted(topic for topic, policy in policies.items() if policy and "compact" in (policy.value or ""))
 
@@ -222,7 +220,7 @@ def digest_of(files: Iterable[Path]) -> str:
 
 
 def new_plan(options: Options, facts: TraceFacts, place: Place, control: str) -> Plan:
-    """Checks the cluster's address and its topics, and creates topics if asked. Raises ReplayError.
+    """Checks the cluster's address and its topics, and creates topics if asked. Raises ReplayError, AdminError, Unreachable.
 
     `facts`: of the trace. `place`: of the results.
     """
@@ -260,7 +258,7 @@ class Replay:
     """A replay that has been checked and is ready to run."""
 
     def __init__(self, options: Options, facts: TraceFacts, output: OutputDirectory) -> None:
-        """Checks the addresses and the topics. Raises ReplayError. `facts`: of the trace."""
+        """Checks the addresses and the topics. Raises as `new_plan`. `facts`: of the trace."""
         self.options = options
         self.output = output
         host = options.control_host or host_towards(options.master)
@@ -353,26 +351,24 @@ def check_partitions(topic: str, target: str, needed: int, found: int) -> None:
 
 
 def create_topics(options: Options, facts: TraceFacts, topics: Mapping[str, str]) -> dict[str, int]:
-    """Creates the topics that do not exist, with the trace's numbers of partitions, which it returns. Raises ReplayError."""
+    """Creates the topics that do not exist, with the trace's numbers of partitions, which it returns. Raises ReplayError, AdminError,
+    Unreachable."""
     created = {}
     check_access(options.bootstrap_servers, options.security)
-    try:
-        admin = KafkaAdmin(options.bootstrap_servers, properties=options.security.librdkafka_properties())
-        existing = admin.cluster().partition_counts
-        for topic, target in topics.items():
-            if target not in existing and target not in created:
-                partitions = max(facts.recorded.get(topic, 1), facts.partitions[topic], 1)
-                admin.create_topic(target, partitions=partitions, replication_factor=options.replication_factor)
-                created[target] = partitions
-    except AdminError as problem:
-        raise ReplayError(str(problem)) from None
+    admin = KafkaAdmin(options.bootstrap_servers, properties=options.security.librdkafka_properties())
+    existing = admin.cluster().partition_counts
+    for topic, target in topics.items():
+        if target not in existing and target not in created:
+            partitions = max(facts.recorded.get(topic, 1), facts.partitions[topic], 1)
+            admin.create_topic(target, partitions=partitions, replication_factor=options.replication_factor)
+            created[target] = partitions
     return created
 
 
 def end_offsets(
     bootstrap_servers: str, security: Security, topics: list[str], created: Mapping[str, int] = MappingProxyType({})
 ) -> dict[str, list[int]]:
-    """Topic -> the high watermark of each partition; [] for a topic that does not exist. Raises ReplayError.
+    """Topic -> the high watermark of each partition; [] for a topic that does not exist. Raises ReplayError, Unreachable.
 
     Waits until each partition has a leader, for at most LEADER_TIMEOUT_S. `created`: topics that a broker may not know yet, with
     their partitions.
@@ -394,7 +390,7 @@ def end_offsets(
 
 
 def check_access(bootstrap_servers: str, security: Security) -> None:
-    """Raises ReplayError if no broker answers, or if TLS or SASL fails: a client library only says that nobody answers."""
+    """Raises Unreachable if no broker answers, or if TLS or SASL fails: a client library only says that nobody answers."""
 
     async def is_open(view: ClusterView) -> None:
         await view.start()
@@ -408,15 +404,12 @@ def ask(
     topics: Iterable[str],
     question: Callable[[ClusterView], Coroutine[Any, Any, Answer]],
 ) -> Answer:
-    """What `question` returns for a view of the topics. Raises ReplayError."""
+    """What `question` returns for a view of the topics. Raises ReplayError, Unreachable."""
     try:
         addresses = addresses_of(bootstrap_servers)
     except ValueError as problem:
         raise ReplayError(f"--bootstrap-server: {problem}") from None
-    try:
-        return asyncio.run(question(ClusterView(Client(fetching.CLIENT, security), addresses, list(topics))))
-    except Unreachable as problem:
-        raise ReplayError(str(problem)) from None
+    return asyncio.run(question(ClusterView(Client(fetching.CLIENT, security), addresses, list(topics))))
 
 
 def prepare(output: OutputDirectory, plan: Plan, security: Security) -> None:

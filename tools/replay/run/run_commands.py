@@ -22,7 +22,7 @@ from tools.admin.naming import (
 )
 from tools.failures import INTERRUPTED, guarded
 from tools.numbers import DIRECTORY, EXISTING_FILE, PATH, FloatRange, IntRange, Parsed
-from tools.points_in_time import NoTime, parse_duration_ms
+from tools.points_in_time import parse_duration_ms
 from tools.replay.checks import FORBIDDEN, parse_gate, parse_limit
 from tools.replay.parameters import POSITIVE, master_option, spark_setting_option, topic_for
 from tools.replay.places import PLACE, PLACE_DIRECTORY, Place, inside, whole
@@ -56,10 +56,7 @@ def ramp(text: str) -> tuple[list[float], float]:
     first, dots, last = ends.partition("..")
     if not slash or not dots:
         raise ValueError(f"{text!r} is not FROM..TO/STEP, such as 1x..16x/30s")
-    try:
-        step_s = parse_duration_ms(step) / 1000
-    except NoTime as problem:
-        raise ValueError(f"{text!r}: {problem}") from None
+    step_s = parse_duration_ms(step) / 1000
     lowest, highest = factor(first), factor(last)
     if not lowest < highest or step_s <= 0:
         raise ValueError(f"{text!r}: the first speed must be below the last, and a step above 0 s")
@@ -76,14 +73,6 @@ def client_property(text: str) -> tuple[str, str]:
         # The value may be a password.
         raise ValueError("expected KEY=VALUE, such as security.protocol=SSL")
     return key.strip(), value.strip()
-
-
-def seconds(text: str) -> float:
-    """`30s`. Raises ValueError."""
-    try:
-        return parse_duration_ms(text) / 1000
-    except NoTime as problem:
-        raise ValueError(str(problem)) from None
 
 
 def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -273,7 +262,7 @@ def options_of(
 @click.option(
     "--warm-up",
     "warm_up_s",
-    type=Parsed("duration", seconds),
+    type=Parsed("duration", lambda text: parse_duration_ms(text) / 1000),
     help="First send the load for so long, such as 30s, and leave it out of every figure.",
 )
 @compose_option("Inject the faults into this Compose project: its name, or the directory of its docker-compose.yml.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy
 
@@ -85,9 +86,15 @@ class Reader:
 
     def _start_to_catch_up(self, ends: Numbers, mean_size: float) -> None:
         assert self._waits_for is not None
-        per_fetch = max(1, int(self._spec.max_bytes / mean_size))
+        records, count = self._waits_for.behind, len(self._partitions)
         self._backlog = _Backlog(
-            self._waits_for.behind, self._partitions, ends, per_fetch, mean_size, self.sends_at, self._pace_ns
+            self._partitions,
+            shares=records // count + (numpy.arange(count) < records % count),
+            ends=ends[self._partitions],
+            per_fetch=max(1, int(self._spec.max_bytes / mean_size)),
+            mean_size=mean_size,
+            start=self.sends_at,
+            pace_ns=self._pace_ns,
         )
         self._waits_for = None
 
@@ -152,41 +159,33 @@ class Reader:
         return numpy.where(same, numpy.maximum(ends[at], least), least)
 
 
+@dataclass(slots=True)
 class _Backlog:
     """The records that a reader has to catch up with. They are shared equally among its partitions."""
 
-    def __init__(
-        self,
-        records: int,
-        partitions: Numbers,
-        ends: Numbers,
-        per_fetch: int,
-        mean_size: float,
-        start: int,
-        pace_ns: int,
-    ) -> None:
-        count = len(partitions)
-        self._shares = records // count + (numpy.arange(count) < records % count)
-        self._partitions = partitions
-        self._ends = ends[partitions]
-        self._per_fetch = per_fetch
-        self._mean_size = mean_size
-        self._start, self._pace_ns = start, pace_ns
-        self._turns = count * -(-int(self._shares.max()) // per_fetch)
-        self._next = 0
+    partitions: Numbers
+    shares: Numbers
+    ends: Numbers
+    per_fetch: int
+    mean_size: float
+    start: int
+    pace_ns: int
+    next: int = 0
+    """The number of the next fetch."""
 
     def advance(self, until: int) -> tuple[Rows, int, bool]:
         """The next fetches, the time of the one after them, and whether the backlog is read."""
-        due = max(0, (until - self._start) // self._pace_ns + 1)
-        stop = min(self._turns, due, self._next + STEPS_MAX)
-        turns = numpy.arange(self._next, max(stop, self._next), dtype=numpy.int64)
-        self._next += len(turns)
-        place = turns % len(self._partitions)
-        behind = self._shares[place] - turns // len(self._partitions) * self._per_fetch
+        count = len(self.partitions)
+        fetches = count * -(-int(self.shares.max()) // self.per_fetch)
+        due = max(0, (until - self.start) // self.pace_ns + 1)
+        turns = numpy.arange(self.next, max(min(fetches, due, self.next + STEPS_MAX), self.next), dtype=numpy.int64)
+        self.next += len(turns)
+        place = turns % count
+        behind = self.shares[place] - turns // count * self.per_fetch
         rows = unknown_rows(len(turns))
-        rows["time_ns"], rows["first"] = self._start + turns * self._pace_ns, 1
-        rows["partition"], rows["behind"] = self._partitions[place], behind
-        rows["offset"] = numpy.maximum(self._ends[place] - behind, -1)
-        rows["records"] = numpy.minimum(self._per_fetch, behind)
-        rows["bytes"] = numpy.rint(rows["records"] * self._mean_size)
-        return rows[behind > 0], self._start + self._next * self._pace_ns, self._next >= self._turns
+        rows["time_ns"], rows["first"] = self.start + turns * self.pace_ns, 1
+        rows["partition"], rows["behind"] = self.partitions[place], behind
+        rows["offset"] = numpy.maximum(self.ends[place] - behind, -1)
+        rows["records"] = numpy.minimum(self.per_fetch, behind)
+        rows["bytes"] = numpy.rint(rows["records"] * self.mean_size)
+        return rows[behind > 0], self.start + self.next * self.pace_ns, self.next >= fetches

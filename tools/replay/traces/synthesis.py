@@ -128,10 +128,8 @@ class _Clients:
             raise TraceError(f"the workload has {count:,} clients; {CLIENTS_MAX:,} are the limit")
         columns = [_of_producer(spec, number) for spec, number in self.producers]
         columns += [_of_consumer(spec, copy, number) for spec, copy, number in self.consumers]
-        self._columns = {
-            name: pyarrow.array([row.get(name) for row in columns], SCHEMA.field(name).type)
-            for name in COLUMNS_OF_CLIENTS
-        }
+        schema = pyarrow.schema([SCHEMA.field(name) for name in COLUMNS_OF_CLIENTS])
+        self._columns = pyarrow.RecordBatch.from_pylist(columns, schema)
         self._states_partition = pyarrow.array(
             [spec.keys is None for spec, _ in self.producers] + [True] * len(self.consumers)
         )
@@ -161,7 +159,7 @@ class _Clients:
             "bytes": rows["bytes"],
             "offset": pyarrow.array(rows["offset"], mask=rows["offset"] < 0),
             "behind": pyarrow.array(rows["behind"], mask=rows["behind"] < 0),
-            **{name: column.take(client) for name, column in self._columns.items()},
+            **{name: self._columns[name].take(client) for name in COLUMNS_OF_CLIENTS},
         }
         columns = [pyarrow.array(made[field.name]).cast(field.type) for field in SCHEMA]
         return pyarrow.table(columns, schema=SCHEMA)
