@@ -17,6 +17,7 @@ UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 HAS_ZONE = r"\d[T ]\d.*(Z|[+-]\d\d(:?\d\d)?)$"
 NANOSECONDS = pyarrow.timestamp("ns")
 NANOSECONDS_UTC = pyarrow.timestamp("ns", "UTC")
+NO_TIME = "{} is not a time: expected for example 2013-01-31T23:59:00.5+01:00"
 SHOWN_MAX = 60
 
 
@@ -59,27 +60,17 @@ def _of_texts(column: pyarrow.Array, zone: str) -> NDArray[numpy.int64]:
     for rows, kind in ((zoned, NANOSECONDS_UTC), (local, NANOSECONDS)):
         if len(rows):
             texts = column if len(rows) == len(column) else column.take(rows)
-            times[rows] = _of_moments(_parsed(texts, kind, rows), zone, rows)
+            times[rows] = _of_moments(_cast(texts, kind, NO_TIME, rows), zone, rows)
     return times
-
-
-def _parsed(texts: pyarrow.Array, kind: pyarrow.DataType, rows: NDArray[numpy.int64]) -> pyarrow.Array:
-    try:
-        return texts.cast(kind)
-    except pyarrow.ArrowInvalid:
-        at = _first_that_fails(texts, kind)
-    raise BadTime(int(rows[at]), f"{_shown(texts, at)} is not a time: expected for example 2013-01-31T23:59:00.5+01:00")
 
 
 def _of_moments(column: pyarrow.Array, zone: str, rows: NDArray[numpy.int64] | None = None) -> NDArray[numpy.int64]:
     """`rows`: where the values are in the column of the table."""
-    try:
-        if getattr(column.type, "tz", None) is None:
-            column = compute.assume_timezone(column.cast(NANOSECONDS), zone, ambiguous="earliest", nonexistent="latest")
-        times: NDArray[numpy.int64] = column.cast(NANOSECONDS_UTC).cast(pyarrow.int64()).to_numpy()
-    except pyarrow.ArrowInvalid:
-        at = _first_that_fails(column, NANOSECONDS)
-        raise BadTime(at if rows is None else int(rows[at]), f"{_shown(column, at)} is outside 1678 to 2262") from None
+    is_local = getattr(column.type, "tz", None) is None
+    column = _cast(column, NANOSECONDS if is_local else NANOSECONDS_UTC, "{} is outside 1678 to 2262", rows)
+    if is_local:
+        column = compute.assume_timezone(column, zone, ambiguous="earliest", nonexistent="latest")
+    times: NDArray[numpy.int64] = column.cast(pyarrow.int64()).to_numpy()
     return times
 
 
@@ -88,12 +79,7 @@ def _numbers_of(column: pyarrow.Array) -> pyarrow.Array:
     try:
         return column.cast(pyarrow.int64())
     except pyarrow.ArrowInvalid:
-        pass
-    try:
-        return column.cast(pyarrow.float64())
-    except pyarrow.ArrowInvalid:
-        at = _first_that_fails(column, pyarrow.float64())
-    raise BadTime(at, f"{_shown(column, at)} is not a number, as --time-unit expects")
+        return _cast(column, pyarrow.float64(), "{} is not a number, as --time-unit expects")
 
 
 def _of_numbers(column: pyarrow.Array, unit: str) -> NDArray[numpy.int64]:
@@ -118,9 +104,15 @@ def _refuse(column: pyarrow.Array, is_wrong: pyarrow.Array, reason: str) -> None
         raise BadTime(at, reason.replace("{}", _shown(column, at)))
 
 
-def _first_that_fails(column: pyarrow.Array, kind: pyarrow.DataType) -> int:
-    """The first value that does not convert, by halves: everything before `low` does."""
-    low, high = 0, len(column)
+def _cast(
+    column: pyarrow.Array, kind: pyarrow.DataType, reason: str, rows: NDArray[numpy.int64] | None = None
+) -> pyarrow.Array:
+    """Raises BadTime for the first value that does not convert. `rows`: where the values are in the column of the table."""
+    try:
+        return column.cast(kind)
+    except pyarrow.ArrowInvalid:
+        pass
+    low, high = 0, len(column)  # everything before `low` converts
     while high - low > 1:
         middle = (low + high) // 2
         try:
@@ -128,7 +120,7 @@ def _first_that_fails(column: pyarrow.Array, kind: pyarrow.DataType) -> int:
             low = middle
         except pyarrow.ArrowInvalid:
             high = middle
-    return low
+    raise BadTime(low if rows is None else int(rows[low]), reason.replace("{}", _shown(column, low)))
 
 
 def _shown(column: pyarrow.Array, at: int) -> str:
