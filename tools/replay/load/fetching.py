@@ -282,7 +282,8 @@ class FetchingClient:
             queue.clear()
         self._busy.add(leader)
         self._flying[leader] = operations
-        new = [partition for partition in partitions_of(operations) if partition not in self._positions]
+        asked = dict.fromkeys(operation.topic_partition for operation in operations)
+        new = [partition for partition in asked if partition not in self._positions]
         connection = self._connections.get(leader)
         if connection is None or not connection.is_open or new:
             self._background.start(self._prepare_and_send(leader, operations, new))
@@ -479,11 +480,6 @@ class FetchingClient:
             operation.error = error
             operation.records = operation.bytes = 0
             self._done(operation)
-
-
-def partitions_of(operations: Iterable[Operation]) -> list[TopicPartition]:
-    """Each once."""
-    return list(dict.fromkeys(operation.topic_partition for operation in operations))
 
 
 async def end_offsets(

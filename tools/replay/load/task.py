@@ -244,7 +244,8 @@ class LoadTask:
             part = batch.slice(at, ROWS_AT_ONCE)
             columns = [part.column(name).to_pylist() for name in COLUMNS]
             while not self._room.acquire(timeout=0.5):
-                self._raise_failure()
+                if self._running is not None and self._running.done():
+                    self._running.result()
                 if self._stopping:
                     return False
             if self._stopping:
@@ -295,10 +296,6 @@ class LoadTask:
             self._loop.close()
             self._writer.shutdown()
         return self.progress
-
-    def _raise_failure(self) -> None:
-        if self._running is not None and self._running.done():
-            self._running.result()
 
     async def _warm_up(self) -> None:
         """Asks each question once that clients ask at their start, so that the code for it is loaded when the first operation is due."""

@@ -85,7 +85,7 @@ def analyse(session: SparkSession, plan: Plan, output: OutputDirectory) -> dict[
     longest = outage_windows.longest(session)
     spans = outage_windows.fault_spans(faults, facts.ended)
     of_faults = outage_windows.longest_of_faults(session, spans)
-    waits = outage_windows.delayed(session, [*longest, *(row for rows in of_faults for row in rows)])
+    outage_windows.add_delayed(session, [*longest, *(row for rows in of_faults for row in rows)])
     meters = read_meters(output)
     still = still_shares(meters, facts.began, facts.grid.interval, facts.intervals)
     over = over_time(slices, facts, still)
@@ -121,11 +121,8 @@ def analyse(session: SparkSession, plan: Plan, output: OutputDirectory) -> dict[
         "by_partition": by(slices["partition"], "topic", "partition", limit=ROWS_SHOWN),
         "series": series(slices, facts.intervals),
         "errors": errors(slices["error"], facts),
-        "outages": [
-            shown_outage(row, facts) | {"delayed": operations}
-            for row, (operations, _) in zip(longest, waits, strict=False)
-        ],
-        "faults": fault_costs(faults, spans, of_faults, waits[len(longest) :], over, facts),
+        "outages": [shown_outage(row, facts) for row in longest],
+        "faults": fault_costs(faults, spans, of_faults, over, facts),
         "lag": [
             {"second": row["at"] * facts.interval_s, "topic": row["topic"], "records": int(row["records"])}
             for row in lag
@@ -364,27 +361,21 @@ def shown_outage(row: dict[str, Any], facts: Facts) -> dict[str, Any]:
         "from_second": facts.second(row["began"]),
         "to_second": facts.second(row["ended"]),
         "seconds": (row["ended"] - row["began"]) / SECOND,
+        "delayed": row["operations"],
     }
 
 
 def fault_costs(
-    faults: Rows,
-    spans: Sequence[tuple[int, int]],
-    windows: Sequence[Rows],
-    waits: Sequence[tuple[int, int]],
-    over: Rows,
-    facts: Facts,
+    faults: Rows, spans: Sequence[tuple[int, int]], windows: Sequence[Rows], over: Rows, facts: Facts
 ) -> Rows:
     """`delayed`: records that were due in the fault's outages, of partitions with one of SHOWN_NS at least."""
     costs = []
     p99_ms = [row["p99_ms"] for row in over]
-    left = iter(waits)
     for fault, (begin, until), found in zip(faults, spans, windows, strict=True):
-        records = [next(left)[1] for _ in found]
         led = {(topic, partition) for topic, partition in fault["partitions"]}
-        long = [row["ended"] - row["began"] >= outage_windows.SHOWN_NS for row in found]
         of_led = [row for row in found if (row["topic"], row["partition"]) in led]
-        others = [row for row, is_long in zip(found, long, strict=True) if is_long and row not in of_led]
+        long = [row for row in found if row["ended"] - row["began"] >= outage_windows.SHOWN_NS]
+        others = [row for row in long if row not in of_led]
         unseen = sorted(led - {(row["topic"], row["partition"]) for row in of_led})
         shown = [
             {
@@ -405,7 +396,7 @@ def fault_costs(
                 "error": fault["error"],
                 "outages": shown,
                 "outage_s": max((row["seconds"] for row in shown), default=0.0),
-                "delayed": sum(count for count, is_long in zip(records, long, strict=True) if is_long),
+                "delayed": sum(row["records"] for row in long),
                 "normal_after_s": outage_windows.normal_after_s(
                     p99_ms, facts.interval_s, facts.second(begin), facts.second(until)
                 ),

@@ -115,10 +115,10 @@ def longest_of_faults(session: SparkSession, spans: Sequence[tuple[int, int]]) -
     return found
 
 
-def delayed(session: SparkSession, windows: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
-    """For each window, the (operations, records) that were due in it."""
+def add_delayed(session: SparkSession, windows: Sequence[dict[str, Any]]) -> None:
+    """Adds to each window the `operations` and `records` that were due in it."""
     if not windows:
-        return []
+        return
     rows = [(number, row["topic"], row["partition"], row["began"], row["ended"]) for number, row in enumerate(windows)]
     table = values(rows, "number, topic, partition, begin, until")
     found = session.sql(
@@ -130,7 +130,8 @@ def delayed(session: SparkSession, windows: Sequence[dict[str, Any]]) -> list[tu
         """
     ).collect()
     by_number = {row["number"]: (row["operations"], row["records"]) for row in found}
-    return [by_number.get(number, (0, 0)) for number in range(len(windows))]
+    for number, row in enumerate(windows):
+        row["operations"], row["records"] = by_number.get(number, (0, 0))
 
 
 def values(rows: Sequence[tuple[Any, ...]], columns: str) -> str:
