@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -96,21 +97,6 @@ RAMP_BASES = (
 )
 WITH_HISTOGRAM = "due"
 """The slice whose histograms are kept."""
-KEYS = {
-    "op": "STRING",
-    "topic": "STRING",
-    "partition": "INT",
-    "leader": "INT",
-    "client": "STRING",
-    "main_topic": "STRING",
-    "error": "STRING",
-    "task": "INT",
-    "due": "INT",
-    "came": "INT",
-    "step": "INT",
-    "came_step": "INT",
-}
-"""Column -> its type in SQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,28 +142,30 @@ def cube(
     rows of WITH_HISTOGRAM also have `histogram`, a list of (bucket, operations).
     """
     bases = (*BASES, *(RAMP_BASES if grid.step else ()))
-    columns = tuple(dict.fromkeys(column for base in bases for column in base.columns))
     within = f"IF(error IS NULL AND answered <= {grid.last_due}L, answered, NULL)"
     steps = f", {grid.step_sql('scheduled')} AS step, {grid.step_sql(within)} AS came_step"
+    session.sql(
+        f"""
+        SELECT op, topic, partition, leader, {one_of("client", clients)} AS client,
+            {one_of("topic", topics)} AS main_topic, error, task, {grid.interval_sql("scheduled")} AS due,
+            IF(error IS NULL, {grid.interval_sql("answered")}, NULL) AS came{steps if grid.step else ""},
+            {", ".join(f"{time} AS {name}" for name, time in TIMES.items())},
+            error IS NOT NULL AS has_failed, sent IS NOT NULL AS was_sent, records, bytes, scheduled
+        FROM operations
+        """
+    ).createOrReplaceTempView("timed")
+    counted = [session.sql(base_sql(base)) for base in bases]
+    together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), counted)
+    together.createOrReplaceTempView("counted")
+    columns = dict.fromkeys(column for base in bases for column in base.columns)
     query = f"""
-        WITH timed AS (
-            SELECT op, topic, partition, leader, {one_of("client", clients)} AS client,
-                {one_of("topic", topics)} AS main_topic, error, task, {grid.interval_sql("scheduled")} AS due,
-                IF(error IS NULL, {grid.interval_sql("answered")}, NULL) AS came{steps if grid.step else ""},
-                {", ".join(f"{time} AS {name}" for name, time in TIMES.items())},
-                error IS NOT NULL AS has_failed, sent IS NOT NULL AS was_sent, records, bytes, scheduled
-            FROM operations
-        ), counted AS (
-            {" UNION ALL ".join(base_sql(base, columns) for base in bases)}
-        ), spread AS (
-            SELECT *, explode(slices) AS slice FROM counted
-        )
         SELECT slice, {", ".join(f"{kept_sql(column, bases)} AS {column}" for column in columns)},
             {", ".join(f"{of_rows}({name}) AS {name}" for name, (_, of_rows) in SUMS.items())},
             percentile(bucket, array({", ".join(f"{point!r}D" for point in POINTS)}), operations) AS buckets,
             max(largest) AS largest,
             collect_list(IF(slice = '{WITH_HISTOGRAM}' AND bucket IS NOT NULL, struct(bucket, operations), NULL)) AS histogram
-        FROM spread GROUP BY slice, {", ".join(kept_sql(column, bases) for column in columns)}
+        FROM (SELECT *, explode(slices) AS slice FROM counted)
+        GROUP BY slice, {", ".join(kept_sql(column, bases) for column in columns)}
     """
     slices = {name: base for base in bases for name in base.slices}
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in slices}
@@ -196,22 +184,17 @@ def rows_of(frame: DataFrame) -> Iterator[dict[str, Any]]:
             yield row.asDict(recursive=True)
 
 
-def base_sql(base: Base, columns: Sequence[str]) -> str:
-    """The query for the rows of a base, from `timed`: how many operations there are for each value of its columns and each bucket.
-
-    `columns`: those that the result has; null if the base does not group by them.
-    """
+def base_sql(base: Base) -> str:
+    """The query for the rows of a base, from `timed`: how many operations there are for each value of its columns and each bucket."""
     keys = ", ".join(base.columns)
-    shown = ", ".join(name if name in base.columns else f"CAST(NULL AS {KEYS[name]}) AS {name}" for name in columns)
-    sums = ", ".join(
-        f"{of_operations if name == 'operations' or name in base.sums else 'CAST(NULL AS BIGINT)'} AS {name}"
-        for name, (of_operations, _) in SUMS.items()
-    )
-    bucket, largest = ("NULL", "NULL") if base.time is None else (bucket_sql(base.time), f"max({base.time})")
-    names = ", ".join(map(literal, base.slices))
+    sums = {name: of_operations for name, (of_operations, _) in SUMS.items() if name in ("operations", *base.sums)}
+    bucket = "CAST(NULL AS INT)"
+    if base.time is not None:
+        bucket, sums["largest"] = bucket_sql(base.time), f"max({base.time})"
     return f"""
-        SELECT array({names}) AS slices, {shown}, bucket, {sums}, CAST({largest} AS BIGINT) AS largest
-        FROM (SELECT *, CAST({bucket} AS INT) AS bucket FROM timed) GROUP BY {keys}, bucket
+        SELECT array({", ".join(map(literal, base.slices))}) AS slices, {keys}, bucket,
+            {", ".join(f"{value} AS {name}" for name, value in sums.items())}
+        FROM (SELECT *, {bucket} AS bucket FROM timed) GROUP BY {keys}, bucket
     """
 
 
