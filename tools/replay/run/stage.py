@@ -21,7 +21,7 @@ from tools.replay.load.pace import Pace
 from tools.replay.load.task import COLUMNS, LoadPlan, LoadTask
 from tools.replay.run.control import ControlClient, wait_for_tasks
 from tools.replay.run.plan import GROUP_NAMES, Plan, ReplayError
-from tools.replay.run.session import planned_tasks, read_parquet
+from tools.replay.run.session import planned_tasks, read_parquet, spark_schema
 from tools.replay.traces.schema import ABSENT, ENDS, FIELDS, OFFSETS, PRODUCE
 from tools.wire.security import PLAINTEXT, Security
 
@@ -32,14 +32,12 @@ COPIES_APART_MS = 100
 MADE_KEY_BYTES = 8
 CLIENTS_BALANCED_MAX = 100_000
 """With more clients, the hash of a client's name decides its task. The tasks of so many clients are even without a plan."""
-DONE_DDL = (
-    "task int, expected bigint, sent bigint, clock_offset_ns bigint, clock_uncertainty_ns bigint, clock_drift_ns bigint, "
-    "clock_drift_uncertainty_ns bigint, started_ns bigint"
-)
+OF_CLOCK = ("clock_offset_ns", "clock_uncertainty_ns", "clock_drift_ns", "clock_drift_uncertainty_ns")
+DONE = pyarrow.schema([(name, pyarrow.int64()) for name in ("task", "expected", "sent", *OF_CLOCK, "started_ns")])
 
 
 def replay(session: SparkSession, plan: Plan, security: Security = PLAINTEXT) -> list[dict[str, Any]]:
-    """Sends the trace's operations. Returns the last report of each task, with the columns of DONE_DDL.
+    """Sends the trace's operations. Returns the last report of each task, with the columns of DONE.
 
     The control server has all results of the tasks then, also if this raises PySparkException because a task has failed.
     """
@@ -55,7 +53,7 @@ def replay(session: SparkSession, plan: Plan, security: Security = PLAINTEXT) ->
             by_task(session, rows, plan.tasks)
             .sortWithinPartitions("time_ns", "request")
             .select(*COLUMNS)
-            .mapInArrow(run, DONE_DDL, barrier=True)
+            .mapInArrow(run, spark_schema(DONE), barrier=True)
         )
         try:
             return [row.asDict() for row in done.collect()]
@@ -196,7 +194,7 @@ def load_plan(plan: Plan, security: Security) -> LoadPlan:
 def run_task(
     batches: Iterator[pyarrow.RecordBatch], load: LoadPlan, control_address: str
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Runs one task, inside a Spark Python worker. All tasks start together. Yields the row of DONE_DDL."""
+    """Runs one task, inside a Spark Python worker. All tasks start together. Yields the row of DONE."""
     context = BarrierTaskContext.get()
     number = context.partitionId()
     try:
@@ -223,7 +221,7 @@ def run_task(
             is_wanted = is_wanted and task.feed(first)
             first = next(batches, None)
         progress = task.finish()
-        drift_ns, drift_uncertainty_ns = control.drift_ns() or (None, None)
+        clock = (control.offset_ns, control.uncertainty_ns, *(control.drift_ns() or (None, None)))
     except BaseException:  # also when Spark ends the task: what was done is still sent to the driver
         task.stop()
         with contextlib.suppress(Exception):
@@ -231,15 +229,5 @@ def run_task(
         control.close(None)
         raise
     control.close(progress)
-    yield pyarrow.RecordBatch.from_pydict(
-        {
-            "task": pyarrow.array([number], pyarrow.int32()),
-            "expected": [expected],
-            "sent": [progress.sent],
-            "clock_offset_ns": [control.offset_ns],
-            "clock_uncertainty_ns": [control.uncertainty_ns],
-            "clock_drift_ns": pyarrow.array([drift_ns], pyarrow.int64()),
-            "clock_drift_uncertainty_ns": pyarrow.array([drift_uncertainty_ns], pyarrow.int64()),
-            "started_ns": [started_ns],
-        }
-    )
+    row = {"task": number, "expected": expected, "sent": progress.sent, "started_ns": started_ns}
+    yield pyarrow.RecordBatch.from_pylist([row | dict(zip(OF_CLOCK, clock, strict=True))], schema=DONE)
