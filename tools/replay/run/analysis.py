@@ -243,7 +243,7 @@ def points_of(rows: Iterable[dict[str, Any]], **key: Any) -> dict[float, float] 
 def at_point(row: dict[str, Any], point: float) -> float | None:
     """The quantile of a row in ms; None if it has no time."""
     points: dict[float, float] | None = row["points"]
-    return points and points[point]
+    return None if points is None else points[point]
 
 
 def named_points(rows: Rows, op: str) -> dict[str, float | None]:
