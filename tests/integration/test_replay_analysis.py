@@ -515,7 +515,9 @@ def test_ends_of_transactions_are_counted_apart_from_the_load(session: SparkSess
     (check,) = [check for check in run_checks(analysis, None) if check.name == "errors"]
     assert check.problem == "1 operations failed, most of them with: the transaction was aborted: MESSAGE_TOO_LARGE"
     lines = [
-        line for line in summary_lines(analysis, {"acknowledged": 0, "without_acks_all": {}}) if "transactions" in line
+        line
+        for line in summary_lines(analysis, {"acknowledged": 0, "without_acks_all": {}})
+        if "  transactions" in line
     ]
     assert lines == ["  transactions                 4 committed, 1 aborted, 1 failed"]
 
