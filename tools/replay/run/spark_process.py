@@ -28,6 +28,9 @@ COLLECTOR = "-XX:+UseSerialGC"
 JVM_OPTIONS = f"{COLLECTOR} -XX:TieredStopAtLevel=1"
 """Of a job that is over before the second compiler would have paid for itself."""
 LONG_JOB_ROWS = 5_000_000
+SHORT_JOB_ROWS = 30_000
+INTERPRETED = ("spark.sql.codegen.wholeStage=false", "spark.sql.codegen.factoryMode=NO_CODEGEN")
+"""For a short job: Spark generates and compiles no Java for its queries, which takes longer than so few rows."""
 HEAP_MB, HEAP_MB_PER_MILLION_ROWS = 512, 32
 STOP_TIMEOUT_S = 5.0
 POLL_INTERVAL_S = 0.1
@@ -72,6 +75,8 @@ class SparkSettings:
         jvm_options = f"{options} {shlex.quote(f'-Djava.io.tmpdir={scratch}')}"
         # A setting and not --driver-memory, which would win over a person's own setting.
         settings = [f"spark.driver.memory={self.heap_mb}m", f"spark.driver.extraJavaOptions={jvm_options}"]
+        if 0 < self.rows <= SHORT_JOB_ROWS:
+            settings += INTERPRETED
         if self.event_log is not None:
             settings += ["spark.eventLog.enabled=true", f"spark.eventLog.dir={uri_of(self.event_log.absolute())}"]
         if not is_local(self.master):

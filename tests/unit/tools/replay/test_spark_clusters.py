@@ -72,6 +72,16 @@ def test_a_job_has_memory_for_its_rows_unless_a_person_says_how_much(tmp_path: P
     assert [word for word in chosen if word.startswith("spark.driver.memory")][-1] == "spark.driver.memory=7g"
 
 
+@pytest.mark.parametrize(("rows", "is_interpreted"), [(0, False), (200, True), (100_000, False)])
+def test_queries_of_few_rows_are_not_compiled_unless_a_person_wants_it(
+    tmp_path: Path, rows: int, is_interpreted: bool
+) -> None:
+    chosen = "spark.sql.codegen.wholeStage=true"
+    words = SparkSettings(rows=rows, configuration=(chosen,)).arguments(tmp_path)
+    assert ("spark.sql.codegen.factoryMode=NO_CODEGEN" in words) == is_interpreted
+    assert [word for word in words if word.startswith("spark.sql.codegen.wholeStage")][-1] == chosen
+
+
 def test_the_code_runs_from_its_zip(tmp_path: Path) -> None:
     """What a job needs can be imported from the zip alone, together with the installed libraries, also the report."""
     archive = tmp_path / "ottla.zip"
