@@ -115,7 +115,7 @@ def test_two_workers_do_what_the_trace_says(
 
 
 def test_trace_and_results_are_elsewhere(spark: StandaloneSpark, shared_cluster: LocalCluster, tmp_path: Path) -> None:
-    """In another file system than this machine's, which is the default one; also of the commands that read results."""
+    """In another file system than this machine's, which is the default one; also of `report`, which reads results."""
     shared, operations = Shared(tmp_path), 300
     write_trace(shared.path / "trace", operations, 2)
     place, out, temporary = "viewfs://shared/data", shared.path / "out", tmp_path / "temporary"
@@ -133,16 +133,11 @@ def test_trace_and_results_are_elsewhere(spark: StandaloneSpark, shared_cluster:
     assert verdict["acknowledged"] == verdict["found"] == 2 * operations
     assert sorted(row["request"] for row in rows_of(out / "operations")) == list(range(operations))
     assert {"report.html", "summary.json", "generator", "junit.xml"} <= {path.name for path in out.iterdir()}
-    shutil.copytree(out, tmp_path / "copy")
     (out / "report.html").unlink()
     options = ["--master", spark.url, *QUICK, *shared.options]
     again = ottla(shlex.join(["replay", "report", f"{place}/out", *options]))
     assert again.exit_code == 0, again.output
     assert (out / "report.html").exists()
-    sides = [f"{place}/out", str(tmp_path / "copy"), "--out", str(tmp_path / "compared")]
-    compared = ottla(shlex.join(["replay", "compare", *sides, *options]))
-    assert compared.exit_code == 2, compared.output  # one run each says nothing
-    assert "Different load" not in compared.output
 
 
 def test_spark_submit_runs_the_printed_command(

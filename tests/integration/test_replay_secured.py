@@ -142,19 +142,35 @@ def check_no_secret(directory: Path, *secrets: str) -> None:
             assert secret.encode() not in file.read_bytes(), file
 
 
-def test_scram_over_tls(secured: Secured, tmp_path: Path) -> None:
-    """Also for longer than a login lasts."""
-    out, topic = tmp_path / "out", "by-scram"
-    trace = write_trace(tmp_path / "trace", topic, seconds=2 * SESSION_S)
+def test_the_demo_by_scram_over_tls(secured: Secured, tmp_path: Path) -> None:
+    """Its replay and its consumer group use the same properties, for longer than a login lasts."""
+    out = tmp_path / "out"
+    speed = str(86_400 // (2 * SESSION_S))
     done = subprocess.run(
-        [*COMMAND, "replay", "run", str(trace), "--bootstrap-server", secured.server("sasl_ssl"), "--create-topics",
-         "--command-config", str(command_config(tmp_path, scram(secured))), "--out", str(out)],
+        [*COMMAND, "demo", "--days", "1", "--speed", speed, "--brokers", "1", "--out", str(out), "--bootstrap-server",
+         secured.server("sasl_ssl"), "--command-config", str(command_config(tmp_path, scram(secured)))],
         capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    check_nothing_is_lost(out, 2 * SESSION_S * 40)
+    (group,) = json.loads((out / "summary.json").read_text())["groups"]
+    assert (group["members"], group["error"]) == (6, "")
+    assert group["commits"]
+    check_nothing_is_lost(out)
     check_no_secret(out, PASSWORD)
     assert PASSWORD not in done.stdout + done.stderr
+
+
+def test_plain_without_tls(secured: Secured) -> None:
+    async def log_in() -> None:
+        view = ClusterView(
+            Client("test", Security("SASL_PLAINTEXT", "PLAIN", USER, PASSWORD)),
+            [(HOST, secured.ports["sasl_plaintext"])],
+            [],
+        )
+        await view.start()
+        (await view.connect(0, lambda _: None)).close()
+
+    uvloop.run(log_in())
 
 
 def test_a_connection_logs_in_again_between_two_requests(secured: Secured) -> None:
@@ -253,20 +269,3 @@ def test_the_host_name_is_checked_unless_told_otherwise(secured: Secured, tmp_pa
         done = ottla(shlex.join(["replay", "run", str(trace), *options, "--out", str(tmp_path / "out")]))
         assert done.exit_code == 1
         assert says in done.stderr
-
-
-def test_the_demo_by_plain_without_tls(secured: Secured, tmp_path: Path) -> None:
-    """Its replay and its consumer group use the same properties."""
-    out = tmp_path / "out"
-    done = subprocess.run(
-        [*COMMAND, "demo", "--days", "1", "--speed", "10080", "--brokers", "1", "--out", str(out), "--bootstrap-server",
-         secured.server("sasl_plaintext"), "--command-config", str(command_config(tmp_path, plain()))],
-        capture_output=True, text=True, timeout=500, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    (group,) = json.loads((out / "summary.json").read_text())["groups"]
-    assert (group["members"], group["error"]) == (6, "")
-    assert group["commits"]
-    check_nothing_is_lost(out)
-    check_no_secret(out, PASSWORD)
-    assert PASSWORD not in done.stdout + done.stderr

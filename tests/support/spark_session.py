@@ -13,12 +13,13 @@ from pyspark.sql import SparkSession
 
 from tools.cluster.java import find_java
 from tools.replay.run.session import new_session
-from tools.replay.run.spark_process import job_environment, write_java_home
+from tools.replay.run.spark_process import SparkSettings, job_environment, write_java_home
 
 
 @contextmanager
 def running_session(scratch: Path) -> Iterator[SparkSession]:
-    environment = job_environment(write_java_home(scratch / "java-home", Path(find_java())), scratch)
+    java_home = write_java_home(scratch / "java-home", Path(find_java()))
+    environment = job_environment(java_home, scratch, SparkSettings(rows=1))
     with mock.patch.dict(os.environ, environment, clear=True):
         found = new_session(2)
     try:
