@@ -6,7 +6,6 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib import metadata
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -111,6 +110,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> N
         return
     asked = subprocess.run([sys.executable, "-m", "broker", "--version"], capture_output=True, text=True, check=False)
     form = asked.stdout.strip() if asked.returncode == 0 else "they cannot be started"
+    from importlib import metadata  # it loads 40 modules, which no other command needs
+
     echo(f"ottla, version {metadata.version('ottla')}; brokers: {form}")
     ctx.exit()
 

@@ -15,7 +15,6 @@ from tools.admin.leaderless import causes
 from tools.admin.naming import Where, zookeeper_option
 from tools.cluster.health import Health, assess, health_json, health_lines, status_json, status_lines, unreachable
 from tools.cluster.run_directory import run_directory_zookeeper
-from tools.cluster.znode_problems import find
 from tools.failures import AdminError, NoClusterNamed, errors_in_one_line
 from tools.numbers import FloatRange
 from tools.terminal import echo, echo_lines
@@ -73,6 +72,8 @@ def look(where: Where, zookeeper: str | None = None) -> Health:
     All brokers of a local cluster are expected to be live. Otherwise a cluster that starts would be healthy
     as soon as its first broker serves.
     """
+    from tools.cluster.znode_problems import find  # it loads kazoo: only when needed
+
     try:
         admin = connect(where)
         directory = where.run_directory()

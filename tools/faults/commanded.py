@@ -19,9 +19,9 @@ from pathlib import Path
 from protocol.kafka.api_keys import ApiKey
 from protocol.types import Address
 from tools.cluster.processes import ClusterError
-from tools.cluster.readiness import METADATA_VERSION
 from tools.faults.cluster import State
 from tools.faults.record import state_directory
+from tools.faults.roles import METADATA_VERSION
 from tools.faults.words import Breakage
 from tools.private_files import write_anew
 from tools.wire.client import ask

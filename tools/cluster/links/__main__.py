@@ -11,7 +11,7 @@ from pathlib import Path
 
 import uvloop
 
-from tools.cluster.links import control
+from tools.cluster.links import control_server
 from tools.cluster.links.proxy import Proxy
 from tools.cluster.links.wiring import BadWiring, LinksDirectory
 
@@ -20,7 +20,7 @@ async def run(directory: LinksDirectory) -> None:
     """Until SIGTERM or SIGINT."""
     proxy = Proxy(directory.path.parent, directory.ports())
     ports = asyncio.create_task(proxy.run())
-    server = await control.serve(proxy, directory.control_socket)
+    server = await control_server.serve(proxy, directory.control_socket)
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.cluster.links import control
+from tools.cluster.links import control, control_server
 from tools.cluster.links.control import LinksControl, NoLinks
 from tools.cluster.links.proxy import Proxy
 from tools.cluster.links.rules import SESSIONS, ZOOKEEPER, Effect, Rule
@@ -280,7 +280,7 @@ async def test_bad_requests_are_answered_and_change_nothing(tmp_path: Path) -> N
             links.add([Rule("r", "1", frozenset({"2"}), Effect(delay_s=1e9))])
         return said
 
-    server = await control.serve(Proxy(tmp_path, []), path)
+    server = await control_server.serve(Proxy(tmp_path, []), path)
     assert path.stat().st_mode & 0o777 == 0o600
     said = await asyncio.to_thread(talk, LinksControl(path))
     assert "no error" not in said
