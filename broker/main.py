@@ -47,7 +47,7 @@ from broker.network.acceptor import Acceptor, AcceptorSettings, ConnectionCounts
 from broker.network.connection import Limits
 from broker.network.request_channel import RequestChannel
 from broker.network.request_metrics import RequestMetrics
-from broker.process import descriptors, server_log
+from broker.process import descriptors, server_log, together
 from broker.process.metrics import MetricsServer
 from broker.process.server_log import ServerLogHandler
 from broker.process.stopping import StopTime, end_process, unless_stopped
@@ -709,7 +709,15 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="KEY=VALUE",
         help="a setting that overrides the file and the environment",
     )
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="one broker in each directory that standard input names, with NUL between them; FILE is relative to it",
+    )
+    options = parser.parse_args(arguments)
+    if options.together and options.log_file is None:
+        parser.error("--together needs --log-file")
+    return options
 
 
 def main(arguments: Sequence[str] | None = None, *, form: str = "plain Python") -> None:
@@ -718,6 +726,8 @@ def main(arguments: Sequence[str] | None = None, *, form: str = "plain Python") 
     `form` is in the first line of the log (`broker.compiled`).
     """
     options = parse_arguments(arguments)
+    if options.together:
+        together.fork_in_each(map(os.fsdecode, sys.stdin.buffer.read().split(b"\0")))
     os.umask(os.umask(UMASK) | UMASK)
     try:
         handler = server_log.set_up(options.log_file)

@@ -214,13 +214,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def processes_below(directory: Path) -> dict[int, str]:
-    """Pid -> command line of the other processes that name a path below `directory` in their command line."""
+    """Pid -> command line of the other processes that name a path below `directory`, and of brokers that run in one."""
     found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             arguments = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            if "broker" in arguments:
+                arguments.append(f"{os.readlink(entry / 'cwd')}/")
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # ended meanwhile, or another user's
         if any(f"{directory}/" in argument for argument in arguments):

@@ -72,6 +72,11 @@ def test_a_cluster_from_start_to_destroy(ottla: Ottla, directory: Path) -> None:
     assert [node.split()[0] for node in nodes] == ["zookeeper", "broker", "broker", "broker"]
     assert f"bootstrap servers: {cluster.bootstrap_servers}\n" in started
     assert "is in use by a running cluster" in refused(ottla("start"))
+    for broker_id in cluster.broker_ids:  # they started together, but are processes of their own
+        pid = cluster.pid(broker_id)
+        assert pid is not None
+        assert os.getsid(pid) == pid
+        assert Path(f"/proc/{pid}/comm").read_text() == f"broker-{broker_id}\n"
 
     ottla("kill", "2")
     status = ottla("status", "--format", "json")

@@ -17,12 +17,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from protocol.numbers import is_plain_number
+from tools.cluster import ownership
 from tools.cluster.fault_log import FaultLog, now_ms
 from tools.cluster.java import JavaNotFound, find_java
 from tools.cluster.links.control import LinksControl, NoLinks
 from tools.cluster.links.wiring import MARKER, BadWiring, BrokerPorts
 from tools.cluster.ports import LOCAL_HOST, NoFreePorts, accepts_connections, free_ports, is_free
-from tools.cluster.processes import ClusterError, ServerProcess, stop_all
+from tools.cluster.processes import ClusterError, ServerProcess, start_together, stop_all
 from tools.cluster.readiness import broker_view, not_ready
 from tools.cluster.run_directory import (
     DEFAULT_DIRECTORY,
@@ -40,7 +41,7 @@ __all__ = ["DEFAULT_DIRECTORY", "ClusterError", "LocalCluster", "NotServing"]
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 """Above the broker's own limit, `broker.stop.timeout.ms`."""
-READY_POLL_S = 0.03
+READY_POLL_S = 0.01
 LINKS_TIMEOUT_S = 15.0
 SESSION_TIMEOUT, KAFKA_SESSION_TIMEOUT_MS = "zookeeper.session.timeout.ms", 18_000
 ANSWER_TIMEOUT_S = 2.0
@@ -58,6 +59,7 @@ START_ERROR = "ottla broker: "
 UNKNOWN_SETTING = re.compile(r"unknown setting '.*")
 """The end of a broker's warning; the start, which says where the setting is, differs between brokers."""
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
+BROKER = (sys.executable, "-m", "broker")
 
 
 class NotServing(ClusterError):
@@ -282,8 +284,7 @@ class LocalCluster:
                 self._start_zookeeper()
                 self.start_links()
                 self._files.faults.write("cluster_started", brokers=[broker.id for broker in brokers])
-                for broker in brokers:
-                    self._spawn(broker)
+                self._spawn_all(brokers)
                 self.wait_ready(timeout)
             except BaseException:
                 for process in self.running():
@@ -418,12 +419,18 @@ class LocalCluster:
 
     def _spawn(self, broker: BrokerDirectory) -> None:
         process = self._process(broker.id)
-        command = [sys.executable, "-m", "broker", "--config", str(broker.config_file)]
-        command += ["--log-file", str(process.log_file)]
-        environment = {**os.environ, "PYTHONPATH": _python_path()}
-        for key in (*NOT_FOR_ALL_BROKERS, "zookeeper.connect"):
-            environment.pop(f"KAFKA_{key.replace('.', '_').upper()}", None)  # it would override each broker's file
-        process.start(command, environment)
+        files = ["--config", str(broker.config_file), "--log-file", str(process.log_file)]
+        process.start([*BROKER, *files], _broker_environment())
+
+    def _spawn_all(self, brokers: Sequence[BrokerDirectory]) -> None:
+        """Together, unless this process owns them: it would not be the parent of forks, with which they end."""
+        if ownership.is_owner():
+            for broker in brokers:
+                self._spawn(broker)
+            return
+        processes = [self._process(broker.id) for broker in brokers]
+        files = ["--config", brokers[0].config_file.name, "--log-file", processes[0].log_file.name]
+        start_together(processes, [*BROKER, "--together", *files], _broker_environment())
 
     def start_links(self) -> None:
         """Starts the process of the links, if the cluster has links and it does not run; returns when it serves. Raises ClusterError."""
@@ -506,6 +513,13 @@ class LocalCluster:
                 raise NotServing(
                     f"{process.name} did not start: {words or 'it printed nothing'}; its log is {process.log_file}"
                 )
+
+
+def _broker_environment() -> dict[str, str]:
+    environment = {**os.environ, "PYTHONPATH": _python_path()}
+    for key in (*NOT_FOR_ALL_BROKERS, "zookeeper.connect"):
+        environment.pop(f"KAFKA_{key.replace('.', '_').upper()}", None)  # it would override each broker's file
+    return environment
 
 
 def _python_path() -> str:

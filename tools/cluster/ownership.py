@@ -39,6 +39,10 @@ def own_servers(popen: Callable[..., Popen] | None = None) -> None:
         _Role.popen = popen
 
 
+def is_owner() -> bool:
+    return _Role.is_owner
+
+
 def start(command: Sequence[str], **options: Any) -> Popen:
     """Starts a server: `options` are those of `subprocess.Popen` but for `preexec_fn`."""
     if not _Role.is_owner:

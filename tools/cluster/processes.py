@@ -26,6 +26,8 @@ from tools.private_files import open_log, server_umask, write_anew
 
 POLL_S = 0.02
 KILL_TIMEOUT_S = 10.0
+FORK_TIMEOUT_S = 60.0
+"""For the imports of a broker, and a fork for each."""
 KILL_AGAIN_S = 1.0
 PROC = Path("/proc")
 PID_MAX = 2**22
@@ -80,8 +82,11 @@ class ServerProcess:
                 start_new_session=True,
                 umask=server_umask(),
             )
-        write_anew(self.pid_file, f"{self._child.pid}\n")
+        self._note(self._child.pid)
         return self._child.pid
+
+    def _note(self, pid: int) -> None:
+        write_anew(self.pid_file, f"{pid}\n")
 
     def pid(self) -> int | None:
         """The pid of the running or paused process, else None."""
@@ -176,6 +181,33 @@ class ServerProcess:
             argument.endswith(self.config_file.name) and _resolved(pid, argument) == self.config_file.resolve()
             for argument in arguments
         )
+
+
+def start_together(processes: Sequence[ServerProcess], command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """One process forks all of these, each in its directory, as `broker/process/together.py` describes. Raises ClusterError."""
+    for process in processes:
+        process._since_start.skip()
+        os.close(open_log(process.log_file))
+    try:
+        forked = subprocess.run(
+            command,
+            input=b"\0".join(os.fsencode(process.directory) for process in processes),
+            capture_output=True,
+            cwd=processes[0].directory,
+            env=dict(environment),
+            start_new_session=True,
+            umask=server_umask(),
+            timeout=FORK_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ClusterError(f"{processes[0].name} did not start within {FORK_TIMEOUT_S:g} s") from None
+    pids = forked.stdout.split()
+    if len(pids) < len(processes):
+        words = forked.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
+        raise ClusterError(f"{processes[len(pids)].name} did not start: {words[-1]}")
+    for process, pid in zip(processes, pids, strict=True):
+        process._note(int(pid))
 
 
 def stop_all(processes: Sequence[ServerProcess], timeout_s: float) -> list[ServerProcess]:
