@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from broker.network.file_sender import FileSender
+from broker.network.sender import Sender
 from broker.network.unsent_answers import UnsentAnswers
 from protocol.kafka.framing import Part, in_memory
 from protocol.types import Buffer
@@ -49,7 +50,7 @@ class AnswerWriter:
         self._timeout_s = timeout_s
         self._flushed = flushed
         self._transport: asyncio.Transport | None = None
-        self._sender: FileSender | None = None
+        self._sender: Sender | None = None
         self._ready: list[Buffer] = []
         self._written = 0  # bytes given to the transport so far
         self._taken_before = 0

@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Sequence
 
+from broker.network.sender import Sender
 from protocol.errors import KafkaError
 from protocol.kafka.framing import Part, StoredBytes
 
@@ -24,9 +25,9 @@ class FileSender:
         self._socket = socket.socket(fileno=descriptor)
 
     @classmethod
-    def of(cls, transport: asyncio.BaseTransport) -> FileSender | None:
+    def of(cls, transport: asyncio.BaseTransport) -> Sender | None:
         """None: the connection is encrypted, or the kernel does not know it. A simulated transport brings its own."""
-        simulated: FileSender | None = transport.get_extra_info("file_sender")
+        simulated: Sender | None = transport.get_extra_info("file_sender")
         if simulated is not None:
             return simulated
         if transport.get_extra_info("sslcontext") is not None:

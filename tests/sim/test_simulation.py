@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from broker import compiled
 from tests.sim.find_mutants import MUTANTS
 from tests.support.thorough import thorough
 from tools.sim.plan import Plan, from_yaml, plan_of
@@ -54,6 +55,16 @@ def test_the_same_seed_is_the_same_history(worker: Worker, others: int, monkeypa
             again = outcome_of(other, plan_of(FIXED_SEED, SECONDS))
         assert (again.digest, again.events_run) == (first.digest, first.events_run)
         assert again.events_run > 1000
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not compiled.form({})[0], reason="the hot modules are not compiled")
+def test_compiled_brokers_have_the_same_history(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = outcome_of(worker, plan_of(FIXED_SEED, SECONDS))
+    monkeypatch.delenv(compiled.SWITCH, raising=False)
+    with Worker(takes_mutants=False) as other:
+        found = outcome_of(other, plan_of(FIXED_SEED, SECONDS))
+    assert (found.digest, found.events_run) == (plain.digest, plain.events_run)
 
 
 @pytest.mark.timeout(FRESH_S + 180)

@@ -34,7 +34,6 @@ BatchKey = tuple[int, int, int]
 
 OWN_BYTES = slice(16, 61)
 """Of a batch: from the magic to the number of records. A broker writes the 16 bytes before."""
-END_BYTES = 50_000
 EPOCH_BYTES = 4
 """The last of the bytes before: the leader's epoch."""
 
@@ -353,11 +352,9 @@ def _tell(
 
 
 def _epoch_of(own_bytes: bytes, segments: Sequence[bytearray]) -> int | None:
-    """In which leader epoch the batch was appended; None if it is not there. Looks at the end first: nearly always it is there."""
+    """In which leader epoch the batch was appended; None if it is not there. Looks from the end on: nearly always it is there."""
     for segment in reversed(segments):
-        found = segment.find(own_bytes, max(0, len(segment) - END_BYTES))
-        if found < 0:
-            found = segment.find(own_bytes)
+        found = segment.rfind(own_bytes)
         if found >= 0:
             return int.from_bytes(segment[found - EPOCH_BYTES : found])
     return None

@@ -160,7 +160,7 @@ def outcomes(plans: Iterator[Plan], mutant: str = "") -> Iterator[Outcome]:
         busy: dict[Connection, Worker] = {}
         while True:
             while len(busy) < cores and (plan := next(plans, None)) is not None:
-                worker = idle.pop() if idle else stack.enter_context(Worker())
+                worker = idle.pop() if idle else stack.enter_context(Worker(takes_mutants=bool(mutant)))
                 worker.start(plan, mutant)
                 busy[worker.connection] = worker
             if not busy:
@@ -175,7 +175,7 @@ def shrunk(plan: Plan, outcome: Outcome, mutant: str) -> tuple[Plan, Outcome]:
     """The smallest plan that was found, and its outcome: it fails as well, perhaps in another way."""
     left = SHRINKING_STEPS
     candidates = smaller(plan)
-    with Worker() as worker:
+    with Worker(takes_mutants=bool(mutant)) as worker:
         while left and (candidate := next(candidates, None)) is not None:
             left -= 1
             worker.start(candidate, mutant)

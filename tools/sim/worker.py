@@ -5,6 +5,7 @@ Each history runs in a fork of it, which ends without tidying up: to tidy up wou
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -16,12 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from protocol.kafka import by_schema, messages
-from protocol.kafka.api_keys import SUPPORTED
+from broker import compiled
 from tools.failures import ExpectedError
-from tools.sim.plan import Plan
 
-if TYPE_CHECKING:  # the worker imports it when its number of cores is set
+if TYPE_CHECKING:  # the worker imports the broker when its form and its number of cores are set
+    from tools.sim.plan import Plan
     from tools.sim.simulation import Outcome
 
 HASH_SEED = "0"
@@ -34,11 +34,14 @@ class SimulationFailed(ExpectedError):
 
 
 class Worker:
-    """Use it as a context. One history at a time."""
+    """Use it as a context. One history at a time. If it takes no mutants, it runs the compiled form, if there is one."""
+
+    def __init__(self, *, takes_mutants: bool = True) -> None:
+        self._form = {compiled.SWITCH: "0"} if takes_mutants else {}
 
     def __enter__(self) -> Worker:
         here, there = Pipe()
-        environment = {**os.environ, "PYTHONHASHSEED": HASH_SEED}
+        environment = {**os.environ, **self._form, "PYTHONHASHSEED": HASH_SEED}
         self._connection = here
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tools.sim.worker", str(there.fileno())],
@@ -84,10 +87,12 @@ class Worker:
 
 def main() -> None:
     """The worker's process."""
+    compiled.use()
     os.cpu_count = lambda: CORES  # brokers choose the number of their threads by it
     from tools.sim import simulation  # imported once, before the forks
 
     prepare()
+    gc.disable()  # a fork ends before its garbage is worth a collection, and collecting a broker would run its code
     connection = Connection(int(sys.argv[1]))
     while True:
         try:
@@ -111,6 +116,9 @@ def main() -> None:
 
 def prepare() -> None:
     """Compiles what each fork would have to compile again: the messages of all versions."""
+    from protocol.kafka import by_schema, messages
+    from protocol.kafka.api_keys import SUPPORTED
+
     for api, versions in SUPPORTED.items():
         for version in range(versions.min, versions.max + 1):
             if version in messages.versions_with_schemas(api):

@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.network.file_sender import FileSender
 from protocol.errors import KafkaError
 from protocol.kafka.framing import Part, StoredBytes
 from protocol.types import Address
@@ -301,7 +300,7 @@ class _Options:
         """All options are taken, and change nothing."""
 
 
-class SimulatedSender(FileSender):
+class SimulatedSender:
     """`sendfile` of the simulated kernel: what the descriptor means at that moment is sent, as far as there is room."""
 
     def __init__(self, transport: SimulatedTransport, read_open_file: Callable[[int, int, int], bytes]) -> None:

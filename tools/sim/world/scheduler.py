@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
+from heapq import heappop, heappush
 from math import log
 from random import Random
 from typing import Any
@@ -20,6 +20,7 @@ class Scheduler:
     def __init__(self, random: Random) -> None:
         self.now = START_S
         self.random = random
+        self._chance = random.random
         self.events_run = 0
         self.is_stopped = False
         """Nothing happens any more: a promise was broken."""
@@ -29,18 +30,18 @@ class Scheduler:
     def call_at(self, when: float, call: Callable[..., object], *args: Any) -> None:
         """Runs `call` at that time, at the earliest now. Events of the same time keep the order of these calls."""
         self._number += 1
-        heapq.heappush(self._events, (when if when > self.now else self.now, self._number, call, args))
+        heappush(self._events, (when if when > self.now else self.now, self._number, call, args))
 
     def call_after(self, delay_s: float, call: Callable[..., object], *args: Any) -> None:
         self.call_at(self.now + delay_s, call, *args)
 
     def soon(self, mean_s: float) -> float:
         """A delay of that mean, with an exponential distribution."""
-        return -log(1.0 - self.random.random()) * mean_s
+        return -log(1.0 - self._chance()) * mean_s
 
     def run(self, until: float) -> None:
         """Runs all events up to that time, or until the world is stopped."""
-        events, pop = self._events, heapq.heappop
+        events, pop = self._events, heappop
         while not self.is_stopped:
             if not events or events[0][0] > until:
                 self.now = max(self.now, until)
