@@ -1,8 +1,8 @@
 """Prometheus' text format, written in small pieces.
 
-Prometheus' client library would build an object for each sample and the whole page at once. A broker with 6,000 partitions has 50,000
-samples, and while a thread computes, the loop gets the interpreter only every half millisecond. So a section of the page is a generator
-of texts, and `paced` lets the loop run between them.
+prometheus_client would build an object for each sample and the whole page at once. A broker with 6,000 partitions has 50,000 samples,
+and while a thread computes, the loop gets the interpreter only every half millisecond. So a section of the page is a generator of
+texts, and `paced` lets the loop run between them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ LINES_IN_A_TEXT = 50
 GAUGE = "gauge"
 COUNTER = "counter"
 SUMMARY = "summary"
-HISTOGRAM = "histogram"
 
 
 def labels(**values: object) -> str:
@@ -94,16 +93,6 @@ def times_ms(
             yield f"{name}{labels(**of, quantile=quantile)} {number(seconds * 1000)}\n"
         yield f"{name}_sum{labels(**of) if of else ''} {number(sum(one.total_s for one in together) * 1000)}\n"
         yield f"{name}_count{labels(**of) if of else ''} {sum(one.count for one in together)}\n"
-
-
-def histogram(name: str, text: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> Iterator[str]:
-    """A histogram without labels. `counts`: the values up to each bound, not cumulative; the last is of those above. `total`: their sum."""
-    yield f"# HELP {name} {text}\n# TYPE {name} {HISTOGRAM}\n"
-    seen = 0
-    for bound, count in zip([*map(str, bounds), "+Inf"], counts, strict=True):
-        seen += count
-        yield f"{name}_bucket{labels(le=bound)} {seen}\n"
-    yield f"{name}_sum {number(total)}\n{name}_count {seen}\n"
 
 
 def number(value: float) -> str:

@@ -8,45 +8,62 @@ done by settings (`recorder.py`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
 
-from broker.process.http_pages import INTERNAL_SERVER_ERROR, METHOD_NOT_ALLOWED, NOT_FOUND, Answer, brief
 from broker.recording.recorder import Recorder
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse
 
 PATH = "/recording"
 PIECE_SIZE = 64 * 1024
 
 
 class RecordingPage:
-    """A `Page` of the metrics server."""
+    """A WSGI application. It is called in the threads of the metrics server."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
 
-    def __call__(self, method: str, path: str) -> Answer:
-        name = path.removeprefix(PATH).strip("/")
-        if method != "GET":
-            return brief(b"only GET\n", METHOD_NOT_ALLOWED)
+    def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        name = str(environ.get("PATH_INFO", "")).removeprefix(PATH).strip("/")
+        if environ.get("REQUEST_METHOD") != "GET":
+            return _answer(start_response, HTTPStatus.METHOD_NOT_ALLOWED, b"only GET\n")
         try:
             if not name:
-                return brief(json.dumps(self._recorder.status()).encode(), content_type="application/json")
-            file = self._recorder.path_of(name)
-            return brief(b"there is no such file\n", NOT_FOUND) if file is None else _file(file)
+                status = json.dumps(self._recorder.status()).encode()
+                return _answer(start_response, HTTPStatus.OK, status, "application/json")
+            path = self._recorder.path_of(name)
+            if path is None:
+                return _answer(start_response, HTTPStatus.NOT_FOUND, b"there is no such file\n")
+            return _file(start_response, path)
         except OSError as error:
-            return brief(f"{error.strerror}\n".encode(), INTERNAL_SERVER_ERROR)
+            return _answer(start_response, HTTPStatus.INTERNAL_SERVER_ERROR, f"{error.strerror}\n".encode())
 
 
-def _file(path: str) -> Answer:
+def _answer(
+    start_response: StartResponse, status: HTTPStatus, body: bytes, content_type: str = "text/plain"
+) -> list[bytes]:
+    headers = [("Content-Type", content_type), ("Content-Length", str(len(body)))]
+    start_response(f"{status.value} {status.phrase}", headers)
+    return [body]
+
+
+def _file(start_response: StartResponse, path: str) -> Iterator[bytes]:
     """The bytes that the file has now, in pieces."""
     file = open(path, "rb")  # noqa: SIM115 - closed when it was sent
-    size = file.seek(0, 2)
+    left = file.seek(0, 2)
     file.seek(0)
+    headers = [("Content-Type", "application/octet-stream"), ("Content-Length", str(left))]
+    start_response(f"{HTTPStatus.OK.value} {HTTPStatus.OK.phrase}", headers)
 
     def pieces() -> Iterator[bytes]:
-        left = size
+        nonlocal left
         with file:
             while left and (piece := file.read(min(PIECE_SIZE, left))):
                 left -= len(piece)
                 yield piece
 
-    return Answer(pieces(), content_type="application/octet-stream", size=size)
+    return pieces()
