@@ -468,8 +468,10 @@ class KafkaAdmin:
         except AccessRefused as problem:
             raise AdminError(f"cannot connect to {self._bootstrap_servers}: {problem}") from None
         except Unreachable:
+            tried_s = time.monotonic() - began
+            within = f" within {tried_s:.0f} s" if tried_s >= 1 else ""
             raise AdminError(
-                f"no broker answers at {self._bootstrap_servers} within {time.monotonic() - began:.0f} s; "
+                f"no broker answers at {self._bootstrap_servers}{within}; "
                 "check the address and that the cluster runs (`ottla cluster status`)"
             ) from None
 

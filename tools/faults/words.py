@@ -34,7 +34,7 @@ LASTING = ("kill", "stop", "pause", "isolate", "cut", "fill-disk")
 """The actions with an undo, which therefore can have `for`."""
 ROLES = (
     "leader of TOPIC-PARTITION, follower of TOPIC-PARTITION, controller, coordinator of GROUP, "
-    "transaction-coordinator of ID, broker ID, zookeeper, it"
+    "transaction-coordinator of ID, broker ID, zookeeper, and in a script: it, whom the fault before it hit"
 )
 PEERS, CONTROLLER = "peers", "controller"
 WHOM = "peers, zookeeper, controller, broker:ID"
