@@ -728,6 +728,7 @@ def main(arguments: Sequence[str] | None = None, *, form: str = "plain Python") 
     options = parse_arguments(arguments)
     if options.together:
         together.fork_in_each(map(os.fsdecode, sys.stdin.buffer.read().split(b"\0")))
+        options.config = options.config.absolute()  # errors and warnings tell which of the files is wrong
     os.umask(os.umask(UMASK) | UMASK)
     try:
         handler = server_log.set_up(options.log_file)
