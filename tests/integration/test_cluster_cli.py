@@ -99,6 +99,12 @@ def test_a_cluster_from_start_to_destroy(ottla: Ottla, directory: Path) -> None:
     config = cluster.broker_directory(1) / "server.properties"
     edited = config.read_text() + "\n# by hand\nnum.partitions=7\n"
     config.write_text(edited)
+    wrong = cluster.broker_directory(2) / "server.properties"
+    intact = wrong.read_text()
+    wrong.write_text(f"{intact}\nnum.partitions=many\n")
+    assert f"broker 2 did not start: {wrong}:" in refused(ottla("start"))
+    assert LocalCluster(directory).running() == []
+    wrong.write_text(intact)
     succeeded(ottla("start"))
     assert config.read_text() == edited
     assert [cluster.port(broker_id) for broker_id in cluster.broker_ids] == ports
