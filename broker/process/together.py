@@ -23,9 +23,8 @@ def fork_in_each(directories: Iterable[str]) -> None:
     gc.collect()
     gc.freeze()  # a collection would write to each object, and the forks share none of those
     for directory in directories:
-        os.chdir(
-            directory
-        )  # before the fork: whoever looks for the broker of this directory finds it from its first moment
+        # Before the fork: whoever looks for the broker of this directory finds it from its first moment.
+        os.chdir(directory)
         pid = os.fork()
         if not pid:
             _become_a_server(Path(directory).name)

@@ -408,14 +408,14 @@ class Log:
         self._sealed_bytes += sealed.size
         return segment
 
-    def _begin_segment(self, base_offset: int, *, must_open: bool = False) -> Segment:
-        segment = self._new_segment(base_offset, must_open=must_open)
+    def _begin_segment(self, base_offset: int) -> Segment:
+        segment = self._new_segment(base_offset)
         self._segments.append(segment)
         self._bases.append(base_offset)
         self._listener.rolled(self)
         return segment
 
-    def _new_segment(self, base_offset: int, *, must_open: bool = False) -> Segment:
+    def _new_segment(self, base_offset: int) -> Segment:
         segment = Segment(
             self.files,
             self.directory,
@@ -423,7 +423,7 @@ class Log:
             index_interval_bytes=self.config.index_interval_bytes,
             created_ms=self._wall_ms(),
             is_new=True,
-            must_open=must_open,
+            must_open=self._is_half_done,
         )
         self._names_are_synced = False
         return segment
@@ -619,7 +619,7 @@ class Log:
                 # Compaction left a hole before `offset`. The name of an empty segment keeps the LEO, so that the hole's offsets
                 # are not assigned again.
                 self._segments[-1].seal()
-                self._begin_segment(offset, must_open=True)
+                self._begin_segment(offset)
                 self._listener.has_hole(self)
             self._end_moved_back()
 
@@ -670,7 +670,7 @@ class Log:
                 self._lower_recovery_point(offset)
             for segment in reversed(self._segments):
                 self._remove(segment)
-            self._segments[:] = [self._new_segment(offset, must_open=True)]
+            self._segments[:] = [self._new_segment(offset)]
             self._bases[:] = [offset]
             self.leader_epochs.clear()
             self.producers.restart_at(offset)

@@ -95,11 +95,11 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         yield Secured(certificates, cli.bootstrap_servers, ports)
 
 
-def write_trace(path: Path, topic: str, seconds: float = 3.0) -> Path:
-    """A producer and a consumer, 20 times a second."""
+def write_trace(path: Path, topic: str) -> Path:
+    """A producer and a consumer, 20 times a second for 3 s."""
     rows = [
         row
-        for at in range(0, int(seconds * 1000), 50)
+        for at in range(0, 3000, 50)
         for row in (produce(at, 2 * at, topic=topic), fetch(at, 2 * at + 1, topic=topic, max_wait_ms=100))
     ]
     return written(path, rows, **{topic: 2})
