@@ -12,12 +12,14 @@ retried automatically, because only the caller knows whether a retry is safe (CT
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, cast
 
 from protocol import self_connection
 from protocol.kafka.framing import frame
+from protocol.tls import ClientTls, client_reason
 from protocol.types import Address, Buffer
 
 Encode = Callable[[int], Sequence[Buffer]]
@@ -201,9 +203,9 @@ class _Node:
 class NetworkClient:
     """Sends requests to nodes, over one connection to each. Must be used from one event loop only.
 
-    `random` returns numbers in [0, 1) for the jitter. `connect_timeout_ms` is short, so that a node that was unreachable is found
-    again soon: the system retries a connection at intervals that grow to seconds. An answer with a length above `response_bytes_max`
-    closes the connection, because its buffer would be allocated at once.
+    `random` returns numbers in [0, 1) for the jitter. `connect_timeout_ms` is short, so that a node that was unreachable is found again
+    soon: the system retries a connection at intervals that grow to seconds; it includes a TLS handshake. An answer with a length above
+    `response_bytes_max` closes the connection, because its buffer would be allocated at once.
     """
 
     def __init__(
@@ -217,11 +219,13 @@ class NetworkClient:
         backoff_max_ms: int = 1000,
         connect_timeout_ms: int = 1000,
         response_bytes_max: int = 256 * 1024 * 1024,
+        tls: ClientTls | None = None,
     ) -> None:
         self.clock = clock
         self.request_timeout = request_timeout_ms / 1000
         self.max_in_flight = max_in_flight
         self.response_bytes_max = response_bytes_max
+        self._tls = tls
         self._random = random
         self._backoff = backoff_ms / 1000
         self._backoff_max = backoff_max_ms / 1000
@@ -317,7 +321,13 @@ class NetworkClient:
         error: Exception | None = None
         try:
             async with asyncio.timeout(self._connect_timeout):
-                transport, _ = await loop.create_connection(lambda: connection, host, port)
+                if self._tls is None:
+                    transport, _ = await loop.create_connection(lambda: connection, host, port)
+                else:
+                    context = self._tls.client_context
+                    transport, _ = await loop.create_connection(
+                        lambda: connection, host, port, ssl=context, server_hostname=host
+                    )
             if self_connection.is_to_itself(transport):
                 raise self_connection.refused(address)
         except asyncio.CancelledError:
@@ -325,6 +335,9 @@ class NetworkClient:
             raise
         except TimeoutError:
             error = Disconnected(f"connecting to {host}:{port} took more than {self._connect_timeout:g} s")
+        except ssl.SSLError as failure:
+            error = Disconnected(f"cannot connect to {host}:{port} by TLS: {client_reason(failure)}")
+            error.__cause__ = failure
         except OSError as failure:
             error = Disconnected(f"cannot connect to {host}:{port}: {failure}")
             error.__cause__ = failure

@@ -20,9 +20,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
+
+from broker.network.frame_reader import TLS_HANDSHAKE
+from broker.network.tls_server import TlsServer
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +40,7 @@ CONNECTIONS_MAX = 256
 """Each other broker has one to three: watches of this process, the controller's requests, a ControlledShutdown."""
 TOO_MANY_BYTES = f"unfinished control requests take more than {BYTES_MAX} bytes, and this one is the first to be closed"
 BACKLOG = 128
+LISTENER = "the control listener"
 READ_BYTES = 256 * 1024
 
 
@@ -66,7 +71,10 @@ class HandleFrame(Protocol):
 class ControlConnections:
     """The listener and its connections; see the module's docstring."""
 
-    def __init__(self, handle_frame: HandleFrame) -> None:
+    def __init__(self, handle_frame: HandleFrame, tls_context: Callable[[], ssl.SSLContext] | None = None) -> None:
+        """`tls_context`: that of the next handshake; None: the listener is in the clear."""
+        self._tls_context = tls_context
+        self._tls: TlsServer | None = None
         self._handle_frame = handle_frame
         self._server: asyncio.Server | None = None
         self._connections: dict[Connection, asyncio.Task[None]] = {}
@@ -79,19 +87,33 @@ class ControlConnections:
 
     async def start(self, host: str, port: int) -> int:
         """Listens, and returns the bound port (`port` 0: a free one). Raises OSError if the port is taken."""
-        self._server = await asyncio.start_server(self._connected, host or None, port, backlog=BACKLOG)
-        return int(self._server.sockets[0].getsockname()[1])
+        if self._tls_context is None:
+            self._server = await asyncio.start_server(self._connected, host or None, port, backlog=BACKLOG)
+            return int(self._server.sockets[0].getsockname()[1])
+        monotonic = asyncio.get_running_loop().time
+        self._tls = TlsServer(
+            LISTENER, self._tls_context, self._new_stream, monotonic, lambda: self.connections_max // 4
+        )
+        bound = await self._tls.bind(host, port)
+        self._tls.serve(BACKLOG)
+        return bound
 
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
+        if self._tls is not None:
+            self._tls.close()
         tasks = list(self._connections.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _new_stream(self) -> asyncio.StreamReaderProtocol:
+        loop = asyncio.get_running_loop()
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(loop=loop), self._connected, loop=loop)
+
     async def is_welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Whether to admit a peer. Today everybody is admitted; a check of a shared secret or of mTLS belongs here."""
+        """Whether to admit a peer. Today everybody is admitted who has passed the handshake, if the listener has TLS."""
         return not writer.is_closing()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -151,6 +173,10 @@ class ControlConnections:
         async with asyncio.timeout(FRAME_TIMEOUT_S):
             head = first + await reader.readexactly(LENGTH_BYTES - len(first))
             length = int.from_bytes(head, "big", signed=True)
+            if length >> 16 == TLS_HANDSHAKE:
+                raise ValueError(
+                    "it speaks TLS, and this listener has none: see listener.security.protocol.map of both brokers"
+                )
             if not LENGTH_BYTES <= length <= FRAME_BYTES_MAX:
                 raise ValueError(f"frame length {length}: allowed are {LENGTH_BYTES} to {FRAME_BYTES_MAX} bytes")
             frame = bytearray()

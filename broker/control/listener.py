@@ -18,6 +18,7 @@ Only the controller's requests wait for each other, and only one of them at a ti
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any
 
@@ -71,6 +72,7 @@ class ControlListener:
         much_is_new: Callable[[], None] = _nothing,
         confirmation: Confirmation | None = None,
         events: EventLog | None = None,
+        tls_context: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self._events = events
         self._replica_manager = replica_manager
@@ -90,7 +92,7 @@ class ControlListener:
         self._when_registered = when_registered or _at_once
         self._own_broker_epoch = own_broker_epoch
         self._confirmation = confirmation
-        self._connections = ControlConnections(self._answer)
+        self._connections = ControlConnections(self._answer, tls_context)
 
     def limit_connections(self, count: int) -> None:
         """Sets the limit to `count`, the control plane's share of the descriptors, within 1 to CONNECTIONS_MAX."""

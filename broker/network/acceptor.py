@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,8 +12,10 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from broker.network.connection import ClientConnection, Limits
+from broker.network.paced_transport import PacedTransport
 from broker.network.processor import SWEEP_S, Processor
 from broker.network.request_channel import RequestChannel
+from broker.network.tls_server import TlsServer
 from broker.process.clock import Clock
 from broker.process.descriptors import DescriptorShares
 from broker.process.rare_lines import RareLine
@@ -66,6 +69,10 @@ class ConnectionCounts:
         """The limit of connections that claim to be a follower's without proof: half of the brokers' share, at most CLAIMED_MAX."""
         return min(CLAIMED_MAX, max(self._brokers_share // 2, 1))
 
+    def room_for_handshakes(self) -> int:
+        """How many connections may be in their TLS handshakes: they have what is left of the clients' share, and count for nothing else."""
+        return self._clients_share - self._total
+
     def take(self, address: str) -> str:
         """Counts one more connection; returns the reason if it is refused, else ""."""
         if self._total >= self._max_connections:
@@ -110,6 +117,8 @@ class AcceptorSettings(NamedTuple):
 
     If brokers and clients share a listener, `is_of_follower` recognizes a follower's connection by its first request. Anyone can claim
     to be a follower: at most `claims_max` connections without proof are kept, and a new one replaces the oldest.
+
+    `tls_context`: that of the next handshake; None: the listener is in the clear.
     """
 
     listener: str
@@ -117,6 +126,7 @@ class AcceptorSettings(NamedTuple):
     limits: Limits
     is_limited: bool = True
     is_of_follower: Callable[[RequestHeader, Buffer], Claim] | None = None
+    tls_context: Callable[[], ssl.SSLContext] | None = None
 
 
 class Acceptor:
@@ -144,6 +154,15 @@ class Acceptor:
             )
             for _ in range(max(1, settings.processors))
         ]
+        self._tls: TlsServer | None = None
+        if settings.tls_context is not None:
+            self._tls = TlsServer(
+                settings.listener,
+                settings.tls_context,
+                lambda: PacedTransport(self._new_connection()),
+                clock.monotonic,
+                counts.room_for_handshakes,
+            )
         self._next = 0
         self._unproven: dict[ClientConnection, str] = {}
         self._uncounted: set[ClientConnection] = set()
@@ -153,6 +172,8 @@ class Acceptor:
 
     async def bind(self, host: str, port: int) -> int:
         """Binds the port (0: a free one) and returns the bound port. Raises OSError if the port is not available."""
+        if self._tls is not None:
+            return await self._tls.bind(host, port)
         loop = asyncio.get_running_loop()
         bound = await loop.create_server(self._new_connection, host or None, port, backlog=BACKLOG, start_serving=False)
         self._servers.append(bound)
@@ -168,12 +189,15 @@ class Acceptor:
 
     async def serve(self) -> None:
         """Accepts connections from now on."""
-        assert self._servers
+        if self._tls is not None:
+            self._tls.serve(BACKLOG)
         for server in self._servers:
             await server.start_serving()
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep_regularly())
 
     def stop_accepting(self) -> None:
+        if self._tls is not None:
+            self._tls.stop_accepting()
         for server in self._servers:
             server.close()
         self._servers.clear()
@@ -183,6 +207,8 @@ class Acceptor:
         self.stop_accepting()
         if self._sweeper is not None:
             self._sweeper.cancel()
+        if self._tls is not None:
+            self._tls.close()
         for processor in self._processors:
             processor.abort_all()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from broker.network.file_sender import FileSender
 from broker.network.sender import Sender
@@ -11,21 +12,21 @@ from broker.network.unsent_answers import UnsentAnswers
 from protocol.kafka.framing import Part, in_memory
 from protocol.types import Buffer
 
-WRITE_BUFFER_HIGH = 1024 * 1024
+WRITE_BUFFER_HIGH: Final = 1024 * 1024
 """When the unread answers of one client have more bytes, its next requests wait."""
 
-COUNTED_FROM = 64 * 1024
+COUNTED_FROM: Final = 64 * 1024
 """Unsent answers of a connection count towards those of all connections once they have more bytes, and then until all are sent."""
 
-WRITTEN_AT_ONCE = 256 * 1024
+WRITTEN_AT_ONCE: Final = 256 * 1024
 """When the answers of a connection have more bytes, they are written before the other requests of this turn are handled."""
 
-JOINED_MAX = 64 * 1024
+JOINED_MAX: Final = 64 * 1024
 """Bytes: answers that are sent together are joined up to this size; larger ones are sent as they are."""
 
-SLOW_BYTES = 64 * 1024
+SLOW_BYTES: Final = 64 * 1024
 """A client that reads fewer bytes in each of SLOW_SWEEPS sweeps is disconnected if all unread answers exceed their limit."""
-SLOW_SWEEPS = 2
+SLOW_SWEEPS: Final = 2
 
 
 def _nothing() -> None:

@@ -15,13 +15,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.network.answer_writer import WRITTEN_AT_ONCE, AnswerWriter
 from broker.network.connection_state import HELD_BYTES_MAX, AnswerOrder, ConnectionState, Hold
 from broker.network.frame_reader import LARGE, LARGE_BEGINS, LARGE_ENDS, SMALL, FrameReader, IllegalFrame
 from broker.network.large_frames import MODEST_FRAME_MAX
-from broker.network.request_channel import Request, Ring
+from broker.network.request_channel import Connection, Request, Ring
 from protocol.errors import KafkaError
 from protocol.kafka.framing import MalformedRequest, Part, StoredBytes, parse_request_header
 from protocol.types import Buffer
@@ -29,24 +29,24 @@ from protocol.types import Buffer
 if TYPE_CHECKING:
     from broker.network.processor import Processor
 
-REST_KEPT_S = 10.0
+REST_KEPT_S: Final = 10.0
 """Seconds after which an empty buffer is released."""
 
-AHEAD_MAX = 512 * 1024
+AHEAD_MAX: Final = 512 * 1024
 """Limit of the bytes that a connection may have sent since its requests were last handled, in small frames. Above it, the next frames wait:
 the loop reads a busy socket many times in one turn, and a connection may then be held for long. More than a Java producer has in flight."""
 
-LONG_FETCH = 512
+LONG_FETCH: Final = 512
 """A Fetch request with more bytes is *long*. It lists more than about twenty partitions."""
 
-HEAVY_S = 2.0
+HEAVY_S: Final = 2.0
 """How long a connection counts as heavy after a large answer or a long fetch."""
 
-LARGE_FRAME_S = 5.0
+LARGE_FRAME_S: Final = 5.0
 """Time limit for a large frame while others wait for room: to arrive, not counting the time in which it is not read, and then to wait
 while its connection is held."""
 
-NO_FETCH = -1
+NO_FETCH: Final = -1
 
 
 class Limits(NamedTuple):
@@ -59,7 +59,7 @@ class Limits(NamedTuple):
     answer_timeout_s: float = 60.0
 
 
-class ClientConnection(asyncio.BufferedProtocol):
+class ClientConnection(Connection):
     """The loop calls it with bytes, the channel takes its requests, and handlers answer through it."""
 
     def __init__(self, processor: Processor, listener: str) -> None:

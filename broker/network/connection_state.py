@@ -41,7 +41,7 @@ class Hold:
     """The connection got a large answer in this turn of the loop: others come first."""
 
 
-HELD_BYTES_MAX = 1024**2
+HELD_BYTES_MAX: Final = 1024**2
 """When the held answers of one connection have more bytes, its next requests wait."""
 
 

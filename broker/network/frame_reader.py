@@ -16,19 +16,19 @@ from typing import Final
 
 from broker.network.large_frames import LARGE_STEP_MAX, LargeFrames
 
-RECEIVE_BUFFER_SIZE = 256 * 1024
+RECEIVE_BUFFER_SIZE: Final = 256 * 1024
 """Bytes that one read may have."""
 
-SMALL_FRAME_MAX = 64 * 1024
+SMALL_FRAME_MAX: Final = 64 * 1024
 """A frame with more bytes, its length included, is *large*. A read has at most so many bytes while there is no room for large frames."""
 
-LONG_READ = 16 * 1024
+LONG_READ: Final = 16 * 1024
 """A connection that sends so many bytes at once gets all of the shared buffer for its next read."""
 
-SHORT_READ = 4 * 1024
+SHORT_READ: Final = 4 * 1024
 """Bytes of the read after a frame that is larger than the shared buffer: the next frame probably is, and needs a buffer of its own."""
 
-REST_SIZE_MIN = 8 * 1024
+REST_SIZE_MIN: Final = 8 * 1024
 """Minimum size of a connection's own buffer, in which an incomplete frame waits for its rest."""
 
 # What `next` finds.
@@ -42,10 +42,13 @@ LARGE_BEGINS: Final = 3
 LARGE_ENDS: Final = 4
 """The large frame in its own buffer is whole: `take` returns it."""
 
-NOTHING = memoryview(bytearray())
+TLS_HANDSHAKE: Final = 0x1603
+"""The first two bytes of a client that speaks TLS."""
 
-_LENGTH = Struct(">i")
-_ZEROS = memoryview(bytes(LARGE_STEP_MAX))
+NOTHING: Final = memoryview(bytearray())
+
+_LENGTH: Final = Struct(">i")
+_ZEROS: Final = memoryview(bytes(LARGE_STEP_MAX))
 
 
 class IllegalFrame(Exception):
@@ -142,6 +145,10 @@ class FrameReader:
             return NEED_DATA
         (size,) = _LENGTH.unpack_from(self._from, self._at)
         if not 0 < size <= self._size_max:
+            if size >> 16 == TLS_HANDSHAKE:
+                raise IllegalFrame(
+                    "a TLS handshake, and this listener has no TLS: it needs security.protocol=PLAINTEXT"
+                )
             raise IllegalFrame(f"a frame of {size} bytes: allowed are 1 to {self._size_max} (socket.request.max.bytes)")
         self.size = size
         whole = size + 4

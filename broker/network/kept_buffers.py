@@ -9,10 +9,12 @@ client that only announces a large frame makes the broker hold no more than that
 
 from __future__ import annotations
 
-KEPT_BYTES_MAX = 8 * 1024 * 1024
-KEPT_FRAME_MAX = 2 * 1024 * 1024
+from typing import Final
+
+KEPT_BYTES_MAX: Final = 8 * 1024 * 1024
+KEPT_FRAME_MAX: Final = 2 * 1024 * 1024
 """Bytes. The buffer of a larger frame is not kept."""
-KEPT_S = 10.0
+KEPT_S: Final = 10.0
 """Seconds without a large frame after which nothing is kept."""
 
 

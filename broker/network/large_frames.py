@@ -16,20 +16,20 @@ A connection that must wait is woken by its `read_again`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from broker.network.kept_buffers import KeptBuffers
 
-MODEST_FRAME_MAX = 2 * 1024 * 1024
+MODEST_FRAME_MAX: Final = 2 * 1024 * 1024
 """Largest usual frame of a producer, in bytes. Such frames are *modest*: they have more room than larger ones."""
-MODEST_EXTRA_DIVISOR = 4
+MODEST_EXTRA_DIVISOR: Final = 4
 """The additional room of modest frames is `queued.max.request.bytes` divided by this number."""
-LARGE_STEP_MAX = 1024 * 1024
-LARGE_STEP_MIN = 64 * 1024
-MANY_LARGE = 8
+LARGE_STEP_MAX: Final = 1024 * 1024
+LARGE_STEP_MIN: Final = 64 * 1024
+MANY_LARGE: Final = 8
 """The buffer of a large frame grows at once by at most LARGE_STEP_MAX bytes. While MANY_LARGE or more arrive, the steps are smaller, down
 to LARGE_STEP_MIN."""
-LARGE_TURN_MAX = 8 * 1024 * 1024
+LARGE_TURN_MAX: Final = 8 * 1024 * 1024
 """Bytes of all large frames that are read in one turn of the loop. Connections with more bytes continue in the next turn."""
 
 

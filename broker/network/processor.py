@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from broker.network.connection import ClientConnection, Limits
 from broker.network.connection_state import ConnectionState
@@ -15,10 +16,10 @@ from protocol.types import Buffer
 
 log = logging.getLogger(__name__)
 
-CLOSINGS_LOGGED_MAX = 20
+CLOSINGS_LOGGED_MAX: Final = 20
 """Limit of log lines about closed connections between two sweeps."""
 
-SWEEP_S = 1.0
+SWEEP_S: Final = 1.0
 
 FirstRequest = Callable[[ClientConnection, RequestHeader, Buffer], str]
 

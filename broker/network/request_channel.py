@@ -13,11 +13,12 @@ a limited number in flight; for large frames see `large_frames.py`, for answers 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final
 
 from broker.network.answer_writer import AnswerWriter
 from broker.network.brief_polling import BriefPolling
@@ -30,24 +31,27 @@ from protocol.types import Buffer
 
 log = logging.getLogger(__name__)
 
-SLICE = 64
+SLICE: Final = 64
 """Limit of requests of each ring that one turn of the loop handles."""
-SLICE_S = 0.005
+SLICE_S: Final = 0.005
 """Time limit for all ordinary requests of a turn; at least one is handled."""
-HEAVY_SLICE_S = 0.001
+HEAVY_SLICE_S: Final = 0.001
 """Time limit for all heavy requests of a turn: one large answer, or some small ones."""
-LONG_QUEUE = 8
+LONG_QUEUE: Final = 8
 """While this many requests are queued, an answer to a fetch has at most ANSWER_IN_A_QUEUE bytes, so that their turn comes soon."""
-ANSWER_IN_A_QUEUE = 1024 * 1024
-WOKEN_AT_ONCE = 16
+ANSWER_IN_A_QUEUE: Final = 1024 * 1024
+WOKEN_AT_ONCE: Final = 16
 """Limit of waiting fetches that one call of `wake_fetches` retries."""
 
-NO_FRAME = b""
+NO_FRAME: Final = b""
 """Replaces a request's frame after decoding, so that a waiting request does not keep it in memory."""
 
 
-class Connection(Protocol):
-    """The part of a connection that the channel, its requests and their handlers use. `ClientConnection` describes it."""
+class Connection(asyncio.BufferedProtocol):
+    """The part of a connection that the channel, its requests and their handlers use. `ClientConnection` describes it.
+
+    A class, not a Protocol: compiled code calls its methods and reads its fields without a look-up by name. Fakes need not inherit.
+    """
 
     listener: str
     remote_address: str
@@ -60,42 +64,58 @@ class Connection(Protocol):
     is_heavy: bool
 
     @property
-    def is_open(self) -> bool: ...
+    def is_open(self) -> bool:
+        raise NotImplementedError
 
     @property
-    def peer(self) -> str: ...
+    def peer(self) -> str:
+        raise NotImplementedError
 
-    def hold(self, reason: int) -> None: ...
+    def hold(self, reason: int) -> None:
+        raise NotImplementedError
 
-    def release(self, reason: int) -> None: ...
+    def release(self, reason: int) -> None:
+        raise NotImplementedError
 
-    def read_again(self) -> None: ...
+    def read_again(self) -> None:
+        raise NotImplementedError
 
-    def begin_fetch(self, request: Request, *, needs_room: bool) -> bool: ...
+    def begin_fetch(self, request: Request, *, needs_room: bool) -> bool:
+        raise NotImplementedError
 
-    def reserve(self, size: int) -> None: ...
+    def reserve(self, size: int) -> None:
+        raise NotImplementedError
 
-    def answer_room(self) -> int: ...
+    def answer_room(self) -> int:
+        raise NotImplementedError
 
-    def frame_handled(self, request: Request) -> None: ...
+    def frame_handled(self, request: Request) -> None:
+        raise NotImplementedError
 
-    def answer(self, number: int, parts: Sequence[Buffer]) -> None: ...
+    def answer(self, number: int, parts: Sequence[Buffer]) -> None:
+        raise NotImplementedError
 
-    def answer_records(self, number: int, parts: Sequence[Part]) -> None: ...
+    def answer_records(self, number: int, parts: Sequence[Part]) -> None:
+        raise NotImplementedError
 
-    def answer_in_turn(self, number: int, make: Callable[[], Sequence[Buffer]]) -> None: ...
+    def answer_in_turn(self, number: int, make: Callable[[], Sequence[Buffer]]) -> None:
+        raise NotImplementedError
 
-    def close(self, reason: str) -> None: ...
+    def close(self, reason: str) -> None:
+        raise NotImplementedError
 
-    def at_end(self, number: int, callback: Callable[[], object]) -> None: ...
+    def at_end(self, number: int, callback: Callable[[], object]) -> None:
+        raise NotImplementedError
 
-    def when_answered(self, number: int, callback: Callable[[], object]) -> None: ...
+    def when_answered(self, number: int, callback: Callable[[], object]) -> None:
+        raise NotImplementedError
 
-    def when_ended(self, callback: Callable[[], object]) -> None: ...
+    def when_ended(self, callback: Callable[[], object]) -> None:
+        raise NotImplementedError
 
 
-CLIENT_ID_SHOWN_MAX = 100
-OLD_CLIENTS = "; docs/CLIENTS.md has a chapter on old clients"
+CLIENT_ID_SHOWN_MAX: Final = 100
+OLD_CLIENTS: Final = "; docs/CLIENTS.md has a chapter on old clients"
 """The end of a line in the log about a client whose version of an API is too old."""
 
 

@@ -16,19 +16,20 @@ import time
 from collections.abc import Callable, Mapping
 from random import random
 from types import MappingProxyType
+from typing import Final
 
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.time_histogram import TimeHistogram
 
-TIMED_PER_S = 20
+TIMED_PER_S: Final = 20
 """An API with more requests in a second has only about this many timed, but on average at least one in EVERY_MAX. Timing a request costs as
 much as a tenth of serving a small one. The quantiles are those of 600 to 1,200 samples; Kafka's are those of 1,028."""
-EVERY_MAX = 256
-PARTS = ("requestqueuetimems", "localtimems", "remotetimems", "totaltimems")
+EVERY_MAX: Final = 256
+PARTS: Final = ("requestqueuetimems", "localtimems", "remotetimems", "totaltimems")
 
-FETCH = "Fetch"
-FETCH_CONSUMER = "FetchConsumer"
-FETCH_FOLLOWER = "FetchFollower"
+FETCH: Final = "Fetch"
+FETCH_CONSUMER: Final = "FetchConsumer"
+FETCH_FOLLOWER: Final = "FetchFollower"
 
 
 class Timing:

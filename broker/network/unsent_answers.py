@@ -8,11 +8,13 @@ an eighth of the remaining room, so that clients that read find room while other
 
 from __future__ import annotations
 
-ANSWER_MAX = 8 * 1024 * 1024
+from typing import Final
+
+ANSWER_MAX: Final = 8 * 1024 * 1024
 """Limit of one answer to a fetch, in bytes, unless its first batch is larger. A read of 8 MiB takes 5 ms."""
-ANSWER_MIN = 64 * 1024
-SHARES = 8
-PLENTY = SHARES * ANSWER_MAX
+ANSWER_MIN: Final = 64 * 1024
+SHARES: Final = 8
+PLENTY: Final = SHARES * ANSWER_MAX
 
 
 class UnsentAnswers:

@@ -152,24 +152,27 @@ def setting(
     maximum: int | None = None,
     choices: tuple[str, ...] | None = None,
     is_list: bool = False,
+    is_secret: bool = False,
     check: Callable[[str], Any] | None = None,
     doc: str = "",
 ) -> Any:
     """A dataclass field with the limits that `parse_value` checks.
 
     For a list (texts separated by commas), `choices` apply to each item. `check` gets the text and raises ConfigError.
+    A value that `is_secret` is never shown.
     """
     metadata = {
         "minimum": minimum,
         "maximum": maximum,
         "choices": choices,
         "is_list": is_list,
+        "is_secret": is_secret,
         "check": check,
         "doc": doc,
     }
     if isinstance(default, list | dict):
         return field(default_factory=default.copy, metadata=metadata)
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata=metadata, repr=not is_secret)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,13 +187,46 @@ class BrokerConfig:
     zookeeper_connection_timeout_ms: int = setting(18000, minimum=100, maximum=INT_MAX)
     listeners: str = setting("PLAINTEXT://:9092", doc="NAME://host:port[,NAME://host:port...]")
     advertised_listeners: str = setting("", doc="addresses that clients get; default: listeners")
-    listener_security_protocol_map: str = setting("PLAINTEXT:PLAINTEXT", doc="NAME:PROTOCOL[,...]")
+    listener_security_protocol_map: str = setting("PLAINTEXT:PLAINTEXT,SSL:SSL", doc="NAME:PROTOCOL[,...]")
+    security_inter_broker_protocol: str = setting(
+        "PLAINTEXT",
+        choices=("PLAINTEXT", "SSL"),
+        doc="SSL: brokers use the first listener with this protocol, unless inter.broker.listener.name names one",
+    )
     inter_broker_listener_name: str = setting(
         "", doc="listener for followers' fetches; default: the first that is not the control plane's"
     )
     control_plane_listener_name: str = setting(
         "", doc="listener for the control RPC; default: CONTROLLER, created on a free port if missing"
     )
+
+    # TLS; `listener.name.<listener>.` before one of these keys sets it for one listener
+    ssl_keystore_type: str = setting("JKS", doc="PEM or PKCS12: what has this broker's key and certificate")
+    ssl_keystore_location: str = setting("", doc="file of the key and its certificates")
+    ssl_keystore_password: str = setting("", is_secret=True, doc="password of a store of type PKCS12")
+    ssl_keystore_key: str = setting("", is_secret=True, doc="the private key as PEM, in place of a file")
+    ssl_keystore_certificate_chain: str = setting(
+        "", is_secret=True, doc="the certificate as PEM, and those between it and its authority, in place of a file"
+    )
+    ssl_key_password: str = setting("", is_secret=True, doc="password of the private key")
+    ssl_truststore_type: str = setting("JKS", doc="PEM or PKCS12: what has the trusted certificates")
+    ssl_truststore_location: str = setting("", doc="file of the trusted certificates; none: those of this machine")
+    ssl_truststore_password: str = setting("", is_secret=True, doc="password of a store of type PKCS12")
+    ssl_truststore_certificates: str = setting(
+        "", is_secret=True, doc="the trusted certificates as PEM, in place of a file"
+    )
+    ssl_client_auth: str = setting(
+        "none", choices=("none", "requested", "required"), doc="whether clients show a certificate"
+    )
+    ssl_enabled_protocols: str = setting("TLSv1.2,TLSv1.3", choices=("TLSv1.2", "TLSv1.3"), is_list=True)
+    ssl_cipher_suites: str = setting(
+        "", is_list=True, doc="by the names of Java or of OpenSSL; empty: the default ones"
+    )
+    ssl_endpoint_identification_algorithm: str = setting(
+        "https", doc="https: the certificate of another broker must name its host; empty: it need not"
+    )
+    ssl_of_listeners: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The settings above of single listeners: their keys with the prefix."""
 
     # the log
     log_dirs: str = setting("", doc="comma-separated directories; must be set")
@@ -641,7 +677,25 @@ def attribute(key: str) -> str:
 @cache
 def settings_of(config: type) -> Mapping[str, Any]:
     """Kafka key -> dataclass field, of BrokerConfig or TopicConfig."""
-    return MappingProxyType({f.name.replace("_", "."): f for f in fields(config)})
+    return MappingProxyType({f.name.replace("_", "."): f for f in fields(config) if f.metadata})
+
+
+LISTENER_PREFIX = "listener.name."
+
+
+def key_of_all(key: str) -> str:
+    """`ssl.keystore.location` for `listener.name.internal.ssl.keystore.location`; other keys as they are."""
+    if key.startswith(LISTENER_PREFIX):
+        name, dot, rest = key[len(LISTENER_PREFIX) :].partition(".ssl.")
+        if name and dot and f"ssl.{rest}" in settings_of(BrokerConfig):
+            return f"ssl.{rest}"
+    return key
+
+
+def is_secret(key: str) -> bool:
+    """Whether the value of this broker setting must not be shown."""
+    spec = settings_of(BrokerConfig).get(key_of_all(key))
+    return spec is not None and bool(spec.metadata["is_secret"])
 
 
 def parse_value(config: type, key: str, text: str) -> int | float | bool | str:

@@ -123,18 +123,19 @@ class ConfigType(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    PASSWORD = 9
 
 
 class Synonym(NamedTuple):
-    """One layer of a setting: where the value comes from."""
+    """One layer of a setting: where the value comes from. None: the value is a secret."""
 
     name: str
-    value: str
+    value: str | None
     source: Source
 
 
 class DescribedSetting(NamedTuple):
-    """A row of DescribeConfigs. `value` None means not set."""
+    """A row of DescribeConfigs. `value` None means not set, or a secret."""
 
     name: str
     value: str | None
@@ -143,6 +144,7 @@ class DescribedSetting(NamedTuple):
     config_type: ConfigType
     documentation: str
     synonyms: tuple[Synonym, ...]
+    is_sensitive: bool = False
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ class ConfigLayers:
             source = synonyms[0].source if synonyms else Source.DEFAULT_CONFIG
             value = config_text(getattr(self.effective, spec.name))
             if key in OLDER_KEYS:
-                value = synonyms[0].value if synonyms else ""
+                value = (synonyms[0].value if synonyms else "") or ""
             yield _described(spec, key, value or _unset(spec), source, synonyms)
             for older in OLDER_KEYS.get(key, ()):
                 yield self._older_setting(key, older)
@@ -240,7 +242,8 @@ def _default_text(key: str) -> str | None:
     spec = settings_of(BrokerConfig).get(key)
     if spec is None:
         return DEFAULT_OF_OLDER.get(key)
-    return config_text(spec.default) if spec.default != "" and key not in WITHOUT_OWN_DEFAULT else None
+    has_default = spec.default != "" or spec.metadata["is_list"]  # an empty list is a default
+    return config_text(spec.default) if has_default and key not in WITHOUT_OWN_DEFAULT else None
 
 
 def config_text(value: Any) -> str:
@@ -300,12 +303,17 @@ def _described(
     if is_broker_key and not documentation and key in TOPIC_KEY_OF:
         documentation = settings_of(TopicConfig)[TOPIC_KEY_OF[key]].metadata["doc"]
     is_read_only = is_broker_key and key not in DYNAMIC_BROKER_KEYS
-    return DescribedSetting(key, value, source, is_read_only, _config_type(spec), documentation, synonyms)
+    is_secret = bool(spec.metadata["is_secret"])
+    if is_secret:
+        value, synonyms = None, tuple(synonym._replace(value=None) for synonym in synonyms)
+    return DescribedSetting(key, value, source, is_read_only, _config_type(spec), documentation, synonyms, is_secret)
 
 
 def _config_type(spec: Any) -> ConfigType:
     if spec.metadata["is_list"]:
         return ConfigType.LIST
+    if spec.metadata["is_secret"]:
+        return ConfigType.PASSWORD
     if spec.type == "int":
         maximum = spec.metadata["maximum"]
         if maximum is None or maximum > INT_MAX:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from broker.settings.config import BrokerConfig, ConfigError, parse_value, settings_of
+from broker.settings.config import BrokerConfig, ConfigError, key_of_all, parse_value, settings_of
 from protocol.numbers import whole_number
 
 ENVIRONMENT_PREFIX = "KAFKA_"
@@ -38,7 +38,6 @@ ACCEPTED_WITHOUT_EFFECT = frozenset(
         "socket.send.buffer.bytes",
         "socket.receive.buffer.bytes",
         "inter.broker.protocol.version",
-        "security.inter.broker.protocol",
         "host.name",
         "port",
     }
@@ -160,10 +159,13 @@ def _build(settings: Iterable[Setting], warnings: list[str]) -> LoadedConfig:
     values: dict[str, Any] = {}
     scaled: dict[str, Any] = {}
     given: dict[str, str] = {}
+    of_listeners: dict[str, str] = {}
     for key, text, where in settings:
         if key in known:
             values[key] = _parse(key, text, where)
             given[key] = text.strip()
+        elif (shared := key_of_all(key)) != key:
+            of_listeners[key] = _parse(shared, text, where, key)
         elif key in SYNONYMS:
             target, factor = SYNONYMS[key]
             scaled[key] = _scaled(key, target, text, factor, where)
@@ -174,16 +176,18 @@ def _build(settings: Iterable[Setting], warnings: list[str]) -> LoadedConfig:
             warnings.append(f"{where}: unknown setting {key!r} is ignored{hint}")
     from_synonyms = {target: scaled[key] for key, (target, _) in SYNONYMS.items() if key in scaled}
     merged = {**from_synonyms, **values}
-    config = BrokerConfig(**{key.replace(".", "_"): value for key, value in merged.items()})
+    config = BrokerConfig(
+        **{key.replace(".", "_"): value for key, value in merged.items()}, ssl_of_listeners=of_listeners
+    )
     _check_together(config)
     return LoadedConfig(config, tuple(warnings), given)
 
 
-def _parse(key: str, text: str, where: str) -> Any:
+def _parse(key: str, text: str, where: str, given_as: str = "") -> Any:
     try:
         return parse_value(BrokerConfig, key, text)
     except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        raise ConfigError(f"{where}: {given_as.removesuffix(key)}{error}") from None
 
 
 def _scaled(key: str, target: str, text: str, factor: int, where: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from broker.settings.config import BrokerConfig, ConfigError
@@ -11,7 +12,9 @@ from protocol.types import Endpoint
 
 DEFAULT_CONTROL_LISTENER = "CONTROLLER"
 ANY_ADDRESS = ("", "0.0.0.0", "::")
-SERVED_PROTOCOLS = ("PLAINTEXT",)
+SERVED_PROTOCOLS = ("PLAINTEXT", "SSL")
+PROTOCOLS = (*SERVED_PROTOCOLS, "SASL_PLAINTEXT", "SASL_SSL")
+DEFAULT_PROTOCOL = "PLAINTEXT"
 PORT_MAX = 65535
 
 
@@ -37,6 +40,10 @@ class Listeners:
             for name, endpoint in self.advertised.items()
         }
         return replace(self, bound=bound, advertised=advertised)
+
+    def uses_tls(self, name: str) -> bool:
+        """Whether the listener is one of TLS."""
+        return self.bound[name].security_protocol == "SSL"
 
     @property
     def client_names(self) -> tuple[str, ...]:
@@ -68,9 +75,10 @@ def listeners_of(config: BrokerConfig) -> Listeners:
     clients = [name for name in bound if name != control]
     if not clients:
         raise ConfigError(f"listeners={config.listeners!r}: expected a listener for clients in addition to {control}")
-    inter_broker = config.inter_broker_listener_name or clients[0]
-    if inter_broker not in clients:
-        raise ConfigError(f"inter.broker.listener.name={inter_broker!r}: expected one of {', '.join(clients)}")
+    inter_broker = _inter_broker_listener(config, {name: bound[name] for name in clients})
+    if control in bound and control not in protocols and control not in SERVED_PROTOCOLS:
+        # In the clear only if somebody says so, or if the brokers' other requests are.
+        bound[control] = bound[control]._replace(security_protocol=bound[inter_broker].security_protocol)
     given = _parse_list("advertised.listeners", config.advertised_listeners, protocols)
     unknown = [name for name in given if name not in bound]
     if unknown:
@@ -78,7 +86,8 @@ def listeners_of(config: BrokerConfig) -> Listeners:
     is_automatic = control not in bound
     if is_automatic:
         # On a free port of the inter-broker listener's host, which the other brokers can reach.
-        bound[control] = Endpoint(control, bound[inter_broker].host, 0)
+        protocol = protocols.get(control, bound[inter_broker].security_protocol)
+        bound[control] = Endpoint(control, bound[inter_broker].host, 0, protocol)
     advertised = {}
     for name, endpoint in bound.items():
         public = given.get(name)
@@ -88,8 +97,28 @@ def listeners_of(config: BrokerConfig) -> Listeners:
             public = endpoint._replace(host=_reachable(host) if host in ANY_ADDRESS else host)
         elif public.host in ANY_ADDRESS:
             raise ConfigError(f"advertised.listeners={public}: nobody can reach {public.host or 'an empty host'}")
-        advertised[name] = public
+        advertised[name] = public._replace(security_protocol=endpoint.security_protocol)
     return Listeners(bound, advertised, inter_broker, control, is_automatic)
+
+
+def _inter_broker_listener(config: BrokerConfig, clients: Mapping[str, Endpoint]) -> str:
+    """The name that is set; else a listener of the protocol that is set; else the first one. Raises ConfigError."""
+    name, protocol = config.inter_broker_listener_name, config.security_inter_broker_protocol
+    if name and name not in clients:
+        raise ConfigError(f"inter.broker.listener.name={name!r}: expected one of {', '.join(clients)}")
+    if protocol == DEFAULT_PROTOCOL:
+        return name or next(iter(clients))
+    having = [found for found, endpoint in clients.items() if endpoint.security_protocol == protocol]
+    if not having or (name and name not in having):
+        raise ConfigError(
+            f"security.inter.broker.protocol={protocol}: "
+            + (
+                f"inter.broker.listener.name={name} is no listener of {protocol}"
+                if name
+                else "listeners has none of it"
+            )
+        )
+    return name or having[0]
 
 
 def _reachable(host: str) -> str:
@@ -101,11 +130,12 @@ def _protocol_map(text: str) -> dict[str, str]:
     protocols = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
         name, colon, protocol = part.partition(":")
-        if not colon or protocol.upper() not in SERVED_PROTOCOLS:
+        protocol = protocol.strip().upper()
+        if not colon or protocol not in PROTOCOLS:
             raise ConfigError(
                 f"listener.security.protocol.map={part!r}: expected NAME:{' or NAME:'.join(SERVED_PROTOCOLS)}"
             )
-        protocols[name.strip().upper()] = protocol.upper()
+        protocols[name.strip().upper()] = protocol
     return protocols
 
 
@@ -133,7 +163,10 @@ def _parse_endpoint(key: str, part: str, protocols: dict[str, str]) -> Endpoint:
         host = host[1:-1]
     if name not in protocols and name not in (*SERVED_PROTOCOLS, DEFAULT_CONTROL_LISTENER):
         raise ConfigError(f"{key}={part!r}: {name} has no entry in listener.security.protocol.map")
-    return Endpoint(name, host, int(port), protocols.get(name, "PLAINTEXT"))
+    protocol = protocols.get(name, name if name in SERVED_PROTOCOLS else DEFAULT_PROTOCOL)
+    if protocol not in SERVED_PROTOCOLS:
+        raise ConfigError(f"{key}={part!r}: {name} is {protocol}, and only {' and '.join(SERVED_PROTOCOLS)} are served")
+    return Endpoint(name, host, int(port), protocol)
 
 
 def metrics_listener(text: str) -> tuple[str, int]:

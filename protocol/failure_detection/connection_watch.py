@@ -17,6 +17,7 @@ from typing import Protocol, cast
 
 from protocol import self_connection
 from protocol.failure_detection.evidence import SPACING_S, Answer, Evidence, Liveness, answer_of
+from protocol.tls import ClientTls
 from protocol.types import Address
 
 CONNECT_TIMEOUT_S = 1.0
@@ -92,10 +93,16 @@ class ConnectionWatch:
     """Watches from its creation until `close`. It can find a process dead without having been connected to it before."""
 
     def __init__(
-        self, address: Address, found_dead: Callable[[], None], suspected: Callable[[bool], None] = _ignore
+        self,
+        address: Address,
+        found_dead: Callable[[], None],
+        suspected: Callable[[bool], None] = _ignore,
+        *,
+        tls: ClientTls | None = None,
     ) -> None:
         """Calls `suspected(True)` when a connection that lasted STABLE_S ends, and always `suspected(False)` soon after."""
         self._address = address
+        self._tls = tls
         self._found_dead = found_dead
         self._suspected = suspected
         self._peer: Address | None = None
@@ -170,11 +177,30 @@ class ConnectionWatch:
             transport, _ = await asyncio.get_running_loop().create_connection(lambda: connection, *address)
             if self_connection.is_to_itself(transport):
                 raise self_connection.refused(address)
+            if self._tls is not None:
+                await self._encrypt(connection, transport, self._tls)
         except BaseException:
             connection.give_up()
             raise
         self._connection = connection
         self._peer = address
+
+    async def _encrypt(self, connection: _IdleConnection, transport: asyncio.Transport, tls: ClientTls) -> None:
+        """A listener with TLS ends a connection without a handshake.
+
+        A handshake that fails is the end of a short connection: that the peer has accepted it says as much as in the clear.
+        """
+        try:
+            encrypted = await asyncio.get_running_loop().start_tls(
+                transport, connection, tls.client_context, server_hostname=self._address[0]
+            )
+        except OSError:
+            encrypted = None
+        if encrypted is None or encrypted.is_closing():
+            transport.abort()
+            connection.connection_lost(None)
+        else:
+            connection.transport = encrypted
 
     def _at_end(self) -> None:
         if self._was_stable():

@@ -54,6 +54,41 @@ def test_an_automatic_control_listener_uses_the_host_of_the_inter_broker_listene
     assert made.bound["CONTROLLER"].host == "0.0.0.0"
 
 
+def protocols(made: Listeners) -> dict[str, str]:
+    assert {n: e.security_protocol for n, e in made.advertised.items()} == {
+        n: e.security_protocol for n, e in made.bound.items()
+    }
+    return {name: "TLS" if made.uses_tls(name) else "clear" for name in made.bound}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"listeners": "SSL://h:1"}, {"SSL": "TLS", "CONTROLLER": "TLS"}),
+        ({"listeners": "PLAINTEXT://h:1,SSL://h:2"}, {"PLAINTEXT": "clear", "SSL": "TLS", "CONTROLLER": "clear"}),
+        (
+            {"listeners": "PLAINTEXT://h:1,SSL://h:2", "security_inter_broker_protocol": "SSL"},
+            {"PLAINTEXT": "clear", "SSL": "TLS", "CONTROLLER": "TLS"},
+        ),
+        (
+            {"listeners": "SSL://h:1", "listener_security_protocol_map": "CONTROLLER:PLAINTEXT"},
+            {"SSL": "TLS", "CONTROLLER": "clear"},
+        ),
+        (
+            {"listeners": "IN://h:1,CONTROLLER://h:2", "listener_security_protocol_map": "IN:SSL,X:SASL_SSL"},
+            {"IN": "TLS", "CONTROLLER": "TLS"},
+        ),
+        (
+            {"listeners": "PLAINTEXT://h:1", "listener_security_protocol_map": "PLAINTEXT:SSL"},
+            {"PLAINTEXT": "TLS", "CONTROLLER": "TLS"},
+        ),
+    ],
+)
+def test_which_listeners_have_tls(settings: dict[str, str], expected: dict[str, str]) -> None:
+    """The control listener has what the brokers' listener has, unless the map says otherwise."""
+    assert protocols(listeners(**settings)) == expected
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -95,7 +130,17 @@ def test_a_host_that_means_all_is_never_advertised() -> None:
         ({"listeners": "SECRET://h:1"}, "listener.security.protocol.map"),
         ({"listeners": "CONTROLLER://h:1"}, "for clients"),
         ({"listeners": ""}, "for clients"),
-        ({"listener_security_protocol_map": "PLAINTEXT:SSL"}, "listener.security.protocol.map"),
+        ({"listener_security_protocol_map": "PLAINTEXT:TLS"}, "listener.security.protocol.map"),
+        ({"listener_security_protocol_map": "PLAINTEXT:SASL_SSL"}, "PLAINTEXT is SASL_SSL, and only PLAINTEXT and SSL"),
+        ({"security_inter_broker_protocol": "SSL"}, "security.inter.broker.protocol=SSL: listeners has none of it"),
+        (
+            {
+                "listeners": "PLAINTEXT://h:1,SSL://h:2",
+                "inter_broker_listener_name": "PLAINTEXT",
+                "security_inter_broker_protocol": "SSL",
+            },
+            "inter.broker.listener.name=PLAINTEXT is no listener of SSL",
+        ),
         ({"control_plane_listener_name": "X"}, "control.plane.listener.name"),
         ({"inter_broker_listener_name": "X"}, "inter.broker.listener.name"),
         ({"inter_broker_listener_name": "CONTROLLER"}, "inter.broker.listener.name"),

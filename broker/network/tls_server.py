@@ -1,0 +1,282 @@
+"""A listener with TLS: few connections shake hands at a time, each address in its turn, and none for long (NET-1, BAD-34).
+
+    accepted -> waiting -> handshake -> the listener's own protocol
+                   |           |
+                   +-----------+--> closed: failed, too slow, or displaced by others
+
+A connection counts as a client's when its handshake is done. Until then it is *pending*, and costs a descriptor and at most one
+handshake's time:
+
+* At most HANDSHAKES_MAX run at once, so that one turn of the loop never computes more of them.
+* Addresses take turns. One that has CROWD_MAX handshakes lets others pass, and leaves them CROWD_MAX places.
+* If others wait, a handshake that has taken GRACE_S gives up its place.
+* When there is no room for one more pending connection, the oldest one of the address that has most of them is closed.
+
+The loop's own server with TLS does not tell of handshakes, so this one accepts by itself. A plain listener has nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections import Counter, deque
+from collections.abc import Callable
+
+from broker.process.rare_lines import RareLine
+from protocol.tls import handshake_reason
+
+log = logging.getLogger(__name__)
+
+ACCEPTED_IN_A_TURN = 8
+HANDSHAKES_MAX = 32
+GRACE_S = 1.0
+CROWD_MAX = 8
+HANDSHAKE_S = 10.0
+"""Time limit of a connection for its handshake, the time in which it waits for its turn included."""
+CLOSING_S = 5.0
+"""Time limit for the peer to confirm the end of an encrypted connection."""
+PENDING_MAX = 4096
+"""Enough for all clients that come back at once after a failover."""
+PENDING_MIN = 16
+"""As many connections may be pending even when clients have used up their share: one of them may be a follower's."""
+FAILURES_LOGGED_EVERY_S = 1.0
+SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+ACCEPT_AGAIN_S = 1.0
+"""Pause after an accept that failed because descriptors or memory are scarce."""
+
+
+class _Pending:
+    """A connection without a finished handshake. The loop owns the socket from the start of the handshake on (`has_begun`)."""
+
+    __slots__ = ("accepted", "address", "arrived_at", "began_at", "has_begun", "task")
+
+    def __init__(self, accepted: socket.socket, address: str, now: float) -> None:
+        self.accepted = accepted
+        self.address = address
+        self.arrived_at = now
+        self.began_at = 0.0
+        self.has_begun = False
+        self.task: asyncio.Task[None] | None = None
+
+
+class TlsServer:
+    """Binds first, serves later, as a plain listener does."""
+
+    def __init__(
+        self,
+        listener: str,
+        context: Callable[[], ssl.SSLContext],
+        new_protocol: Callable[[], asyncio.BaseProtocol],
+        monotonic: Callable[[], float],
+        room: Callable[[], int],
+    ) -> None:
+        """`context`: for the next handshake. `new_protocol`: for the next connection; it is called when the handshake is done. `room`: how
+        many connections may be pending; the result is taken within PENDING_MIN and PENDING_MAX.
+        """
+        self._listener = listener
+        self._context = context
+        self._new_protocol = new_protocol
+        self._monotonic = monotonic
+        self._room = room
+        self._failures = RareLine(FAILURES_LOGGED_EVERY_S, monotonic)
+        self._pending: dict[_Pending, None] = {}
+        self._waiting: dict[str, deque[_Pending]] = {}  # by address; the first address has its turn
+        self._under_way: dict[_Pending, None] = {}  # in the order of their start
+        self._crowds: Counter[str] = Counter()  # handshakes that are under way, by address
+        self._timer: asyncio.TimerHandle | None = None
+        self._server: asyncio.Server | None = None
+        self._sockets: list[socket.socket] = []
+        self._retries: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._is_closed = False
+
+    @property
+    def pending(self) -> int:
+        """The number of connections without a finished handshake."""
+        return len(self._pending)
+
+    async def bind(self, host: str | None, port: int) -> int:
+        """Binds the port (0: a free one) and returns the bound port. Raises OSError if the port is not available."""
+        # The server resolves the host and binds; it never accepts.
+        self._server = await asyncio.get_running_loop().create_server(
+            asyncio.Protocol, host or None, port, start_serving=False
+        )
+        self._sockets = [bound.dup() for bound in self._server.sockets]
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def serve(self, backlog: int) -> None:
+        """Accepts connections from now on."""
+        for listening in self._sockets:
+            listening.listen(backlog)
+            listening.setblocking(False)
+            self._accept_from(listening)
+
+    def stop_accepting(self) -> None:
+        loop = asyncio.get_running_loop()
+        for listening in self._sockets:
+            if (retry := self._retries.pop(listening, None)) is not None:
+                retry.cancel()
+            loop.remove_reader(listening)
+            listening.close()
+        self._sockets.clear()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def close(self) -> None:
+        """Stops accepting, and closes all pending connections."""
+        self._is_closed = True
+        self.stop_accepting()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for one in list(self._pending):
+            self._end(one)
+
+    # -- accepting ------------------------------------------------------------------------------------------------------------
+
+    def _accept_from(self, listening: socket.socket) -> None:
+        self._retries.pop(listening, None)
+        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTED_IN_A_TURN):
+            try:
+                accepted, peer = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                break
+            except OSError as problem:
+                if problem.errno not in SCARCE:
+                    continue  # Linux reports errors of the new connection's network here
+                log.warning("%s accepts nobody for %g s: %s", self._listener, ACCEPT_AGAIN_S, problem.strerror)
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listening)
+                self._retries[listening] = loop.call_later(ACCEPT_AGAIN_S, self._accept_from, listening)
+                break
+            accepted.setblocking(False)
+            self._arrived(_Pending(accepted, str(peer[0]), self._monotonic()))
+        self._begin_next()
+
+    def _arrived(self, new: _Pending) -> None:
+        self._pending[new] = None
+        self._waiting.setdefault(new.address, deque()).append(new)
+        while len(self._pending) > max(PENDING_MIN, min(self._room(), PENDING_MAX)):
+            crowd = Counter(one.address for one in self._pending).most_common(1)[0][0]
+            oldest = next(one for one in self._pending if one.address == crowd)
+            self._failed(oldest, "too many unfinished handshakes")
+            self._end(oldest)
+
+    # -- whose turn it is -----------------------------------------------------------------------------------------------------
+
+    def _begin_next(self) -> None:
+        while self._waiting and not self._is_closed:
+            address = next((one for one in self._waiting if self._crowds[one] < CROWD_MAX), None)
+            places = HANDSHAKES_MAX if address is not None else HANDSHAKES_MAX - CROWD_MAX
+            if len(self._under_way) >= places and not self._displace():
+                return
+            if address is None:
+                address = next(iter(self._waiting))
+            ones = self._waiting.pop(address)
+            one = ones.popleft()
+            if ones:
+                self._waiting[address] = ones  # its next turn comes after those of the others
+            one.began_at = self._monotonic()
+            self._under_way[one] = None
+            self._crowds[address] += 1
+            one.task = asyncio.get_running_loop().create_task(self._shake_hands(one))
+
+    def _displace(self) -> bool:
+        """Ends the handshake that has run for the longest time, if that is GRACE_S; else `_begin_next` is called again when it is."""
+        slowest = next(iter(self._under_way))
+        left = slowest.began_at + GRACE_S - self._monotonic()
+        if left <= 0:
+            self._failed(slowest, f"no handshake within {GRACE_S:g} s, while others wait")
+            self._end(slowest)
+            return True
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(left, self._look_again)
+        return False
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self._begin_next()
+
+    def _end(self, one: _Pending) -> None:
+        """Forgets the pending connection, and closes it."""
+        del self._pending[one]
+        ones = self._waiting.get(one.address)
+        if ones is not None and one in ones:
+            ones.remove(one)
+            if not ones:
+                del self._waiting[one.address]
+        self._gives_up_its_place(one)
+        if one.task is not None:
+            one.task.cancel()
+        if not one.has_begun:
+            one.accepted.close()
+
+    # -- one handshake --------------------------------------------------------------------------------------------------------
+
+    async def _shake_hands(self, one: _Pending) -> None:
+        one.has_begun = True
+        left = one.arrived_at + HANDSHAKE_S - self._monotonic()
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: _Door(self, one),
+                one.accepted,
+                ssl=self._context(),
+                ssl_handshake_timeout=max(left, 0.001),
+                ssl_shutdown_timeout=CLOSING_S,
+            )
+        except ssl.SSLError as problem:
+            self._failed(one, handshake_reason(problem))
+        except ConnectionAbortedError:
+            self._failed(one, f"no complete handshake within {HANDSHAKE_S:g} s")
+        except OSError as problem:
+            # Also the end of a connection that only wanted to know whether somebody listens here.
+            log.debug("%s on %s left during its handshake: %s", one.address, self._listener, problem)
+        except Exception:
+            # The boundary of the connection.
+            log.exception("a handshake of %s on %s failed", one.address, self._listener)
+        self.finished(one)
+
+    def finished(self, one: _Pending) -> None:
+        """The handshake is done, or has failed."""
+        self._pending.pop(one, None)
+        if self._gives_up_its_place(one):
+            self._begin_next()
+
+    def _gives_up_its_place(self, one: _Pending) -> bool:
+        """Returns False if it had none."""
+        if one not in self._under_way:
+            return False
+        del self._under_way[one]
+        self._crowds[one.address] -= 1
+        if not self._crowds[one.address]:
+            del self._crowds[one.address]
+        return True
+
+    def new_protocol(self) -> asyncio.BaseProtocol:
+        """For a connection whose handshake is done."""
+        return self._new_protocol()
+
+    def _failed(self, one: _Pending, reason: str) -> None:
+        if (earlier := self._failures.happened()) is not None:
+            others = f" (and {earlier} earlier handshakes)" if earlier else ""
+            log.warning("TLS handshake of %s on %s failed: %s%s", one.address, self._listener, reason, others)
+
+
+class _Door(asyncio.Protocol):
+    """Makes the listener's own protocol when the handshake is done, in the same call: no byte comes in between."""
+
+    def __init__(self, server: TlsServer, one: _Pending) -> None:
+        self._server = server
+        self._one = one
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        protocol = self._server.new_protocol()
+        transport.set_protocol(protocol)
+        self._server.finished(self._one)
+        protocol.connection_made(transport)

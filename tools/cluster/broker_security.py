@@ -1,0 +1,81 @@
+"""How the commands of a local cluster reach its own brokers if these have TLS: with the brokers' own certificates and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from protocol.tls import TlsError, certificates_in, private_key_in, read_pkcs12
+from tools.admin.bootstrap import client_endpoints
+from tools.wire.security import PLAINTEXT, Security
+
+
+def security_of(properties: Mapping[str, str], directory: Path) -> Security:
+    """The way to the listener for clients, from a broker's settings; its files are relative to `directory`, where the broker runs.
+
+    The host is not checked: it is this machine. Certificates that cannot be read are left out, because the broker says why.
+    """
+    listener = _client_listener(properties)
+    if _protocol_of(listener, properties) != "SSL":
+        return PLAINTEXT
+    prefix = f"listener.name.{listener.lower()}."
+
+    def value(key: str) -> str:
+        return properties.get(prefix + key) or properties.get(key, "")
+
+    def content(key: str) -> bytes:
+        location = value(key)
+        try:
+            return (directory / location).read_bytes() if location else b""
+        except OSError:
+            return b""
+
+    key, chain = value("ssl.keystore.key"), value("ssl.keystore.certificate.chain")
+    trusted = value("ssl.truststore.certificates")
+    if not key and value("ssl.keystore.type").upper() == "PKCS12":
+        identity, _ = _store(content("ssl.keystore.location"), value("ssl.keystore.password"))
+        key, chain = identity
+    elif not key:
+        key = chain = content("ssl.keystore.location").decode("latin-1")
+    if not trusted and value("ssl.truststore.type").upper() == "PKCS12":
+        _, certificates = _store(content("ssl.truststore.location"), value("ssl.truststore.password"))
+        trusted = "".join(certificates)
+    elif not trusted:
+        trusted = content("ssl.truststore.location").decode("latin-1")
+    own = "".join(certificates_in(chain)) if private_key_in(key) else ""
+    return Security(
+        "SSL",
+        # Without trusted certificates, those of the machine; the broker's own certificate is trusted in any case.
+        trusted="".join((*certificates_in(trusted), own)),
+        certificates=own,
+        key=private_key_in(key),
+        key_password=value("ssl.key.password"),
+        checks_host=False,
+    )
+
+
+def _store(data: bytes, password: str) -> tuple[tuple[str, str], list[str]]:
+    try:
+        identity, certificates = read_pkcs12(data, password)
+    except TlsError:
+        return ("", ""), []
+    return (identity or ("", "")), certificates
+
+
+def _client_listener(properties: Mapping[str, str]) -> str:
+    """The name of the first listener for clients; "" if there is none."""
+    for_clients = client_endpoints(properties)
+    entries = (properties.get("advertised.listeners") or properties.get("listeners", "")).split(",")
+    for entry in entries:
+        name, _, address = entry.strip().partition("://")
+        if for_clients and for_clients[0].endswith(address):
+            return name
+    return ""
+
+
+def _protocol_of(listener: str, properties: Mapping[str, str]) -> str:
+    for entry in properties.get("listener.security.protocol.map", "").split(","):
+        name, _, protocol = entry.strip().partition(":")
+        if name.upper() == listener.upper():
+            return protocol.strip().upper()
+    return listener.upper()
