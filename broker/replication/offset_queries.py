@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any
 
-from broker.replication.fetching.fetch_reads import READ_COMMITTED
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition
 from broker.storage.log import Log
 from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.fetch_codec import READ_COMMITTED
 from protocol.types import TopicPartition
 
 LATEST = -1

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.cluster.metadata_cache import MetadataCache
 from broker.process.clock import Clock
@@ -24,16 +24,15 @@ from broker.replication.replica_state import FollowerState
 from broker.settings.config import TopicConfig
 from broker.storage.log import AppendInfo, Log
 from broker.storage.log_types import AppendOrigin
-from broker.storage.producers.produced_batches import AcceptedBefore, Allowance
+from broker.storage.producers.produced_batches import AcceptedBefore, Allowance, PlainBatch
 from broker.storage.producers.producer_state import ProducerState
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.record_batch import BatchHeader
 from protocol.rpc.messages import PartitionState
 from protocol.types import NO_EPOCH, NO_LEADER, LeaderAndIsr, TopicPartition
 
 log = logging.getLogger(__name__)
 
-UP_TO_HIGH_WATERMARK = -1
+UP_TO_HIGH_WATERMARK: Final = -1
 """The offset in DeleteRecords that means the HW."""
 
 
@@ -53,7 +52,7 @@ class LeaderHint(NamedTuple):
     leader_epoch: int
 
 
-NO_HINT = LeaderHint(NO_LEADER, NO_EPOCH)
+NO_HINT: Final = LeaderHint(NO_LEADER, NO_EPOCH)
 """Of an error that asking another broker does not help."""
 
 
@@ -202,7 +201,7 @@ class Partition:
         """Leads from now on in `state.leader_epoch`, which starts at the LEO. Moves the HW if possible (BUG-22).
 
         The log is changed first and the epoch is published last, so the same request can be repeated after a failure (BUG-21).
-        The log notes an epoch even if it never gets a record (BUG-15); its file is written soon (`storage/flushing.py`).
+        The log notes an epoch even if it never gets a record (BUG-15). The next flush writes its file.
         """
         assert self.log is not None
         self.log.leader_epochs.assign(state.leader_epoch, self.log.log_end_offset)
@@ -299,9 +298,7 @@ class Partition:
             self.advance_high_watermark()
         return info
 
-    def append_plain(
-        self, batches: Sequence[tuple[bytes | memoryview, BatchHeader]], *, needs_all: bool, config: TopicConfig
-    ) -> Sequence[int]:
+    def append_plain(self, batches: Sequence[PlainBatch], *, needs_all: bool, config: TopicConfig) -> Sequence[int]:
         """Appends batches of clients that are plain for `config` (`produced_batches.plain`), with one write.
 
         `needs_all`: one of them has acks=all. Returns the base offsets of those that are appended, the first ones, perhaps none. The
@@ -324,16 +321,16 @@ class Partition:
             self._took_over_at_s = None
         return self._took_over_at_s is not None
 
-    def _undoubted(
-        self, batches: Sequence[tuple[bytes | memoryview, BatchHeader]], producers: ProducerState
-    ) -> Sequence[tuple[bytes | memoryview, BatchHeader]]:
+    def _undoubted(self, batches: Sequence[PlainBatch], producers: ProducerState) -> Sequence[PlainBatch]:
         """The first batches, up to one that may have to wait for an earlier one. `append_as_leader` decides about that one."""
         noted = self._context.refused.producers(self.tp)
         has_taken_over = self._has_just_taken_over(self._context.clock.monotonic())
-        for at, (_, header) in enumerate(batches):
-            producer_id = header.producer_id
-            is_unknown = has_taken_over and header.base_sequence > 0 and producer_id not in producers.producers
-            if producer_id >= 0 and (is_unknown or producer_id in noted):
+        for at, (_, _, _, _, producer) in enumerate(batches):
+            if producer is None:
+                continue
+            producer_id, _, sequence = producer
+            is_unknown = has_taken_over and sequence > 0 and producer_id not in producers.producers
+            if is_unknown or producer_id in noted:
                 return batches[:at]
         return batches
 

@@ -7,7 +7,7 @@ watermark* is the least log start of all live replicas. When it reaches the offs
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.purgatory import CheckResult, DelayedOperation, Purgatory, Timers
 from broker.replication.hosted_partitions import HostedPartitions
@@ -15,7 +15,7 @@ from broker.replication.partition import Partition
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
 
-NO_OFFSET = -1
+NO_OFFSET: Final = -1
 
 
 class RecordDeletion(NamedTuple):

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from protocol.types import NO_EPOCH
 
-UNKNOWN_OFFSET = -1
+UNKNOWN_OFFSET: Final = -1
 """The LEO of a follower that has not fetched in this leadership. Such a follower holds the HW back if it is in the ISR."""
 
-NEVER = float("-inf")
+NEVER: Final = float("-inf")
 
 
 class Heartbeat:

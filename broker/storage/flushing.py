@@ -1,8 +1,8 @@
-"""When logs are flushed, and when changed leader epochs are written to their files (LOG-3, FLT-24, FLT-29).
+"""When logs are flushed, and when leader epochs that were cut are written to their files (LOG-3, FLT-24, FLT-29).
 
 `OwedFlushes` flushes at once what `flush.messages` asks for: producers and the leader wait for it. `DueFlushes` knows which logs to
 flush in the background: those that started a new segment, and those whose `flush.ms` is over. By default no topic has such an
-interval, so a tick does not look at ten thousand logs. `EpochFiles` writes changed leader epochs.
+interval, so a tick does not look at ten thousand logs. `EpochFiles` writes leader epochs that were cut.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from itertools import islice
 
 from broker.settings.config import LONG_MAX
 from broker.storage.checkpoints import LEADER_EPOCHS
+from broker.storage.directories.log_directory import FUTURE_SUFFIX
 from broker.storage.disk.disk_threads import SYNCS, SYNCS_MAX
 from broker.storage.disk.filesystem import HeldDirectory
 from broker.storage.failures import LogDirFailed, is_passing
@@ -146,18 +147,17 @@ class DueFlushes:
 
 
 class EpochFiles:
-    """Writes changed leader epochs to the logs' checkpoint files, some in each tick (LOG-3, KIP-101).
+    """Writes leader epochs that were cut to the logs' checkpoint files, some in each tick (LOG-3, KIP-101).
 
-    A failover adds an epoch to thousands of logs within a second, while clients wait for leaders, so the files are written later.
-    A crash before that loses no epoch that has records: each flush writes the file, too, and above the recovery point the batches
-    contain their epochs.
+    New epochs need no file of their own, and a failover adds one to thousands of logs within a second, while clients wait for leaders: each
+    flush writes the file, too, and above the recovery point the batches contain their epochs.
     """
 
     def __init__(self) -> None:
         self._behind: dict[Log, None] = {}
         self._writing: asyncio.Future[None] | None = None
 
-    def changed(self, log: Log) -> None:
+    def cut(self, log: Log) -> None:
         self._behind[log] = None
 
     def forget(self, log: Log) -> None:
@@ -170,7 +170,7 @@ class EpochFiles:
             await asyncio.wait([self._writing])
 
     async def write_some(self) -> None:
-        """Writes up to WRITTEN_AT_ONCE files, in the order of the changes. A file that fails does not stop the others."""
+        """Writes up to WRITTEN_AT_ONCE files, in the order of the cuts. A file that fails does not stop the others."""
         for _ in range(WRITTEN_AT_ONCE // WRITTEN_BY_A_THREAD):
             logs = list(islice(self._behind, WRITTEN_BY_A_THREAD))
             for log in logs:
@@ -180,6 +180,8 @@ class EpochFiles:
 
     async def _write_together(self, logs: list[Log]) -> None:
         failures: list[tuple[Log, OSError]] = []
+        # A move holds its log's lock while it waits for that of the copy: in the other order, neither would ever be flushed again.
+        logs.sort(key=lambda log: log.directory.endswith(FUTURE_SUFFIX))
         async with AsyncExitStack() as locks:
             contents = [(log, await locks.enter_async_context(log.epochs_write())) for log in logs]
             writes: list[tuple[Log, HeldDirectory, bytes]] = []
@@ -187,7 +189,7 @@ class EpochFiles:
                 try:
                     directory = None if content is None else log.held_directory()
                 except LogDirFailed:
-                    log.leader_epochs.changed()  # still unwritten
+                    log.leader_epochs.cut()  # still unwritten
                     continue
                 if content is not None and directory is not None:
                     writes.append((log, directory, content))
@@ -204,6 +206,6 @@ class EpochFiles:
             self._writing = asyncio.get_running_loop().run_in_executor(None, work)
             await asyncio.shield(self._writing)
         for log, error in failures:
-            log.leader_epochs.changed()  # still unwritten
+            log.leader_epochs.cut()  # still unwritten
             log.failed(error)
         await asyncio.sleep(0)

@@ -1,20 +1,23 @@
-"""Which leader epoch started at which offset of a log (KIP-101, Kafka's LeaderEpochFileCache). Pure except for `on_change`.
+"""Which leader epoch started at which offset of a log (KIP-101, Kafka's LeaderEpochFileCache). Pure except for `on_cut`.
 
 An epoch covers the offsets from its start to the start of the next entry, the last epoch up to the LEO. Entries strictly
 increase in epoch and do not decrease in offset (INV-19). An epoch without records has an entry, too (BUG-15).
+
+The checkpoint file may lack new epochs until the next flush: a start finds those that have records in the batches.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from typing import Final
 
-UNDEFINED = (-1, -1)
+UNDEFINED: Final = (-1, -1)
 """(epoch, end offset) if the log cannot answer for an epoch."""
 
 
 class LeaderEpochCache:
-    """The epochs of one log. `on_change` is called after each change."""
+    """The epochs of one log. `on_cut` is called when epochs were dropped that the checkpoint file may have."""
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._epochs: list[int] = []
@@ -24,7 +27,7 @@ class LeaderEpochCache:
             self._starts.append(start)
         self.is_changed = False
         """The checkpoint file is out of date."""
-        self.on_change: Callable[[], None] = _ignore
+        self.on_cut: Callable[[], None] = _ignore
 
     @property
     def entries(self) -> list[tuple[int, int]]:
@@ -47,7 +50,7 @@ class LeaderEpochCache:
             self._starts.pop()
         self._epochs.append(epoch)
         self._starts.append(start_offset)
-        self.changed()
+        self.is_changed = True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """(the newest epoch not above `epoch`, the offset after its last record), or UNDEFINED.
@@ -78,7 +81,7 @@ class LeaderEpochCache:
         while self._starts and self._starts[-1] >= end_offset:
             self._epochs.pop()
             self._starts.pop()
-        self.changed()
+        self.cut()
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Drops the epochs that end at or before `start_offset`. The epoch that covers it now starts there."""
@@ -88,18 +91,18 @@ class LeaderEpochCache:
         del self._epochs[: at - 1]
         del self._starts[: at - 1]
         self._starts[0] = start_offset
-        self.changed()
+        self.cut()
 
     def clear(self) -> None:
         if self._epochs:
             self._epochs.clear()
             self._starts.clear()
-            self.changed()
+            self.cut()
 
-    def changed(self) -> None:
-        """Marks the checkpoint file as out of date."""
+    def cut(self) -> None:
+        """Marks the checkpoint file as out of date; it may have epochs that are not here."""
         self.is_changed = True
-        self.on_change()
+        self.on_cut()
 
 
 def _ignore() -> None:

@@ -50,8 +50,8 @@ class LogListener:
     async def until_appendable(self, log: Log) -> None:
         """Waits for the checkpoint that the log's next append needs after a cut."""
 
-    def epochs_changed(self, log: Log) -> None:
-        """The log's leader epochs differ from those in its file."""
+    def epochs_cut(self, log: Log) -> None:
+        """The file of the log's leader epochs may have some that were dropped."""
 
     def discard(self, log: Log, paths: Sequence[str]) -> None:
         """The log no longer needs these files."""

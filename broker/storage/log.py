@@ -23,19 +23,21 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
 from struct import Struct
+from typing import Final
 
 from broker.settings.config import TopicConfig
-from broker.storage import timestamps
+from broker.storage import closed_logs, timestamps
 from broker.storage.aborted_transactions import AbortedIndex, AbortedTransaction
 from broker.storage.checkpoints import LEADER_EPOCHS, encode_epochs
+from broker.storage.closed_logs import ClosedLog, ClosedSegment
 from broker.storage.compaction import segment_swap
 from broker.storage.disk.disk_threads import READS
 from broker.storage.disk.filesystem import HeldDirectory
 from broker.storage.failures import LogDirFailed, LogUnavailable, failure_of, is_passing
 from broker.storage.listeners import LogListener
 from broker.storage.log_types import NOTHING, PARTITION_METADATA, AppendInfo, AppendOrigin, LogParts, ReadResult
-from broker.storage.producers import produced_batches
-from broker.storage.producers.produced_batches import AcceptedBefore, Allowance
+from broker.storage.producers import produced_batches, producer_snapshots
+from broker.storage.producers.produced_batches import AcceptedBefore, Allowance, PlainBatch
 from broker.storage.retention import deletable_segments, must_roll
 from broker.storage.segment import NO_TIMESTAMP, Segment, WouldBlock
 from broker.storage.sparse_index import RELATIVE_OFFSET_MAX
@@ -45,7 +47,9 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.control_records import Marker, marker_in, parse_marker
 from protocol.kafka.record_batch import (
     CONTROL_BIT,
+    CRC_START,
     LOG_OVERHEAD,
+    MAGIC,
     BatchHeader,
     crc_is_valid,
     iter_batches,
@@ -57,20 +61,22 @@ from protocol.types import Buffer, TopicPartition
 
 log = logging.getLogger(__name__)
 
-WARM_TRIES = 6
+WARM_TRIES: Final = 6
 """Attempts of a cold read. After each, a thread reads the missing bytes (of an index or the log) into the page cache. If all
 fail, the loop waits for the disk."""
-LISTS_READ_AT_ONCE = 64
+LISTS_READ_AT_ONCE: Final = 64
 """Segments whose lists of aborted transactions a thread reads together: with one at a time, WARM_TRIES would not suffice."""
-SEGMENTS_SYNCED_AT_ONCE = 16
+SEGMENTS_SYNCED_AT_ONCE: Final = 16
 """Segments that a flush writes and syncs together. Each takes a descriptor, and up to a millisecond of the loop if its indexes were made
 again: after a start without a recovery point those of all segments are."""
-SEGMENTS_CUT_AT_ONCE = 4
+SEGMENTS_CUT_AT_ONCE: Final = 4
 """Segments that a cut drops without a pause. One takes a millisecond or more: its files are renamed."""
-BASE_OFFSET_MAX = 2**63 - 1 - 2**31
+BASE_OFFSET_MAX: Final = 2**63 - 1 - 2**31
 """Largest base offset of a fetched batch. With any last offset delta, the offset after the batch fits in 64 bits."""
-ASSIGNED = Struct(">qii")
+ASSIGNED: Final = Struct(">qii")
 """Base offset, length and leader epoch: the bytes of a producer's batch that the leader replaces."""
+_UNCOVERED: Final = Struct(">qiibI")
+"""What the CRC of a batch does not cover: base offset, length, leader epoch, magic and the CRC."""
 
 __all__ = [
     "AppendInfo",
@@ -113,7 +119,7 @@ class Log:
         self._owed_end = 0
         """Up to where the records must be synced before no flush is owed any more."""
         self.leader_epochs = parts.epochs
-        self.leader_epochs.on_change = self._epochs_changed
+        self.leader_epochs.on_cut = self._epochs_cut
         self.producers = parts.producers
         self.files = parts.files
         self.files.on_error = self.failed
@@ -227,9 +233,7 @@ class Log:
             first_offset, header.last_offset, append_time, self.log_start_offset, header.max_timestamp, size
         )
 
-    def append_plain(
-        self, batches: Sequence[tuple[bytes | memoryview, BatchHeader]], leader_epoch: int
-    ) -> Sequence[int]:
+    def append_plain(self, batches: Sequence[PlainBatch], leader_epoch: int) -> Sequence[int]:
         """Appends batches that `produced_batches.plain` has accepted for the current config, with one write.
 
         Returns the base offsets of those that are appended, the first ones. The next one, if any, needs `append_as_leader`: it is a
@@ -240,37 +244,35 @@ class Log:
         size = 0
         offsets: list[int] = []
         parts: list[Buffer] = []
-        headers: list[BatchHeader] = []
+        last_timestamp = NO_TIMESTAMP
         following: dict[int, tuple[int, int]] = {}
-        for records, header in batches:
-            _, length, _, _, _, _, delta, _, _, producer_id, epoch, sequence, _ = header
+        state = self.producers.state
+        for body, crc, delta, newest, producer in batches:
+            length = len(body) + CRC_START - LOG_OVERHEAD
             size_after = size + length + LOG_OVERHEAD
             if size_after > size_max:
                 break
-            if producer_id >= 0:
+            if producer is not None:
+                producer_id, epoch, sequence = producer
                 expected = following.get(producer_id)
-                if not self._is_next(header) if expected is None else expected != (epoch, sequence):
+                if not state.continues(producer) if expected is None else expected != (epoch, sequence):
                     break
                 following[producer_id] = (epoch, sequence + delta + 1)
-            # The record bytes go from the network buffer to the file: only the first 16 bytes are new.
-            parts.append(ASSIGNED.pack(offset, length, leader_epoch))
-            parts.append(records[ASSIGNED.size :])
-            headers.append(BatchHeader._make((offset, length, leader_epoch, *header[3:])))
+            # The record bytes go from the network buffer to the file: only what the CRC does not cover is new.
+            parts.append(_UNCOVERED.pack(offset, length, leader_epoch, MAGIC, crc))
+            parts.append(body)
             offsets.append(offset)
             offset += delta + 1
             size = size_after
-        if headers:
-            self._write(parts, headers, size)
+            last_timestamp = newest
+        if offsets:
+            segment = self._segment_for(offset - 1, last_timestamp, size)
+            segment.append_plain(parts, batches, offsets)
+            self.producers.note_plain(batches, offsets, offset)
+            self._wrote(segment)
             if leader_epoch > self.leader_epochs.latest_epoch():
                 self.leader_epochs.assign(leader_epoch, first_offset)
         return offsets
-
-    def _is_next(self, header: BatchHeader) -> bool:
-        """Whether the batch continues what its producer has in the log."""
-        try:
-            return self.producers.check(header) is None
-        except KafkaError:
-            return False
 
     def _check_coordinated(self, records: Buffer, header: BatchHeader) -> dict[int, Marker] | None:
         """The checks of a coordinator's batch. Returns its marker as the argument of `_write`. Raises KafkaError."""
@@ -318,23 +320,34 @@ class Log:
         markers: Mapping[int, Marker] | None = None,
     ) -> None:
         """`markers`: those in the control batches, by the index of the header; None if there is no control batch."""
-        self._check_usable()
-        segment = self._segments[-1]
         if markers is not None:
-            segment.load_aborted()  # what may fail comes before the write
-        if self.is_point_behind:
-            self._checkpoint(self._listener.before_write_after_cut)
-        if (segment.size or headers[-1].last_offset - segment.base_offset > RELATIVE_OFFSET_MAX) and must_roll(
-            segment, headers[-1], size, self.config, self._wall_ms, self.topic_partition
-        ):
-            # The segment starts at the LEO, even if a hole precedes the first batch. Recovery treats a gap between two
-            # segments as damage.
-            segment = self._roll(max(self.log_end_offset, headers[-1].last_offset - RELATIVE_OFFSET_MAX))
+            self._check_usable()
+            self._segments[-1].load_aborted()  # what may fail comes before the write
+        segment = self._segment_for(headers[-1].last_offset, headers[-1].max_timestamp, size)
         segment.append(parts, headers)
         for ended in self.producers.note(headers, markers):
             if not ended.is_commit and segment.note_aborted(AbortedTransaction(*ended[:4])):
                 self._has_aborted = True
                 self._names_are_synced = False
+        self._wrote(segment)
+
+    def _segment_for(self, last_offset: int, newest: int, size: int) -> Segment:
+        """Where to append batches of `size` bytes, the last of which has that last offset and that largest timestamp (ms)."""
+        self._check_usable()
+        segment = self._segments[-1]
+        if not segment.index.is_loaded:
+            segment.prepare_append(size)
+        if self.is_point_behind:
+            self._checkpoint(self._listener.before_write_after_cut)
+        if (segment.size or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX) and must_roll(
+            segment, last_offset, newest, size, self.config, self._wall_ms, self.topic_partition
+        ):
+            # The segment starts at the LEO, even if a hole precedes the first batch. Recovery treats a gap between two
+            # segments as damage.
+            segment = self._roll(max(self.log_end_offset, last_offset - RELATIVE_OFFSET_MAX))
+        return segment
+
+    def _wrote(self, segment: Segment) -> None:
         # Set last: a reader never sees an end that is not written (BUG-19).
         self.log_end_offset = end = segment.next_offset
         if self.owes_flush:
@@ -607,10 +620,13 @@ class Log:
         self._check_usable()
         self.files.check_spare()
         # Before anything is removed: the file may be broken where it is to be cut.
-        self._segments[max(bisect_left(self._bases, offset) - 1, 0)].prepare_cut(offset)
+        last = max(bisect_left(self._bases, offset) - 1, 0)
+        self._segments[last].prepare_cut(offset)
         with self._half_done():
-            if offset < self.recovery_point:
-                self._lower_recovery_point(self._bases[bisect_right(self._bases, offset) - 1])
+            drops_segments = last + 1 < len(self._bases)
+            if offset < self.recovery_point or (offset == self.recovery_point and drops_segments):
+                # Appends go to this segment from now on, even if the cut is at its end, and a power loss may bring the next one back.
+                self._lower_recovery_point(self._bases[last])
             # The newest segments are removed first: a crash in between leaves the start of the log, not a log with a hole.
             while len(self._segments) > 1 and self._bases[-1] >= offset:
                 self._remove(self._segments.pop())
@@ -910,13 +926,13 @@ class Log:
         """
         return EpochsWriting(self)
 
-    def _epochs_changed(self) -> None:
-        self._listener.epochs_changed(self)
+    def _epochs_cut(self) -> None:
+        self._listener.epochs_cut(self)
 
     def _is_unsynced_again(self, unsynced: Unsynced) -> None:
         """Undoes `_take_unsynced` after a failed sync: its data may not be on the disk."""
         self._names_are_synced = False
-        self.leader_epochs.changed()
+        self.leader_epochs.cut()
         self.producers.all_is_unsynced()
         segments, names = set(unsynced.segments), set(unsynced.names)
         for segment in self._segments:
@@ -952,6 +968,32 @@ class Log:
             synced_up_to = unsynced.end_offset
         self.recovery_point = self.log_end_offset
 
+    def closed(self) -> ClosedLog | None:
+        """What a start needs to open the log without its files. Call it after `sync_to_close`. Blocks: for a thread. Raises OSError.
+
+        None: the log has something that a start must read, or its last flush did not write everything.
+        """
+        state = self.producers.state
+        if (
+            self._is_closed
+            or self._failure is not None
+            or self._has_aborted
+            or self.leader_epochs.is_changed
+            or not self.recovery_point == self.log_end_offset == state.end_offset
+            or len(state.producers) > closed_logs.PRODUCERS_MAX
+            or self.directory != f"{self.log_dir}/{self.topic_partition}"
+        ):
+            return None
+        segments = []
+        for segment in self._segments:
+            stamp = self.files.stamp_of(segment.path)
+            if stamp.size != segment.size:
+                return None
+            segments.append(ClosedSegment(segment.base_offset, stamp.size, stamp.modified_ns))
+        producers = producer_snapshots.encode(state) if state.producers else b""
+        end = self._segments[-1].end
+        return ClosedLog(self.topic_id, self.leader_epochs.entries, segments, end, self.producers.snapshots, producers)
+
     def close(self) -> None:
         """Closes the files, without a flush."""
         self._is_closed = True
@@ -968,7 +1010,7 @@ class Log:
         """The log's directory was renamed. The next flush syncs the new name."""
         self.directory = self.producers.directory = directory
         self._names_are_synced = False
-        self.leader_epochs.changed()
+        self.leader_epochs.cut()
         for segment in self._segments:
             segment.moved_to(directory)
 
@@ -1038,5 +1080,5 @@ class EpochsWriting:
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and self._content is not None:
-            self._log.leader_epochs.changed()
+            self._log.leader_epochs.cut()
         self._log._flush_lock.release()

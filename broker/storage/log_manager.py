@@ -11,11 +11,13 @@ import contextlib
 import errno
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from broker.process.clock import Clock
 from broker.settings.config import TopicConfig
 from broker.settings.config_layers import believable
 from broker.storage import recovery
+from broker.storage.closed_logs import ClosedLog
 from broker.storage.compaction.cleaner_checkpoint import CleanerCheckpoint
 from broker.storage.directories import disk_history, future_logs, topic_ids
 from broker.storage.directories.future_logs import FutureLogs
@@ -240,17 +242,31 @@ class LogManager:
         point: int,
         start: int,
         holes: int,
+        closed: ClosedLog | None = None,
     ) -> Log:
-        parts = recovery.open_log(
-            self._filesystem,
-            path,
-            config,
-            was_clean=directory.was_clean,
-            recovery_point=point,
-            log_start_offset=start,
-            wall_ms=self._clock.wall_ms,
-            holes_up_to=holes,
-        )
+        wall_ms = self._clock.wall_ms
+        parts = None
+        if closed is not None:
+            parts = recovery.reopen_log(
+                self._filesystem,
+                path,
+                config,
+                closed,
+                recovery_point=point,
+                log_start_offset=start,
+                wall_ms=wall_ms,
+            )
+        if parts is None:
+            parts = recovery.open_log(
+                self._filesystem,
+                path,
+                config,
+                was_clean=directory.was_clean,
+                recovery_point=point,
+                log_start_offset=start,
+                wall_ms=wall_ms,
+                holes_up_to=holes,
+            )
         return self._new_log(directory, tp, path, config, parts)
 
     def _new_log(
@@ -341,7 +357,8 @@ class LogManager:
                 await _in_pieces(self._logs_in(directory), Log.sync_to_close)
                 await asyncio.get_running_loop().run_in_executor(None, self._filesystem.sync_directory, directory.path)
                 await self.checkpoints.write_at_stop(directory)
-                await asyncio.get_running_loop().run_in_executor(None, directory.write_clean_marker)
+                closed = partial(_closed, self._logs_in(directory))
+                await asyncio.get_running_loop().run_in_executor(None, directory.write_clean_marker, closed)
             except OSError as error:
                 log.error("log directory %s was not closed cleanly: %s", directory.path, error)
         for found in self.all_logs():
@@ -601,6 +618,12 @@ class LogManager:
             self.futures.remove(tp)
         self._let_go(found)
         found.close()
+
+
+def _closed(logs: Iterable[Log]) -> dict[str, ClosedLog]:
+    """By directory name, those of the logs that can be described. For a thread. Raises OSError."""
+    closed = ((found.directory.rpartition("/")[2], found.closed()) for found in logs)
+    return {name: one for name, one in closed if one is not None}
 
 
 async def _in_pieces(logs: Sequence[Log], work: Callable[[Log], None]) -> None:

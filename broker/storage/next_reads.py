@@ -9,19 +9,20 @@ A batch never moves within its segment, and appends go to the end. So an entry s
 from __future__ import annotations
 
 from struct import Struct
+from typing import Final
 
 from protocol.kafka.record_batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC
 from protocol.types import Buffer
 
-REMEMBERED_MAX = 32
+REMEMBERED_MAX: Final = 32
 """Limit of the readers of one segment that are remembered; the oldest is forgotten first."""
-BATCHES_WALKED_MAX = 64
+BATCHES_WALKED_MAX: Final = 64
 """A read with more batches is not remembered: the walk would cost more than the search. Its batches are small, and so is the search."""
 
-_START = Struct(">qiib")
+_START: Final = Struct(">qiib")
 """Base offset, length, leader epoch, magic."""
-_LAST_DELTA = Struct(">i")
-_LAST_DELTA_AT = 23
+_LAST_DELTA: Final = Struct(">i")
+_LAST_DELTA_AT: Final = 23
 
 
 class NextReads:

@@ -1,9 +1,11 @@
 """Opens a partition's directory. After a clean stop it reads only the end of the last segment, after a crash more (LOG-2).
 
+A log that is as a clean stop of ottla has described it (`closed_logs`) is not read at all: `reopen_log`. Every other log, `open_log`:
+
 1. A swap of compacted segments is finished (`segment_swap`). Leftovers are removed: `.deleted`, `.cleaned`, `.swap` and `.tmp`
    files, and indexes without a log.
 2. After a clean stop, the last segment is read from its last index entry on. If it does not end with a whole batch, the stop was
-   not clean: step 3 verifies that segment.
+   not clean: step 3 verifies that segment. A checkpoint that lacks the newest epoch does not count.
 3. Otherwise every segment that reaches past the recovery point is verified: CRC, order and form of each batch. The file is cut
    before the first invalid batch, and all later segments are removed. It is read from the disk, not from the page cache: that may have
    records which a failed sync has not written, and nothing will.
@@ -27,6 +29,7 @@ from collections.abc import Callable, Collection, Sequence
 from broker.settings.config import TopicConfig
 from broker.storage import aborted_transactions, checkpoints
 from broker.storage.aborted_transactions import AbortedIndexCorrupt
+from broker.storage.closed_logs import ClosedLog
 from broker.storage.compaction.segment_swap import finish_swaps
 from broker.storage.directories import topic_ids
 from broker.storage.directories.log_directory import LogDirectoryError
@@ -34,10 +37,11 @@ from broker.storage.disk.filesystem import FileSystem
 from broker.storage.leader_epochs import LeaderEpochCache
 from broker.storage.log_files import LogFiles
 from broker.storage.log_types import LogParts
-from broker.storage.producers import log_producers
+from broker.storage.producers import log_producers, producer_snapshots
 from broker.storage.producers.producer_state import ProducerState
-from broker.storage.recovery_rules import EpochEntry, Judge, rebuilt_epochs, rising
+from broker.storage.recovery_rules import NEW_EPOCHS_MAX, EpochEntry, Judge, rebuilt_epochs, rising
 from broker.storage.segment import OldMessages, Segment, segment_name
+from protocol.kafka.record_batch import BatchHeader
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +99,55 @@ def open_log(
         raise
 
 
+def reopen_log(
+    filesystem: FileSystem,
+    directory: str,
+    config: TopicConfig,
+    closed: ClosedLog,
+    *,
+    recovery_point: int,
+    log_start_offset: int,
+    wall_ms: Callable[[], int],
+) -> LogParts | None:
+    """The parts of a log that is as a clean stop has closed it. Opens no file. None: it is not, so `open_log` it. Raises OSError."""
+    files = LogFiles(filesystem)
+    if set(files.list(directory)) != closed.names():
+        return None
+    for base, size, modified_ns in closed.segments:
+        stamp = files.stamp_of(f"{directory}/{segment_name(base)}.log")
+        if (stamp.size, stamp.modified_ns) != (size, modified_ns):
+            return None
+    end = closed.end.next_offset
+    start = max(log_start_offset, closed.segments[0].base_offset)
+    if start > end:
+        return None
+    try:
+        state = producer_snapshots.decode(closed.producers, end) if closed.producers else ProducerState(end)
+    except ValueError:
+        return None
+    created_ms = wall_ms()
+    segments = [
+        Segment(
+            files,
+            directory,
+            base,
+            index_interval_bytes=config.index_interval_bytes,
+            created_ms=created_ms,
+            size=size,
+        )
+        for base, size, _ in closed.segments
+    ]
+    for segment, following in itertools.pairwise(segments):
+        segment.next_offset = following.base_offset
+    segments[-1].reopen_end(closed.end)
+    producers = log_producers.LogProducers(files, directory, state, closed.snapshots)
+    if closed.snapshots:
+        producers.drop_strays([segment.base_offset for segment in segments])
+    epochs = LeaderEpochCache(closed.epochs)
+    point = min(recovery_point, end)
+    return LogParts(segments, start, point, epochs, closed.topic_id, is_synced=True, producers=producers, files=files)
+
+
 def new_log(
     filesystem: FileSystem, directory: str, config: TopicConfig, *, topic_id: str | None, wall_ms: Callable[[], int]
 ) -> LogParts:
@@ -134,7 +187,12 @@ def _open_parts(
         if stored and segment.next_offset > stored[0][1] and max(segment.base_offset, log_start_offset) >= stored[0][1]:
             break
         segment.refuse_old_messages()
-    is_clean = was_clean and stored is not None and segments[-1].load_end()
+    is_clean = False
+    if was_clean and stored is not None:
+        is_clean, last_batch = segments[-1].load_end()
+        if last_batch is not None and last_batch.last_offset >= log_start_offset and _is_newer(last_batch, stored):
+            log.warning("%s: the leader epoch of the last batch is not in the checkpoint: it is rebuilt", directory)
+            is_clean, stored = False, None
     if is_clean and stored is not None:
         epochs = [entry for entry in stored if entry[1] <= segments[-1].next_offset]
     else:
@@ -174,6 +232,14 @@ def _open_parts(
     return LogParts(
         segments, start, recovery_point, leader_epochs, topic_id, is_synced=is_clean, producers=producers, files=files
     )
+
+
+def _is_newer(batch: BatchHeader, stored: Sequence[EpochEntry]) -> bool:
+    """Whether the log's last batch has an epoch that the checkpoint lacks. Every clean stop writes it, but the directory may have been
+    elsewhere meanwhile: it was moved away and back, or is a copy of a log in use. An epoch that is much higher is a damaged one.
+    Not to be asked of a batch before the log start: a cut there drops its epoch.
+    """
+    return 0 < batch.partition_leader_epoch - (stored[-1][0] if stored else -1) <= NEW_EPOCHS_MAX
 
 
 def _tidy(filesystem: FileSystem, directory: str, names: Collection[str]) -> tuple[list[int], list[int]]:

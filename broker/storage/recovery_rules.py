@@ -6,7 +6,7 @@ batch itself. Recovery compares these two fields with what surrounds the batch.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
@@ -25,9 +25,10 @@ class Judge:
     An offset that leaves a hole (compaction makes holes) and a leader epoch that rises need evidence: the next batch, the recovery
     point, the name of the next segment, or the leader epoch checkpoint (`stored`, empty if there is none).
 
-    The last batch of the log has no next batch, and the checkpoint is written in the background. If all replicas are killed just
-    after an election, there is no evidence for the first batch of the new epoch, but it may be acknowledged. It is therefore
-    accepted if its epoch is above all known ones, by at most NEW_EPOCHS_MAX. A damaged bit in that range is not detected.
+    The last batch of the log has no next batch, and the checkpoint is written by flushes. If all replicas are killed just after an
+    election, there is no evidence for the first batch of the new epoch, but it may be acknowledged. It is therefore accepted if its
+    epoch is above those of the batches before it, by at most NEW_EPOCHS_MAX. A damaged bit in that range is not detected. Epochs that
+    the checkpoint has from the recovery point on do not count: they may have been cut, and the file not written since.
     """
 
     def __init__(self, stored: Sequence[EpochEntry], recovery_point: int, holes_up_to: int = 0) -> None:
@@ -35,6 +36,8 @@ class Judge:
         self._stored = stored
         self._recovery_point = recovery_point
         self._holes_end = max(recovery_point, holes_up_to)
+        synced = bisect_left(stored, recovery_point, key=itemgetter(1))
+        self._synced_epoch = stored[synced - 1][0] if synced else -1
         self._end = 0
         self._next_base: int | None = None
         self._next_first: BatchHeader | None = None
@@ -77,7 +80,7 @@ class Judge:
         if any(known == epoch and header.base_offset < start for known, start in self._stored[1:]):
             return False  # that epoch starts later
         if following is None:
-            known = max(latest, self._stored[-1][0]) if self._stored else latest
+            known = max(latest, self._synced_epoch)
             return epoch == latest or not self._stored or 0 < epoch - known <= NEW_EPOCHS_MAX
         if self._checkpoint_says(following.partition_leader_epoch, header.base_offset):
             return False  # the next batch and the checkpoint agree on another epoch

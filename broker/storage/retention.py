@@ -8,20 +8,20 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.settings.config import TopicConfig
 from broker.storage.segment import Segment
 from broker.storage.sparse_index import RELATIVE_OFFSET_MAX
-from protocol.kafka.record_batch import BatchHeader
 from protocol.types import TopicPartition
 
-INDEX_ENTRY_BYTES_MAX = 12
+INDEX_ENTRY_BYTES_MAX: Final = 12
 
 
 def must_roll(
     segment: Segment,
-    last: BatchHeader,
+    last_offset: int,
+    newest: int,
     size: int,
     config: TopicConfig,
     wall_ms: Callable[[], int],
@@ -29,16 +29,16 @@ def must_roll(
 ) -> bool:
     """Kafka's LogSegment.shouldRoll: by size, relative offset, index size or age.
 
-    `last` is the header of the last batch to append, `size` the bytes of all batches to append.
+    `last_offset` and `newest`, the largest timestamp, are those of the last batch to append, `size` the bytes of all of them.
     """
-    if segment.size + size > config.segment_bytes or last.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
+    if segment.size + size > config.segment_bytes or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
         return True
     if segment.bytes_since_index > segment.index_interval_bytes:  # the next batch gets an entry
         entries = max(segment.index.count, segment.time_index.count)
         if entries and (entries + 1) * INDEX_ENTRY_BYTES_MAX > config.segment_index_bytes:
             return True
-    if segment.first_timestamp >= 0 and last.max_timestamp >= 0:
-        waited = last.max_timestamp - segment.first_timestamp
+    if segment.first_timestamp >= 0 and newest >= 0:
+        waited = newest - segment.first_timestamp
     else:
         waited = wall_ms() - segment.created_ms
     limit = config.segment_ms

@@ -17,15 +17,18 @@ import logging
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from broker.storage import aborted_transactions
 from broker.storage.aborted_transactions import AbortedIndex, AbortedIndexCorrupt, AbortedTransaction
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.failures import LogDirFailed
 from broker.storage.next_reads import NextReads
+from broker.storage.producers.produced_batches import PlainBatch
 from broker.storage.sparse_index import RELATIVE_OFFSET_MAX, IndexCorrupt, OffsetIndex, TimeIndex
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import (
+    CRC_START,
     HEADER_SIZE,
     LENGTH_MIN,
     LOG_OVERHEAD,
@@ -33,6 +36,7 @@ from protocol.kafka.record_batch import (
     MAGIC_OFFSET,
     BatchHeader,
     crc_is_valid,
+    first_batch_size,
     iter_batches,
     old_message_format,
     parse_header,
@@ -41,15 +45,15 @@ from protocol.types import Buffer
 
 log = logging.getLogger(__name__)
 
-RECENT_MAX = 256
+RECENT_MAX: Final = 256
 SENT_FROM_FILE = 256 * 1024
 """Bytes from which on the kernel sends records from their file. A copy of fewer costs no more than these system calls, and reaches the
-client in one piece."""
-SCAN_BYTES = 16 * 1024
-VERIFY_BYTES = 4 * 1024 * 1024
-NO_TIMESTAMP = -1
-REMOVED_SUFFIX = ".deleted"
-KINDS = (".log", ".index", ".timeindex", aborted_transactions.SUFFIX)
+client in one piece. Not Final: simulations set a smaller one, also in compiled code."""
+SCAN_BYTES: Final = 16 * 1024
+VERIFY_BYTES: Final = 4 * 1024 * 1024
+NO_TIMESTAMP: Final = -1
+REMOVED_SUFFIX: Final = ".deleted"
+KINDS: Final = (".log", ".index", ".timeindex", aborted_transactions.SUFFIX)
 """Suffixes of a segment's files. Only a segment with abort markers has the last one."""
 
 IsBelieved = Callable[[BatchHeader, BatchHeader | None], bool]
@@ -74,6 +78,20 @@ def segment_name(base_offset: int) -> str:
     return f"{base_offset:020d}"
 
 
+class SegmentEnd(NamedTuple):
+    """What is known of the active segment's end. The record at `max_timestamp_offset` has the largest timestamp.
+
+    Timestamps are in ms. `first_timestamp`: of the first batch, NO_TIMESTAMP if it is not known. `bytes_since_index`: the size of the
+    batches after the last index entry.
+    """
+
+    next_offset: int
+    max_timestamp: int
+    max_timestamp_offset: int
+    first_timestamp: int
+    bytes_since_index: int
+
+
 class Segment:
     """A segment of a log: readable, and appendable while it is the active one."""
 
@@ -81,6 +99,7 @@ class Segment:
         "_directory",
         "_fd",
         "_filesystem",
+        "_indexed_size",
         "_indexes_are_warm",
         "_is_closing",
         "_newest_is_known",
@@ -117,8 +136,11 @@ class Segment:
         is_new: bool = False,
         must_open: bool = False,
         has_aborted: bool = False,
+        size: int | None = None,
     ) -> None:
         """With `is_new` the log file is created, else it must exist. Existing indexes are not read yet. Raises OSError.
+
+        `size`: that of the log file, if the caller has looked.
 
         `must_open`: the work that creates the file has begun, and passed `check_spare`. The file may then take any spare descriptor, so
         that other threads, which took one meanwhile, do not make it fail half-way.
@@ -148,6 +170,8 @@ class Segment:
         self._newest_is_known = False
         self._filesystem = filesystem
         self._fd: int | None = None
+        self._indexed_size: int | None = None
+        """The size for which the index files are complete, if they were not read since the segment was opened."""
         self._indexes_are_warm = False
         self._pins = 0
         self._is_closing = False
@@ -166,7 +190,7 @@ class Segment:
             self.index.begin()
             self.time_index.begin()
         else:
-            self.size = filesystem.size_of(path)
+            self.size = filesystem.size_of(path) if size is None else size
 
     @property
     def path(self) -> str:
@@ -247,16 +271,24 @@ class Segment:
     # -- opening --------------------------------------------------------------------------------------------------
 
     def load_indexes(self) -> None:
-        """Reads the indexes once; those that do not fit the log are rebuilt from it (FLT-27)."""
+        """Reads the indexes once; those that do not fit the log are rebuilt from it (FLT-27).
+
+        If a file cannot be read, as without a descriptor, neither index is loaded, and the next call tries again.
+        """
         if self.index.is_loaded and self.time_index.is_loaded:
             return
         try:
-            # The first entry follows more than `index_interval_bytes` of batches.
-            self.index.load(may_be_missing=self.size <= self.index_interval_bytes)
-            self.time_index.load()
-            self._check_last_entries()
-        except IndexCorrupt as error:
-            self._rebuild_for(error)
+            try:
+                # The first entry follows more than `index_interval_bytes` of batches.
+                self.index.load(may_be_missing=self.size <= self.index_interval_bytes)
+                self.time_index.load()
+                self._check_last_entries()
+            except IndexCorrupt as error:
+                self._rebuild_for(error)
+        except (OSError, LogDirFailed):
+            self.index.forget()
+            self.time_index.forget()
+            raise
 
     def _rebuild_for(self, error: IndexCorrupt) -> None:
         log.warning("%s: the indexes are rebuilt", error)
@@ -287,11 +319,12 @@ class Segment:
                 return header.base_offset <= offset and header.max_timestamp == timestamp
         return False
 
-    def load_end(self) -> bool:
+    def load_end(self) -> tuple[bool, BatchHeader | None]:
         """Finds `next_offset` and the largest timestamp. Reads the batches from the last index entry on.
 
-        False when the file does not end with a whole batch. The caller must then verify it.
+        Returns (the file ends with a whole batch, the last batch if there is one). If it does not, the caller must verify it.
         """
+        header = None
         self.load_indexes()
         last = self.index.last()
         end = last[1] if last else 0
@@ -303,19 +336,40 @@ class Segment:
         for at, header in self.headers(end):
             if at == 0:
                 self.first_timestamp = header.max_timestamp
-            self._take_timestamp(header)
-            self._note(at, header)
+            self._take_timestamp(header.last_offset, header.max_timestamp)
+            self._note(at, header.last_offset)
             end = at + header.size_in_bytes
         if last is not None:
             self.first_timestamp = NO_TIMESTAMP
             self.first_batch_timestamp()
-        return end == self.size
+        return end == self.size, header
+
+    @property
+    def end(self) -> SegmentEnd:
+        """For `reopen_end`, of an active segment."""
+        return SegmentEnd(
+            self.next_offset,
+            self.max_timestamp,
+            self.max_timestamp_offset,
+            self.first_timestamp,
+            self.bytes_since_index,
+        )
+
+    def reopen_end(self, end: SegmentEnd) -> None:
+        """In place of `load_end`: the file is as it was at a clean stop, with that end and complete index files. Reads nothing."""
+        self.next_offset = end.next_offset
+        self.max_timestamp, self.max_timestamp_offset = end.max_timestamp, end.max_timestamp_offset
+        self.first_timestamp = end.first_timestamp
+        self.bytes_since_index = end.bytes_since_index
+        self._newest_is_known = True
+        self._indexed_size = self.size
 
     def rebuild_indexes(self) -> None:
         """Makes both indexes from the batch headers of the log file."""
+        self._file()  # without a descriptor nothing changes
         self._start_indexes()
         for at, header in self.headers(0):
-            self._index(at, header)
+            self._index(at, header.size_in_bytes, header.last_offset, header.max_timestamp)
         self.close_time_index()
 
     def _start_indexes(self) -> None:
@@ -346,8 +400,8 @@ class Segment:
                 break
             if at == 0:
                 self.first_timestamp = header.max_timestamp
-            self._index(at, header)
-            self._note(at, header)
+            self._index(at, header.size_in_bytes, header.last_offset, header.max_timestamp)
+            self._note(at, header.last_offset)
             end = at + header.size_in_bytes
             current = following
         if end < self.size:
@@ -395,35 +449,56 @@ class Segment:
 
     # -- appending ------------------------------------------------------------------------------------------------
 
+    def prepare_append(self, size: int) -> None:
+        """Reads the indexes if batches of that size need an entry, or a look at the indexes' sizes. Call it if they are not loaded."""
+        if self.bytes_since_index + size > self.index_interval_bytes:
+            self.load_indexes()
+
     def append(self, parts: Sequence[Buffer], headers: Sequence[BatchHeader]) -> None:
-        """Writes whole batches at the end. `headers` are the batches' headers."""
+        """Writes whole batches at the end. `headers` are the batches' headers. `prepare_append` comes before."""
         position = self.size
         self._filesystem.write(self._file(), parts, position)
         self.is_unsynced = True
         if position == 0:
             self.first_timestamp = headers[0].max_timestamp
         for header in headers:
-            self._index(position, header)
-            self._note(position, header)
-            position += header.batch_length + LOG_OVERHEAD
+            size, last_offset = header.batch_length + LOG_OVERHEAD, header.base_offset + header.last_offset_delta
+            self._index(position, size, last_offset, header.max_timestamp)
+            self._note(position, last_offset)
+            position += size
         self.size = position
 
-    def _take_timestamp(self, header: BatchHeader) -> None:
-        if header.max_timestamp > self.max_timestamp:
-            self.max_timestamp = header.max_timestamp
-            self.max_timestamp_offset = header.base_offset + header.last_offset_delta
+    def append_plain(self, parts: Sequence[Buffer], batches: Sequence[PlainBatch], offsets: Sequence[int]) -> None:
+        """As `append`, for batches that `produced_batches.plain` accepted, with their base offsets. Each has two parts."""
+        position = self.size
+        self._filesystem.write(self._file(), parts, position)
+        self.is_unsynced = True
+        if position == 0:
+            self.first_timestamp = batches[0][3]
+        for at, offset in enumerate(offsets):
+            body, _, delta, newest, _ = batches[at]
+            size, last_offset = CRC_START + len(body), offset + delta
+            self._index(position, size, last_offset, newest)
+            self._note(position, last_offset)
+            position += size
+        self.size = position
 
-    def _index(self, position: int, header: BatchHeader) -> None:
-        if header.max_timestamp > self.max_timestamp:
-            self._take_timestamp(header)
+    def _take_timestamp(self, last_offset: int, newest: int) -> None:
+        if newest > self.max_timestamp:
+            self.max_timestamp = newest
+            self.max_timestamp_offset = last_offset
+
+    def _index(self, position: int, size: int, last_offset: int, newest: int) -> None:
+        if newest > self.max_timestamp:
+            self._take_timestamp(last_offset, newest)
         if self.bytes_since_index > self.index_interval_bytes:
-            self.index.append(header.last_offset, position)
+            self.index.append(last_offset, position)
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
             self.bytes_since_index = 0
-        self.bytes_since_index += header.batch_length + LOG_OVERHEAD
+        self.bytes_since_index += size
 
-    def _note(self, position: int, header: BatchHeader) -> None:
-        self.next_offset = end = header.base_offset + header.last_offset_delta + 1
+    def _note(self, position: int, last_offset: int) -> None:
+        self.next_offset = end = last_offset + 1
         ends, positions = self._recent_ends, self._recent_positions
         if ends is None or positions is None:
             self._recent_ends, self._recent_positions = array("q", (end,)), array("q", (position,))
@@ -450,6 +525,8 @@ class Segment:
 
     def write_indexes(self) -> None:
         """Completes both index files. Called at a roll and at a close."""
+        if self._indexed_size is not None and self._indexed_size != self.size:
+            self.load_indexes()
         self.close_time_index()
         for index in (self.index, self.time_index):
             index.write_out()
@@ -557,12 +634,12 @@ class Segment:
         if size <= max_bytes:
             return self.read(start, size, may_block=may_block)
         if not min_one_batch or max_bytes < HEADER_SIZE:
-            first = parse_header(self.read(start, HEADER_SIZE, may_block=may_block)).size_in_bytes
+            first = first_batch_size(self.read(start, HEADER_SIZE, may_block=may_block))
             if first > max_bytes:
                 return self.read(start, min(size, first), may_block=may_block) if min_one_batch else b""
         # Otherwise the first batch is most likely not larger, and its header is in the data.
         data = self.read(start, max_bytes, may_block=may_block)
-        first = parse_header(data).size_in_bytes
+        first = first_batch_size(data)
         if first > max_bytes:
             return self.read(start, min(size, first), may_block=may_block)
         if self.index.is_loaded:
@@ -583,7 +660,7 @@ class Segment:
             header = self._filesystem.read_cached(self._file(), HEADER_SIZE, start)
             if header is None:
                 return 0
-            first = parse_header(header).size_in_bytes
+            first = first_batch_size(header)
             is_cut = first <= max_bytes
             if not (is_cut or min_one_batch):
                 return 0

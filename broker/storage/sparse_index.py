@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
+from typing import Final
 
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.failures import LogDirFailed, is_passing
 
-RELATIVE_OFFSET_MAX = 2**31 - 1
+RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 """An entry has 32 bits for an offset's distance from the segment's base offset."""
-UNWRITTEN_BYTES_MAX = 4096
+UNWRITTEN_BYTES_MAX: Final = 4096
 
 Entry = tuple[int, int]
 
@@ -110,6 +111,10 @@ class SparseIndex:
     def unload(self) -> None:
         """Writes new entries to the file, and frees the memory. `load` reads the file again. Raises OSError."""
         self.write_out()
+        self.forget()
+
+    def forget(self) -> None:
+        """Frees the memory of what was just read, or is in the file."""
         self._set(b"")
         self._data = None
 

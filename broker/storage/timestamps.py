@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from broker.storage.segment import NO_TIMESTAMP, Segment
 from protocol.errors import ErrorCode, KafkaError
@@ -17,12 +17,12 @@ Found = tuple[int, int, int]
 """(timestamp in ms, offset, leader epoch) of a record"""
 Search = Generator[Callable[[], Any] | None, Any, Found | None]
 """Yields None to let other work run, or a function for a thread, whose result is sent back."""
-PAYLOAD_AT_ONCE = 64 * 1024
-UNPACKED_AT_ONCE = 1024 * 1024
+PAYLOAD_AT_ONCE: Final = 64 * 1024
+UNPACKED_AT_ONCE: Final = 1024 * 1024
 """Limits for a batch that is unpacked on the loop: its bytes, and its unpacked bytes. A thread unpacks larger ones."""
-SEGMENTS_AT_ONCE = 10
+SEGMENTS_AT_ONCE: Final = 10
 """Segments that a search looks at in a step. After a start, the times of each are read from two files."""
-HEADERS_AT_ONCE = 500
+HEADERS_AT_ONCE: Final = 500
 """Batches that a search looks at in a step. Each takes some microseconds."""
 
 

@@ -120,7 +120,7 @@ class LogUpkeep(LogListener):
     def opened(self, log: Log) -> None:
         """Starts background work for the log."""
         if log.leader_epochs.is_changed:
-            self._epoch_files.changed(log)
+            self._epoch_files.cut(log)
         self._flushes.watch(log)
 
     def configured(self, logs: Iterable[Log]) -> None:
@@ -169,8 +169,8 @@ class LogUpkeep(LogListener):
     async def until_appendable(self, log: Log) -> None:
         await self._checkpoints.lowered.settled(log)
 
-    def epochs_changed(self, log: Log) -> None:
-        self._epoch_files.changed(log)
+    def epochs_cut(self, log: Log) -> None:
+        self._epoch_files.cut(log)
 
     def discard(self, log: Log, paths: Sequence[str]) -> None:
         self.removals.begin_files(paths)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from broker.process.clock import Clock
 from broker.process.loop_budget import LoopBudget
@@ -35,19 +35,18 @@ from broker.storage.disk.disk_threads import UNPACKING, UNPACKING_PLACES
 from broker.storage.failures import is_passing
 from broker.storage.log_types import AppendOrigin
 from broker.storage.producers import produced_batches
-from broker.storage.producers.produced_batches import AcceptedBefore, Allowance
+from broker.storage.producers.produced_batches import AcceptedBefore, Allowance, PlainBatch
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.produce_codec import ProducePartitionResult
-from protocol.kafka.record_batch import BatchHeader
 from protocol.kafka.record_checks import TakesLong
 from protocol.types import TopicPartition
 
-ACKS_ALL = -1
-NO_ACKS = 0
-LEADER_ONLY = 1
-APPENDS_AT_ONCE_S = 0.005
+ACKS_ALL: Final = -1
+NO_ACKS: Final = 0
+LEADER_ONLY: Final = 1
+APPENDS_AT_ONCE_S: Final = 0.005
 """How long one turn of the loop appends batches of one Produce request. Later turns append the rest."""
-EXPECTED_ERRORS = frozenset(
+EXPECTED_ERRORS: Final = frozenset(
     (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -58,7 +57,7 @@ EXPECTED_ERRORS = frozenset(
     )
 )
 """Errors that are not counted as failed produce requests (Kafka's `ReplicaManager.appendToLocalLog`)."""
-ACCEPT_ATTEMPTS_MAX = 5
+ACCEPT_ATTEMPTS_MAX: Final = 5
 """How many times a batch is checked if its topic's settings change during each check."""
 
 
@@ -143,7 +142,7 @@ class Appends:
     def append_plain(
         self,
         tp: TopicPartition,
-        batches: Sequence[tuple[bytes | memoryview, BatchHeader]],
+        batches: Sequence[PlainBatch],
         *,
         needs_all: bool,
         config: TopicConfig,

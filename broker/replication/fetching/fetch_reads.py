@@ -7,7 +7,7 @@ Consumers may also read from a follower, up to its own high watermark, which is 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from broker.recording.recording import FetchObserver
 from broker.replication.fetching.closest_replica import NO_REPLICA, ClosestReplica
@@ -17,12 +17,14 @@ from broker.replication.partition import Partition, Role
 from broker.settings.config import INT_MAX
 from broker.storage.log import Log, WouldBlock
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition, TopicKey
+from protocol.kafka.fetch_codec import READ_COMMITTED, FetchPartitionData, FetchRequestPartition, TopicKey
+from protocol.kafka.framing import Part
+from protocol.kafka.single_fetch import READ_REPLICA_SINCE, SingleFetch
 from protocol.types import NO_EPOCH, Buffer, TopicPartition
 
-ERRORS_WITH_A_HINT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+ERRORS_WITH_A_HINT: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
-ROOM_OF_FOLLOWERS = 64 * 1024
+ROOM_OF_FOLLOWERS: Final = 64 * 1024
 """Bytes that an answer to a follower may always have, so that followers never wait for clients that do not read their answers."""
 
 
@@ -60,10 +62,8 @@ class Unbounded:
         """It never ends."""
 
 
-UNBOUNDED = Unbounded()
-READ_COMMITTED = 1
-"""The isolation level of readers that want committed records, and those without a transaction, only. 0 is for all records."""
-NO_ROOM = -(2**62)
+UNBOUNDED: Final = Unbounded()
+NO_ROOM: Final = -(2**62)
 """This `max_bytes` means no records, not even the first batch."""
 
 
@@ -207,6 +207,35 @@ class FetchReads:
         except KafkaError as error:
             return self.failure(tp, wanted, error.code)
 
+    def answer_single(
+        self, single: SingleFetch, tp: TopicPartition, offset: int, correlation_id: int, listener: str
+    ) -> tuple[Sequence[Part], int] | None:
+        """The answer to a consumer's fetch of one partition, and the size of its records.
+
+        None: there are not enough of them in memory, or the answer must have something else. `read` then finds what it is.
+        """
+        request, wanted, is_committed = single.request, single.wanted, single.is_committed
+        epoch = wanted.current_leader_epoch
+        try:
+            partition = self._hosted.find(tp)
+            may_follow = single.version >= READ_REPLICA_SINCE
+            log = partition.replica_log(epoch) if may_follow else partition.leader_log(epoch)
+            if self._closer(partition, offset, request.rack_id, listener) != NO_REPLICA:
+                return None
+            if partition.divergence(wanted.last_fetched_epoch, offset) is not None:
+                return None
+            high_watermark = partition.high_watermark  # read once, as in `_read`
+            last_stable = log.last_stable_offset(high_watermark)
+            limit = last_stable if is_committed else high_watermark
+            found = log.read(offset, single.max_bytes, limit, True, is_committed, may_be_stored=True)
+        except (KafkaError, WouldBlock):
+            return None
+        if not found.size or found.size < request.min_bytes or found.aborted:
+            return None
+        records = found.records if found.stored is None else (found.stored,)
+        start = log.log_start_offset
+        return single.answer(correlation_id, high_watermark, last_stable, start, records, found.size), found.size
+
     async def read_cold(self, tp: TopicPartition, wanted: FetchRequestPartition, read: PartitionRead) -> PartitionRead:
         """Finishes a read whose pages were not in memory. Checks the leadership again after it (BUG-12)."""
         cold = read.cold
@@ -235,7 +264,8 @@ class FetchReads:
         current_leader = (hint.leader, hint.leader_epoch) if hint is not None else None
         # As in Kafka: an empty list where the partition was not found, and none where its read failed.
         aborted = () if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else None
-        return PartitionRead(_data(wanted.partition, error=error, current_leader=current_leader, aborted=aborted))
+        data = FetchPartitionData(wanted.partition, error, current_leader=current_leader, aborted_transactions=aborted)
+        return PartitionRead(data)
 
     def _read(
         self,
@@ -252,26 +282,18 @@ class FetchReads:
         log = partition.leader_log(epoch) if params.is_only_for_leader else partition.replica_log(epoch)
         is_trusted = not params.is_follower or self._check_follower(params, partition, wanted)
         offset = wanted.fetch_offset
-        if self._closest is not None and params.rack_id and not params.is_follower and partition.role is Role.LEADER:
-            closest = self._closest.of(partition, offset, params.rack_id, params.listener)
-            if closest != NO_REPLICA:
-                return PartitionRead(
-                    _data(
-                        wanted.partition,
-                        high_watermark=partition.high_watermark,
-                        last_stable=log.last_stable_offset(partition.high_watermark),
-                        log_start=log.log_start_offset,
-                        preferred=closest,
-                    )
-                )
-        diverging = partition.divergence(wanted.last_fetched_epoch, offset)
-        if diverging is not None:
-            data = _data(
+        closer = NO_REPLICA if params.is_follower else self._closer(partition, offset, params.rack_id, params.listener)
+        diverging = partition.divergence(wanted.last_fetched_epoch, offset) if closer == NO_REPLICA else None
+        if closer != NO_REPLICA or diverging is not None:
+            high_watermark = partition.high_watermark
+            data = FetchPartitionData(
                 wanted.partition,
-                high_watermark=partition.high_watermark,
-                last_stable=log.last_stable_offset(partition.high_watermark),
-                log_start=log.log_start_offset,
-                diverging_epoch=(diverging.epoch, diverging.end_offset),
+                ErrorCode.NONE,
+                high_watermark,
+                log.last_stable_offset(high_watermark),
+                log.log_start_offset,
+                diverging_epoch=None if diverging is None else (diverging.epoch, diverging.end_offset),
+                preferred_read_replica=closer,
             )
             return PartitionRead(data)
         if not log.log_start_offset <= offset <= log.log_end_offset:
@@ -279,10 +301,8 @@ class FetchReads:
         if params.is_follower and records_fetch and is_trusted:
             partition.record_follower_fetch(params.replica_id, params.replica_epoch, offset, wanted.log_start_offset)
         # Read once, for the limit and for the answer: two reads could differ (INV-15, BUG-19).
-        high_watermark = last_stable = partition.high_watermark
-        state = log.producers.state
-        if state.ongoing or state.unreplicated:
-            last_stable = log.last_stable_offset(high_watermark)
+        high_watermark = partition.high_watermark
+        last_stable = log.last_stable_offset(high_watermark)
         is_committed = params.isolation_level == READ_COMMITTED and not params.is_follower
         if is_committed:
             limit = last_stable
@@ -322,6 +342,12 @@ class FetchReads:
         )
         return PartitionRead(data, size, cold, is_throttled, offset >= limit and is_trusted)
 
+    def _closer(self, partition: Partition, offset: int, rack: str | None, listener: str) -> int:
+        """The replica that a consumer in that rack should read from, NO_REPLICA for this one (KIP-392)."""
+        if self._closest is None or not rack or partition.role is not Role.LEADER:
+            return NO_REPLICA
+        return self._closest.of(partition, offset, rack, listener)
+
     def _is_throttled(self, partition: Partition, log: Log, replica: int) -> bool:
         """KIP-73: a replica in sync is never throttled, because producers wait for it."""
         return self._throttle.applies_to(log.config, partition.tp.partition) and replica not in partition.isr
@@ -333,29 +359,3 @@ class FetchReads:
         if wanted.current_leader_epoch == NO_EPOCH:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
         return partition.check_follower(params.replica_id, params.replica_epoch)
-
-
-def _data(
-    partition: int,
-    *,
-    error: ErrorCode = ErrorCode.NONE,
-    high_watermark: int = -1,
-    last_stable: int = -1,
-    log_start: int = -1,
-    diverging_epoch: tuple[int, int] | None = None,
-    current_leader: tuple[int, int] | None = None,
-    aborted: Sequence[tuple[int, int]] | None = None,
-    preferred: int = NO_REPLICA,
-) -> FetchPartitionData:
-    return FetchPartitionData(
-        partition=partition,
-        error=error,
-        high_watermark=high_watermark,
-        last_stable_offset=last_stable,
-        log_start_offset=log_start,
-        records=(),
-        diverging_epoch=diverging_epoch,
-        current_leader=current_leader,
-        aborted_transactions=aborted,
-        preferred_read_replica=preferred,
-    )

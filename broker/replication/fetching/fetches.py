@@ -11,30 +11,35 @@ The walk of a fetch (`Fetches.fetch`):
    fetches that watch them and have enough. So a follower's answer has the records of all these requests.
 5. `FetchContext.answer` picks the partitions of the answer. Partitions of the session with nothing to read rest from then on.
 
+A consumer's fetch of one partition, without a session, is tried by `answer_at_once` first. It does only the second step, and answers if
+there is nothing to say but records.
+
 No function here waits for records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from broker.process.loop_budget import LoopBudget
 from broker.process.topic_stats import BrokerTopicStats
 from broker.purgatory import Purgatory, Timers
 from broker.replication.fetching import large_fetches
 from broker.replication.fetching.delayed_fetch import DelayedFetch, is_decisive
-from broker.replication.fetching.fetch_reads import FetchParams, FetchReads, PartitionRead
+from broker.replication.fetching.fetch_reads import AnswerRoom, FetchParams, FetchReads, PartitionRead
 from broker.replication.fetching.fetch_session import NO_SESSION_ID, FetchContext, FetchedTopics
 from broker.replication.fetching.large_fetches import LargeFetch, WaitingFetch
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
 from broker.replication.fetching.session_cache import FINAL_EPOCH, FetchSessionCache
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.fetch_codec import FetchRequest, FetchRequestPartition, TopicKey
+from protocol.kafka.fetch_codec import FetchRequest
+from protocol.kafka.framing import Part
+from protocol.kafka.single_fetch import SingleFetch
 from protocol.types import TopicPartition
 
-EXPECTED_ERRORS = frozenset(
+EXPECTED_ERRORS: Final = frozenset(
     (
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -47,7 +52,7 @@ EXPECTED_ERRORS = frozenset(
     )
 )
 """Errors that are not counted as failed fetch requests (Kafka's `ReplicaManager.readFromLog`)."""
-TOUCHED_IN_A_TURN = 400
+TOUCHED_IN_A_TURN: Final = 400
 """Limit of touched partitions that one turn of the loop handles. If all leaderships end at once, ten thousand are touched."""
 
 FetchResponder = Callable[[ErrorCode, int, FetchedTopics], None]
@@ -160,24 +165,26 @@ class Fetches:
         self._complete_produces()
         return self._answer_or_park(params, bounded.min_bytes, context, reads, respond)
 
-    def read_at_once(self, params: FetchParams, key: TopicKey, wanted: FetchRequestPartition) -> PartitionRead | None:
-        """The read of a consumer's fetch of one partition, without a session, that can be answered now with its records only.
+    def answer_at_once(
+        self, single: SingleFetch, offset: int, correlation_id: int, room: AnswerRoom, listener: str
+    ) -> Sequence[Part] | None:
+        """The answer to a consumer's fetch of one partition, without a session, if it can be given now with records only.
 
         None: nothing is counted, and `fetch` is to be called.
         """
-        if params.room.answer_room() < params.max_bytes or params.max_bytes > self._consumer_bytes_max:
+        if single.max_bytes > min(room.answer_room(), self._consumer_bytes_max):
             return None
-        tp = self._reads.find(key, wanted.partition)
+        tp = self._reads.find(single.key, single.wanted.partition)
         if tp is None:
             return None
-        read = self._reads.read(params, tp, wanted, params.max_bytes, min_one_batch=True)
-        data = read.data
-        if not read.size or read.size < params.min_bytes or read.cold is not None or data.aborted_transactions:
+        found = self._reads.answer_single(single, tp, offset, correlation_id, listener)
+        if found is None:
             return None
+        answer, size = found
         stats = self._stats.get(tp.topic)
         if stats is not None:
-            stats.bytes_out += read.size
-        return read
+            stats.bytes_out += size
+        return answer
 
     async def _read_in_slices(
         self, large: LargeFetch, params: FetchParams, context: FetchContext, respond: FetchResponder

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from broker.storage import checkpoints
+from broker.storage.closed_logs import ClosedLog
 from broker.storage.compaction import cleaner_checkpoint
 from broker.storage.directories import future_logs
 from broker.storage.directories.log_directory import LogDirectory, LogDirectoryError
@@ -17,8 +18,9 @@ from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-OpenLog = Callable[[LogDirectory, TopicPartition, str, int, int, int], Log]
-"""(directory, partition, path, recovery point, log start, offset up to which the log may have holes) -> the open log"""
+OpenLog = Callable[[LogDirectory, TopicPartition, str, int, int, int, ClosedLog | None], Log]
+"""(directory, partition, path, recovery point, log start, offset up to which the log may have holes, the log as it was closed) -> the
+open log"""
 
 
 class LogDirectories:
@@ -123,7 +125,7 @@ def open_all(
     filesystem: FileSystem, directory: LogDirectory, open_log: OpenLog, *, keeps_deleted: bool
 ) -> tuple[list[Log], set[TopicPartition]]:
     """All logs in the directory, and the partitions that only its checkpoints name. Raises OSError."""
-    directory.take_clean_marker()
+    closed = directory.take_clean_marker()
     points = directory.read_offsets(checkpoints.RECOVERY_POINTS)
     starts = directory.read_offsets(checkpoints.LOG_STARTS)
     marks = directory.read_offsets(checkpoints.HIGH_WATERMARKS)
@@ -132,7 +134,10 @@ def open_all(
     try:
         for tp, path in directory.partitions(keeps_deleted=keeps_deleted):
             try:
-                opened.append(open_log(directory, tp, path, points.get(tp, 0), starts.get(tp, 0), holes.get(tp, 0)))
+                as_closed = closed.take(path.rpartition("/")[2]) if closed else None
+                opened.append(
+                    open_log(directory, tp, path, points.get(tp, 0), starts.get(tp, 0), holes.get(tp, 0), as_closed)
+                )
             except OSError as error:
                 if not is_of_one_path(error):
                     raise

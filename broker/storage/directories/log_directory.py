@@ -8,9 +8,10 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from broker.storage import checkpoints
+from broker.storage import checkpoints, closed_logs
+from broker.storage.closed_logs import ClosedLog, ClosedLogs
 from broker.storage.disk.filesystem import FileSystem
 from protocol.errors import ErrorCode, KafkaError
 from protocol.topic_names import is_partition_number, is_valid_topic_name, number_of, shown
@@ -109,16 +110,47 @@ class LogDirectory:
                 )
         return True
 
-    def take_clean_marker(self) -> None:
-        """Notes whether the last stop was clean, and removes the marker before anything is loaded (BUG-18)."""
-        path = f"{self.path}/{CLEAN_SHUTDOWN}"
-        self.was_clean = self._filesystem.exists(path)
+    def take_clean_marker(self) -> ClosedLogs:
+        """Notes whether the last stop was clean, and removes the marker before anything is loaded (BUG-18). Returns the logs that the
+        stop described: only this start may believe that. Raises OSError.
+        """
+        filesystem, path = self._filesystem, f"{self.path}/{CLEAN_SHUTDOWN}"
+        closed_path = f"{self.path}/{closed_logs.FILE}"
+        self.was_clean = filesystem.exists(path)
+        found = closed_logs.NO_CLOSED_LOGS
+        data = filesystem.read_file(closed_path)
+        if data is not None:
+            if self.was_clean:
+                found = closed_logs.decode(data, filesystem.stamp_of(path), closed_path)
+            filesystem.remove(closed_path)  # before the marker, after whose removal the directory is synced
         if self.was_clean:
-            self._filesystem.remove(path)
-            self._filesystem.sync_directory(self.path)
+            filesystem.remove(path)
+        if self.was_clean or data is not None:
+            filesystem.sync_directory(self.path)
+        return found
 
-    def write_clean_marker(self) -> None:
-        self._filesystem.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", b'{"version":0}')
+    def write_clean_marker(self, closed: Callable[[], Mapping[str, ClosedLog]]) -> None:
+        """Makes the stop a clean one. Before the marker gets its name, `closed` is written, which names the marker. Raises OSError.
+
+        If `closed` cannot be written, as on a full disk, there is none, and the next start reads the logs.
+        """
+        filesystem, path = self._filesystem, f"{self.path}/{CLEAN_SHUTDOWN}"
+        closed_path = f"{self.path}/{closed_logs.FILE}"
+        unnamed = f"{path}.tmp"
+        fd = filesystem.create(unnamed)
+        try:
+            filesystem.write(fd, (b'{"version":0}',), 0)
+            filesystem.sync(fd)
+        finally:
+            filesystem.close(fd)
+        try:
+            filesystem.write_atomically(closed_path, closed_logs.encode(closed(), filesystem.stamp_of(unnamed)))
+        except OSError as error:
+            log.warning("%s is not written, the next start will read the logs: %s", closed_path, error)
+            filesystem.remove(f"{closed_path}.tmp")
+            filesystem.remove(closed_path)
+        filesystem.rename(unnamed, path)
+        filesystem.sync_directory(self.path)
 
     def space(self) -> tuple[int, int] | None:
         """(bytes of its volume, bytes free), or None if the file system returns an error."""

@@ -14,7 +14,7 @@ import shutil
 import stat
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 from broker.storage.disk.disk_errors import is_passing, lacks_descriptor
 from broker.storage.disk.open_files import OpenFiles
@@ -27,6 +27,14 @@ Result = TypeVar("Result")
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _WHOLE_FILE = struct.Struct("hhqqi")
 """Linux' struct flock: type, whence, start, length (0: to the end), pid."""
+
+
+class FileStamp(NamedTuple):
+    """What changes when a file is written or replaced: size, time of the last write in ns, inode."""
+
+    size: int
+    modified_ns: int
+    inode: int
 
 
 class FileSystem:
@@ -128,6 +136,11 @@ class FileSystem:
     def modified_ms(self, path: str) -> int:
         """The time of the last write to the file, by the wall clock. Raises FileNotFoundError."""
         return os.stat(path).st_mtime_ns // 1_000_000
+
+    def stamp_of(self, path: str) -> FileStamp:
+        """Raises FileNotFoundError."""
+        found = os.stat(path)
+        return FileStamp(found.st_size, found.st_mtime_ns, found.st_ino)
 
     def write(self, fd: int, parts: Sequence[Buffer], position: int) -> None:
         """Writes all parts one after the other, starting at `position`, in one system call if the kernel accepts them."""

@@ -28,11 +28,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.storage.aborted_transactions import AbortedTransaction
 from broker.storage.disk.filesystem import FileSystem, HeldDirectory
 from broker.storage.producers import producer_snapshots
+from broker.storage.producers.produced_batches import PlainBatch
 from broker.storage.producers.producer_state import LAST_OFFSET_MAX, Duplicate, EndedTransaction, ProducerState
 from broker.storage.producers.state_reading import Start, StateReading
 from broker.storage.producers.verified_transactions import VerifiedTransactions
@@ -50,22 +51,22 @@ class ProducerExpiration(NamedTuple):
     check_s: float
 
 
-COPY_BATCHES = 1024
-COPY_BATCHES_PER_PRODUCER = 8
+COPY_BATCHES: Final = 1024
+COPY_BATCHES_PER_PRODUCER: Final = 8
 """The cost of a copy grows with the number of producers: with many, copies are made less often."""
-COPIES_MAX = 16
+COPIES_MAX: Final = 16
 
-WRITTEN_AT_ONCE = 256
+WRITTEN_AT_ONCE: Final = 256
 """Producers in a snapshot that is written at once. With more, the next flush writes it."""
 
-READ_AT_ONCE = 2 * COPY_BATCHES
+READ_AT_ONCE: Final = 2 * COPY_BATCHES
 """Offsets whose batches a cut may read on the loop, in less than ten milliseconds. Before a longer one a thread reads (`state_reading`)."""
-NOWHERE = -1
+NOWHERE: Final = -1
 
-ALL_PRODUCERS_MAX = 500_000
+ALL_PRODUCERS_MAX: Final = 500_000
 """Producers in the states of all logs of a broker, and in the copies of the states. Each takes at most a kilobyte."""
 
-DEFAULT_EXPIRATION = ProducerExpiration(86_400_000, 600.0)
+DEFAULT_EXPIRATION: Final = ProducerExpiration(86_400_000, 600.0)
 
 
 def write_snapshots(directory: HeldDirectory, states: Mapping[int, ProducerState]) -> None:
@@ -160,10 +161,24 @@ class LogProducers:
             ended = [end for end in ends if end is not None]
         if self.verified.guards or self.verified.epochs:
             self.verified.note(headers)
-        self._since_copy += len(headers)
+        self._noted(len(headers))
+        return ended
+
+    def note_plain(self, batches: Sequence[PlainBatch], offsets: Sequence[int], end_offset: int) -> None:
+        """As `note`, for batches that `produced_batches.plain` accepted, with their base offsets. They end at `end_offset`."""
+        state = self.state
+        for at, offset in enumerate(offsets):
+            producer = batches[at][4]
+            if producer is not None:
+                _, _, delta, newest, _ = batches[at]
+                state.append_plain(producer, offset + delta, delta, newest)
+        state.end_offset = end_offset
+        self._noted(len(offsets))
+
+    def _noted(self, count: int) -> None:
+        self._since_copy += count
         if self._since_copy >= COPY_BATCHES:
             self._copy()
-        return ended
 
     def _copy(self) -> None:
         """Keeps a copy of the state at the LEO. Older copies are thinned out."""

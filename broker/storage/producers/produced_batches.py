@@ -25,17 +25,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from fastcrc.crc32 import iscsi
+from librt.strings import read_i16_be, read_i32_be, read_i64_be
 
 from broker.settings.config import LONG_MAX, TopicConfig
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import (
     COMPRESSION_MASK,
+    CRC_START,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
     BatchHeader,
-    crc_is_valid,
     parse_header,
     unpacked,
     unpacked_large,
@@ -52,31 +55,42 @@ from protocol.kafka.record_checks import (
 )
 from protocol.types import Buffer
 
-RECORDS_AT_ONCE = 5_000
+crc32c: Final = iscsi
+
+RECORDS_AT_ONCE: Final = 5_000
 """Records of a batch that are checked on the loop without a pause: 2 ms."""
-UNPACKED_BYTES_MAX = 64 * 1024 * 1024
+UNPACKED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Limit for all batches of one request together."""
-RECORDS_MAX = 1_000_000
+RECORDS_MAX: Final = 1_000_000
 """Limit for one batch, and for all compressed batches of one request together."""
-UNPACKED_AT_ONCE = 1024 * 1024
+UNPACKED_AT_ONCE: Final = 1024 * 1024
 """Bytes that are unpacked on the loop: 1 to 4 ms."""
-PAYLOAD_AT_ONCE = 64 * 1024
+PAYLOAD_AT_ONCE: Final = 64 * 1024
 """Bytes of a compressed batch that are unpacked on the loop. The worst case, all empty gzip members, takes 20 ms."""
-COMPRESSED_AT_ONCE = 64 * 1024
+COMPRESSED_AT_ONCE: Final = 64 * 1024
 """Bytes that are packed on the loop: gzip takes 1 ms for 20 KB at its highest level."""
-RECORD_ERRORS_MAX = 100
+RECORD_ERRORS_MAX: Final = 100
 """How many wrong records an answer names."""
-NO_TIMESTAMP = -1
-TOO_LARGE = ErrorCode.MESSAGE_TOO_LARGE
+NO_TIMESTAMP: Final = -1
+TOO_LARGE: Final = ErrorCode.MESSAGE_TOO_LARGE
 """A Java producer that gets this error splits the batch."""
 
-LOG_APPEND_TIME = "LogAppendTime"
-PRODUCERS_OWN = "producer"
-_COMPRESSION_OF = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+LOG_APPEND_TIME: Final = "LogAppendTime"
+PRODUCERS_OWN: Final = "producer"
+_COMPRESSION_OF: Final = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 Accepted = tuple[Buffer, BatchHeader]
 Steps = Generator[Callable[[], Any] | None, Any, Accepted]
 """Yields None to let other work run, or a function for a thread, whose result is sent back."""
+
+
+Sequenced = tuple[int, int, int]
+"""Producer id, its epoch, the sequence of the batch's first record."""
+PlainBatch = tuple[bytes | memoryview, int, int, int, Sequenced | None]
+"""A batch that is appended as it is: its bytes from the attributes on, the CRC of these, the last offset delta, the largest timestamp (ms),
+and whose it is if the producer is idempotent."""
+COPIED_MAX: Final = 4096
+"""Bytes of a batch that are copied out of its frame: less work than a view of them."""
 
 
 class AcceptedBefore(NamedTuple):
@@ -96,29 +110,46 @@ class Allowance:
         self.records = RECORDS_MAX
 
 
-def plain(records: bytes | memoryview, config: TopicConfig) -> BatchHeader | None:
-    """The header of a client's batch that is valid, not compressed and not transactional, and is appended as it is.
+def plain_size_max(config: TopicConfig) -> int:
+    """The largest batch, in bytes, that can be `plain` for this config."""
+    return config.max_message_bytes if config.takes_plain_batches else 0
 
-    None: the batch is not of this most common kind, or is invalid: `validate_produced` and `accept` look at it.
+
+def plain(head: bytes, frame: bytes | memoryview, begin: int, end: int) -> PlainBatch | None:
+    """The batch of a client at [begin, end) of the frame if it is valid, not compressed and not transactional, and is appended as it is.
+
+    `head` is the start of the frame (`framing.head_of`). The caller has compared the size with `plain_size_max`. None: the batch is not
+    of this most common kind, or is invalid: `validate_produced` and `accept` look at it.
     """
-    size = len(records)
-    if size < HEADER_SIZE or size > config.max_message_bytes or not config.takes_plain_batches:
+    size = end - begin
+    if size < HEADER_SIZE or begin + HEADER_SIZE > len(head) or head[begin + 16] != MAGIC:
         return None
-    header = parse_header(records)
-    base_offset, length, _, magic, _, attributes, delta, base_timestamp, newest, producer, epoch, sequence, count = (
-        header
-    )
-    if attributes or base_offset or magic != MAGIC or length + LOG_OVERHEAD != size or count != delta + 1:
+    delta: int = read_i32_be(head, begin + 23)
+    count = delta + 1
+    if not 0 < count <= RECORDS_AT_ONCE or read_i32_be(head, begin + 57) != count:
         return None
-    if not 0 < count <= RECORDS_AT_ONCE or (producer >= 0 and (epoch < 0 or sequence < 0)):
+    if read_i64_be(head, begin) or read_i32_be(head, begin + 8) + LOG_OVERHEAD != size or read_i16_be(head, begin + 21):
         return None
-    if not crc_is_valid(records, 0, header):
+    producer = None
+    producer_id: int = read_i64_be(head, begin + 43)
+    if producer_id >= 0:
+        epoch: int = read_i16_be(head, begin + 51)
+        sequence: int = read_i32_be(head, begin + 53)
+        if epoch < 0 or sequence < 0:
+            return None
+        producer = (producer_id, epoch, sequence)
+    begin_of_crc = begin + CRC_START
+    body = frame[begin_of_crc:end] if size < COPIED_MAX else memoryview(frame)[begin_of_crc:end]
+    crc: int = crc32c(body)
+    signed: int = read_i32_be(head, begin + 17)
+    if (crc ^ signed) & 0xFFFFFFFF:
         return None
     try:
-        found = check_records(records, HEADER_SIZE, count)
+        found = check_records(body, HEADER_SIZE - CRC_START, count)
     except (KafkaError, TakesLong):
         return None
-    return header if base_timestamp + found == newest else None
+    newest: int = read_i64_be(head, begin + 35)
+    return (body, crc, delta, newest, producer) if read_i64_be(head, begin + 27) + found == newest else None
 
 
 def accept(

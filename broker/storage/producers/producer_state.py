@@ -33,32 +33,33 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from broker.storage.producers.produced_batches import Sequenced
 from broker.storage.producers.unreplicated import Unreplicated
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.control_records import Marker
 from protocol.kafka.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 
-SEQUENCE_MAX = 2**31 - 1
-BATCHES_KEPT = 5
+SEQUENCE_MAX: Final = 2**31 - 1
+BATCHES_KEPT: Final = 5
 """Per producer: an idempotent producer has at most five requests in flight to a broker."""
-PRODUCERS_MAX = 50_000
+PRODUCERS_MAX: Final = 50_000
 """Maximum per log, because a client may invent a producer id for each batch (Kafka has no limit). Producers that wrote longest ago
 are dropped, but not those with an open transaction: an unknown producer begins none beyond this number. If a producer that was dropped
 writes again, it is unknown, like an expired one."""
-COMPARED = 512
+COMPARED: Final = 512
 """Number of producers compared when the log has PRODUCERS_MAX. The half of them that wrote longest ago is dropped."""
 
-NO_SEQUENCE = -1
-NO_TIMESTAMP = -1
-NO_TRANSACTION = -1
-NO_COORDINATOR_EPOCH = -1
-NOT_HEARD = -1
-NOBODY = 0
-LAST_OFFSET_MAX = 2**63
+NO_SEQUENCE: Final = -1
+NO_TIMESTAMP: Final = -1
+NO_TRANSACTION: Final = -1
+NO_COORDINATOR_EPOCH: Final = -1
+NOT_HEARD: Final = -1
+NOBODY: Final = 0
+LAST_OFFSET_MAX: Final = 2**63
 
-RETRIES_END_MS = 3_600_000
+RETRIES_END_MS: Final = 3_600_000
 """Minimum time to keep a producer after a restart. Its retries have ended by then."""
 
 
@@ -231,6 +232,19 @@ class ProducerState:
             )
         return None
 
+    def continues(self, producer: Sequenced) -> bool:
+        """Whether `check` surely accepts this batch, which is of no transaction, for one of the two most common reasons: its producer is
+        new here, or it continues where the producer's last batch ended.
+        """
+        producer_id, epoch, sequence = producer
+        entry = self.producers.get(producer_id)
+        if entry is None:
+            return True
+        if entry.epoch != epoch or entry.transaction_first_offset != NO_TRANSACTION or not entry.batches:
+            return False
+        last = entry.batches[-1][0]
+        return last >= 0 and last + 1 == sequence
+
     def check_coordinated(self, header: BatchHeader, marker: Marker | None) -> None:
         """Refuses a coordinator's batch of an earlier epoch of its producer, and a marker of an earlier coordinator. Changes nothing.
 
@@ -282,18 +296,7 @@ class ProducerState:
         is_control = attributes & CONTROL_BIT
         if is_control and marker is None:
             return None
-        self._changed_up_to = last_offset + 1
-        entry = self.producers.get(producer_id)
-        if entry is None:
-            if len(self.producers) >= PRODUCERS_MAX:
-                self._make_room()
-            entry = self.producers[producer_id] = ProducerEntry(epoch, owner=self._owner)
-        elif entry.owner != self._owner:
-            entry = self.producers[producer_id] = entry.copy(self._owner)
-        if entry.epoch != epoch:
-            entry.begin_epoch(epoch)
-        entry.is_heard = True
-        entry.last_timestamp = max_timestamp
+        entry = self._heard(producer_id, epoch, last_offset, max_timestamp)
         if marker is not None:
             return self._end_transaction(producer_id, entry, last_offset, marker)
         last = sequence + delta
@@ -306,6 +309,32 @@ class ProducerState:
             entry.transaction_first_offset = base_offset
             self.ongoing.append(base_offset)
         return None
+
+    def append_plain(self, producer: Sequenced, last_offset: int, delta: int, newest: int) -> None:
+        """As `append`, for a batch that `produced_batches.plain` accepted."""
+        producer_id, epoch, sequence = producer
+        self.end_offset = last_offset + 1
+        last = sequence + delta
+        if last > SEQUENCE_MAX:
+            last -= SEQUENCE_MAX + 1
+        entry = self._heard(producer_id, epoch, last_offset, newest)
+        entry.add(BatchMetadata._make((last, last_offset, delta, newest)))
+
+    def _heard(self, producer_id: int, epoch: int, last_offset: int, newest: int) -> ProducerEntry:
+        """The producer, which has a batch of that epoch and largest timestamp in the log, up to `last_offset`."""
+        self._changed_up_to = last_offset + 1
+        entry = self.producers.get(producer_id)
+        if entry is None:
+            if len(self.producers) >= PRODUCERS_MAX:
+                self._make_room()
+            entry = self.producers[producer_id] = ProducerEntry(epoch, owner=self._owner)
+        elif entry.owner != self._owner:
+            entry = self.producers[producer_id] = entry.copy(self._owner)
+        if entry.epoch != epoch:
+            entry.begin_epoch(epoch)
+        entry.is_heard = True
+        entry.last_timestamp = newest
+        return entry
 
     def _end_transaction(
         self, producer_id: int, entry: ProducerEntry, marker_offset: int, marker: Marker

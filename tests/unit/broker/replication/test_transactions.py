@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from broker.replication.fetching.fetch_reads import READ_COMMITTED
 from protocol.errors import ErrorCode
-from protocol.kafka.fetch_codec import FetchPartitionData
+from protocol.kafka.fetch_codec import READ_COMMITTED, FetchPartitionData
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.kafka.record_batch import TRANSACTIONAL_BIT, build_batch
 from protocol.types import TopicPartition

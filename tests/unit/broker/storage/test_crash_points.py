@@ -13,6 +13,7 @@ from random import Random
 import pytest
 
 from broker.settings.config import TopicConfig
+from broker.storage import closed_logs
 from broker.storage.directories.log_directory import CLEAN_SHUTDOWN
 from broker.storage.producers import log_producers
 from protocol.types import TopicPartition
@@ -217,6 +218,7 @@ def test_bug_18_the_clean_shutdown_marker_never_outlives_the_start_that_saw_it()
 
     during_load = list(workload.crashes_of("load", load))
     removed = next(crash.point for crash in during_load if not crash.disk.exists(marker))
-    # The marker is removed, its directory synced, and only then something else is written.
-    assert removed == during_load[0].point
+    # What belongs to the marker is removed, then the marker, its directory is synced, and only then something else is written.
+    assert removed == during_load[0].point + 1
+    assert not any(crash.disk.exists(f"{LOG_DIR}/{closed_logs.FILE}") for crash in during_load if crash.point > removed)
     assert all(not crash.disk.exists(marker) for crash in during_load if crash.point > removed)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from broker.storage import recovery
-from broker.storage.directories.log_directory import LogDirectory, LogDirectoryError
+from broker.storage.directories.log_directory import FUTURE_SUFFIX, LogDirectory, LogDirectoryError
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.flushing import EpochFiles
 from broker.storage.log import Log, LogDirFailed
@@ -69,8 +69,9 @@ def test_the_marker_is_removed_before_anything_is_loaded(disk: MemoryDisk, monke
     calls: list[tuple[str, str]] = []
     monkeypatch.setattr(disk, "_call", lambda operation, path: calls.append((operation, path)))
     started(disk)
-    after_the_lock = [call for call in calls if call[0] != "list" and ".lock" not in call[1]]
-    assert after_the_lock[:2] == [("remove", f"/data/{MARKER}"), ("sync_directory", "/data")]
+    after_the_lock = [call for call in calls if call[0] not in ("list", "read_file") and ".lock" not in call[1]]
+    names = ("/data/ottla.closed", f"/data/{MARKER}")
+    assert after_the_lock[:3] == [*(("remove", name) for name in names), ("sync_directory", "/data")]
 
 
 def _contents(*directories: str) -> dict[str, bytes]:
@@ -111,15 +112,15 @@ def test_an_aborted_start_does_not_count_as_a_clean_stop(
         fill(manager.get_or_create(TopicPartition("t", number), None, {}), 3)
     run(manager.shutdown())
     points = disk.content(f"{broken}/recovery-point-offset-checkpoint")
-    opens = recovery.open_log
+    opens = recovery.reopen_log
     count = iter(range(9))
 
-    def breaks(filesystem: FileSystem, directory: str, *args: Any, **kwargs: Any) -> LogParts:
+    def breaks(filesystem: FileSystem, directory: str, *args: Any, **kwargs: Any) -> LogParts | None:
         if directory.startswith(broken) and next(count) == 1:
             raise error("no")
         return opens(filesystem, directory, *args, **kwargs)
 
-    monkeypatch.setattr(recovery, "open_log", breaks)
+    monkeypatch.setattr(recovery, "reopen_log", breaks)
     failing = LogManager(["/one", "/two"], SMALL, disk, FakeTime())
     with contextlib.suppress(ValueError, MemoryError):
         run(failing.start())
@@ -293,7 +294,7 @@ def test_late_work_for_a_deleted_log_changes_nothing_of_the_log_made_again(
         for sequence in range(0, 20, 2):
             old.append_as_leader(produced(7, sequence), leader_epoch=sequence)
         epoch_files = EpochFiles()
-        epoch_files.changed(old)
+        epoch_files.cut(old)
 
         def make_again(manager: LogManager = manager) -> None:
             manager.delete(ORDERS)
@@ -380,12 +381,12 @@ def test_retention_rolls_and_deletes_the_last_segment_too(disk: MemoryDisk) -> N
     assert log_of(started(disk.after_power_loss(random.Random(1)))).log_end_offset == 6
 
 
-def test_epochs_that_changed_are_written_without_a_flush(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Soon after the failover that changed them. Those of a log that was deleted meanwhile are not written."""
+def test_epochs_that_were_cut_are_written_without_a_flush(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Soon after the cut. Those of a log that was deleted meanwhile are not written."""
     clock = FakeTime()
     manager = started(disk, time=clock)
     for partition in range(3):
-        manager.get_or_create(TopicPartition("orders", partition), TOPIC_ID, {}).leader_epochs.assign(4, 0)
+        _cut_epochs(manager.get_or_create(TopicPartition("orders", partition), TOPIC_ID, {}))
     path = "/data/orders-{}/leader-epoch-checkpoint"
     assert not disk.exists(path.format(0))
     manager.delete(TopicPartition("orders", 1))
@@ -394,13 +395,20 @@ def test_epochs_that_changed_are_written_without_a_flush(disk: MemoryDisk, monke
     assert disk.content(path.format(0)) == b"0\n1\n4 0\n"
 
 
+def _cut_epochs(log: Log) -> None:
+    """The log has epoch 4, and the file may have another one."""
+    log.leader_epochs.assign(4, 0)
+    log.leader_epochs.assign(5, 2)
+    log.leader_epochs.truncate_from_end(2)
+
+
 def test_a_cancelled_write_of_epochs_is_done_at_the_stop(disk: MemoryDisk) -> None:
     """It is cancelled while it waits for another log's flush."""
 
     async def cancelled_write(first: Log, second: Log) -> None:
         epoch_files = EpochFiles()
-        epoch_files.changed(first)
-        epoch_files.changed(second)
+        epoch_files.cut(first)
+        epoch_files.cut(second)
         async with second.epochs_write():
             writing = asyncio.create_task(epoch_files.write_some())
             await asyncio.sleep(0)
@@ -410,10 +418,35 @@ def test_a_cancelled_write_of_epochs_is_done_at_the_stop(disk: MemoryDisk) -> No
     manager = started(disk)
     logs = [manager.get_or_create(TopicPartition("orders", partition), TOPIC_ID, {}) for partition in range(2)]
     for log in logs:
-        log.leader_epochs.assign(4, 0)
+        _cut_epochs(log)
     run(cancelled_write(*logs))
     run(manager.shutdown())
     assert disk.content("/data/orders-0/leader-epoch-checkpoint") == b"0\n1\n4 0\n"
+
+
+def test_a_move_that_keeps_its_log_from_flushes_can_flush_the_copy(disk: MemoryDisk) -> None:
+    """The epochs of both are written meanwhile: the writing waits for the log, and does not hold the copy."""
+
+    async def flush_copy(current: Log, copy: Log) -> None:
+        epoch_files = EpochFiles()
+        epoch_files.cut(copy)
+        epoch_files.cut(current)
+        async with current.without_flushes():
+            writing = asyncio.create_task(epoch_files.write_some())
+            await asyncio.sleep(0)
+            async with asyncio.timeout(1):
+                await copy.flush()
+        await writing
+
+    manager = started(disk)
+    current, copy = (manager.get_or_create(TopicPartition("orders", partition), TOPIC_ID, {}) for partition in range(2))
+    for log in (current, copy):
+        fill(log, 2)
+        log.leader_epochs.cut()
+    name = f"/data/orders-0.{'0' * 32}{FUTURE_SUFFIX}"
+    disk.rename(copy.directory, name)
+    copy.directory = name
+    run(flush_copy(current, copy))
 
 
 def test_background_flushes_checkpoints_and_retention(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:

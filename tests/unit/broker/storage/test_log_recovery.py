@@ -51,7 +51,7 @@ def write_behind(disk: MemoryDisk, log: Log, data: bytes) -> None:
 def test_records_of_a_new_epoch_are_kept_although_the_checkpoint_does_not_know_it_yet(
     batches: int, synced: int
 ) -> None:
-    """The checkpoint is written in the background. All replicas killed just after an election would cut acknowledged records."""
+    """A flush writes the checkpoint. All replicas killed just after an election would cut acknowledged records."""
     disk, log = filled()
     fill(log, batches, epoch=4)
     assert stored_epochs(disk)[-1][0] == 3
@@ -219,6 +219,23 @@ def test_a_flipped_bit_of_the_epoch_checkpoint_costs_no_synced_record(was_clean:
             check(unsynced)
 
 
+def test_a_single_batch_is_kept_although_the_checkpoint_still_has_a_later_epoch_that_was_cut() -> None:
+    """This replica was elected in epoch 9 and got no record. The next leader has one of epoch 7, which it had not copied before."""
+    disk, log = filled()
+    end = log.log_end_offset
+    log.leader_epochs.assign(9, end)
+    run(log.flush())
+    log.leader_epochs.truncate_from_end(end)
+    copied = bytearray(batch())
+    patch(copied, 0, end, 7)
+    log.append_as_follower(memoryview(copied))
+    assert stored_epochs(disk)[-1] == (9, end)
+    again = open_at(disk.after_kill(), recovery_point=end)
+    assert everything(again) == everything(log)
+    assert again.leader_epochs.entries == log.leader_epochs.entries
+    check(again)
+
+
 def test_a_single_batch_with_an_unknown_epoch_is_cut() -> None:
     disk, log = filled()
     data = bytearray(batch())
@@ -251,6 +268,17 @@ def test_an_epoch_without_records_is_remembered() -> None:
         again = open_at(disk.after_kill(), was_clean=was_clean)
         assert again.leader_epochs.latest_epoch() == 7
         check(again)
+
+
+def test_a_log_that_another_clean_stop_did_not_close_keeps_its_epochs() -> None:
+    """It was moved away after a kill and moved back, or is a copy of a log in use: the marker says nothing about it."""
+    disk, log = filled()
+    fill(log, 1, epoch=5)
+    assert stored_epochs(disk)[-1][0] == 3
+    again = open_at(disk.after_kill(), was_clean=True, recovery_point=log.log_end_offset)
+    assert again.leader_epochs.entries == log.leader_epochs.entries
+    assert everything(again) == everything(log)
+    check(again)
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

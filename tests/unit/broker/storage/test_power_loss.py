@@ -5,15 +5,17 @@ What a log must keep is what was below its recovery point; what it may keep is w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.storage.log import Log
 from protocol.kafka.record_batch import parse_header
 from tests.support.busy_disk import run
-from tests.support.logs import TP, batch, check, everything, split, started
+from tests.support.logs import TP, batch, check, everything, fill, open_at, split, started
 from tools.sim.world.disk import MemoryDisk, PowerLost
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"
@@ -133,3 +135,22 @@ def test_the_epochs_and_the_topic_id_below_the_recovery_point_are_those_of_the_l
         after = started(machine.disk.after_power_loss(machine.random)).get(TP)
         assert after is not None
         assert (after.topic_id, after.leader_epochs.entries) == (TOPIC_ID, epochs)
+
+
+@pytest.mark.parametrize("cuts", [(-1,), (-2,), (-1, -2)], ids=str)
+def test_a_segment_that_was_cut_and_comes_back_hides_no_lost_record(cuts: Sequence[int]) -> None:
+    """The cut is at a segment's start, so appends continue in the one before. Only a flush makes the removal of a name lasting."""
+    for seed in range(40):
+        disk = MemoryDisk()
+        log = open_at(disk)
+        for count in (3, 3, 2) * 3:
+            fill(log, 1, count=count)
+        assert len(log.segments) == 3, "each has room for a record"
+        run(log.flush())
+        for start in [log.segments[number].base_offset for number in cuts]:
+            log.truncate_to(start)
+        fill(log, 5, epoch=2, count=1)
+        after = disk.after_power_loss(Random(seed))
+        again = open_at(after, recovery_point=log.recovery_point)
+        assert again.log_end_offset >= log.recovery_point
+        check(again)

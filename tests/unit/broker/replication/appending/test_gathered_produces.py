@@ -25,6 +25,7 @@ from broker.storage.log_types import AppendOrigin
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.framing import HEAD_SIZE
 from protocol.kafka.record_batch import build_batch
 from tests.support.held_syncs import held_syncs
 from tests.support.replica_cluster import TP, Cluster
@@ -110,14 +111,16 @@ class Served:
         return b"".join(map(bytes, log.read(0, 1 << 20, log.log_end_offset, True).records))
 
 
-def produce(version: int, number: int, acks: int, batch: bytes, timeout_ms: int = 5000) -> bytes:
+def produce(
+    version: int, number: int, acks: int, batch: bytes, timeout_ms: int = 5000, client_id: str | None = "p"
+) -> bytes:
     body = {
         "transactional_id": None,
         "acks": acks,
         "timeout": timeout_ms,
         "topic_data": [{"name": TP.topic, "partition_data": [{"index": TP.partition, "records": batch}]}],
     }
-    frame = messages.encode_request(ApiKey.PRODUCE, version, number, "p", body)
+    frame = messages.encode_request(ApiKey.PRODUCE, version, number, client_id, body)
     return len(frame).to_bytes(4, "big") + frame
 
 
@@ -284,6 +287,24 @@ async def test_a_full_disk_refuses_each_of_them(served: Served, monkeypatch: pyt
     for data in served.written()[:2]:
         assert int.from_bytes(data[17:19], "big") == ErrorCode.KAFKA_STORAGE_ERROR
     assert log.log_end_offset == 0
+
+
+@pytest.mark.parametrize("version", [3, 9])
+@pytest.mark.parametrize("client_id", [None, "", "p", "p" * (HEAD_SIZE - 20), "p" * HEAD_SIZE, "p" * 2000])
+async def test_a_batch_is_appended_alone_wherever_it_begins(
+    served: Served, client_id: str | None, version: int
+) -> None:
+    """The second one is a duplicate, so it goes the way alone. Its answer also has the time of the batch."""
+    connection, transport = served.clients[0]
+    batch = batch_of(7, 0, 0, 1, "")
+    for number in 0, 0:
+        receive(connection, transport, produce(version, number, 1, batch, client_id=client_id))
+    served.turns.run()
+    half = len(transport.written) // 2
+    first, second = transport.written[:half], transport.written[half:]
+    assert first
+    assert second == first.replace(b"\xff" * 8, (1000).to_bytes(8, "big"))
+    assert served.cluster.nodes[1].log().log_end_offset == 1
 
 
 async def test_a_bug_ends_only_the_connections_of_these_requests(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from broker.replication.fetching.closest_replica import NO_REPLICA, ReplicaView, rack_aware
-from broker.replication.fetching.fetch_reads import READ_COMMITTED
 from broker.settings.config import RACK_AWARE_SELECTOR
 from protocol.errors import ErrorCode
-from protocol.kafka.fetch_codec import FetchPartitionData
+from protocol.kafka.fetch_codec import READ_COMMITTED, FetchPartitionData
 from protocol.kafka.record_batch import TRANSACTIONAL_BIT
 from protocol.types import TopicPartition
 from tests.support.fetch_sessions import SessionOf

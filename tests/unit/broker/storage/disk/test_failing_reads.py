@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from broker.settings.config import TopicConfig
+from broker.storage import closed_logs
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_manager import LogManager
 from broker.storage.upkeep import LogSchedule
@@ -112,6 +113,8 @@ def test_records_that_were_to_be_sent_from_the_file(monkeypatch: pytest.MonkeyPa
 def test_a_start_does_not_change_a_directory_that_cannot_be_read(operation: str, is_clean: bool) -> None:
     """Nothing in the directory is removed or written, its logs are not created elsewhere, and its open files are closed."""
     disk, data = filled(is_clean=is_clean)
+    if operation == "read":
+        disk.remove(f"{A}/{closed_logs.FILE}")  # with it, a start reads no log
     before = {path: bytes(inode.content) for path, inode in disk.names.items() if inode is not None}
     disk.fail(operation, below=f"{A}/{IN_A}" if operation == "read" else A)
     manager = started(disk)
@@ -130,6 +133,7 @@ def test_a_start_does_not_change_a_directory_that_cannot_be_read(operation: str,
 def test_each_read_of_a_recovery_that_fails(is_clean: bool) -> None:
     """An unreadable batch is not a torn tail: when the disk works again, nothing is missing."""
     intact, data = filled(is_clean=is_clean)
+    intact.remove(f"{A}/{closed_logs.FILE}")  # if that cannot be read, the logs are
     for number in range(1000):
         disk = intact.after_kill()
         left = [number]

@@ -25,6 +25,7 @@ from broker.storage.producers.produced_batches import (
 )
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.compression import COMPRESSIONS, compress
+from protocol.kafka.framing import HEAD_SIZE, head_of
 from protocol.kafka.record_batch import (
     HEADER_SIZE,
     build_batch,
@@ -32,6 +33,7 @@ from protocol.kafka.record_batch import (
     crc_is_valid,
     decode_records,
     parse_header,
+    validate_produced,
     with_max_timestamp,
 )
 from protocol.kafka.record_checks import HEADERS_MAX, STEP, TakesLong
@@ -409,3 +411,39 @@ def test_a_record_with_too_many_headers_is_refused() -> None:
     fits = build_batch(records(1, headers=[("h", None)] * HEADERS_MAX))
     assert taken(fits) == fits
     assert refusal(build_batch(records(1, headers=[("h", None)] * (HEADERS_MAX + 1)))).code is ErrorCode.INVALID_RECORD
+
+
+@given(
+    st.sampled_from((b"", bytes(5), bytes(600))),
+    st.integers(0, 3),
+    st.sampled_from((10, 5000)),
+    st.sampled_from((-1, 7)),
+    st.lists(st.tuples(st.integers(0, HEADER_SIZE + 9), st.integers(0, 255)), max_size=2),
+    st.booleans(),
+)
+def test_a_plain_batch_is_one_that_is_accepted_as_it_is(
+    before: bytes, extra: int, size: int, producer: int, changes: list[tuple[int, int]], is_view: bool
+) -> None:
+    """BAD-12..20, for batches with some wrong bytes, whose CRC is right or wrong."""
+    of_producer = {"producer_id": producer, "producer_epoch": 0, "base_sequence": 3} if producer >= 0 else {}
+    batch = bytearray(build_batch([(None, bytes(size), (), 1000 + at) for at in range(1 + extra)], **of_producer))
+    for at, value in changes:
+        batch[at] = value
+    if extra % 2:
+        batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
+    frame: bytes | memoryview = before + batch + b"after"
+    frame = memoryview(frame) if is_view else frame
+    found = produced_batches.plain(head_of(frame), frame, len(before), len(before) + len(batch))
+    try:
+        ((_, header),) = validate_produced(batch, max_message_bytes=100_000)
+        is_accepted = accept(batch, header, CONFIG, lambda: NOW)[0] is batch
+    except KafkaError:
+        is_accepted = False
+    if found is None:
+        assert not is_accepted or header.attributes or (is_view and len(before) > HEAD_SIZE - HEADER_SIZE)
+        return
+    assert is_accepted
+    body, crc, delta, newest, of_idempotent = found
+    assert (body, crc, delta, newest) == (batch[21:], header.crc, header.last_offset_delta, header.max_timestamp)
+    named = header.producer_id, header.producer_epoch, header.base_sequence
+    assert of_idempotent == (named if header.producer_id >= 0 else None)

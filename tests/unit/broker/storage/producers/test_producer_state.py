@@ -285,3 +285,37 @@ def test_what_is_accepted_is_contiguous(batches: list[BatchHeader]) -> None:
             key = (batch.producer_id, batch.producer_epoch)
             assert expected.get(key, batch.base_sequence) == batch.base_sequence
             expected[key] = (batch.base_sequence + batch.last_offset_delta + 1) % (SEQUENCE_MAX + 1)
+
+
+NEAR_ITS_END = SEQUENCE_MAX - 3
+SEQUENCES = st.one_of(st.integers(0, 6), st.integers(NEAR_ITS_END, SEQUENCE_MAX))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 2), st.integers(0, 1), SEQUENCES, st.integers(1, 3)), max_size=12), st.booleans()
+)
+def test_what_continues_is_accepted_and_noted_as_by_the_header(
+    batches: list[tuple[int, int, int, int]], is_in_transaction: bool
+) -> None:
+    """LOG-5: the short way of plain batches. What it leaves to `check` is a first batch of an epoch, a repetition, a wrong one, ..."""
+    state, same = ProducerState(), ProducerState()
+    if is_in_transaction:
+        for each in state, same:
+            each.append(header(0, producer_id=2, attributes=TRANSACTIONAL_BIT), 0)
+    for producer_id, epoch, sequence, count in batches:
+        batch = header(sequence, count, producer_id=producer_id, epoch=epoch)
+        entry = copy.deepcopy(state.producers.get(producer_id))
+        try:
+            is_accepted = state.check(batch) is None
+        except KafkaError:
+            is_accepted = False
+        continues = state.continues((producer_id, epoch, sequence))
+        assert is_accepted or not continues
+        if is_accepted and not continues:
+            assert entry is not None
+            assert entry.epoch != epoch or entry.last_sequence == SEQUENCE_MAX
+        if is_accepted:
+            offset = state.end_offset
+            state.append(batch, offset)
+            same.append_plain((producer_id, epoch, sequence), offset + count - 1, count - 1, 1000)
+        assert (same.producers, same.end_offset) == (state.producers, state.end_offset)
