@@ -6,7 +6,8 @@ brokers in each UpdateMetadata. When a broker returns, the states of the partiti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
 from operator import itemgetter
 
 from controller.cluster_state import ClusterState
@@ -17,7 +18,7 @@ from protocol.rpc.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from protocol.rpc.packed_states import PackedStates, marked_new, pack_rows, pack_state
+from protocol.rpc.packed_states import PackedStates, marked_new, pack_rows, pack_state, pack_states
 from protocol.types import LEADER_DURING_DELETE, NO_EPOCH, TopicPartition
 
 ControllerRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
@@ -35,7 +36,10 @@ class Announcement:
     def __init__(self, controller_id: int, cluster: ClusterState) -> None:
         self._controller_id = controller_id
         self._cluster = cluster
+        self._to_replicas: dict[TopicPartition, tuple[int, ...]] = {}
+        """Partition -> the live replicas that get its leadership."""
         self._leadership: dict[int, dict[TopicPartition, None]] = {}
+        """Broker -> other partitions whose leadership it gets."""
         self._new: dict[int, set[TopicPartition]] = {}
         self._full_leadership: set[int] = set()
         self._stops: dict[int, dict[TopicPartition, bool]] = {}
@@ -49,19 +53,24 @@ class Announcement:
 
         A broker that registers later needs `full_leadership`.
         """
-        assignment, live = self._cluster.assignment, self._cluster.brokers
-        of_replicas: dict[tuple[int, ...], list[TopicPartition]] = {}
+        cluster = self._cluster
+        assignment, live = cluster.assignment, cluster.brokers
+        live_of: dict[tuple[int, ...], tuple[int, ...]] = {}
+        named: dict[TopicPartition, tuple[int, ...]] = {}
         for tp in partitions:
-            of_replicas.setdefault(assignment(tp).replicas, []).append(tp)
-        for replicas, some in of_replicas.items():
-            named = dict.fromkeys(some)  # hashes each partition once, for all the updates
-            for replica in replicas:
-                if replica not in live:
-                    continue
-                self._leadership.setdefault(replica, {}).update(named)
-                if is_new:
-                    self._new.setdefault(replica, set()).update(named)
-            self._metadata.update(named)
+            replicas = assignment(tp).replicas
+            live_replicas = live_of.get(replicas)
+            if live_replicas is None:
+                live_replicas = live_of[replicas] = tuple(replica for replica in replicas if replica in live)
+            named[tp] = live_replicas
+        if is_new:
+            for replica in {replica for live_replicas in live_of.values() for replica in live_replicas}:
+                new = (tp for tp, live_replicas in named.items() if replica in live_replicas)
+                self._new.setdefault(replica, set()).update(new)
+        if not self._to_replicas.keys().isdisjoint(named):
+            for tp in self._to_replicas.keys() & named.keys():
+                named[tp] = tuple(dict.fromkeys(self._to_replicas[tp] + named[tp]))
+        self._to_replicas.update(named)
         self._metadata_to_all = True
 
     def new_replicas(self, tp: TopicPartition, replicas: Iterable[int]) -> None:
@@ -97,14 +106,14 @@ class Announcement:
 
     def pack_in_slices(self) -> Iterator[None]:
         """Packs every state that `requests` needs, with a pause after every ROWS_AT_ONCE states."""
-        wanted: list[Iterable[TopicPartition]] = [self._metadata]
+        wanted: list[Iterable[TopicPartition]] = [self._to_replicas, self._metadata]
         if self._full_metadata:
             wanted.append(self._cluster.partitions())
         elif self._full_leadership:
             wanted += [self._cluster.replicas_on(broker) for broker in self._full_leadership]
         wanted += self._leadership.values()
         packed = self._cluster.packed_rows
-        missing = list(dict.fromkeys(tp for partitions in wanted for tp in partitions if tp not in packed))
+        missing = list(dict.fromkeys(tp for tp in chain.from_iterable(wanted) if tp not in packed))
         for at in range(0, len(missing), ROWS_AT_ONCE):
             if at:
                 yield
@@ -114,7 +123,8 @@ class Announcement:
     def is_large(self) -> bool:
         """Whether building the requests needs pauses."""
         rows = [self._metadata, self._deleted, *self._leadership.values(), *self._stops.values()]
-        return bool(self._full_metadata or self._full_leadership) or sum(map(len, rows)) > ROWS_AT_ONCE
+        count = len(self._to_replicas) + sum(map(len, rows))
+        return bool(self._full_metadata or self._full_leadership) or count > ROWS_AT_ONCE
 
     def requests(self) -> dict[int, list[ControllerRequest]]:
         """broker -> its requests: full metadata first, then leadership, stops, and changed metadata."""
@@ -129,8 +139,9 @@ class Announcement:
         cluster = self._cluster
         brokers = tuple(cluster.brokers.values())
         everything, everything_ids, everything_counts = self._everything() if self._full_metadata else NOTHING
-        changed = PackedStates(pack_rows(self._deleted) + self._rows(self._metadata))
-        topics = dict.fromkeys(map(_topic_of, self._metadata))
+        metadata = [*self._to_replicas, *(tp for tp in self._metadata if tp not in self._to_replicas)]
+        changed = PackedStates(pack_rows(self._deleted) + self._rows(metadata))
+        topics = dict.fromkeys(map(_topic_of, metadata))
         changed_ids = self._topic_ids([*(state.topic for state in self._deleted), *topics])
         changed_counts = self._partition_counts(topics)
         for broker, info in list(cluster.brokers.items()):
@@ -157,15 +168,13 @@ class Announcement:
     def _leader_and_isr(self, broker: int, head: tuple[int, int, int]) -> LeaderAndIsrRequest | None:
         cluster = self._cluster
         is_full = broker in self._full_leadership
-        named = self._leadership.get(broker, {})
-        wanted: Set[TopicPartition] = cluster.replicas_on(broker) if is_full else named.keys()
-        partitions = list(wanted)
-        if not wanted <= cluster.leadership.keys():
-            partitions = [tp for tp in wanted if tp in cluster.leadership]
+        partitions = list(cluster.replicas_on(broker)) if is_full else self._named(broker)
+        rows = self._rows(partitions)
+        if len(rows) < len(partitions):
+            partitions = [tp for tp in partitions if tp in cluster.leadership]
         if not partitions and not is_full:
             return None
         new = self._new.get(broker)
-        rows = self._rows(partitions)
         if new:
             rows = [self._new_row(tp, row) if tp in new else row for tp, row in zip(partitions, rows, strict=True)]
         live_leaders = tuple(
@@ -174,6 +183,12 @@ class Announcement:
         others = self._other_topics() if is_full else ()
         ids = self._topic_ids(map(_topic_of, partitions))
         return LeaderAndIsrRequest(*head, PackedStates(rows), ids, live_leaders, is_full, others)
+
+    def _named(self, broker: int) -> list[TopicPartition]:
+        """The partitions whose leadership the broker gets."""
+        named = [tp for tp, replicas in self._to_replicas.items() if broker in replicas]
+        others = self._leadership.get(broker)
+        return list(dict.fromkeys(chain(named, others))) if others else named
 
     def _other_topics(self) -> tuple[str, ...]:
         """Topics that are unreadable, to be deleted, or have partitions without a state. Their logs on disk are not stray replicas."""
@@ -191,16 +206,18 @@ class Announcement:
             rows = list(filter(None, map(packed.get, wanted)))
         return rows
 
-    def pack(self, partitions: Iterable[TopicPartition]) -> None:
+    def pack(self, partitions: Collection[TopicPartition]) -> None:
         """Packs these partitions' states ahead of `requests`. A state that changes meanwhile is packed again."""
         cluster = self._cluster
-        leadership, assignment, failed = cluster.leadership.get, cluster.assignment, cluster.failed_replicas
-        rows = cluster.packed_rows
-        for tp in partitions:
-            state = leadership(tp)
-            if state is not None:
-                offline = failed.get(tp, ()) if failed else ()
-                rows[tp] = pack_state(tp, state, assignment(tp), offline_replicas=offline)
+        leadership, assignment, failed = cluster.leadership, cluster.assignment, cluster.failed_replicas
+        usual = [tp for tp in partitions if tp not in failed] if failed else partitions
+        cluster.packed_rows.update(pack_states(usual, leadership, assignment))
+        if failed:
+            cluster.packed_rows.update(
+                (tp, pack_state(tp, leadership[tp], assignment(tp), offline_replicas=failed[tp]))
+                for tp in partitions
+                if tp in failed and tp in leadership
+            )
 
     def _new_row(self, tp: TopicPartition, row: bytes) -> bytes:
         cluster = self._cluster

@@ -154,7 +154,7 @@ class ClusterState:
         """The same partitions, topic by topic if they are many. Work on neighbours is faster for the processor's caches."""
         if IN_ORDER_SHARE * len(some) < len(self.leadership):
             return some
-        return [tp for tp in self.partitions() if tp in some]
+        return list(filter(some.__contains__, self.partitions()))
 
     def size_of(self, topic: str) -> int:
         """The number of the topic's partitions."""
@@ -324,38 +324,44 @@ class ClusterState:
 
         Returns the number of partitions that got another leader.
         """
-        leadership, statuses, emptied = self.leadership, self._partition_statuses, self.emptied_replicas
-        isr_before = self.isr_before
+        leadership, isr_before = self.leadership, self.isr_before
         lost: dict[int, list[TopicPartition]] = {}
         gained: dict[int, list[TopicPartition]] = {}
-        for tp, state in states.items():
+        offline: list[TopicPartition] = []
+        shrunken: dict[TopicPartition, tuple[int, tuple[int, ...]]] = {}
+        for tp, old, state in zip(states, map(leadership.get, states), states.values(), strict=True):
             leader, leader_epoch, isr, _, _ = state
-            old = leadership.get(tp)
+            if leader == NO_LEADER:
+                offline.append(tp)
             if old is None:
                 gained.setdefault(leader, []).append(tp)
-            else:
-                old_leader, old_epoch, old_isr, _, _ = old
-                assert leader_epoch >= old_epoch, f"{tp}: {old} -> {state}"
-                if old_leader != leader:
-                    lost.setdefault(old_leader, []).append(tp)
-                    gained.setdefault(leader, []).append(tp)
-                if old_epoch != leader_epoch:
-                    if _is_part(isr, old_isr):
-                        isr_before[tp] = leader_epoch, old_isr
-                    else:
-                        isr_before.pop(tp, None)
-            leadership[tp] = state
-            if emptied:
-                self._forget_emptied_outside(tp, isr)
-            target = PartitionStatus.OFFLINE if leader == NO_LEADER else PartitionStatus.ONLINE
-            if statuses.get(tp, PartitionStatus.NON_EXISTENT) is not target:
-                self.move_partition(tp, target)
+                continue
+            old_leader, old_epoch, old_isr, _, _ = old
+            assert leader_epoch >= old_epoch, f"{tp}: {old} -> {state}"
+            if old_leader != leader:
+                lost.setdefault(old_leader, []).append(tp)
+                gained.setdefault(leader, []).append(tp)
+            if old_epoch != leader_epoch:
+                if _is_part(isr, old_isr):
+                    shrunken[tp] = leader_epoch, old_isr
+                else:
+                    isr_before.pop(tp, None)
+        leadership.update(states)
+        isr_before.update(shrunken)
+        if self.emptied_replicas:
+            for tp, state in states.items():
+                self._forget_emptied_outside(tp, state.isr)
         gained.pop(NO_LEADER, None)
+        self.move_partitions(offline, PartitionStatus.OFFLINE)
+        for partitions in gained.values():
+            self.move_partitions(partitions, PartitionStatus.ONLINE)
+        waiting = self._waiting.intersection(states)
+        self.move_partitions([tp for tp in waiting if states[tp].leader != NO_LEADER], PartitionStatus.ONLINE)
         for leader, partitions in lost.items():
             self._led_by.get(leader, set()).difference_update(partitions)
         for leader, partitions in gained.items():
             self._led_by.setdefault(leader, set()).update(partitions)
-        if self.packed_rows:
+        if not self.packed_rows.keys().isdisjoint(states):
             for tp in states:
                 self.packed_rows.pop(tp, None)
         return sum(map(len, gained.values()))
@@ -474,6 +480,29 @@ class ClusterState:
             return False
         self._set_partition_status(tp, target)
         return True
+
+    def move_partitions(self, partitions: Iterable[TopicPartition], target: PartitionStatus) -> None:
+        """Like `move_partition` for many partitions, most of which have the same state. Those in the target's state stay as they are."""
+        statuses = self._partition_statuses
+        moved: dict[TopicPartition, PartitionStatus] = {}
+        before, may_move = target, False
+        for tp in partitions:
+            current = statuses.get(tp, PartitionStatus.NON_EXISTENT)
+            if current is not before:
+                before, may_move = current, current is not target and partition_may_become(current, target)
+            if may_move:
+                moved[tp] = target
+            elif current is not target:
+                self.move_partition(tp, target)  # logs the refusal
+        if target is PartitionStatus.NON_EXISTENT:
+            for tp in moved:
+                self._set_partition_status(tp, target)
+            return
+        statuses.update(moved)
+        if target in WITHOUT_LEADER:
+            self._waiting.update(moved)
+        else:
+            self._waiting.difference_update(moved)
 
     def _set_partition_status(self, tp: TopicPartition, state: PartitionStatus) -> None:
         if state is PartitionStatus.NON_EXISTENT:

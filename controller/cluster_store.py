@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -568,12 +571,12 @@ class ClusterStore:
                     culprits.append(batch[result.index - 1])
                     unwritten += [row for row in batch if row is not culprits[-1]]
                 else:
-                    written.done.update(
-                        (tp, _as_written((leader, leader_epoch, isr, controller_epoch, _version(node))))
+                    written.done |= {
+                        tp: _state_of((leader, leader_epoch, isr, controller_epoch, _version(node)))
                         for (tp, (leader, leader_epoch, isr, controller_epoch, _)), node in zip(
                             batch, result, strict=True
                         )
-                    )
+                    }
             if was_lost:
                 await self.reconnected()
             rows = await self._sort_out(unwritten, culprits, written)
@@ -630,7 +633,9 @@ def _nodes_of_topic(topic: str) -> list[str]:
     return [TopicZNode.path(topic), ConfigZNode.path("topics", topic), DeleteTopicZNode.path(topic)]
 
 
-_as_written = LeaderAndIsr._make
+_state_of = partial(tuple.__new__, LeaderAndIsr)
+_set_of = partial(tuple.__new__, SetOp)
+"""Made from their fields in half of the time that their constructors take."""
 
 
 def _version(result: OpResult) -> int:
@@ -639,8 +644,9 @@ def _version(result: OpResult) -> int:
 
 
 def _set_states(rows: Sequence[Row]) -> list[Op]:
-    path, encode = PartitionStateZNode.path, PartitionStateZNode.encode
-    return [SetOp(path(tp), encode(state), state[4]) for tp, state in rows]
+    paths = PartitionStateZNode.paths(tp for tp, _ in rows)
+    data = PartitionStateZNode.encode_each(state for _, state in rows)
+    return list(map(_set_of, zip(paths, data, (state[4] for _, state in rows), strict=True)))
 
 
 def _create_states(rows: Sequence[Row]) -> list[Op]:
@@ -649,15 +655,13 @@ def _create_states(rows: Sequence[Row]) -> list[Op]:
 
 def _batches(operations: Sequence[Op]) -> list[tuple[int, int]]:
     """(begin, end) of each multi, which has at most BATCH operations, and BATCH_BYTES if they are more than one."""
+    sizes = [len(each.path) + len(getattr(each, "data", b"")) + OPERATION_BYTES for each in operations]
+    totals = list(accumulate(sizes, initial=0))
     batches: list[tuple[int, int]] = []
-    begin = size = 0
-    for at, operation in enumerate(operations):
-        data = b"" if isinstance(operation, DeleteOp | CheckOp) else operation.data
-        own = len(operation.path) + len(data) + OPERATION_BYTES
-        if at > begin and (at - begin == BATCH or size + own > BATCH_BYTES):
-            batches.append((begin, at))
-            begin, size = at, 0
-        size += own
-    if begin < len(operations):
-        batches.append((begin, len(operations)))
+    begin = 0
+    while begin < len(operations):
+        fitting = bisect_right(totals, totals[begin] + BATCH_BYTES) - 1
+        end = min(max(fitting, begin + 1), begin + BATCH)
+        batches.append((begin, end))
+        begin = end
     return batches

@@ -33,6 +33,9 @@ Item = TypeVar("Item")
 Decide = Callable[[TopicPartition, LeaderAndIsr], LeaderAndIsr | None]
 """(partition, its current state) -> the state to write, or None to write nothing."""
 
+DecideUsual = Callable[[Sequence[TopicPartition]], dict[TopicPartition, LeaderAndIsr]]
+"""Some partitions -> the states to write, for those of them that a `Decide` would treat as usual. It is faster than one call for each."""
+
 DecideSome = Callable[[Sequence[TopicPartition]], Awaitable[dict[TopicPartition, LeaderAndIsr]]]
 """Some partitions -> the states to write, for the partitions that change."""
 
@@ -58,7 +61,10 @@ class ControllerSettings:
 
 
 class Term:
-    """Every reaction has the same four steps: decide, persist, apply, announce. A state that was not written is never announced."""
+    """Every reaction has the same four steps: decide, persist, apply, announce. A state that was not written is never announced.
+
+    It is made in a running loop, and may be closed from outside of it.
+    """
 
     def __init__(
         self,
@@ -77,17 +83,20 @@ class Term:
         self.watches = watches
         self.events = events
         self.stats = stats
-        self._unwritten_events: deque[tuple[str, Sequence[tuple[TopicPartition, LeaderAndIsr]]]] = deque()
+        self._unwritten_events: deque[tuple[str, Mapping[TopicPartition, LeaderAndIsr]]] = deque()
+        self._slices_follow = False
+        """Whether a slice of states was written, and others follow: the events wait until the brokers know all of them."""
         self._deletions_sent: dict[int, dict[TopicPartition, int]] = {}
         """Broker -> partition -> the number of the last StopReplica(delete), until it is answered."""
         self._event_writer: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
 
     def close(self) -> None:
         """Stops all writes and requests; a reaction in progress gets ControllerMoved."""
         self.store.close()
         self.channels.close()
-        while self._unwritten_events:
-            self._write_event()
+        self._slices_follow = False
+        self._write_events_later()
 
     def announcement(self) -> Announcement:
         return Announcement(self.settings.broker_id, self.cluster)
@@ -159,6 +168,12 @@ class Term:
                 done = 0
                 await self.store.others_turn()
 
+    async def in_pieces(self, items: Sequence[Item]) -> AsyncIterator[Sequence[Item]]:
+        """Yields ITEMS_AT_ONCE items at a time, with pauses as `in_slices` has them. Raises ControllerMoved."""
+        for at in range(0, len(items), ITEMS_AT_ONCE):
+            yield items[at : at + ITEMS_AT_ONCE]
+            await self.store.others_turn()
+
     async def change(
         self,
         partitions: Iterable[TopicPartition],
@@ -167,9 +182,11 @@ class Term:
         *,
         reason: str,
         prepare: Prepare | None = None,
+        usual: DecideUsual | None = None,
         reads: bool = False,
     ) -> set[TopicPartition]:
-        """Decides, persists and applies a new state for each partition, and adds the written ones to the announcement.
+        """Decides, persists and applies a new state for each partition, and adds the written ones to the announcement. `decide` decides
+        what `usual` has not decided.
 
         Returns the partitions that were written. If a leader wrote its ISR in between, the decision is repeated with the current state.
         Raises ControllerMoved.
@@ -177,28 +194,35 @@ class Term:
         A leader may have written an ISR that it has not announced yet. A decision to change nothing would then be based on an old state.
         With `reads`, such a decision is made again on ZooKeeper's current state (CTL-5).
         """
-        waiting = [tp for tp in partitions if tp in self.cluster.leadership]
+        waiting = list(filter(self.cluster.leadership.__contains__, partitions))
         changed: set[TopicPartition] = set()
         while waiting:
             again: list[TopicPartition] = []
-            async for written in self._change(waiting, decide, prepare, reads):
+            async for written in self._change(waiting, decide, prepare, usual, reads):
                 self.apply(written.done, reason)
                 announcement.leadership(written.done)
                 announcement.pack(written.done)  # now, while ZooKeeper writes the next slice
-                changed |= written.done.keys()
+                changed.update(written.done)
                 again += self.adopt(written.conflicts)
             waiting = again
         return changed
 
     def _change(
-        self, partitions: Sequence[TopicPartition], decide: Decide, prepare: Prepare | None, reads: bool
+        self,
+        partitions: Sequence[TopicPartition],
+        decide: Decide,
+        prepare: Prepare | None,
+        usual: DecideUsual | None,
+        reads: bool,
     ) -> AsyncIterator[Written]:
         leadership = self.cluster.leadership
 
         async def decide_some(some: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr]:
             if prepare is not None:
                 await prepare(some)
-            decided = {tp: state for tp in some if (state := decide(tp, leadership[tp])) is not None}
+            decided = {} if usual is None else usual(some)
+            unusual = some if not decided else [tp for tp in some if tp not in decided]
+            decided |= {tp: state for tp in unusual if (state := decide(tp, leadership[tp])) is not None}
             if reads and len(decided) < len(some):
                 found = self.adopt(await self.store.states([tp for tp in some if tp not in decided]))
                 decided |= {tp: state for tp in found if (state := decide(tp, leadership[tp])) is not None}
@@ -214,14 +238,17 @@ class Term:
         try:
             for at in range(0, len(partitions), DECISIONS_AT_ONCE):
                 decided = await decide(partitions[at : at + DECISIONS_AT_ONCE])
-                writes.append(asyncio.get_running_loop().create_task(write(decided)))
+                writes.append(self._loop.create_task(write(decided)))
                 if len(writes) == SLICES_WRITTEN_AT_ONCE or writes[0].done():
                     yield await writes.popleft()
+                    self._slices_follow = True
                 elif len(partitions) > DECISIONS_AT_ONCE:
                     await self.store.others_turn()
             while writes:
                 yield await writes.popleft()
+                self._slices_follow = True
         finally:
+            self._slices_follow = False
             for unfinished in writes:
                 unfinished.cancel()
             await asyncio.gather(*writes, return_exceptions=True)
@@ -229,26 +256,27 @@ class Term:
     def apply(self, states: Mapping[TopicPartition, LeaderAndIsr], reason: str) -> None:
         """Applies our own writes to the cluster state."""
         self.stats.elected(reason, self.cluster.set_written(states))
-        rows = list(states.items())
-        for at in range(0, len(rows), PARTITIONS_IN_AN_EVENT):
-            self._unwritten_events.append((reason, rows[at : at + PARTITIONS_IN_AN_EVENT]))
-        if len(self._unwritten_events) == 1:
-            self._write_event()
+        if states:
+            self._unwritten_events.append((reason, states))
+            if len(self._unwritten_events) == 1 and not self._slices_follow:
+                self._write_event()
 
     def _write_events_later(self) -> None:
         """Starts to write the rest of the event log, after the requests are queued: the brokers wait for their leaders."""
         if self._unwritten_events and (self._event_writer is None or self._event_writer.done()):
-            self._event_writer = asyncio.get_running_loop().create_task(self._write_events())
+            self._event_writer = self._loop.create_task(self._write_events())
 
     async def _write_events(self) -> None:
-        while self._unwritten_events:
+        while self._unwritten_events and not self._slices_follow:
             self._write_event()
             await asyncio.sleep(0)
 
     def _write_event(self) -> None:
         reason, states = self._unwritten_events.popleft()
-        rows = [[str(tp), s.leader, s.leader_epoch, list(s.isr), s.zk_version] for tp, s in states]
-        self.events.write("leader_elected", reason=reason, controller_epoch=self.cluster.epoch, partitions=rows)
+        rows = [[str(tp), s.leader, s.leader_epoch, list(s.isr), s.zk_version] for tp, s in states.items()]
+        for at in range(0, len(rows), PARTITIONS_IN_AN_EVENT):
+            some = rows[at : at + PARTITIONS_IN_AN_EVENT]
+            self.events.write("leader_elected", reason=reason, controller_epoch=self.cluster.epoch, partitions=some)
 
     def load(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> None:
         """Takes over ZooKeeper's states at the start of the term. Raises ControllerMoved if a newer controller wrote one."""

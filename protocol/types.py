@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-NO_LEADER = -1
+NO_LEADER: Final = -1
 """The `leader` of a partition without one (Kafka's LeaderAndIsr.NoLeader)."""
 
-LEADER_DURING_DELETE = -2
+LEADER_DURING_DELETE: Final = -2
 """The `leader` in UpdateMetadata of a partition whose topic is deleted (Kafka's LeaderAndIsr.LeaderDuringDelete)."""
 
-NO_EPOCH = -1
+NO_EPOCH: Final = -1
 """An unknown leader epoch, controller epoch or broker epoch."""
 
 Address = tuple[str, int]

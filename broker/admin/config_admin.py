@@ -11,10 +11,11 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from enum import IntEnum
+from functools import partial
 from typing import NamedTuple
 
 from broker.admin.config_changes import Change, changed
-from broker.admin.topic_admin import check_topic_name
+from broker.admin.topic_admin import ZOOKEEPER_WAIT_MAX_S, check_topic_name
 from broker.cluster.metadata_cache import MetadataCache
 from broker.settings.config import BrokerConfig, TopicConfig
 from broker.settings.config_layers import DescribedSetting, believable
@@ -196,11 +197,14 @@ class ConfigAdmin:
         if validate_only:
             decide((await self._read(entity))[0])
             return
-        await self._write(entity, decide)
-        await self._zk.create(
-            ConfigChangeZNode.PATH_PREFIX, ConfigChangeZNode.encode(entity.entity_path), sequence=True
-        )
+        await self._zk.repeated(partial(self._write, entity, decide), ZOOKEEPER_WAIT_MAX_S)
+        await self._zk.repeated(partial(self._announce, entity), ZOOKEEPER_WAIT_MAX_S)
         await self._configs.read_again(entity.entity_path)
+
+    async def _announce(self, entity: _Entity) -> None:
+        """A second announcement does no harm: the brokers read the settings again."""
+        data = ConfigChangeZNode.encode(entity.entity_path)
+        await self._zk.create(ConfigChangeZNode.PATH_PREFIX, data, sequence=True)
 
     def _entity(self, resource: Resource) -> _Entity:
         kind, name = resource
@@ -231,7 +235,10 @@ class ConfigAdmin:
             return {}, stat.version
 
     async def _write(self, entity: _Entity, decide: Callable[[Mapping[str, str]], dict[str, str]]) -> None:
-        """Writes conditional on the version that was read, and retries. A topic that is deleted meanwhile gets no settings."""
+        """Writes conditional on the version that was read, and retries. A topic that is deleted meanwhile gets no settings.
+
+        May be called again after a lost answer: the same changes, made twice, give the same settings.
+        """
         for _ in range(WRITE_ATTEMPTS):
             current, version = await self._read(entity)
             data = ConfigZNode.encode(decide(current))

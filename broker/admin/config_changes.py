@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from broker.settings.config import BrokerConfig, ConfigError, TopicConfig, attribute, parse_value, settings_of
+from broker.settings.config import (
+    BrokerConfig,
+    ConfigError,
+    TopicConfig,
+    attribute,
+    key_of_all,
+    parse_value,
+    settings_of,
+)
 from broker.settings.config_layers import DYNAMIC_BROKER_KEYS, THREAD_KEYS, believable, config_text, is_list
 from broker.settings.config_sources import ACCEPTED_WITHOUT_EFFECT, SYNONYMS
 from protocol.errors import ErrorCode, KafkaError
@@ -96,7 +104,7 @@ def check_request(changes: Sequence[Change]) -> None:
 def check_key(config: type, key: str) -> None:
     """Raises KafkaError for an unknown key, or a key that cannot change while a broker runs."""
     if config is BrokerConfig and key not in DYNAMIC_BROKER_KEYS:
-        if key in settings_of(config) or key in SYNONYMS or key in ACCEPTED_WITHOUT_EFFECT:
+        if key_of_all(key) in settings_of(config) or key in SYNONYMS or key in ACCEPTED_WITHOUT_EFFECT:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"{key} cannot change while a broker runs: set it in server.properties"
             )

@@ -44,6 +44,8 @@ Result = TypeVar("Result")
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 BROKER_DEFAULT = -1
 WRITE_ATTEMPTS = 20
+ZOOKEEPER_WAIT_MAX_S = 10.0
+"""Limit of the wait for a connection to ZooKeeper. A server of an ensemble restarts in less."""
 ID_RETRY_S = 0.05
 """How long to wait for the controller to give an id back that a tool before Kafka 2.8 has removed."""
 PARTITIONS_ON_THE_LOOP = 1_000
@@ -155,8 +157,13 @@ class TopicAdmin:
         """The current topics in ZooKeeper. Raises ZkError."""
         return TopicNames(await self._zk.children(TopicZNode.PARENT))
 
-    async def write(self, topic: PlannedTopic, names: TopicNames | None = None) -> None:
-        """Creates the znodes. `names`: the topics as read a moment ago. Raises KafkaError, ZkError."""
+    async def write(
+        self, topic: PlannedTopic, names: TopicNames | None = None, *, wait_s: float = ZOOKEEPER_WAIT_MAX_S
+    ) -> None:
+        """Creates the znodes. `names`: the topics as read a moment ago. Raises KafkaError, ZkError.
+
+        `wait_s`: how long to wait for ZooKeeper when the connection breaks meanwhile; with 0 that is an error at once.
+        """
         self._check_room(len(topic.assignment) * topic.replication_factor)
         if names is None and ("." in topic.name or "_" in topic.name):
             names = await self.names()
@@ -166,12 +173,16 @@ class TopicAdmin:
         config = ConfigZNode.encode(topic.configs)
         data = await self._off_the_loop(len(topic.assignment), partial(_encoded_new, topic))
         assignment_write = CreateOp(TopicZNode.path(topic.name), data)
+        await self._zk.repeated(partial(self._create, topic, assignment_write, config_path, config), wait_s)
+        if names is not None:
+            names.add(topic.name)
+
+    async def _create(self, topic: PlannedTopic, assignment_write: CreateOp, config_path: str, config: bytes) -> None:
+        """May be called again after a lost answer: the topic id tells an earlier call's topic from another one's."""
         config_write: Op = CreateOp(config_path, config)
         for _ in range(WRITE_ATTEMPTS):
             try:
                 await self._zk.multi([config_write, assignment_write])
-                if names is not None:
-                    names.add(topic.name)
                 return
             except MultiFailed as failure:
                 if isinstance(failure.error, NoNode) and isinstance(config_write, SetOp):
@@ -187,7 +198,18 @@ class TopicAdmin:
                     config_write = SetOp(config_path, config)
                     continue
                 break
-        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")
+        if not await self._exists(topic):
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")
+
+    async def _exists(self, topic: PlannedTopic) -> bool:
+        """Whether it is this topic that exists, and not another one of its name. It may have got other replicas already."""
+        try:
+            data, _ = await self._zk.get(TopicZNode.path(topic.name))
+            size = len(data) // PARTITION_BYTES
+            found_id, _ = await self._off_the_loop(size, partial(_decoded, topic.name, data))
+        except (NoNode, KafkaError):
+            return False
+        return found_id == topic_id_text(topic.topic_id)
 
     async def add_partitions(
         self, name: str, count: int, given: Sequence[tuple[int, ...]] | None, *, validate_only: bool
@@ -264,7 +286,8 @@ class TopicAdmin:
         """Creates each topic with the broker's defaults, `__consumer_offsets` with `offsets.topic.*`, `__transaction_state`
         with `transaction.state.log.*`.
 
-        Returns an error for each name. LEADER_NOT_AVAILABLE, which clients retry: the topic exists by now, or ZooKeeper failed.
+        Returns an error for each name. LEADER_NOT_AVAILABLE, which clients retry: the topic exists by now, or ZooKeeper failed. It does
+        not wait for ZooKeeper: the client waits for its other topics, too, and perhaps to produce on the same connection.
         """
         return {name: await self._create_automatically(name) for name in dict.fromkeys(names)}
 
@@ -273,7 +296,7 @@ class TopicAdmin:
             return ErrorCode.LEADER_NOT_AVAILABLE
         self._being_created.add(name)
         try:
-            await self.write(self.plan(self._automatic_topic(name)))
+            await self.write(self.plan(self._automatic_topic(name)), wait_s=0)
             log.info("created topic %s, requested by a client", name)
         except KafkaError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:

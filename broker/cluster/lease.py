@@ -91,6 +91,10 @@ class LeadershipLease:
         self._session_id = None
         self._trust()
 
+    def forget_session(self) -> None:
+        """Nothing has been led so far: a confirmation in any session ends a doubt."""
+        self._session_id = None
+
     async def confirm(self, session: SessionHeartbeat) -> bool:
         """Tries once to end the doubt, with one round trip. Returns False if the lease is still suspect."""
         stalls, began = self._stalls, self._since_boot()

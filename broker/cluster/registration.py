@@ -62,8 +62,9 @@ class AnotherLives(BrokerIdInUse):
 
 async def prepare_paths(zk: ZooKeeperSession) -> None:
     """Creates the persistent nodes that Kafka expects. Raises ZkError."""
-    for path in PERSISTENT_PATHS:
-        await zk.ensure_path(path)
+    found = await zk.get_versions(PERSISTENT_PATHS)
+    missing = [path for path, node in zip(PERSISTENT_PATHS, found, strict=True) if node is None]
+    await asyncio.gather(*map(zk.ensure_path, missing))  # at once, as ZooKeeper syncs its disk for all together
 
 
 async def cluster_id(zk: ZooKeeperSession) -> str:

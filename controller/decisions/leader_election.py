@@ -6,10 +6,10 @@ epoch, and the znode version of the old state, which the write must find.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
-from protocol.types import NO_LEADER, LeaderAndIsr
+from protocol.types import NO_LEADER, LeaderAndIsr, TopicPartition
 
 KEPT_MAX = 16_384
 """Number of decisions to keep. A broker hosts thousands of partitions, with the same few replicas and ISRs."""
@@ -48,6 +48,18 @@ def after_failure(
     return _next(state, NO_LEADER, isr, controller_epoch)
 
 
+def each_after_failure(
+    rows: Iterable[tuple[TopicPartition, LeaderAndIsr, tuple[int, ...]]], live: frozenset[int], controller_epoch: int
+) -> dict[TopicPartition, LeaderAndIsr]:
+    """`after_failure` for many partitions: (partition, state, replicas). Leaves out those of which no member of the ISR is live."""
+    elected = {}
+    for tp, (_, leader_epoch, isr, _, zk_version), replicas in rows:
+        leader, staying = _successor(replicas, isr, live)
+        if leader != NO_LEADER:
+            elected[tp] = LeaderAndIsr(leader, leader_epoch + 1, staying, controller_epoch, zk_version)
+    return elected
+
+
 @lru_cache(maxsize=KEPT_MAX)
 def _successor(replicas: tuple[int, ...], isr: tuple[int, ...], live: frozenset[int]) -> tuple[int, tuple[int, ...]]:
     """(the first live replica in the ISR, or -1; the live part of the ISR)"""
@@ -67,6 +79,18 @@ def without_replicas(state: LeaderAndIsr, gone: Collection[int], controller_epoc
         return None
     staying = _staying(isr, leader, frozenset(gone))
     return LeaderAndIsr(leader, leader_epoch + 1, staying, controller_epoch, zk_version) if staying else None
+
+
+def each_without_replicas(
+    rows: Iterable[tuple[TopicPartition, LeaderAndIsr]], gone: frozenset[int], controller_epoch: int
+) -> dict[TopicPartition, LeaderAndIsr]:
+    """`without_replicas` for many partitions. Leaves out those of which nothing changes."""
+    changed = {}
+    for tp, (leader, leader_epoch, isr, _, zk_version) in rows:
+        staying = _staying(isr, leader, gone)
+        if staying and leader != NO_LEADER:
+            changed[tp] = LeaderAndIsr(leader, leader_epoch + 1, staying, controller_epoch, zk_version)
+    return changed
 
 
 @lru_cache(maxsize=KEPT_MAX)

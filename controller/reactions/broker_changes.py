@@ -73,10 +73,10 @@ async def _fail_over(
     partition is in both, so each broker learns a partition's states in their order.
     """
     cluster = term.cluster
-    led = {tp for broker in dead for tp in cluster.led_by(broker)}
-    followed = {tp for broker in dead for tp in cluster.replicas_on(broker)} - led
-    async for tp in term.in_slices(led):
-        cluster.move_partition(tp, PartitionStatus.OFFLINE)
+    led = frozenset[TopicPartition]().union(*map(cluster.led_by, dead))
+    followed = frozenset[TopicPartition]().union(*map(cluster.replicas_on, dead)) - led
+    async for some in term.in_pieces(list(led)):
+        cluster.move_partitions(some, PartitionStatus.OFFLINE)
     await elect_after_failure(term, cluster.by_topic(led), announcement, reason="broker failure")
     if leaders_first and len(led) >= LEADERS_FIRST_MIN and followed:
         await term.announce(announcement)

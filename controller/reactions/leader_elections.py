@@ -51,7 +51,16 @@ async def elect_after_failure(
             term.events.write("unclean_election", partition=str(tp), leader=new.leader, isr_before=list(state.isr))
         return new
 
-    await term.change(partitions, decide, announcement, reason=reason, prepare=read_settings)
+    def usual(some: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr]:
+        if cluster.failed_replicas or cluster.emptied_replicas:
+            return {}
+        states = zip(some, map(cluster.leadership.__getitem__, some), strict=True)
+        without_leader = (
+            (tp, state, cluster.assignment(tp).replicas) for tp, state in states if state.leader not in cluster.brokers
+        )
+        return leader_election.each_after_failure(without_leader, live, cluster.epoch)
+
+    await term.change(partitions, decide, announcement, reason=reason, prepare=read_settings, usual=usual)
 
 
 async def take_out_of_isr(
@@ -76,7 +85,13 @@ async def take_out_of_isr(
         failed = failed_replicas.get(tp) if failed_replicas else None
         return leader_election.without_replicas(state, all_gone if failed is None else all_gone.union(failed), epoch)
 
-    await term.change(partitions, decide, announcement, reason=reason, reads=reads)
+    def usual(some: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr]:
+        if failed_replicas:
+            return {}
+        states = zip(some, map(term.cluster.leadership.__getitem__, some), strict=True)
+        return leader_election.each_without_replicas(states, all_gone, epoch)
+
+    await term.change(partitions, decide, announcement, reason=reason, usual=usual, reads=reads)
 
 
 async def bring_online(

@@ -5,7 +5,7 @@ In a large cluster, a new controller sends a hundred thousand states to every br
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, overload
 
 import msgpack
@@ -44,6 +44,39 @@ def pack_state(
             offline_replicas,
         )
     )
+    return packed
+
+
+def pack_states(
+    partitions: Iterable[TopicPartition],
+    states: Mapping[TopicPartition, LeaderAndIsr],
+    assignment: Callable[[TopicPartition], Assignment],
+) -> dict[TopicPartition, bytes]:
+    """Like `pack_state` for each of these partitions that has a state. None is new, or has offline replicas."""
+    pack = _pack
+    packed = {}
+    for tp in partitions:
+        state = states.get(tp)
+        if state is not None:
+            topic, partition = tp
+            leader, leader_epoch, isr, controller_epoch, version = state
+            assigned = assignment(tp)
+            packed[tp] = pack(
+                (
+                    topic,
+                    partition,
+                    controller_epoch,
+                    leader,
+                    leader_epoch,
+                    isr,
+                    version,
+                    assigned.replicas,
+                    assigned.adding,
+                    assigned.removing,
+                    False,
+                    (),
+                )
+            )
     return packed
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import Enum
@@ -98,6 +99,8 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+REPETITIONS_MAX = 10
+"""A request that is larger than a server accepts ends the connection each time."""
 REQUEST_BYTES_MAX = 1_000_000
 """ZooKeeper accepts requests of 1 MiB by default (`jute.maxbuffer`), and closes the connection for a larger request."""
 READS_PER_REQUEST = 256
@@ -216,16 +219,20 @@ class ZooKeeperSession:
         """The result of `step`, which is called again whenever the connection or the session is lost during it. It must find what an
         earlier call has done.
 
-        Raises ConnectionLoss or SessionExpired if there is no new connection within `timeout_s` after such a loss.
+        Raises ConnectionLoss or SessionExpired if there is no new connection within `timeout_s` after such a loss, and after
+        REPETITIONS_MAX losses. With `timeout_s` 0 it is called once.
         """
-        while True:
+        for losses in itertools.count(1):
             try:
                 return await step()
             except (ConnectionLoss, SessionExpired) as error:
+                if timeout_s <= 0 or losses > REPETITIONS_MAX:
+                    raise
                 log.warning("%s: trying again when ZooKeeper answers", error)
                 await self.until_connected(timeout_s)
                 if self._state is not SessionState.CONNECTED:
                     raise type(error)(f"{error}; no new connection within {timeout_s:g} s") from None
+        raise AssertionError("not reached")
 
     async def start(self, timeout_s: float) -> None:
         """Opens a session within `timeout_s` and creates the chroot. Call it once. Raises ZooKeeperUnavailable."""

@@ -281,11 +281,6 @@ def _numbers(text: bytes) -> tuple[int, ...]:
     return numbers
 
 
-@lru_cache(maxsize=SHARED_VALUES_MAX)
-def _text_of(numbers: tuple[int, ...]) -> bytes:
-    return ",".join(map(str, numbers)).encode()
-
-
 class PartitionStateZNode:
     """`/brokers/topics/<topic>/partitions/<p>/state`: leader, epochs and ISR. Every write is conditional on its version."""
 
@@ -295,6 +290,11 @@ class PartitionStateZNode:
         return f"/brokers/topics/{topic}/partitions/{number}/state"
 
     @staticmethod
+    def paths(partitions: Iterable[TopicPartition]) -> list[str]:
+        """The path of each partition's state."""
+        return [f"/brokers/topics/{topic}/partitions/{number}/state" for topic, number in partitions]
+
+    @staticmethod
     def parents(partition: TopicPartition) -> tuple[str, str]:
         """The two nodes between the topic's node and the state's node."""
         base = f"/brokers/topics/{partition.topic}/partitions"
@@ -302,13 +302,22 @@ class PartitionStateZNode:
 
     @staticmethod
     def encode(state: LeaderAndIsr) -> bytes:
-        leader, leader_epoch, isr, controller_epoch, _ = state
-        return b'{"controller_epoch":%d,"leader":%d,"version":1,"leader_epoch":%d,"isr":[%b]}' % (
-            controller_epoch,
-            leader,
-            leader_epoch,
-            _text_of(isr),
-        )
+        (encoded,) = PartitionStateZNode.encode_each((state,))
+        return encoded
+
+    @staticmethod
+    def encode_each(states: Iterable[LeaderAndIsr]) -> list[bytes]:
+        """The content of each state's node. Most states of a controller's write differ only in the leader epoch."""
+        around_epoch: dict[tuple[int, int, tuple[int, ...]], tuple[bytes, bytes]] = {}
+        encoded = []
+        for leader, leader_epoch, isr, controller_epoch, _ in states:
+            others = controller_epoch, leader, isr
+            around = around_epoch.get(others)
+            if around is None:
+                before = b'{"controller_epoch":%d,"leader":%d,"version":1,"leader_epoch":' % (controller_epoch, leader)
+                around = around_epoch[others] = before, b',"isr":[%b]}' % ",".join(map(str, isr)).encode()
+            encoded.append(b"%b%d%b" % (around[0], leader_epoch, around[1]))
+        return encoded
 
     @staticmethod
     def decode(data: bytes, version: int) -> LeaderAndIsr:

@@ -107,6 +107,42 @@ def test_requests_have_the_states_at_the_time_of_sending() -> None:
     assert request.partitions[0].leader == 2
 
 
+def test_replicas_that_were_named_before_stay_named() -> None:
+    """The assignment changes between two announcements of the partition: the replica that left is told, too."""
+    state = cluster()
+    announcement = Announcement(1, state)
+    announcement.leadership([T0])
+    state.begin_move(T0, Assignment((3, 2)))
+    announcement.leadership([T0, T1], is_new=True)
+    told = {broker: requests[0].partitions for broker, requests in announcement.requests().items()}
+    assert {broker: {row.partition: getattr(row, "is_new", None) for row in rows} for broker, rows in told.items()} == {
+        1: {0: False},
+        2: {0: True, 1: True},
+        3: {0: True},
+    }
+
+
+def test_a_broker_that_registers_later_is_not_named() -> None:
+    state = cluster()
+    announcement = Announcement(1, state)
+    announcement.leadership([T1])
+    state.broker_came(BrokerInfo(4, 400, ()))
+    assert names(announcement.requests())[4] == [("UpdateMetadata", [T1])]
+
+
+def test_a_partition_that_is_named_twice_is_sent_once() -> None:
+    announcement = Announcement(1, cluster())
+    announcement.leadership([T0])
+    announcement.metadata([T0, T1])
+    announcement.repeat_leadership(T0, 1)
+    announcement.repeat_leadership(T1, 2)
+    assert names(announcement.requests()) == {
+        1: [("LeaderAndIsr", [T0]), ("UpdateMetadata", [T0, T1])],
+        2: [("LeaderAndIsr", [T0, T1]), ("UpdateMetadata", [T0, T1])],
+        3: [("UpdateMetadata", [T0, T1])],
+    }
+
+
 # -- packed rows are never sent after their partition has changed (CTL-2, INV-7) ---------------------------------------
 
 

@@ -78,6 +78,26 @@ def test_an_illegal_transition_is_refused_and_logged(caplog: pytest.LogCaptureFi
     assert "NonExistentPartition to OnlinePartition" in caplog.text
 
 
+@pytest.mark.parametrize("target", PartitionStatus)
+def test_moving_many_partitions_equals_moving_each(target: PartitionStatus, caplog: pytest.LogCaptureFixture) -> None:
+    def cluster_in_all_states() -> ClusterState:
+        cluster = cluster_with((1,), dict.fromkeys(range(8), (1,)))
+        for tp, path in zip(partitions, [(), ("NEW",), ("NEW", "ONLINE"), ("NEW", "OFFLINE")] * 2, strict=True):
+            for status in path:
+                assert cluster.move_partition(tp, PartitionStatus[status])
+        return cluster
+
+    partitions = [TopicPartition("t", partition) for partition in range(8)]
+    together, alone = cluster_in_all_states(), cluster_in_all_states()
+    together.move_partitions(partitions, target)
+    refusals = caplog.text.count("refused")
+    for tp in partitions:
+        if alone.partition_status(tp) is not target:
+            alone.move_partition(tp, target)
+    assert together == alone
+    assert caplog.text.count("refused") == 2 * refusals
+
+
 def test_a_replica_is_online_or_offline_with_its_broker() -> None:
     cluster = cluster_with((1, 2), {0: (1, 2, 3)})
     assert [cluster.replica_status(T0, r) for r in (1, 3, 4)] == [

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from controller import term
 from controller.reactions import broker_changes
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import (
@@ -100,6 +101,21 @@ async def test_many_new_leaders_are_announced_before_other_isrs_are_written(
     multis = [ops for _, ops in cluster.server.writes[writes:] if any(op.path.endswith("/state") for op in ops)]
     assert [len(ops) for ops in multis] == [1 + 3, 1 + 7]
     assert {broker.id for broker in told[1].brokers} == {1, 3}
+
+
+async def test_brokers_know_many_new_leaders_before_the_event_log_names_them(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first slice of states has its event at once, and the others after the announcement of all."""
+    await cluster.create_topic("t", dict.fromkeys(range(10), (2, 3, 1)))
+    monkeypatch.setattr(term, "DECISIONS_AT_ONCE", 2)
+    before = len(cluster.events.rows)
+    await cluster.kill(2)
+    rows = cluster.events.rows[before:]
+    order = [kind for kind, _ in rows if kind in ("leader_elected", "control_request_sent")]
+    assert order[:2] == ["leader_elected", "control_request_sent"]
+    named = [row[0] for kind, fields in rows if kind == "leader_elected" for row in fields["partitions"]]
+    assert named == [f"t-{p}" for p in range(10)]
 
 
 async def test_the_last_member_of_the_isr_stays_in_it_and_leads_again_when_it_returns(cluster: MemoryCluster) -> None:

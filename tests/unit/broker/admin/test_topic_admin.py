@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from broker.cluster.metadata_cache import MetadataCache
 from broker.settings.config import BrokerConfig
 from protocol.errors import ErrorCode, KafkaError
 from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
-from protocol.types import BrokerInfo
+from protocol.topic_ids import topic_id_text
+from protocol.types import Assignment, BrokerInfo
+from protocol.zk.session import Op, SessionState
 from protocol.zk.znodes import ConfigZNode, TopicZNode
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.support.refusals import refused
@@ -88,7 +91,47 @@ async def test_a_topic_is_written_with_its_settings() -> None:
     _, assignment = TopicZNode.decode(world.zk.server.nodes["/brokers/topics/t"].data)
     assert assignment[0].replicas == (3, 1)
     with refused(ErrorCode.TOPIC_ALREADY_EXISTS):
-        await world.admin.write(planned)
+        await world.admin.write(world.admin.plan(NewTopic("t")))
+
+
+async def test_a_topic_whose_answer_is_lost_is_created_once() -> None:
+    """BUG-5: the second attempt finds the topic by its id."""
+    world = World()
+    world.zk.lose_answers = 1
+    await world.admin.write(world.admin.plan(NewTopic("t")))
+    assert len(world.zk.server.writes) == 1
+
+
+async def test_a_topic_whose_answer_is_lost_may_have_more_partitions_meanwhile() -> None:
+    """Another admin has seen the topic already."""
+    world = World()
+    planned = world.admin.plan(NewTopic("t"))
+
+    def more_partitions(ops: Sequence[Op]) -> None:
+        if len(world.zk.server.writes) == 1:
+            grown = {0: Assignment((1,)), 1: Assignment((2,))}
+            world.zk.server.ensure("/brokers/topics/t", TopicZNode.encode(topic_id_text(planned.topic_id), grown))
+
+    world.zk.lose_answers = 1
+    world.zk.before_multi = more_partitions
+    await world.admin.write(planned)
+    assert len(TopicZNode.decode(world.zk.server.nodes["/brokers/topics/t"].data)[1]) == 2
+
+
+async def test_an_automatic_creation_does_not_wait_for_zookeeper() -> None:
+    """The client's Metadata request names topics that exist, too, and nothing else on its connection is answered before."""
+    world = World()
+    world.zk.change_state(SessionState.SUSPENDED)
+    waits: list[float] = []
+    repeated = world.zk.repeated
+
+    async def noted(step: Callable[[], Awaitable[None]], timeout_s: float) -> None:
+        waits.append(timeout_s)
+        await repeated(step, timeout_s)
+
+    world.zk.repeated = noted  # type: ignore[assignment]
+    assert await world.admin.create_automatically(["a", "b"]) == dict.fromkeys("ab", ErrorCode.LEADER_NOT_AVAILABLE)
+    assert waits == [0, 0]
 
 
 @pytest.mark.parametrize("go_in_that_moment", [False, True])

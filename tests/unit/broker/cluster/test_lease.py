@@ -105,6 +105,15 @@ async def test_a_second_gap_or_another_session_proves_nothing(time: FakeTime, kw
     assert lease.is_suspect()
 
 
+async def test_before_the_first_registration_any_session_ends_the_doubt(time: FakeTime) -> None:
+    """Seed 28700597: the process stood still until its session had ended, before it was registered. It never led anything again."""
+    lease = stalled(time)
+    assert lease.is_suspect()
+    lease.forget_session()
+    assert await lease.confirm(Session(time, new_id=6))
+    assert not lease.is_suspect()
+
+
 async def test_without_zookeeper_the_lease_stays_as_it_was(time: FakeTime) -> None:
     lease = stalled(time)
     assert lease.is_suspect()

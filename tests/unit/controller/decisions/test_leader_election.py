@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.decisions import leader_election
-from protocol.types import NO_LEADER, LeaderAndIsr
+from protocol.types import NO_LEADER, LeaderAndIsr, TopicPartition
 
 EPOCH = 9
+TP = TopicPartition("t", 0)
 
 
 def known(leader: int, isr: tuple[int, ...]) -> LeaderAndIsr:
@@ -57,6 +58,10 @@ def test_after_failure(
     expected: LeaderAndIsr | None,
 ) -> None:
     assert leader_election.after_failure(state, replicas, live, EPOCH, unclean_allowed=unclean) == expected
+    at_once = leader_election.each_after_failure([(TP, state, replicas)], frozenset(live), EPOCH)
+    alone = leader_election.after_failure(state, replicas, live, EPOCH, unclean_allowed=False)
+    is_clean = alone is not None and alone.leader != NO_LEADER
+    assert at_once == ({TP: alone} if is_clean else {})
 
 
 @pytest.mark.parametrize(
@@ -72,6 +77,8 @@ def test_after_failure(
 )
 def test_without_replicas(state: LeaderAndIsr, gone: set[int], expected: LeaderAndIsr | None) -> None:
     assert leader_election.without_replicas(state, gone, EPOCH) == expected
+    at_once = leader_election.each_without_replicas([(TP, state)], frozenset(gone), EPOCH)
+    assert at_once == ({} if expected is None else {TP: expected})
 
 
 @pytest.mark.parametrize(
