@@ -14,15 +14,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 
-AT_ONCE = 256
+AT_ONCE: Final = 256
 """Maximum number of operations checked in one turn: a few milliseconds for the checks, and a few more for the answers."""
-SLICE_S = 0.005
-WAIT_MAX_S = 300.0
-KEYS_MAX = 200_000
+SLICE_S: Final = 0.005
+WAIT_MAX_S: Final = 300.0
+KEYS_MAX: Final = 200_000
 """Maximum number of keys that all operations of one purgatory watch together. Each key takes half a kilobyte of memory."""
 
 

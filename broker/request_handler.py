@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Final
 
 from broker.apis.api_versions import refuse_version
 from broker.apis.gathered_produces import GatheredProduces
@@ -21,11 +21,11 @@ from broker.requests.context import ApiContext
 from broker.requests.steps import OWN_ERROR, REFUSALS, close_for
 from protocol.kafka.api_keys import ANSWERED, ApiKey
 
-PRODUCE = int(ApiKey.PRODUCE)
+PRODUCE: Final = int(ApiKey.PRODUCE)
 
 log = logging.getLogger(__name__)
 
-REQUEST_BYTES_MAX = 16 * 1024 * 1024
+REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
 """Limit of any request except Produce, which carries records. An admin's request for the largest cluster has a few megabytes."""
 
 

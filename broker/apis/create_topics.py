@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from broker.admin.partition_additions import TOPIC_PARTITIONS_MAX
-from broker.admin.topic_admin import NewTopic, PlannedTopic, TopicNames
+from broker.admin.topic_admin import ZOOKEEPER_WAIT_MAX_S, NewTopic, PlannedTopic, TopicNames
 from broker.network.request_channel import Request
 from broker.requests import waiting
 from broker.requests.context import ApiContext
@@ -79,7 +79,8 @@ async def _create(context: ApiContext, request: Request, body: Any) -> Iterable[
             if names is None and (len(body.topics) > 1 or validate_only):
                 names = await context.topic_admin.names()
             if not validate_only:
-                await context.topic_admin.write(planned, names)
+                left_s = max(0.0, deadline - context.clock.monotonic())
+                await context.topic_admin.write(planned, names, wait_s=min(left_s, ZOOKEEPER_WAIT_MAX_S))
                 made.append(planned)
             elif names is not None:
                 names.check_absent(planned.name)

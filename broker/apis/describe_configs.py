@@ -105,6 +105,7 @@ def _encoded(version: int, setting: DescribedSetting, with_synonyms: bool, with_
         setting.name,
         setting.value,
         is_read_only=setting.is_read_only,
+        is_sensitive=setting.is_sensitive,
         source=setting.source,
         synonyms=setting.synonyms if with_synonyms else (),
         config_type=setting.config_type,

@@ -12,33 +12,34 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 from broker.network.request_channel import NO_FRAME, OLD_CLIENTS, Request
 from broker.network.unsent_answers import ANSWER_MAX
-from broker.replication.fetching.fetch_reads import READ_COMMITTED, FetchParams
+from broker.replication.fetching.fetch_reads import FetchParams
 from broker.replication.fetching.fetch_session import NO_SESSION_ID, FetchedTopics
 from broker.requests.context import ApiContext
 from broker.requests.followers import may_ask_as_replica
 from broker.requests.steps import ROWS_IN_A_STEP, Further, Steps, StepsTo, in_steps, respond_in_steps
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import fetch_codec, messages, single_fetch
-from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest
+from protocol.kafka.fetch_codec import READ_COMMITTED, FetchPartitionData, FetchRequest
 from protocol.kafka.produce_codec import NodeEndpoint
 from protocol.kafka.single_fetch import SingleFetch
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-RECORD_BATCHES_SINCE = 4
-STORAGE_ERROR_SINCE = 6
-SESSION_ERRORS_SINCE = 7
-FOLLOWER_READS_SINCE = 11
-TOPIC_IDS_SINCE = 13
-LEADER_ENDPOINTS_SINCE = 16
-MIN_BYTES_MAX = ANSWER_MAX // 2
+RECORD_BATCHES_SINCE: Final = 4
+STORAGE_ERROR_SINCE: Final = 6
+SESSION_ERRORS_SINCE: Final = 7
+FOLLOWER_READS_SINCE: Final = 11
+TOPIC_IDS_SINCE: Final = 13
+LEADER_ENDPOINTS_SINCE: Final = 16
+MIN_BYTES_MAX: Final = ANSWER_MAX // 2
 """Limit of `min_bytes`. An answer consists of whole batches, so it may have to be smaller than ANSWER_MAX."""
 
-LARGE_REQUEST = 8 * 1024
+LARGE_REQUEST: Final = 8 * 1024
 """Bytes. A larger request, of about two hundred partitions or more, is decoded in steps."""
 
 
@@ -117,6 +118,16 @@ def _fetch(
         timing = metrics.time(version, request.received_at)
         connection.when_answered(request.number, timing.answered)
     recording = context.recorder.recording if body.replica_id < 0 else None
+    if single is not None:
+        correlation_id, listener = request.header.correlation_id, connection.listener
+        if recording is None and (
+            answer := context.fetches.answer_at_once(single, offset, correlation_id, connection, listener)
+        ):
+            connection.answer_records(request.number, answer)
+            if timing is not None:
+                timing.handled()
+            return
+        body = single.request_at(offset)
     params = FetchParams(
         body.replica_id,
         body.replica_epoch,
@@ -139,13 +150,6 @@ def _fetch(
         recording is None and body.replica_id < 0,
     )
 
-    if single is not None:
-        if recording is None and _answer_at_once(context, request, params, single, offset):
-            if timing is not None:
-                timing.handled()
-            return
-        body = single.request_at(offset)
-
     def respond(error: ErrorCode, session_id: int, topics: FetchedTopics) -> None:
         _respond(context, request, error, session_id, topics)
 
@@ -154,18 +158,6 @@ def _fetch(
         timing.handled()
     if parked is not None and not parked.is_completed:
         connection.at_end(request.number, parked.complete_now)
-
-
-def _answer_at_once(
-    context: ApiContext, request: Request, params: FetchParams, single: SingleFetch, offset: int
-) -> bool:
-    """Answers the fetch of one partition, if there are enough records in memory. False: nothing has happened yet."""
-    read = context.fetches.read_at_once(params, single.key, single.at(offset))
-    if read is None:
-        return False
-    parts = single.answer(request.header.correlation_id, read.data, read.size)
-    request.connection.answer_records(request.number, parts)
-    return True
 
 
 def _refuse(request: Request) -> None:

@@ -13,6 +13,7 @@ whose settings look at each record, or anything invalid. If a gathered batch can
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from broker.apis.produce import respond
 from broker.network.request_channel import NO_FRAME, Request
@@ -21,42 +22,45 @@ from broker.requests.context import ApiContext
 from broker.requests.steps import OWN_ERROR
 from broker.settings.config import TopicConfig
 from broker.storage.producers import produced_batches
+from broker.storage.producers.produced_batches import PlainBatch
 from protocol.errors import ErrorCode
+from protocol.kafka.framing import head_of
 from protocol.kafka.produce_codec import (
     AppendedAnswer,
     ProducePartitionResult,
     one_partition,
     partition_of,
 )
-from protocol.kafka.record_batch import BatchHeader
 from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-FRAME_MAX = 256 * 1024
+FRAME_MAX: Final = 256 * 1024
 """Bytes of a request. Larger ones cost mostly the copying of their bytes, so gathering them would gain nothing."""
-GATHERED_BYTES_MAX = 512 * 1024
-GATHERED_MAX = 256
+GATHERED_BYTES_MAX: Final = 512 * 1024
+GATHERED_MAX: Final = 256
 """Limits of the requests that are gathered before they are appended. One write takes at most 1,024 buffers, two for each batch."""
-COPIED_MAX = 4096
-"""Bytes of records that are copied out of their frame: less work than a view of them."""
-DESTINATIONS_MAX = 20_000
+DESTINATIONS_MAX: Final = 20_000
 """Limit of partitions whose names are kept decoded."""
 
 
-Gathered = tuple[Request, int, int, tuple[bytes | memoryview, BatchHeader]]
-"""A request whose batch is plain: the request, acks, the time-out in ms, the batch and its header."""
+Gathered = tuple[Request, int, int, PlainBatch]
+"""A request whose batch is plain: the request, acks, the time-out in ms, the batch."""
 
 
 class Destination:
-    """A partition, and the requests for it that are gathered in this turn. `config` is the topic's in this turn."""
+    """A partition, and the requests for it that are gathered in this turn. `config` is the topic's in this turn.
 
-    __slots__ = ("answers", "config", "gathered", "tp")
+    `size_max`: bytes of a batch that can be plain.
+    """
+
+    __slots__ = ("answers", "config", "gathered", "size_max", "tp")
 
     def __init__(self, tp: TopicPartition, config: TopicConfig) -> None:
         self.tp = tp
         self.config = config
+        self.size_max = 0
         self.gathered: list[Gathered] = []
         self.answers: dict[int, AppendedAnswer] = {}
 
@@ -86,24 +90,22 @@ class GatheredProduces:
         version = header.api_version
         if len(frame) > FRAME_MAX:
             return False
-        found = one_partition(version, frame, header.body_offset)
-        if found is None:
-            return False
-        acks, timeout_ms, key, begin, end = found
-        if acks != LEADER_ONLY and acks != ACKS_ALL:
+        acks, timeout_ms, key, begin, end = one_partition(version, frame, header.body_offset)
+        if not end or (acks != LEADER_ONLY and acks != ACKS_ALL):
             return False
         destination = self._destinations.get(key)
         if destination is None or not destination.gathered:
             destination = self._destination(version, key, destination)
             if destination is None:
                 return False
-        records: bytes | memoryview = frame[begin:end] if end - begin < COPIED_MAX else memoryview(frame)[begin:end]
-        batch = produced_batches.plain(records, destination.config)
+        batch = None
+        if end - begin <= destination.size_max:
+            batch = produced_batches.plain(head_of(frame), frame, begin, end)
         if batch is None:
             return False
         if not destination.gathered:
             self._due.append(destination)
-        destination.gathered.append((request, acks, timeout_ms, (records, batch)))
+        destination.gathered.append((request, acks, timeout_ms, batch))
         if request.large_size:
             request.keeps_frame = True
         self._count += 1
@@ -139,6 +141,7 @@ class GatheredProduces:
             self._destinations[key] = known
         if not known.gathered:
             known.config = partition.log.config
+            known.size_max = produced_batches.plain_size_max(known.config)
         return known
 
     def append_all(self) -> None:
@@ -173,7 +176,8 @@ class GatheredProduces:
                     needs_all = True
             offsets, log_start, may_answer = appends.append_plain(tp, batches, needs_all=needs_all, config=config)
             awaited: dict[tuple[int, int], list[tuple[Request, bytes]]] = {}
-            for (request, acks, timeout_ms, _), offset in zip(gathered, offsets, strict=False):
+            for at, offset in enumerate(offsets):
+                request, acks, timeout_ms, _ = gathered[at]
                 header = request.header
                 answer = destination.answer(header.api_version).frame(header.correlation_id, offset, log_start)
                 if acks == LEADER_ONLY and may_answer:
@@ -183,7 +187,7 @@ class GatheredProduces:
                     request.frame = NO_FRAME
                     awaited.setdefault((acks, timeout_ms), []).append((request, answer))
             if awaited:
-                end = offsets[-1] + batches[len(offsets) - 1][1].last_offset_delta + 1
+                end = offsets[-1] + batches[len(offsets) - 1][2] + 1
                 for (acks, timeout_ms), answers in awaited.items():
                     self._answer_later(tp, end, acks, timeout_ms, answers)
             if len(offsets) == len(gathered):
@@ -210,11 +214,14 @@ class GatheredProduces:
             appends.when_replicated(tp, end_offset, timeout_ms, done)
 
     def _append_alone(self, tp: TopicPartition, item: Gathered) -> None:
-        request, acks, timeout_ms, (records, _) = item
+        request, acks, timeout_ms, _ = item
+        # As it was gathered: of a frame that is not bytes, `one_partition` reads only the start.
+        frame, header = request.frame, request.header
+        _, _, _, begin, end = one_partition(header.api_version, frame, header.body_offset)
         request.frame = NO_FRAME
         self._context.replica_manager.appends.append(
             acks,
             timeout_ms,
-            [(tp, memoryview(records))],
+            [(tp, memoryview(frame)[begin:end])],
             lambda results: respond(self._context, request, acks, [(tp.topic, 1)], results),
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Generator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from broker.network.request_channel import NO_FRAME, Request
 from broker.recording.record_keys import Keys, keys_at_once, keys_of_all
@@ -28,15 +28,15 @@ from protocol.kafka.record_batch import first_batch_compression, first_batch_is_
 from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import TopicPartition
 
-BATCHES_SINCE = 3
-ZSTD_SINCE = 7
-LEADER_HINT_SINCE = 10
-ABORTABLE_SINCE = 11
+BATCHES_SINCE: Final = 3
+ZSTD_SINCE: Final = 7
+LEADER_HINT_SINCE: Final = 10
+ABORTABLE_SINCE: Final = 11
 """The first version whose clients know TRANSACTION_ABORTABLE (KIP-890)."""
 
-MESSAGES_MAX = 100
+MESSAGES_MAX: Final = 100
 """Limit of partitions with an error message when a request is refused as a whole. The others get only the error code."""
-NO_RECORDS = memoryview(b"")
+NO_RECORDS: Final = memoryview(b"")
 
 
 def produce(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] | None:

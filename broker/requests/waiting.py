@@ -8,12 +8,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from broker.admin.topic_admin import ZOOKEEPER_WAIT_MAX_S
 from broker.requests.context import ApiContext
 
 WAIT_MAX_S = 300.0
 """Limit of the wait, whatever time-out the request has: its client may have disconnected."""
-ZOOKEEPER_WAIT_MAX_S = 10.0
-"""Limit of the wait for a connection to ZooKeeper. A server of an ensemble restarts in less."""
 WAITERS_MAX = 1_000
 """Limit of waiters, because every update of the cache checks all of them. Further callers do not wait."""
 

@@ -30,12 +30,13 @@ def encode_setting(
     value: str | None,
     *,
     is_read_only: bool,
+    is_sensitive: bool,
     source: int,
     synonyms: Iterable[Synonym],
     config_type: int,
     documentation: str | None,
 ) -> bytes:
-    """One setting; none is sensitive."""
+    """One setting. The value of a sensitive one is None."""
     flexible = version >= FLEXIBLE_SINCE
     end = b"\x00" if flexible else b""
     rows = [
@@ -45,7 +46,7 @@ def encode_setting(
     types = b""
     if version >= TYPES_SINCE:
         types = _BYTE.pack(config_type) + nullable_string(documentation, flexible)
-    head = string(name, flexible) + nullable_string(value, flexible) + _FLAGS.pack(is_read_only, source, False)
+    head = string(name, flexible) + nullable_string(value, flexible) + _FLAGS.pack(is_read_only, source, is_sensitive)
     return b"".join((head, array_length(len(rows), flexible), *rows, types, end))
 
 

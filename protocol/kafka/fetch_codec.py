@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Generator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import (
@@ -37,30 +37,33 @@ from protocol.kafka.wire import (
 )
 from protocol.types import Buffer
 
-PARTITIONS_IN_A_STEP = 100
+PARTITIONS_IN_A_STEP: Final = 100
 
 TopicKey = str | uuid.UUID
 """A topic's name up to v12, its id from v13."""
 
-REQUEST_PARTITIONS_MAX = 20_000
+READ_COMMITTED: Final = 1
+"""The isolation level of readers that want committed records, and those without a transaction, only. 0 is for all records."""
+
+REQUEST_PARTITIONS_MAX: Final = 20_000
 """Limit of partitions in a request, and of forgotten partitions. A topic without partitions counts as one partition."""
 
-_REQUEST_V4 = struct.Struct(">iiiib")
-_REQUEST_V15 = struct.Struct(">iiib")
-_SESSION = struct.Struct(">ii")
-_REPLICA_STATE = struct.Struct(">iq")
-_PARTITION_V4 = struct.Struct(">iqi")
-_PARTITION_V5 = struct.Struct(">iqqi")
-_PARTITION_V9 = struct.Struct(">iiqqi")
-_PARTITION_V12 = struct.Struct(">iiqiqi")
-_DATA_V4 = struct.Struct(">ihqq")
-_DATA_V5 = struct.Struct(">ihqqq")
-_DATA_V12 = struct.Struct(">ihqqqBi")  # no list of aborted transactions, or an empty one
-_ABORTED = struct.Struct(">qq")
-_TOP_V7 = struct.Struct(">ihi")
-_EPOCH_END = struct.Struct(">iq")
-_LEADER = struct.Struct(">ii")
-_STATE_TAG = b"\x01\x01\x0d"  # one tagged field, which has tag 1 and 13 bytes
+_REQUEST_V4: Final = struct.Struct(">iiiib")
+_REQUEST_V15: Final = struct.Struct(">iiib")
+_SESSION: Final = struct.Struct(">ii")
+_REPLICA_STATE: Final = struct.Struct(">iq")
+_PARTITION_V4: Final = struct.Struct(">iqi")
+_PARTITION_V5: Final = struct.Struct(">iqqi")
+_PARTITION_V9: Final = struct.Struct(">iiqqi")
+_PARTITION_V12: Final = struct.Struct(">iiqiqi")
+_DATA_V4: Final = struct.Struct(">ihqq")
+_DATA_V5: Final = struct.Struct(">ihqqq")
+_DATA_V12: Final = struct.Struct(">ihqqqBi")  # no list of aborted transactions, or an empty one
+_ABORTED: Final = struct.Struct(">qq")
+_TOP_V7: Final = struct.Struct(">ihi")
+_EPOCH_END: Final = struct.Struct(">iq")
+_LEADER: Final = struct.Struct(">ii")
+_STATE_TAG: Final = b"\x01\x01\x0d"  # one tagged field, which has tag 1 and 13 bytes
 
 
 class FetchRequestPartition(NamedTuple):

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from librt.strings import read_i16_be, read_i32_be
 
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.framing import MalformedRequest, response_header, skip_tagged_fields, unsigned_varint
+from protocol.kafka.framing import MalformedRequest, head_of, response_header, skip_tagged_fields, unsigned_varint
 from protocol.kafka.wire import (
     INT,
     array_length,
@@ -26,20 +28,25 @@ from protocol.kafka.wire import (
 )
 from protocol.types import Buffer
 
-_ACKS_TIMEOUT = struct.Struct(">hi")
-_RESULT_V0 = struct.Struct(">ihq")
-_RESULT_V3 = struct.Struct(">ihqq")
-_RESULT_V5 = struct.Struct(">ihqqq")
-_NO_ERROR_V8 = INT.pack(0) + b"\xff\xff"  # no record errors, no message
-_NO_ERROR_V9 = b"\x01\x00\x00"  # the same with compact lengths, and no tagged fields
-_CURRENT_LEADER = struct.Struct(">ii")
-_HEAD_V3 = struct.Struct(">hhiih")
-_ONE_V3 = b"\x00\x00\x00"  # and 1: the length of an array with one element
-TRANSACTIONS_SINCE, LOG_START_SINCE, RECORD_ERRORS_SINCE, FLEXIBLE_SINCE = 3, 5, 8, 9
+_ACKS_TIMEOUT: Final = struct.Struct(">hi")
+_RESULT_V0: Final = struct.Struct(">ihq")
+_RESULT_V3: Final = struct.Struct(">ihqq")
+_RESULT_V5: Final = struct.Struct(">ihqqq")
+_NO_ERROR_V8: Final = INT.pack(0) + b"\xff\xff"  # no record errors, no message
+_NO_ERROR_V9: Final = b"\x01\x00\x00"  # the same with compact lengths, and no tagged fields
+_CURRENT_LEADER: Final = struct.Struct(">ii")
+_END_V9: Final = b"\x00\x00\x00"
+"""No tagged fields: of the partition, of its topic, of the request."""
+TRANSACTIONS_SINCE: Final = 3
+LOG_START_SINCE: Final = 5
+RECORD_ERRORS_SINCE: Final = 8
+FLEXIBLE_SINCE: Final = 9
 
-STEP = 1000
+STEP: Final = 1000
 """Topics and partitions between two pauses: about a millisecond."""
-PARTITIONS_MAX = 20_000
+NOT_ONE_PARTITION: Final = (0, 0, b"", 0, 0)
+"""What `one_partition` returns for other requests."""
+PARTITIONS_MAX: Final = 20_000
 """A request with this many topics and partitions, or more, is refused. A broker is designed for half as many."""
 
 
@@ -85,10 +92,9 @@ def decode_request(version: int, frame: memoryview, offset: int) -> ProduceReque
 
 def decode_at_once(version: int, frame: memoryview, offset: int) -> ProduceRequest | None:
     """Decodes the most common form of request without pauses. None means that `decoding` must read the request, or report the error."""
-    found = one_partition(version, frame, offset)
-    if found is None:
+    acks, timeout_ms, key, begin, end = one_partition(version, frame, offset)
+    if not end:
         return None
-    acks, timeout_ms, key, begin, end = found
     try:
         topic, partition = partition_of(version, key)
     except UnicodeDecodeError:
@@ -147,57 +153,63 @@ def _to_its_end(steps: Generator[None, None, ProduceRequest]) -> ProduceRequest:
             return request
 
 
-def one_partition(version: int, frame: Buffer, at: int) -> tuple[int, int, bytes, int, int] | None:
+def one_partition(version: int, frame: Buffer, at: int) -> tuple[int, int, bytes, int, int]:
     """The most common request: no transaction, one topic, one partition, no tagged fields. Of v3 or newer.
 
     Returns (acks, timeout in ms, the bytes that name the partition, where the records begin and end). The bytes are the same in all
-    such requests for the partition; `partition_of` decodes them. None for every other and every broken request, which the general
-    decoder handles.
+    such requests for the partition; `partition_of` decodes them. The end is 0 for every other and every broken request, which the
+    general decoder handles; also if a frame that is not bytes begins with very long names.
 
         v3   ff ff | acks, timeout | 00 00 00 01 | size, name     | 00 00 00 01 | partition | size, records
         v9   00    | acks, timeout | 02          | size + 1, name | 02          | partition | varint size + 1, records | 00 00 00
 
     A size is one of 2 bytes for the name and of 4 for the records; from v9 on a varint, here of one byte for the name.
     """
+    head = head_of(frame)
     try:
         if version < FLEXIBLE_SINCE:
-            transaction, acks, timeout_ms, topics, size = _HEAD_V3.unpack_from(frame, at)
-            at += _HEAD_V3.size
-            end = at + size
-            if version < TRANSACTIONS_SINCE or transaction != -1 or topics != 1 or size < 0 or frame[end + 3] != 1:
-                return None
-            key = bytes(frame[at : end + 8])
-            if key[size : size + 3] != _ONE_V3:
-                return None
-            (size,) = INT.unpack_from(frame, end + 8)
-            at = end + 12
-            return (acks, timeout_ms, key, at, at + size) if size >= 0 and at + size == len(frame) else None
-        if frame[at] != 0 or frame[at + 7] != 2 or (size := frame[at + 8]) > 0x7F or size < 1:
-            return None
-        acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, at + 1)
+            size: int = read_i16_be(head, at + 12)
+            begin = at + 14
+            end = begin + size
+            if version < TRANSACTIONS_SINCE or size < 0 or read_i16_be(head, at) != -1:
+                return NOT_ONE_PARTITION
+            if read_i32_be(head, at + 8) != 1 or read_i32_be(head, end) != 1:
+                return NOT_ONE_PARTITION
+            key = head[begin : end + 8]
+            size = read_i32_be(head, end + 8)
+            begin = end + 12
+            end = begin + size
+            if size < 0 or end != len(frame):
+                return NOT_ONE_PARTITION
+            return read_i16_be(head, at + 2), read_i32_be(head, at + 4), key, begin, end
+        size = head[at + 8]
+        if head[at] != 0 or head[at + 7] != 2 or size > 0x7F or size < 1:
+            return NOT_ONE_PARTITION
         end = at + 8 + size
-        if frame[end] != 2:
-            return None
-        key = bytes(frame[at + 9 : end + 5])
-        at = end + 5
-        byte = frame[at]
+        if head[end] != 2:
+            return NOT_ONE_PARTITION
+        key = head[at + 9 : end + 5]
+        begin = end + 5
+        byte = head[begin]
         size = byte & 0x7F
         shift = 7
         while byte > 0x7F:
-            at += 1
-            byte = frame[at]
+            begin += 1
+            byte = head[begin]
             size |= (byte & 0x7F) << shift
             shift += 7
             if shift > 28:
-                return None
-        at += 1
-        # The records must end 3 bytes before the end of the frame.
-        end = at + size - 1
-        if size < 1 or end + 3 != len(frame) or frame[end] or frame[end + 1] or frame[end + 2]:
-            return None
-        return acks, timeout_ms, key, at, end
-    except (IndexError, struct.error):
-        return None
+                return NOT_ONE_PARTITION
+        begin += 1
+        end = begin + size - 1
+        if size < 1 or end + 3 != len(frame):
+            return NOT_ONE_PARTITION
+        after = head[end:] if len(head) == len(frame) else bytes(frame[end:])
+        if after != _END_V9:
+            return NOT_ONE_PARTITION
+        return read_i16_be(head, at + 1), read_i32_be(head, at + 3), key, begin, end
+    except IndexError:
+        return NOT_ONE_PARTITION
 
 
 def partition_of(version: int, key: bytes) -> tuple[str, int]:

@@ -20,7 +20,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fastcrc.crc32 import iscsi as crc32c
 
@@ -28,35 +28,35 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.compression import COMPRESSIONS, compress, decompress, decompress_large
 from protocol.types import Buffer
 
-HEADER_SIZE = 61
-LOG_OVERHEAD = 12
+HEADER_SIZE: Final = 61
+LOG_OVERHEAD: Final = 12
 """Bytes that `batch_length` does not count: base offset and the length itself."""
-MAGIC = 2
-CRC_START = 21
+MAGIC: Final = 2
+CRC_START: Final = 21
 
-MAGIC_OFFSET = 16
-_ATTRIBUTES_OFFSET = 22
+MAGIC_OFFSET: Final = 16
+_ATTRIBUTES_OFFSET: Final = 22
 """The position of the low byte of the attributes."""
-LENGTH_MIN = 14
+LENGTH_MIN: Final = 14
 """The minimum batch length of every format (Kafka's LegacyRecord.RECORD_OVERHEAD_V0)."""
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-_OFFSET_AND_LENGTH = struct.Struct(">qi")
-_LONG = struct.Struct(">q")
-_INT = struct.Struct(">i")
-_CRC = struct.Struct(">I")
-_SHORT = struct.Struct(">h")
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
+_LONG: Final = struct.Struct(">q")
+_INT: Final = struct.Struct(">i")
+_CRC: Final = struct.Struct(">I")
+_SHORT: Final = struct.Struct(">h")
 
-COMPRESSION_MASK = 0x07
-TIMESTAMP_TYPE_BIT = 0x08
-TRANSACTIONAL_BIT = 0x10
-CONTROL_BIT = 0x20
-DELETE_HORIZON_BIT = 0x40
+COMPRESSION_MASK: Final = 0x07
+TIMESTAMP_TYPE_BIT: Final = 0x08
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+DELETE_HORIZON_BIT: Final = 0x40
 
-INT_LIMIT = 2**31
-LONG_LIMIT = 2**63
+INT_LIMIT: Final = 2**31
+LONG_LIMIT: Final = 2**63
 
-DECOMPRESSED_SIZE_MAX = 256 * 1024 * 1024
+DECOMPRESSED_SIZE_MAX: Final = 256 * 1024 * 1024
 """Limit of the bytes to which `decode_records` unpacks a batch (BAD-22)."""
 
 
@@ -132,6 +132,14 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     if len(buffer) - position < HEADER_SIZE:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch header needs {HEADER_SIZE} bytes")
     return BatchHeader._make(_HEADER.unpack_from(buffer, position))
+
+
+def first_batch_size(buffer: Buffer) -> int:
+    """The size in bytes of the first batch, which may be cut off after its header. Raises KafkaError like `parse_header`."""
+    if len(buffer) < HEADER_SIZE:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch header needs {HEADER_SIZE} bytes")
+    length: int = _OFFSET_AND_LENGTH.unpack_from(buffer)[1]
+    return length + LOG_OVERHEAD
 
 
 def first_batch_compression(records: Buffer | None) -> int:
@@ -328,17 +336,12 @@ def wrapped(timestamp: int) -> int:
 
 
 def build_batch(
-    records: Sequence[tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int]],
-    *,
-    base_offset: int = 0,
-    leader_epoch: int = -1,
-    compression: int = 0,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    attributes: int = 0,
+    records: Sequence[tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int]], **fields: int
 ) -> bytes:
-    """A batch of (key, value, headers, timestamp ms) records, for tests, tools and a broker's own records. Takes 2 us per record."""
+    """A batch of (key, value, headers, timestamp ms) records, for tests, tools and a broker's own records. Takes 2 us per record.
+
+    `fields` of the header: those that `batch_of` names.
+    """
     base_timestamp = records[0][3]
     payload = bytearray()
     for delta, (key, value, headers, timestamp) in enumerate(records):
@@ -348,19 +351,7 @@ def build_batch(
         for name, content in headers:
             body += _sized(name.encode()) + _sized(content)
         payload += varint(len(body)) + body
-    return batch_of(
-        bytes(payload),
-        len(records),
-        base_timestamp,
-        max(r[3] for r in records),
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        compression=compression,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        attributes=attributes,
-    )
+    return batch_of(bytes(payload), len(records), base_timestamp, max(r[3] for r in records), **fields)
 
 
 def batch_of(

@@ -9,18 +9,19 @@ varints are zigzag: an even number 2n stands for n, an odd number for a negative
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from typing import Final
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import Buffer
 
-STEP = 1000
+STEP: Final = 1000
 """Records, or headers of records, between two pauses: about half a millisecond."""
-HEADERS_MAX = 10_000
+HEADERS_MAX: Final = 10_000
 """Limit of headers in one record. There is one because a record is checked without a pause."""
-RECORD_BYTES_MIN = 7
+RECORD_BYTES_MIN: Final = 7
 """The minimum size of a record: each of the fields above as one byte."""
-VARINT_BYTES_MAX = 10
-LOWEST_DELTA = -(2**63)
+VARINT_BYTES_MAX: Final = 10
+LOWEST_DELTA: Final = -(2**63)
 
 
 class TakesLong(Exception):

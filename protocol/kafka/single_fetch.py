@@ -10,28 +10,44 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from struct import Struct
+from typing import Final
+
+from librt.strings import read_i64_be
 
 from protocol.kafka import fetch_codec
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition, TopicKey
-from protocol.kafka.framing import MalformedRequest, Part, response_header, unsigned_varint
+from protocol.kafka.fetch_codec import (
+    READ_COMMITTED,
+    FetchPartitionData,
+    FetchRequest,
+    FetchRequestPartition,
+    TopicKey,
+)
+from protocol.kafka.framing import MalformedRequest, Part, head_of, response_header, unsigned_varint
 from protocol.types import Buffer
 
-LOG_START_SINCE, SESSIONS_SINCE, LEADER_EPOCH_SINCE, READ_REPLICA_SINCE = 5, 7, 9, 11
-FLEXIBLE_SINCE, TOPIC_IDS_SINCE, REPLICA_STATE_SINCE = 12, 13, 15
-VERSIONS = range(4, 18)
-KEPT_MAX = 4096
+LOG_START_SINCE: Final = 5
+SESSIONS_SINCE: Final = 7
+LEADER_EPOCH_SINCE: Final = 9
+READ_REPLICA_SINCE: Final = 11
+FLEXIBLE_SINCE: Final = 12
+TOPIC_IDS_SINCE: Final = 13
+REPLICA_STATE_SINCE: Final = 15
+VERSIONS: Final = range(4, 18)
+KEPT_MAX: Final = 4096
 """Limit of the decoded forms that are kept."""
-FRAME_MAX = 512
+FRAME_MAX: Final = 512
 """Bytes of a request. No request for one partition is larger, except with a very long topic name."""
 
-_WITHOUT_SESSION = b"\x00\x00\x00\x00\xff\xff\xff\xff"
+_WITHOUT_SESSION: Final = 0xFFFFFFFF
 """No session, and the final epoch. With the id of a session, the request closes it."""
-_SHORT, _COMPACT, _ID = 2, 1, 16
+_SHORT: Final = 2
+_COMPACT: Final = 1
+_ID: Final = 16
 """Sizes of what a topic's key begins with: a name's length in two bytes, or in one, which counts one more. An id has no length."""
-_OFFSET = Struct(">q")
-_PROBES = (0x0123456789ABCDEF, 0x7EDCBA9876543210)
-_END = b"\x00\x00\x00"
+_OFFSET: Final = Struct(">q")
+_PROBES: Final = (0x0123456789ABCDEF, 0x7EDCBA9876543210)
+_END: Final = b"\x00\x00\x00"
 """No tagged fields: of the partition, of its topic, of the answer."""
 
 
@@ -53,19 +69,23 @@ class _Layout:
         self.index = 8 if version >= LEADER_EPOCH_SINCE else 4
 
 
-_LAYOUTS = {version: _Layout(version) for version in VERSIONS}
+_LAYOUTS: Final = {version: _Layout(version) for version in VERSIONS}
 
 
 class SingleFetch:
-    """What such requests have in common. `request` is one of them, with some offset."""
+    """What such requests have in common. `request` is one of them, and `wanted` its partition, with some offset.
 
-    __slots__ = ("_layout", "_start", "key", "request", "version", "wanted")
+    `max_bytes`: of the partition, and of all partitions of the answer.
+    """
+
+    __slots__ = ("_layout", "_start", "key", "max_bytes", "request", "version", "wanted")
 
     def __init__(self, version: int, request: FetchRequest, key: TopicKey, wanted: FetchRequestPartition) -> None:
         self.version = version
         self.request = request
         self.key = key
         self.wanted = wanted
+        self.max_bytes = min(request.max_bytes, wanted.partition_max_bytes)
         nothing = [(key, [FetchPartitionData(wanted.partition, 0)])]
         (body,) = fetch_codec.encode_response(version, 0, 0, 0, nothing)
         if version >= FLEXIBLE_SINCE:
@@ -78,35 +98,34 @@ class SingleFetch:
         self._start = response_header(ApiKey.FETCH, version, 0)[4:] + bytes(body[:-size])
         self._layout = Struct(f">ii{len(self._start)}s{numbers}")
 
-    def at(self, offset: int) -> FetchRequestPartition:
-        """The partition of the request that fetches from `offset`."""
-        return FetchRequestPartition._make((*self.wanted[:2], offset, *self.wanted[3:]))
+    @property
+    def is_committed(self) -> bool:
+        """Whether only committed records are wanted. The answer then has a list of aborted transactions."""
+        return self.request.isolation_level == READ_COMMITTED
 
     def request_at(self, offset: int) -> FetchRequest:
         """The whole request that fetches from `offset`."""
-        return self.request._replace(topics=[(self.key, [self.at(offset)])])
+        return self.request._replace(topics=[(self.key, [self.wanted._replace(fetch_offset=offset)])])
 
-    def answer(self, correlation_id: int, data: FetchPartitionData, size: int) -> Sequence[Part]:
+    def answer(
+        self, correlation_id: int, watermark: int, stable: int, log_start: int, records: Sequence[Part], size: int
+    ) -> Sequence[Part]:
         """A complete frame with `size` > 0 bytes of records, without an error, hint or aborted transaction."""
         version, layout, start = self.version, self._layout, self._start
         whole = layout.size - 4 + size
-        watermark, stable, log_start = data.high_watermark, data.last_stable_offset, data.log_start_offset
-        has_list = data.aborted_transactions is not None  # an empty one
         if version >= FLEXIBLE_SINCE:
             length = unsigned_varint(size + 1)
             whole += len(length) + len(_END)
-            replica = data.preferred_read_replica
-            head = layout.pack(whole, correlation_id, start, watermark, stable, log_start, has_list, replica) + length
-            return (head, data.stored, _END) if data.stored is not None else (head, *data.records, _END)
-        aborted = 0 if has_list else -1
+            head = layout.pack(whole, correlation_id, start, watermark, stable, log_start, self.is_committed, -1)
+            return (head + length, *records, _END)
+        aborted = 0 if self.is_committed else -1
         if version >= READ_REPLICA_SINCE:
-            replica = data.preferred_read_replica
-            head = layout.pack(whole, correlation_id, start, watermark, stable, log_start, aborted, replica, size)
+            head = layout.pack(whole, correlation_id, start, watermark, stable, log_start, aborted, -1, size)
         elif version >= LOG_START_SINCE:
             head = layout.pack(whole, correlation_id, start, watermark, stable, log_start, aborted, size)
         else:
             head = layout.pack(whole, correlation_id, start, watermark, stable, aborted, size)
-        return (head, data.stored) if data.stored is not None else (head, *data.records)
+        return (head, *records)
 
 
 def find(version: int, frame: Buffer, at: int) -> tuple[SingleFetch, int] | None:
@@ -114,32 +133,31 @@ def find(version: int, frame: Buffer, at: int) -> tuple[SingleFetch, int] | None
     layout = _LAYOUTS.get(version)
     if layout is None or len(frame) > FRAME_MAX:
         return None
+    data = head_of(frame, FRAME_MAX)
     begin = at
     last = layout.counts - 1
     try:
         at += layout.topics_at
-        if layout.has_sessions and frame[at - 8 : at] != _WITHOUT_SESSION:
+        if layout.has_sessions and read_i64_be(data, at - 8) != _WITHOUT_SESSION:
             return None
-        if frame[at + last] != layout.one:
+        if data[at + last] != layout.one:
             return None
         at += layout.counts
         key = layout.key
         if key == _SHORT:
-            at += _SHORT + frame[at + 1]
+            at += _SHORT + data[at + 1]
         elif key == _COMPACT:
-            if frame[at] > 0x7F:
+            if data[at] > 0x7F:
                 return None
-            at += frame[at]
+            at += data[at]
         else:
             at += _ID
-        if frame[at + last] != layout.one:
+        if data[at + last] != layout.one:
             return None
         at += layout.counts + layout.index
-        after = at + _OFFSET.size
-        if after > len(frame):
-            return None
-        single = _decoded(version, bytes(frame[begin:at]), bytes(frame[after:]))
-        return None if single is None else (single, _OFFSET.unpack_from(frame, at)[0])
+        offset = read_i64_be(data, at)
+        single = _decoded(version, data[begin:at], data[at + 8 :])
+        return None if single is None else (single, offset)
     except IndexError:
         return None
 

@@ -9,22 +9,23 @@ from __future__ import annotations
 import struct
 import uuid
 from functools import lru_cache
+from typing import Final
 
 from protocol.kafka.framing import MalformedRequest, read_unsigned_varint, unsigned_varint
 from protocol.types import Buffer
 
-SHORT = struct.Struct(">h")
-INT = struct.Struct(">i")
+SHORT: Final = struct.Struct(">h")
+INT: Final = struct.Struct(">i")
 
-ELEMENTS_MAX = 1_000_000
+ELEMENTS_MAX: Final = 1_000_000
 """Limit of array elements in one frame. Reading more would block the event loop for seconds, and no real message has as many."""
-REQUEST_ELEMENTS_MAX = 150_000
+REQUEST_ELEMENTS_MAX: Final = 150_000
 """Limit of array elements in a request. An element may take a hundred times its bytes in memory, and the garbage collector visits all
 elements in one turn of the loop. No cluster has as many partitions."""
-STRING_BYTES_MAX = 2**15 - 1
+STRING_BYTES_MAX: Final = 2**15 - 1
 """Kafka's limit in every version, although a compact string could announce a larger length."""
 
-NO_UUID = uuid.UUID(int=0)
+NO_UUID: Final = uuid.UUID(int=0)
 
 
 def read_string(frame: Buffer, at: int, flexible: bool) -> tuple[str, int]:

@@ -36,7 +36,7 @@ class Manager:
         topics = [(key, [FetchPartitionData(p.partition, self._error) for p in rows]) for key, rows in request.topics]
         respond(ErrorCode.NONE, 0, topics)
 
-    def read_at_once(self, *_: Any) -> None:
+    def answer_at_once(self, *_: Any) -> None:
         """Nothing can be answered at once."""
 
     def listing_offset(self, tp: TopicPartition, *_: Any) -> Generator[None, None, tuple[int, int, int]]:

@@ -231,6 +231,7 @@ def describe_configs(version: int, body: Body) -> bytes:
             version,
             *values(row, "name value"),
             is_read_only=row["read_only"],
+            is_sensitive=row["is_sensitive"],
             source=row["config_source"],
             synonyms=[tuple(values(each, "name value source")) for each in row["synonyms"]],  # type: ignore[misc]
             config_type=row["config_type"],
@@ -398,7 +399,9 @@ def test_records_of_one_partition_are_a_slice_of_the_frame(version: int, size: i
     ((_, ((_, records),)),) = produce_codec.decode_request(version, memoryview(frame), at).topics
     assert records == bytes(size)
     assert records.obj is frame
-    is_short = produce_codec.one_partition(version, memoryview(frame), at) is not None
+    found = produce_codec.one_partition(version, memoryview(frame), at)
+    assert found == produce_codec.one_partition(version, bytes(frame), at)
+    is_short = found != produce_codec.NOT_ONE_PARTITION
     assert is_short == (version >= produce_codec.TRANSACTIONS_SINCE), "the most common request takes the short way"
 
 

@@ -15,13 +15,14 @@ SERVED = [(key, version) for key, served in SUPPORTED.items() for version in ran
 
 
 @pytest.mark.parametrize(("key", "version"), SERVED)
-@pytest.mark.parametrize("client_id", [None, "", "rdkafka", "käse"])
+@pytest.mark.parametrize("client_id", [None, "", "rdkafka", "käse", "x" * 501, "x" * 502, "x" * 503, "y" * 32_767])
 def test_a_header_is_read_as_it_was_written(key: ApiKey, version: int, client_id: str | None) -> None:
     flexible = framing.is_flexible(key, version)
     data = framing.request_header(key, version, 77, client_id, flexible=flexible) + b"body"
-    header = parse_request_header(memoryview(data))
-    found = header.api_key, header.api_version, header.correlation_id, header.client_id, header.body_offset
-    assert found == (key, version, 77, client_id, len(data) - 4)
+    for frame in data, memoryview(data):
+        header = parse_request_header(frame)
+        found = header.api_key, header.api_version, header.correlation_id, header.client_id, header.body_offset
+        assert found == (key, version, 77, client_id, len(data) - 4)
 
 
 @pytest.mark.parametrize(("key", "version"), SERVED)
@@ -64,8 +65,9 @@ def test_bytes_of_a_client_id_that_are_not_utf_8_are_replaced() -> None:
 
 @pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
 def test_a_broken_header_is_malformed(data: bytes) -> None:
-    with pytest.raises(MalformedRequest):
-        parse_request_header(data)
+    for frame in data, memoryview(data):
+        with pytest.raises(MalformedRequest):
+            parse_request_header(frame)
 
 
 @given(st.data())

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from protocol.rpc import framing
 from protocol.rpc.messages import LeaderAndIsrRequest, PartitionState, UpdateMetadataRequest
-from protocol.rpc.packed_states import PackedStates, pack_rows, pack_state
+from protocol.rpc.packed_states import PackedStates, pack_rows, pack_state, pack_states
 from protocol.types import Assignment, BrokerInfo, Endpoint, LeaderAndIsr, TopicPartition
 
 NUMBERS = st.integers(0, 2**31 - 1)
@@ -51,6 +51,18 @@ def test_packed_states_equal_the_states(
     for ours, plain in zip(*requests, strict=True):
         assert framing.request_frame(7, ours) == framing.request_frame(7, plain)
         assert framing.parse_request(framing.request_payload(7, ours)) == (7, plain)
+
+
+@given(ROWS)
+def test_states_packed_together_equal_states_packed_alone(
+    rows: list[tuple[TopicPartition, LeaderAndIsr, Assignment, bool]],
+) -> None:
+    states = {tp: known for tp, known, _, _ in rows}
+    assignments = {tp: replicas for tp, _, replicas, _ in rows}
+    without_state = TopicPartition("none", 0)
+    assert pack_states([*states, without_state], states, assignments.__getitem__) == {
+        tp: pack_state(tp, known, assignments[tp]) for tp, known in states.items()
+    }
 
 
 @pytest.mark.parametrize("count", [15, 16, 65_535, 65_536])

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from protocol.zk.session import (
+    REPETITIONS_MAX,
     ConnectionLoss,
     CreateOp,
     RequestTooLarge,
+    SessionState,
     SetOp,
     ZkError,
     ZooKeeperSession,
@@ -56,3 +58,20 @@ async def test_a_lost_connection_does_not_make_nodes_unreadable() -> None:
 
     with pytest.raises(ConnectionLoss):
         await each_readable(["/a", "/b"], read)
+
+
+@pytest.mark.parametrize(("timeout_s", "expected"), [(10, REPETITIONS_MAX + 1), (0, 1)])
+async def test_a_step_that_ends_every_connection_is_not_repeated_for_ever(timeout_s: float, expected: int) -> None:
+    """A server with a lower `jute.maxbuffer` closes the connection for a large request, and accepts the next connection."""
+    session = ZooKeeperSession("127.0.0.1:1", session_timeout_ms=1000)
+    session._state = SessionState.CONNECTED
+    attempts = 0
+
+    async def step() -> None:
+        nonlocal attempts
+        attempts += 1
+        raise ConnectionLoss("the connection to ZooKeeper broke")
+
+    with pytest.raises(ConnectionLoss):
+        await session.repeated(step, timeout_s)
+    assert attempts == expected

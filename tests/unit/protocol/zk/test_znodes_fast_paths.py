@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.types import Assignment, LeaderAndIsr
+from protocol.types import Assignment, LeaderAndIsr, TopicPartition
 from protocol.zk import znodes
 from protocol.zk.znodes import PartitionStateZNode, TopicZNode
 
@@ -127,3 +127,26 @@ def test_usual_content_does_not_need_the_careful_decoder(monkeypatch: pytest.Mon
     topic_id, found = TopicZNode.decode(written[1])
     assert (topic_id, found) == (ID, topic)
     assert found[0] is found[1], "equal assignments are one object"
+
+
+@given(
+    st.lists(
+        st.builds(
+            LeaderAndIsr, st.integers(-1, 3), EPOCHS, st.lists(st.integers(0, 3), max_size=3).map(tuple), EPOCHS, EPOCHS
+        ),
+        max_size=6,
+    )
+)
+def test_states_encoded_together_have_kafkas_form(states: list[LeaderAndIsr]) -> None:
+    encoded = PartitionStateZNode.encode_each(states)
+    assert encoded == [PartitionStateZNode.encode(state) for state in states]
+    for data, (leader, leader_epoch, isr, controller_epoch, version) in zip(encoded, states, strict=True):
+        names = ("controller_epoch", "leader", "version", "leader_epoch", "isr")
+        values = (controller_epoch, leader, 1, leader_epoch, list(isr))
+        assert data == json.dumps(dict(zip(names, values, strict=True)), separators=(",", ":")).encode()
+        assert PartitionStateZNode.decode(data, version) == (leader, leader_epoch, isr, controller_epoch, version)
+
+
+def test_paths_together_are_paths_alone() -> None:
+    partitions = [TopicPartition(topic, number) for topic in ("a", "b.c_d-0") for number in (0, 12)]
+    assert PartitionStateZNode.paths(partitions) == [PartitionStateZNode.path(tp) for tp in partitions]
