@@ -17,7 +17,7 @@ import pytest
 
 from broker import compiled
 from tests.sim.find_mutants import MUTANTS
-from tests.support.thorough import thorough
+from tests.support.thorough import release, thorough
 from tools.sim.plan import Plan, from_yaml, plan_of
 from tools.sim.sim_commands import outcomes
 from tools.sim.simulation import Outcome
@@ -26,11 +26,13 @@ from tools.sim.worker import Worker
 FOUND = sorted((Path(__file__).parent / "found").glob("*.yaml"))
 QUICK = {"edge_answers_go_out_as_they_are_made", "hw_the_slowest_member_does_not_count"}
 """The found plans that `make test` runs."""
+SEEDS_OF_A_PLAN = 10
 SECONDS = 15.0
 AIOKAFKA_SECONDS = 20.0
 FIXED_SEED = 3
-QUICK_S, FRESH_S = 20, 240
-"""How long `make test` and `make test-thorough` try fresh seeds."""
+QUICK_S, LONG_S = 60, 600
+"""How long `make test` and `make test-thorough` try fresh seeds. OTTLA_FRESH_SEEDS=0.2 in the environment: a fifth of it."""
+SHARE = float(os.environ.get("OTTLA_FRESH_SEEDS", "1"))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,7 @@ def outcome_of(worker: Worker, plan: Plan, mutant: str = "") -> Outcome:
     return worker.outcome()
 
 
-@pytest.mark.parametrize("others", [1, thorough(8)])
+@pytest.mark.parametrize("others", [1, thorough(4), release(20)])
 def test_the_same_seed_is_the_same_history(worker: Worker, others: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In other processes, whose own hash seed is another one."""
     first = outcome_of(worker, plan_of(FIXED_SEED, SECONDS))
@@ -67,11 +69,11 @@ def test_compiled_brokers_have_the_same_history(worker: Worker, monkeypatch: pyt
     assert (found.digest, found.events_run) == (plain.digest, plain.events_run)
 
 
-@pytest.mark.timeout(FRESH_S + 180)
-@pytest.mark.parametrize(("for_s", "seconds"), [(QUICK_S, SECONDS), thorough(FRESH_S, 60.0)])
+@pytest.mark.timeout(LONG_S + 180)
+@pytest.mark.parametrize(("for_s", "seconds"), [(QUICK_S, SECONDS), thorough(LONG_S, 60.0)])
 def test_fresh_seeds_pass(worker: Worker, for_s: float, seconds: float) -> None:
     """As many as there is time for."""
-    first, ends = int(time.time()) % 1_000_000 * 1000 + os.getpid() % 1000, time.monotonic() + for_s
+    first, ends = int(time.time()) % 1_000_000 * 1000 + os.getpid() % 1000, time.monotonic() + for_s * SHARE
     for seed in count(first):
         if time.monotonic() > ends:
             break
@@ -84,20 +86,24 @@ def test_fresh_seeds_pass(worker: Worker, for_s: float, seconds: float) -> None:
     "file", [file if file.stem in QUICK else thorough(file) for file in FOUND], ids=lambda file: file.stem
 )
 def test_a_found_plan_fails_with_its_mutant_only(worker: Worker, file: Path) -> None:
+    """Other code draws other times from a seed: the order of events that the plan is about comes with one of a few."""
     plan = from_yaml(file.read_text())
-    broken = outcome_of(worker, plan, MUTANTS[file.stem])
-    assert broken.problems, "the mutant is not found any more"
-    whole = outcome_of(worker, plan)
-    assert not whole.problems, f"ottla sim run --plan {file.relative_to(Path.cwd())}: {whole.problems}"
+    plans = [replace(plan, seed=seed) for seed in range(plan.seed, plan.seed + SEEDS_OF_A_PLAN)]
+    broken = next((one for one in plans if outcome_of(worker, one, MUTANTS[file.stem]).problems), None)
+    assert broken is not None, "the mutant is not found any more"
+    whole = outcome_of(worker, broken)
+    assert not whole.problems, (
+        f"ottla sim run --plan {file.relative_to(Path.cwd())}, seed {broken.seed}: {whole.problems}"
+    )
 
 
 @pytest.mark.thorough
 def test_an_unmodified_client_runs_on_the_loop() -> None:
     """aiokafka: producers with and without transactions, a group, and a reader of committed records. It puts tasks into sets."""
-    plans = [replace(plan_of(seed, AIOKAFKA_SECONDS), aiokafka=2) for seed in range(1, 4)]
+    plans = [replace(plan_of(seed, AIOKAFKA_SECONDS), aiokafka=2) for seed in range(1, 3)]
     digests = defaultdict(set)
     for outcome in outcomes(iter([*plans, *plans])):
         digests[outcome.seed].add(outcome.digest)
         assert not outcome.problems, f"seed {outcome.seed}: {outcome.problems}"
         assert outcome.counts["transactions committed"] > 0 < outcome.counts["consumed"]
-    assert [len(of_seed) for of_seed in digests.values()] == [1, 1, 1]
+    assert all(len(of_seed) == 1 for of_seed in digests.values())

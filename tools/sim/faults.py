@@ -14,7 +14,7 @@ from broker.storage import checkpoints
 from broker.storage.directories.log_directory import CLEAN_SHUTDOWN
 from protocol.kafka.record_batch import iter_batches
 from protocol.types import NO_LEADER, LeaderAndIsr, TopicPartition
-from protocol.zk.znodes import ReassignPartitionsZNode
+from protocol.zk.znodes import PreferredElectionZNode, ReassignPartitionsZNode
 from tools.sim import plan as plans
 from tools.sim.plan import Fault
 from tools.sim.truth import LOG_NAME, assignments_in, controller_in, states_in
@@ -33,12 +33,13 @@ RUNS_S = (0.5, 5.0)
 SLOW_DISK_S = 0.3
 SLOW_LINKS_S = (0.03, 0.3, 1.0)
 """With the last one, requests come after their sender has given them up."""
+SLOW_BROKERS_S = (0.03, 0.1, 0.3)
 FAILING_CALLS = (
     ("sync",),
     ("write",),
     ("write", "sync", "sync_directory"),
-    ("read",),
-    ("read", "write", "sync", "truncate", "rename", "remove", "make_directory", "sync_directory"),
+    ("read", "read_file"),
+    ("read", "read_file", "write", "sync", "truncate", "rename", "remove", "make_directory", "sync_directory"),
 )
 JUMPS_S = (0.0, 5.0, -5.0, 3500.0, -3500.0, 40_000.0)
 """Not an hour back: then a leader refuses the records of clients as too far in the future (message.timestamp.after.max.ms)."""
@@ -110,6 +111,10 @@ class Faults:
             assigned = assignments_in(self._zookeeper.tree).get(self._aims[role])
             followers = [replica for replica in assigned.replicas if replica != leader] if assigned is not None else []
             broker = followers[place] if followers else NO_LEADER
+        elif broker in plans.OUTSIDERS:
+            assigned = assignments_in(self._zookeeper.tree).get(self._aims[plans.OUTSIDERS[broker]])
+            replicas = assigned.replicas if assigned is not None else ()
+            broker = next((node for node in self._nodes if node not in replicas), NO_LEADER)
         elif broker in self._aims:
             broker = self._leader_of(self._aims[broker])
         return broker if broker in (0, *self._nodes) else next(iter(self._nodes))
@@ -136,6 +141,10 @@ class Faults:
         match fault.what:
             case plans.CUT | plans.ONE_WAY | plans.CUT_BROKERS | plans.CUT_ZOOKEEPER:
                 return self._cut(node, fault.what)
+            case plans.CUT_LEADER:
+                return self._cut_from(node, self._leader_of(self._aims[plans.led_by(fault.broker)]))
+            case plans.CUT_CLIENTS:
+                return self._cut_from_clients(node)
             case plans.CUT_CONTROLLER:
                 return self._cut_from_controller(node)
             case plans.FULL_DISK:
@@ -147,12 +156,20 @@ class Faults:
                 return self._take_descriptors(node)
             case plans.CLOCK:
                 return self._set_clock(node)
+            case plans.SLOW_BROKERS:
+                spared = [
+                    name for name in self._network.hosts if name not in {other.name for other in self._nodes.values()}
+                ]
+                mean_s = self._scheduler.random.choice(SLOW_BROKERS_S)
+                return self._network.slow_down(node.name, mean_s, spared)
             case plans.SLOW_LINKS:
                 return self._slow_down(node)
             case plans.EMPTY_DISK:
                 return self._empty_disk(node)
             case plans.MOVE:
                 return self._move(node.id, self._aims[plans.led_by(fault.broker)])
+            case plans.ELECT:
+                return self._elect(node.id, self._aims[plans.led_by(fault.broker)])
         loop, session = node.loop, node.session
         if loop is None:
             return None
@@ -204,6 +221,17 @@ class Faults:
         """Its requests wait on the way (FLT-11)."""
         controller = self._nodes.get(controller_in(self._zookeeper.tree))
         return None if controller in (None, node) else self._cut_links([(controller.name, node.name)])
+
+    def _cut_from(self, node: BrokerNode, broker: int) -> Callable[[], None] | None:
+        """In both directions."""
+        other = self._nodes.get(broker)
+        return None if other in (None, node) else self._cut_links([(other.name, node.name), (node.name, other.name)])
+
+    def _cut_from_clients(self, node: BrokerNode) -> Callable[[], None]:
+        """What they have sent may come late: when they have given it up."""
+        brokers = [*(other.name for other in self._nodes.values()), self._zookeeper.host.name]
+        clients = [name for name in self._network.hosts if name not in brokers]
+        return self._cut_links([link for name in clients for link in ((name, node.name), (node.name, name))])
 
     def _cut_links(self, links: list[tuple[str, str]]) -> Callable[[], None]:
         for link in links:
@@ -264,7 +292,7 @@ class Faults:
     def _take_descriptors(self, node: BrokerNode) -> Callable[[], None]:
         """No socket gets a descriptor. Files get those of others that are closed for them, or only for a while, or none: spare descriptors
         may be gone, too."""
-        operations = self._scheduler.random.choice(((), ("open_to_keep",), ("open_to_keep", "open")))
+        operations = self._scheduler.random.choice(((), ("open_to_keep",), ("open_to_keep", "open", "read_file")))
         undo_calls = self._fail_calls(node, operations, errno.EMFILE, node.log_dirs)
         node.host.lacks_descriptors += 1
         if node.is_running:
@@ -278,15 +306,22 @@ class Faults:
         return undo
 
     def _empty_disk(self, node: BrokerNode) -> Callable[[], None] | None:
-        """Its machine gets a new disk, once in a history, and if others have what was on the old one (FLT-33)."""
-        states = states_in(self._zookeeper.tree).values()
-        if self._has_emptied or any(set(state.isr) == {node.id} for state in states):
+        """Its machine gets a new disk, once in a history, just before its next start, if others have what was on the old one (FLT-33)."""
+        if self._has_emptied or self._is_alone(node):
             return None
         self._has_emptied = True
         node.kill()
-        node.replace_disk()
-        self._disk_is_empty(node.id)
-        return partial(self._start_again, node, node.lives)
+        return partial(self._replace_disk_and_start, node, node.lives)
+
+    def _replace_disk_and_start(self, node: BrokerNode, life: int) -> None:
+        """A topic may have been created while it was down: with it as the only replica, a person would have to decide."""
+        if node.lives == life and not self._is_alone(node):
+            node.replace_disk()
+            self._disk_is_empty(node.id)
+        self._start_again(node, life)
+
+    def _is_alone(self, node: BrokerNode) -> bool:
+        return any(set(state.isr) == {node.id} for state in states_in(self._zookeeper.tree).values())
 
     # -- replicas -----------------------------------------------------------------------------------------------------
 
@@ -304,6 +339,20 @@ class Faults:
         """Unless an earlier request is under way."""
         if ReassignPartitionsZNode.PATH not in self._zookeeper.tree.nodes:
             self._zookeeper.tree.create(ReassignPartitionsZNode.PATH, ReassignPartitionsZNode.encode({tp: replicas}))
+
+    def _elect(self, broker: int, tp: TopicPartition) -> Callable[[], None] | None:
+        """Another member of the ISR is to lead. The leader stays in the ISR (CTL-12)."""
+        assigned, state = assignments_in(self._zookeeper.tree).get(tp), states_in(self._zookeeper.tree).get(tp)
+        if assigned is None or state is None or broker not in state.isr or assigned.adding or assigned.removing:
+            return None
+        if assigned.replicas[0] != broker:
+            self._ask_to_move(tp, (broker, *(other for other in assigned.replicas if other != broker)))
+        return partial(self._ask_to_elect, tp)
+
+    def _ask_to_elect(self, tp: TopicPartition) -> None:
+        """The first replica, unless an earlier request is under way."""
+        if PreferredElectionZNode.PATH not in self._zookeeper.tree.nodes:
+            self._zookeeper.tree.create(PreferredElectionZNode.PATH, PreferredElectionZNode.encode([tp]))
 
     # -- clocks -------------------------------------------------------------------------------------------------------
 

@@ -75,6 +75,10 @@ class Invariants:
         """(process, partition) -> the epochs of the controller and of the leader in its metadata."""
         self._emptied: set[tuple[TopicPartition, int]] = set()
         """Members of ISRs whose disks were replaced. They may not lead, and leave the ISR when they notice."""
+        self._had: set[tuple[TopicPartition, int]] = set()
+        """They, until they join again: what is acknowledged late was on the old disk when it was committed."""
+        self._replaced: dict[int, int] = {}
+        """Broker -> the last of its lives before its disk was replaced."""
 
     # -- ZooKeeper ----------------------------------------------------------------------------------------------------
 
@@ -118,6 +122,9 @@ class Invariants:
         self._were_in_sync.setdefault(tp, set()).update(new.isr)
         had_emptied = any((tp, broker) in self._emptied for broker in self._nodes)
         self._emptied -= {(tp, broker) for broker in self._nodes if broker not in new.isr}
+        if old is not None:
+            self._had -= {(tp, broker) for broker in new.isr if broker not in old.isr}
+            self._emptied |= {(tp, broker) for broker in new.isr if broker not in old.isr and self._is_away(broker)}
         broken = partial(_tell, self._broken, tp, old, new)
         if not new.isr:
             broken("INV-4", "the ISR is empty")
@@ -137,9 +144,22 @@ class Invariants:
             if (tp, broker) in self._emptied:
                 continue
             if broker not in old.isr or (broker == new.leader != old.leader):
-                self._check_has_all(tp, broker, "leads" if broker == new.leader else "joined the ISR")
+                # One that is elected while it is away, and registered, cuts its torn end off when it starts.
+                self._check_has_all(
+                    tp,
+                    broker,
+                    "leads" if broker == new.leader else "joined the ISR",
+                    is_torn_allowed=not self._nodes[broker].is_ready,
+                )
                 if not had_emptied:  # then the ISR before that leader's election counts
                     self._check_registration(tp, broker, is_new=broker not in old.isr)
+
+    def _is_away(self, broker: int) -> bool:
+        """Since its disk was replaced. One that is registered by its last life may join by a fetch that was still on its way."""
+        if broker not in self._replaced or self._nodes[broker].lives > self._replaced[broker] + 1:
+            return False
+        session, found = self._nodes[broker].session, self._tree.nodes.get(BrokerIdZNode.path(broker))
+        return session is None or found is None or found.owner != session.session_id
 
     def _check_registration(self, tp: TopicPartition, broker: int, *, is_new: bool) -> None:
         """INV-14: a broker that serves is in ZooKeeper by its own session (BUG-17)."""
@@ -205,7 +225,8 @@ class Invariants:
         own_bytes = batch[OWN_BYTES]
         self._committed.add((tp, own_bytes))
         epochs = {broker: _epoch_of(own_bytes, segments_on(node.disk, tp)) for broker, node in self._nodes.items()}
-        having = [broker for broker, epoch in epochs.items() if epoch is not None or (tp, broker) in self._emptied]
+        gone = self._emptied | self._had
+        having = [broker for broker, epoch in epochs.items() if epoch is not None or (tp, broker) in gone]
         for broker in state.isr:
             if broker not in having:
                 self._broken(f"{what}, and broker {broker} of the ISR {state.isr} does not have it")
@@ -301,7 +322,32 @@ class Invariants:
 
     def disk_is_empty(self, broker: int) -> None:
         """It was replaced (FLT-33)."""
-        self._emptied |= {(tp, broker) for tp, state in self._states.items() if broker in state.isr}
+        if broker in self._nodes:
+            self._replaced[broker] = self._nodes[broker].lives
+        emptied = {(tp, broker) for tp, state in self._states.items() if broker in state.isr}
+        self._emptied |= emptied
+        self._had |= emptied
+
+    def may_lose(self, broker: int, path: str) -> bool:
+        """Whether a sync of that file may lose what it fails to write.
+
+        Not if no other process is in the ISR: acknowledged records would be lost, here as in Kafka.
+        """
+        match = LOG_NAME.fullmatch(path)
+        state = None if match is None else self._states.get(TopicPartition(match["topic"], int(match["partition"])))
+        return (
+            state is None
+            or broker not in state.isr
+            or any(self._nodes[other].is_running for other in state.isr if other != broker)
+        )
+
+    def left_to_a_person(self) -> list[TopicPartition]:
+        """The partitions whose ISR has only replaced disks: no broker leads them, and only a person may elect another replica (FLT-33)."""
+        return [
+            tp
+            for tp, state in self._states.items()
+            if state.leader == NO_LEADER and all((tp, broker) in self._emptied for broker in state.isr)
+        ]
 
     # -- brokers ------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from tools.sim.sequences import SEQUENCES
+from tools.sim.sequences import SEQUENCES, SYNCED, Order
 
 BROKERS = (1, 2, 3)
 CONTROLLER, LEADER = -1, -2
@@ -30,18 +30,30 @@ FOLLOWERS: Mapping[int, tuple[int, int]] = {
     TRANSACTION_OTHER: (TRANSACTION_COORDINATOR, -1),
 }
 """Whom they follow, and their place among the followers."""
+OUTSIDER, GROUP_OUTSIDER, TRANSACTION_OUTSIDER = -11, -12, -13
+OUTSIDERS: Mapping[int, int] = {
+    OUTSIDER: LEADER,
+    GROUP_OUTSIDER: GROUP_COORDINATOR,
+    TRANSACTION_OUTSIDER: TRANSACTION_COORDINATOR,
+}
+"""A broker without a replica of the partition that the other leads, if there is one."""
 ROLES: Mapping[int, Mapping[str, int]] = {
     leader: {
         "CONTROLLER": CONTROLLER,
         "LEADER": leader,
         **dict(zip(("FOLLOWER", "OTHER"), (one for one, of in FOLLOWERS.items() if of[0] == leader), strict=True)),
+        "OUTSIDER": next(one for one, of in OUTSIDERS.items() if of == leader),
     }
     for leader in (LEADER, GROUP_COORDINATOR, TRANSACTION_COORDINATOR)
 }
 """Whom a sequence means: it is about the first partition of the load, or about that of a coordinator."""
+ABOUT: Mapping[str, int] = {"group": GROUP_COORDINATOR, "transaction": TRANSACTION_COORDINATOR}
+"""What an order of faults may be about."""
+SHARE_OF_FEW = 0.75
+"""So many seeds have one to three sequences, over and over; the others have all of them."""
 GROUP, TRANSACTIONAL_ID = "group", "transactional0"
-STRETCH = (0.8, 1.25)
-"""The times of a sequence of faults are stretched or shortened by that."""
+STRETCH, JITTER = (0.8, 1.25), (0.95, 1.05)
+"""The times of a sequence of faults are stretched or shortened by that, and each duration a little more."""
 SECONDS_MAX = 86_400
 FAULTS = (
     KILL := "kill",
@@ -68,7 +80,12 @@ FAULTS = (
     SLOW_LINKS := "slow links",
     EMPTY_DISK := "empty the disk",
     MOVE := "move the replica",
+    CUT_CLIENTS := "cut from clients",
+    CUT_LEADER := "cut from the leader",
+    SLOW_BROKERS := "slow links to brokers",
+    ELECT := "elect",
 )
+"""ELECT: the broker comes first in the partition's assignment, and `lasts` later it is elected, while the leader lives."""
 SETTINGS: Mapping[str, str] = {
     "zookeeper.session.timeout.ms": "4000",
     "replica.lag.time.max.ms": "3000",
@@ -91,8 +108,6 @@ SMALL_SEGMENTS: Mapping[str, str] = {
     "transaction.state.log.segment.bytes": "10000",
 }
 """With them, the logs of groups and transactions are compacted within a history."""
-SYNCED: Mapping[str, str] = {"log.flush.interval.messages": "1"}
-"""Without it, the last replica of an ISR may lose acknowledged records with its power, as in Kafka."""
 MOVES_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 """With it, readers of a rack read from the replica there. The name is a literal: a worker sets its cores before it imports the broker."""
@@ -178,11 +193,8 @@ def to_yaml(plan: Plan) -> str:
 
 
 def from_yaml(text: str) -> Plan:
-    """Raises BrokenPlan."""
-    try:
-        rows = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise BrokenPlan(f"it is no YAML: {error}") from None
+    """Raises BrokenPlan, YAMLError."""
+    rows = yaml.safe_load(text)
     names = [one.name for one in fields(Plan)]
     if isinstance(rows, dict):
         rows = {**LATER_KEYS, **rows}
@@ -227,18 +239,18 @@ def in_sequence(lines: Sequence[str], at: float, random: Random, leader: int = L
             line = line.replace(role, str(number))
         fault = fault_in(line)
         assert fault is not None, line
-        lasts = fault.lasts * random.uniform(*STRETCH)
+        lasts = fault.lasts * stretch * random.uniform(*JITTER)
         yield replace(fault, at=round(at + fault.at * stretch, 3), lasts=round(lasts, 3))
 
 
 def led_by(broker: int) -> int:
     """The role whose partition is meant by that number in the place of a broker."""
-    return broker if broker in ROLES else FOLLOWERS.get(broker, (LEADER, 0))[0]
+    return broker if broker in ROLES else OUTSIDERS.get(broker, FOLLOWERS.get(broker, (LEADER, 0))[0])
 
 
 def hit_by(what: str) -> Sequence[int]:
     """The numbers that a fault may have."""
-    everybody = (*BROKERS, CONTROLLER, *ROLES, *FOLLOWERS)
+    everybody = (*BROKERS, CONTROLLER, *ROLES, *FOLLOWERS, *OUTSIDERS)
     return (0,) if what == ZOOKEEPER_PAUSE else everybody
 
 
@@ -321,9 +333,14 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
         second_instances=random.randint(1, plan.transactional) if plan.transactional and random.random() < 0.4 else 0,
         remakes=plan.has_admin and plan.transactional > 0 and random.random() < 0.5,
     )
+    sequences: Sequence[Order] = SEQUENCES
+    settings: dict[str, str] = {}
+    if random.random() < SHARE_OF_FEW:
+        sequences = random.sample(SEQUENCES, random.choice((1, 2, 2, 3)))
+        for sequence in sequences:
+            plan = with_needs(plan, sequence.needs)
     coordinators = [GROUP_COORDINATOR] * (plan.members > 0) + [TRANSACTION_COORDINATOR] * (plan.transactional > 0)
-    faults = _faults(coordinators, seconds, random)
-    settings = {}
+    faults = _faults(sequences, coordinators, seconds, random)
     if random.random() < 0.4:
         settings["log.segment.bytes"] = random.choice(("250000", "1000000"))
     if random.random() < 0.3:
@@ -344,25 +361,36 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
             Fault(round(random.uniform(2, max(3, seconds / 2)), 3), RESTART_AND_POWER, random.choice(BROKERS), 1.0)
         )
         settings |= SYNCED
-    log_dirs = 1
-    if random.random() < 0.35:
+    log_dirs = plan.log_dirs
+    if random.random() < 0.35 or log_dirs > 1:
         log_dirs = LOG_DIRS_MAX
         settings |= random.choice(({}, {MOVES_RATE: "100000"}, {MOVES_RATE: "1000000"}))
-    return replace(plan, faults=tuple(faults), settings=settings, log_dirs=log_dirs)
+    return replace(plan, faults=tuple(faults), settings={**settings, **plan.settings}, log_dirs=log_dirs)
 
 
-def _faults(coordinators: Sequence[int], seconds: float, random: Random) -> list[Fault]:
+def with_needs(plan: Plan, needs: Mapping[str, Any]) -> Plan:
+    """The plan with what a sequence needs."""
+    for key, value in needs.items():
+        had = getattr(plan, key)
+        changed: dict[str, Any] = {
+            key: {**had, **value} if key == "settings" else max(had, value) if key in CLIENTS else value
+        }
+        plan = replace(plan, **changed)
+    return plan
+
+
+def _faults(sequences: Sequence[Order], coordinators: Sequence[int], seconds: float, random: Random) -> list[Fault]:
     """Single faults of some kinds, and sequences: of all kinds, or in some seeds of a few, over and over."""
     kinds = [what for what in FAULTS if what != RESTART_AND_POWER and random.random() < 0.5]
-    share_of_sequences = random.choice((0.0, 0.5, 0.5, 1.0, 1.0))
-    sequences = SEQUENCES if random.random() < 0.5 else random.sample(SEQUENCES, 2)
+    share_of_sequences = random.choice((0.0, 0.5, 1.0) if sequences is SEQUENCES else (0.5, 1.0, 1.0, 1.0))
     share_of_coordinators = random.choice((0.0, 0.5)) if coordinators else 0.0
     faults: list[Fault] = []
     at = random.uniform(1, 4)
     while kinds and at < seconds - 4:
         leader = random.choice(coordinators) if random.random() < share_of_coordinators else LEADER
         if random.random() < share_of_sequences:
-            faults += in_sequence(random.choice(sequences), at, random, leader)
+            sequence = random.choice(sequences)
+            faults += in_sequence(sequence.faults, at, random, ABOUT.get(sequence.about, leader))
             at = max(fault.at for fault in faults) + random.uniform(1.0, 5.0)
             continue
         what = random.choice(kinds)

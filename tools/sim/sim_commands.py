@@ -13,20 +13,24 @@ from pathlib import Path
 from typing import cast
 
 import click
+from yaml import YAMLError
 
 from tools.failures import ExpectedError, errors_in_one_line
-from tools.numbers import DIRECTORY, FILE, FloatRange, IntRange
+from tools.numbers import DIRECTORY, FILE, OUTPUT, FloatRange, IntRange
 from tools.sim.plan import (
     CONTROLLER,
     FOLLOWER,
     GROUP_COORDINATOR,
     GROUP_FOLLOWER,
     GROUP_OTHER,
+    GROUP_OUTSIDER,
     LEADER,
     OTHER,
+    OUTSIDER,
     TRANSACTION_COORDINATOR,
     TRANSACTION_FOLLOWER,
     TRANSACTION_OTHER,
+    TRANSACTION_OUTSIDER,
     BrokenPlan,
     Plan,
     from_yaml,
@@ -37,6 +41,7 @@ from tools.sim.plan import (
 from tools.sim.simulation import Outcome
 from tools.sim.worker import Worker
 from tools.terminal import echo
+from tools.yaml_nodes import not_yaml
 
 FAILED = 1
 SEEDS_MAX = 2**31
@@ -48,12 +53,15 @@ WHOM = {
     LEADER: "of the leader",
     FOLLOWER: "of a follower",
     OTHER: "of another follower",
+    OUTSIDER: "of a broker without a replica",
     GROUP_COORDINATOR: "of the group's coordinator",
     GROUP_FOLLOWER: "of a follower of the group's coordinator",
     GROUP_OTHER: "of another follower of the group's coordinator",
     TRANSACTION_COORDINATOR: "of the transaction's coordinator",
     TRANSACTION_FOLLOWER: "of a follower of the transaction's coordinator",
     TRANSACTION_OTHER: "of another follower of the transaction's coordinator",
+    GROUP_OUTSIDER: "of a broker without a replica of the group's partition",
+    TRANSACTION_OUTSIDER: "of a broker without a replica of the transaction's partition",
 }
 AIOKAFKA = click.option(
     "--aiokafka", type=IntRange(0, 10), default=0, metavar="N", help="so many clients of aiokafka of each kind, besides"
@@ -109,7 +117,12 @@ def run(seed: int | None, file: Path | None, seconds: float, story: Path | None,
 @click.option("--seconds", type=FloatRange(1, 86_400), default=60.0, show_default=True, help="length of each history")
 @click.option("--mutant", default="", metavar="MODULE:FUNCTION", help="take a rule out of the brokers first")
 @click.option(
-    "--out", type=FILE, metavar="FILE", default=Path("found.yaml"), show_default=True, help="where the shrunk plan goes"
+    "--out",
+    type=OUTPUT,
+    metavar="FILE",
+    default=Path("found.yaml"),
+    show_default=True,
+    help="where the shrunk plan goes",
 )
 @AIOKAFKA
 @errors_in_one_line()
@@ -187,9 +200,14 @@ def shrunk(plan: Plan, outcome: Outcome, mutant: str) -> tuple[Plan, Outcome]:
 
 
 def _read(file: Path) -> Plan:
+    """Raises ExpectedError, OSError."""
     try:
-        return from_yaml(file.read_text())
-    except (OSError, UnicodeDecodeError, BrokenPlan) as problem:
+        return from_yaml(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise ExpectedError(f"{file} is not UTF-8") from None
+    except YAMLError as problem:
+        raise ExpectedError(f"{file}{not_yaml(problem)}") from None
+    except BrokenPlan as problem:
         raise ExpectedError(f"{file}: {problem}") from None
 
 

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -33,12 +32,12 @@ from tools.sim.invariants import Invariants
 from tools.sim.judging import LOG_TOPICS, Processed, Scene, problems_of, unrest
 from tools.sim.plan import BROKERS, SETTINGS, Plan
 from tools.sim.policies import COMPACTS, KEEPS_ALL, Policy, policy_of
-from tools.sim.truth import TornLog, committed_in, segments_on, states_in, visible_in
+from tools.sim.truth import TornLog, committed_in, is_left_out, segments_on, states_in, visible_in
 from tools.sim.world.controlled import controlled
 from tools.sim.world.event_loop import NumberingLoop, ProcessLoop
 from tools.sim.world.network import Network
 from tools.sim.world.nodes import CLIENT_PORT, LOG_DIRS, BrokerNode
-from tools.sim.world.scheduler import START_S, Scheduler
+from tools.sim.world.scheduler import START_S, WALL_START_S, Scheduler
 from tools.sim.world.zookeeper import ZooKeeper
 
 if TYPE_CHECKING:
@@ -116,12 +115,13 @@ class Simulation:
             self._log_of_group(group), group, tp, offset
         )
         self.history.is_unaware = self._is_unaware
+        self.history.is_compacted_away = self._is_compacted_away
         self.history.decision_told = lambda transactional_id, instance: self.invariants.decision_told(
             self._log_of_transactions(transactional_id), transactional_id, instance
         )
         for node in self.nodes.values():
             node.before_cut, node.before_rename = self.invariants.log_is_cut, self.invariants.log_goes
-            node.after_power_loss = self.invariants.power_was_lost
+            node.after_power_loss, node.may_lose = self.invariants.power_was_lost, self.invariants.may_lose
         self.problems: list[str] = []
         self._clients: list[Client] = []
         self._aiokafka: list[AiokafkaReader] = []
@@ -136,9 +136,12 @@ class Simulation:
             self.zookeeper,
             self.nodes,
             self._aims(),
-            partial(self._event, 0, 0),
+            self._fault_done,
             self.invariants.disk_is_empty,
         )
+
+    def _fault_done(self, kind: str, fields: dict[str, Any]) -> None:
+        self._event(0, int((WALL_START_S - START_S + self.scheduler.now) * 1000), kind, fields)
 
     def _aims(self) -> dict[int, TopicPartition]:
         """Whose leaders faults may aim at."""
@@ -155,7 +158,7 @@ class Simulation:
     def _is_unaware(self, group: str, host: str) -> bool:
         """If the leadership was moved while its session lives, and it cannot be reached, it answers from memory, here as in Kafka."""
         state = states_in(self.zookeeper.tree).get(self._log_of_group(group))
-        node = next((node for node in self.nodes.values() if node.name == host), None)
+        node = self._node_of(host)
         if state is None or node is None or state.leader == node.id:
             return False
         return BrokerIdZNode.path(node.id) in self.zookeeper.tree.nodes
@@ -182,8 +185,12 @@ class Simulation:
         with controlled(self.scheduler, self.plan.seed):
             if self._start():
                 self._load()
-                self._rest()
-                self._judge()
+                if self._rest():
+                    self._judge()
+                self.problems += self.history.broken
+                for node in self.nodes.values():
+                    self.problems += node.failures
+                    self.problems += node.loop.uncaught() if node.loop is not None else []
         events = self.history.counts
         seconds = self.scheduler.now - START_S
         cpu_s = time.process_time() - began
@@ -329,19 +336,36 @@ class Simulation:
         state = states_in(self.zookeeper.tree).get(tp)
         return state is not None and host == f"broker-{state.leader}"
 
+    def _is_compacted_away(self, tp: TopicPartition, batch: bytes, host: str) -> bool:
+        policy, node = self._policies.get(tp.topic), self._node_of(host)
+        return (
+            policy is not None
+            and policy.compacts
+            and node is not None
+            and is_left_out(segments_on(node.disk, tp), batch)
+        )
+
+    def _node_of(self, host: str) -> BrokerNode | None:
+        return next((node for node in self.nodes.values() if node.name == host), None)
+
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def _rest(self) -> None:
-        """Ends all faults and the load, and waits until nothing is left to do."""
+    def _rest(self) -> bool:
+        """Ends all faults and the load, and waits until nothing is left to do. False: it waits for a person, and the story ends here."""
         self._faults.undo_all()
         for client in self._clients:
             if not client.is_reader:
                 client.stop()
-        self._until(self._is_at_rest, REST_LIMIT_S, "rest")
+        person = self.invariants.left_to_a_person
+        self._until(lambda: self._is_at_rest() or bool(person()), REST_LIMIT_S, "rest")
+        if left := person():
+            self.history.counts["partitions left to a person"] += len(left)
+            return False
         for client in self._clients:
             client.stop()
         self._until(lambda: all(task.done() for task in self._running), REST_LIMIT_S, "the end of the clients")
         self._until(lambda: not unrest(self._scene()), REST_LIMIT_S, "the end of the last transactions")
+        return True
 
     def _is_at_rest(self) -> bool:
         return self._what_is_missing() == ""
@@ -421,7 +445,6 @@ class Simulation:
     # -- the judge ----------------------------------------------------------------------------------------------------
 
     def _judge(self) -> None:
-        self.problems += self.history.broken
         try:
             scene = self._scene()
         except TornLog as torn:
@@ -433,9 +456,6 @@ class Simulation:
         if processed is not None:
             scene.committed = self._committed(scene)
         self.problems += problems_of(scene, self.history, partitions, self._policies, processed)
-        for node in self.nodes.values():
-            self.problems += node.failures
-            self.problems += node.loop.uncaught() if node.loop is not None else []
 
     def _committed(self, scene: Scene) -> dict[tuple[str, TopicPartition], int]:
         """By the log of the group's coordinator."""

@@ -182,6 +182,18 @@ def headers_in(data: bytes) -> Iterator[tuple[int, BatchHeader]]:
         raise TornLog(f"bytes that are no batch: {error}") from None
 
 
+def is_left_out(segments: Sequence[Buffer], batch: bytes) -> bool:
+    """Whether a log has a later batch of the producer of `batch`, in the same epoch, and not `batch` itself."""
+    (_, own), *_ = headers_in(batch)
+    sequences = [
+        header.base_sequence
+        for segment in segments
+        for _, header in headers_in(bytes(segment))
+        if (header.producer_id, header.producer_epoch) == (own.producer_id, own.producer_epoch)
+    ]
+    return own.base_sequence not in sequences and any(sequence > own.base_sequence for sequence in sequences)
+
+
 def _batches(data: bytes) -> Iterator[StoredBatch]:
     """Raises TornLog at a batch whose checksum is wrong, and at bytes that are no batch."""
     for position, header in headers_in(data):

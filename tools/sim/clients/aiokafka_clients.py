@@ -40,6 +40,8 @@ class _Clients:
             "client_id": name,
             "request_timeout_ms": 10_000,
             "retry_backoff_ms": 100,
+            # When it is told while it looks for the first offset that a broker leads no longer, it asks the same broker until then.
+            "metadata_max_age_ms": 30_000,
         }
         self._random = random
         self._history = history

@@ -51,6 +51,8 @@ class History:
     """Told of the end of each transaction, by its transactional id, when its producer (id, epoch) is told of it."""
     is_unaware: Callable[[str, str], bool] = lambda _group, _host: False
     """Whether that broker may not know yet that it coordinates a group no longer."""
+    is_compacted_away: Callable[[TopicPartition, bytes, str], bool] = lambda _tp, _batch, _host: False
+    """Whether compaction has removed a producer's batch from that broker's log, and left a later one of it."""
     reports: list[Report] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)

@@ -23,7 +23,7 @@ IN_FLIGHT = 5
 RECORDS_MAX = 5
 LARGE_ONE_OF, LARGE_BYTES = 60, 40_000
 GZIP = 1
-NEW_IDENTITY_SHARE = 0.15
+NEW_IDENTITY_SHARES = (0.05, 0.15, 0.6)
 """How often a producer to which all was acknowledged begins anew: then leaders do not know it."""
 
 
@@ -74,6 +74,7 @@ class Producer:
         self._epoch = -1
         self._is_stopping = False
         self._pause_s = random.choice((1.0, 2.0, 4.0)) * pauses
+        self._new_identity_share = random.choice(NEW_IDENTITY_SHARES)
 
     def stop(self) -> None:
         self._is_stopping = True
@@ -85,7 +86,7 @@ class Producer:
             await self._begin()
         while not (self._is_stopping and all(lane.has_failed or not lane.unacked for lane in self._lanes)):
             if not self._is_stopping:
-                if self._random.random() < NEW_IDENTITY_SHARE:
+                if self._random.random() < self._new_identity_share:
                     await self._begin_anew()
                 for lane in self._lanes:
                     if not lane.unacked and not lane.has_failed and self._random.random() < 0.7:
@@ -212,6 +213,12 @@ class Producer:
             return False
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not self._history.is_led_by(lane.tp, leader):
             return False  # by a leader that was replaced and has not heard of it: it lacks the batches that the next one has
+        is_out_of_order = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if is_out_of_order and self._history.is_compacted_away(lane.tp, batch.data, leader):
+            # The cleaner keeps only a producer's last batch, and a replica that was behind knows no earlier one.
+            lane.unacked.remove(batch)
+            self._history.counts["compacted away before their acknowledgement"] += 1
+            return False
         self._history.break_promise(
             f"{self.name} was refused sequence {batch.sequence} of {lane.tp}, its oldest batch: {error_name(code)}"
         )

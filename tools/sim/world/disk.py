@@ -17,7 +17,7 @@ from random import Random
 from typing import NamedTuple, TypeVar
 
 from broker.storage.disk import disk_errors
-from broker.storage.disk.filesystem import FileSystem, HeldDirectory
+from broker.storage.disk.filesystem import FileStamp, FileSystem, HeldDirectory
 from broker.storage.disk.open_files import OpenFiles
 from protocol.types import Buffer
 
@@ -34,6 +34,8 @@ class Inode:
     content: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     pending: list[tuple[int, bytes | None, int]] = field(default_factory=list)
+    number: int = 0
+    """The inode: it stays when the file gets another name."""
     has_dropped: bool = False
     """The cache has what the disk has not, and nobody will write it."""
 
@@ -148,8 +150,11 @@ class MemoryDisk(FileSystem):
         self.on_change: Callable[[], None] = lambda: None
         self.before_cut: Callable[[str, bytearray, int], None] = lambda _path, _content, _size: None
         """Told of a file that is about to get shorter: its path, its content, and what is kept of it."""
+        self.may_lose: Callable[[str], bool] = lambda _path: True
+        """Whether a failed sync loses what it has not written of the file with that path."""
         self.before_rename: Callable[[str], None] = lambda _path: None
         self._changes = 0
+        self._inodes = 0
         self._journaled = 0
         self._journaled_in: dict[str, int] = {}
         self._files: dict[int, Inode] = {}
@@ -208,6 +213,7 @@ class MemoryDisk(FileSystem):
             return Directory(entries, dict(entries))
 
         survivor.root = copied(self.root, volume_end(""))
+        survivor._inodes = self._inodes
         return survivor
 
     def after_kill(self) -> MemoryDisk:
@@ -219,7 +225,7 @@ class MemoryDisk(FileSystem):
         successor = MemoryDisk()
         successor.spare = self.spare
         successor.root = self.root
-        successor._changes, successor._journaled = self._changes, self._journaled
+        successor._changes, successor._journaled, successor._inodes = self._changes, self._journaled, self._inodes
         successor._journaled_in = dict(self._journaled_in)
         return successor
 
@@ -263,7 +269,8 @@ class MemoryDisk(FileSystem):
         directory, name = self._parent(path)
         if name not in directory.entries:
             self._check("create_file", path)
-            self._change(directory, {name: Inode()})
+            self._inodes += 1
+            self._change(directory, {name: Inode(number=self._inodes)})
         fd = self._new_fd()
         self._files[fd] = self.file(path)
         self._opened_as[fd] = path
@@ -329,6 +336,11 @@ class MemoryDisk(FileSystem):
         self.file(path)
         return self.files_are_of_ms
 
+    def stamp_of(self, path: str) -> FileStamp:
+        """A write changes no time here: who relies on more than the order of writes and syncs is found out."""
+        inode = self.file(path)
+        return FileStamp(len(inode.content), self.files_are_of_ms * 1_000_000, inode.number)
+
     def write(self, fd: int, parts: Sequence[Buffer], position: int) -> None:
         data = b"".join(parts)
         try:
@@ -387,7 +399,8 @@ class MemoryDisk(FileSystem):
         try:
             self._call("sync", self._opened_as[fd])
         except OSError:
-            inode.drop_unsynced()
+            if self.may_lose(self._opened_as[fd]):
+                inode.drop_unsynced()
             raise
         inode.settle()
         self._has_synced(self._opened_as[fd])
@@ -599,7 +612,7 @@ def _survived(inode: Inode, how: str, end: int, random: Random) -> Inode:
             kept = data[: random.randrange(len(data) + 1)]
             data = kept + bytes(len(data) - len(kept)) if random.random() < 0.5 else kept
         _apply(content, position, data)
-    return Inode(content, bytearray(content))
+    return Inode(content, bytearray(content), number=inode.number)
 
 
 class MemoryHeldDirectory(HeldDirectory):

@@ -5,7 +5,9 @@ receiver does not read fills its buffer, and then the sender's: flow control as 
 
     a process ends               its connections end (reset, if it had not read everything), new ones are refused
     a host loses power           nothing comes from it; when it is up again, it resets connections that it does not know
-    a link is cut                nothing passes in that direction; when it is healed, what was sent arrives
+    a link is cut                nothing passes in that direction; when it is healed, what was sent arrives: for some links soon, for others
+                                 when the sender's kernel sends it again, which it does ever less often (as TCP), while a new connection
+                                 comes through
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import itertools
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from protocol.errors import KafkaError
 from protocol.kafka.framing import Part, StoredBytes
@@ -33,9 +35,28 @@ CAPACITY = 64 * 1024
 """Bytes of one direction that a sender's kernel takes before the receiver has read them."""
 FIRST_PORT = 32_768
 RETRANSMISSION_S = 1.0
+REPEATED_AFTER_S = 0.2
+"""After that time, what has not arrived is sent again; then after twice as long, and so on."""
 CUT_ONE_OF = 8
 """One of so many reads gets only a part of what is there."""
 HIGH_WATER = 64 * 1024
+
+
+class _Held(NamedTuple):
+    """Something that waits on a link that is cut, since it was sent."""
+
+    call: Callable[..., None]
+    args: tuple[Any, ...]
+    since: float
+
+
+def repeated_at(sent_at: float, now: float) -> float:
+    """When a kernel sends again what it has sent at that time and what has not arrived: the first of its repetitions from `now` on."""
+    pause_s = REPEATED_AFTER_S
+    while sent_at + pause_s < now:
+        sent_at += pause_s
+        pause_s *= 2
+    return sent_at + pause_s
 
 
 class Network:
@@ -47,7 +68,9 @@ class Network:
         self.hosts: dict[str, Host] = {}
         self._cuts: dict[tuple[str, str], int] = {}
         self._slow: list[tuple[str, float, Collection[str]]] = []
-        self._held: dict[tuple[str, str], list[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
+        self._held: dict[tuple[str, str], list[_Held]] = {}
+        self._floors: dict[tuple[tuple[str, str], object], float] = {}
+        """(link, connection) -> when the last of what a cut had held arrives: what is sent later arrives later."""
         self._numbers = itertools.count(1)
 
     def host(self, name: str) -> Host:
@@ -64,8 +87,18 @@ class Network:
         self._cuts[link] -= 1
         if not self._cuts[link]:
             del self._cuts[link]
-            for call, args in self._held.pop(link, []):
-                self.scheduler.call_after(self.delay(), call, *args)
+            self._release(link, self._held.pop(link, []))
+
+    def _release(self, link: tuple[str, str], held: Sequence[_Held]) -> None:
+        """What waited arrives, each connection's in its order. Some connections are quiet until their next repetition."""
+        now, are_quiet = self.scheduler.now, self.scheduler.random.random() < 0.5
+        for one in held:
+            to = getattr(one.call, "__self__", None)
+            floor = self._floors.get((link, to))
+            if floor is None:
+                floor = repeated_at(one.since, now) if are_quiet and isinstance(to, SimulatedTransport) else now
+            arrival = self._floors[link, to] = max(floor, now) + self.delay()
+            self.scheduler.call_at(arrival, one.call, *one.args)
 
     def slow_down(self, host: str, mean_s: float, spared: Collection[str] = ()) -> Callable[[], None]:
         """Everything from and to that host takes so much longer, except from and to some, until the result is called."""
@@ -80,8 +113,10 @@ class Network:
         """Calls `call` when something that leaves now arrives; returns that time. On a link that is cut it waits."""
         link = (source.name, target.name)
         if link in self._cuts or self._held.get(link):
-            self._held.setdefault(link, []).append((call, args))
+            self._held.setdefault(link, []).append(_Held(call, args, self.scheduler.now))
             return not_before
+        if self._floors:
+            not_before = max(not_before, self._floors.get((link, getattr(call, "__self__", None)), 0.0))
         delay = self.delay()
         for host, mean_s, spared in self._slow:
             if (host == source.name and target.name not in spared) or (

@@ -125,7 +125,8 @@ class BrokerNode:
         self.name = f"broker-{broker_id}"
         self.before_cut: Callable[[int, str, bytearray, int], None] = lambda _broker, _path, _content, _size: None
         self.before_rename: Callable[[int, str], None] = lambda _broker, _path: None
-        """They are told what a disk tells, with the broker's id."""
+        self.may_lose: Callable[[int, str], bool] = lambda _broker, _path: True
+        """They are told what a disk tells or asks, with the broker's id."""
         self.after_power_loss: Callable[[int], None] = lambda _broker: None
         self.disk = MemoryDisk()
         self._prepare_disk(scheduler.random)
@@ -277,6 +278,7 @@ class BrokerNode:
         self.disk.tears = random
         self.disk.before_cut = lambda path, content, size: self.before_cut(self.id, path, content, size)
         self.disk.before_rename = lambda path: self.before_rename(self.id, path)
+        self.disk.may_lose = lambda path: self.may_lose(self.id, path)
 
     def _event(self, kind: str, **fields: Any) -> None:
         self._record(self.id, _right_ms(self.loop) if self.loop is not None else 0, kind, fields)

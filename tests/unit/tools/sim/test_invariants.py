@@ -48,6 +48,23 @@ def test_an_acknowledged_batch_is_not_cut_away(
     assert [line.partition(":")[0] for line in broken] == ["INV-1"] * is_wrong
 
 
+@pytest.mark.parametrize("lives", [1, 2], ids=["away", "back"])
+def test_a_late_fetch_takes_a_broker_into_the_isr_whose_disk_is_replaced(
+    invariants: Invariants, broken: list[str], lives: int
+) -> None:
+    """That is right as long as it is away: its next life says that its log is missing (FLT-33)."""
+    node = SimpleNamespace(lives=1, disk=MemoryDisk(), session=None, is_ready=False)
+    invariants._nodes = cast(Any, {2: node})
+    invariants.disk_is_empty(2)
+    invariants._state_written(TP, LeaderAndIsr(1, 3, (1,), 1, 1), is_new=False)
+    if lives > 1:
+        node.lives, node.session = lives, SimpleNamespace(session_id=4711)
+        for path, owner in (("/brokers", 0), ("/brokers/ids", 0), ("/brokers/ids/2", 4711)):
+            invariants._tree.create(path, b"", owner=owner)
+    invariants._state_written(TP, LeaderAndIsr(1, 3, (1, 2), 1, 2), is_new=False)
+    assert any(line.startswith("INV-1:") for line in broken) == (lives == 2)
+
+
 def test_a_torn_batch_is_no_acknowledged_one(invariants: Invariants, broken: list[str]) -> None:
     torn = bytearray(batch(0))
     torn[-1] ^= 1

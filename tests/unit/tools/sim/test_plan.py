@@ -31,7 +31,6 @@ def test_smaller_plans_end(seed: int) -> None:
     ("text", "why"),
     [
         ("seed: 1", "exactly these keys"),
-        (": [", "no YAML"),
         (
             to_yaml(plan_of(3)).replace("replicas: 3", "replicas: many").replace("replicas: 2", "replicas: many"),
             "replicas is a number",
